@@ -1,0 +1,101 @@
+"""The front door: flags that hold everywhere, exit codes, one line for every error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from splitrelay import __version__
+from splitrelay.cli.console import mood
+from splitrelay.cli.lazy import Group
+from splitrelay.errors import SplitrelayError
+
+COMMANDS = {
+    "demo": ("splitrelay.cli.quadratics:demo", "See it work: the quadratic study, table and figures."),
+    "theory": ("splitrelay.cli.theory:theory", "The paper's theory as a calculator: bounds, rates, step sizes."),
+    "quadratics": (
+        "splitrelay.cli.quadratics:quadratics",
+        "The paper's simulations on quadratics, beside their exact values.",
+    ),
+    "notation": ("splitrelay.cli.notation:notation", "The paper's symbols beside our names."),
+    "completion": ("splitrelay.cli.completion:completion", "Print the completion script of your shell."),
+}
+
+FLAGS = {
+    "-q": "quiet",
+    "--quiet": "quiet",
+    "-v": "verbose",
+    "--verbose": "verbose",
+    "--traceback": "traceback",
+}
+
+
+@click.group(
+    cls=Group,
+    lazy=COMMANDS,
+    name="splitrelay",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: splitrelay demo",
+)
+@click.version_option(__version__, prog_name="splitrelay")
+@click.option("-q", "--quiet", is_flag=True, help="Results only: no notes, no progress.")
+@click.option("-v", "--verbose", is_flag=True, help="Say more on the way.")
+@click.option("--traceback", is_flag=True, help="Show where an error came from.")
+def app(quiet: bool, verbose: bool, traceback: bool) -> None:
+    """Sequential split learning: its theory as a calculator, its algorithms as readable code.
+
+    -q, -v and --traceback may stand anywhere on the line.
+    """
+
+
+def run(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run one command line and leave with its exit code: 2 wrong input, 1 failed work, 130 Ctrl-C."""
+    arguments = _take_flags(list(sys.argv[1:] if argv is None else argv))
+    try:
+        app.main(arguments, prog_name="splitrelay", standalone_mode=False)
+    except (KeyboardInterrupt, click.Abort):
+        _leave("stopped.", 130)
+    except BrokenPipeError:  # `splitrelay ... | head`: nobody reads on, and that is no error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        if mood.traceback:
+            raise
+        _leave(*_explained(error))
+    sys.exit(0)
+
+
+def _explained(error: Exception) -> tuple[str, int]:
+    if isinstance(error, SplitrelayError):
+        return str(error), error.exit_code
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return error.format_message(), 2
+    if isinstance(error, click.UsageError):
+        where = error.ctx.command_path if error.ctx else "splitrelay"
+        return f"{error.format_message()} See: {where} --help", 2
+    if isinstance(error, click.ClickException):
+        return error.format_message(), 2
+    return f"unexpected {type(error).__name__}: {error}. Please report it with the output of --traceback.", 1
+
+
+def _leave(message: str, code: int) -> NoReturn:
+    one_line = message if code == 2 and message.startswith("Usage:") else " ".join(message.split())
+    click.echo(one_line if one_line.startswith("Usage:") else f"splitrelay: {one_line}", err=True)
+    sys.exit(code)
+
+
+def _take_flags(arguments: list[str]) -> list[str]:
+    """-q, -v and --traceback hold wherever they stand."""
+    rest: list[str] = []
+    for position, word in enumerate(arguments):
+        if word == "--":
+            return rest + arguments[position:]
+        if word in FLAGS:
+            setattr(mood, FLAGS[word], True)
+        else:
+            rest.append(word)
+    return rest

@@ -1,0 +1,123 @@
+"""One table, four shapes: aligned text, CSV, Markdown, JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from splitrelay.cli.console import emphasised, say
+
+FORMATS = ("table", "csv", "markdown", "json")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns, rows, and what must be said with them."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    title: str = ""
+    notes: Sequence[str] = ()
+
+
+def format_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--format, wherever something is computed."""
+    return click.option(
+        "--format", "shape", type=click.Choice(FORMATS), default="table", show_default=True, help="How to print it."
+    )(command)
+
+
+def emit(table: Table, payload: object, shape: str) -> None:
+    """Print the table, or as JSON the payload behind it."""
+    if shape == "json":
+        say(json.dumps(finite(payload), indent=2, ensure_ascii=False))
+    elif shape == "csv":
+        say(_csv(table))
+    elif shape == "markdown":
+        say(_markdown(table))
+    else:
+        say(aligned(table))
+
+
+def cell(value: object) -> str:
+    """A number in five digits, nothing as a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return "-" if math.isnan(value) else f"{value:.5g}"
+    return str(value)
+
+
+def finite(payload: Any) -> Any:
+    """JSON has no NaN and no infinity: NaN becomes null, infinity the word."""
+    if hasattr(payload, "tolist"):
+        return finite(payload.tolist())
+    if isinstance(payload, dict):
+        return {str(key): finite(value) for key, value in payload.items()}
+    if isinstance(payload, list | tuple):
+        return [finite(value) for value in payload]
+    if isinstance(payload, float) and not math.isfinite(payload):
+        return None if math.isnan(payload) else ("inf" if payload > 0 else "-inf")
+    return payload
+
+
+def aligned(table: Table, width: int | None = None) -> str:
+    """Columns side by side; where they are wider than the terminal, in blocks that repeat the first column."""
+    cells = [[cell(value) for value in row] for row in table.rows]
+    widths = [max(len(name), *(len(row[j]) for row in cells), 0) for j, name in enumerate(table.columns)]
+    numeric = [all(_is_numeric(row[j]) for row in table.rows) for j in range(len(table.columns))]
+    blocks = _blocks(widths, _width() if width is None else width)
+    lines = [emphasised(table.title)] if table.title else []
+    for number, block in enumerate(blocks):
+        lines += [""] * (number > 0)
+        lines.append(emphasised(_line(list(table.columns), widths, numeric, block)))
+        lines += [_line(row, widths, numeric, block) for row in cells]
+    return "\n".join([*lines, *table.notes])
+
+
+def _is_numeric(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _line(texts: list[str], widths: list[int], numeric: list[bool], block: list[int]) -> str:
+    words = [texts[j].rjust(widths[j]) if numeric[j] else texts[j].ljust(widths[j]) for j in block]
+    return "  ".join(words).rstrip()
+
+
+def _blocks(widths: list[int], limit: int) -> list[list[int]]:
+    blocks: list[list[int]] = [[0]]
+    for j in range(1, len(widths)):
+        if sum(widths[i] + 2 for i in blocks[-1]) + widths[j] > limit and len(blocks[-1]) > 1:
+            blocks.append([0])
+        blocks[-1].append(j)
+    return blocks
+
+
+def _width() -> int:
+    """Pipes and files have no edge; a terminal has one."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+
+
+def _csv(table: Table) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows([["" if value is None else value for value in row] for row in table.rows])
+    return text.getvalue().rstrip("\n")
+
+
+def _markdown(table: Table) -> str:
+    rows = [list(table.columns), ["---"] * len(table.columns)]
+    rows += [[cell(value) for value in row] for row in table.rows]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)

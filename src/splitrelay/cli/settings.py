@@ -1,0 +1,154 @@
+"""key=value on the command line: numbers, counts, choices; comma lists and ranges `from:to[:log|lin][:points]`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from splitrelay.errors import InputError, OutOfRange, UnknownName
+
+if TYPE_CHECKING:  # generic in newer releases of click only
+    TextParam = click.ParamType[str]
+else:
+    TextParam = click.ParamType
+
+POINTS = 25  # of a range that does not say how many
+
+
+@dataclass(frozen=True)
+class Key:
+    """What may stand left of the = sign, and how its right side is read."""
+
+    name: str
+    read: Callable[[str, str], Any]
+    help: str = ""
+    many: bool = True  # lists and ranges allowed
+
+
+def number(name: str, text: str) -> float:
+    """A finite number; fractions such as 4/3 are welcome."""
+    try:
+        value = float(Fraction(text)) if "/" in text else float(text)
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"{name} must be a number", value=repr(text)) from None
+    if not math.isfinite(value):
+        raise InputError(f"{name} must be a finite number", value=repr(text))
+    return value
+
+
+def count(name: str, text: str) -> int:
+    """A whole number from 1 up; 1e6 is one."""
+    value = number(name, text)
+    if value != int(value) or value < 1:
+        raise OutOfRange(f"{name} must be a whole number", value=text, limit=f"{name} >= 1")
+    return int(value)
+
+
+def seed(name: str, text: str) -> int:
+    """A whole number from 0 up."""
+    value = number(name, text)
+    if value != int(value) or value < 0:
+        raise OutOfRange(f"{name} must be a whole number", value=text, limit=f"{name} >= 0")
+    return int(value)
+
+
+def choice(*allowed: str) -> Callable[[str, str], str]:
+    """One of a few words."""
+
+    def read(name: str, text: str) -> str:
+        if text not in allowed:
+            raise UnknownName(name, text, allowed)
+        return text
+
+    return read
+
+
+def parsed(settings: Sequence[str], keys: Iterable[Key]) -> dict[str, list[Any]]:
+    """Every key that was given, with its values in order."""
+    known = {key.name: key for key in keys}
+    found: dict[str, list[Any]] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise InputError(f"'{setting}' is not of the form key=value", way_out=f"Keys: {', '.join(known)}.")
+        if name not in known:
+            raise UnknownName("key", name, known)
+        if name in found:
+            raise InputError(f"{name} is given twice", way_out=f"Give a list instead: {name}=a,b.")
+        found[name] = _values(known[name], text)
+    return found
+
+
+def combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of the given values, the last key turning fastest."""
+    return [dict(zip(values, combination, strict=True)) for combination in product(*values.values())]
+
+
+def _values(key: Key, text: str) -> list[Any]:
+    values = [value for part in text.split(",") for value in _range(key, part.strip())]
+    if len(values) > 1 and not key.many:
+        raise InputError(f"{key.name} takes one value", value=repr(text))
+    return values
+
+
+def _range(key: Key, text: str) -> list[Any]:
+    if ":" not in text:
+        return [key.read(key.name, text)]
+    start, stop, logarithmic, points = _range_parts(key, text)
+    values = [_between(start, stop, logarithmic, j / max(points - 1, 1)) for j in range(points)]
+    if key.read in (count, seed):
+        return sorted({key.read(key.name, str(round(value))) for value in values})
+    return values
+
+
+def _range_parts(key: Key, text: str) -> tuple[float, float, bool, int]:
+    start, stop, *rest = text.split(":")
+    words = [word for word in rest if word in ("log", "lin")]
+    points = [count(f"points of {key.name}", word) for word in rest if word not in ("log", "lin")]
+    if key.read not in (number, count, seed) or len(words) > 1 or len(points) > 1:
+        raise InputError(f"{key.name}={text} is not a range", way_out="Ranges: from:to, from:to:log, from:to:log:50.")
+    low, high = number(key.name, start), number(key.name, stop)
+    if words == ["log"] and min(low, high) <= 0:
+        raise OutOfRange(f"{key.name}: a log range", limit="ends above 0", value=text)
+    return low, high, words == ["log"], points[0] if points else POINTS
+
+
+def _between(start: float, stop: float, logarithmic: bool, share: float) -> float:
+    if share in (0.0, 1.0):
+        return stop if share else start
+    if logarithmic:
+        return math.exp(math.log(start) * (1 - share) + math.log(stop) * share)
+    return start * (1 - share) + stop * share
+
+
+class Settings(TextParam):
+    """The key=value words of a command, for the help text and the shell's completion."""
+
+    name = "key=value"
+
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self.keys = list(keys)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The keys that begin like this."""
+        return [
+            CompletionItem(f"{key.name}=", help=key.help) for key in self.keys if f"{key.name}=".startswith(incomplete)
+        ]
+
+
+def settings_argument(keys: Iterable[Key]) -> Callable[[Any], Any]:
+    """The trailing key=value words of a command."""
+    return click.argument("settings", nargs=-1, type=Settings(keys), metavar="[KEY=VALUE]...")
+
+
+def keys_help(keys: Iterable[Key]) -> str:
+    """The keys as a block of help text that click does not rewrap."""
+    rows = [f"  {key.name:<12} {key.help}" for key in keys]
+    return "\b\nKeys:\n" + "\n".join(rows)

@@ -1,0 +1,1 @@
+"""Where theory, algorithms and clients meet: registries, studies, figures."""

@@ -1,0 +1,1 @@
+"""Figures that would pass in the paper: functions of records, never of running code."""
