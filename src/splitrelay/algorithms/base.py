@@ -86,7 +86,7 @@ class Algorithm(Protocol[X, State]):
 
 
 def occurrences(order: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """(i, m) for each client of the order: m occurs for the i-th time. A client drawn twice thus draws other batches."""
+    """(i, m) for each client of the order: m occurs for the i-th time. Drawn twice, a client draws other batches."""
     seen: Counter[int] = Counter()
     for m in order:
         yield seen[m], m

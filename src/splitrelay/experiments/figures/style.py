@@ -55,7 +55,7 @@ def drawn(width: float, height: float) -> Iterator[Figure]:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write the figure under a temporary name, then rename: nobody sees half a file. The same figure, the same bytes."""
+    """Write the figure under a temporary name, then rename: nobody sees half a file. Same figure, same bytes."""
     if path.suffix not in ENDINGS:
         raise InputError("a figure's name must end in .pdf, .png or .svg", value=path.name)
     metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}[path.suffix]
