@@ -1,1 +1,59 @@
-"""."""
+"""The paper's theory as a calculator: numbers or arrays in, numbers or arrays out.
+
+>>> from splitrelay.theory import Problem, bound
+>>> problem = Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, K=5, R=100, D2=1)
+>>> round(bound("ssl", "strongly-convex", problem, eta_tilde=1 / 12).total, 6)
+0.101303
+"""
+
+from splitrelay.theory.bounds import applicability, bound
+from splitrelay.theory.compare import compare
+from splitrelay.theory.last_iterate import last_iterate
+from splitrelay.theory.lemmas import Lemma, lemmas
+from splitrelay.theory.problem import MEANING, Problem
+from splitrelay.theory.rates import RATES, rate, table_one
+from splitrelay.theory.results import (
+    ALGORITHMS,
+    CASES,
+    CONSTANTS,
+    HORIZONS,
+    RULES,
+    Bound,
+    Comparison,
+    Condition,
+    Rate,
+    Side,
+    StepSize,
+)
+from splitrelay.theory.stepsizes import stepsize, stepsizes
+from splitrelay.theory.weights import Weights, thetas, weights
+
+__all__ = [
+    "ALGORITHMS",
+    "CASES",
+    "CONSTANTS",
+    "HORIZONS",
+    "MEANING",
+    "RATES",
+    "RULES",
+    "Bound",
+    "Comparison",
+    "Condition",
+    "Lemma",
+    "Problem",
+    "Rate",
+    "Side",
+    "StepSize",
+    "Weights",
+    "applicability",
+    "bound",
+    "compare",
+    "last_iterate",
+    "lemmas",
+    "rate",
+    "stepsize",
+    "stepsizes",
+    "table_one",
+    "thetas",
+    "weights",
+]

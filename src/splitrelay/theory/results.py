@@ -1,0 +1,125 @@
+"""What the calculator answers with: plain data, numbers for one setting and arrays for many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy.typing as npt
+
+from splitrelay.theory.problem import Bools, Values
+
+Algorithm = Literal["ssl", "fedavg", "fedavg-swor", "fedavg-swr"]
+Case = Literal["strongly-convex", "general-convex", "non-convex"]
+Constants = Literal["proved", "printed", "tight"]
+Horizon = Literal["R", "R+1"]
+Outside = Literal["refuse", "mask"]
+Rule = Literal["printed", "mended", "best"]
+
+ALGORITHMS: tuple[str, ...] = ("ssl", "fedavg", "fedavg-swor", "fedavg-swr")
+CASES: tuple[str, ...] = ("strongly-convex", "general-convex", "non-convex")
+CONSTANTS: tuple[str, ...] = ("proved", "printed", "tight")
+HORIZONS: tuple[str, ...] = ("R", "R+1")
+RULES: tuple[str, ...] = ("printed", "mended", "best")
+
+Truth = bool | Bools
+Words = str | npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition of a statement with its two sides: left relation right."""
+
+    name: str
+    left: Values
+    relation: Literal["<=", ">="]
+    right: Values
+    holds: Truth
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An upper bound, its terms in printed order, and whether it says anything.
+
+    Where `applicable` is false (only under outside="mask") every number is NaN.
+    `rounds` is what stands for the rounds in the formula: R, or R + 1 where that is printed or asked for.
+    """
+
+    algorithm: str
+    case: str
+    constants: str
+    statement: str  # where it stands, e.g. "Theorem 1"
+    measure: str  # what is bounded, e.g. "E F(xbar) - F*"
+    total: Values
+    terms: Mapping[str, Values]
+    eta: Values
+    eta_tilde: Values
+    conditions: tuple[Condition, ...]
+    vacuous: Truth
+    applicable: Truth
+    rounds: Values
+
+
+@dataclass(frozen=True)
+class Rate:
+    """An order: terms with unit constants, in printed order. `dominant` is the term that remains for large R."""
+
+    name: str
+    case: str
+    statement: str
+    measure: str
+    total: Values
+    terms: Mapping[str, Values]
+    decay: Mapping[str, str]  # how each term falls with R, e.g. "1/R^2"
+    dominant: Words
+    largest: Words
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """A step by one rule, the branch of the rule that decided, the bound it gives, and the lemma's explicit bound.
+
+    `explicit` and `tau` are None where the rule has none.
+    """
+
+    rule: str
+    eta: Values
+    eta_tilde: Values
+    branch: Words
+    bound: Bound
+    explicit: Values | None
+    tau: Values | None
+    low: Values
+    high: Values
+    applicable: Truth
+
+
+@dataclass(frozen=True)
+class Side:
+    """One algorithm in a comparison: its rounds, its order, and its bound where there is one (else `why_not`)."""
+
+    algorithm: str
+    rounds: Values
+    rate: Rate | None
+    bound: Bound | None
+    step: StepSize | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """SSL against FedAvg: at equal rounds with all clients; at equal compute where S clients take part.
+
+    `smaller` names the algorithm with the smaller bound ("none" where a bound does not apply).
+    `useful_K` holds the K beyond which more local steps stop helping, by order and with the bound's constants.
+    """
+
+    case: str
+    constants: str
+    equal_rounds: Mapping[str, Side]
+    equal_compute: Mapping[str, Side]
+    smaller: Mapping[str, Words]
+    conditions: tuple[Condition, ...]
+    useful_K: Mapping[str, Values]
+    notes: tuple[str, ...]
