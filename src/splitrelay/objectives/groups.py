@@ -1,0 +1,129 @@
+"""Groups of quadratics by name: the paper's nine, its authors' variant of them, and a user's own from a file."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from splitrelay.errors import InputError, UnknownName
+from splitrelay.objectives.quadratic import Quadratics
+
+PAPER_H = ((Fraction(1), Fraction(1)), (Fraction(4, 3), Fraction(2, 3)), (Fraction(2), Fraction(0)))
+AUTHORS_H = ((Fraction(1), Fraction(1)), (Fraction("1.34"), Fraction("0.66")), (Fraction(2), Fraction(0)))
+PAPER_A = (1, 10, 100)
+
+KEYS = ("name", "H", "V", "sigma2")
+FORM = 'Write: {"groups": [{"name": "one", "H": [1, 1], "V": [1, -1]}]}.'
+
+
+@dataclass(frozen=True)
+class Group:
+    """A name and the clients that go by it."""
+
+    name: str
+    problem: Quadratics
+
+
+def scalar_group(name: str, h: Sequence[Fraction | float], a: Sequence[Fraction | float], sigma2: float = 0.0) -> Group:
+    """One-dimensional clients F_m(x) = h_m x^2/2 + a_m x."""
+    H = np.array([float(value) for value in h]).reshape(-1, 1, 1)
+    V = np.array([float(value) for value in a]).reshape(-1, 1)
+    return Group(name, Quadratics(H, V, sigma2))
+
+
+def nine_groups(curvatures: Sequence[Sequence[Fraction]] = PAPER_H, sigma2: float = 0.0) -> tuple[Group, ...]:
+    """Groups 1 to 9: in each row one pair of curvatures, in each column one size a of the two opposite slopes."""
+    pairs = [(h, a) for h in curvatures for a in PAPER_A]
+    return tuple(scalar_group(str(i), h, (Fraction(a), Fraction(-a)), sigma2) for i, (h, a) in enumerate(pairs, 1))
+
+
+def paper_groups() -> tuple[Group, ...]:
+    """The paper's nine groups, with exact 2/3 and 1/3 (the coefficients of x^2, half the curvature)."""
+    return nine_groups(PAPER_H)
+
+
+def authors_groups() -> tuple[Group, ...]:
+    """The nine groups as the authors' later code ran them: 0.67 and 0.33."""
+    return nine_groups(AUTHORS_H)
+
+
+def read_groups(path: Path) -> tuple[Group, ...]:
+    """The groups of a user's TOML or JSON file: each a name, H and V per client (H_m a number or a matrix)."""
+    content = _parsed(path)
+    entries = content.get("groups") if isinstance(content, dict) else content
+    if not isinstance(entries, list) or not entries:
+        raise InputError(f"{path.name} holds no groups", way_out=FORM)
+    groups = tuple(_group(entry, f"{path.name}, group {i}") for i, entry in enumerate(entries, 1))
+    names = [group.name for group in groups]
+    if len(set(names)) < len(names):
+        raise InputError(f"{path.name} has two groups of one name", value=max(names, key=names.count))
+    return groups
+
+
+def _parsed(path: Path) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text) if text.strip() else {}
+    except OSError as error:
+        raise InputError(f"cannot read {path}", value=error.strerror) from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path.name} is not text", way_out=FORM) from None
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+        kind = "TOML" if path.suffix == ".toml" else "JSON"
+        raise InputError(f"{path.name} is not {kind}", value=str(error).splitlines()[0]) from None
+
+
+def _group(entry: Any, where: str) -> Group:
+    if not isinstance(entry, dict):
+        raise InputError(f"{where} is no table", value=repr(entry), way_out=FORM)
+    for key in entry:
+        if key not in KEYS:
+            raise UnknownName(f"key in {where}", str(key), KEYS)
+    for key in ("H", "V"):
+        if not isinstance(entry.get(key), list) or not entry[key]:
+            raise InputError(f"{where} needs a list {key}, one entry per client", way_out=FORM)
+    H, V = [_matrix(value, where) for value in entry["H"]], [_row(value, where) for value in entry["V"]]
+    if len(H) != len(V):
+        raise InputError(f"{where} needs as many H as V", value=f"{len(H)} and {len(V)}")
+    d = len(V[0])
+    if any(len(v) != d for v in V) or any(len(h) != d or any(len(row) != d for row in h) for h in H):
+        raise InputError(f"{where} needs every H_m of d x d and every V_m of d numbers, with one d for all")
+    name = entry.get("name", where.rsplit(" ", 1)[-1])
+    return Group(str(name), _with_optimum(H, V, _number(entry.get("sigma2", 0), where), where))
+
+
+def _with_optimum(H: list[list[list[float]]], V: list[list[float]], sigma2: float, where: str) -> Quadratics:
+    try:
+        problem = Quadratics(np.array(H), np.array(V), sigma2)
+        problem.x_star  # noqa: B018 - refused here, not in the middle of a study
+    except InputError as error:
+        raise type(error)(
+            f"{where}: {error.what}", value=error.value, limit=error.limit, way_out=error.way_out
+        ) from None
+    return problem
+
+
+def _matrix(value: Any, where: str) -> list[list[float]]:
+    return [_row(row, where) for row in value] if isinstance(value, list) else [[_number(value, where)]]
+
+
+def _row(value: Any, where: str) -> list[float]:
+    return [_number(entry, where) for entry in value] if isinstance(value, list) else [_number(value, where)]
+
+
+def _number(value: Any, where: str) -> float:
+    try:
+        number = float(Fraction(value)) if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
+        raise InputError(f"{where} needs numbers (4/3 as a string is one)", value=repr(value)) from None
+    if isinstance(value, bool) or not math.isfinite(number):
+        raise InputError(f"{where} needs finite numbers", value=repr(value))
+    return number
