@@ -25,7 +25,7 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
     "objectives": ({"data", "models"}, {"numpy", "torch"}),
     "clients": ({"algorithms.base", "objectives", "models"}, {"numpy", "torch"}),
     "training": ({"algorithms", "orders", "clients", "objectives"}, {"numpy"}),
-    "testing": ({"algorithms", "orders", "clients", "objectives", "training"}, set()),
+    "testing": ({"algorithms", "orders", "clients", "objectives", "training"}, {"numpy"}),
     "experiments": (EXPERIMENTS | {"testing"}, {"numpy", "matplotlib"}),
     "cli": (EXPERIMENTS | {"experiments"}, {"click"}),
 }

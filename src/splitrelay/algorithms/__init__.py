@@ -1,1 +1,33 @@
-"""."""
+"""The paper's algorithms and their relatives, as pseudo-code that runs.
+
+An algorithm says who trains after whom and how results combine. It does not know whether the model is cut, how a
+half travels, or what x is made of: numbers, Fractions, arrays and networks go through the same lines.
+"""
+
+from splitrelay.algorithms.averaging import Averaged, AveragedState
+from splitrelay.algorithms.base import Algorithm, Clients, Done, LocalSteps, Outcome, Skipped, Step, Visit
+from splitrelay.algorithms.fedavg import FedAvg
+from splitrelay.algorithms.fedseq import FedSeq
+from splitrelay.algorithms.minibatch import MinibatchSGD
+from splitrelay.algorithms.scaffold import Scaffold, ScaffoldState
+from splitrelay.algorithms.sequential import SSL, RandomReshuffling
+
+__all__ = [
+    "SSL",
+    "Algorithm",
+    "Averaged",
+    "AveragedState",
+    "Clients",
+    "Done",
+    "FedAvg",
+    "FedSeq",
+    "LocalSteps",
+    "MinibatchSGD",
+    "Outcome",
+    "RandomReshuffling",
+    "Scaffold",
+    "ScaffoldState",
+    "Skipped",
+    "Step",
+    "Visit",
+]

@@ -1,1 +1,7 @@
-"""."""
+"""The clients' side of a visit: local steps, in this process."""
+
+from splitrelay.clients.inprocess import InProcess
+from splitrelay.clients.local import descend
+from splitrelay.clients.wrappers import Flaky, Metered
+
+__all__ = ["Flaky", "InProcess", "Metered", "descend"]
