@@ -6,7 +6,7 @@ import json
 import math
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.objectives.quadratic import Quadratics
+from splitrelay.randomness import Purpose, rng
 
 PAPER_H = ((Fraction(1), Fraction(1)), (Fraction(4, 3), Fraction(2, 3)), (Fraction(2), Fraction(0)))
 AUTHORS_H = ((Fraction(1), Fraction(1)), (Fraction("1.34"), Fraction("0.66")), (Fraction(2), Fraction(0)))
@@ -127,3 +128,22 @@ def _number(value: Any, where: str) -> float:
     if isinstance(value, bool) or not math.isfinite(number):
         raise InputError(f"{where} needs finite numbers", value=repr(value))
     return number
+
+
+def with_noise(groups: Sequence[Group], sigma2: float) -> tuple[Group, ...]:
+    """The same groups with gradient noise of this variance."""
+    return tuple(Group(group.name, replace(group.problem, sigma2=sigma2)) for group in groups)
+
+
+def random_groups(M: int, d: int, seed: int, number: int = 3) -> tuple[Group, ...]:
+    """Random quadratics: curvatures between 1/4 and 2 in random directions, slopes of size 1 that sum to zero."""
+    return tuple(Group(f"random {j}", _random(M, d, rng(seed, Purpose.INSTANCES, j))) for j in range(1, number + 1))
+
+
+def _random(M: int, d: int, generator: np.random.Generator) -> Quadratics:
+    turns = np.linalg.qr(generator.standard_normal((M, d, d))).Q
+    H = np.einsum("mij,mj,mkj->mik", turns, generator.uniform(0.25, 2, (M, d)), turns)
+    V = generator.standard_normal((M, d))
+    V -= V.mean(0)
+    scale = np.sqrt((V**2).sum(1).mean())
+    return Quadratics((H + H.swapaxes(1, 2)) / 2, V / scale if scale > 0 else V)

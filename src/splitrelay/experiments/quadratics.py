@@ -1,0 +1,151 @@
+"""The paper's simulations on quadratics: every group, rate and seed through the same algorithm classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from splitrelay.algorithms import SSL, FedAvg, Step
+from splitrelay.clients import InProcess
+from splitrelay.objectives.groups import Group
+from splitrelay.objectives.quadratic import Quadratics, ScalarQuadratics
+from splitrelay.orders import Permutation
+from splitrelay.training import train
+
+Array = npt.NDArray[np.float64]
+
+PAPER_GRID = (0.003, 0.006, 0.01, 0.03, 0.06, 0.1, 0.3, 0.6)
+AUTHORS_GRID = (0.001, *PAPER_GRID, 1.0)
+PAPER_SEEDS = (1, 12, 123, 1234, 12345)
+ALGORITHMS = {"fedavg": FedAvg[Any], "ssl": SSL[Any]}
+
+
+@dataclass(frozen=True)
+class Study:
+    """What to run: each algorithm on each group, at each rate, with each seed."""
+
+    groups: Sequence[Group]
+    K: int = 10
+    R: int = 500
+    etas: Sequence[float] = PAPER_GRID
+    seeds: Sequence[int] = PAPER_SEEDS
+    x0: float = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """|x^r - x*| of one algorithm on one group, of shape (seeds, etas, R + 1), and the rate that ends lowest."""
+
+    etas: Sequence[float]
+    errors: Array
+
+    @property
+    def final(self) -> Array:
+        """The mean over seeds of the last error, one for each rate; inf where a run diverged."""
+        last = np.asarray(self.errors[:, :, -1].mean(axis=0))
+        return np.where(np.isnan(last), np.inf, last)
+
+    @property
+    def best(self) -> int:
+        """Index of the rate with the smallest final error; of several, the smallest rate."""
+        order = np.argsort(self.etas, kind="stable")
+        return int(order[np.argmin(self.final[order])])
+
+    @property
+    def eta(self) -> float:
+        """The best rate."""
+        return self.etas[self.best]
+
+    @property
+    def error(self) -> float:
+        """The mean over seeds of the final error at the best rate."""
+        return float(self.final[self.best])
+
+    @property
+    def tied(self) -> bool:
+        """Whether other rates end at the very same error."""
+        return bool((self.final == self.error).sum() > 1)
+
+    @property
+    def on_edge(self) -> bool:
+        """Whether the best rate is the smallest or the largest of the grid: the grid decided, not the optimum."""
+        return len(self.etas) > 1 and self.eta in (min(self.etas), max(self.etas))
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One group of a study: both algorithms, and who ends nearer to the optimum at its own best rate."""
+
+    study: Study
+    group: Group
+    fedavg: Curves
+    ssl: Curves
+
+    @property
+    def winner(self) -> str:
+        """The algorithm with the smaller error; "tie" only where both are equal."""
+        if self.ssl.error == self.fedavg.error:
+            return "tie"
+        return "ssl" if self.ssl.error < self.fedavg.error else "fedavg"
+
+
+def simulate(study: Study) -> list[Row]:
+    """All curves of the study. Groups of one shape run side by side in one array."""
+    rows: list[Row] = []
+    for _, bundle in groupby(study.groups, key=_shape):
+        groups = list(bundle)
+        errors = {name: _errors(study, groups, algorithm) for name, algorithm in ALGORITHMS.items()}
+        for g, group in enumerate(groups):
+            curves = {name: Curves(study.etas, error[:, g]) for name, error in errors.items()}
+            rows.append(Row(study, group, **curves))
+    return rows
+
+
+def _shape(group: Group) -> tuple[int, int, float, str]:
+    problem = group.problem
+    return problem.M, problem.d, problem.sigma2, "" if problem.d == 1 else group.name
+
+
+@dataclass(frozen=True, eq=False)
+class _Bundle:
+    """Settings that one step serves at once: x has shape (groups, etas), or (etas, d) for one group in d dimensions."""
+
+    objective: Quadratics | ScalarQuadratics
+    eta: Array
+    x0: Array
+    x_star: Array
+
+    def errors(self, x: Array) -> Array:
+        """|x - x*|, of shape (groups, etas)."""
+        apart = x - self.x_star
+        if isinstance(self.objective, ScalarQuadratics):
+            return np.abs(apart)
+        return np.asarray(np.linalg.norm(apart, axis=-1))[np.newaxis]
+
+
+def _bundle(study: Study, groups: Sequence[Group]) -> _Bundle:
+    etas, problem = np.array(study.etas), groups[0].problem
+    if problem.d > 1:
+        return _Bundle(problem, etas[:, np.newaxis], np.full((len(etas), problem.d), study.x0), problem.x_star)
+    objective = ScalarQuadratics.beside([group.problem for group in groups])
+    start = np.full((len(groups), len(etas)), study.x0)
+    return _Bundle(objective, etas, start, np.asarray(objective.x_star))
+
+
+def _errors(study: Study, groups: Sequence[Group], algorithm: Any) -> Array:
+    """|x^r - x*| of shape (seeds, groups, etas, R + 1)."""
+    bundle = _bundle(study, groups)
+    with np.errstate(over="ignore", invalid="ignore"):  # a rate that is too large diverges, and is shown to
+        return np.stack([_run(study, bundle, algorithm, seed) for seed in study.seeds])
+
+
+def _run(study: Study, bundle: _Bundle, algorithm: Any, seed: int) -> Array:
+    """One seed, of shape (groups, etas, R + 1)."""
+    order, clients = Permutation(bundle.objective.M, seed), InProcess(bundle.objective, seed)
+    states = train(algorithm(Step(bundle.eta), study.K), bundle.x0, order, clients, R=study.R)
+    return np.stack([bundle.errors(x) for _, x in states], axis=-1)
