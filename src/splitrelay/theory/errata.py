@@ -1,0 +1,262 @@
+"""What is wrong in the paper, E1 to E28: where, as printed, as it should be, and for seven of them a live proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from splitrelay.errors import UnknownName
+from splitrelay.theory import counterexamples as show
+from splitrelay.theory.counterexamples import Numbers
+
+Severity = Literal["misprint", "condition", "constants", "display", "gap", "result", "text"]
+
+SEVERITIES: dict[Severity, str] = {
+    "misprint": "a slip of the pen; every result stands",
+    "condition": "a condition is missing or wrong",
+    "constants": "the stated constants are not those that the argument gives",
+    "display": "a step on the way is false; the result stands",
+    "gap": "the argument does not reach what it claims, or leaves a case undefined",
+    "result": "a stated result or value is wrong",
+    "text": "words that do not fit the paper's own numbers or sources",
+}
+
+
+@dataclass(frozen=True)
+class Erratum:
+    """One entry: where it stands, what is printed, what is right, how much it matters, and a live counter-example."""
+
+    number: int
+    where: str
+    printed: str
+    right: str
+    severity: Severity
+    counterexample: Callable[[], Numbers] | None = None
+
+    @property
+    def name(self) -> str:
+        """E1, E2, ..."""
+        return f"E{self.number}"
+
+    @property
+    def example(self) -> str:
+        """What the counter-example computes, in words; empty where there is none."""
+        words = self.counterexample.__doc__ if self.counterexample else None
+        return " ".join((words or "").split()).removeprefix(f"{self.name}. ")
+
+
+def erratum(name: str) -> Erratum:
+    """The entry of this name: E7, e7 or 7."""
+    wanted = f"E{name.strip().upper().removeprefix('E')}"
+    for entry in ERRATA:
+        if entry.name == wanted:
+            return entry
+    raise UnknownName("erratum", name, (entry.name for entry in ERRATA))
+
+
+ERRATA: tuple[Erratum, ...] = (
+    Erratum(
+        1,
+        "technical lemma on sampling in sequence, proof: the cross term, and its sum over m and k",
+        "+ 2 (m-1)/(M-1) K k var",
+        "- 2 (m-1)/(M-1) K k var; the display between the two and the final (M^2 K^3 + M K)/6 var have the right sign",
+        "misprint",
+    ),
+    Erratum(
+        2,
+        "Theorem 1, strongly convex case, proof: the step used to simplify the recursion",
+        "L K eta <= 1/6",
+        "L M K eta <= 1/6",
+        "misprint",
+    ),
+    Erratum(
+        3,
+        "drift lemma of SSL, non-convex: its assumptions",
+        "those of Theorem 2, and eta <= 1/(6 L K)",
+        "those of Theorem 1, and eta <= 1/(6 L M K), which the last line of its proof uses",
+        "condition",
+    ),
+    Erratum(
+        4,
+        "Theorem 1, non-convex case, proof: the drift put into the recursion",
+        "1/2 - 3/4 L^2 M^2 K^2 eta^2 - 3/4 L^2 M K^2 eta^2",
+        "the last term carries B^2: 3/4 L^2 M K^2 B^2 eta^2; the bracket is still at least 1/3",
+        "misprint",
+    ),
+    Erratum(
+        5,
+        "Corollary 1, non-convex rate, and the same rate of FedAvg: the last term",
+        "L B^2 A / R",
+        "L (1 + B^2) A / R, since the step is capped by 1/(6 L (1 + B^2)); as printed it vanishes with B",
+        "result",
+        show.without_heterogeneity_the_rate_is_not_zero,
+    ),
+    Erratum(
+        6,
+        "corollaries on partial participation: coefficients of the error terms",
+        "[4 sigma2/(SK) + 4 v zeta2] eta_tilde + [6 L sigma2/K + 4 L zeta2] eta_tilde^2",
+        "9, 9, 27/2 and 9: dividing by b = 4/9 was done to the first term of the bound (27/8) but not to these",
+        "constants",
+    ),
+    Erratum(
+        7,
+        "partial participation, proof: display (8), the recursion of a round",
+        "3 K eta^2 sigma2/M and L eta (2 + 3 L K eta) times the drift",
+        "4 K eta^2 sigma2/S and L eta (2 + 4 L K eta) times the drift, which the line after it uses",
+        "display",
+        show.noise_of_a_sample_is_that_of_S_clients,
+    ),
+    Erratum(
+        8,
+        "partial participation, proof: third term of display (1), left side of display (7)",
+        "eta/M times a sum over all M clients",
+        "eta/S times the sum over the S that were drawn",
+        "misprint",
+    ),
+    Erratum(
+        9,
+        "partial participation, proof: what is put into display (8)",
+        "the lemma on the recursion of a round",
+        "the lemma on the drift of clients",
+        "misprint",
+    ),
+    Erratum(
+        10,
+        "corollary on sampling with replacement: its assumption",
+        "clients drawn without replacement",
+        "with replacement, and a client drawn twice must train twice with its own noise; if its draws share one run the"
+        " noise is K eta^2 sigma2/S (1 + (S-1)/M) instead of K eta^2 sigma2/S",
+        "condition",
+    ),
+    Erratum(
+        11,
+        "Theorem 2: the averaged output",
+        "xbar = (1/R) sum_r w_r x^r",
+        "xbar = (1/W_R) sum_r w_r x^r with W_R = sum_r w_r; divided by R it is no average",
+        "result",
+        show.weights_that_do_not_sum_to_R,
+    ),
+    Erratum(
+        12,
+        "recursion of SSL, non-convex, proof: first display, last term",
+        "L/2 E||(eta/M) sum_m sum_k g||^2",
+        "L/2 E||eta sum_m sum_k g||^2, as in the display after it",
+        "misprint",
+    ),
+    Erratum(
+        13,
+        "recursions of SSL and FedAvg, non-convex, proofs: the term that is then dropped",
+        "- eta/2 (1 - 2 L M K eta) (1/M) sum_m sum_k ||grad F_m(x_m^k)||^2 (FedAvg: eta/(2M), L K eta)",
+        "- M eta/2 (1 - 2 L M K eta) sum_k E||(1/M) sum_m grad F_m(x_m^k)||^2 (FedAvg: eta/2, L K eta): Jensen was used"
+        " backwards; both recursions hold",
+        "display",
+        show.a_mean_of_squares_is_not_the_square_of_a_mean,
+    ),
+    Erratum(
+        14,
+        "tuning lemma, strongly convex, as applied: one constant c for the two orders c1 and c2",
+        "eta_tilde = min{ln(max{2, a^2 r0 T/c})/(a T), 1/d} with c = c1",
+        "tau = max{2, min(a^2 r0 T/c1, a^3 r0 T^2/c2)} in the logarithm, leaving out a ratio whose c is 0; without"
+        " noise the printed step stays at 1/d and the bound does not fall with R",
+        "gap",
+        show.without_noise_the_printed_step_never_shrinks,
+    ),
+    Erratum(
+        15,
+        "Theorems 1 and 2, strongly convex: the range of the step",
+        "1/(mu R) <= eta_tilde <= 1/(6 L)",
+        "the same, and R >= 6 L/mu, without which the range is empty",
+        "condition",
+    ),
+    Erratum(
+        16,
+        "Theorem 1, non-convex: the point whose gradient is bounded",
+        "grad F(x), and E[F(x^0) - F*] for a fixed start",
+        "grad F(x^r), and F(x^0) - F*",
+        "misprint",
+    ),
+    Erratum(17, "Table 1, first note", "sigma replaced by sigma/(MK)", "sigma^2 replaced by sigma^2/(MK)", "misprint"),
+    Erratum(
+        18,
+        "Table 1, second note: heterogeneity in the form of other authors",
+        "B^2 ||grad F(x)|| + zeta^2",
+        "(B^2 + 1) ||grad F(x)||^2 + zeta^2",
+        "misprint",
+    ),
+    Erratum(
+        19,
+        "table of the nine groups of quadratics: delta of groups 5 and 6",
+        "3/8",
+        "15/4 for group 5 and 75/2 for group 6: delta = 3a/8",
+        "result",
+        show.delta_grows_with_the_slopes,
+    ),
+    Erratum(
+        20,
+        "experiments across devices: how long SSL runs",
+        "a tenth of FedAvg's rounds",
+        "a fiftieth: the paper's own rule S/M with M = 500 and S = 10",
+        "text",
+    ),
+    Erratum(
+        21,
+        "section on random reshuffling: source of the quoted lower bound zeta2/(mu^2 M R^2)",
+        "Safran and Shamir, for random reshuffling",
+        "theirs is 1/(MR)^2 + 1/(M R^3) for reshuffling and 1/(M R^2) for one shuffle kept; 1/(M R^2) for reshuffling"
+        " on functions that are not quadratic is credited to Rajput and others (2020)",
+        "text",
+    ),
+    Erratum(
+        22,
+        "drift lemmas of SSL, proofs: the mean put into the technical lemma",
+        "Xbar = (1/M) sum F_{pi_i}(x*) = F(x*) = 0, and gradients at x_m^(r,j)",
+        "gradients throughout: Xbar = grad F(x*) = 0, and gradients at x_i^(r,j)",
+        "misprint",
+    ),
+    Erratum(
+        23,
+        "Jensen's inequality, and the appendix's pseudo-code",
+        "h and f for one function; client tau_m",
+        "one letter; client pi_m",
+        "misprint",
+    ),
+    Erratum(
+        24,
+        "comparison under partial participation: SSL has the smaller bound",
+        "stated from the dominant terms alone",
+        "needs R >= 6 (L/mu) M/S for Theorem 1 to apply and R >= (L/mu) (M/S) (M-1)/(M-S) for the terms left out",
+        "condition",
+    ),
+    Erratum(
+        25,
+        "Table 1 against Corollary 1: the exponent of the first term",
+        "exp(-mu R/L)",
+        "exp(-mu R/(12 L)): with mu = 1, L = 10, R = 600 that is e^-5, not e^-60",
+        "text",
+    ),
+    Erratum(
+        26,
+        "tuning lemma, strongly convex: first display",
+        "Psi_T <= 3 a r0 (1 - a g)^(T+1) + c g for every g <= 1/d",
+        "only where T + 1 >= 1/(2 a g), which is said too late",
+        "condition",
+        show.too_few_rounds_for_the_lemma,
+    ),
+    Erratum(
+        27,
+        "Algorithms 3 and 4: the first client's half of the model",
+        "x_{c,m-1} is handed to client m, also for m = 1; nobody makes x_c^0",
+        "for m = 1 it is x_c^r from the last client of the round before; x_c^0 is made by the server, or by the first"
+        " client where the server may not see it",
+        "gap",
+    ),
+    Erratum(
+        28,
+        "experiments across silos: the text on K",
+        "SSL rises up to K = 10, then falls; FedAvg rises throughout at C = 2 and falls with K at C = 1",
+        "its table: SSL at C = 2 has 85.52 84.33 86.43 85.48; FedAvg at C = 2 ends 81.24 81.09, at C = 1 it rises from"
+        " 25.30 to 32.07 between K = 20 and 30",
+        "text",
+    ),
+)
