@@ -6,10 +6,12 @@
 0.101303
 """
 
+from splitrelay.theory.arrays import Truth, Values, Words
 from splitrelay.theory.bounds import applicability, bound
 from splitrelay.theory.compare import compare
 from splitrelay.theory.last_iterate import last_iterate
 from splitrelay.theory.lemmas import Lemma, lemmas
+from splitrelay.theory.local_steps import useful_local_steps
 from splitrelay.theory.problem import MEANING, Problem
 from splitrelay.theory.rates import RATES, rate, table_one
 from splitrelay.theory.results import (
@@ -44,7 +46,10 @@ __all__ = [
     "Rate",
     "Side",
     "StepSize",
+    "Truth",
+    "Values",
     "Weights",
+    "Words",
     "applicability",
     "bound",
     "compare",
@@ -55,5 +60,6 @@ __all__ = [
     "stepsizes",
     "table_one",
     "thetas",
+    "useful_local_steps",
     "weights",
 ]

@@ -1,9 +1,39 @@
-"""The theorems' bounds."""
+"""The bounds of Theorem 1 (SSL), Theorem 2 (FedAvg) and of the corollaries on partial participation."""
 
 from __future__ import annotations
 
-from splitrelay.theory.problem import Problem, Values
-from splitrelay.theory.results import Algorithm, Bound, Case, Constants, Horizon, Outside, Truth
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from splitrelay.errors import OutOfRange
+from splitrelay.theory.arrays import Array, Bools, Truth, Values, plain, truth
+from splitrelay.theory.problem import Asked, Problem, numbers
+from splitrelay.theory.ranges import effective_step, per_eta, refuse_outside, step_range
+from splitrelay.theory.results import (
+    HORIZONS,
+    OUTSIDE,
+    Algorithm,
+    Bound,
+    Case,
+    Condition,
+    Constants,
+    Horizon,
+    Outside,
+)
+from splitrelay.theory.statements import (
+    MEASURE,
+    NC,
+    POWER,
+    SC,
+    Statement,
+    check_algorithm,
+    check_choice,
+    error_constants,
+    statement,
+    units,
+)
 
 
 def bound(
@@ -17,10 +47,111 @@ def bound(
     horizon: Horizon = "R",
     outside: Outside = "refuse",
 ) -> Bound:
-    """The bound of Theorem 1 (ssl), Theorem 2 (fedavg) or its two corollaries (fedavg-swor, fedavg-swr)."""
-    raise NotImplementedError
+    """The bound at a step. Outside its range it is refused, or NaN where outside="mask"; never a number.
+
+    constants: "printed" is the paper's display, "proved" what its argument gives once mended (E6), "tight" the
+    tightened Theorem 1 (Theorem 2 has its own already) with wider non-convex ranges. horizon: "R" as displayed (the
+    corollaries on partial participation display R + 1), "R+1" the sharper form that the proofs give.
+    """
+    check_algorithm(algorithm, case)
+    return evaluated(algorithm, case, problem, None, constants, horizon, outside, eta=eta, eta_tilde=eta_tilde)
+
+
+def evaluated(
+    algorithm: str,
+    case: str,
+    problem: Problem,
+    step: Array | None,
+    constants: str,
+    horizon: str,
+    outside: str,
+    *,
+    eta: Values | None = None,
+    eta_tilde: Values | None = None,
+) -> Bound:
+    """The same for every row of the table of statements, minibatch SGD included; `step` is a checked eta_tilde."""
+    row = statement(algorithm, case, constants)
+    check_choice("outside", outside, OUTSIDE)
+    with np.errstate(all="ignore"):  # what is not finite is refused or blanked at the end
+        found = step_range(algorithm, case, problem, constants)
+        step = effective_step(algorithm, found.q, eta, eta_tilde) if step is None else step
+        conditions = found.conditions(step)
+        if outside == "refuse":
+            refuse_outside(found, step, conditions, eta)
+        rounds = displayed_rounds(row, found.q, horizon)
+        terms = {"optimization": optimization(row, found.q, step, rounds), **error_terms(row, algorithm, found.q, step)}
+        facts: dict[str, Any] = {"algorithm": algorithm, "case": case, "constants": constants, "statement": row.where}
+        facts |= {"measure": MEASURE[case], "rounds": plain(rounds)}
+        return finished(facts, terms, step, step / per_eta(algorithm, found.q), conditions, start(found.q), outside)
+
+
+def displayed_rounds(row: Statement, q: Asked, horizon: str) -> Array:
+    """R or R + 1, whichever stands in the display; R + 1 wherever the sharper form is asked for."""
+    check_choice("horizon", horizon, HORIZONS)
+    return q.R + 1 if row.one_more_round or horizon == "R+1" else q.R
+
+
+def optimization(row: Statement, q: Asked, eta_tilde: Array, rounds: Array) -> Array:
+    """The first term: what is left of the start."""
+    if q.case == SC:
+        return row.optimization * q.mu * q.D2 * np.exp(-q.mu * eta_tilde * rounds / 2)
+    return row.optimization * (q.A if q.case == NC else q.D2) / (eta_tilde * rounds)
+
+
+def error_terms(row: Statement, algorithm: str, q: Asked, eta_tilde: Array) -> dict[str, Array]:
+    """The other terms: what noise, sampling and drift add, by name and in printed order."""
+    parts, powers = units(algorithm, q), {1: eta_tilde, 2: eta_tilde * eta_tilde}
+    return {name: constant * parts[name] * powers[POWER[name]] for name, constant in error_constants(row).items()}
+
+
+def start(q: Asked) -> Array:
+    """From here on a bound says no more than smoothness does at x0 (A itself where it is given)."""
+    if q.case == NC:
+        return 2 * q.L * q.A  # >= ||grad F(x0)||^2
+    return q.A if q.problem.A is not None else q.L * q.D2 / 2
+
+
+def finished(
+    facts: Mapping[str, Any],
+    terms: Mapping[str, Array],
+    eta_tilde: Array,
+    eta: Array,
+    conditions: tuple[Condition, ...],
+    vacuous_from: Array,
+    outside: str,
+) -> Bound:
+    """Sum the terms, blank what does not apply, and bring everything to one shape."""
+    holding: Bools = np.logical_and.reduce(np.broadcast_arrays(*(condition.holds for condition in conditions)))
+    total = sum(terms.values(), np.zeros(()))
+    shape = np.broadcast_shapes(holding.shape, total.shape)
+    finite = np.isfinite(total)
+    if outside == "refuse" and not np.all(finite):
+        raise OutOfRange(f"{facts['algorithm']} {facts['case']}: the bound leaves the range of double precision")
+    applicable = np.broadcast_to(holding & finite, shape)
+
+    def blanked(values: Array) -> Values:
+        inside = values if applicable.all() else np.where(applicable, values, np.nan)
+        return plain(np.broadcast_to(inside, shape))
+
+    return Bound(
+        **facts,
+        total=blanked(total),
+        terms={name: blanked(values) for name, values in terms.items()},
+        eta=plain(np.broadcast_to(eta, shape)),
+        eta_tilde=plain(np.broadcast_to(eta_tilde, shape)),
+        conditions=conditions,
+        vacuous=truth(applicable & (total >= vacuous_from)),
+        applicable=truth(applicable),
+    )
 
 
 def applicability(problem: Problem, eta_tilde: Values) -> dict[str, Truth]:
-    """Whether the strongly convex theorems apply: the step's range, R >= 6 kappa, R + 1 >= 6 kappa."""
-    raise NotImplementedError
+    """Whether the strongly convex theorems apply: the step in its range, R >= 6 kappa, and R + 1 >= 6 kappa."""
+    found = step_range("ssl", SC, problem, "proved")
+    conditions = found.conditions(numbers("eta_tilde", eta_tilde))
+    longer = step_range("ssl", SC, problem.over_rounds(found.q.R + 1), "proved")
+    return {
+        "strongly_convex": truth(np.logical_and.reduce(np.broadcast_arrays(*(c.holds for c in conditions)))),
+        "R_ge_6kappa": truth(found.can_be_met),
+        "R_plus_1_ge_6kappa": truth(longer.can_be_met),
+    }

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from splitrelay.errors import InputError, OutOfRange
-
-Array = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-Values = float | Array  # what callers give and get: a number for one setting, an array for many
+from splitrelay.theory.arrays import Array, Bools, Values, plain
 
 MEANING = {
     "L": "the smoothness of every F_m",
     "mu": "the strong convexity, in the mean over clients",
     "sigma2": "the variance of a stochastic gradient",
     "sigma2_star": "the variance of a stochastic gradient at the optimum",
-    "zeta2": "the heterogeneity: zeta_*^2 in the convex cases, zeta^2 in the non-convex one",
+    "zeta2": "the heterogeneity (zeta_*^2 in the convex cases, zeta^2 in the non-convex one)",
     "zeta2_star": "the heterogeneity at the optimum",
-    "B2": "the factor of ||grad F||^2 in the heterogeneity bound",
+    "B2": "the factor of ||grad F||^2 in the bound on heterogeneity",
     "M": "the number of clients",
     "S": "the number of clients that take part in a round",
     "K": "the number of local steps",
     "R": "the number of rounds",
-    "D2": "the squared distance from the start to the optimum, ||x0 - x*||^2",
+    "D2": "the squared distance from the start to the optimum",
     "A": "the gap at the start, F(x0) - F*",
+    "eta": "the learning rate of one local step",
+    "eta_tilde": "the effective learning rate",
 }
 COUNTS = ("M", "S", "K", "R")
 
@@ -67,17 +64,9 @@ class Problem:
         """The shape of all quantities together: () for one setting."""
         return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in self.given))
 
-    def need(self, name: str, asker: str) -> Array:
-        """The quantity as an array, or an error that says who asks for it and what it means."""
-        value = getattr(self, name)
-        if value is None:
-            raise InputError(f"{asker} needs {name}, {MEANING[name]}", way_out=f"Give {name}=...")
-        return np.asarray(value, dtype=np.float64)
-
-    def heterogeneity(self, case: str, asker: str) -> Array:
-        """zeta^2 in the non-convex case; else zeta_*^2: zeta2_star where given, otherwise zeta2."""
-        starred = case != "non-convex" and self.zeta2_star is not None
-        return self.need("zeta2_star" if starred else "zeta2", asker)
+    def asked_by(self, asker: str, case: str = "strongly-convex") -> Asked:
+        """The quantities as a formula reads them."""
+        return Asked(self, asker, case)
 
     def over_rounds(self, R: Values) -> Problem:
         """The same problem over R rounds, which need not be whole here: S R / M rounds at equal compute."""
@@ -93,6 +82,37 @@ class Problem:
             raise InputError("the arrays of a problem must broadcast", value=shapes) from None
         _not_above(self, "S", "M", shape, "A round cannot have more clients than there are.")
         _not_above(self, "mu", "L", shape, "An L-smooth function is at most L-strongly convex.")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """q.L, q.mu, ... as arrays; a missing one is an error that says who asks for it and what it means."""
+
+    problem: Problem
+    asker: str
+    case: str
+
+    def __getattr__(self, name: str) -> Array:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        value = getattr(self.problem, name)
+        if value is None:
+            raise InputError(f"{self.asker} needs {name}, {MEANING[name]}", way_out=f"Give {name}=...")
+        return np.asarray(value, dtype=np.float64)
+
+    @property
+    def heterogeneity(self) -> Array:
+        """zeta^2 in the non-convex case; else zeta_*^2, which is zeta2_star where given and zeta2 otherwise."""
+        starred = self.case != "non-convex" and self.problem.zeta2_star is not None
+        return self.zeta2_star if starred else self.zeta2
+
+    @property
+    def positive_mu(self) -> Array:
+        """mu where a formula divides by it."""
+        mu = self.mu
+        if not np.all(mu > 0):
+            raise OutOfRange(f"{self.asker} needs mu > 0", value=0, way_out="Use general-convex, which needs no mu.")
+        return mu
 
 
 def numbers(name: str, value: Any) -> Array:
@@ -112,11 +132,6 @@ def positive(name: str, value: Any) -> Array:
     return array
 
 
-def plain(array: Any) -> Any:
-    """A number where there is one setting, the array where there are many."""
-    return array.item() if np.ndim(array) == 0 else array
-
-
 def _checked(name: str, value: Any) -> Array:
     array = numbers(name, value)
     if name in COUNTS:
@@ -131,7 +146,8 @@ def _checked(name: str, value: Any) -> Array:
 def _refuse(name: str, array: Array, good: Bools, must: str, limit: str | None) -> None:
     if not np.all(good):
         first = float(np.extract(~good, array)[0])
-        raise OutOfRange(f"{name}, {MEANING.get(name, 'the step')}, {must}", value=first, limit=limit)
+        what = f"{name}, {MEANING[name]}," if name in MEANING else name
+        raise OutOfRange(f"{what} {must}", value=first, limit=limit)
 
 
 def _not_above(problem: Problem, small: str, large: str, shape: tuple[int, ...], why: str) -> None:
@@ -140,10 +156,6 @@ def _not_above(problem: Problem, small: str, large: str, shape: tuple[int, ...],
         return
     wrong = np.broadcast_to(np.greater(left, right), shape)
     if np.any(wrong):
-        at: Callable[[Values], float] = lambda value: float(np.broadcast_to(value, shape)[wrong][0])  # noqa: E731
-        raise OutOfRange(
-            f"{small} must not exceed {large}",
-            value=f"{small}={at(left):g}, {large}={at(right):g}",
-            limit=f"{small} <= {large}",
-            way_out=why,
-        )
+        low, high = (float(np.broadcast_to(value, shape)[wrong][0]) for value in (left, right))
+        got = f"{small}={low:g}, {large}={high:g}"
+        raise OutOfRange(f"{small} must not exceed {large}", value=got, way_out=why)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-import numpy.typing as npt
+import numpy as np
 
-from splitrelay.theory.problem import Bools, Values
+from splitrelay.theory.arrays import Strings, Truth, Values, Words, words
 
 Algorithm = Literal["ssl", "fedavg", "fedavg-swor", "fedavg-swr"]
 Case = Literal["strongly-convex", "general-convex", "non-convex"]
@@ -21,10 +21,9 @@ ALGORITHMS: tuple[str, ...] = ("ssl", "fedavg", "fedavg-swor", "fedavg-swr")
 CASES: tuple[str, ...] = ("strongly-convex", "general-convex", "non-convex")
 CONSTANTS: tuple[str, ...] = ("proved", "printed", "tight")
 HORIZONS: tuple[str, ...] = ("R", "R+1")
+OUTSIDE: tuple[str, ...] = ("refuse", "mask")
 RULES: tuple[str, ...] = ("printed", "mended", "best")
-
-Truth = bool | Bools
-Words = str | npt.NDArray[Any]
+DECAYS: tuple[str, ...] = ("1/R^(1/2)", "1/R^(2/3)", "1/R", "1/R^2", "exp(-R)")  # slowest first
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Rate:
-    """An order: terms with unit constants, in printed order. `dominant` is the term that remains for large R."""
+    """An order: terms with unit constants, in printed order."""
 
     name: str
     case: str
@@ -71,9 +70,27 @@ class Rate:
     measure: str
     total: Values
     terms: Mapping[str, Values]
-    decay: Mapping[str, str]  # how each term falls with R, e.g. "1/R^2"
-    dominant: Words
-    largest: Words
+    decay: Mapping[str, str]  # how each term falls with R: one of DECAYS
+
+    @property
+    def largest(self) -> Words:
+        """The largest term as it stands; "none" where all vanish."""
+        return words(self._largest(tuple(self.terms)))
+
+    @property
+    def dominant(self) -> Words:
+        """The term that remains for large R: of those that are not zero the slowest to fall, of equals the largest."""
+        found = np.full(np.shape(self.total), "none", dtype="U20")
+        for decay in reversed(DECAYS):
+            names = tuple(name for name in self.terms if self.decay[name] == decay)
+            largest = self._largest(names) if names else np.asarray("none")
+            found = np.where(largest == "none", found, largest)
+        return words(np.where(found == "none", list(self.terms)[-1], found))  # exp(-R) may underflow, and is not zero
+
+    def _largest(self, names: tuple[str, ...]) -> Strings:
+        values = np.stack([np.asarray(self.terms[name]) for name in names])
+        found: Strings = np.asarray(names)[np.argmax(values, axis=0)]
+        return np.where(np.any(values > 0, axis=0), found, "none")
 
 
 @dataclass(frozen=True)
@@ -112,7 +129,7 @@ class Comparison:
     """SSL against FedAvg: at equal rounds with all clients; at equal compute where S clients take part.
 
     `smaller` names the algorithm with the smaller bound ("none" where a bound does not apply).
-    `useful_K` holds the K beyond which more local steps stop helping, by order and with the bound's constants.
+    `useful_K` holds the K beyond which more local steps stop helping, by order and at the step of the bound.
     """
 
     case: str

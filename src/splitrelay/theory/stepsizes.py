@@ -1,9 +1,68 @@
-"""Steps: the printed rule, the mended rule (E14), and the exact minimiser of the bound."""
+"""Steps: the printed rule, the mended rule (E14), and the exact minimiser of the bound.
+
+In all of them the bound is  optimization(g) + c1 g + c2 g^2  with g = eta_tilde, convex in g.
+"""
 
 from __future__ import annotations
 
-from splitrelay.theory.problem import Problem
-from splitrelay.theory.results import Algorithm, Case, Constants, Horizon, Outside, Rule, StepSize
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from splitrelay.errors import OutOfRange
+from splitrelay.theory.arrays import Array, Strings, Values, plain, truth, words
+from splitrelay.theory.bounds import displayed_rounds, evaluated
+from splitrelay.theory.problem import Asked, Problem
+from splitrelay.theory.ranges import Range, per_eta, refuse_too_few_rounds, step_range
+from splitrelay.theory.results import RULES, Algorithm, Case, Constants, Horizon, Outside, Rule, StepSize
+from splitrelay.theory.statements import (
+    NC,
+    POWER,
+    SC,
+    Recursion,
+    Statement,
+    check_algorithm,
+    check_choice,
+    error_constants,
+    recursion,
+    statement,
+    units,
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a rule says: the step, the branch that decided, tau and the lemma's explicit bound where it has them."""
+
+    eta_tilde: Array
+    branch: Strings
+    tau: Array | None = None
+    explicit: Array | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that a rule may look at."""
+
+    algorithm: str
+    q: Asked
+    found: Range
+    row: Statement
+    recursion: Recursion
+    rounds: Array  # in the display of the bound
+
+    def orders(self, row: Statement | Recursion) -> tuple[Array, Array]:
+        """c1 and c2: the sums of the error terms of first and of second order in eta_tilde."""
+        parts, c = units(self.algorithm, self.q), {1: np.zeros(()), 2: np.zeros(())}
+        for name, constant in error_constants(row).items():
+            c[POWER[name]] = c[POWER[name]] + constant * parts[name]
+        return c[1], c[2]
+
+    @property
+    def start(self) -> Array:
+        """r0 of the tuning lemmas: D^2, or A in the non-convex case."""
+        return self.q.A if self.q.case == NC else self.q.D2
 
 
 def stepsize(
@@ -16,8 +75,13 @@ def stepsize(
     horizon: Horizon = "R",
     outside: Outside = "refuse",
 ) -> StepSize:
-    """The step of one rule, with the bound that it gives."""
-    raise NotImplementedError
+    """The step of one rule, with the bound that it gives.
+
+    "printed" is the paper's choice; "mended" mends it where the paper looks at c1 alone (E14, strongly convex);
+    "best" minimises the bound itself, on [1/(mu R), 1/(6 L)] in the strongly convex case.
+    """
+    check_algorithm(algorithm, case)
+    return chosen(algorithm, case, problem, rule, constants, horizon, outside)
 
 
 def stepsizes(
@@ -30,4 +94,136 @@ def stepsizes(
     outside: Outside = "refuse",
 ) -> dict[str, StepSize]:
     """The steps of all three rules, by name."""
-    raise NotImplementedError
+    check_algorithm(algorithm, case)
+    return {rule: chosen(algorithm, case, problem, rule, constants, horizon, outside) for rule in RULES}
+
+
+def chosen(
+    algorithm: str, case: str, problem: Problem, rule: str, constants: str, horizon: str, outside: str
+) -> StepSize:
+    """The same for every row of the table of statements, minibatch SGD included."""
+    check_choice("rule", rule, RULES)
+    row, found = statement(algorithm, case, constants), step_range(algorithm, case, problem, constants)
+    if outside == "refuse":
+        refuse_too_few_rounds(found)
+    rounds = displayed_rounds(row, found.q, horizon)
+    setting = Setting(algorithm, found.q, found, row, recursion(algorithm, case, constants), rounds)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        choice = RULE[rule, case == SC](setting)
+    return _finished(setting, rule, choice, constants, horizon, outside)
+
+
+def printed_strongly(s: Setting) -> Choice:
+    """g = min{ ln(max{2, a^2 r0 T / c}) / (a T), 1/d } with c = c1: the term in c2 does not enter (E14)."""
+    c1, _ = s.orders(s.recursion)
+    a, T = s.q.mu / 2, s.q.R
+    return _log_or_cap(s, _ratio(a**2 * s.start * T, c1))
+
+
+def mended_strongly(s: Setting) -> Choice:
+    """tau = max{2, min(a^2 r0 T / c1, a^3 r0 T^2 / c2)}: whichever error term would dominate decides."""
+    c1, c2 = s.orders(s.recursion)
+    a, T = s.q.mu / 2, s.q.R
+    choice = _log_or_cap(s, np.minimum(_ratio(a**2 * s.start * T, c1), _ratio(a**3 * s.start * T**2, c2)))
+    assert choice.tau is not None  # _log_or_cap sets it
+    log_tau = np.log(choice.tau)
+    # Psi_T <= 3 a r0 exp(-a T / d) + (3 + ln tau) c1 / (a T) + (3 + ln^2 tau) c2 / (a T)^2; an absent c adds nothing
+    left = 3 * a * s.start * np.exp(-a * T * s.found.high)
+    first = np.where(c1 > 0, (3 + log_tau) * c1 / (a * T), 0)
+    second = np.where(c2 > 0, (3 + log_tau**2) * c2 / (a * T) ** 2, 0)
+    return Choice(choice.eta_tilde, choice.branch, choice.tau, (left + first + second) / s.recursion.b)
+
+
+def printed_unweighted(s: Setting) -> Choice:
+    """g = min{ (r0 / (c1 (T+1)))^(1/2), (r0 / (c2 (T+1)))^(1/3), 1/d }: general convex and non-convex."""
+    c1, c2 = s.orders(s.recursion)
+    share, d = s.start / (s.q.R + 1), 1 / s.found.high
+    first, second = np.sqrt(_ratio(share, c1)), np.cbrt(_ratio(share, c2))
+    step = np.minimum(np.minimum(first, second), s.found.high)
+    branch = np.where(s.found.high <= np.minimum(first, second), "cap", np.where(first <= second, "c1", "c2"))
+    explicit = 2 * np.sqrt(c1 * share) + 2 * np.cbrt(c2 * share**2) + d * share
+    return Choice(step, branch, None, explicit / s.recursion.b)
+
+
+def best_strongly(s: Setting) -> Choice:
+    """The root of -P exp(-u) + c1 + 2 c2 g = 0, u = mu g rounds / 2, clipped to [1/(mu R), 1/(6 L)].
+
+    Newton on ln(P / (c1 + 2 c2 g)) - u, which is convex and falls with slope between -1 and -3 from the lower end on:
+    started there, the steps rise to the root, and eight of them reach it to the last bit.
+    """
+    c1, c2 = s.orders(s.row)
+    per_u = 2 / (s.q.mu * s.rounds)  # g = per_u u
+    P, slope = s.row.optimization * s.q.mu * s.start / per_u, 2 * c2 * per_u
+    lowest, highest = np.broadcast_arrays(s.found.low / per_u, s.found.high / per_u)
+    u = np.array(np.broadcast_to(lowest, np.broadcast_shapes(lowest.shape, P.shape, c1.shape, slope.shape)))
+    for _ in range(NEWTON):
+        error = c1 + slope * u
+        u = np.clip(u + (np.log(P / error) - u) / (1 + slope / error), lowest, highest)
+    u = np.where(P == 0, lowest, np.where((c1 == 0) & (c2 == 0), highest, u))
+    branch = np.where(u >= highest, "cap", np.where(u <= lowest, "low", "interior"))
+    step = np.where(u >= highest, s.found.high, np.where(u <= lowest, s.found.low, u * per_u))
+    return Choice(step, branch)
+
+
+def best_unweighted(s: Setting) -> Choice:
+    """The root of 2 c2 g^3 + c1 g^2 = Q, Q = optimization r0 / rounds, clipped to 1/d.
+
+    Newton from the smaller of the two roots that either term alone would have: the left side is convex there and at
+    most 2 Q, so the steps fall to the root, and eight of them reach it to the last bit.
+    """
+    c1, c2 = s.orders(s.row)
+    Q = s.row.optimization * s.start / s.rounds
+    g = np.minimum(np.sqrt(_ratio(Q, c1)), np.cbrt(_ratio(Q, 2 * c2)))
+    for _ in range(NEWTON):
+        g = g - (g * g * (c1 + 2 * c2 * g) - Q) / (2 * g * (c1 + 3 * c2 * g))
+    g = np.where(Q == 0, 0, np.where((c1 == 0) & (c2 == 0), np.inf, g))
+    return Choice(np.minimum(g, s.found.high), np.where(g >= s.found.high, "cap", "interior"))
+
+
+NEWTON = 8
+RULE: dict[tuple[str, bool], Callable[[Setting], Choice]] = {
+    ("printed", True): printed_strongly,
+    ("mended", True): mended_strongly,
+    ("best", True): best_strongly,
+    ("printed", False): printed_unweighted,
+    ("mended", False): printed_unweighted,  # E14 concerns the strongly convex lemma alone
+    ("best", False): best_unweighted,
+}
+
+
+def _ratio(numerator: Array, c: Array) -> Array:
+    """numerator / c, infinite where c = 0: an error term that is absent asks nothing of the step."""
+    return np.where(c > 0, numerator / c, np.inf)
+
+
+def _log_or_cap(s: Setting, ratio: Array) -> Choice:
+    tau = np.maximum(2, ratio)
+    step = np.log(tau) / (s.q.mu / 2 * s.q.R)
+    return Choice(np.minimum(step, s.found.high), np.where(step < s.found.high, "log", "cap"), tau)
+
+
+def _finished(s: Setting, rule: str, choice: Choice, constants: str, horizon: str, outside: str) -> StepSize:
+    shape = s.q.problem.shape
+    step = np.broadcast_to(choice.eta_tilde, shape)
+    if outside == "refuse" and np.any(step == 0):
+        start = "A" if s.q.case == NC else "D2"
+        raise OutOfRange(f"{s.q.asker} has no best step for {start} = 0: the bound falls to 0 with the step")
+    usable = np.broadcast_to(s.found.can_be_met, shape) & (step > 0)
+    step = np.where(usable, step, np.nan)  # which no condition holds for, so that the bound is blank there
+    bound = evaluated(s.algorithm, s.q.case, s.q.problem, step, constants, horizon, outside)
+
+    def blanked(values: Array | None) -> Values | None:
+        return None if values is None else plain(np.where(usable, np.broadcast_to(values, shape), np.nan))
+
+    return StepSize(
+        rule=rule,
+        eta=plain(step / per_eta(s.algorithm, s.q)),
+        eta_tilde=plain(step),
+        branch=words(np.where(usable, np.broadcast_to(choice.branch, shape), "none")),
+        bound=bound,
+        explicit=blanked(choice.explicit),
+        tau=blanked(choice.tau),
+        low=plain(np.broadcast_to(s.found.low, shape)),
+        high=plain(np.broadcast_to(s.found.high, shape)),
+        applicable=truth(usable),
+    )
