@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import click
 
+from splitrelay.cli.console import say
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, format_option
 
@@ -22,10 +23,12 @@ def notation(shape: str) -> None:
     """The paper's symbols beside our names: everywhere (API, spec files, records, plots) the same."""
     from splitrelay.notation import SYMBOLS
 
-    if shape == "json":
-        emit(Table((), ()), [asdict(symbol) for symbol in SYMBOLS], shape)
+    if shape in ("json", "csv"):
+        every = [(s.table, s.plain, s.name, s.meaning, s.unit) for s in SYMBOLS]
+        emit(Table(("table", "paper", "here", "meaning", "unit"), every), [asdict(s) for s in SYMBOLS], shape)
         return
-    for table, title in TITLES.items():
+    for number, (table, title) in enumerate(TITLES.items()):
+        if number:
+            say("")
         rows = [(s.plain, s.name, s.meaning, s.unit) for s in SYMBOLS if s.table == table]
         emit(Table(("paper", "here", "meaning", "unit"), rows, title), None, shape)
-        click.echo()
