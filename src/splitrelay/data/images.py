@@ -1,0 +1,106 @@
+"""Images in memory once, uint8 until used: a batch is an index gather and a look-up of its normalised levels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from splitrelay.data.augment import Augmentation, Crops
+from splitrelay.errors import InputError, OutOfRange
+
+Pixels = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.integer]
+Inputs = npt.NDArray[np.float32]
+
+LEVELS = 256
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """N images x (N, C, H, W) with labels y, the names of the classes, and how a pixel becomes a number."""
+
+    x: Pixels
+    y: Labels
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]  # per channel, of x / peak
+    std: tuple[float, ...]
+    peak: int = 255  # the value of full white
+
+    def __post_init__(self) -> None:
+        if self.x.dtype != np.uint8 or self.x.ndim != 4:
+            shape = f"{self.x.dtype} {self.x.shape}"
+            raise InputError("images have the wrong form", value=shape, limit="uint8 (N, C, H, W)")
+        if self.y.dtype != np.int64 or self.y.shape != self.x.shape[:1]:
+            form = f"{self.y.dtype} {self.y.shape}"
+            raise InputError("labels have the wrong form", value=form, limit=f"int64 ({len(self.x)},)")
+        if len(self.y) and not 0 <= int(self.y.min()) <= int(self.y.max()) < len(self.classes):
+            span = f"{int(self.y.min())} to {int(self.y.max())}"
+            raise OutOfRange("labels outside the classes", value=span, limit=f"0 <= y < {len(self.classes)}")
+        if not len(self.mean) == len(self.std) == self.x.shape[1] or min(self.std) <= 0:
+            raise InputError("mean and std need one number per channel, std above 0", value=(self.mean, self.std))
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of one image."""
+        _, C, H, W = self.x.shape
+        return C, H, W
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        return self.x.nbytes + self.y.nbytes
+
+    @cached_property
+    def levels(self) -> Inputs:
+        """(C, 256): what each pixel value becomes, rounded once, so that every engine sees the same bits."""
+        grey = np.arange(LEVELS) / self.peak
+        mean, std = np.asarray(self.mean)[:, None], np.asarray(self.std)[:, None]
+        levels: Inputs = ((grey - mean) / std).astype(np.float32)
+        return levels
+
+    def normalised(self, x: Pixels) -> Inputs:
+        """(x / peak - mean) / std, channel by channel, by look-up."""
+        inputs = np.empty(x.shape, dtype=np.float32)
+        for c, level in enumerate(self.levels):
+            np.take(level, x[:, c], out=inputs[:, c], mode="clip")  # a byte never clips; the other modes buffer
+        return inputs
+
+    def batch(self, indices: Indices, crops: Crops | None = None) -> tuple[Inputs, Labels]:
+        """The images at these positions, ready for a model, and their labels."""
+        x = self.x.take(indices, axis=0)
+        return self.normalised(x if crops is None else crops.applied(x)), self.y.take(indices)
+
+    def part(self, indices: Indices) -> ImageSet:
+        """These images as a set of their own (a copy)."""
+        x, y = self.x.take(indices, axis=0), self.y.take(indices)
+        return ImageSet(x, y, self.classes, self.mean, self.std, self.peak)
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """A training set and a test set of one kind, and what training may do to an image."""
+
+    name: str
+    train: ImageSet
+    test: ImageSet
+    augmentation: Augmentation | None = None
+
+
+def moments(x: Pixels, peak: int = 255) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of x / peak per channel, exact from the counts of the 256 levels."""
+    grey = np.arange(LEVELS) / peak
+    means, stds = [], []
+    for c in range(x.shape[1]):
+        share = np.bincount(x[:, c].ravel(), minlength=LEVELS) / max(x[:, c].size, 1)
+        mean = float(share @ grey)
+        variance = float(share @ (grey - mean) ** 2)
+        means.append(mean)
+        stds.append(variance**0.5 or 1.0)  # a constant channel becomes 0 whatever it is divided by
+    return tuple(means), tuple(stds)

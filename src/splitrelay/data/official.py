@@ -1,0 +1,144 @@
+"""The official files of each set, to and from arrays: every source is brought to these and their checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from splitrelay.errors import WorkError
+
+Arrays = Mapping[str, npt.NDArray[Any]]  # "train-x", "train-y", "test-x", "test-y"
+
+ALGORITHMS = {32: "md5", 40: "sha1", 64: "sha256"}  # by the length of the checksum
+IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+PARTS = ("train-x", "train-y", "test-x", "test-y")
+
+
+@dataclass(frozen=True)
+class OfficialFile:
+    """A file as its authors published it, unpacked: its name, its size and its checksum."""
+
+    name: str
+    size: int
+    checksum: str
+
+    def checked(self, payload: bytes) -> bytes:
+        """The payload, if it is this file."""
+        if len(payload) != self.size:
+            raise WorkError(f"{self.name} has {len(payload)} bytes, not {self.size}")
+        algorithm = ALGORITHMS[len(self.checksum)]
+        found = hashlib.new(algorithm, payload, usedforsecurity=False).hexdigest()
+        if found != self.checksum:
+            raise WorkError(f"{self.name} has the wrong {algorithm.upper()} {found}, not {self.checksum}")
+        return payload
+
+
+class Format(Protocol):
+    """How official files hold the images of a set."""
+
+    def decode(self, files: Mapping[str, bytes], /) -> Arrays: ...
+    def encode(self, arrays: Arrays, /) -> Iterator[tuple[str, bytes]]: ...
+
+
+class Idx:
+    """MNIST's format: images and labels apart, with a magic number and big-endian sizes in front."""
+
+    def decode(self, files: Mapping[str, bytes]) -> Arrays:
+        """Grey images get their channel, labels their width."""
+        raw = {part: from_idx(name, files[name]) for part, name in zip(PARTS, IDX_FILES, strict=True)}
+        return {part: a[:, None] if part.endswith("x") else a.astype(np.int64) for part, a in raw.items()}
+
+    def encode(self, arrays: Arrays) -> Iterator[tuple[str, bytes]]:
+        """The same files again, byte for byte."""
+        for part, name in zip(PARTS, IDX_FILES, strict=True):
+            a = arrays[part]
+            yield name, to_idx(a[:, 0] if part.endswith("x") else a.astype(np.uint8))
+
+
+class CifarBinary:
+    """CIFAR-10's binary format: per image a label byte and 3 x 1024 planar bytes, 10,000 images a file."""
+
+    def __init__(self, train_files: Sequence[str], test_files: Sequence[str], shape: tuple[int, int, int]) -> None:
+        self.names = {"train": tuple(train_files), "test": tuple(test_files)}
+        self.shape = shape
+
+    def decode(self, files: Mapping[str, bytes]) -> Arrays:
+        """All files of a part, one after the other."""
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        for part, names in self.names.items():
+            rows = [self._rows(name, files[name]) for name in names]
+            arrays[f"{part}-x"] = np.concatenate([row[:, 1:] for row in rows]).reshape(-1, *self.shape)
+            arrays[f"{part}-y"] = np.concatenate([row[:, 0] for row in rows]).astype(np.int64)
+        return arrays
+
+    def encode(self, arrays: Arrays) -> Iterator[tuple[str, bytes]]:
+        """The same files again, byte for byte."""
+        for part, names in self.names.items():
+            x, y = arrays[f"{part}-x"], arrays[f"{part}-y"]
+            per_file = len(y) // len(names)
+            for j, name in enumerate(names):
+                which = slice(j * per_file, (j + 1) * per_file)
+                yield name, cifar_bytes(x[which].reshape(per_file, -1), y[which])
+
+    def _rows(self, name: str, payload: bytes) -> npt.NDArray[np.uint8]:
+        width = 1 + int(np.prod(self.shape))
+        if len(payload) % width:
+            raise WorkError(f"{name} does not consist of records of {width} bytes")
+        return np.frombuffer(payload, dtype=np.uint8).reshape(-1, width)
+
+
+class DigitsCsv:
+    """scikit-learn's digits.csv: 64 numbers from 0 to 16 and the label. The last images become the test part."""
+
+    def __init__(self, name: str, test: int, shape: tuple[int, int, int] = (1, 8, 8)) -> None:
+        self.name, self.test, self.shape = name, test, shape
+
+    def decode(self, files: Mapping[str, bytes]) -> Arrays:
+        """The last `test` images are the test set: they come from other writers."""
+        rows = from_csv(self.name, files[self.name])
+        x, y = rows[:, :-1].reshape(-1, *self.shape), rows[:, -1].astype(np.int64)
+        cut = len(y) - self.test
+        return {"train-x": x[:cut], "train-y": y[:cut], "test-x": x[cut:], "test-y": y[cut:]}
+
+    def encode(self, arrays: Arrays) -> Iterator[tuple[str, bytes]]:
+        """The same file again, byte for byte."""
+        x = np.concatenate([arrays["train-x"], arrays["test-x"]])
+        y = np.concatenate([arrays["train-y"], arrays["test-y"]])
+        rows = np.column_stack([x.reshape(len(y), -1), y]).tolist()
+        yield self.name, "".join(",".join(map(str, row)) + "\n" for row in rows).encode()
+
+
+def from_idx(name: str, payload: bytes) -> npt.NDArray[np.uint8]:
+    """The array in an idx file of bytes."""
+    if len(payload) < 4 or payload[:3] != b"\0\0\x08" or len(payload) < 4 + 4 * payload[3]:
+        raise WorkError(f"{name} is not an idx file of bytes")
+    ndim = payload[3]
+    shape = struct.unpack(f">{ndim}I", payload[4 : 4 + 4 * ndim])
+    if len(payload) - 4 - 4 * ndim != int(np.prod(shape)):
+        raise WorkError(f"{name} announces {shape} bytes but holds {len(payload) - 4 - 4 * ndim}")
+    return np.frombuffer(payload, dtype=np.uint8, offset=4 + 4 * ndim).reshape(shape)
+
+
+def to_idx(array: npt.NDArray[np.uint8]) -> bytes:
+    """An array of bytes as an idx file."""
+    return struct.pack(f">I{array.ndim}I", 0x800 + array.ndim, *array.shape) + array.tobytes()
+
+
+def cifar_bytes(x: npt.NDArray[np.uint8], y: npt.NDArray[Any]) -> bytes:
+    """Rows of planar pixels and their labels as CIFAR-10 binary records."""
+    return np.column_stack([y.astype(np.uint8), x]).tobytes()
+
+
+def from_csv(name: str, payload: bytes, skip: int = 0) -> npt.NDArray[np.uint8]:
+    """Rows of whole numbers from 0 to 255."""
+    try:
+        return np.loadtxt(io.BytesIO(payload), delimiter=",", dtype=np.uint8, ndmin=2, skiprows=skip)
+    except ValueError as error:
+        raise WorkError(f"{name} is not a table of whole numbers from 0 to 255 ({error})") from None
