@@ -1,0 +1,207 @@
+"""The reference engine: local steps of a network with torch, whole or cut. The loop over k stands here twice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import torch
+
+from splitrelay.algorithms.base import Step, Visit
+from splitrelay.errors import Diverged
+from splitrelay.models import Stretch, cut_index
+from splitrelay.objectives.network import Loss, Name, Network
+from splitrelay.randomness import Purpose
+
+CLIP_FLOOR = 1e-6  # torch's clip_grad_norm_
+
+Samples = Iterable[tuple[torch.Tensor, torch.Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """What the server's half answers: the gradient at the cut, the squared norms of its own gradients, the loss."""
+
+    gradient: torch.Tensor
+    norms: Sequence[float]
+    loss: torch.Tensor
+
+
+class Top(Protocol):
+    """The inner seam: the server's half during one visit, here or on another host."""
+
+    def step(self, k: int, h: torch.Tensor, labels: torch.Tensor, norm2: float, /) -> Reply:
+        """Forward and backward on smashed data. norm2 closes step k - 1: the client's part of the joint norm."""
+        ...
+
+    def finish(self, norm2: float, /) -> None:
+        """Close the last step."""
+        ...
+
+
+class Descent:
+    """One visit on one stretch of layers: from the start of the visit, step by step, in place."""
+
+    def __init__(self, stretch: Stretch, visit: Visit[torch.Tensor], seed: int) -> None:
+        self.stretch, self.step, self.start = stretch, visit.step, visit.x
+        self.name = Name(seed, visit.r, visit.m, visit.i)
+        self.velocity: torch.Tensor | None = None
+        stretch.load(visit.x)
+
+    def forward(self, k: int, h: torch.Tensor) -> torch.Tensor:
+        """h through the layers, with the masks that step k of this visit names."""
+        for layer, dropout in self.stretch.dropouts:
+            dropout.source = partial(self._uniform, k, layer)
+        return self.stretch.forward(h)
+
+    @torch.no_grad()
+    def norms(self) -> Sequence[float]:
+        """The squared norm of each shifted gradient, from the input on; nothing where nothing is clipped."""
+        if self.step.shift is not None:
+            self.stretch.g.add_(self._parameters(self.step.shift))
+        return self.stretch.norms() if self.step.clip is not None else ()
+
+    @torch.no_grad()
+    def move(self, norm2: float) -> None:
+        """x - eta (clipped gradient + decay), where norm2 is the squared norm of the whole model's gradient."""
+        g, x, step = self.stretch.g, self.stretch.x, self.step
+        if step.clip is not None:
+            g.mul_(min(1.0, step.clip / (math.sqrt(norm2) + CLIP_FLOOR)))
+        if step.weight_decay:
+            g.add_(self._parameters(x), alpha=step.weight_decay)  # after clipping, as in the authors' code
+        if step.prox:
+            g.add_(self._parameters(x - self.start), alpha=step.prox)
+        if step.momentum:
+            self.velocity = g.clone() if self.velocity is None else self.velocity.mul_(step.momentum).add_(g)
+            g = self.velocity
+        x.sub_(g, alpha=step.eta)  # type: ignore[arg-type]  # eta is a number here
+
+    def _uniform(self, k: int, layer: int, shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.from_numpy(self.name.rng(Purpose.DROPOUT, k, layer).random(shape, dtype="float32"))
+
+    def _parameters(self, x: torch.Tensor) -> torch.Tensor:
+        """Without the buffers: batch norm's running values are neither decayed nor shifted."""
+        return x if self.stretch.mask is None else x * self.stretch.mask
+
+
+def descend(descent: Descent, samples: Samples, loss: Loss) -> list[torch.Tensor]:
+    """K local steps of the whole model; the loss of each."""
+    losses = []
+    for k, (features, labels) in enumerate(samples):
+        value = loss(descent.forward(k, features), labels)
+        value.backward()  # type: ignore[no-untyped-call]
+        descent.move(continued(0.0, descent.norms()))
+        losses.append(value.detach())
+    return losses
+
+
+def descend_cut(descent: Descent, samples: Samples, top: Top) -> list[torch.Tensor]:
+    """K local steps of the client's half against the server's (Algorithm 4); the loss of each.
+
+    The client's part of the joint norm rides on its next message, so clipping costs no further round trip.
+    """
+    losses, own = [], 0.0
+    for k, (features, labels) in enumerate(samples):
+        h = descent.forward(k, features)  # smashed data
+        reply = top.step(k, steady(h), labels, own)
+        if h.requires_grad:  # layers without parameters have nothing to learn
+            h.backward(reply.gradient)  # type: ignore[no-untyped-call]
+        own = continued(0.0, descent.norms())
+        descent.move(continued(own, reply.norms))
+        losses.append(reply.loss)
+    top.finish(own)
+    return losses
+
+
+class TopHalf:
+    """The server's half of one visit (Algorithm 3). Its update waits for the client's part of the norm."""
+
+    def __init__(self, descent: Descent, loss: Loss) -> None:
+        self.descent, self.loss = descent, loss
+        self.norms: Sequence[float] | None = None  # of a step that is not yet applied
+
+    def step(self, k: int, h: torch.Tensor, labels: torch.Tensor, norm2: float, /) -> Reply:
+        """Apply step k - 1, then forward and backward on h: the gradient at the cut is taken at the old x_s."""
+        self.finish(norm2)
+        h = h.requires_grad_()
+        value = self.loss(self.descent.forward(k, h), labels)
+        value.backward()  # type: ignore[no-untyped-call]
+        self.norms = self.descent.norms()
+        assert h.grad is not None
+        return Reply(steady(h.grad), self.norms, value.detach())
+
+    def finish(self, norm2: float, /) -> None:
+        """Apply the step that waits, if one does."""
+        if self.norms is not None:
+            self.descent.move(continued(norm2, self.norms))
+        self.norms = None
+
+
+def steady(h: torch.Tensor) -> torch.Tensor:
+    """A copy in memory of its own, aligned and of one format, so that every placement computes on the same bits."""
+    return h.detach().clone(memory_format=torch.contiguous_format)
+
+
+def continued(norm2: float, norms: Sequence[float]) -> float:
+    """The joint squared norm, summed tensor by tensor from the input on, wherever the model is cut."""
+    for square in norms:
+        norm2 += square
+    return norm2
+
+
+def refuse_nan(losses: Sequence[torch.Tensor], visit: Visit[torch.Tensor]) -> None:
+    """NaN or an infinite loss stops the run, with its name."""
+    for k, loss in enumerate(torch.stack(list(losses)).tolist()):
+        if not math.isfinite(loss):
+            where = f"the loss of client {visit.m} became {loss} in round {visit.r}, step {k}, at eta={visit.step.eta}"
+            raise Diverged(where, way_out="Lower eta, or set clip.")
+
+
+class Whole:
+    """Placement: the whole model at the client."""
+
+    def __init__(self, network: Network, seed: int) -> None:
+        layers = len(network.blueprint.layers())
+        self.network, self.seed = network, seed
+        self.stretch = Stretch(network.blueprint, 0, layers, network.dtype, network.device)
+
+    def descend(self, visit: Visit[torch.Tensor]) -> torch.Tensor:
+        """x after K local steps."""
+        descent = Descent(self.stretch, visit, self.seed)
+        losses = descend(descent, self.network.samples(descent.name, visit.K), self.network.loss)
+        refuse_nan(losses, visit)
+        return self.stretch.x.clone()
+
+
+class InTwo:
+    """Placement: cut after `cut` layers, both halves in this process."""
+
+    def __init__(self, network: Network, seed: int, cut: str | int | None = None) -> None:
+        blueprint = network.blueprint
+        self.network, self.seed, self.cut = network, seed, cut_index(blueprint, cut)
+        self.boundary = blueprint.layout(network.dtype).ends[self.cut]
+        self.bottom = Stretch(blueprint, 0, self.cut, network.dtype, network.device)
+        self.top = Stretch(blueprint, self.cut, len(blueprint.layers()), network.dtype, network.device)
+
+    def descend(self, visit: Visit[torch.Tensor]) -> torch.Tensor:
+        """x after K local steps: the client's half, then the server's."""
+        below, above = halved(visit, self.boundary)
+        bottom, top = Descent(self.bottom, below, self.seed), Descent(self.top, above, self.seed)
+        samples = self.network.samples(bottom.name, visit.K)
+        losses = descend_cut(bottom, samples, TopHalf(top, self.network.loss))
+        refuse_nan(losses, visit)
+        return torch.cat([self.bottom.x, self.top.x])
+
+
+def halved(visit: Visit[torch.Tensor], boundary: int) -> tuple[Visit[torch.Tensor], Visit[torch.Tensor]]:
+    """The visit as each side sees it: x and shift cut at the same place."""
+    return _part(visit, slice(None, boundary)), _part(visit, slice(boundary, None))
+
+
+def _part(visit: Visit[torch.Tensor], where: slice) -> Visit[torch.Tensor]:
+    shift = visit.step.shift
+    step: Step[torch.Tensor] = replace(visit.step, shift=None if shift is None else shift[where])
+    return replace(visit, x=visit.x[where], step=step)

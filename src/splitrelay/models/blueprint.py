@@ -1,0 +1,65 @@
+"""What a model is before it has weights: its layers, its usual cut, its start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from splitrelay.errors import InputError, OutOfRange, UnknownName
+from splitrelay.models.dropout import named_dropout
+from splitrelay.models.layout import Layout, lay_out
+from splitrelay.randomness import Purpose, rng
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A function that builds a fresh nn.Sequential, the shape of one input, and the layer after which it is cut."""
+
+    name: str
+    build: Callable[[], nn.Sequential]
+    input_shape: tuple[int, ...]
+    cut: str | int
+
+    def net(self) -> nn.Sequential:
+        """The layers, with dropout by name; weights are whatever torch makes of them."""
+        net = self.build()
+        if not isinstance(net, nn.Sequential) or len(net) == 0:
+            raise InputError(f"model {self.name} must be an nn.Sequential of layers", value=type(net).__name__)
+        return named_dropout(net)
+
+    def layout(self, dtype: torch.dtype = torch.float32) -> Layout:
+        """Where every tensor stands in x."""
+        return lay_out(self.net(), dtype)
+
+    def x0(self, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The start x^0, by torch's own initialisation of each layer, drawn in float32."""
+        net = _seeded(self.net, seed)
+        return lay_out(net, dtype).pack(net.state_dict())
+
+    def layers(self) -> list[str]:
+        """The names at which it can be cut."""
+        return [name for name, _ in self.net().named_children()]
+
+
+def cut_index(blueprint: Blueprint, cut: str | int | None) -> int:
+    """How many layers the client holds: a layer's name (the last one of the client), a number, or the usual cut."""
+    layers = blueprint.layers()
+    cut = blueprint.cut if cut is None else cut
+    if isinstance(cut, str) and not cut.lstrip("-").isdigit():
+        if cut not in layers:
+            raise UnknownName(f"layer of {blueprint.name}", cut, layers)
+        return layers.index(cut) + 1
+    if not 1 <= int(cut) <= len(layers) - 1:
+        limit = f"1 <= cut <= {len(layers) - 1}, so that both sides have a layer"
+        raise OutOfRange(f"cut of {blueprint.name}", limit=limit, value=int(cut))
+    return int(cut)
+
+
+def _seeded(build: Callable[[], nn.Sequential], seed: int) -> nn.Sequential:
+    """The one place that seeds torch: inside fork_rng, to build a model."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(rng(seed, Purpose.INIT).integers(2**63)))  # noqa: TID251
+        return build()

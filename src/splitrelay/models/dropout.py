@@ -1,0 +1,64 @@
+"""Dropout whose masks have names: (root, round, client, occurrence, step, layer), the same whole or cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import nn
+
+from splitrelay.errors import InputError, OutOfRange
+
+# Layers that draw numbers of their own, which nobody could name, repeat or resume.
+STOCHASTIC = (
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU,
+    nn.FractionalMaxPool2d, nn.FractionalMaxPool3d,
+)  # fmt: skip
+
+
+class Dropout(nn.Module):
+    """Zeroes entries with probability p, scales the rest by 1/(1-p); `source` gives named uniform numbers."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        if not 0 <= p < 1:
+            raise OutOfRange("dropout probability p", limit="0 <= p < 1", value=p)
+        self.p = p
+        self.source: Callable[[tuple[int, ...]], torch.Tensor] | None = None
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        """The identity when nothing is drawn, as in evaluation."""
+        if not self.training or self.p == 0:
+            return h
+        if self.source is None:
+            raise InputError("a dropout layer was run in training without the name of its mask")
+        kept = self.source(tuple(h.shape)).to(h.device) >= self.p
+        return h * kept / (1 - self.p)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def named_dropout(net: nn.Sequential) -> nn.Sequential:
+    """The same layers with torch's plain Dropout replaced by ours; other stochastic layers are refused by name."""
+    named = nn.Sequential()
+    for name, layer in net.named_children():
+        named.add_module(name, Dropout(layer.p) if type(layer) is nn.Dropout else layer)
+    refuse_stochastic(named.named_modules())
+    return named
+
+
+def refuse_stochastic(modules: Iterable[tuple[str, nn.Module]]) -> None:
+    """Raise on a layer whose randomness has no name."""
+    for name, module in modules:
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is None:
+            way_out = "Give the layer a momentum, such as 0.1."
+            raise InputError(
+                f"layer '{name}' averages over all batches it ever saw, which x cannot carry", way_out=way_out
+            )
+        if isinstance(module, STOCHASTIC):
+            kind = type(module).__name__
+            way_out = (
+                "Only nn.Dropout and splitrelay.models.dropout.Dropout, as layers of the sequence, have named masks."
+            )
+            raise InputError(f"layer '{name}' ({kind}) draws numbers that have no name", way_out=way_out)

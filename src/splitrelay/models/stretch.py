@@ -1,0 +1,65 @@
+"""A stretch of layers bound to a private flat buffer: the whole net, its bottom half or its top half."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from splitrelay.models.blueprint import Blueprint
+from splitrelay.models.dropout import Dropout
+from splitrelay.models.layout import Layout
+
+
+class Stretch:
+    """Layers first, ..., last - 1 of a model. Weights and gradients are windows into `x` and `g`."""
+
+    def __init__(
+        self, blueprint: Blueprint, first: int, last: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> None:
+        net = blueprint.net()
+        self.layout: Layout = blueprint.layout(dtype).between(first, last)
+        self.layers = nn.Sequential()
+        for name, layer in list(net.named_children())[first:last]:
+            self.layers.add_module(name, layer)
+        self.layers.to(device, dtype)
+        self.x = torch.zeros(self.layout.size, dtype=dtype, device=device)
+        self.g = torch.zeros_like(self.x)
+        self.mask = self.layout.mask(device)
+        self.dropouts = [(first + j, layer) for j, layer in enumerate(self.layers) if isinstance(layer, Dropout)]
+        self._bind()
+
+    def _bind(self) -> None:
+        """Every tensor of the layers becomes a window into x, every gradient one into g."""
+        names = dict(self.layers.named_modules())
+        for slot in self.layout.slots:
+            owner, _, tensor = slot.name.rpartition(".")
+            module = names[owner]
+            if slot.parameter:
+                parameter = getattr(module, tensor)
+                parameter.data = slot.view(self.x)
+                parameter.grad = slot.view(self.g)
+            else:
+                module._buffers[tensor] = slot.view(self.x)
+
+    def load(self, x: torch.Tensor) -> None:
+        """Start from x, which stays untouched."""
+        self.x.copy_(x)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        """h through the layers, gradients recorded."""
+        self.g.zero_()
+        out: torch.Tensor = self.layers(h)
+        return out
+
+    @torch.no_grad()
+    def predict(self, h: torch.Tensor) -> torch.Tensor:
+        """h through the layers as they are at evaluation: no dropout, batch norm by its running values."""
+        self.layers.eval()
+        out: torch.Tensor = self.layers(h)
+        self.layers.train()
+        return out
+
+    def norms(self) -> list[float]:
+        """The squared norm of each parameter's gradient, in float64, from the input on."""
+        squares = [slot.view(self.g).double().square().sum() for slot in self.layout.slots if slot.parameter]
+        return [float(square) for square in torch.stack(squares).tolist()] if squares else []

@@ -1,0 +1,44 @@
+"""Which of its samples a client uses at each step: positions in its own list, so that it draws the same anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from splitrelay.errors import OutOfRange, UnknownName
+
+Positions = npt.NDArray[np.int64]
+DRAWS = ("passes", "replacement", "full")
+
+
+@dataclass(frozen=True)
+class Batches:
+    """`passes`: shuffled passes over the data, short last batches counted as steps (the authors' code);
+    `replacement`: independent draws (the theory); `full`: all samples at every step (no noise)."""
+
+    size: int = 20
+    draw: str = "passes"
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise OutOfRange("batch size", limit="size >= 1", value=self.size)
+        if self.draw not in DRAWS:
+            raise UnknownName("way to draw batches", self.draw, DRAWS)
+
+    def positions(self, n: int, K: int, generator: np.random.Generator) -> list[Positions]:
+        """K batches out of n samples."""
+        if self.draw == "full":
+            return [np.arange(n)] * K
+        if self.draw == "replacement":
+            return list(generator.integers(n, size=(K, self.size)))
+        return list(islice(self._passes(n, generator), K))
+
+    def _passes(self, n: int, generator: np.random.Generator) -> Iterator[Positions]:
+        while True:
+            shuffled = generator.permutation(n)
+            for start in range(0, n, self.size):
+                yield shuffled[start : start + self.size]

@@ -1,0 +1,67 @@
+"""F_m for real work: the mean loss of a network over the images of client m."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from splitrelay.data.augment import Augmentation
+from splitrelay.models import Blueprint
+from splitrelay.objectives.batches import Batches
+from splitrelay.objectives.images import DeviceImages
+from splitrelay.randomness import Purpose, rng
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Name:
+    """What names a visit's randomness: the root seed, then round, client and occurrence."""
+
+    seed: int
+    r: int
+    m: int
+    i: int
+
+    def rng(self, purpose: Purpose, *more: int) -> np.random.Generator:
+        """The visit's generator for this purpose."""
+        return rng(self.seed, purpose, self.r, self.m, self.i, *more)
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A model, a training set, who holds which of its images, and how batches are drawn from them."""
+
+    blueprint: Blueprint
+    images: DeviceImages
+    holdings: Sequence[npt.NDArray[np.int64]]
+    batches: Batches = field(default_factory=Batches)
+    augmentation: Augmentation | None = None
+    loss: Loss = torch.nn.functional.cross_entropy
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def M(self) -> int:
+        """The number of clients."""
+        return len(self.holdings)
+
+    @property
+    def device(self) -> torch.device:
+        """Where everything happens."""
+        return self.images.x.device
+
+    def samples(self, name: Name, K: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """(features, labels) of K steps. All positions and crops of the visit are drawn, and copied, once."""
+        held = self.holdings[name.m]
+        steps = self.batches.positions(len(held), K, name.rng(Purpose.BATCHES))
+        together = torch.from_numpy(held[np.concatenate(steps)]).to(self.device)
+        crops = self.augmentation and self.augmentation.draw(name.rng(Purpose.AUGMENT), len(together))
+        start = 0
+        for step in steps:
+            here = slice(start, start + len(step))
+            yield self.images.batch(together[here], crops[here] if crops else None)
+            start = here.stop

@@ -1,0 +1,163 @@
+"""Whole and cut give the same bits, at every layer, with everything switched on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from splitrelay.algorithms import SSL, FedAvg, Scaffold, Step, Visit
+from splitrelay.clients.pool import Pool
+from splitrelay.clients.reference import InTwo, Whole
+from splitrelay.data.augment import Augmentation
+from splitrelay.data.images import ImageSet
+from splitrelay.models import Blueprint, blueprint, cut_index
+from splitrelay.objectives.batches import Batches
+from splitrelay.objectives.images import DeviceImages
+from splitrelay.objectives.network import Name, Network
+from splitrelay.orders import Permutation
+from splitrelay.randomness import Purpose, rng
+from splitrelay.training import train
+
+torch.set_num_threads(1)
+EVERYTHING = Step[torch.Tensor](eta=0.05, weight_decay=1e-2, clip=1.0, momentum=0.9, prox=0.1)
+
+
+def pictures(shape: tuple[int, int, int], N: int = 120) -> ImageSet:
+    generator = rng(1, Purpose.INSTANCES)
+    x = generator.integers(0, 256, (N, *shape), dtype=np.uint8)
+    mean, std = (0.5,) * shape[0], (0.3,) * shape[0]
+    return ImageSet(x, generator.integers(0, 10, N), tuple("0123456789"), mean, std)
+
+
+def network(name: str, dtype: torch.dtype = torch.float32, **more) -> Network:
+    shape = {"lenet5": (1, 28, 28), "vgg11": (3, 32, 32), "cnncifar": (3, 32, 32)}.get(name, (1, 8, 8))
+    images = pictures(shape)
+    holdings = np.array_split(np.arange(len(images)), 4)
+    settings = {"batches": Batches(7), "augmentation": Augmentation(pad=2), **more}
+    return Network(blueprint(name, shape, 10), DeviceImages(images, dtype), holdings, dtype=dtype, **settings)
+
+
+def cuts(name: str) -> range:
+    return range(1, len(network(name).blueprint.layers()))
+
+
+def visit(net: Network, step: Step, K: int = 3) -> Visit:
+    x = net.blueprint.x0(7, net.dtype)
+    return Visit(2, 1, 3, x, replace(step, shift=1e-3 * x) if step.shift is None and step.prox else step, K)
+
+
+@pytest.mark.parametrize("name", ["lenet5", "mlp", "lenet-small", "cnncifar"])
+def test_whole_is_cut_at_every_layer(name: str) -> None:
+    net = network(name)
+    whole = Whole(net, 5).descend(visit(net, EVERYTHING, K=6))
+    for cut in cuts(name):
+        assert torch.equal(InTwo(net, 5, cut).descend(visit(net, EVERYTHING, K=6)), whole), f"cut {cut}"
+
+
+@pytest.mark.parametrize("cut", ["pool1", "conv3_1", "pool3", "pool5", "fc1", "dropout1", "relu2"])
+def test_whole_is_cut_on_vgg11(cut: str) -> None:
+    net = network("vgg11")
+    assert torch.equal(
+        InTwo(net, 5, cut).descend(visit(net, EVERYTHING, 2)), Whole(net, 5).descend(visit(net, EVERYTHING, 2))
+    )
+
+
+def test_whole_is_cut_in_double_precision() -> None:
+    net = network("lenet-small", torch.float64)
+    assert torch.equal(InTwo(net, 5).descend(visit(net, EVERYTHING)), Whole(net, 5).descend(visit(net, EVERYTHING)))
+
+
+def with_batch_norm() -> Blueprint:
+    return Blueprint(
+        "bn",
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(144, 8),
+            nn.BatchNorm1d(8),
+            nn.Linear(8, 10),
+        ),
+        (1, 8, 8),
+        3,
+    )
+
+
+def test_batch_norms_running_values_are_part_of_x_at_every_cut() -> None:
+    net = replace(network("lenet-small"), blueprint=with_batch_norm())
+    whole = Whole(net, 5).descend(visit(net, EVERYTHING))
+    layout = net.blueprint.layout()
+    running = next(slot for slot in layout.slots if slot.name == "1.running_mean")
+    assert not torch.equal(running.view(whole), running.view(net.blueprint.x0(7)))
+    for cut in range(1, 7):
+        assert torch.equal(InTwo(net, 5, cut).descend(visit(net, EVERYTHING)), whole)
+
+
+def test_batch_norms_running_values_are_averaged_not_lost() -> None:
+    net = replace(network("lenet-small"), blueprint=with_batch_norm())
+    clients, x0 = Pool([Whole(net, 5)]), net.blueprint.x0(7)
+    running = next(slot for slot in net.blueprint.layout().slots if slot.name == "1.running_var")
+    x = FedAvg(Step(0.1), K=2).round(0, x0, (0, 1), clients)
+    alone = [FedAvg(Step(0.1), K=2).round(0, x0, (m,), clients) for m in (0, 1)]
+    assert torch.equal(running.view(x), (running.view(alone[0]) + running.view(alone[1])) / 2)
+
+
+@pytest.mark.parametrize("algorithm", [SSL(EVERYTHING, 2), FedAvg(EVERYTHING, 2), Scaffold(Step(0.05), 2, M=4)])
+def test_every_algorithm_is_the_same_whole_cut_and_in_a_pool(algorithm) -> None:
+    net = network("lenet-small")
+    ends = []
+    for engines in ([Whole(net, 5)], [InTwo(net, 5, "pool1")], [InTwo(net, 5), Whole(net, 5), InTwo(net, 5, 1)]):
+        *_, (_, state) = train(algorithm, net.blueprint.x0(7), Permutation(4, 1), Pool(engines), R=2)
+        ends.append(algorithm.model(state))
+    assert torch.equal(ends[0], ends[1]) and torch.equal(ends[0], ends[2])
+
+
+def test_steps_are_torchs_own_sgd() -> None:
+    """Written again in plain PyTorch: nn.Module, clip_grad_norm_, optim.SGD; decay is added after clipping."""
+    net, K, eta, decay, clip = network("lenet5", augmentation=None), 4, 0.05, 1e-2, 0.5
+    module = net.blueprint.net()
+    module.load_state_dict(net.blueprint.layout().unpack(net.blueprint.x0(7)))
+    sgd = torch.optim.SGD(module.parameters(), lr=eta)
+    for features, labels in net.samples(Name(5, 2, 3, 1), K):
+        sgd.zero_grad()
+        nn.functional.cross_entropy(module(features), labels).backward()
+        nn.utils.clip_grad_norm_(module.parameters(), clip)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.grad.add_(parameter, alpha=decay)
+        sgd.step()
+    plain = net.blueprint.layout().pack(module.state_dict())
+    ours = Whole(net, 5).descend(Visit(2, 1, 3, net.blueprint.x0(7), Step(eta, decay, clip), K))
+    assert torch.allclose(ours, plain, rtol=1e-5, atol=1e-7)
+
+
+def test_without_clipping_one_step_is_torchs_own_to_the_bit() -> None:
+    net = network("lenet5", augmentation=None)
+    module = net.blueprint.net()
+    module.load_state_dict(net.blueprint.layout().unpack(net.blueprint.x0(7)))
+    sgd = torch.optim.SGD(module.parameters(), lr=0.05, weight_decay=1e-2)
+    for features, labels in net.samples(Name(5, 2, 3, 1), 1):
+        nn.functional.cross_entropy(module(features), labels).backward()
+        sgd.step()
+    ours = Whole(net, 5).descend(Visit(2, 1, 3, net.blueprint.x0(7), Step(0.05, 1e-2), 1))
+    assert torch.equal(ours, net.blueprint.layout().pack(module.state_dict()))
+
+
+def test_a_visit_leaves_what_it_was_given() -> None:
+    net = network("lenet-small")
+    given = visit(net, EVERYTHING)
+    before = given.x.clone()
+    Whole(net, 5).descend(given)
+    InTwo(net, 5).descend(given)
+    assert torch.equal(given.x, before)
+
+
+def test_the_cut_is_where_the_paper_cuts() -> None:
+    for name, bottom in (("lenet5", 2572), ("vgg11", 960_896)):
+        model = network(name).blueprint
+        layout, cut = model.layout(), cut_index(model, None)
+        assert layout.between(0, cut).parameters == bottom
+        assert layout.parameters == {"lenet5": 44_426, "vgg11": 9_750_922}[name]
