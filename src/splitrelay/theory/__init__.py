@@ -9,6 +9,7 @@
 from splitrelay.theory.arrays import Truth, Values, Words
 from splitrelay.theory.bounds import applicability, bound
 from splitrelay.theory.compare import compare
+from splitrelay.theory.errata import ERRATA, Erratum, erratum
 from splitrelay.theory.last_iterate import last_iterate
 from splitrelay.theory.lemmas import Lemma, lemmas
 from splitrelay.theory.local_steps import useful_local_steps
@@ -34,6 +35,7 @@ __all__ = [
     "ALGORITHMS",
     "CASES",
     "CONSTANTS",
+    "ERRATA",
     "HORIZONS",
     "MEANING",
     "RATES",
@@ -41,6 +43,7 @@ __all__ = [
     "Bound",
     "Comparison",
     "Condition",
+    "Erratum",
     "Lemma",
     "Problem",
     "Rate",
@@ -53,6 +56,7 @@ __all__ = [
     "applicability",
     "bound",
     "compare",
+    "erratum",
     "last_iterate",
     "lemmas",
     "rate",

@@ -1,0 +1,117 @@
+"""Does the comparison compare like with like, and say what it takes for granted?"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from theory_problems import ALL_CASES, for_all, problems
+
+from splitrelay.errors import OutOfRange
+from splitrelay.theory import Problem, bound, compare, stepsize
+from splitrelay.theory.compare import ARTEFACT
+
+SC, GC, NC = ALL_CASES
+PROBLEM = Problem(L=2, mu=1, sigma2=1, zeta2=4, B2=0.5, M=10, S=5, K=5, R=100, D2=1, A=1.5)
+
+
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_each_side_stands_at_its_own_best_step(case: str) -> None:
+    found = compare(case, PROBLEM)
+    assert list(found.equal_rounds) == ["ssl", "fedavg", "minibatch-sgd"]
+    for name in ("ssl", "fedavg"):
+        assert found.equal_rounds[name].bound.total == stepsize(name, case, PROBLEM).bound.total
+
+
+def test_or_all_at_one_step() -> None:
+    found = compare(GC, PROBLEM, eta_tilde=0.05)
+    for name in ("ssl", "fedavg"):
+        assert found.equal_rounds[name].bound.terms == bound(name, GC, PROBLEM, eta_tilde=0.05).terms
+    assert {name: side.bound.eta for name, side in found.equal_rounds.items()} == pytest.approx(
+        {"ssl": 0.001, "fedavg": 0.01, "minibatch-sgd": 0.05}
+    )
+
+
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_minibatch_sgd_is_theorem_two_without_drift(case: str) -> None:
+    found = compare(case, PROBLEM, eta_tilde=0.05).equal_rounds
+    fedavg, minibatch = found["fedavg"].bound, found["minibatch-sgd"].bound
+    assert minibatch.terms == fedavg.terms | {"noise drift": 0, "heterogeneity drift": 0}
+
+
+@for_all(problems())
+def test_both_are_worse_than_minibatch_sgd(problem: Problem) -> None:
+    for case in ALL_CASES:
+        found = {
+            name: side.bound.total for name, side in compare(case, problem, constants="tight").equal_rounds.items()
+        }
+        assert found["minibatch-sgd"] <= found["ssl"] * (1 + 1e-13)
+        assert found["ssl"] <= found["fedavg"] * (1 + 1e-13)
+
+
+def test_at_equal_compute_ssl_has_fewer_rounds() -> None:
+    found = compare(SC, PROBLEM).equal_compute
+    assert {name: side.rounds for name, side in found.items()} == {"ssl": 50, "fedavg-swor": 100, "fedavg-swr": 100}
+    assert found["ssl"].bound.total == stepsize("ssl", SC, replace(PROBLEM, R=50)).bound.total
+
+
+def test_rounds_at_equal_compute_need_not_be_whole() -> None:
+    assert compare(SC, replace(PROBLEM, R=101)).equal_compute["ssl"].rounds == 50.5
+
+
+def test_less_than_one_round_has_no_bound() -> None:
+    few = replace(PROBLEM, M=500, S=10, R=np.asarray([49, 50]))
+    ssl = compare(GC, few).equal_compute["ssl"]
+    assert np.isnan(ssl.bound.total).tolist() == [True, False]
+    assert ssl.why_not == "S R / M is less than one round"
+
+
+def test_without_S_there_is_no_equal_compute() -> None:
+    found = compare(SC, replace(PROBLEM, S=None))
+    assert found.equal_compute == {} and list(found.smaller) == ["equal rounds"]
+
+
+def test_partial_participation_has_no_bound_beyond_strong_convexity() -> None:
+    found = compare(GC, PROBLEM)
+    assert found.equal_compute["fedavg-swor"].bound is None
+    assert "prints no bound" in found.equal_compute["fedavg-swor"].why_not
+    assert found.smaller["equal compute, without replacement"] == "none"
+
+
+def test_the_conditions_of_the_claim_at_equal_compute() -> None:
+    """E24: R >= 6 kappa M/S and R >= kappa (M/S)(M-1)/(M-S); here 2 * 2 * 9 / 5 = 7.2."""
+    conditions = compare(SC, PROBLEM).conditions
+    assert [condition.right for condition in conditions] == pytest.approx([12, 24, 7.2])
+    assert [condition.holds for condition in compare(SC, replace(PROBLEM, R=20)).conditions] == [True, False, True]
+    assert compare(SC, replace(PROBLEM, S=10)).conditions[-1].right == math.inf
+
+
+def test_one_client_is_an_artefact_of_the_constants() -> None:
+    """The algorithms are the same; the printed constants say otherwise, and the comparison says why."""
+    alone = replace(PROBLEM, M=1, S=1)
+    proved, tight = (compare(SC, alone, constants=constants) for constants in ("proved", "tight"))
+    assert (proved.smaller["equal rounds"], tight.smaller["equal rounds"]) == ("fedavg", "equal")
+    assert ARTEFACT in proved.notes and ARTEFACT not in tight.notes
+
+
+def test_outside_the_range_the_side_says_why() -> None:
+    found = compare(SC, replace(PROBLEM, R=11))
+    assert math.isnan(found.equal_rounds["ssl"].bound.total) and found.smaller["equal rounds"] == "none"
+    assert found.equal_rounds["ssl"].why_not.startswith("ssl strongly-convex needs R >= 6 L/mu = 12")
+    with pytest.raises(OutOfRange, match="needs R >= 6 L/mu"):
+        compare(SC, replace(PROBLEM, R=11), outside="refuse")
+
+
+def test_the_useful_K_in_both_forms() -> None:
+    found = compare(SC, PROBLEM, eta_tilde=1 / 12).useful_K
+    assert found == pytest.approx(
+        {"ssl, order": 12.5, "ssl, at its step": 1.2, "fedavg, order": 1.25, "fedavg, at its step": 0.12}
+    )
+
+
+def test_many_settings_at_once() -> None:
+    many = replace(PROBLEM, R=np.asarray([11, 100, 10**5]), zeta2=np.asarray([4, 4, 4]))
+    found = compare(SC, many)
+    assert found.smaller["equal rounds"].tolist() == ["none", "ssl", "fedavg"]
+    assert found.equal_rounds["fedavg"].rate.dominant.tolist() == ["noise"] * 3
+    assert np.isnan(found.useful_K["ssl, at its step"]).tolist() == [True, False, False]
