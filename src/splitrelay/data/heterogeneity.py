@@ -58,13 +58,15 @@ def heterogeneity(partition: Partition) -> Heterogeneity:
 
 def total_variation(counts: Ints) -> Floats:
     """Half the L1 distance between each client's label law and that of the whole set, for clients with samples."""
-    sizes = counts.sum(axis=1)
-    laws = counts[sizes > 0] / sizes[sizes > 0, None]
-    whole = counts.sum(axis=0) / counts.sum()
-    return np.asarray(np.abs(laws - whole).sum(axis=1) / 2)
+    sizes, N = counts.sum(axis=1, keepdims=True), int(counts.sum())
+    # Over the common denominator size * N everything is a whole number: equal clients get equal distances.
+    apart = np.abs(counts * N - sizes * counts.sum(axis=0)).sum(axis=1, keepdims=True)
+    held = sizes > 0
+    return np.asarray(apart[held] / (2 * N * sizes[held]))
 
 
 def spread(values: NDArray[np.int64] | Floats) -> Spread:
-    """Min, median, mean, max and standard deviation."""
-    five = (values.min(), np.median(values), values.mean(), values.max(), values.std())
+    """Min, median, mean, max and standard deviation; equal values have none, whatever rounding says."""
+    low, high = values.min(), values.max()
+    five = (low, np.median(values), values.mean(), high, values.std() if low < high else 0.0)
     return Spread(*(float(value) for value in five))
