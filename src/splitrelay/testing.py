@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from splitrelay.algorithms.base import Algorithm, LocalSteps, Step
+from splitrelay.algorithms.base import Algorithm, Cut, LocalSteps, Step
 from splitrelay.algorithms.fedavg import Sizes
 from splitrelay.clients import Flaky, InProcess, Metered
 from splitrelay.errors import ContractBroken
@@ -29,29 +29,84 @@ class Ingredients:
     gamma: Scalar = 1
     sizes: Sizes | None = None
     G: int = 1
+    cut: Cut[Any] = field(default_factory=lambda: ArrayCut(1))
 
 
 Make = Callable[[Ingredients], Algorithm[Any, Any]]
 
 
 @dataclass(frozen=True)
+class Pair:
+    """x = [bottom; top] with one number in each half: the smallest model that can be cut."""
+
+    bottom: Any
+    top: Any
+
+    def __add__(self, other: Pair, /) -> Pair:
+        return Pair(self.bottom + other.bottom, self.top + other.top)
+
+    def __sub__(self, other: Pair, /) -> Pair:
+        return Pair(self.bottom - other.bottom, self.top - other.top)
+
+    def __rmul__(self, scalar: Any, /) -> Pair:
+        return Pair(scalar * self.bottom, scalar * self.top)
+
+    def __truediv__(self, n: Any, /) -> Pair:
+        return Pair(self.bottom / n, self.top / n)
+
+
+class PairCut:
+    """The cut of a Pair; a half by itself is a Pair whose other half is nothing."""
+
+    def halves(self, x: Pair, /) -> tuple[Pair, Pair]:
+        return Pair(x.bottom, 0), Pair(0, x.top)
+
+    def join(self, bottom: Pair, top: Pair, /) -> Pair:
+        return Pair(bottom.bottom, top.top)
+
+
+@dataclass(frozen=True)
+class ArrayCut:
+    """The cut of a plain array, at an index."""
+
+    boundary: int
+
+    def halves(self, x: Any, /) -> tuple[Any, Any]:
+        return x[: self.boundary], x[self.boundary :]
+
+    def join(self, bottom: Any, top: Any, /) -> Any:
+        return np.concatenate([bottom, top])
+
+
+@dataclass(frozen=True)
+class PairQuadratics(ScalarQuadratics):
+    """F_m = h_m (bottom^2 + top^2)/2 + a_m bottom + 2 a_m top."""
+
+    def gradient(self, m: int, x: Any, xi: Any = None) -> Any:
+        return Pair(self.h[m] * x.bottom + self.a[m], self.h[m] * x.top + 2 * self.a[m])
+
+
+@dataclass(frozen=True)
 class Golden:
-    """A run worked by hand on Fractions: F_m = h_m x^2/2 + a_m x; `models` are x^1, x^2, ... after each round."""
+    """A run worked by hand on Fractions: F_m = h_m x^2/2 + a_m x; `models` are x^1, x^2, ... after each round.
+
+    Where x0 is a Pair, the clients are PairQuadratics and the algorithm is handed their cut.
+    """
 
     h: Sequence[Fraction | int]
     a: Sequence[Fraction | int]
     eta: Fraction
     K: LocalSteps
-    x0: Fraction
+    x0: Fraction | Pair
     orders: Sequence[Sequence[int]]
-    models: Sequence[Fraction]
+    models: Sequence[Fraction | Pair]
     gamma: Fraction = Fraction(1)
     sizes: Sequence[int] | None = None
     G: int = 1
 
     def ingredients(self) -> Ingredients:
         """What the algorithm is made of here."""
-        return Ingredients(Step(self.eta), self.K, len(self.h), self.gamma, self.sizes, self.G)
+        return Ingredients(Step(self.eta), self.K, len(self.h), self.gamma, self.sizes, self.G, PairCut())
 
 
 def check_algorithm(make: Make, goldens: Iterable[Golden]) -> None:
@@ -69,7 +124,8 @@ def check_algorithm(make: Make, goldens: Iterable[Golden]) -> None:
 def check_golden(make: Make, golden: Golden) -> None:
     """Every model of the hand-worked run, exactly."""
     algorithm = make(golden.ingredients())
-    clients = InProcess(ScalarQuadratics(golden.h, golden.a))
+    kind = PairQuadratics if isinstance(golden.x0, Pair) else ScalarQuadratics
+    clients: InProcess[Any] = InProcess(kind(golden.h, golden.a))
     state = algorithm.init(golden.x0)
     for r, (order, expected) in enumerate(zip(golden.orders, golden.models, strict=True)):
         state = algorithm.round(r, state, order, clients)
@@ -145,4 +201,4 @@ def _broken(what: str, value: object = None) -> None:
     raise ContractBroken(what, value=value)
 
 
-__all__ = ["Golden", "Ingredients", "check_algorithm"]
+__all__ = ["ArrayCut", "Golden", "Ingredients", "Pair", "PairCut", "PairQuadratics", "check_algorithm"]

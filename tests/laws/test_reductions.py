@@ -6,11 +6,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from splitrelay.algorithms import SSL, Averaged, FedAvg, FedSeq, MinibatchSGD, RandomReshuffling, Scaffold, Step
+from splitrelay.algorithms import (
+    SFLG,
+    SSL,
+    Averaged,
+    FedAvg,
+    FedSeq,
+    MinibatchSGD,
+    RandomReshuffling,
+    Scaffold,
+    SplitFedV2,
+    SplitFedV3,
+    Step,
+)
 from splitrelay.clients import Flaky, InProcess
 from splitrelay.objectives.quadratic import ScalarQuadratics
 from splitrelay.orders import Fixed, Permutation, Sampled, WithReplacement
 from splitrelay.randomness import Purpose, rng
+from splitrelay.testing import Pair, PairCut, PairQuadratics
 from splitrelay.training import resume, train
 
 H, A = (Q(1), Q(2), Q(1, 2)), (Q(1), Q(-3), Q(2))
@@ -106,6 +119,35 @@ def test_fedseq_with_one_group_is_ssl_and_with_one_client_a_group_is_fedavg() ->
     x0 = np.float64(5)
     assert last(FedSeq(Step(0.1), 2, G=1), order, clients, x0=x0) == last(SSL(Step(0.1), 2), order, clients, x0=x0)
     assert last(FedSeq(Step(0.1), 2, G=3), order, clients, x0=x0) == last(FedAvg(Step(0.1), 2), order, clients, x0=x0)
+
+
+def test_sflg_with_one_group_is_splitfed_v2_and_with_one_client_a_group_is_fedavg() -> None:
+    clients, x = InProcess(PairQuadratics(H, A)), Pair(Q(5), Q(-2))
+    one = SFLG(STEP, 2, PairCut(), G=1).round(0, x, (2, 0, 1), clients)
+    assert one == SplitFedV2(STEP, 2, PairCut()).round(0, x, (2, 0, 1), clients)
+    assert one != FedAvg(STEP, 2).round(0, x, (2, 0, 1), clients)
+    each = SFLG(STEP, 2, PairCut(), G=3).round(0, x, (2, 0, 1), clients)
+    assert each == FedAvg(STEP, 2).round(0, x, (2, 0, 1), clients)
+
+
+def test_with_one_client_all_of_the_family_are_sgd() -> None:
+    clients, x, cut = InProcess(PairQuadratics(H[:1], A[:1])), Pair(Q(5), Q(-2)), PairCut()
+    family = (
+        SSL(STEP, 3),
+        FedAvg(STEP, 3),
+        SplitFedV2(STEP, 3, cut),
+        SplitFedV3(STEP, 3, cut),
+        SFLG(STEP, 3, cut, G=1),
+    )
+    ends = [last(algorithm, Fixed([0]), clients, x0=x) for algorithm in family]
+    assert all(end == ends[0] for end in ends)
+
+
+def test_splitfed_v3_keeps_every_clients_own_half() -> None:
+    clients, v3 = InProcess(PairQuadratics(H, A)), SplitFedV3(STEP, 2, PairCut())
+    state = v3.round(0, v3.init(Pair(Q(5), Q(-2))), (0, 2), clients)
+    assert sorted(state.bottoms) == [0, 2] and state.bottoms[0] != state.bottoms[2]
+    assert v3.own_model(state, 1).bottom == Q(5) and v3.own_model(state, 1).top == v3.model(state).top
 
 
 def test_fedavg_over_everyone_does_not_depend_on_the_order() -> None:

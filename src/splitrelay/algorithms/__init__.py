@@ -5,19 +5,22 @@ half travels, or what x is made of: numbers, Fractions, arrays and networks go t
 """
 
 from splitrelay.algorithms.averaging import Averaged, AveragedState
-from splitrelay.algorithms.base import Algorithm, Clients, Done, LocalSteps, Outcome, Skipped, Step, Visit
+from splitrelay.algorithms.base import Algorithm, Clients, Cut, Done, LocalSteps, Outcome, Skipped, Step, Visit
 from splitrelay.algorithms.fedavg import FedAvg
 from splitrelay.algorithms.fedseq import FedSeq
 from splitrelay.algorithms.minibatch import MinibatchSGD
 from splitrelay.algorithms.scaffold import Scaffold, ScaffoldState
 from splitrelay.algorithms.sequential import SSL, RandomReshuffling
+from splitrelay.algorithms.splitfed import SFLG, SplitFedV2, SplitFedV3, SplitFedV3State
 
 __all__ = [
+    "SFLG",
     "SSL",
     "Algorithm",
     "Averaged",
     "AveragedState",
     "Clients",
+    "Cut",
     "Done",
     "FedAvg",
     "FedSeq",
@@ -28,6 +31,9 @@ __all__ = [
     "Scaffold",
     "ScaffoldState",
     "Skipped",
+    "SplitFedV2",
+    "SplitFedV3",
+    "SplitFedV3State",
     "Step",
     "Visit",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from splitrelay.errors import OutOfRange
 from splitrelay.vectors import Scalar, X
 
 State = TypeVar("State")
@@ -69,6 +70,18 @@ class Clients(Protocol[X]):
         ...
 
 
+class Cut(Protocol[X]):
+    """Where x = [bottom; top] is cut: what algorithms need to know that treat the two halves differently."""
+
+    def halves(self, x: X, /) -> tuple[X, X]:
+        """(bottom, top): the clients' half and the server's."""
+        ...
+
+    def join(self, bottom: X, top: X, /) -> X:
+        """The whole model."""
+        ...
+
+
 class Algorithm(Protocol[X, State]):
     """What a round does. State is a value: checkpointed, resumed, compared. For SSL and FedAvg it is x itself."""
 
@@ -91,6 +104,15 @@ def occurrences(order: Iterable[int]) -> Iterator[tuple[int, int]]:
     for m in order:
         yield seen[m], m
         seen[m] += 1
+
+
+def turns(order: Sequence[int], G: int) -> Iterator[list[tuple[int, int]]]:
+    """The order dealt to G groups like cards: each turn is the next client (i, m) of group 0, 1, ..., G-1."""
+    if not 1 <= G <= len(order):
+        raise OutOfRange("number of groups G", limit=f"1 <= G <= {len(order)} clients a round", value=G)
+    named = list(occurrences(order))
+    for start in range(0, len(named), G):
+        yield named[start : start + G]
 
 
 def tau(K: LocalSteps, m: int) -> int:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic
 
-from splitrelay.algorithms.base import Clients, Done, LocalSteps, Step, Visit, globally, occurrences, tau
-from splitrelay.errors import OutOfRange
+from splitrelay.algorithms.base import Clients, Done, LocalSteps, Step, Visit, globally, tau, turns
 from splitrelay.vectors import Scalar, X, mean
 
 
@@ -33,14 +32,8 @@ class FedSeq(Generic[X]):
         return x0
 
     def round(self, r: int, x: X, order: Sequence[int], clients: Clients[X], /) -> X:
-        if not 1 <= self.G <= len(order):
-            raise OutOfRange(
-                "FedSeq: number of groups G", limit=f"1 <= G <= {len(order)} clients a round", value=self.G
-            )
         x_g: dict[int, X] = {}  # of the groups in which somebody trained; the others stay out of the mean
-        named = list(occurrences(order))
-        for start in range(0, len(named), self.G):  # the next client of every group, in parallel
-            turn = named[start : start + self.G]
+        for turn in turns(order, self.G):  # the next client of every group, in parallel
             visits = [Visit(r, i, m, x_g.get(g, x), self.step, tau(self.K, m)) for g, (i, m) in enumerate(turn)]
             for g, outcome in enumerate(clients.run_all(visits)):
                 if isinstance(outcome, Done):

@@ -6,9 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction as Q
 
-from splitrelay.algorithms import SSL, FedAvg, FedSeq, MinibatchSGD, RandomReshuffling, Scaffold
+from splitrelay.algorithms import (
+    SFLG,
+    SSL,
+    FedAvg,
+    FedSeq,
+    MinibatchSGD,
+    RandomReshuffling,
+    Scaffold,
+    SplitFedV2,
+    SplitFedV3,
+)
 from splitrelay.errors import UnknownName
-from splitrelay.testing import Golden, Make
+from splitrelay.testing import Golden, Make, Pair
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,45 @@ ENTRIES = (
         lambda it: FedSeq(it.step, it.K, it.G, it.gamma),
         "Zaccone et al. 2022",
         [Golden((1, 1, 1), (1, -1, 1), Q(1, 2), 1, Q(2), orders=[(0, 1, 2)], models=[Q(5, 8)], G=2)],
+    ),
+    Entry(
+        "splitfed-v2",
+        lambda it: SplitFedV2(it.step, it.K, it.cut),
+        "Thapa et al. 2020",
+        [replace(PAIR, K=1, x0=Pair(Q(2), Q(4)), models=[Pair(Q(1), Q(3, 2))])],
+    ),
+    Entry(
+        "splitfed-v3",
+        lambda it: SplitFedV3(it.step, it.K, it.cut),
+        "Gawali et al. 2021",
+        [
+            Golden(
+                (2, 0),
+                (1, -1),
+                Q(1, 4),
+                1,
+                Pair(Q(2), Q(4)),
+                orders=[(0, 1), (0, 1)],
+                models=[Pair(Q(3, 2), Q(3)), Pair(Q(21, 16), Q(9, 4))],
+            ),
+        ],
+    ),
+    Entry(
+        "sflg",
+        lambda it: SFLG(it.step, it.K, it.cut, it.G),
+        "Gao et al. 2021",
+        [
+            Golden(
+                (1, 1, 1),
+                (1, -1, 1),
+                Q(1, 2),
+                1,
+                Pair(Q(2), Q(4)),
+                orders=[(0, 1, 2)],
+                models=[Pair(Q(5, 6), Q(5, 4))],
+                G=2,
+            ),
+        ],
     ),
 )
 
