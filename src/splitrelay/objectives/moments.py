@@ -79,21 +79,34 @@ def trajectory(problem: Quadratics, round_: Round, x0: Array, R: int, shrink: An
     shape = np.broadcast_shapes(round_.mean.shape[:-2], shrink.shape, np.shape(x0)[:-1])
     u = np.broadcast_to(_with_one(np.asarray(x0, dtype=float) - problem.x_star), (*shape, d + 1))
     both = _outer(u, u)
-    cross, bar = both[..., :d], both[..., :d, :d]
-    rho, psi = np.ones(shape), _quadratic(H, both)
-    rows = [(psi, _quadratic(2 * H @ H, both), _quadratic(2 * np.eye(d), both), psi, psi)]
+    cross, bar, rho = both[..., :d], both[..., :d, :d], np.ones(shape)
+    seconds, bars = [both], [bar]
     for _ in range(R):
-        both = _applied(round_.second, both)
-        moved = round_.mean @ cross  # E u^{r+1} xbar^r'
         rho = 1 + shrink * rho
-        theta = (1 / rho)[..., None, None]
-        half = theta * (1 - theta) * moved[..., :d, :]
-        bar = (1 - theta) ** 2 * bar + half + half.swapaxes(-1, -2) + theta**2 * both[..., :d, :d]
-        cross = (1 - theta) * moved + theta * both[..., :d]
-        F = _quadratic(H, both)
-        psi = psi + (F - psi) / rho
-        rows.append((F, _quadratic(2 * H @ H, both), _quadratic(2 * np.eye(d), both), psi, _quadratic(H, bar)))
-    return Moments(*(np.stack(column) for column in zip(*rows, strict=True)))
+        both = _applied(round_.second, both)
+        cross, bar = _averaged((1 / rho)[..., None, None], both[..., :d], round_.mean @ cross, bar)
+        seconds.append(both)
+        bars.append(bar)
+    path = np.stack(seconds)
+    F, G2, r2 = (_quadratic(form, path) for form in (H, 2 * H @ H, 2 * np.eye(d)))
+    return Moments(F, G2, r2, _running_mean(F, shrink), _quadratic(H, np.stack(bars)))
+
+
+def _averaged(theta: Array, now: Array, moved: Array, bar: Array) -> tuple[Array, Array]:
+    """E u xbar' and E xbar xbar' after xbar has moved by theta (x - xbar); `moved` is E u xbar' before."""
+    d = bar.shape[-1]
+    half = theta * (1 - theta) * moved[..., :d, :]
+    both = (1 - theta) ** 2 * bar + half + half.swapaxes(-1, -2) + theta**2 * now[..., :d, :]
+    return (1 - theta) * moved + theta * now, both
+
+
+def _running_mean(F: Array, shrink: Array) -> Array:
+    """sum_{s<=r} w_s F_s / W_r for every r, with weights that never overflow."""
+    means, rho = [F[0]], np.ones(F.shape[1:])
+    for now in F[1:]:
+        rho = 1 + shrink * rho
+        means.append(means[-1] + (now - means[-1]) / rho)
+    return np.stack(means)
 
 
 def ssl_drift(problem: Quadratics, x: Array, eta: Any, K: int) -> Array:

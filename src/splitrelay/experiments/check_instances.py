@@ -1,0 +1,100 @@
+"""Random noisy quadratics on which the theory is checked: named by (seed, number), so any one can be drawn again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from splitrelay.objectives.quadratic import Array, Quadratics
+from splitrelay.randomness import Purpose, rng
+
+KINDS = ("apart", "equal curvature", "apart", "flat clients", "apart", "one curvature a client")
+MOST_KAPPA = 20.0
+SIGMA2 = (0.0, 0.01, 1.0, 25.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """A convex problem, one of the same size with indefinite clients, and how they are run."""
+
+    number: int
+    kind: str
+    convex: Quadratics
+    indefinite: Quadratics
+    x0: Array
+    K: int
+    S: int
+    points: Array  # x - x* of single rounds, (points, d)
+    fractions: Array  # of the largest step, in those rounds
+
+
+def draw(seed: int, number: int) -> Instance:
+    """Instance `number`: M 1-4, d 1-3, K 1-10, kappa <= 20, zeta .1-100, sigma2 one of four."""
+    g = rng(seed, Purpose.INSTANCES, number)
+    M, d, K = int(g.integers(1, 5)), int(g.integers(1, 4)), int(g.integers(1, 11))
+    kind, sigma2 = KINDS[number % len(KINDS)], float(g.choice(SIGMA2))
+    L, kappa, zeta, D = (_log_uniform(g, *ends) for ends in ((0.3, 3), (1, MOST_KAPPA), (0.1, 100), (0.1, 30)))
+    x_star = g.normal(size=d)
+    H = _curvatures(g, kind, M, d, L, kappa)
+    slopes = _slopes(g, M, d, zeta)
+    saddles = _indefinite(g, H, float(g.uniform(0.2, 1.5)))
+    start, near = D * _direction(g, d), _log_uniform(g, 1e-3, 1) * g.normal(size=d)
+    return Instance(
+        number=number,
+        kind=kind,
+        convex=Quadratics(H, slopes - H @ x_star, sigma2),
+        indefinite=Quadratics(saddles, slopes - saddles @ x_star, sigma2),
+        x0=x_star + start,
+        K=K,
+        S=int(g.integers(1, M + 1)),
+        points=np.array([start, np.zeros(d), near, D * g.normal(size=d)]),
+        fractions=np.array([1.0, 1.0, _log_uniform(g, 0.01, 1), _log_uniform(g, 0.01, 1)]),
+    )
+
+
+def _log_uniform(g: np.random.Generator, low: float, high: float) -> float:
+    return float(np.exp(g.uniform(np.log(low), np.log(high))))
+
+
+def _direction(g: np.random.Generator, d: int) -> Array:
+    vector = g.normal(size=d)
+    return np.asarray(vector / np.linalg.norm(vector))
+
+
+def _rotated(g: np.random.Generator, eigenvalues: Array) -> Array:
+    Q, _ = np.linalg.qr(g.normal(size=(len(eigenvalues), len(eigenvalues))))
+    H = Q * eigenvalues @ Q.T
+    return np.asarray((H + H.T) / 2)
+
+
+def _curvatures(g: np.random.Generator, kind: str, M: int, d: int, L: float, kappa: float) -> Array:
+    if kind == "flat clients" and M > 1:  # as in groups 7 to 9: mu = 0 for all but one, kappa = L / mean mu
+        eigenvalues = g.uniform(0, L, size=(M, d)) * (g.uniform(size=(M, d)) < 0.5)
+        eigenvalues[:, 0] = 0
+        eigenvalues[0] = g.uniform(L * M / max(kappa, M), L, size=d)
+        eigenvalues[0, -1] = L
+    else:
+        eigenvalues = L * kappa ** -g.uniform(size=(M, d))
+        eigenvalues[0, 0], eigenvalues[-1, -1] = L / kappa, L
+    if kind == "one curvature a client":
+        eigenvalues[:] = eigenvalues[:, :1]
+    if kind == "equal curvature":
+        return np.repeat(_rotated(g, eigenvalues[0])[None], M, axis=0)
+    return np.stack([_rotated(g, row) for row in eigenvalues])
+
+
+def _slopes(g: np.random.Generator, M: int, d: int, zeta: float) -> Array:
+    """grad F_m(x*): they sum to zero, and the mean of their squares is zeta^2 (0 for a client alone)."""
+    raw = g.normal(size=(M, d))
+    centred = raw - raw.mean(0)
+    size = np.sqrt((centred**2).sum(1).mean())
+    return np.zeros((M, d)) if M == 1 else np.asarray(zeta * centred / size)
+
+
+def _indefinite(g: np.random.Generator, H: Array, size: float) -> Array:
+    """Clients pulled apart until some curve downwards, around the same mean."""
+    raw = g.normal(size=H.shape)
+    pulls = raw + raw.swapaxes(1, 2)
+    pulls = size * np.abs(H).max() * (pulls - pulls.mean(0))
+    return np.asarray(H.mean(0) + pulls)
