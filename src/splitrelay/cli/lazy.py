@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
 import click
 
+from splitrelay.cli.settings import Key
 from splitrelay.errors import suggestion
 
 
 class Command(click.Command):
-    """A command with an example; `example` is run by the tests."""
+    """A command with an example, run by the tests, and with the keys of its key=value words."""
 
-    def __init__(self, *args: Any, example: str = "", **kwargs: Any) -> None:
-        self.example = example
+    def __init__(self, *args: Any, example: str = "", keys: Iterable[Key] = (), **kwargs: Any) -> None:
+        self.example, self.keys = example, tuple(keys)
         super().__init__(*args, **kwargs)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The keys above the options."""
+        if self.keys:
+            with formatter.section("Keys"):
+                formatter.write_dl([(key.name, key.help) for key in self.keys])
+        super().format_options(ctx, formatter)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The example below the options."""

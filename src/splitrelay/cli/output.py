@@ -8,6 +8,7 @@ import json
 import math
 import shutil
 import sys
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ class Table:
     rows: Sequence[Sequence[object]]
     title: str = ""
     notes: Sequence[str] = ()
+    lead: int = 1  # columns repeated in every block of a table that is wider than the terminal
 
 
 def format_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,13 +52,21 @@ def emit(table: Table, payload: object, shape: str) -> None:
 
 def cell(value: object) -> str:
     """A number in five digits, nothing as a dash."""
-    if value is None:
+    if _is_nothing(value):
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float):
-        return "-" if math.isnan(value) else f"{value:.5g}"
-    return str(value)
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def tick(holds: bool) -> str:
+    """A mark for yes or no, in letters where the output cannot carry the sign."""
+    mark = "✓" if holds else "✗"
+    try:
+        mark.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return "yes" if holds else "NO"
+    return mark
 
 
 def finite(payload: Any) -> Any:
@@ -73,11 +83,11 @@ def finite(payload: Any) -> Any:
 
 
 def aligned(table: Table, width: int | None = None) -> str:
-    """Columns side by side; where they are wider than the terminal, in blocks that repeat the first column."""
+    """Columns side by side; where they are wider than the terminal, in blocks that repeat the leading ones."""
     cells = [[cell(value) for value in row] for row in table.rows]
-    widths = [max(len(name), *(len(row[j]) for row in cells), 0) for j, name in enumerate(table.columns)]
+    widths = [max(_wide(name), *(_wide(row[j]) for row in cells), 0) for j, name in enumerate(table.columns)]
     numeric = [all(_is_numeric(row[j]) for row in table.rows) for j in range(len(table.columns))]
-    blocks = _blocks(widths, _width() if width is None else width)
+    blocks = _blocks(widths, _width() if width is None else width, table.lead)
     lines = [emphasised(table.title)] if table.title else []
     for number, block in enumerate(blocks):
         lines += [""] * (number > 0)
@@ -91,15 +101,20 @@ def _is_numeric(value: object) -> bool:
 
 
 def _line(texts: list[str], widths: list[int], numeric: list[bool], block: list[int]) -> str:
-    words = [texts[j].rjust(widths[j]) if numeric[j] else texts[j].ljust(widths[j]) for j in block]
-    return "  ".join(words).rstrip()
+    gaps = {j: " " * (widths[j] - _wide(texts[j])) for j in block}
+    return "  ".join(gaps[j] + texts[j] if numeric[j] else texts[j] + gaps[j] for j in block).rstrip()
 
 
-def _blocks(widths: list[int], limit: int) -> list[list[int]]:
-    blocks: list[list[int]] = [[0]]
-    for j in range(1, len(widths)):
-        if sum(widths[i] + 2 for i in blocks[-1]) + widths[j] > limit and len(blocks[-1]) > 1:
-            blocks.append([0])
+def _wide(text: str) -> int:
+    """Columns on the screen: a mark that combines with the letter before it takes none."""
+    return sum(not unicodedata.combining(letter) for letter in text)
+
+
+def _blocks(widths: list[int], limit: int, lead: int) -> list[list[int]]:
+    blocks = [list(range(lead))]
+    for j in range(lead, len(widths)):
+        if sum(widths[i] + 2 for i in blocks[-1]) + widths[j] > limit and len(blocks[-1]) > lead:
+            blocks.append(list(range(lead)))
         blocks[-1].append(j)
     return blocks
 
@@ -113,11 +128,18 @@ def _csv(table: Table) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table.columns)
-    writer.writerows([["" if value is None else value for value in row] for row in table.rows])
+    writer.writerows([["" if _is_nothing(value) else value for value in row] for row in table.rows])
     return text.getvalue().rstrip("\n")
 
 
+def _is_nothing(value: object) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
 def _markdown(table: Table) -> str:
+    """The title above, the notes below, each a paragraph of its own."""
     rows = [list(table.columns), ["---"] * len(table.columns)]
-    rows += [[cell(value) for value in row] for row in table.rows]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    rows += [[cell(value).replace("|", "\\|") for value in row] for row in table.rows]
+    body = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    headline, *more = table.title.splitlines() or [""]
+    return "\n\n".join([f"**{headline}**"] * bool(headline) + [*more, body, *table.notes])

@@ -70,8 +70,8 @@ def choice(*allowed: str) -> Callable[[str, str], str]:
     return read
 
 
-def parsed(settings: Sequence[str], keys: Iterable[Key]) -> dict[str, list[Any]]:
-    """Every key that was given, with its values in order."""
+def parsed(settings: Sequence[str], keys: Iterable[Key], points: int = POINTS) -> dict[str, list[Any]]:
+    """Every key that was given, with its values in order; a range that does not say how many has so many points."""
     known = {key.name: key for key in keys}
     found: dict[str, list[Any]] = {}
     for setting in settings:
@@ -82,7 +82,7 @@ def parsed(settings: Sequence[str], keys: Iterable[Key]) -> dict[str, list[Any]]
             raise UnknownName("key", name, known)
         if name in found:
             raise InputError(f"{name} is given twice", way_out=f"Give a list instead: {name}=a,b.")
-        found[name] = _values(known[name], text)
+        found[name] = _values(known[name], text, points)
     return found
 
 
@@ -91,24 +91,25 @@ def combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(values, combination, strict=True)) for combination in product(*values.values())]
 
 
-def _values(key: Key, text: str) -> list[Any]:
-    values = [value for part in text.split(",") for value in _range(key, part.strip())]
+def _values(key: Key, text: str, points: int) -> list[Any]:
+    values = [value for part in text.split(",") for value in _range(key, part.strip(), points)]
     if len(values) > 1 and not key.many:
         raise InputError(f"{key.name} takes one value", value=repr(text))
     return values
 
 
-def _range(key: Key, text: str) -> list[Any]:
+def _range(key: Key, text: str, points: int) -> list[Any]:
     if ":" not in text:
         return [key.read(key.name, text)]
-    start, stop, logarithmic, points = _range_parts(key, text)
+    start, stop, logarithmic, stated = _range_parts(key, text)
+    points = stated or points
     values = [_between(start, stop, logarithmic, j / max(points - 1, 1)) for j in range(points)]
     if key.read in (count, seed):
         return sorted({key.read(key.name, str(round(value))) for value in values})
     return values
 
 
-def _range_parts(key: Key, text: str) -> tuple[float, float, bool, int]:
+def _range_parts(key: Key, text: str) -> tuple[float, float, bool, int | None]:
     start, stop, *rest = text.split(":")
     words = [word for word in rest if word in ("log", "lin")]
     points = [count(f"points of {key.name}", word) for word in rest if word not in ("log", "lin")]
@@ -117,7 +118,7 @@ def _range_parts(key: Key, text: str) -> tuple[float, float, bool, int]:
     low, high = number(key.name, start), number(key.name, stop)
     if words == ["log"] and min(low, high) <= 0:
         raise OutOfRange(f"{key.name}: a log range", limit="ends above 0", value=text)
-    return low, high, words == ["log"], points[0] if points else POINTS
+    return low, high, words == ["log"], points[0] if points else None
 
 
 def _between(start: float, stop: float, logarithmic: bool, share: float) -> float:
@@ -143,9 +144,9 @@ class Settings(TextParam):
         ]
 
 
-def settings_argument(keys: Iterable[Key]) -> Callable[[Any], Any]:
+def settings_argument(keys: Iterable[Key], metavar: str = "[KEY=VALUE]...") -> Callable[[Any], Any]:
     """The trailing key=value words of a command."""
-    return click.argument("settings", nargs=-1, type=Settings(keys), metavar="[KEY=VALUE]...")
+    return click.argument("settings", nargs=-1, type=Settings(keys), metavar=metavar)
 
 
 def keys_help(keys: Iterable[Key]) -> str:
