@@ -1,0 +1,98 @@
+"""`splitrelay theory errata`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from splitrelay.cli.console import emphasised, say
+from splitrelay.cli.lazy import Command
+from splitrelay.cli.output import Table, emit, format_option
+from splitrelay.cli.settings import TextParam
+
+if TYPE_CHECKING:
+    from splitrelay.theory import Erratum
+
+COUNT = 28
+
+
+class Number(TextParam):
+    """E1 to E28."""
+
+    name = "erratum"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The numbers that begin like this."""
+        numbers = [f"E{number}" for number in range(1, COUNT + 1)]
+        return [CompletionItem(number) for number in numbers if number.startswith(incomplete.upper())]
+
+
+@click.command(cls=Command, example="splitrelay theory errata E14")
+@click.argument("number", required=False, type=Number(), metavar="[NUMBER]")
+@format_option
+def errata(number: str | None, shape: str) -> None:
+    """What is printed wrong in the paper, E1 to E28: where, as printed, as it should be.
+
+    With a NUMBER, that one in full; for E5 E7 E11 E13 E14 E19 E26 with a counter-example that is computed on the spot.
+    """
+    from splitrelay.theory import ERRATA, erratum
+
+    if number is not None:
+        _emit_one(erratum(number), shape)
+    elif shape == "table":
+        say(_listed([(e.name + "*" * (e.counterexample is not None), e.where, e.printed, e.right) for e in ERRATA]))
+        say("\n* with a counter-example: splitrelay theory errata NUMBER computes it.")
+    else:
+        rows = [(e.name, e.where, e.printed, e.right, e.severity) for e in ERRATA]
+        columns = ("number", "where", "printed", "right", "severity")
+        emit(Table(columns, rows), [_record(e) for e in ERRATA], shape)
+
+
+def _record(entry: Erratum) -> dict[str, Any]:
+    from splitrelay.theory.errata import SEVERITIES
+
+    record: dict[str, Any] = {
+        "number": entry.name,
+        "where": entry.where,
+        "printed": entry.printed,
+        "right": entry.right,
+    }
+    record |= {"severity": entry.severity, "meaning": SEVERITIES[entry.severity], "example": entry.example or None}
+    return record | {"counterexample": entry.counterexample() if entry.counterexample else None}
+
+
+def _emit_one(entry: Erratum, shape: str) -> None:
+    record = _record(entry)
+    computed = record["counterexample"] or {}
+    if shape != "table":
+        fields = [(name, value) for name, value in record.items() if name != "counterexample" and value is not None]
+        emit(Table(("field", "value"), [*fields, *computed.items()]), record, shape)
+        return
+    say(emphasised(textwrap.fill(f"{entry.name}: {entry.where}", 80)))
+    severity = f"{entry.severity}, {record['meaning']}"
+    for label, text in (("printed", entry.printed), ("right", entry.right), ("severity", severity)):
+        say(textwrap.fill(text, 80, initial_indent=f"{label:<10}", subsequent_indent=" " * 10))
+    if computed:
+        say("\n" + textwrap.fill(f"Counter-example: {entry.example}", 80))
+        emit(Table(("computed now", "value"), list(computed.items())), None, shape)
+
+
+def _listed(rows: list[tuple[str, ...]]) -> str:
+    """Four columns that share the width of the page, each cell wrapped in its own."""
+    page = min(shutil.get_terminal_size().columns if sys.stdout.isatty() else 120, 160)
+    widths = [4, (page - 10) * 3 // 10, (page - 10) * 3 // 10, (page - 10) * 4 // 10]
+    lines = [emphasised(_line(("no.", "where", "printed", "right"), widths))]
+    for row in rows:
+        cells = [textwrap.wrap(text, width) for text, width in zip(row, widths, strict=True)]
+        for j in range(max(map(len, cells))):
+            lines.append(_line([part[j] if j < len(part) else "" for part in cells], widths))
+    return "\n".join(lines)
+
+
+def _line(texts: Any, widths: list[int]) -> str:
+    return "  ".join(f"{text:<{width}}" for text, width in zip(texts, widths, strict=True)).rstrip()
