@@ -7,11 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from splitrelay.algorithms import SSL, FedAvg, Scaffold, Step, Visit
+from splitrelay.algorithms import SSL, Averaged, FedAvg, Scaffold, Step, Visit
+from splitrelay.clients.peers import Peers
 from splitrelay.clients.pool import Pool
 from splitrelay.clients.reference import InTwo, Whole
 from splitrelay.data.augment import Augmentation
 from splitrelay.data.images import ImageSet
+from splitrelay.errors import InputError
 from splitrelay.models import Blueprint, blueprint, cut_index
 from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.images import DeviceImages
@@ -51,22 +53,22 @@ def visit(net: Network, step: Step, K: int = 3) -> Visit:
 @pytest.mark.parametrize("name", ["lenet5", "mlp", "lenet-small", "cnncifar"])
 def test_whole_is_cut_at_every_layer(name: str) -> None:
     net = network(name)
-    whole = Whole(net, 5).descend(visit(net, EVERYTHING, K=6))
+    whole = Whole(net, 5).run(visit(net, EVERYTHING, K=6)).x
     for cut in cuts(name):
-        assert torch.equal(InTwo(net, 5, cut).descend(visit(net, EVERYTHING, K=6)), whole), f"cut {cut}"
+        assert torch.equal(InTwo(net, 5, cut).run(visit(net, EVERYTHING, K=6)).x, whole), f"cut {cut}"
 
 
 @pytest.mark.parametrize("cut", ["pool1", "conv3_1", "pool3", "pool5", "fc1", "dropout1", "relu2"])
 def test_whole_is_cut_on_vgg11(cut: str) -> None:
     net = network("vgg11")
     assert torch.equal(
-        InTwo(net, 5, cut).descend(visit(net, EVERYTHING, 2)), Whole(net, 5).descend(visit(net, EVERYTHING, 2))
+        InTwo(net, 5, cut).run(visit(net, EVERYTHING, 2)).x, Whole(net, 5).run(visit(net, EVERYTHING, 2)).x
     )
 
 
 def test_whole_is_cut_in_double_precision() -> None:
     net = network("lenet-small", torch.float64)
-    assert torch.equal(InTwo(net, 5).descend(visit(net, EVERYTHING)), Whole(net, 5).descend(visit(net, EVERYTHING)))
+    assert torch.equal(InTwo(net, 5).run(visit(net, EVERYTHING)).x, Whole(net, 5).run(visit(net, EVERYTHING)).x)
 
 
 def with_batch_norm() -> Blueprint:
@@ -88,12 +90,12 @@ def with_batch_norm() -> Blueprint:
 
 def test_batch_norms_running_values_are_part_of_x_at_every_cut() -> None:
     net = replace(network("lenet-small"), blueprint=with_batch_norm())
-    whole = Whole(net, 5).descend(visit(net, EVERYTHING))
+    whole = Whole(net, 5).run(visit(net, EVERYTHING)).x
     layout = net.blueprint.layout()
     running = next(slot for slot in layout.slots if slot.name == "1.running_mean")
     assert not torch.equal(running.view(whole), running.view(net.blueprint.x0(7)))
     for cut in range(1, 7):
-        assert torch.equal(InTwo(net, 5, cut).descend(visit(net, EVERYTHING)), whole)
+        assert torch.equal(InTwo(net, 5, cut).run(visit(net, EVERYTHING)).x, whole)
 
 
 def test_batch_norms_running_values_are_averaged_not_lost() -> None:
@@ -130,7 +132,7 @@ def test_steps_are_torchs_own_sgd() -> None:
                 parameter.grad.add_(parameter, alpha=decay)
         sgd.step()
     plain = net.blueprint.layout().pack(module.state_dict())
-    ours = Whole(net, 5).descend(Visit(2, 1, 3, net.blueprint.x0(7), Step(eta, decay, clip), K))
+    ours = Whole(net, 5).run(Visit(2, 1, 3, net.blueprint.x0(7), Step(eta, decay, clip), K)).x
     assert torch.allclose(ours, plain, rtol=1e-5, atol=1e-7)
 
 
@@ -142,7 +144,7 @@ def test_without_clipping_one_step_is_torchs_own_to_the_bit() -> None:
     for features, labels in net.samples(Name(5, 2, 3, 1), 1):
         nn.functional.cross_entropy(module(features), labels).backward()
         sgd.step()
-    ours = Whole(net, 5).descend(Visit(2, 1, 3, net.blueprint.x0(7), Step(0.05, 1e-2), 1))
+    ours = Whole(net, 5).run(Visit(2, 1, 3, net.blueprint.x0(7), Step(0.05, 1e-2), 1)).x
     assert torch.equal(ours, net.blueprint.layout().pack(module.state_dict()))
 
 
@@ -150,8 +152,8 @@ def test_a_visit_leaves_what_it_was_given() -> None:
     net = network("lenet-small")
     given = visit(net, EVERYTHING)
     before = given.x.clone()
-    Whole(net, 5).descend(given)
-    InTwo(net, 5).descend(given)
+    Whole(net, 5).run(given)
+    InTwo(net, 5).run(given)
     assert torch.equal(given.x, before)
 
 
@@ -161,3 +163,22 @@ def test_the_cut_is_where_the_paper_cuts() -> None:
         layout, cut = model.layout(), cut_index(model, None)
         assert layout.between(0, cut).parameters == bottom
         assert layout.parameters == {"lenet5": 44_426, "vgg11": 9_750_922}[name]
+
+
+def test_peer_to_peer_is_centralized() -> None:
+    net, order, x0 = network("lenet-small"), Permutation(4, 1), network("lenet-small").blueprint.x0(7)
+    peers = Peers(InTwo(net, 5), x0)
+    *_, (_, relayed) = train(SSL(EVERYTHING, 2), peers.start(x0), order, peers, R=2)
+    *_, (_, central) = train(SSL(EVERYTHING, 2), x0, order, Pool([InTwo(net, 5)]), R=2)
+    assert torch.equal(peers.whole(relayed), central)
+    assert len(peers.held) == 1  # every other client has handed its half on
+
+
+def test_averaging_is_refused_peer_to_peer() -> None:
+    net = network("lenet-small")
+    x0 = net.blueprint.x0(7)
+    peers = Peers(InTwo(net, 5), x0)
+    with pytest.raises(InputError, match="cannot average"):
+        FedAvg(EVERYTHING, 1).round(0, peers.start(x0), (0, 1), peers)
+    with pytest.raises(InputError, match="cannot average"):
+        Averaged(SSL(EVERYTHING, 1)).round(0, Averaged(SSL(EVERYTHING, 1)).init(peers.start(x0)), (0,), peers)

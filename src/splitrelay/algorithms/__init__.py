@@ -5,7 +5,7 @@ half travels, or what x is made of: numbers, Fractions, arrays and networks go t
 """
 
 from splitrelay.algorithms.averaging import Averaged, AveragedState
-from splitrelay.algorithms.base import Algorithm, Clients, Cut, Done, LocalSteps, Outcome, Skipped, Step, Visit
+from splitrelay.algorithms.base import Algorithm, Clients, Cost, Cut, Done, LocalSteps, Outcome, Skipped, Step, Visit
 from splitrelay.algorithms.fedavg import FedAvg
 from splitrelay.algorithms.fedseq import FedSeq
 from splitrelay.algorithms.minibatch import MinibatchSGD
@@ -20,6 +20,7 @@ __all__ = [
     "Averaged",
     "AveragedState",
     "Clients",
+    "Cost",
     "Cut",
     "Done",
     "FedAvg",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,10 +43,20 @@ class Visit(Generic[X]):
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What a visit took: bytes from the client and to it, and the mean loss of its steps."""
+
+    up: int = 0
+    down: int = 0
+    loss: float = math.nan
+
+
+@dataclass(frozen=True)
 class Done(Generic[X]):
     """The client finished its visit at x."""
 
     x: X
+    cost: Cost = Cost()
 
 
 @dataclass(frozen=True)

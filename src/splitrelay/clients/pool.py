@@ -14,8 +14,8 @@ from splitrelay.vectors import X
 class Engine(Protocol[X]):
     """Runs the local steps of one visit at a time, of any client."""
 
-    def descend(self, visit: Visit[X], /) -> X:
-        """x after K local steps."""
+    def run(self, visit: Visit[X], /) -> Done[X]:
+        """K local steps."""
         ...
 
 
@@ -32,7 +32,7 @@ class Pool(Generic[X]):
         """One visit, on whichever engine is idle."""
         engine = self._idle.get()
         try:
-            return Done(engine.descend(visit))
+            return engine.run(visit)
         finally:
             self._idle.put(engine)
 

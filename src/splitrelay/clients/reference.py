@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 import torch
 
-from splitrelay.algorithms.base import Step, Visit
+from splitrelay.algorithms.base import Cost, Done, Step, Visit
+from splitrelay.clients.traffic import Overheard, Reply, Top, message
 from splitrelay.errors import Diverged
 from splitrelay.models import Stretch, cut_index
 from splitrelay.objectives.network import Loss, Name, Network
@@ -19,27 +19,6 @@ from splitrelay.randomness import Purpose
 CLIP_FLOOR = 1e-6  # torch's clip_grad_norm_
 
 Samples = Iterable[tuple[torch.Tensor, torch.Tensor]]
-
-
-@dataclass(frozen=True, eq=False)
-class Reply:
-    """What the server's half answers: the gradient at the cut, the squared norms of its own gradients, the loss."""
-
-    gradient: torch.Tensor
-    norms: Sequence[float]
-    loss: torch.Tensor
-
-
-class Top(Protocol):
-    """The inner seam: the server's half during one visit, here or on another host."""
-
-    def step(self, k: int, h: torch.Tensor, labels: torch.Tensor, norm2: float, /) -> Reply:
-        """Forward and backward on smashed data. norm2 closes step k - 1: the client's part of the joint norm."""
-        ...
-
-    def finish(self, norm2: float, /) -> None:
-        """Close the last step."""
-        ...
 
 
 class Descent:
@@ -152,12 +131,14 @@ def continued(norm2: float, norms: Sequence[float]) -> float:
     return norm2
 
 
-def refuse_nan(losses: Sequence[torch.Tensor], visit: Visit[torch.Tensor]) -> None:
-    """NaN or an infinite loss stops the run, with its name."""
-    for k, loss in enumerate(torch.stack(list(losses)).tolist()):
+def mean_loss(losses: Sequence[torch.Tensor], visit: Visit[torch.Tensor]) -> float:
+    """The mean over the visit's steps. NaN or an infinite loss stops the run, with its name."""
+    values = torch.stack(list(losses)).tolist()
+    for k, loss in enumerate(values):
         if not math.isfinite(loss):
             where = f"the loss of client {visit.m} became {loss} in round {visit.r}, step {k}, at eta={visit.step.eta}"
             raise Diverged(where, way_out="Lower eta, or set clip.")
+    return math.fsum(values) / len(values)
 
 
 class Whole:
@@ -168,12 +149,12 @@ class Whole:
         self.network, self.seed = network, seed
         self.stretch = Stretch(network.blueprint, 0, layers, network.dtype, network.device)
 
-    def descend(self, visit: Visit[torch.Tensor]) -> torch.Tensor:
-        """x after K local steps."""
+    def run(self, visit: Visit[torch.Tensor], /) -> Done[torch.Tensor]:
+        """K local steps; the model travels to the client and back."""
         descent = Descent(self.stretch, visit, self.seed)
         losses = descend(descent, self.network.samples(descent.name, visit.K), self.network.loss)
-        refuse_nan(losses, visit)
-        return self.stretch.x.clone()
+        carried = message(visit.x)
+        return Done(self.stretch.x.clone(), Cost(carried, carried, mean_loss(losses, visit)))
 
 
 class InTwo:
@@ -186,14 +167,16 @@ class InTwo:
         self.bottom = Stretch(blueprint, 0, self.cut, network.dtype, network.device)
         self.top = Stretch(blueprint, self.cut, len(blueprint.layers()), network.dtype, network.device)
 
-    def descend(self, visit: Visit[torch.Tensor]) -> torch.Tensor:
-        """x after K local steps: the client's half, then the server's."""
+    def run(self, visit: Visit[torch.Tensor], /) -> Done[torch.Tensor]:
+        """K local steps; the client's half travels to the client and on, smashed data and gradients at every step."""
         below, above = halved(visit, self.boundary)
         bottom, top = Descent(self.bottom, below, self.seed), Descent(self.top, above, self.seed)
         samples = self.network.samples(bottom.name, visit.K)
-        losses = descend_cut(bottom, samples, TopHalf(top, self.network.loss))
-        refuse_nan(losses, visit)
-        return torch.cat([self.bottom.x, self.top.x])
+        line = Overheard(TopHalf(top, self.network.loss))
+        loss = mean_loss(descend_cut(bottom, samples, line), visit)
+        handover = message(below.x)
+        cost = Cost(line.up + handover, line.down + handover, loss)
+        return Done(torch.cat([self.bottom.x, self.top.x]), cost)
 
 
 def halved(visit: Visit[torch.Tensor], boundary: int) -> tuple[Visit[torch.Tensor], Visit[torch.Tensor]]:
