@@ -21,6 +21,7 @@ COMMANDS = {
         "splitrelay.cli.quadratics:quadratics",
         "The paper's simulations on quadratics, beside their exact values.",
     ),
+    "model": ("splitrelay.cli.model:model", "A model layer by layer, and what each cut sends."),
     "notation": ("splitrelay.cli.notation:notation", "The paper's symbols beside our names."),
     "completion": ("splitrelay.cli.completion:completion", "Print the completion script of your shell."),
 }

@@ -1,0 +1,96 @@
+"""`splitrelay model NAME`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from splitrelay.cli.console import say
+from splitrelay.cli.lazy import Command
+from splitrelay.cli.output import Table, emit, format_option
+from splitrelay.cli.settings import Key, count, keys_help, parsed, settings_argument
+from splitrelay.errors import InputError
+
+if TYPE_CHECKING:
+    from splitrelay.models.summary import CutRow, LayerRow, Summary
+
+
+def _shape(name: str, text: str) -> tuple[int, ...]:
+    try:
+        sides = tuple(int(side) for side in text.lower().split("x"))
+    except ValueError:
+        sides = ()
+    if len(sides) != 3 or min(sides) < 1:
+        raise InputError(f"{name} must be channels x height x width, as in 1x28x28", value=repr(text))
+    return sides
+
+
+KEYS = (
+    Key("shape", _shape, "of one image (default: that of the set it is meant for)", many=False),
+    Key("classes", count, "how many (default 10)", many=False),
+    Key("batch", count, "images a step (default 20)", many=False),
+)
+MEANT_FOR = {"vgg11": (3, 32, 32), "cnncifar": (3, 32, 32), "lenet-small": (1, 8, 8)}
+BAR = 24  # columns of the picture
+
+
+@click.command(cls=Command, example="splitrelay model lenet5", help=f"""A model layer by layer, and what each cut sends.
+
+    NAME is a model of the house or your own, as module:function that returns an nn.Sequential. Without NAME: the list.
+
+    {keys_help(KEYS)}""")  # fmt: skip
+@click.argument("name", required=False)
+@settings_argument(KEYS)
+@format_option
+def model(name: str | None, settings: Sequence[str], shape: str) -> None:
+    from splitrelay.models import MODELS, blueprint
+    from splitrelay.models.summary import summarise
+
+    given = parsed(settings, KEYS)
+    classes, batch = given.get("classes", [10])[0], given.get("batch", [20])[0]
+    if name is None:
+        rows = [(known, *_brief(summarise(blueprint(known, _image(known, given), classes)))) for known in MODELS]
+        payload = [dict(zip(("model", "parameters", "client share", "FLOPs"), row, strict=True)) for row in rows]
+        emit(Table(("model", "parameters", "client share", "FLOPs"), rows, "Models of the house"), payload, shape)
+        return
+    found = summarise(blueprint(name, _image(name, given), classes), batch)
+    if shape == "json":
+        emit(
+            Table((), ()), {"model": name, **asdict(found), "parameters": found.parameters, "flops": found.flops}, shape
+        )
+        return
+    emit(_layer_table(name, found.layers, found), None, shape)
+    say("")
+    emit(_cut_table(found.cuts, batch, picture=shape == "table"), None, shape)
+
+
+def _image(name: str, given: dict[str, list[tuple[int, ...]]]) -> tuple[int, ...]:
+    return given.get("shape", [MEANT_FOR.get(name, (1, 28, 28))])[0]
+
+
+def _brief(found: Summary) -> tuple[int, str, int]:
+    share = next((cut.bottom_share for cut in found.cuts if cut.usual), 0.0)
+    return found.parameters, f"{share:.2%}", found.flops
+
+
+def _layer_table(name: str, layers: Sequence[LayerRow], found: Summary) -> Table:
+    rows = [(row.index, row.name, row.kind, "x".join(map(str, row.shape)), row.parameters, row.flops) for row in layers]
+    title = f"{name}: {found.parameters:,} parameters, {found.flops:,} FLOPs forward for one image"
+    return Table(("#", "layer", "kind", "output", "parameters", "FLOPs"), rows, title)
+
+
+def _cut_table(cuts: Sequence[CutRow], batch: int, picture: bool) -> Table:
+    """Bytes of a step for each cut, drawn as bars; the usual cut is marked."""
+    widest = max((cut.step_bytes for cut in cuts), default=1)
+    rows = []
+    for cut in cuts:
+        mark = f"{cut.after} *" if cut.usual else cut.after
+        bar = ("#" * max(1, round(BAR * cut.step_bytes / widest)),) if picture else ()
+        shares = (f"{cut.bottom_share:.2%}", f"{cut.flops_share:.1%}")
+        rows.append((mark, *shares, cut.step_bytes, cut.handover_bytes, *bar))
+    columns = ("cut after", "client share", "client FLOPs", "bytes a step", "handover", *(("",) if picture else ()))
+    notes = [f"bytes a step: smashed data of a batch of {batch}, and as many back; * the usual cut."]
+    return Table(columns, rows, "What each cut costs", notes)
