@@ -1,0 +1,15 @@
+"""What the tests of the house share."""
+
+from pathlib import Path
+
+import pytest
+from front_door import Invoke, invoke
+
+
+@pytest.fixture
+def splitrelay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """Every test has its own empty folder, eighty columns, and no colours."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    return invoke
