@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import pairwise, permutations
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,10 @@ from splitrelay.objectives.quadratic import Array, ScalarQuadratics
 
 MOST_CLIENTS = 6  # 720 orders a round
 NEAR = 1e-9  # nearer to x* than this counts as touching it
-BRANCHES = 64  # kept while the law is split term by term
+BRANCHES = 32  # split further, term by term
 ATOMS = 100_000  # ends of a law that are enumerated rather than summed as a series
-BLOCK, BLOCKS = 64, 16  # odd frequencies of the Fourier series, added block by block
+FINE = 0.01  # t times a term below which four cumulants tell all: the next is below 1e-12
+FREQUENCIES = (0, 16, 32, 64, 128, 256, 512, 1024)  # odd ones of the Fourier series, added block by block
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +103,7 @@ def mean_absolute(mean: float, terms: Array) -> float:
         centres = centres[open_]
         if centres.size == 0 or high[j] - low[j] <= negligible:
             break
-        if centres.size * row.size > BRANCHES and centres.size * row.size ** (len(terms) - j) > ATOMS:
+        if centres.size > BRANCHES and centres.size * row.size ** (len(terms) - j) > ATOMS:
             return total + weight * _series(centres, terms[j:], max(high[j], -low[j]))
         centres, weight = np.add.outer(centres, row).ravel(), weight / row.size
     return total + weight * float(np.abs(centres).sum())
@@ -172,8 +173,8 @@ def _series(centres: Array, terms: Array, reach: float) -> float:
     """The sum over centres of E|centre + sum of terms|."""
     rho = float(np.abs(centres).max()) + reach
     total = len(centres) * rho / 2
-    for block in range(BLOCKS):
-        k = 2 * np.arange(block * BLOCK, (block + 1) * BLOCK) + 1.0
+    for first, end in pairwise(FREQUENCIES):
+        k = 2 * np.arange(first, end) + 1.0
         t = np.asarray(np.pi / rho * k)
         waves = _characteristic(t, terms)
         shifted = np.exp(1j * np.outer(t, centres)).sum(1) * waves
@@ -184,12 +185,16 @@ def _series(centres: Array, terms: Array, reach: float) -> float:
 
 
 def _characteristic(t: Array, terms: Array) -> Any:
-    """E exp(i t sum of terms); terms too small to matter beyond their variance are taken together."""
-    fine = t[-1] * np.abs(terms).max(1) < 1e-4
-    rest = np.exp(-(t**2) * terms[fine].var(1).sum() / 2)
+    """E exp(i t sum of terms); of terms too small to matter otherwise, the first four cumulants."""
+    fine = t[-1] * np.abs(terms).max(1) < FINE
+    second, third, fourth = ((terms[fine] ** power).mean(1) for power in (2, 3, 4))
+    cumulants = second.sum(), third.sum(), (fourth - 3 * second**2).sum()
+    rest = np.exp(-(t**2) * cumulants[0] / 2 - 1j * t**3 * cumulants[1] / 6 + t**4 * cumulants[2] / 24)
     if terms.shape[1] == 2:  # two opposite entries: E exp(i t T) = cos(t T)
         return rest * np.cos(np.outer(t, terms[~fine, 0])).prod(1)
-    return rest * np.exp(1j * np.multiply.outer(t, terms[~fine])).mean(2).prod(1)
+    for row in terms[~fine]:
+        rest = rest * np.exp(1j * np.outer(t, row)).mean(1)
+    return rest
 
 
 def _or_infinity(value: Array) -> Array:
