@@ -123,7 +123,7 @@ def _highest(problem: Quadratics, algorithm: Algorithm, constants: Constants, B2
 
 def _strongly_convex_settings(mu: float, L: float) -> Settings:
     least = ceil(6 * L / mu)
-    pairs = []
+    pairs: list[tuple[int, float]] = []
     for R in (least, 2 * least, 5 * least):
         low, high = 1 / (mu * R), 1 / (6 * L)
         pairs += [(R, low), (R, high)] if least == R else [(R, low), (R, (low * high) ** 0.5), (R, high)]
