@@ -83,6 +83,17 @@ class Fixed:
         return self.clients
 
 
+@dataclass(frozen=True)
+class Among:
+    """Another order, over these clients only: those without samples are never drawn."""
+
+    order: Order
+    clients: Sequence[int]
+
+    def __call__(self, r: int, /) -> list[int]:
+        return [self.clients[j] for j in self.order(r)]
+
+
 def _permutation(M: int, seed: int, number: int) -> list[int]:
     return [int(m) for m in rng(seed, Purpose.ORDER, number).permutation(M)]
 

@@ -14,7 +14,7 @@ from splitrelay.clients import InProcess
 from splitrelay.experiments.figures.quadratics import draw
 from splitrelay.experiments.quadratics import Curves, Row, Study, simulate
 from splitrelay.experiments.quadratics_exact import exact
-from splitrelay.objectives.groups import authors_groups, paper_groups, random_groups
+from splitrelay.objectives.groups import authors_groups, paper_groups, random_groups, with_noise
 from splitrelay.objectives.quadratic import ScalarQuadratics
 from splitrelay.training import train
 
@@ -43,7 +43,7 @@ def test_fedavg_ends_where_the_closed_form_says(rows: list[Row]) -> None:
     expected = [0.004498, 0.04496, 0.4495, 0.01365, 0.1365, 1.365]
     assert [float(f"{row.fedavg.error:.4g}") for row in rows[3:]] == expected
     for row in rows[3:]:
-        assert math.isclose(row.fedavg.error, exact(row).fedavg_error, rel_tol=1e-12)
+        assert math.isclose(row.fedavg.error, exact(row).fedavg_rms, rel_tol=1e-12)
 
 
 def test_exact_laws_are_the_reference_values(rows: list[Row]) -> None:
@@ -106,7 +106,15 @@ def test_ties_go_to_the_smallest_rate_wherever_it_stands() -> None:
 def test_many_dimensions_and_noise_run_through_the_same_classes() -> None:
     noisy = simulate(Study(random_groups(3, 2, seed=1), K=3, R=30, seeds=(1, 2)))
     assert [row.ssl.errors.shape for row in noisy] == [(2, 8, 31)] * 3
-    assert exact(noisy[0]) is None
+    law = exact(noisy[0])
+    assert law.ssl_mean_absolute is None and law.ssl_rms > 0
+
+
+def test_with_noise_the_exact_rms_is_what_many_seeds_show() -> None:
+    groups = with_noise(random_groups(3, 2, seed=1, number=1), 0.5)
+    row = simulate(Study(groups, K=3, R=10, etas=(0.05,), seeds=range(400)))[0]
+    for curves, rms in ((row.fedavg, exact(row).fedavg_rms), (row.ssl, exact(row).ssl_rms)):
+        assert math.sqrt((curves.errors[:, 0, -1] ** 2).mean()) == pytest.approx(rms, rel=0.08)
 
 
 def test_the_figure_says_when_a_curve_has_left_it(rows: list[Row], tmp_path: Path) -> None:

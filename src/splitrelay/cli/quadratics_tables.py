@@ -33,7 +33,7 @@ def report(rows: Sequence[Row], shape: str) -> None:
         say("")
 
 
-def payload(row: Row, law: Exact | None) -> dict[str, Any]:
+def payload(row: Row, law: Exact) -> dict[str, Any]:
     """All that is known of one group at one K."""
     problem = row.group.problem
     return {
@@ -46,7 +46,7 @@ def payload(row: Row, law: Exact | None) -> dict[str, Any]:
         "zeta_star": math.sqrt(problem.zeta2_star),
         "c_H": problem.c_H,
         "eta_tilde_star": problem.eta_tilde_star(row.study.K),
-        "exact": None if law is None else asdict(law),
+        "exact": asdict(law),
     }
 
 
@@ -77,15 +77,24 @@ def group_table(rows: Sequence[Row]) -> Table:
     return Table(columns, cells, "The groups")
 
 
-def best_table(rows: Sequence[Row], laws: Sequence[Exact | None]) -> Table:
+def best_table(rows: Sequence[Row], laws: Sequence[Exact]) -> Table:
     """Each algorithm at its best rate: simulated mean over seeds beside the exact value."""
     cells = []
     for row, law in zip(rows, laws, strict=True):
-        known = (None, None) if law is None else (law.fedavg_error, law.ssl_mean_absolute)
-        fedavg = (_marked(row.fedavg), row.fedavg.error, known[0])
-        cells.append((row.group.name, row.study.K, *fedavg, _marked(row.ssl), row.ssl.error, known[1], row.winner))
+        fedavg = (_marked(row.fedavg), row.fedavg.error, law.fedavg_rms)
+        ssl = (_marked(row.ssl), row.ssl.error, _first(law.ssl_mean_absolute, law.ssl_rms))
+        cells.append((row.group.name, row.study.K, *fedavg, *ssl, row.winner))
     columns = ("group", "K", "FedAvg η", "error", "exact", "SSL η", "error", "exact", "winner")
-    return Table(columns, cells, "Best rate of the grid, mean final |x - x*| over seeds", _remarks(rows))
+    notes = [*_remarks(rows), *(["exact: the RMS error, since noise or d > 1 leave no simpler law."] * _only_rms(laws))]
+    return Table(columns, cells, "Best rate of the grid, mean final |x - x*| over seeds", notes)
+
+
+def _first(value: float | None, other: float | None) -> float | None:
+    return other if value is None else value
+
+
+def _only_rms(laws: Sequence[Exact]) -> bool:
+    return any(law.ssl_mean_absolute is None and law.ssl_rms is not None for law in laws)
 
 
 def _marked(curves: Curves) -> str:
@@ -102,20 +111,18 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
     return remarks
 
 
-def law_table(rows: Sequence[Row], laws: Sequence[Exact | None]) -> Table:
+def law_table(rows: Sequence[Row], laws: Sequence[Exact]) -> Table:
     """FedAvg's fixed point, and SSL's law over all orders, at the same rates."""
     cells = []
     for row, law in zip(rows, laws, strict=True):
-        if law is not None:
-            ssl = (law.ssl_mean, law.ssl_rms, law.ssl_mean_absolute, _near(law.ssl_smallest), law.ssl_largest)
-            cells.append((row.group.name, row.study.K, law.fedavg_fixed_point, *ssl))
+        ssl = (law.ssl_mean, law.ssl_rms, law.ssl_mean_absolute, _near(law.ssl_smallest), law.ssl_largest)
+        cells.append((row.group.name, row.study.K, law.fedavg_fixed_point, *ssl))
     columns = ("group", "K", "FedAvg limit", "SSL mean", "RMS", "E|x-x*|", "min", "max")
-    title = "Exact: FedAvg's fixed point, SSL's last error over all orders"
-    return Table(columns, cells, title, [] if cells else ["no exact law with noise, d > 1 or many clients."])
+    return Table(columns, cells, "Exact: FedAvg's fixed point, SSL's last error over all orders")
 
 
-def _near(smallest: float) -> float | str:
-    return smallest if smallest >= NEAR else "~0"
+def _near(smallest: float | None) -> float | str | None:
+    return "~0" if smallest is not None and smallest < NEAR else smallest
 
 
 def grid_table(rows: Sequence[Row]) -> Table:

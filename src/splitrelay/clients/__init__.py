@@ -2,6 +2,6 @@
 
 from splitrelay.clients.inprocess import InProcess
 from splitrelay.clients.local import descend
-from splitrelay.clients.wrappers import Flaky, Metered
+from splitrelay.clients.wrappers import Flaky, Metered, Tallied
 
-__all__ = ["Flaky", "InProcess", "Metered", "descend"]
+__all__ = ["Flaky", "InProcess", "Metered", "Tallied", "descend"]

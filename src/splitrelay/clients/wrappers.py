@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic
 
-from splitrelay.algorithms.base import Clients, Outcome, Skipped, Visit
+from splitrelay.algorithms.base import Clients, Done, Outcome, Skipped, Visit
 from splitrelay.vectors import X
 
 
@@ -43,3 +43,28 @@ class Flaky(Generic[X]):
     def run_all(self, visits: Iterable[Visit[X]], /) -> Iterator[Outcome[X]]:
         """One by one, since each may fail."""
         return map(self.run, visits)
+
+
+@dataclass
+class Tallied(Generic[X]):
+    """Adds up what visits cost; the sums are part of a run's record, and setting them back resumes it."""
+
+    clients: Clients[X]
+    up: int = 0
+    down: int = 0
+    losses: list[float] = field(default_factory=list)  # of the visits since the last look
+
+    def run(self, visit: Visit[X], /) -> Outcome[X]:
+        """Pass it on, then count it."""
+        return self._counted(self.clients.run(visit))
+
+    def run_all(self, visits: Iterable[Visit[X]], /) -> Iterator[Outcome[X]]:
+        """Count the answers in the order in which they are read."""
+        return map(self._counted, self.clients.run_all(visits))
+
+    def _counted(self, outcome: Outcome[X]) -> Outcome[X]:
+        if isinstance(outcome, Done):
+            self.up += outcome.cost.up
+            self.down += outcome.cost.down
+            self.losses.append(outcome.cost.loss)
+        return outcome

@@ -1,38 +1,57 @@
-"""Beside each simulated value the exact one: FedAvg's point, SSL's law over all orders."""
+"""Beside each simulated value the exact one: FedAvg's point, SSL's law over all orders; with noise, their RMS."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from splitrelay.experiments.quadratics import Row
-from splitrelay.objectives.orders_law import MOST_CLIENTS, fedavg_point, ssl_law
+from splitrelay.objectives.moments import MOST_CLIENTS, Round, fedavg_round, ssl_round, trajectory
+from splitrelay.objectives.orders_law import MOST_CLIENTS as MOST_CLIENTS_OF_LAW
+from splitrelay.objectives.orders_law import fedavg_point, ssl_law
 from splitrelay.objectives.quadratic import ScalarQuadratics
 
 
 @dataclass(frozen=True)
 class Exact:
-    """At the best rates: where FedAvg ends, and the law of SSL's last error over all orders."""
+    """Of the last error at the best rates. Noise or more dimensions leave only the two RMS; many clients nothing."""
 
-    fedavg_fixed_point: float
-    fedavg_error: float
-    fedavg_log10_error: float
-    ssl_mean: float
-    ssl_rms: float
-    ssl_mean_absolute: float
-    ssl_smallest: float
-    ssl_largest: float
+    fedavg_rms: float | None = None
+    ssl_rms: float | None = None
+    fedavg_fixed_point: float | None = None
+    fedavg_log10_error: float | None = None
+    ssl_mean: float | None = None
+    ssl_mean_absolute: float | None = None
+    ssl_smallest: float | None = None
+    ssl_largest: float | None = None
 
 
-def exact(row: Row) -> Exact | None:
-    """None where no exact law is known: noise, more than one dimension, many clients."""
-    problem, study = row.group.problem, row.study
-    if problem.d > 1 or problem.sigma2 > 0 or problem.M > MOST_CLIENTS:
-        return None
-    clients = ScalarQuadratics.beside([problem])
+def exact(row: Row) -> Exact:
+    """All that is known exactly about one group."""
+    problem = row.group.problem
+    if problem.M > MOST_CLIENTS:
+        return Exact()
+    if problem.d > 1 or problem.sigma2 > 0 or problem.M > MOST_CLIENTS_OF_LAW:
+        fedavg = _rms(row, fedavg_round(problem, row.fedavg.eta, row.study.K))
+        return Exact(fedavg, _rms(row, ssl_round(problem, row.ssl.eta, row.study.K)))
+    return _law(row)
+
+
+def _rms(row: Row, round_: Round) -> float:
+    """The root of E ||x^R - x*||^2 over all orders and the noise."""
+    problem = row.group.problem
+    moments = trajectory(problem, round_, np.full(problem.d, row.study.x0), row.study.R)
+    return math.sqrt(float(moments.r2[-1]))
+
+
+def _law(row: Row) -> Exact:
+    clients, study = ScalarQuadratics.beside([row.group.problem]), row.study
     point = fedavg_point(clients, row.fedavg.eta, study.K, study.R, study.x0)
     law = ssl_law(clients, row.ssl.eta, study.K, study.R, study.x0)
     values = (
-        *(point.fixed_point, point.error, point.log10_error),
-        *(law.mean, law.rms, law.mean_absolute, law.smallest, law.largest),
+        *(point.error, law.rms, point.fixed_point, point.log10_error),
+        *(law.mean, law.mean_absolute, law.smallest, law.largest),
     )
     return Exact(*(float(value.item()) for value in values))

@@ -1,0 +1,151 @@
+"""One training run on real images: from its settings to a row for every evaluated round."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from splitrelay.algorithms import Algorithm, Step
+from splitrelay.clients import Tallied
+from splitrelay.clients.pool import Engine, Pool
+from splitrelay.clients.reference import InTwo, Whole
+from splitrelay.data.images import DataSet
+from splitrelay.data.partition import Partition
+from splitrelay.errors import OutOfRange, UnknownName
+from splitrelay.evaluation import Evaluator, Score
+from splitrelay.experiments.registry import algorithm
+from splitrelay.models import Blueprint, blueprint, cut_index
+from splitrelay.models.cut import FlatCut
+from splitrelay.objectives.batches import Batches
+from splitrelay.objectives.images import DeviceImages
+from splitrelay.objectives.network import Loss, Network
+from splitrelay.orders import Among, Consumed, Fixed, Order, Permutation, Sampled, WithReplacement
+from splitrelay.randomness import Purpose, rng
+from splitrelay.testing import Ingredients
+from splitrelay.training import train
+
+Holdings = Sequence[npt.NDArray[np.int64]]
+ORDERS = ("permutation", "sampled", "consumed", "fixed", "replacement")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """All that decides the numbers of a run, beside the data and their partition."""
+
+    algorithm: str = "ssl"
+    model: str = "lenet-small"
+    eta: float = 0.1
+    K: int = 5
+    S: int | None = None  # clients a round; all of them where it is not said
+    order: str = "permutation"
+    placement: str = "cut"  # or "whole"
+    cut: str | int | None = None  # the model's usual one where it is not said
+    weight_decay: float = 1e-4
+    clip: float | None = None
+    momentum: float = 0.0
+    gamma: float = 1.0
+    weighted: bool = False  # FedAvg by the clients' sizes
+    G: int = 1
+    batches: Batches = field(default_factory=Batches)
+    augment: bool = True
+    seed: int = 1234
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is seen after r rounds: the test score, the bytes so far, the mean training loss since the last look."""
+
+    r: int
+    score: Score
+    up: int
+    down: int
+    train_loss: float
+    seconds: float
+
+
+class Learning:
+    """A trial made ready: model, clients, algorithm, order, evaluator."""
+
+    def __init__(
+        self, trial: Trial, data: DataSet, partition: Partition, *, workers: int = 1, loss: Loss | None = None
+    ) -> None:
+        torch.set_num_threads(1)  # bits depend on it; cores are used by engines, each on its own thread
+        self.trial = trial
+        self.blueprint = blueprint(trial.model, data.train.shape, len(data.train.classes), trial.cut)
+        self.network = Network(
+            self.blueprint,
+            DeviceImages(data.train),
+            partition.indices,
+            trial.batches,
+            data.augmentation if trial.augment else None,
+            *(() if loss is None else (loss,)),
+        )
+        engines = [_engine(trial, self.network) for _ in range(workers)]
+        self.clients: Tallied[torch.Tensor] = Tallied(Pool(engines))
+        self.algorithm = _algorithm(trial, self.blueprint, partition)
+        self.order = _order(trial, partition)
+        test = DeviceImages(data.test)
+        self.evaluator = Evaluator(self.blueprint, test, len(data.test.classes), self.network.loss, self.network.dtype)
+
+    def run(self, R: int, every: int = 1) -> Iterator[tuple[Look, Any]]:
+        """(look, state) at the start, after every `every` rounds, and at the end."""
+        x0 = self.blueprint.x0(self.trial.seed)
+        start = time.perf_counter()
+        for r, state in train(self.algorithm, x0, self.order, self.clients, R=R):
+            if r % every == 0 or r == R:
+                yield self._look(r, state, time.perf_counter() - start), state
+
+    def _look(self, r: int, state: Any, seconds: float) -> Look:
+        score = self.evaluator.score(self.algorithm.model(state))
+        losses, self.clients.losses = self.clients.losses, []
+        mean = math.fsum(losses) / len(losses) if losses else math.nan
+        return Look(r, score, self.clients.up, self.clients.down, mean, seconds)
+
+
+def held_out(holdings: Holdings, share: float, seed: int) -> tuple[Holdings, npt.NDArray[np.int64]]:
+    """A share of each client's samples kept from training: (what they train on, all that is kept)."""
+    if not 0 <= share < 1:
+        raise OutOfRange("validation share", limit="0 <= validation < 1", value=share)
+    kept, rest = [], []
+    for m, held in enumerate(holdings):
+        shuffled = held[rng(seed, Purpose.PARTITION, m).permutation(len(held))]
+        n = int(share * len(held))
+        kept.append(shuffled[:n])
+        rest.append(np.sort(shuffled[n:]))
+    return rest, np.sort(np.concatenate(kept))
+
+
+def _engine(trial: Trial, network: Network) -> Engine[torch.Tensor]:
+    if trial.placement not in ("whole", "cut"):
+        raise UnknownName("placement", trial.placement, ("whole", "cut"))
+    return Whole(network, trial.seed) if trial.placement == "whole" else InTwo(network, trial.seed, trial.cut)
+
+
+def _algorithm(trial: Trial, model: Blueprint, partition: Partition) -> Algorithm[torch.Tensor, Any]:
+    step: Step[torch.Tensor] = Step(trial.eta, trial.weight_decay, trial.clip, trial.momentum)
+    sizes = partition.sizes.tolist() if trial.weighted else None
+    cut = FlatCut(model.layout().ends[cut_index(model, trial.cut)])
+    M = len(partition.clients)
+    return algorithm(trial.algorithm).make(Ingredients(step, trial.K, M, trial.gamma, sizes, trial.G, cut))
+
+
+def _order(trial: Trial, partition: Partition) -> Order:
+    M = len(partition.clients)
+    S = M if trial.S is None else trial.S
+    orders: dict[str, Any] = {
+        "permutation": lambda: Permutation(M, trial.seed) if S == M else Sampled(M, S, trial.seed),
+        "sampled": lambda: Sampled(M, S, trial.seed),
+        "consumed": lambda: Consumed(M, S, trial.seed),
+        "replacement": lambda: WithReplacement(M, S, trial.seed),
+        "fixed": lambda: Fixed(range(S)),
+    }
+    if trial.order not in orders:
+        raise UnknownName("order", trial.order, ORDERS)
+    return Among(orders[trial.order](), partition.clients)
