@@ -63,3 +63,14 @@ def test_weights_beyond_double_precision_are_infinite_not_wrong() -> None:
 def test_too_large_a_step_has_no_weights() -> None:
     with pytest.raises(OutOfRange, match=r"the weights need 0 <= mu eta_tilde / 2 < 1; got 1. Take a smaller step."):
         weights(1, 2, 10)
+
+
+def test_tiny_steps_lose_no_digits() -> None:
+    assert log_weight(1, 2e-12, 0.0) == pytest.approx(1e-12, rel=1e-11)
+    assert theta(1, 2e-12, 9.0) == pytest.approx(0.1, rel=1e-11)
+
+
+@pytest.mark.parametrize("R", [-1, 10**9])
+def test_a_list_of_weights_has_a_length_that_fits(R: int) -> None:
+    with pytest.raises(OutOfRange, match=r"needs 0 <= R <= 10000000; got .*\. thetas\(\) needs no list"):
+        weights(1, 0.5, R)

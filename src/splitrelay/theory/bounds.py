@@ -9,6 +9,7 @@ import numpy as np
 
 from splitrelay.errors import OutOfRange
 from splitrelay.theory.arrays import Array, Bools, Truth, Values, plain, truth
+from splitrelay.theory.formulas import formulas
 from splitrelay.theory.problem import Asked, Problem, numbers
 from splitrelay.theory.ranges import effective_step, per_eta, refuse_outside, step_range
 from splitrelay.theory.results import (
@@ -81,7 +82,12 @@ def evaluated(
         rounds = displayed_rounds(row, found.q, horizon)
         terms = {"optimization": optimization(row, found.q, step, rounds), **error_terms(row, algorithm, found.q, step)}
         facts: dict[str, Any] = {"algorithm": algorithm, "case": case, "constants": constants, "statement": row.where}
-        facts |= {"measure": MEASURE[case], "rounds": plain(rounds)}
+        one_more = row.one_more_round or horizon == "R+1"
+        facts |= {
+            "measure": MEASURE[case],
+            "rounds": plain(rounds),
+            "formulas": formulas(algorithm, case, row, one_more),
+        }
         return finished(facts, terms, step, step / per_eta(algorithm, found.q), conditions, start(found.q), outside)
 
 

@@ -6,12 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from splitrelay.theory.arrays import Array, Values
+from splitrelay.theory.arrays import Array, Values, plain
 from splitrelay.theory.bounds import finished
-from splitrelay.theory.problem import Problem
+from splitrelay.theory.formulas import last_iterate_formulas
+from splitrelay.theory.problem import Asked, Problem
 from splitrelay.theory.ranges import Range, effective_step, per_eta, refuse_outside
 from splitrelay.theory.results import OUTSIDE, Algorithm, Bound, Outside
-from splitrelay.theory.statements import POWER, SC, check_algorithm, check_choice, error_constants, recursion, units
+from splitrelay.theory.statements import (
+    POWER,
+    SC,
+    Recursion,
+    check_algorithm,
+    check_choice,
+    error_constants,
+    recursion,
+    units,
+)
 
 
 def last_iterate(
@@ -29,21 +39,21 @@ def last_iterate(
     check_algorithm(algorithm, SC)
     check_choice("outside", outside, OUTSIDE)
     q = problem.asked_by(f"the last iterate of {algorithm}")
-    mu, step = q.positive_mu, effective_step(algorithm, q, eta, eta_tilde)
-    found = Range(q.asker, np.zeros(()), 1 / (6 * q.L), q, "1/(6 L)")
-    conditions = found.conditions(step)
-    if outside == "refuse":
-        refuse_outside(found, step, conditions, eta)
-    inside = np.minimum(step, found.high)  # where masked, any step that keeps the logarithm real
-    powers: dict[int, Array] = {1: step, 2: step * step}
-    constants, parts = error_constants(recursion(algorithm, SC, "proved")), units(algorithm, q)
-    terms = {"optimization": np.exp(q.R * np.log1p(-mu * inside / 2)) * q.D2}
-    terms |= {name: 2 / mu * c * parts[name] * powers[POWER[name]] for name, c in constants.items()}
-    facts: dict[str, Any] = {
-        "algorithm": algorithm,
-        "case": SC,
-        "constants": "proved",
-        "statement": "last iterate (derived)",
-    }
-    facts |= {"measure": "E||x^R - x*||^2", "rounds": problem.R}
-    return finished(facts, terms, step, step / per_eta(algorithm, q), conditions, q.D2, outside)
+    with np.errstate(all="ignore"):  # what is not finite is refused or blanked at the end
+        step = effective_step(algorithm, q, eta, eta_tilde)
+        found = Range(q.asker, np.zeros(()), 1 / (6 * q.L), q, "1/(6 L)")
+        conditions = found.conditions(step)
+        if outside == "refuse":
+            refuse_outside(found, step, conditions, eta)
+        row = recursion(algorithm, SC, "proved")
+        facts: dict[str, Any] = {"algorithm": algorithm, "case": SC, "constants": "proved", "rounds": plain(q.R)}
+        facts |= {"statement": "last iterate (derived)", "measure": "E||x^R - x*||^2"}
+        facts["formulas"] = last_iterate_formulas(algorithm, row)
+        terms = _terms(algorithm, q, row, step)
+        return finished(facts, terms, step, step / per_eta(algorithm, q), conditions, q.D2, outside)
+
+
+def _terms(algorithm: str, q: Asked, row: Recursion, step: Array) -> dict[str, Array]:
+    mu, parts, powers = q.positive_mu, units(algorithm, q), {1: step, 2: step * step}
+    left = {"optimization": np.exp(q.R * np.log1p(-mu * step / 2)) * q.D2}
+    return left | {name: 2 / mu * c * parts[name] * powers[POWER[name]] for name, c in error_constants(row).items()}

@@ -169,7 +169,7 @@ def rate(name: str, case: str, problem: Problem, *, constants: Constants = "prov
     if name not in ("ssl", "fedavg") and case != SC:
         way_out = f"There is one for {name} strongly-convex; ssl and fedavg have all three."
         raise InputError(f"the paper prints no rate for {name} {case}", way_out=way_out)
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+    with np.errstate(all="ignore"):  # what is not finite is refused
         if name in ROWS:
             return _finished(name, q, ROWS[name].where, ROWS[name].measure, ROWS[name].terms(q))
         where = "Corollary 1" if name == "ssl" else "Theorem 2, tuned"

@@ -58,6 +58,7 @@ class Bound:
     vacuous: Truth
     applicable: Truth
     rounds: Values
+    formulas: Mapping[str, str]  # each term as it is written, constants and all
 
 
 @dataclass(frozen=True)

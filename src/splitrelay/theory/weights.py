@@ -11,6 +11,8 @@ from splitrelay.errors import OutOfRange
 from splitrelay.theory.arrays import Array, Values, plain
 from splitrelay.theory.problem import numbers
 
+MOST = 10**7  # rounds, for which the lists take half a gigabyte
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -31,6 +33,8 @@ class Weights:
 
 def weights(mu: float, eta_tilde: float, R: int) -> Weights:
     """All weights of rounds 0..R; mu = 0 gives equal weights, as the general convex and non-convex cases have."""
+    if not 0 <= R <= MOST:
+        raise OutOfRange("the list of weights", limit=f"0 <= R <= {MOST}", value=R, way_out="thetas() needs no list.")
     r = np.arange(R + 1, dtype=np.float64)
     log_w, log_W = np.asarray(log_weight(mu, eta_tilde, r)), float(log_total(mu, eta_tilde, float(R)))
     return Weights(r, log_w, np.exp(log_w - log_W), np.asarray(theta(mu, eta_tilde, r)), log_W)
