@@ -8,8 +8,9 @@ from front_door import Invoke, invoke
 
 @pytest.fixture
 def splitrelay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    """Every test has its own empty folder, eighty columns, and no colours."""
+    """Every test has its own empty folder, no data sets, eighty columns, and no colours."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPLITRELAY_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
     return invoke
