@@ -24,6 +24,12 @@ def test_the_same_name_draws_the_same_numbers() -> None:
     assert numbers(drawn()) == numbers(drawn())
 
 
+def test_these_numbers_are_part_of_every_result() -> None:
+    # PCG64 named (1, AUGMENT, 0, 3, 0): six corners (top, left), then six flips. A change here changes all runs.
+    wanted = [[2, 3, 5, 6, 6, 3], [2, 7, 1, 3, 3, 0], [True, False, False, True, True, False]]
+    assert numbers(drawn(n=6)) == wanted
+
+
 def test_another_round_draws_others() -> None:
     assert numbers(drawn(r=0)) != numbers(drawn(r=1))
 

@@ -101,6 +101,11 @@ def test_nothing_but_the_set_stays_behind(root: Path) -> None:
     assert [path.name for path in root.iterdir()] == ["tiny"]
 
 
+def test_a_shared_cache_can_be_read_by_all_who_may_read_its_folder(root: Path) -> None:
+    (root / "plain").mkdir()
+    assert place(TINY, root).stat().st_mode == (root / "plain").stat().st_mode
+
+
 def test_a_saved_set_opens_the_same(tmp_path: Path) -> None:
     opened = load(str(save(tiny(), tmp_path / "mine")))
     assert same(

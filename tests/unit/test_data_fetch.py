@@ -1,5 +1,7 @@
 """Fetching: the ways in order, each failure in one line, whole or not at all, alone or two at once."""
 
+import errno
+import fcntl
 import json
 import socket
 import subprocess
@@ -263,11 +265,18 @@ def test_a_killed_fetcher_holds_nobody_up(root: Path, tmp_path: Path) -> None:
     assert not any("waiting" in step.what for step in steps) and left(root) == ["tiny"]
 
 
-def test_without_locks_the_later_one_replaces_the_earlier(root: Path, tmp_path: Path) -> None:
+def test_where_files_cannot_be_locked_nobody_is_disturbed(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(handle: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    (root / ".tiny-other" / "half").mkdir(parents=True)  # another fetcher, in the middle of it
     known = tiny_set(Folder(write_files(tmp_path / "full")))
     fetch(known, root)
-    fetch(known, root, only="folder")
-    assert same(mapped(known, root), tiny_files()) and left(root) == ["tiny"]
+    fetch(known, root, only="folder")  # the later one replaces the earlier
+    assert same(mapped(known, root), tiny_files()) and left(root) == [".tiny-other", "tiny"]
 
 
 # --- the sets that are known ------------------------------------------------------------------------------------------

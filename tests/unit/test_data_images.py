@@ -25,6 +25,12 @@ def test_a_batch_is_the_images_at_its_positions() -> None:
     assert np.array_equal(x, data.normalised(data.x[where])) and np.array_equal(y, [3, 0, 3, 3])
 
 
+def test_a_batch_can_use_a_buffer_again() -> None:
+    data, buffer = images(), np.full((2, 3, 5, 7), np.nan, dtype=np.float32)
+    x, _ = data.batch(np.array([7, 3]), out=buffer)
+    assert x is buffer and np.array_equal(buffer, data.batch(np.array([7, 3]))[0])
+
+
 @pytest.mark.parametrize("peak", [255, 16])
 def test_normalisation_is_the_formula_rounded_once(peak: int) -> None:
     data = images(peak=peak)

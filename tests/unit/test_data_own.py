@@ -78,8 +78,10 @@ def test_a_table_of_pixels(tmp_path: Path, name: str, titled: bool) -> None:
     assert np.array_equal(data.train.x[:, 0], GREY[KEPT]) and np.array_equal(data.train.y, Y[KEPT])
 
 
-def test_a_table_with_numbers_for_titles_and_the_label_last(tmp_path: Path) -> None:
-    data = own(csv(tmp_path / "d.csv", titles=[*map(str, range(36)), "target"], last=True))
+@pytest.mark.parametrize("last", [True, False])
+def test_a_table_with_numbers_for_titles(tmp_path: Path, last: bool) -> None:
+    numbers = list(map(str, range(36)))
+    data = own(csv(tmp_path / "d.csv", titles=[*numbers, "target"] if last else ["target", *numbers], last=last))
     assert np.array_equal(data.train.x[:, 0], GREY[KEPT]) and np.array_equal(data.train.y, Y[KEPT])
 
 

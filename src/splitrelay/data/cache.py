@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -143,23 +144,31 @@ def turn(known: KnownSet, root: Path) -> Iterator[Turn]:
         os.close(handle)
 
 
+class Lock(Enum):
+    """What became of an attempt to take the turn."""
+
+    MINE = "nobody else fetches this set"
+    BUSY = "another process fetches it"
+    NONE = "files cannot be locked here: unique names and renames keep fetchers from harming each other"
+
+
 @dataclass(frozen=True)
 class Turn:
     """A place in the queue of one set's fetchers."""
 
     handle: int
 
-    def free(self) -> bool:
-        """Take the turn if nobody has it. Where files cannot be locked everybody has it: renames keep that safe."""
+    def take(self) -> Lock:
+        """Take the turn if nobody has it."""
         if sys.platform == "win32":
-            return True
+            return Lock.NONE
         try:
             fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        return True
+            return Lock.BUSY
+        except OSError:  # some network disks
+            return Lock.NONE
+        return Lock.MINE
 
     def wait(self) -> None:
         """Until the process that has the turn is done, or gone."""

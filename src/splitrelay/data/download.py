@@ -71,4 +71,5 @@ def _chunk(answer: http.client.HTTPResponse, what: str, done: int) -> bytes:
 
 
 def _short(reason: object) -> str:
-    return " ".join(str(reason).split())[:120] or type(reason).__name__
+    words = getattr(reason, "strerror", None) or reason  # without the number of the error
+    return " ".join(str(words).split())[:120] or type(reason).__name__

@@ -57,12 +57,14 @@ def fetching(
     if looks_in_cache and (found := _cached(known, root, tried)):
         return found
     with cache.writing(root), cache.turn(known, root) as turn:
-        if not turn.free():
+        lock = turn.take()
+        if lock is cache.Lock.BUSY:
             yield Progress(CACHE, f"waiting for another process that is fetching {known.name}")
             turn.wait()
             if looks_in_cache and (found := _cached(known, root, [])):
                 return found
-        cache.sweep(known, root)
+        if lock is not cache.Lock.NONE:
+            cache.sweep(known, root)
         return (yield from _through(known, ways, root, tried))
 
 
