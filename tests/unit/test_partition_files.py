@@ -1,6 +1,7 @@
 """Partitions come back from disk as they went; what is no partition is refused in one line."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,20 @@ def npz(path: Path, **arrays: object) -> Path:
 def test_a_damaged_npz_is_refused(arrays: dict[str, object], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no partition"):
         load_partition(npz(tmp_path / "p.npz", **arrays))
+
+
+class Bomb:
+    """What unpickles into a folder on somebody's disk."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("bombed",)
+
+
+def test_reading_runs_nobodys_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="holds no partition"):
+        load_partition(npz(tmp_path / "p.npz", positions=np.array([Bomb()], dtype=object)))
+    assert not Path("bombed").exists()
 
 
 def test_a_cut_or_overwritten_npz_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ def lines(partition: Partition, ink: Ink = BLOCKS, width: int = 80) -> list[str]
 
 
 @pytest.mark.parametrize("width", [40, 80])
-@pytest.mark.parametrize(("M", "n"), [(5, 10), (10, 10), (33, 10), (37, 10), (38, 10), (75, 10), (500, 10), (60, 100)])
+@pytest.mark.parametrize(
+    ("M", "n"), [(5, 10), (14, 10), (15, 10), (16, 10), (33, 10), (37, 10), (38, 10), (75, 10), (500, 10), (60, 100)]
+)
 def test_it_fits(M: int, n: int, width: int) -> None:
     assert max(map(len, lines(drawn(M, n), width=width)[:-1])) <= width
     assert len(lines(drawn(M, n), width=width)[-1]) <= 80

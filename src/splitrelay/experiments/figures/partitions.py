@@ -19,7 +19,7 @@ from splitrelay.experiments.figures.style import BLUE, drawn
 
 Counts = NDArray[np.int64]
 
-INK = LinearSegmentedColormap.from_list("ink", ["#ffffff", "#d3e5f1", "#7fb8dc", BLUE, "#003a5c"])
+INK = LinearSegmentedColormap.from_list("ink", ["#e4eff7", "#bcd9ec", "#7fb8dc", BLUE, "#003a5c"])
 COUNTS_UP_TO = 20  # clients whose counts are written into the cells
 NATURAL_UP_TO = 60  # clients that stand in their own order in a heat map
 
@@ -79,10 +79,10 @@ def _ordered(partition: Partition) -> tuple[Counts, str]:
 
 
 def _shades(axes: Axes, counts: Counts, scale: Normalize, size: float) -> None:
-    """The cells, and in them the counts in this size where there are few clients."""
+    """The cells, white where there is nothing, and in them the counts where there are few clients."""
     lines = {"edgecolors": "#e6e6e6", "linewidth": 0.3} if len(counts) <= NATURAL_UP_TO else {"rasterized": True}
     edges = [np.arange(length + 1) - 0.5 for length in counts.shape]
-    axes.pcolormesh(*edges, counts.T, cmap=INK, norm=scale, **lines)
+    axes.pcolormesh(*edges, np.ma.masked_equal(counts.T, 0), cmap=INK, norm=scale, **lines)
     axes.grid(False)
     if len(counts) <= COUNTS_UP_TO:
         for m, c in np.argwhere(counts):
@@ -112,8 +112,8 @@ def _key(figure: Figure, axes: list[Axes], scale: Normalize, aspect: float) -> N
 
 
 def _key_of_areas(axes: Axes, top: int, per_sample: float) -> None:
-    """Three or so round counts beside their discs."""
-    for count in MaxNLocator(3, integer=True).tick_values(0, top):
+    """A few round counts beside their discs."""
+    for count in MaxNLocator(4, integer=True).tick_values(0, top):
         if 0 < count <= top:
             axes.scatter([], [], s=per_sample * count, color=BLUE, alpha=0.75, linewidths=0, label=f"{count:g}")
     axes.legend(title="samples", loc="center left", bbox_to_anchor=(1.0, 0.5), labelspacing=1.4, title_fontsize=7)
