@@ -15,11 +15,16 @@ from splitrelay.cli.lazy import Group
 from splitrelay.errors import SplitrelayError
 
 COMMANDS = {
-    "demo": ("splitrelay.cli.quadratics:demo", "See it work: the quadratic study, table and figures."),
+    "demo": ("splitrelay.cli.demo:demo", "See it work: SSL against FedAvg on real digits, in a minute."),
     "theory": ("splitrelay.cli.theory:theory", "The paper's theory as a calculator: bounds, rates, step sizes."),
     "quadratics": (
         "splitrelay.cli.quadratics:quadratics",
         "The paper's simulations on quadratics, beside their exact values.",
+    ),
+    "data": ("splitrelay.cli.data:data", "Data sets: list, get, check, path."),
+    "partition": (
+        "splitrelay.cli.partition:partition",
+        "Deal a training set to M clients; look at it, save it, hand it out.",
     ),
     "model": ("splitrelay.cli.model:model", "A model layer by layer, and what each cut sends."),
     "notation": ("splitrelay.cli.notation:notation", "The paper's symbols beside our names."),

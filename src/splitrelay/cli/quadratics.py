@@ -1,4 +1,4 @@
-"""`splitrelay quadratics` and, at this stage, `splitrelay demo`."""
+"""`splitrelay quadratics`."""
 
 from __future__ import annotations
 
@@ -59,15 +59,6 @@ def quadratics(settings: Sequence[str], path: Path | None, variant: str, out: Pa
     if figures and shape == "table":
         for drawn in _figures(results, out):
             say(f"figure: {drawn}")
-
-
-@click.command(cls=Command, example="splitrelay demo")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("results/demo"), show_default=True,
-              help="Where the figures go.")  # fmt: skip
-@click.pass_context
-def demo(context: click.Context, out: Path) -> None:
-    """See it work: SSL against FedAvg on the paper's nine pairs of quadratics, in seconds."""
-    context.invoke(quadratics, settings=("K=10",), path=None, variant="paper", out=out, figures=True, shape="table")
 
 
 def _studies(given: dict[str, list[Any]], path: Path | None, variant: str) -> list[Study]:

@@ -4,6 +4,22 @@ from splitrelay.data.augment import Augmentation, Crops
 from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.data.loading import load
 from splitrelay.data.own_sets import own
+from splitrelay.data.partition import Partition, check_partition
+from splitrelay.data.partition_files import load_partition, save_partition
 from splitrelay.data.saved import save
+from splitrelay.data.schemes import draw_partition
 
-__all__ = ["Augmentation", "Crops", "DataSet", "ImageSet", "load", "own", "save"]
+__all__ = [
+    "Augmentation",
+    "Crops",
+    "DataSet",
+    "ImageSet",
+    "Partition",
+    "check_partition",
+    "draw_partition",
+    "load",
+    "load_partition",
+    "own",
+    "save",
+    "save_partition",
+]

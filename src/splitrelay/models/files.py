@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -23,7 +24,8 @@ def save_weights(path: Path, layout: Layout, x: torch.Tensor) -> None:
     except OSError as error:
         raise OutputError(f"cannot write {path}", value=error.strerror, way_out="Choose another place.") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def load_weights(path: Path, layout: Layout) -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""What the clients minimise: quadratics with every answer exact."""
+"""What the clients minimise: quadratics with every answer exact, and networks on images."""

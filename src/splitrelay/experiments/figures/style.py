@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,5 +70,6 @@ def save(figure: Figure, path: Path) -> Path:
     except OSError as error:
         raise OutputError(f"cannot write {path}", value=error.strerror, way_out="Choose another place.") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
     return path
