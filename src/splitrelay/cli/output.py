@@ -133,7 +133,7 @@ def _csv(table: Table) -> str:
 
 
 def _is_nothing(value: object) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    return value is None or value != value  # NaN is the number that differs from itself
 
 
 def _markdown(table: Table) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from splitrelay.cli.console import note, say
+from splitrelay.cli.console import say
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, cell, emit, format_option
 from splitrelay.cli.settings import settings_argument
@@ -19,7 +19,9 @@ from splitrelay.cli.theory_keys import (
     QUANTITIES,
     STARRED,
     STEPS,
+    announce,
     case_argument,
+    figure_alone,
     figure_option,
 )
 from splitrelay.cli.theory_rows import (
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from splitrelay.theory import Bound, Comparison, Side
 
 KEYS = (*QUANTITIES, STARRED[0], STEPS[1], CHOSEN_CONSTANTS, HORIZON)
+ONE_STEP = "One eta is another step in each algorithm: give eta_tilde, or none for the best of each."
 NAMES = {
     "ssl": "SSL",
     "fedavg": "FedAvg",
@@ -46,6 +49,7 @@ NAMES = {
     "equal": "neither, they are equal",
     "none": "none to name, one of the two does not apply",
 }
+PRINTED = ("optimization", "noise", "sampling", "noise drift", "heterogeneity drift")
 SAYS = (
     "What may be said: which worst case is smaller in rounds, not in time or bytes; that eta up to 1/(6 L M K) in SSL"
     " and 1/(6 L K) in FedAvg is safe; that SSL's eta is to be looked for around FedAvg's divided by M."
@@ -81,10 +85,12 @@ def compare(case: Any, settings: tuple[str, ...], shape: str, figure: Path | Non
     At equal rounds with all clients; and where S is given, at equal compute: R rounds of FedAvg with S clients against
     S R/M rounds of SSL. Each at the step that minimises its own bound, or all at the eta_tilde that you give.
     """
-    grid = read_grid(settings, KEYS)
+    grid = read_grid(settings, KEYS, elsewhere={"eta": ONE_STEP})
     found = _compared(case, grid)
     if figure is not None:
-        _draw(case, read_grid(settings, KEYS, FINE), figure)
+        announce(_draw(case, read_grid(settings, KEYS, FINE), figure))
+    if figure_alone(figure):
+        return
     if shape == "json":
         records = _records(found, grid)
         emit(Table((), ()), records[0] if grid.single else records, shape)
@@ -155,7 +161,7 @@ def _side_records(side: Side, grid: Grid) -> list[dict[str, Any]]:
 
 
 def _emit_one(found: Comparison, record: Mapping[str, Any], grid: Grid, shape: str) -> None:
-    say(f"{_title(found)}\n{wrapped(grid.caption)}\n")
+    say(f"{wrapped(_title(found))}\n{wrapped(grid.caption)}\n")
     emit(_beside(record["equal_rounds"], "At equal rounds, all clients taking part"), None, shape)
     say(f"Smaller bound: {NAMES[record['smaller']['equal rounds']]}.\n")
     if record["equal_compute"]:
@@ -186,7 +192,7 @@ def _notes(found: Comparison) -> list[str]:
 def _beside(sides: Mapping[str, Mapping[str, Any]], title: str) -> Table:
     """A column for every algorithm: rounds and step, the terms, the total, the terms that remain for large R."""
     shown = {name: side for name, side in sides.items() if side["total"] is not None or side["why_not"]}
-    terms = dict.fromkeys(name for side in shown.values() for name in side["terms"])
+    terms = sorted({name for side in shown.values() for name in side["terms"]}, key=PRINTED.index)
     lines: dict[str, list[Any]] = {
         key: [side.get(key) for side in shown.values()] for key in ("rounds", "eta_tilde", "eta")
     }
@@ -211,11 +217,11 @@ def _many(found: Comparison, grid: Grid, with_terms: bool) -> Table:
         terms = bound.terms if with_terms else {}
         columns |= {f"{label}: {term}": column(values, grid.size) for term, values in terms.items()}
     columns |= {f"smaller at {how}": column(words, grid.size) for how, words in found.smaller.items()}
-    title = f"{_title(found)}\n{wrapped(grid.caption)}"
+    title = f"{wrapped(_title(found))}\n{wrapped(grid.caption)}"
     return table_of(columns, title, [wrapped(line) for line in _notes(found)], len(grid.varying))
 
 
-def _draw(case: Any, grid: Grid, path: Path) -> None:
+def _draw(case: Any, grid: Grid, path: Path) -> Path:
     from splitrelay.experiments.figures.theory import bound_panel, draw_stacks
 
     found = [(panel, _compared(case, panel)) for panel in grid.panels(PANELS // (6 if "S" in grid.values else 3))]
@@ -225,7 +231,7 @@ def _draw(case: Any, grid: Grid, path: Path) -> None:
         for panel, comparison in found
         for label, bound in _bounds(comparison, "SSL over $SR/M$ rounds").items()
     ]
-    note(f"figure: {draw_stacks(panels, words, path)}")
+    return draw_stacks(panels, words, path)
 
 
 def _bounds(found: Comparison, fewer: str) -> dict[str, Bound]:

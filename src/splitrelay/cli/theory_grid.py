@@ -112,8 +112,13 @@ class Grid:
         return Grid({name: [chosen[name]] if name in chosen else values for name, values in self.values.items()})
 
 
-def read_grid(settings: Sequence[str], keys: Iterable[Key], points: int = POINTS) -> Grid:
-    """The key=value words of a command."""
+def read_grid(
+    settings: Sequence[str], keys: Iterable[Key], points: int = POINTS, elsewhere: Mapping[str, str] | None = None
+) -> Grid:
+    """The key=value words of a command; `elsewhere` are keys of its neighbours, with what to do instead."""
+    for name, instead in (elsewhere or {}).items():
+        if any(word.startswith(f"{name}=") for word in settings):
+            raise InputError(f"{name} has no place here", way_out=instead)
     return Grid(parsed(settings, keys, points))
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from splitrelay.cli.console import note, say
 from splitrelay.cli.settings import Key, TextParam, choice, count, number
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.notation import meaning
@@ -88,5 +90,16 @@ figure_option = click.option(
     "--figure",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Also draw it: the name ends in .pdf, .png or .svg.",
+    help="Draw it: the name ends in .pdf, .png or .svg. With --format it is printed too.",
 )
+
+
+def figure_alone(path: Path | None) -> bool:
+    """Whether a figure is all that is asked for: one is named, and no format is."""
+    source = click.get_current_context().get_parameter_source("shape")
+    return path is not None and source is ParameterSource.DEFAULT
+
+
+def announce(path: Path) -> None:
+    """Where the figure went: on stdout if it is the answer, beside the answer otherwise."""
+    (say if figure_alone(path) else note)(f"figure: {path}")

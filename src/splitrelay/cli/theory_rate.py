@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from splitrelay.cli.console import note, say
+from splitrelay.cli.console import say
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, cell, emit, format_option
 from splitrelay.cli.settings import settings_argument
 from splitrelay.cli.theory_grid import FINE, PANELS, Grid, column, read_grid
-from splitrelay.cli.theory_keys import CASES, CHOSEN_CONSTANTS, QUANTITIES, STARRED, Names, Word, figure_option
+from splitrelay.cli.theory_keys import (
+    CASES,
+    CHOSEN_CONSTANTS,
+    QUANTITIES,
+    STARRED,
+    Names,
+    Word,
+    announce,
+    figure_alone,
+    figure_option,
+)
 from splitrelay.cli.theory_rows import NAMES, figure_words, panel_label, rows, table_of, wrapped
 from splitrelay.errors import InputError
 
@@ -27,7 +37,8 @@ RATES = (
     *("reshuffling", "reshuffling-quoted", "lower-bound-quoted"),
 )
 KEYS = (*QUANTITIES, *STARRED, CHOSEN_CONSTANTS)
-NO_CONSTANTS = "Orders have unit constants and leave logarithms out: compare how they scale, not their values."
+PRINTED = ("noise", "sampling", "noise drift", "heterogeneity drift", "optimization", "lower bound")
+NO_CONSTANTS = "Orders have unit constants and no logarithms: see how they scale, not what they are."
 
 
 @click.command(
@@ -59,7 +70,9 @@ def rate(names: tuple[str, ...], settings: tuple[str, ...], shape: str, figure: 
     grid = read_grid(words, KEYS)
     found = _rates(names, case, grid)
     if figure is not None:
-        _draw(names, case, read_grid(words, KEYS, FINE), figure)
+        announce(_draw(names, case, read_grid(words, KEYS, FINE), figure))
+    if figure_alone(figure):
+        return
     if shape == "json":
         records = [record for one in found for record in _records(one, grid)]
         emit(Table((), ()), records[0] if len(records) == 1 else records, shape)
@@ -98,7 +111,7 @@ def _records(found: Rate, grid: Grid) -> list[dict[str, Any]]:
 def _emit_one(found: Rate, grid: Grid, shape: str) -> None:
     record = _records(found, grid)[0]
     total = record["total"]
-    say(f"{_title(found)}\n{wrapped(grid.caption)}\n")
+    say(f"{wrapped(_title(found))}\n{wrapped(grid.caption)}\n")
     say(f"{found.measure} is of order {cell(total)}.\n")
     lines = [
         (name, value, f"{value / total:6.1%}" if total else "-", found.decay[name])
@@ -116,7 +129,7 @@ def _side_by_side(found: Sequence[Rate], grid: Grid) -> Table:
     """One setting: a row for every rate."""
     records = [_records(one, grid)[0] for one in found]
     columns: dict[str, list[Any]] = {key: [r[key] for r in records] for key in ("name", "total")}
-    for term in dict.fromkeys(name for one in found for name in one.terms):
+    for term in sorted({name for one in found for name in one.terms}, key=PRINTED.index):
         columns[term] = [record["terms"].get(term) for record in records]
     columns["for large R"] = [record["dominant"] for record in records]
     notes = [f"{r['name']} is an order of {r['measure']}." for r in records if r["measure"] != records[0]["measure"]]
@@ -136,7 +149,7 @@ def _over_range(found: Sequence[Rate], grid: Grid) -> Table:
     return table_of(columns, f"{_title(one)}\n{title}", [NO_CONSTANTS], len(grid.varying))
 
 
-def _draw(names: Sequence[str], case: str, grid: Grid, path: Path) -> None:
+def _draw(names: Sequence[str], case: str, grid: Grid, path: Path) -> Path:
     from splitrelay.experiments.figures.theory import draw_stacks, rate_panel
 
     grids = grid.panels(max(1, PANELS // len(names)))
@@ -149,4 +162,4 @@ def _draw(names: Sequence[str], case: str, grid: Grid, path: Path) -> None:
         rate_panel(panel_label(grid, panel, words, one.name * (len(names) > 1)), panel.abscissa, one)
         for panel, one in found
     ]
-    note(f"figure: {draw_stacks(panels, words, path)}")
+    return draw_stacks(panels, words, path)

@@ -38,7 +38,9 @@ def bound_records(bound: Bound, grid: Grid) -> list[dict[str, Any]]:
     """One record for every setting, in the order of the columns, with every condition and its two sides."""
     columns = bound_columns(bound, grid.size)
     conditions = condition_records(bound.conditions, grid.size)
-    facts = {name: getattr(bound, name) for name in ("algorithm", "case", "constants", "statement", "measure")}
+    facts = {
+        name: getattr(bound, name) for name in ("algorithm", "case", "constants", "statement", "measure", "formulas")
+    }
     records = []
     for row, met, settings in zip(rows(columns), conditions, grid.settings, strict=True):
         record = {"total": row["total"], "terms": {name: row[name] for name in bound.terms}}
@@ -64,8 +66,8 @@ def reasons(conditions: Sequence[Condition], applicable: Sequence[bool]) -> list
     found: list[str | None] = [None if a else "the bound leaves the range of double precision" for a in applicable]
     for c in reversed(conditions):
         left, right, holds = (column(values, size) for values in (c.left, c.right, c.holds))
-        for j in range(size):
-            if not holds[j]:
+        for j, met in enumerate(holds):
+            if not met:
                 found[j] = f"needs {c.name} = {cell(float(right[j]))}; got {cell(float(left[j]))}"
     return found
 
@@ -75,9 +77,15 @@ def rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def table_of(columns: Mapping[str, Sequence[Any]], title: str = "", notes: Sequence[str] = (), lead: int = 1) -> Table:
-    """Columns as a table; one that says nothing is left out."""
-    said = {name: values for name, values in columns.items() if any(value is not None for value in values)}
+def table_of(
+    columns: Mapping[str, Sequence[Any]],
+    title: str = "",
+    notes: Sequence[str] = (),
+    lead: int = 1,
+    whole: bool = False,
+) -> Table:
+    """Columns as a table; one that says nothing is left out, unless a program counts on it."""
+    said = {name: values for name, values in columns.items() if whole or any(value is not None for value in values)}
     return Table(list(said), list(zip(*said.values(), strict=True)), title, notes, lead)
 
 

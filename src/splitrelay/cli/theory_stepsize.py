@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from splitrelay.cli.console import note, say
+from splitrelay.cli.console import say
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, cell, emit, format_option
 from splitrelay.cli.settings import settings_argument
@@ -19,7 +19,9 @@ from splitrelay.cli.theory_keys import (
     QUANTITIES,
     STARRED,
     algorithm_argument,
+    announce,
     case_argument,
+    figure_alone,
     figure_option,
 )
 from splitrelay.cli.theory_rows import (
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from splitrelay.theory import StepSize
 
 KEYS = (*QUANTITIES, STARRED[0], CHOSEN_CONSTANTS, HORIZON)
+FOUND_HERE = "This command finds the step; 'splitrelay theory bound' takes one."
 ROWS = 4  # panels of a figure, one below the other
 RULES = {
     "printed": "printed: the paper's rule. mended: the same with both error terms in it (E14).",
@@ -70,17 +73,19 @@ def stepsize(alg: Any, case: Any, settings: tuple[str, ...], shape: str, figure:
     The printed rule of the paper; the mended rule, which minds the term that the printed one forgets (E14); and the
     exact minimiser of the bound. ALG and CASE as in 'theory bound'.
     """
-    grid = read_grid(settings, KEYS)
+    grid = read_grid(settings, KEYS, elsewhere=dict.fromkeys(("eta", "eta_tilde"), FOUND_HERE))
     found = _steps(alg, case, grid)
     if figure is not None:
-        _draw(alg, case, read_grid(settings, KEYS, FINE), figure)
+        announce(_draw(alg, case, read_grid(settings, KEYS, FINE), figure))
+    if figure_alone(figure):
+        return
     if shape == "json":
         records = _records(found, grid)
         emit(Table((), ()), records[0] if grid.single else records, shape)
     elif grid.single and shape != "csv":
         _emit_one(found, grid, shape)
     else:
-        emit(_many(found, grid), None, shape)
+        emit(_many(found, grid, whole=shape == "csv"), None, shape)
 
 
 def _steps(alg: Any, case: Any, grid: Grid) -> dict[str, StepSize]:
@@ -125,7 +130,7 @@ def _emit_one(found: Mapping[str, StepSize], grid: Grid, shape: str) -> None:
         f"{cell(record['low'] / scale)} <= {name} <= {cell(record['high'] / scale)}".removeprefix("0 <= ")
         for name, scale in (("eta_tilde", 1.0), ("eta", per_eta))
     ]
-    say(f"{_title(found)}\n{wrapped(grid.caption)}\n")
+    say(f"{wrapped(_title(found))}\n{wrapped(grid.caption)}\n")
     say(f"Allowed: {ends[0]}, that is {ends[1]}.\n")
     columns = {"rule": list(rules)} | {key: [r[key] for r in rules.values()] for key in ("eta_tilde", "eta")}
     columns |= {"bound": [r["total"] for r in rules.values()]}
@@ -136,23 +141,22 @@ def _emit_one(found: Mapping[str, StepSize], grid: Grid, shape: str) -> None:
     say("\n".join([*RULES.values(), wrapped(SAFE)]))
 
 
-def _many(found: Mapping[str, StepSize], grid: Grid) -> Table:
+def _many(found: Mapping[str, StepSize], grid: Grid, whole: bool) -> Table:
     columns = grid.columns
     for rule, step in found.items():
         columns[f"{rule} eta_tilde"] = column(step.eta_tilde, grid.size)
         columns[f"{rule} bound"] = column(step.bound.total, grid.size)
     best = found["best"]
     columns["why not"] = reasons(best.bound.conditions, column(best.applicable, grid.size))
-    title = f"{_title(found)}\n{wrapped(grid.caption)}\nbounds on {best.bound.measure}"
-    return table_of(columns, title, [*RULES.values(), SAFE], len(grid.varying))
+    title = f"{wrapped(_title(found))}\n{wrapped(grid.caption)}\nbounds on {best.bound.measure}"
+    return table_of(columns, title, [*RULES.values(), wrapped(SAFE)], len(grid.varying), whole)
 
 
-def _draw(alg: Any, case: Any, grid: Grid, path: Path) -> None:
+def _draw(alg: Any, case: Any, grid: Grid, path: Path) -> Path:
     from splitrelay.experiments.figures.theory_steps import draw_steps, step_panel
 
     if grid.single:
-        _draw_landscape(alg, case, grid, path)
-        return
+        return _draw_landscape(alg, case, grid, path)
     found = [(panel, _steps(alg, case, panel)) for panel in grid.panels(ROWS)]
     bound = found[0][1]["best"].bound
     words = figure_words(grid, _title(found[0][1]), bound.measure, bound.case)
@@ -160,10 +164,10 @@ def _draw(alg: Any, case: Any, grid: Grid, path: Path) -> None:
         step_panel(panel_label(grid, panel, words), panel.abscissa, steps, levels(bound, panel))
         for panel, steps in found
     ]
-    note(f"figure: {draw_steps(panels, words, path)}")
+    return draw_steps(panels, words, path)
 
 
-def _draw_landscape(alg: Any, case: Any, grid: Grid, path: Path) -> None:
+def _draw_landscape(alg: Any, case: Any, grid: Grid, path: Path) -> Path:
     from splitrelay.experiments.figures.theory_steps import abscissa, draw_landscape
     from splitrelay.theory import bound
 
@@ -172,4 +176,4 @@ def _draw_landscape(alg: Any, case: Any, grid: Grid, path: Path) -> None:
     landscape = bound(alg, case, over.problem, **over.others, **over.words, outside="mask")
     words = figure_words(over, _title(steps), landscape.measure, case)
     level = start(landscape, grid.fixed)[1]
-    note(f"figure: {draw_landscape(landscape, steps, level, words, path)}")
+    return draw_landscape(landscape, steps, level, words, path)

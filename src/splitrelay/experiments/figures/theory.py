@@ -58,7 +58,6 @@ class Panel:
 
 def bound_panel(label: str, x: Sequence[float], bound: Bound, start: Sequence[float]) -> Panel:
     """A bound over x."""
-    failing = [c for c in bound.conditions if not np.all(c.holds)]
     return Panel(
         label,
         _over(x, x),
@@ -66,8 +65,13 @@ def bound_panel(label: str, x: Sequence[float], bound: Bound, start: Sequence[fl
         {name: _over(x, values) for name, values in bound.terms.items()},
         np.broadcast_to(bound.applicable, len(x)),
         _over(x, start),
-        f"needs {failing[0].name}" if failing else "",
+        why_not(bound),
     )
+
+
+def why_not(bound: Bound) -> str:
+    """The first condition that fails somewhere."""
+    return next((f"needs {c.name}" for c in bound.conditions if not np.all(c.holds)), "")
 
 
 def rate_panel(label: str, x: Sequence[float], rate: Rate) -> Panel:
@@ -119,8 +123,14 @@ def _upper(axis: Axes, panel: Panel) -> None:
         axis.axvline(x, color=RULE_LOOK[rule][0], linestyle=RULE_LOOK[rule][1])
     hatch(axis, panel.x, panel.applicable)
     if not panel.applicable.any():
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 2}
-        axis.text(0.5, 0.5, f"applies nowhere here:\n{panel.why_not}", transform=axis.transAxes, ha="center", bbox=box)
+        nowhere(axis, panel.why_not)
+
+
+def nowhere(axis: Axes, why: str) -> None:
+    """Where a statement applies to no x at all, say why."""
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 2}
+    words = f"applies nowhere here:\n{why}"
+    axis.text(0.5, 0.5, words, transform=axis.transAxes, ha="center", va="center", bbox=box)
 
 
 def _lower(axis: Axes, panel: Panel) -> None:

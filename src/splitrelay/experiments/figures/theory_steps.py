@@ -25,7 +25,9 @@ from splitrelay.experiments.figures.theory import (
     bound_panel,
     draw_stacks,
     hatch,
+    nowhere,
     scale_x,
+    why_not,
 )
 from splitrelay.experiments.figures.theory_words import Words
 from splitrelay.theory import Bound, StepSize
@@ -124,6 +126,8 @@ def _frame(axis: Axes, panel: StepPanel, label: str) -> None:
     axis.set_ylabel(label)
     axis.set_title(panel.label)
     hatch(axis, panel.x, panel.applicable)
+    if not panel.applicable.any():
+        nowhere(axis, why_not(panel.steps["best"].bound))
 
 
 def _legend(figure: Figure, panels: Sequence[StepPanel]) -> None:
