@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -11,6 +14,7 @@ from splitrelay.models import Blueprint, Stretch
 from splitrelay.objectives.images import DeviceImages
 from splitrelay.objectives.network import Loss
 
+Stop = TypeVar("Stop")
 SLICE = 500  # images at once: they fit the cache, and the sum of losses has one order
 
 
@@ -50,3 +54,21 @@ class Evaluator:
 def _score(losses: float, right: list[float], seen: list[float]) -> Score:
     per_class = tuple(r / n if n else math.nan for r, n in zip(right, seen, strict=True))
     return Score(losses / sum(seen), sum(right) / sum(seen), per_class)
+
+
+def overlapped(
+    stops: Iterable[tuple[Stop, torch.Tensor]], evaluator: Evaluator, *, at_once: bool = True
+) -> Iterator[tuple[Stop, Score]]:
+    """Score each x while the caller's next rounds are being trained, on a thread of its own; answers in order.
+
+    The next stop is asked for only when the one before it is scored, so never more than two models are held.
+    """
+    if not at_once:
+        yield from ((stop, evaluator.score(x)) for stop, x in stops)
+        return
+    with ThreadPoolExecutor(1) as thread:
+        waiting: list[tuple[Stop, Future[Score]]] = []
+        for stop, x in stops:
+            yield from ((earlier, future.result()) for earlier, future in waiting)
+            waiting = [(stop, thread.submit(evaluator.score, x))]
+        yield from ((earlier, future.result()) for earlier, future in waiting)

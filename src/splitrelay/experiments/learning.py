@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from splitrelay.clients.reference import InTwo, Whole
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
 from splitrelay.errors import OutOfRange, UnknownName
-from splitrelay.evaluation import Evaluator, Score
+from splitrelay.evaluation import Evaluator, Score, overlapped
 from splitrelay.experiments.registry import algorithm
 from splitrelay.models import Blueprint, blueprint, cut_index
 from splitrelay.models.cut import FlatCut
@@ -32,6 +32,7 @@ from splitrelay.testing import Ingredients
 from splitrelay.training import train
 
 Holdings = Sequence[npt.NDArray[np.int64]]
+UNSEEN = Score(math.nan, math.nan, ())
 ORDERS = ("permutation", "sampled", "consumed", "fixed", "replacement")
 
 
@@ -94,19 +95,21 @@ class Learning:
         test = DeviceImages(data.test)
         self.evaluator = Evaluator(self.blueprint, test, len(data.test.classes), self.network.loss, self.network.dtype)
 
-    def run(self, R: int, every: int = 1) -> Iterator[tuple[Look, Any]]:
-        """(look, state) at the start, after every `every` rounds, and at the end."""
-        x0 = self.blueprint.x0(self.trial.seed)
-        start = time.perf_counter()
-        for r, state in train(self.algorithm, x0, self.order, self.clients, R=R):
-            if r % every == 0 or r == R:
-                yield self._look(r, state, time.perf_counter() - start), state
+    def run(self, R: int, every: int = 1, *, overlap: bool = True) -> Iterator[tuple[Look, Any]]:
+        """(look, state) at the start, after every `every` rounds, and at the end; scored while the next rounds run."""
+        for (look, state), score in overlapped(self._stops(R, every), self.evaluator, at_once=overlap):
+            yield replace(look, score=score), state
 
-    def _look(self, r: int, state: Any, seconds: float) -> Look:
-        score = self.evaluator.score(self.algorithm.model(state))
+    def _stops(self, R: int, every: int) -> Iterator[tuple[tuple[Look, Any], torch.Tensor]]:
+        start = time.perf_counter()
+        for r, state in train(self.algorithm, self.blueprint.x0(self.trial.seed), self.order, self.clients, R=R):
+            if r % every == 0 or r == R:
+                yield (self._look(r, time.perf_counter() - start), state), self.algorithm.model(state)
+
+    def _look(self, r: int, seconds: float) -> Look:
         losses, self.clients.losses = self.clients.losses, []
         mean = math.fsum(losses) / len(losses) if losses else math.nan
-        return Look(r, score, self.clients.up, self.clients.down, mean, seconds)
+        return Look(r, UNSEEN, self.clients.up, self.clients.down, mean, seconds)
 
 
 def held_out(holdings: Holdings, share: float, seed: int) -> tuple[Holdings, npt.NDArray[np.int64]]:

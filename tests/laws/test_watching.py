@@ -1,0 +1,97 @@
+"""Looking changes nothing: how often, on which thread, with how many engines."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from splitrelay.data.images import DataSet, ImageSet
+from splitrelay.data.schemes import draw_partition
+from splitrelay.errors import Diverged, OutOfRange, UnknownName
+from splitrelay.experiments.learning import Learning, Trial, held_out
+from splitrelay.randomness import Purpose, rng
+
+
+@pytest.fixture(scope="module")
+def data() -> DataSet:
+    generator = rng(3, Purpose.INSTANCES)
+    centres = generator.integers(0, 256, (4, 1, 8, 8))
+
+    def images(N: int) -> ImageSet:
+        y = generator.integers(0, 4, N)
+        x = np.clip(centres[y] + generator.normal(0, 40, (N, 1, 8, 8)), 0, 255).astype(np.uint8)
+        return ImageSet(x, y, tuple("abcd"), (0.5,), (0.3,))
+
+    return DataSet("blobs", images(240), images(700))
+
+
+def looks(data: DataSet, trial: Trial = Trial(), R: int = 4, workers: int = 1, **more):  # noqa: B008
+    partition = draw_partition("exdir", data.train.y, M=5, C=2, alpha=10.0, seed=1)
+    learning = Learning(trial, data, partition, workers=workers)
+    return [(look, learning.algorithm.model(state)) for look, state in learning.run(R, **more)]
+
+
+def test_looking_less_often_or_on_another_thread_changes_nothing(data: DataSet) -> None:
+    full = looks(data)
+    assert [look.r for look, _ in full] == [0, 1, 2, 3, 4]
+    for seen in (looks(data, every=4), looks(data, overlap=False), looks(data, Trial(placement="whole"))):
+        assert torch.equal(seen[-1][1], full[-1][1])
+        assert seen[-1][0].score == full[-1][0].score
+    assert [look.score for look, _ in looks(data, overlap=False)] == [look.score for look, _ in full]
+
+
+def test_more_engines_change_nothing(data: DataSet) -> None:
+    fedavg = Trial(algorithm="fedavg", K=2)
+    assert torch.equal(looks(data, fedavg)[-1][1], looks(data, fedavg, workers=3)[-1][1])
+
+
+def test_it_learns(data: DataSet) -> None:
+    scores = [look.score for look, _ in looks(data, R=12)]
+    assert scores[0].accuracy < 0.5 < 0.9 < scores[-1].accuracy
+    assert scores[-1].loss < scores[0].loss and len(scores[-1].per_class) == 4
+
+
+def test_bytes_are_counted_by_hand(data: DataSet) -> None:
+    """One visit of K steps: 64 floats an image at pool2, batches of up to 20, and the client's half both ways."""
+    learning = Learning(Trial(K=3, S=1), data, draw_partition("iid", data.train.y, M=4, seed=1))
+    list(learning.run(1))
+    bottom = 4 * learning.blueprint.layout().ends[6] + 64
+    assert learning.clients.up == bottom + 3 * (64 + 4 * 64 * 20 + 4 * 20 + 8) + (64 + 8)
+    assert learning.clients.down == bottom + 3 * (64 + 4 * 64 * 20 + 8)
+
+
+def test_an_infinite_loss_stops_the_run_with_its_name(data: DataSet) -> None:
+    with pytest.raises(Diverged, match=r"the loss of client \d became (nan|inf) in round 0, step \d, at eta=1e\+20"):
+        looks(data, Trial(eta=1e20))
+
+
+def test_wrong_words_are_answered(data: DataSet) -> None:
+    for trial, words in (
+        (Trial(algorithm="sls"), "ssl"),
+        (Trial(model="lenet"), "lenet5"),
+        (Trial(order="sample"), "sampled"),
+    ):
+        with pytest.raises(UnknownName, match=words):
+            looks(data, trial)
+    with pytest.raises(OutOfRange, match="1 <= S <= M"):
+        looks(data, Trial(S=9, order="sampled"))
+    with pytest.raises(UnknownName, match="layer of lenet-small 'pool'"):
+        looks(data, Trial(cut="pool"))
+
+
+def test_a_share_of_every_clients_samples_can_be_held_out(data: DataSet) -> None:
+    partition = draw_partition("iid", data.train.y, M=6, seed=1)
+    rest, kept = held_out(partition.indices, 0.25, seed=1)
+    assert [len(held) for held in rest] == [30] * 6 and len(kept) == 60
+    assert sorted([*np.concatenate(rest), *kept]) == list(range(240))
+    with pytest.raises(OutOfRange, match="0 <= validation < 1"):
+        held_out(partition.indices, 1.0, seed=1)
+
+
+def test_clients_without_samples_are_never_drawn(data: DataSet) -> None:
+    dealt = draw_partition("iid", data.train.y, M=4, seed=1)
+    gaps = type(dealt)((dealt.indices[0], np.array([], dtype=np.int64), *dealt.indices[1:]), dealt.labels)
+    learning = Learning(Trial(), data, gaps)
+    assert {m for r in range(9) for m in learning.order(r)} == {0, 2, 3, 4}
+    assert math.isfinite(list(learning.run(1))[-1][0].train_loss)
