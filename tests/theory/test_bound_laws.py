@@ -25,7 +25,7 @@ def inside(algorithm: str, case: str, constants: str, problem: Problem, share: f
 @for_all(problems(), statements, shares)
 def test_the_total_is_the_sum_of_its_terms(problem: Problem, which: tuple[str, str, str], share: float) -> None:
     found = bound(*which[:2], problem, eta_tilde=inside(*which, problem, share), constants=which[2])
-    assert found.total == pytest.approx(math.fsum(found.terms.values()), rel=1e-14)
+    assert found.total == pytest.approx(math.fsum(found.terms.values()), rel=1e-14, abs=0)
     assert all(condition.holds for condition in found.conditions)
 
 
@@ -37,8 +37,8 @@ def test_eta_and_eta_tilde_are_two_names_of_one_step(
     per_eta = problem.K * (problem.M if which[0] == "ssl" else 1)
     by_tilde = bound(*which[:2], problem, eta_tilde=step, constants=which[2])
     by_eta = bound(*which[:2], problem, eta=step / per_eta, constants=which[2], outside="mask")
-    assert by_tilde.eta == pytest.approx(step / per_eta, rel=1e-15)
-    assert by_eta.total == pytest.approx(by_tilde.total, rel=1e-12)
+    assert by_tilde.eta == pytest.approx(step / per_eta, rel=1e-15, abs=0)
+    assert by_eta.total == pytest.approx(by_tilde.total, rel=1e-12, abs=0)
 
 
 @for_all(problems(), statements, shares, st.integers(-8, 8), st.integers(-8, 8))
@@ -63,11 +63,11 @@ def test_units_of_length_and_of_value_do_not_matter(
     after = bound(*which[:2], other, eta_tilde=step * s**2 / v, constants=which[2])
     factor = gradient2 if which[1] == "non-convex" else v
     for name, term in before.terms.items():
-        assert after.terms[name] == pytest.approx(factor * term, rel=1e-12)
+        assert after.terms[name] == pytest.approx(factor * term, rel=1e-12, abs=0)
     if which[0] in ("ssl", "fedavg"):
         orders = rate(which[0], which[1], problem), rate(which[0], which[1], other)
         for name, term in orders[0].terms.items():
-            assert orders[1].terms[name] == pytest.approx(factor * term, rel=1e-12)
+            assert orders[1].terms[name] == pytest.approx(factor * term, rel=1e-12, abs=0)
 
 
 @for_all(problems(), st.sampled_from(ALL_CASES), shares)
@@ -116,10 +116,10 @@ def test_a_theorem_is_its_recursion_divided_by_b(which: tuple[str, str, str]) ->
     """Psi / b for every row of the table but the printed corollaries, which forget it in all terms but one (E6)."""
     row, behind = statement(*which), recursion(*which)
     first = {"strongly-convex": 3 / 2, "general-convex": 1, "non-convex": 1}[which[1]]  # 3 a = 3 mu / 2
-    assert row.optimization == pytest.approx(first / behind.b, rel=1e-15)
+    assert row.optimization == pytest.approx(first / behind.b, rel=1e-15, abs=0)
     forgotten = which[2] == "printed"
     for name, constant in error_constants(behind).items():
-        assert error_constants(row)[name] == pytest.approx(constant / (1 if forgotten else behind.b), rel=1e-15)
+        assert error_constants(row)[name] == pytest.approx(constant / (1 if forgotten else behind.b), rel=1e-15, abs=0)
     assert set(error_constants(row)) <= set(POWER)
 
 
@@ -137,8 +137,8 @@ def test_the_tight_range_is_the_wider_one(problem: Problem, case: str) -> None:
     for algorithm, clients in (("ssl", problem.M), ("fedavg", 1)):
         proved, tight = (stepsize(algorithm, case, problem, constants=c).high for c in ("proved", "tight"))
         if case == "non-convex":
-            assert proved == pytest.approx(1 / (6 * problem.L * (1 + problem.B2)), rel=1e-14)
-            assert tight == pytest.approx(1 / (6 * problem.L * math.sqrt(1 + problem.B2 / clients)), rel=1e-14)
+            assert proved == pytest.approx(1 / (6 * problem.L * (1 + problem.B2)), rel=1e-14, abs=0)
+            assert tight == pytest.approx(1 / (6 * problem.L * math.sqrt(1 + problem.B2 / clients)), rel=1e-14, abs=0)
         else:
             assert proved == tight == 1 / (6 * problem.L)
 

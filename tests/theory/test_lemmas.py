@@ -119,14 +119,14 @@ def test_last_iterate_is_the_recursion_applied_over_and_over(problem: Problem, a
     found = last_iterate(algorithm, short, eta_tilde=step)
     assert r2 <= found.total * (1 + 1e-12)
     left = (1 - problem.mu * step / 2) ** 50
-    assert r2 == pytest.approx(found.total - left * (found.total - found.terms["optimization"]), rel=1e-9)
+    assert r2 == pytest.approx(found.total - left * (found.total - found.terms["optimization"]), rel=1e-9, abs=0)
 
 
 def test_last_iterate_needs_neither_many_rounds_nor_a_large_step() -> None:
     few = Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, K=5, R=3, D2=1)
     found = last_iterate("ssl", few, eta_tilde=1e-3)
     assert found.applicable is True and [condition.name for condition in found.conditions] == ["eta_tilde <= 1/(6 L)"]
-    assert found.total == pytest.approx(0.9995**3 + 2 * (0.06 * 1e-3 + 3.225 * 1e-6), rel=1e-12)
+    assert found.total == pytest.approx(0.9995**3 + 2 * (0.06 * 1e-3 + 3.225 * 1e-6), rel=1e-12, abs=0)
 
 
 def test_last_iterate_is_vacuous_where_it_is_not_below_the_start() -> None:
@@ -140,7 +140,7 @@ def test_at_the_last_useful_K_noise_equals_heterogeneity(problem: Problem, algor
     K = useful_local_steps(algorithm, case, problem, eta_tilde=step)
     terms = bound(algorithm, case, replace(problem, K=1), eta_tilde=step, outside="mask").terms
     if math.isfinite(K) and K > 0 and not math.isnan(terms["noise"]):
-        assert terms["noise"] / K == pytest.approx(terms["heterogeneity drift"], rel=1e-12)
+        assert terms["noise"] / K == pytest.approx(terms["heterogeneity drift"], rel=1e-12, abs=0)
 
 
 def test_useful_K_where_a_term_is_absent() -> None:
