@@ -8,10 +8,9 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from splitrelay.experiments.figures import style
-from splitrelay.experiments.figures import theory as figures
-from splitrelay.experiments.figures.theory import Panel, bound_panel, draw_stacks, rate_panel, stretches
-from splitrelay.experiments.figures.theory_steps import abscissa, draw_landscape, draw_steps, step_panel
+from splitrelay.experiments.figures.theory import bars, draw_stacks, pile, stacks, stretches
+from splitrelay.experiments.figures.theory_panels import Panel, bound_panel, rate_panel
+from splitrelay.experiments.figures.theory_steps import abscissa, landscape, step_panel, steps_and_bounds
 from splitrelay.experiments.figures.theory_words import Words, number
 from splitrelay.theory import Problem, bound, rate, stepsizes
 
@@ -23,19 +22,6 @@ WORDS = Words("SSL", BASE, "R", "E F(xbar) - F*", "strongly-convex")
 def panel(rounds: list[float], label: str = "") -> Panel:
     found = bound("ssl", "strongly-convex", Problem(**BASE, R=np.array(rounds)), eta_tilde=1 / 12, outside="mask")
     return bound_panel(label, rounds, found, [1.0] * len(rounds))
-
-
-@pytest.fixture
-def drawing(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Every figure that is saved, kept to look at."""
-    kept: list[Figure] = []
-
-    def keep(figure: Figure, path: Path) -> Path:
-        kept.append(figure)
-        return style.save(figure, path)
-
-    monkeypatch.setattr(figures, "save", keep)
-    return kept
 
 
 def total_line(axis: Axes) -> Any:
@@ -56,9 +42,9 @@ def test_hatched_stretches_end_where_the_curve_begins(applicable: list[bool], ex
     assert stretches(np.array([1.0, 2.0, 4.0, 8.0]), np.array(applicable)) == expected
 
 
-def test_the_stack_is_the_bound_and_stops_where_it_does_not_apply(drawing: list[Figure], tmp_path: Path) -> None:
-    draw_stacks([panel(R)], WORDS, tmp_path / "a.png")
-    upper, lower = drawing[0].axes
+def test_the_stack_is_the_bound_and_stops_where_it_does_not_apply() -> None:
+    figure = stacks([panel(R)], WORDS)
+    upper, lower = figure.axes
     drawn = np.asarray(total_line(upper))
     assert np.isnan(drawn[:2]).all()
     assert drawn[2:] == pytest.approx(panel(R).total[2:])
@@ -69,7 +55,7 @@ def test_the_stack_is_the_bound_and_stops_where_it_does_not_apply(drawing: list[
 
 def test_the_terms_are_piled_up_to_the_total() -> None:
     axis, piled = Figure().add_subplot(), panel(R[2:])
-    figures.pile(axis, piled.x, piled.terms)
+    pile(axis, piled.x, piled.terms)
     tops = [max(vertex[1] for vertex in layer.get_paths()[0].vertices) for layer in axis.collections]
     assert len(tops) == 4
     assert tops == sorted(tops)
@@ -80,16 +66,16 @@ def test_shares_add_up_to_one() -> None:
     assert sum(panel(R[2:]).shares.values()) == pytest.approx(np.ones(6))
 
 
-def test_panels_side_by_side_share_one_scale(drawing: list[Figure], tmp_path: Path) -> None:
-    draw_stacks([panel(R, "a"), panel([40.0, 400.0, 4000.0], "b")], WORDS, tmp_path / "a.png")
-    uppers = drawing[0].axes[::2]
+def test_panels_side_by_side_share_one_scale() -> None:
+    figure = stacks([panel(R, "a"), panel([40.0, 400.0, 4000.0], "b")], WORDS)
+    uppers = figure.axes[::2]
     assert [axis.get_title() for axis in uppers] == ["a", "b"]
     assert len({axis.get_ylim() for axis in uppers}) == 1
 
 
-def test_the_legend_is_outside_every_panel(drawing: list[Figure], tmp_path: Path) -> None:
-    draw_stacks([panel(R, "a"), panel(R, "b")], WORDS, tmp_path / "a.png")
-    figure = drawing[0]
+def test_the_legend_is_outside_every_panel() -> None:
+    figure = stacks([panel(R, "a"), panel(R, "b")], WORDS)
+    figure.draw_without_rendering()
     legend = figure.legends[0].get_window_extent()
     assert not any(axis.get_window_extent().overlaps(legend) for axis in figure.axes)
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
@@ -97,31 +83,31 @@ def test_the_legend_is_outside_every_panel(drawing: list[Figure], tmp_path: Path
     assert labels[-1] == "does not apply"
 
 
-def test_what_applies_everywhere_has_no_hatching_in_its_legend(drawing: list[Figure], tmp_path: Path) -> None:
-    draw_stacks([panel(R[2:])], WORDS, tmp_path / "a.png")
-    assert "does not apply" not in [text.get_text() for text in drawing[0].legends[0].get_texts()]
+def test_what_applies_everywhere_has_no_hatching_in_its_legend() -> None:
+    figure = stacks([panel(R[2:])], WORDS)
+    assert "does not apply" not in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
-def test_what_applies_nowhere_says_why(drawing: list[Figure], tmp_path: Path) -> None:
-    draw_stacks([panel([2.0, 4.0, 8.0])], WORDS, tmp_path / "a.png")
-    upper = drawing[0].axes[0]
+def test_what_applies_nowhere_says_why() -> None:
+    figure = stacks([panel([2.0, 4.0, 8.0])], WORDS)
+    upper = figure.axes[0]
     assert [text.get_text() for text in upper.texts] == ["applies nowhere here:\nneeds R >= 6 L/mu"]
     assert np.isnan(np.asarray(total_line(upper))).all()
 
 
-def test_one_setting_is_drawn_as_bars(drawing: list[Figure], tmp_path: Path) -> None:
-    draw_stacks([panel([100.0])], WORDS, tmp_path / "a.png")
-    (axis,) = drawing[0].axes
+def test_one_setting_is_drawn_as_bars() -> None:
+    figure = bars([panel([100.0])], WORDS)
+    (axis,) = figure.axes
     widths = [bar.get_width() for bar in axis.patches]
     assert widths[-1] == pytest.approx(float(panel([100.0]).total[0]))
     assert sum(widths[:-1]) == pytest.approx(widths[-1])
 
 
-def test_an_order_has_no_range_and_no_level(drawing: list[Figure], tmp_path: Path) -> None:
+def test_an_order_has_no_range_and_no_level() -> None:
     found = rate("ssl", "strongly-convex", Problem(**BASE, R=np.array(R)))
-    draw_stacks([rate_panel("", R, found)], WORDS, tmp_path / "a.png")
-    assert np.isfinite(np.asarray(total_line(drawing[0].axes[0]))).all()
-    assert not drawing[0].axes[0].patches
+    figure = stacks([rate_panel("", R, found)], WORDS)
+    assert np.isfinite(np.asarray(total_line(figure.axes[0]))).all()
+    assert not figure.axes[0].patches
 
 
 def test_a_bound_of_nothing_can_be_drawn(tmp_path: Path) -> None:
@@ -130,14 +116,9 @@ def test_a_bound_of_nothing_can_be_drawn(tmp_path: Path) -> None:
     assert draw_stacks([bound_panel("", R, found, [0.0] * len(R))], WORDS, tmp_path / "a.png").exists()
 
 
-def test_steps_are_drawn_inside_their_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[Figure] = []
-    monkeypatch.setattr(
-        "splitrelay.experiments.figures.theory_steps.save", lambda figure, path: kept.append(figure) or path
-    )
+def test_steps_are_drawn_inside_their_range() -> None:
     steps = stepsizes("ssl", "strongly-convex", Problem(**BASE, R=np.array(R)), outside="mask")
-    draw_steps([step_panel("", R, steps, [1.0] * len(R))], WORDS, tmp_path / "a.png")
-    left, right = kept[0].axes
+    left, right = steps_and_bounds([step_panel("", R, steps, [1.0] * len(R))], WORDS).axes
     for line in left.lines:
         step = np.asarray(line.get_ydata())[2:]
         assert ((step >= np.asarray(steps["best"].low)[2:] * (1 - 1e-12)) & (step <= 1 / 12)).all()
@@ -145,15 +126,19 @@ def test_steps_are_drawn_inside_their_range(tmp_path: Path, monkeypatch: pytest.
     assert best == pytest.approx(np.asarray(steps["best"].bound.total), nan_ok=True)
 
 
+def test_steps_that_are_nowhere_allowed_say_why() -> None:
+    steps = stepsizes("ssl", "strongly-convex", Problem(**BASE, R=np.array([2, 4])), outside="mask")
+    for axis in steps_and_bounds([step_panel("", [2.0, 4.0], steps, [1.0, 1.0])], WORDS).axes:
+        assert [text.get_text() for text in axis.texts] == ["applies nowhere here:\nneeds R >= 6 L/mu"]
+
+
 @pytest.mark.parametrize("case", ["strongly-convex", "general-convex"])
-def test_the_landscape_of_one_setting_points_the_rules_out(case: Any, drawing: list[Figure], tmp_path: Path) -> None:
+def test_the_landscape_of_one_setting_points_the_rules_out(case: Any) -> None:
     problem = Problem(**BASE, R=1000)
     steps = stepsizes("ssl", case, problem)
     x = abscissa(steps["best"])
-    draw_landscape(
-        bound("ssl", case, problem, eta_tilde=np.array(x), outside="mask"), steps, 1.0, WORDS, tmp_path / "a.png"
-    )
-    marks = [line.get_xdata()[0] for line in drawing[0].axes[0].lines[2:]]
+    panel = landscape(bound("ssl", case, problem, eta_tilde=np.array(x), outside="mask"), steps, 1.0)
+    marks = [line.get_xdata()[0] for line in stacks([panel], WORDS).axes[0].lines[2:]]
     assert marks == pytest.approx([step.eta_tilde for step in steps.values()])
     assert x[0] < min(marks) <= max(marks) < x[-1]
 

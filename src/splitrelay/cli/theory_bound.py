@@ -168,7 +168,8 @@ def _many(found: Bound, grid: Grid, whole: bool) -> Table:
 
 
 def _draw(answer: Answer, grid: Grid, headline: str, path: Path) -> Path:
-    from splitrelay.experiments.figures.theory import bound_panel, draw_stacks
+    from splitrelay.experiments.figures.theory import draw_stacks
+    from splitrelay.experiments.figures.theory_panels import bound_panel
 
     found = [(panel, answer(panel, "mask")) for panel in grid.panels()]
     words = figure_words(grid, headline, found[0][1].measure, found[0][1].case)

@@ -222,7 +222,8 @@ def _many(found: Comparison, grid: Grid, with_terms: bool) -> Table:
 
 
 def _draw(case: Any, grid: Grid, path: Path) -> Path:
-    from splitrelay.experiments.figures.theory import bound_panel, draw_stacks
+    from splitrelay.experiments.figures.theory import draw_stacks
+    from splitrelay.experiments.figures.theory_panels import bound_panel
 
     found = [(panel, _compared(case, panel)) for panel in grid.panels(PANELS // (6 if "S" in grid.values else 3))]
     words = figure_words(grid, _title(found[0][1]), _measure(found[0][1]), case)

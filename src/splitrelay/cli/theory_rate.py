@@ -150,7 +150,8 @@ def _over_range(found: Sequence[Rate], grid: Grid) -> Table:
 
 
 def _draw(names: Sequence[str], case: str, grid: Grid, path: Path) -> Path:
-    from splitrelay.experiments.figures.theory import draw_stacks, rate_panel
+    from splitrelay.experiments.figures.theory import draw_stacks
+    from splitrelay.experiments.figures.theory_panels import rate_panel
 
     grids = grid.panels(max(1, PANELS // len(names)))
     if len(grids) * len(names) > PANELS:

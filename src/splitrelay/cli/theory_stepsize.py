@@ -168,12 +168,12 @@ def _draw(alg: Any, case: Any, grid: Grid, path: Path) -> Path:
 
 
 def _draw_landscape(alg: Any, case: Any, grid: Grid, path: Path) -> Path:
-    from splitrelay.experiments.figures.theory_steps import abscissa, draw_landscape
+    from splitrelay.experiments.figures.theory import draw_stacks
+    from splitrelay.experiments.figures.theory_steps import abscissa, landscape
     from splitrelay.theory import bound
 
     steps = _steps(alg, case, grid)
     over = Grid({**grid.values, "eta_tilde": abscissa(steps["best"])})
-    landscape = bound(alg, case, over.problem, **over.others, **over.words, outside="mask")
-    words = figure_words(over, _title(steps), landscape.measure, case)
-    level = start(landscape, grid.fixed)[1]
-    return draw_landscape(landscape, steps, level, words, path)
+    found = bound(alg, case, over.problem, **over.others, **over.words, outside="mask")
+    words = figure_words(over, _title(steps), found.measure, case)
+    return draw_stacks([landscape(found, steps, start(found, grid.fixed)[1])], words, path)

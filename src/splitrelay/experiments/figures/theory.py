@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from splitrelay.experiments.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, drawn, save
+from splitrelay.experiments.figures.theory_panels import Array, Panel
 from splitrelay.experiments.figures.theory_words import Words
-from splitrelay.theory import Bound, Rate
 
-Array = npt.NDArray[Any]
 COLOUR = {
     "optimization": SKY,
     "noise": ORANGE,
@@ -36,58 +33,13 @@ FEW, SHORT = 30, 6  # points of x up to which each is marked, and up to which ea
 DEPTH = 100  # the axis ends so far below the smallest total
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One stack over x, each array as long as x. From `start` on a total says nothing; None where no such level is."""
-
-    label: str
-    x: Array
-    total: Array
-    terms: Mapping[str, Array]
-    applicable: Array
-    start: Array | None = None
-    why_not: str = ""  # what fails where it does not apply
-    marks: Mapping[str, float] = field(default_factory=dict)  # values of x to point out, by rule
-
-    @property
-    def shares(self) -> dict[str, Array]:
-        """Each term as a part of the total."""
-        whole = np.where(self.total > 0, self.total, np.nan)
-        return {name: values / whole for name, values in self.terms.items()}
-
-
-def bound_panel(label: str, x: Sequence[float], bound: Bound, start: Sequence[float]) -> Panel:
-    """A bound over x."""
-    return Panel(
-        label,
-        _over(x, x),
-        _over(x, bound.total),
-        {name: _over(x, values) for name, values in bound.terms.items()},
-        np.broadcast_to(bound.applicable, len(x)),
-        _over(x, start),
-        why_not(bound),
-    )
-
-
-def why_not(bound: Bound) -> str:
-    """The first condition that fails somewhere."""
-    return next((f"needs {c.name}" for c in bound.conditions if not np.all(c.holds)), "")
-
-
-def rate_panel(label: str, x: Sequence[float], rate: Rate) -> Panel:
-    """An order over x: it has no range, and with unit constants no level from which on it says nothing."""
-    terms = {name: _over(x, values) for name, values in rate.terms.items()}
-    return Panel(label, _over(x, x), _over(x, rate.total), terms, np.ones(len(x), dtype=bool))
-
-
-def _over(x: Sequence[float], values: npt.ArrayLike) -> Array:
-    return np.broadcast_to(np.asarray(values, dtype=np.float64), len(x))
-
-
 def draw_stacks(panels: Sequence[Panel], words: Words, path: Path) -> Path:
-    """Above, the terms stacked up to the total on log axes; below, the share of each. One x: bars instead."""
-    if all(len(panel.x) == 1 for panel in panels):
-        return draw_bars(panels, words, path)
+    """The stacks of a range of x, or the bars of one."""
+    return save((bars if all(len(panel.x) == 1 for panel in panels) else stacks)(panels, words), path)
+
+
+def stacks(panels: Sequence[Panel], words: Words) -> Figure:
+    """Above, the terms stacked up to the total on log axes; below, the share of each."""
     across, down = _places(len(panels))
     width = max(4.0, 0.6 + 2.1 * across)
     with drawn(width, 0.9 + 2.2 * down) as figure:
@@ -95,7 +47,7 @@ def draw_stacks(panels: Sequence[Panel], words: Words, path: Path) -> Path:
         _heights(uppers[0], panels)
         _legend(figure, panels, 3 if across == 1 else 4)
         figure.suptitle(words.caption(width), fontsize=8)
-        return save(figure, path)
+        return figure
 
 
 def _grid(figure: Figure, panels: Sequence[Panel], words: Words, down: int, across: int) -> list[Axes]:
@@ -211,7 +163,7 @@ def _legend(figure: Figure, panels: Sequence[Panel], columns: int) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 
-def draw_bars(panels: Sequence[Panel], words: Words, path: Path) -> Path:
+def bars(panels: Sequence[Panel], words: Words) -> Figure:
     """One setting: a bar for each term on a log axis, the total below them."""
     across, down = _places(len(panels))
     width = max(4.0, 1.2 + 1.6 * across)
@@ -229,7 +181,7 @@ def draw_bars(panels: Sequence[Panel], words: Words, path: Path) -> Path:
         if any(panel.start is not None for panel in panels):
             figure.legend(handles=[Line2D([], [], **VACUOUS, label="vacuous from here on")], loc="outside lower center")
         figure.suptitle(words.caption(width), fontsize=8)
-        return save(figure, path)
+        return figure
 
 
 def _bars(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
@@ -237,8 +189,8 @@ def _bars(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
     values.append(float(panel.total[0]))
     colours = [*(COLOUR[name] for name in names), BLACK]
     shown = [value if value > 0 else math.nan for value in values]  # a logarithm has no room for zeros
-    bars = axis.barh([*names, "total"], shown, color=colours, alpha=0.7, height=0.6)
-    axis.bar_label(bars, ["" if math.isnan(value) else f" {value:.3g}" for value in values], fontsize=7)
+    drawn_bars = axis.barh([*names, "total"], shown, color=colours, alpha=0.7, height=0.6)
+    axis.bar_label(drawn_bars, ["" if math.isnan(value) else f" {value:.3g}" for value in values], fontsize=7)
     axis.set_title(panel.label)
     if panel.start is not None:
         axis.axvline(float(panel.start[0]), **VACUOUS)

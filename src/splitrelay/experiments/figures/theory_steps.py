@@ -22,17 +22,14 @@ from splitrelay.experiments.figures.theory import (
     RULE_LABEL,
     RULE_LOOK,
     VACUOUS,
-    bound_panel,
-    draw_stacks,
     hatch,
     nowhere,
     scale_x,
-    why_not,
 )
+from splitrelay.experiments.figures.theory_panels import Array, Panel, bound_panel, why_not
 from splitrelay.experiments.figures.theory_words import Words
 from splitrelay.theory import Bound, StepSize
 
-Array = npt.NDArray[Any]
 POINTS = 241
 DEPTH = 30  # below its upper end the axis shows so much of a range that has no lower end
 
@@ -58,6 +55,11 @@ def step_panel(label: str, x: Sequence[float], steps: Mapping[str, StepSize], st
 
 
 def draw_steps(panels: Sequence[StepPanel], words: Words, path: Path) -> Path:
+    """The figure, written."""
+    return save(steps_and_bounds(panels, words), path)
+
+
+def steps_and_bounds(panels: Sequence[StepPanel], words: Words) -> Figure:
     """Left the step by each rule in its allowed range, right the bound it gives; one row a panel."""
     with drawn(5.5, 1.1 + 1.7 * len(panels)) as figure:
         axes = figure.subplots(len(panels), 2, sharex=True, squeeze=False)
@@ -68,7 +70,7 @@ def draw_steps(panels: Sequence[StepPanel], words: Words, path: Path) -> Path:
             axis.set_xlabel(words.x_label)
         _legend(figure, panels)
         figure.suptitle(words.caption(5.5), fontsize=8)
-        return save(figure, path)
+        return figure
 
 
 def abscissa(step: StepSize) -> list[float]:
@@ -77,12 +79,12 @@ def abscissa(step: StepSize) -> list[float]:
     return [float(x) for x in np.geomspace((low or high / DEPTH) / 3, high * 3, POINTS)]
 
 
-def draw_landscape(bound: Bound, steps: Mapping[str, StepSize], start: float, words: Words, path: Path) -> Path:
+def landscape(bound: Bound, steps: Mapping[str, StepSize], start: float) -> Panel:
     """One setting: the bound over the values of eta_tilde, with the step of each rule pointed out."""
     x = [float(value) for value in np.asarray(bound.eta_tilde)]
     panel = bound_panel("", x, bound, [start] * len(x))
     marks = {rule: float(step.eta_tilde) for rule, step in steps.items()}
-    return draw_stacks([replace(panel, marks=marks)], words, path)
+    return replace(panel, marks=marks)
 
 
 def _steps(axis: Axes, panel: StepPanel, words: Words) -> None:
