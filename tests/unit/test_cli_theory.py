@@ -15,9 +15,11 @@ from click.testing import CliRunner, Result
 from splitrelay import theory
 from splitrelay.cli import theory_keys
 from splitrelay.cli.main import app
+from splitrelay.cli.theory_check import refuse_surprises
 from splitrelay.cli.theory_rate import RATES
 from splitrelay.cli.theory_weights import power
-from splitrelay.errors import SplitrelayError
+from splitrelay.errors import SplitrelayError, WorkError
+from splitrelay.experiments.check import Row
 
 BASE = "L=2 mu=1 sigma2=1 zeta2=4 M=10 K=5 D2=1"
 PROBLEM = theory.Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, K=5, D2=1, R=100, S=2, A=1, B2=0.5)
@@ -351,6 +353,13 @@ def test_the_table_of_checks_fits_into_eighty_columns() -> None:
     text = printed("check instances=1 seed=1")
     assert max(map(len, text.splitlines())) <= 80
     assert "false as printed, shown failing" in text
+
+
+def test_a_statement_that_surprises_is_failed_work() -> None:
+    fine = Row("Theorem 1", 10, 0, 1.5, 3.0)
+    refuse_surprises([fine])
+    with pytest.raises(WorkError, match="1 of 2 statements did not do as expected: Theorem 2"):
+        refuse_surprises([fine, Row("Theorem 2", 10, 1, 0.9, 3.0)])
 
 
 # Figures by the way

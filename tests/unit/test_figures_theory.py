@@ -73,6 +73,13 @@ def test_panels_side_by_side_share_one_scale() -> None:
     assert len({axis.get_ylim() for axis in uppers}) == 1
 
 
+def test_the_scale_shows_every_total_and_the_level_from_which_on_they_say_nothing() -> None:
+    low, high = stacks([panel(R)], WORDS).axes[0].get_ylim()
+    totals = panel(R).total[2:]
+    assert low < totals.min() < totals.max() < high
+    assert low < 1.0 < high
+
+
 def test_the_legend_is_outside_every_panel() -> None:
     figure = stacks([panel(R, "a"), panel(R, "b")], WORDS)
     figure.draw_without_rendering()
