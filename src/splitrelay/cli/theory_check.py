@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from splitrelay.experiments.check_truth import Evidence
 
 KEYS = (
-    Key("instances", count, "random problems to try (default 200, about a minute)", many=False),
+    Key("instances", count, "random problems to try (default 200, under a minute)", many=False),
     Key("seed", seed, "which ones (default 1)", many=False),
 )
 

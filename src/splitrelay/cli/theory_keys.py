@@ -26,7 +26,7 @@ QUANTITIES = (
     Key("mu", number, meaning("mu")),
     Key("sigma2", number, "variance of a stochastic gradient"),
     Key("zeta2", number, "heterogeneity: zeta_*^2 if convex, zeta^2 if non-convex"),
-    Key("B2", number, "factor of ||grad F||^2 in the bound on heterogeneity (non-convex)"),
+    Key("B2", number, "factor of ||grad F||^2 in the bound on heterogeneity"),
     Key("M", count, meaning("M")),
     Key("S", count, meaning("S")),
     Key("K", count, meaning("K")),
@@ -40,7 +40,7 @@ STARRED = (
 )
 STEPS = (Key("eta", number, meaning("eta")), Key("eta_tilde", number, meaning("eta_tilde")))
 CHOSEN_CONSTANTS = Key(
-    "constants", choice(*CONSTANTS), "proved (default), printed (the paper's display), tight (sharpened)", many=False
+    "constants", choice(*CONSTANTS), "proved (default), printed (as displayed), tight (sharpened)", many=False
 )
 HORIZON = Key("horizon", choice(*HORIZONS), "R (default, as printed) or R+1 (as proved, a little sharper)", many=False)
 
