@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import torch
 
+from splitrelay.errors import SplitrelayError
 from splitrelay.models import Blueprint, Stretch
 from splitrelay.objectives.images import DeviceImages
 from splitrelay.objectives.network import Loss
@@ -68,7 +69,15 @@ def overlapped(
         return
     with ThreadPoolExecutor(1) as thread:
         waiting: list[tuple[Stop, Future[Score]]] = []
-        for stop, x in stops:
-            yield from ((earlier, future.result()) for earlier, future in waiting)
-            waiting = [(stop, thread.submit(evaluator.score, x))]
-        yield from ((earlier, future.result()) for earlier, future in waiting)
+        try:
+            for stop, x in stops:
+                yield from _answers(waiting)
+                waiting = [(stop, thread.submit(evaluator.score, x))]
+        except SplitrelayError:  # training failed: what came before it is still told
+            yield from _answers(waiting)
+            raise
+        yield from _answers(waiting)
+
+
+def _answers(waiting: list[tuple[Stop, Future[Score]]]) -> Iterator[tuple[Stop, Score]]:
+    return ((stop, future.result()) for stop, future in waiting)

@@ -26,6 +26,8 @@ COMMANDS = {
         "splitrelay.cli.partition:partition",
         "Deal a training set to M clients; look at it, save it, hand it out.",
     ),
+    "run": ("splitrelay.cli.run:run", "Train on images: any algorithm, model, partition."),
+    "evaluate": ("splitrelay.cli.evaluate:evaluate", "Score a saved model on a data set."),
     "model": ("splitrelay.cli.model:model", "A model layer by layer, and what each cut sends."),
     "notation": ("splitrelay.cli.notation:notation", "The paper's symbols beside our names."),
     "completion": ("splitrelay.cli.completion:completion", "Print the completion script of your shell."),

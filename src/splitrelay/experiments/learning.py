@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,20 +19,23 @@ from splitrelay.clients.pool import Engine, Pool
 from splitrelay.clients.reference import InTwo, Whole
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
-from splitrelay.errors import OutOfRange, UnknownName
+from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.evaluation import Evaluator, Score, overlapped
 from splitrelay.experiments.registry import algorithm
 from splitrelay.models import Blueprint, blueprint, cut_index
 from splitrelay.models.cut import FlatCut
+from splitrelay.models.files import load_weights
 from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.images import DeviceImages
-from splitrelay.objectives.network import Loss, Network
+from splitrelay.objectives.losses import loss_named
+from splitrelay.objectives.network import Network
 from splitrelay.orders import Among, Consumed, Fixed, Order, Permutation, Sampled, WithReplacement
 from splitrelay.randomness import Purpose, rng
 from splitrelay.testing import Ingredients
 from splitrelay.training import train
 
 Holdings = Sequence[npt.NDArray[np.int64]]
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
 UNSEEN = Score(math.nan, math.nan, ())
 ORDERS = ("permutation", "sampled", "consumed", "fixed", "replacement")
 
@@ -56,6 +60,13 @@ class Trial:
     G: int = 1
     batches: Batches = field(default_factory=Batches)
     augment: bool = True
+    loss: str = "cross-entropy"
+    init: str | None = None  # a file of weights to start from
+    validation: float = (
+        0.0  # share of each client's samples that is kept from training, and scored instead of the test set
+    )
+    dtype: str = "float32"
+    device: str = "cpu"
     seed: int = 1234
 
 
@@ -74,35 +85,41 @@ class Look:
 class Learning:
     """A trial made ready: model, clients, algorithm, order, evaluator."""
 
-    def __init__(
-        self, trial: Trial, data: DataSet, partition: Partition, *, workers: int = 1, loss: Loss | None = None
-    ) -> None:
+    def __init__(self, trial: Trial, data: DataSet, partition: Partition, *, workers: int = 1) -> None:
         torch.set_num_threads(1)  # bits depend on it; cores are used by engines, each on its own thread
-        self.trial = trial
+        self.trial, dtype = trial, _dtype(trial.dtype)
         self.blueprint = blueprint(trial.model, data.train.shape, len(data.train.classes), trial.cut)
+        holdings, kept = held_out(partition.indices, trial.validation, trial.seed)
         self.network = Network(
             self.blueprint,
-            DeviceImages(data.train),
-            partition.indices,
+            DeviceImages(data.train, dtype, _device(trial.device)),
+            holdings,
             trial.batches,
             data.augmentation if trial.augment else None,
-            *(() if loss is None else (loss,)),
+            loss_named(trial.loss),
+            dtype,
         )
         engines = [_engine(trial, self.network) for _ in range(workers)]
         self.clients: Tallied[torch.Tensor] = Tallied(Pool(engines))
         self.algorithm = _algorithm(trial, self.blueprint, partition)
         self.order = _order(trial, partition)
-        test = DeviceImages(data.test)
-        self.evaluator = Evaluator(self.blueprint, test, len(data.test.classes), self.network.loss, self.network.dtype)
+        scored = DeviceImages(data.train.part(kept) if trial.validation else data.test, dtype, self.network.device)
+        self.evaluator = Evaluator(self.blueprint, scored, len(data.test.classes), self.network.loss, dtype)
 
     def run(self, R: int, every: int = 1, *, overlap: bool = True) -> Iterator[tuple[Look, Any]]:
         """(look, state) at the start, after every `every` rounds, and at the end; scored while the next rounds run."""
         for (look, state), score in overlapped(self._stops(R, every), self.evaluator, at_once=overlap):
             yield replace(look, score=score), state
 
+    def x0(self) -> torch.Tensor:
+        """The start: drawn from the seed, or read from the file that `init` names."""
+        if self.trial.init is None:
+            return self.blueprint.x0(self.trial.seed, self.network.dtype).to(self.network.device)
+        return load_weights(Path(self.trial.init), self.blueprint.layout(self.network.dtype)).to(self.network.device)
+
     def _stops(self, R: int, every: int) -> Iterator[tuple[tuple[Look, Any], torch.Tensor]]:
         start = time.perf_counter()
-        for r, state in train(self.algorithm, self.blueprint.x0(self.trial.seed), self.order, self.clients, R=R):
+        for r, state in train(self.algorithm, self.x0(), self.order, self.clients, R=R):
             if r % every == 0 or r == R:
                 yield (self._look(r, time.perf_counter() - start), state), self.algorithm.model(state)
 
@@ -116,6 +133,8 @@ def held_out(holdings: Holdings, share: float, seed: int) -> tuple[Holdings, npt
     """A share of each client's samples kept from training: (what they train on, all that is kept)."""
     if not 0 <= share < 1:
         raise OutOfRange("validation share", limit="0 <= validation < 1", value=share)
+    if share == 0:
+        return holdings, np.array([], dtype=np.int64)
     kept, rest = [], []
     for m, held in enumerate(holdings):
         shuffled = held[rng(seed, Purpose.PARTITION, m).permutation(len(held))]
@@ -123,6 +142,21 @@ def held_out(holdings: Holdings, share: float, seed: int) -> tuple[Holdings, npt
         kept.append(shuffled[:n])
         rest.append(np.sort(shuffled[n:]))
     return rest, np.sort(np.concatenate(kept))
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise UnknownName("dtype", name, DTYPES)
+    return DTYPES[name]
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {name} is not to be had here", value=str(error).splitlines()[0]) from None
+    return device
 
 
 def _engine(trial: Trial, network: Network) -> Engine[torch.Tensor]:

@@ -123,5 +123,6 @@ def _matching(slot: Slot, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         raise InputError(f"the weights hold no '{slot.name}'", way_out="They belong to another model.")
     tensor = tensors[slot.name]
     if tuple(tensor.shape) != slot.shape:
-        raise InputError(f"{slot.name} must have shape {slot.shape}", value=tuple(tensor.shape))
+        way_out = "They belong to another model."
+        raise InputError(f"{slot.name} must have shape {slot.shape}", value=tuple(tensor.shape), way_out=way_out)
     return tensor
