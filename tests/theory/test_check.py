@@ -5,8 +5,8 @@ import pytest
 
 from splitrelay.errors import OutOfRange
 from splitrelay.experiments.check import Row, check, table
-from splitrelay.experiments.check_instances import KINDS, MOST_KAPPA, SIGMA2, draw
-from splitrelay.experiments.check_rounds import E7, constructed
+from splitrelay.experiments.check.instances import KINDS, MOST_KAPPA, SIGMA2, draw
+from splitrelay.experiments.check.rounds import E7, constructed
 
 FEW = 12  # every kind twice
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 from splitrelay import theory
 from splitrelay.cli import theory_keys
 from splitrelay.cli.main import app
-from splitrelay.cli.theory_check import refuse_surprises
-from splitrelay.cli.theory_rate import RATES
-from splitrelay.cli.theory_weights import power
+from splitrelay.cli.theory.check import refuse_surprises
+from splitrelay.cli.theory.rate import RATES
+from splitrelay.cli.theory.weights import power
 from splitrelay.errors import SplitrelayError, WorkError
 from splitrelay.experiments.check import Row
 

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from splitrelay.cli.partition_picture import ASCII, BLOCKS, Ink, ink, picture
+from splitrelay.cli.partition.picture import ASCII, BLOCKS, Ink, ink, picture
 from splitrelay.data.partition import Partition
 from splitrelay.data.schemes import draw_partition
 

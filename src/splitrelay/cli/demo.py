@@ -50,7 +50,7 @@ def demo(out: Path, workers: int | None, shape: str) -> None:
 
 
 def _introduce() -> None:
-    from splitrelay.cli.partition_picture import ink, picture, width
+    from splitrelay.cli.partition.picture import ink, picture, width
     from splitrelay.experiments.demo import CLASSES, SEEDS, partition
 
     for C in CLASSES:

@@ -10,7 +10,6 @@ import click
 
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, format_option
-from splitrelay.errors import InputError
 
 
 @click.command(cls=Command, example="splitrelay evaluate results/run --model lenet-small --data digits")
@@ -22,24 +21,13 @@ from splitrelay.errors import InputError
 @format_option
 def evaluate(weights: Path, model: str, source: str, part: str, loss: str, shape: str) -> None:
     """Score a saved model: a .safetensors file, or the folder of a run that holds one."""
-    import torch
-
     from splitrelay.data import load
-    from splitrelay.evaluation import Evaluator
-    from splitrelay.models import blueprint
-    from splitrelay.models.files import load_weights
-    from splitrelay.objectives.images import DeviceImages
-    from splitrelay.objectives.losses import loss_named
+    from splitrelay.experiments.scoring import score_file, weights_at
 
-    path = weights / "model.safetensors" if weights.is_dir() else weights
-    if not path.exists():
-        raise InputError(f"no weights at {path}", way_out="Name a .safetensors file, or the folder of a run.")
+    path = weights_at(weights)
     data = load(source)
     images = data.test if part == "test" else data.train
-    plan = blueprint(model, images.shape, len(images.classes))
-    x = load_weights(path, plan.layout())
-    evaluator = Evaluator(plan, DeviceImages(images), len(images.classes), loss_named(loss), torch.float32)
-    score = evaluator.score(x)
+    score = score_file(path, model, images, loss)
     rows: list[tuple[str, float | None]] = [("all", score.accuracy)]
     rows += [(name, None if math.isnan(a) else a) for name, a in zip(images.classes, score.per_class, strict=True)]
     title = f"{path}: {model} on {data.name}, {part}, {len(images)} images, loss {score.loss:.4f}"

@@ -18,7 +18,7 @@ COMMANDS = {
     "demo": ("splitrelay.cli.demo:demo", "See it work: SSL against FedAvg on real digits, in a minute."),
     "theory": ("splitrelay.cli.theory:theory", "The paper's theory as a calculator: bounds, rates, step sizes."),
     "quadratics": (
-        "splitrelay.cli.quadratics:quadratics",
+        "splitrelay.cli.quadratics.command:quadratics",
         "The paper's simulations on quadratics, beside their exact values.",
     ),
     "data": ("splitrelay.cli.data:data", "Data sets: list, get, check, path."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 from splitrelay.algorithms import Algorithm, Step
 from splitrelay.clients import Tallied
@@ -45,7 +46,7 @@ class Trial:
     """All that decides the numbers of a run, beside the data and their partition."""
 
     algorithm: str = "ssl"
-    model: str = "lenet-small"
+    model: str | Callable[[], nn.Sequential] = "lenet-small"
     eta: float = 0.1
     K: int = 5
     S: int | None = None  # clients a round; all of them where it is not said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable
 
@@ -11,6 +10,7 @@ from torch import nn
 
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.models.blueprint import Blueprint
+from splitrelay.models.own import own_function
 
 Shape = tuple[int, ...]
 
@@ -138,22 +138,16 @@ MODELS: dict[str, tuple[Callable[[Shape, int], nn.Sequential], str, int]] = {
 }
 
 
-def blueprint(name: str, shape: Shape, classes: int, cut: str | int | None = None) -> Blueprint:
-    """A model of the house for images of this shape, or the user's own as module:function."""
-    if ":" in name:
-        return Blueprint(name, _own(name), shape, 1 if cut is None else cut)
-    if name not in MODELS:
-        raise UnknownName("model", name, MODELS)
-    layers, usual, least = MODELS[name]
+def blueprint(
+    model: str | Callable[[], nn.Sequential], shape: Shape, classes: int, cut: str | int | None = None
+) -> Blueprint:
+    """A model of the house for images of this shape, or one's own: a function, or its name as module:function."""
+    if callable(model) or ":" in model:
+        build = model if callable(model) else own_function("model", model)
+        return Blueprint(model if isinstance(model, str) else model.__name__, build, shape, 1 if cut is None else cut)
+    if model not in MODELS:
+        raise UnknownName("model", model, MODELS)
+    layers, usual, least = MODELS[model]
     if min(shape[1:]) < least:
-        raise InputError(f"{name} needs images of at least {least}x{least}", value="x".join(map(str, shape)))
-    return Blueprint(name, lambda: layers(shape, classes), shape, usual if cut is None else cut)
-
-
-def _own(name: str) -> Callable[[], nn.Sequential]:
-    module, _, function = name.partition(":")
-    try:
-        found: Callable[[], nn.Sequential] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"model {name} cannot be had", value=str(error), way_out="Name it module:function.") from None
-    return found
+        raise InputError(f"{model} needs images of at least {least}x{least}", value="x".join(map(str, shape)))
+    return Blueprint(model, lambda: layers(shape, classes), shape, usual if cut is None else cut)

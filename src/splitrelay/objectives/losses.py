@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-
 import torch
 from torch.nn import functional
 
-from splitrelay.errors import InputError, UnknownName
+from splitrelay.errors import UnknownName
+from splitrelay.models.own import own_function
 from splitrelay.objectives.network import Loss
 
 
@@ -23,16 +22,8 @@ LOSSES: dict[str, Loss] = {"cross-entropy": functional.cross_entropy, "mse": mse
 def loss_named(name: str) -> Loss:
     """The loss of that name."""
     if ":" in name:
-        return _own(name)
+        own: Loss = own_function("loss", name)
+        return own
     if name not in LOSSES:
         raise UnknownName("loss", name, LOSSES)
     return LOSSES[name]
-
-
-def _own(name: str) -> Loss:
-    module, _, function = name.partition(":")
-    try:
-        found: Loss = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"loss {name} cannot be had", value=str(error), way_out="Name it module:function.") from None
-    return found

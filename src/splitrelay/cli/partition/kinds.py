@@ -11,7 +11,7 @@ import click
 
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import format_option
-from splitrelay.cli.partition_keys import (
+from splitrelay.cli.partition.keys import (
     ALPHA,
     CLASSES,
     CLIENTS,

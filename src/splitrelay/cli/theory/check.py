@@ -17,7 +17,7 @@ from splitrelay.errors import WorkError
 
 if TYPE_CHECKING:
     from splitrelay.experiments.check import Row
-    from splitrelay.experiments.check_truth import Evidence
+    from splitrelay.experiments.check.truth import Evidence
 
 KEYS = (
     Key("instances", count, "random problems to try (default 200, under a minute)", many=False),

@@ -12,8 +12,8 @@ from splitrelay.cli.console import say
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, cell, emit, format_option
 from splitrelay.cli.settings import settings_argument
-from splitrelay.cli.theory_grid import FINE, Grid, column, read_grid
-from splitrelay.cli.theory_keys import (
+from splitrelay.cli.theory.grid import FINE, Grid, column, read_grid
+from splitrelay.cli.theory.keys import (
     CHOSEN_CONSTANTS,
     HORIZON,
     QUANTITIES,
@@ -24,7 +24,7 @@ from splitrelay.cli.theory_keys import (
     figure_alone,
     figure_option,
 )
-from splitrelay.cli.theory_rows import (
+from splitrelay.cli.theory.rows import (
     NAMES,
     bound_records,
     figure_words,

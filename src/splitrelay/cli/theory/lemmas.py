@@ -13,9 +13,9 @@ from splitrelay.cli.console import emphasised, say
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, cell, emit, format_option
 from splitrelay.cli.settings import Key, number, settings_argument
-from splitrelay.cli.theory_grid import read_grid
-from splitrelay.cli.theory_keys import QUANTITIES, STARRED, STEPS
-from splitrelay.cli.theory_rows import wrapped
+from splitrelay.cli.theory.grid import read_grid
+from splitrelay.cli.theory.keys import QUANTITIES, STARRED, STEPS
+from splitrelay.cli.theory.rows import wrapped
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from splitrelay.cli.console import emphasised, say
 from splitrelay.cli.output import Table, emit
-from splitrelay.cli.partition_picture import ink, picture, width
+from splitrelay.cli.partition.picture import ink, picture, width
 
 if TYPE_CHECKING:
     from splitrelay.data.heterogeneity import Heterogeneity

@@ -56,7 +56,7 @@ def training_set(data: str) -> ImageSet:
 
 def deliver(found: Partition, shape: str, figure: Path | None, bubbles: Path | None, out: Path | None = None) -> None:
     """What was asked for is written first, so that a place that cannot be written to is the only thing said."""
-    from splitrelay.cli.partition_report import report
+    from splitrelay.cli.partition.report import report
 
     written = [*_saved(found, out), *_drawn(found, figure, bubbles)]
     report(found, shape)

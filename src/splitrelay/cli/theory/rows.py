@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from splitrelay.cli.output import Table, cell, tick
-from splitrelay.cli.theory_grid import WORDS, Grid, column
+from splitrelay.cli.theory.grid import WORDS, Grid, column
 
 if TYPE_CHECKING:
     from splitrelay.experiments.figures.theory_words import Words

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from splitrelay.errors import OutOfRange
-from splitrelay.experiments.check_instances import draw
-from splitrelay.experiments.check_rounds import E7, constructed, saddle_rounds, single_rounds
-from splitrelay.experiments.check_theorems import theorems
-from splitrelay.experiments.check_truth import Evidence
+from splitrelay.experiments.check.instances import draw
+from splitrelay.experiments.check.rounds import E7, constructed, saddle_rounds, single_rounds
+from splitrelay.experiments.check.theorems import theorems
+from splitrelay.experiments.check.truth import Evidence
 from splitrelay.objectives.quadratic import Array
 
 ROUNDING = 1e-9  # a ratio this little below 1 is rounding

@@ -11,7 +11,7 @@ import click
 from splitrelay.cli.console import detail, say
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import format_option
-from splitrelay.cli.quadratics_tables import report
+from splitrelay.cli.quadratics.tables import report
 from splitrelay.cli.settings import Key, count, keys_help, number, parsed, seed, settings_argument
 from splitrelay.errors import InputError, OutOfRange
 

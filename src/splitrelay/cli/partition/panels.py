@@ -11,7 +11,7 @@ import click
 from splitrelay.cli.console import note
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, format_option
-from splitrelay.cli.partition_keys import CLIENTS, DATA, FORM, SEED, file_option, training_set
+from splitrelay.cli.partition.keys import CLIENTS, DATA, FORM, SEED, file_option, training_set
 from splitrelay.cli.settings import Key, combinations, count, number, parsed, settings_argument
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _table(drawn: Mapping[tuple[int, float], Partition]) -> Table:
 
 
 def _payload(C: int, alpha: float, found: Partition) -> dict[str, Any]:
-    from splitrelay.cli.partition_report import payload
+    from splitrelay.cli.partition.report import payload
     from splitrelay.data.heterogeneity import heterogeneity
 
     return {"C": C, "alpha": alpha, **payload(found, heterogeneity(found))}

@@ -12,7 +12,7 @@ import click
 from splitrelay.cli.console import note
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import format_option
-from splitrelay.cli.partition_keys import DATA, bubbles_option, deliver, figure_option, training_set
+from splitrelay.cli.partition.keys import DATA, bubbles_option, deliver, figure_option, training_set
 from splitrelay.cli.settings import Key, parsed, settings_argument
 from splitrelay.errors import InputError
 

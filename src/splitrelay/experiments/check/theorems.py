@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from splitrelay.experiments.check_instances import Instance
-from splitrelay.experiments.check_truth import (
+from splitrelay.experiments.check.instances import Instance
+from splitrelay.experiments.check.truth import (
     FEDAVG,
     LABEL,
     ORDER,

@@ -12,8 +12,8 @@ from splitrelay.cli.console import say
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, cell, emit, format_option
 from splitrelay.cli.settings import settings_argument
-from splitrelay.cli.theory_grid import FINE, PANELS, Grid, column, read_grid
-from splitrelay.cli.theory_keys import (
+from splitrelay.cli.theory.grid import FINE, PANELS, Grid, column, read_grid
+from splitrelay.cli.theory.keys import (
     CASES,
     CHOSEN_CONSTANTS,
     QUANTITIES,
@@ -24,7 +24,7 @@ from splitrelay.cli.theory_keys import (
     figure_alone,
     figure_option,
 )
-from splitrelay.cli.theory_rows import NAMES, figure_words, panel_label, rows, table_of, wrapped
+from splitrelay.cli.theory.rows import NAMES, figure_words, panel_label, rows, table_of, wrapped
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from splitrelay.cli.console import mood, say
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, cell, emit, format_option
 from splitrelay.cli.settings import Key, settings_argument
-from splitrelay.cli.theory_grid import FINE, Grid, read_grid
-from splitrelay.cli.theory_keys import (
+from splitrelay.cli.theory.grid import FINE, Grid, read_grid
+from splitrelay.cli.theory.keys import (
     CHOSEN_CONSTANTS,
     HORIZON,
     QUANTITIES,
@@ -25,7 +25,7 @@ from splitrelay.cli.theory_keys import (
     figure_alone,
     figure_option,
 )
-from splitrelay.cli.theory_rows import (
+from splitrelay.cli.theory.rows import (
     NAMES,
     bound_columns,
     bound_records,

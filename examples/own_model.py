@@ -1,0 +1,20 @@
+"""A model of one's own, cut in two: any nn.Sequential will do."""
+
+from torch import nn
+
+from splitrelay.data import draw_partition, load
+from splitrelay.experiments.learning import Learning, Trial
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(8 * 36, 10)
+    )
+
+
+if __name__ == "__main__":
+    data = load("digits")
+    partition = draw_partition("exdir", data.train.y, M=10, C=2, alpha=10.0, seed=1)
+    trial = Trial(model=net, cut=3, eta=0.05)  # the client holds the first three layers
+    for look, _ in Learning(trial, data, partition).run(R=6, every=2):
+        print(f"round {look.r}: {look.score.accuracy:.0%} right, {(look.up + look.down) / 1e6:.1f} MB over the cut")

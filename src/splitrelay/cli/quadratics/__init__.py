@@ -1,0 +1,1 @@
+"""`splitrelay quadratics`: the command, and what it prints."""
