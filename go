@@ -1,116 +1,150 @@
 #!/bin/sh
 # ./go test [pytest arguments]   ruff, mypy and the tests
 # ./go ANYTHING                  splitrelay ANYTHING
-# Makes .venv on first use (uv where it can be had, pip otherwise), and again when what it was made from has changed.
+# Makes .venv on first use (with uv where it can be had, else pip), and anew when what it was made from has changed.
+# PYTHON=/path/to/python names the Python to make it with; GO_NO_UV=1 leaves uv aside.
 set -eu
-cd_to=$(pwd)
-root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+trap 'exit 130' INT # without it, some shells take Ctrl-C for a failure of uv and go on with pip
+root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
 venv=$root/.venv
 python=$venv/bin/python
 
-say() { printf '%s\n' "go: $*" >&2; }
-fail() { say "$*"; exit 2; }
+say() { printf 'go: %s\n' "$*" >&2; }
+fail() { # 2: something for the user to change; 1: work that failed
+    code=$1
+    shift
+    say "$*"
+    exit "$code"
+}
 
+# What the environment is made from. The root is part of it because scripts carry their path.
+wanted() { { cat "$root/go" "$root/pyproject.toml" "$root/constraints.txt" && printf '%s' "$root"; } | cksum; }
+
+# made-from (the checksum, then the PYTHON asked for) is written last: an interrupted set-up has none.
+is_fresh() {
+    [ -x "$python" ] && [ -f "$venv/made-from" ] || return 1 # a Python taken away leaves a dangling link
+    { read -r from && read -r by; } <"$venv/made-from" || return 1
+    [ "$from" = "$(wanted)" ] && [ "${PYTHON:-$by}" = "$by" ]
+}
+
+is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+version_of() { "$1" --version 2>/dev/null || echo none; }
 find_python() {
-    for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
-        [ -n "$candidate" ] || continue
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
-            printf '%s' "$candidate"
-            return
-        fi
+    if [ -n "${PYTHON:-}" ]; then
+        base=$PYTHON
+        is_new_enough "$base" && return
+        fail 2 "needs Python 3.11 or newer; PYTHON=$base is $(version_of "$base"). Name another, or unset PYTHON."
+    fi
+    for base in python3 python3.13 python3.12 python3.11; do
+        is_new_enough "$base" && return
     done
-    fail "needs Python 3.11 or newer; found $(python3 --version 2>/dev/null || echo none). Install python3, or name one: PYTHON=/path/to/python ./go ..."
+    fail 2 "needs Python 3.11 or newer; python3 is $(version_of python3). Install one, or name it: PYTHON=/path/to/python ./go ..."
 }
 
-# What the environment is made from: when this changes, it is made anew. The root is in it because scripts carry their path.
-wanted() {
-    { cat "$root/pyproject.toml" "$root/constraints.txt" "$root/go"; printf '%s' "$root"; } | cksum
-}
-
-# pip's settings, in uv's words: uv reads neither pip's configuration nor its environment.
-pip_setting() {
-    "$base" -m pip config list 2>/dev/null | sed -n "s/^[^=]*\\.$1='\\(.*\\)'\$/\\1/p" | tail -n 1
-}
-settings_for_uv() {
-    links=$(pip_setting find-links)
-    index=$(pip_setting index-url)
-    extra=$(pip_setting extra-index-url)
-    cert=$(pip_setting cert)
-    [ -z "$links" ] || export UV_FIND_LINKS="${UV_FIND_LINKS:-$links}"
-    [ -z "$index" ] || export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$index}"
-    [ -z "$extra" ] || export UV_INDEX="${UV_INDEX:-$extra}"
-    [ -z "$cert" ] || export SSL_CERT_FILE="${SSL_CERT_FILE:-$cert}"
+# The lock hangs on descriptor 9, which pip and uv inherit: it holds while any of them lives, and no longer.
+lock() {
+    "$base" -c '
+import fcntl, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+try:
+    fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print("go: another set-up is at work; waiting for it", file=sys.stderr, flush=True)
+    fcntl.flock(9, fcntl.LOCK_EX)
+except OSError as error:
+    print(f"go: this folder cannot be locked ({error.strerror}); run one set-up at a time", file=sys.stderr)'
 }
 
 with_pip() {
-    "$base" -m pip --python "$python" install --quiet --disable-pip-version-check "$@"
+    if [ -x "$venv/bin/pip3" ]; then
+        set -- "$python" -m pip "$@"
+    else
+        set -- "$base" -m pip --python "$python" "$@"
+    fi
+    PIP_USER=0 "$@"
 }
-with_uv() {
-    "$uv" pip install --quiet --python "$python" "$@"
+find_pip() { # Debian has pip without ensurepip, other systems ensurepip without pip
+    with_pip --version >/dev/null 2>&1 || "$python" -m ensurepip >/dev/null 2>&1 ||
+        fail 2 "needs pip (22.3 or newer) or uv, and $base has neither. On Debian or Ubuntu: apt install python3-pip"
 }
 find_uv() {
-    uv=$(command -v uv || true)
-    if [ -z "$uv" ] && [ -z "${GO_NO_UV:-}" ] && with_pip uv >/dev/null 2>&1; then
-        uv=$venv/bin/uv
-    fi
-    [ -z "${GO_NO_UV:-}" ] || uv=
-    [ -n "$uv" ]
+    [ -z "${GO_NO_UV:-}" ] && uv=$(command -v uv)
 }
+fetch_uv() {
+    uv=$venv/bin/uv
+    [ -z "${GO_NO_UV:-}" ] && with_pip install --quiet --retries 0 uv >/dev/null 2>&1
+}
+
+# uv reads neither pip's configuration nor its environment, so pip's settings are handed over in uv's words.
+hand_over() { # pip's name, uv's variable, uv's separator
+    if env | grep -q "^$2="; then return; fi
+    for place in :env: install global; do
+        value=$(printf '%s\n' "$settings" | sed -n "s/^$place\\.$1=.\\(.*\\).\$/\\1/p" | sed 's/\\n/ /g; s/^ *//; s/  */'"$3"'/g')
+        if [ -n "$value" ]; then
+            export "$2=$value"
+            return
+        fi
+    done
+}
+with_uv() (
+    settings=$("$base" -m pip config list 2>/dev/null)
+    hand_over index-url UV_DEFAULT_INDEX ' '
+    hand_over extra-index-url UV_INDEX ' '
+    hand_over find-links UV_FIND_LINKS ,
+    hand_over trusted-host UV_INSECURE_HOST ' '
+    hand_over cert SSL_CERT_FILE ' '
+    hand_over proxy ALL_PROXY ' '
+    export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-1}" UV_INDEX_STRATEGY="${UV_INDEX_STRATEGY:-unsafe-best-match}" # as pip has it
+    if [ -z "${UV_FIND_LINKS:-}" ]; then
+        export UV_TORCH_BACKEND="${UV_TORCH_BACKEND:-auto}" # no gigabytes of CUDA for a machine without a GPU
+    fi
+    "$uv" pip install --quiet --python "$python" "$@"
+)
 
 install_packages() {
-    set -- --constraint "$root/constraints.txt" --editable "$root[test]"
-    if find_uv; then
-        settings_for_uv
+    set -- --constraint "$root/constraints.txt" --editable "${root}[test]"
+    if find_uv || fetch_uv; then
         with_uv "$@" && return
-        say "uv could not do it; trying pip."
+        say "uv could not do it; trying pip"
     fi
-    "$base" -m pip --version >/dev/null 2>&1 ||
-        fail "needs pip or uv to install packages, and $base has neither. On Debian: apt install python3-pip"
-    with_pip "$@" || fail "the packages could not be installed (pip's words are above). With a proxy or mirror, set it in pip's configuration, then run this again."
-}
-
-# One set-up at a time; a lock whose owner is gone is taken over.
-lock() {
-    while ! mkdir "$root/.venv.lock" 2>/dev/null; do
-        owner=$(cat "$root/.venv.lock/pid" 2>/dev/null || true)
-        if [ -n "$owner" ] && ! kill -0 "$owner" 2>/dev/null; then
-            rm -rf "$root/.venv.lock"
-            continue
-        fi
-        [ -n "${waiting:-}" ] || say "another set-up is at work (process ${owner:-unknown}); waiting. If none is: rm -r .venv.lock"
-        waiting=yes
-        sleep 1
-    done
-    echo $$ >"$root/.venv.lock/pid"
-    trap 'rm -rf "$root/.venv.lock"' EXIT
-    trap 'exit 130' INT
-    trap 'exit 143' TERM HUP
+    find_pip
+    with_pip install --quiet --disable-pip-version-check "$@" ||
+        fail 1 "the packages could not be installed; pip's words are above. Is there a network? Behind a proxy or mirror, tell pip: pip config set global.proxy (or index-url) ..."
 }
 
 set_up() {
-    base=$(find_python)
     lock
-    [ "$(cat "$venv/made-from" 2>/dev/null || true)" = "$(wanted)" ] && return
-    say "setting up .venv (about a minute, once)"
+    if is_fresh; then return; fi # another set-up has just made it
+    from=$(wanted)
+    rm -f "$venv/made-from" # first, lest half an environment be taken for a whole one
     rm -rf "$venv"
-    "$base" -m venv --without-pip "$venv"
+    # The resolved path ends in the version, so that the link dangles, and is noticed, when the system changes its python3.
+    "$("$base" -c 'import os, sys; print(os.path.realpath(sys.executable))')" -m venv --without-pip "$venv" ||
+        fail 2 "$base cannot make an environment. On Debian or Ubuntu: apt install python3-venv"
+    find_uv || find_pip
+    say "setting up .venv with $(version_of "$base") (about a minute, once)"
     install_packages
-    wanted >"$venv/made-from.new"
+    printf '%s\n' "$from" "${PYTHON:-}" >"$venv/made-from.new"
     mv "$venv/made-from.new" "$venv/made-from"
 }
 
-# Written last, so an interrupted set-up has no made-from and is redone.
-if [ "$(cat "$venv/made-from" 2>/dev/null || true)" != "$(wanted)" ]; then
-    (set_up)
+[ -f "$root/pyproject.toml" ] || fail 2 "$root is no checkout of Splitrelay. Call go by its own path, not through a link."
+if ! is_fresh; then
+    [ -w "$root" ] || fail 2 "cannot write to $root, where .venv belongs. Clone into a folder of your own."
+    if [ -e "$venv" ] && ! [ -e "$venv/made-from" ] && ! [ -e "$root/.venv.lock" ]; then
+        say ".venv was not made by this script; kept as .venv.$$"
+        mv "$venv" "$venv.$$"
+    fi
+    find_python
+    set_up 9>"$root/.venv.lock"
 fi
 
 if [ "${1:-}" = test ]; then
     shift
     cd "$root"
     "$venv/bin/ruff" check .
-    "$venv/bin/ruff" format --check --quiet . || fail "some files are not formatted. Run: .venv/bin/ruff format ."
+    "$venv/bin/ruff" format --check --quiet . || fail 1 "some files are not formatted. Run: .venv/bin/ruff format ."
     "$venv/bin/mypy"
     exec "$python" -m pytest "$@"
 fi
-cd "$cd_to"
 exec "$venv/bin/splitrelay" "$@"

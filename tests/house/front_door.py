@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 
-from splitrelay.cli.console import mood
 from splitrelay.cli.main import run
 
 # Command lines that no test of the house may run, each with the reason.
@@ -42,8 +41,6 @@ def invoke(line: str) -> Answer:
             run(words[1:stop])
         except SystemExit as leaving:
             code = leaving.code
-        finally:
-            mood.quiet = mood.verbose = mood.traceback = False  # they hold for one command line
     stream.seek(0)
     assert isinstance(code, int)
     return Answer(code, stream.read())

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from splitrelay import theory
-from splitrelay.cli import theory_keys
+from splitrelay.cli.theory import keys as theory_keys
 from splitrelay.cli.main import app
 from splitrelay.cli.theory.check import refuse_surprises
 from splitrelay.cli.theory.rate import RATES

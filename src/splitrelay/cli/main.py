@@ -62,7 +62,13 @@ def app(quiet: bool, verbose: bool, traceback: bool) -> None:
 
 def run(argv: Sequence[str] | None = None) -> NoReturn:
     """Run one command line and leave with its exit code: 2 wrong input, 1 failed work, 130 Ctrl-C."""
-    arguments = _take_flags(list(sys.argv[1:] if argv is None else argv))
+    try:
+        _run(_take_flags(list(sys.argv[1:] if argv is None else argv)))
+    finally:
+        mood.quiet = mood.verbose = mood.traceback = False  # they hold for one command line
+
+
+def _run(arguments: list[str]) -> NoReturn:
     try:
         app.main(arguments, prog_name="splitrelay", standalone_mode=False)
     except (KeyboardInterrupt, click.Abort):
