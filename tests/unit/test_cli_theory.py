@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from splitrelay import theory
-from splitrelay.cli.theory import keys as theory_keys
 from splitrelay.cli.main import app
+from splitrelay.cli.theory import keys as theory_keys
 from splitrelay.cli.theory.check import refuse_surprises
 from splitrelay.cli.theory.rate import RATES
 from splitrelay.cli.theory.weights import power

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from traceback import print_exc
 from typing import NoReturn
 
 import click
@@ -78,7 +79,7 @@ def _run(arguments: list[str]) -> NoReturn:
         sys.exit(0)
     except Exception as error:
         if mood.traceback:
-            raise
+            print_exc()
         _leave(*_explained(error))
     sys.exit(0)
 
