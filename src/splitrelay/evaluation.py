@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,32 +30,33 @@ class Score:
 
 
 class Evaluator:
-    """Scores x on one set of images, on buffers of its own."""
+    """Scores x on one set of images, on buffers of its own; slices go to as many threads as there are cores."""
 
     def __init__(
         self, blueprint: Blueprint, images: DeviceImages, classes: int, loss: Loss, dtype: torch.dtype
     ) -> None:
         self.stretch = Stretch(blueprint, 0, len(blueprint.layers()), dtype, images.x.device)
+        self.stretch.layers.eval()  # no dropout, batch norm by its running values
         self.slices = list(images.slices(SLICE))  # normalised once: a test set is looked at many times
         self.classes, self.loss = classes, loss
+        self.threads = ThreadPoolExecutor(os.cpu_count() or 1)
+
+    def score(self, x: torch.Tensor) -> Score:
+        """x on every image. The parts are added up in the order of the images, whoever was faster."""
+        self.stretch.load(x)
+        parts = list(self.threads.map(self._part, self.slices))
+        right = torch.stack([part[1] for part in parts]).sum(0).tolist()
+        seen = torch.stack([part[2] for part in parts]).sum(0).tolist()
+        per_class = tuple(r / n if n else math.nan for r, n in zip(right, seen, strict=True))
+        return Score(math.fsum(part[0] for part in parts) / sum(seen), sum(right) / sum(seen), per_class)
 
     @torch.no_grad()
-    def score(self, x: torch.Tensor) -> Score:
-        """x on every image."""
-        self.stretch.load(x)
-        losses, right, seen = 0.0, torch.zeros(self.classes), torch.zeros(self.classes)
-        for features, labels in self.slices:
-            out = self.stretch.predict(features)
-            losses += float(self.loss(out, labels)) * len(labels)
-            hits = labels[out.argmax(1) == labels]
-            right += torch.bincount(hits, minlength=self.classes).cpu()
-            seen += torch.bincount(labels, minlength=self.classes).cpu()
-        return _score(losses, right.tolist(), seen.tolist())
-
-
-def _score(losses: float, right: list[float], seen: list[float]) -> Score:
-    per_class = tuple(r / n if n else math.nan for r, n in zip(right, seen, strict=True))
-    return Score(losses / sum(seen), sum(right) / sum(seen), per_class)
+    def _part(self, piece: tuple[torch.Tensor, torch.Tensor]) -> tuple[float, torch.Tensor, torch.Tensor]:
+        """(sum of losses, right answers by class, images by class) of one slice."""
+        features, labels = piece
+        out = self.stretch.layers(features)
+        right = torch.bincount(labels[out.argmax(1) == labels], minlength=self.classes)
+        return float(self.loss(out, labels)) * len(labels), right, torch.bincount(labels, minlength=self.classes)
 
 
 def overlapped(

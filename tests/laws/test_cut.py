@@ -138,7 +138,7 @@ def test_steps_are_torchs_own_sgd() -> None:
 
 def test_without_clipping_one_step_is_torchs_own_to_the_bit() -> None:
     net = network("lenet5", augmentation=None)
-    module = net.blueprint.net()
+    module = net.blueprint.net().to(memory_format=torch.channels_last)  # as kernels lie in x
     module.load_state_dict(net.blueprint.layout().unpack(net.blueprint.x0(7)))
     sgd = torch.optim.SGD(module.parameters(), lr=0.05, weight_decay=1e-2)
     for features, labels in net.samples(Name(5, 2, 3, 1), 1):

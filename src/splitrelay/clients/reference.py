@@ -121,7 +121,8 @@ class TopHalf:
 
 def steady(h: torch.Tensor) -> torch.Tensor:
     """A copy in memory of its own, aligned and of one format, so that every placement computes on the same bits."""
-    return h.detach().clone(memory_format=torch.contiguous_format)
+    channels_last = h.dim() == 4
+    return h.detach().clone(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
 def continued(norm2: float, norms: Sequence[float]) -> float:

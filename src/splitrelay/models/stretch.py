@@ -51,14 +51,6 @@ class Stretch:
         out: torch.Tensor = self.layers(h)
         return out
 
-    @torch.no_grad()
-    def predict(self, h: torch.Tensor) -> torch.Tensor:
-        """h through the layers as they are at evaluation: no dropout, batch norm by its running values."""
-        self.layers.eval()
-        out: torch.Tensor = self.layers(h)
-        self.layers.train()
-        return out
-
     def norms(self) -> list[float]:
         """The squared norm of each parameter's gradient, in float64, from the input on."""
         squares = [slot.view(self.g).double().square().sum() for slot in self.layout.slots if slot.parameter]
