@@ -356,7 +356,7 @@ def test_a_newer_python_is_found_beside_an_old_one(checkout: Checkout) -> None:
 
 def test_no_python_is_one_line(checkout: Checkout) -> None:
     (checkout.tools / "python3").unlink()
-    assert "; python3 is none. Install one, or name it: PYTHON=" in refusal(checkout.result())
+    assert "; python3 is missing. Install one, or name it: PYTHON=" in refusal(checkout.result())
 
 
 def test_no_pip_is_one_line(checkout: Checkout) -> None:

@@ -15,16 +15,12 @@ import click
 from splitrelay.cli.console import note, say
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import finite, format_option
-from splitrelay.cli.settings import Key, choice, count, keys_help, number, parsed, seed, settings_argument
+from splitrelay.cli.settings import Key, choice, count, keys_help, number, parsed, seed, settings_argument, words
 
 if TYPE_CHECKING:
     from splitrelay.data.images import DataSet
     from splitrelay.data.partition import Partition
     from splitrelay.experiments.learning import Learning, Look, Trial
-
-
-def _text(name: str, text: str) -> str:
-    return text
 
 
 def _flag(name: str, text: str) -> bool:
@@ -34,13 +30,13 @@ def _flag(name: str, text: str) -> bool:
 KEYS = tuple(
     Key(name, read, help, many=False)
     for name, read, help in (
-        ("data", _text, "digits, mnist, fashion-mnist, cifar10, or your own: a path (default digits)"),
-        ("model", _text, "see splitrelay model (default lenet-small), or your own: module:function"),
-        ("cut", _text, "last layer of the client's half: a name or a number (default the usual one)"),
+        ("data", words, "digits, mnist, fashion-mnist, cifar10, or your own: a path (default digits)"),
+        ("model", words, "see splitrelay model (default lenet-small), or your own: module:function"),
+        ("cut", words, "last layer of the client's half: a name or a number (default the usual one)"),
         ("placement", choice("cut", "whole"), "the model cut in two, or whole at the client (default cut)"),
-        ("algorithm", _text, "ssl fedavg splitfed-v2 splitfed-v3 sflg scaffold fedseq ... (default ssl)"),
-        ("order", _text, "permutation sampled consumed fixed replacement (default permutation)"),
-        ("partition", _text, "exdir iid dirichlet pathological shards (default exdir)"),
+        ("algorithm", words, "ssl fedavg splitfed-v2 splitfed-v3 sflg scaffold fedseq ... (default ssl)"),
+        ("order", words, "permutation sampled consumed fixed replacement (default permutation)"),
+        ("partition", words, "exdir iid dirichlet pathological shards (default exdir)"),
         ("M", count, "clients (default 10)"),
         ("S", count, "clients a round (default all)"),
         ("C", count, "classes a client, for exdir and pathological (default 2)"),
@@ -58,11 +54,11 @@ KEYS = tuple(
         ("batch", count, "images a step (default 20)"),
         ("draw", choice("passes", "replacement", "full"), "how batches are drawn (default passes)"),
         ("augment", _flag, "crops and flips where the set has them (default yes)"),
-        ("loss", _text, "cross-entropy, mse, or your own: module:function"),
-        ("init", _text, "a .safetensors file to start from"),
+        ("loss", words, "cross-entropy, mse, or your own: module:function"),
+        ("init", words, "a .safetensors file to start from"),
         ("validation", number, "share of each client's samples to score on instead of the test set"),
         ("dtype", choice("float32", "float64"), "(default float32)"),
-        ("device", _text, "cpu, cuda, mps (default cpu)"),
+        ("device", words, "cpu, cuda, mps (default cpu)"),
         ("seed", seed, "root of all randomness (default 1234)"),
         ("partition_seed", seed, "of the partition alone (default seed)"),
         ("every", count, "rounds between two looks at the test set (default 1)"),
@@ -162,8 +158,8 @@ def _row(look: Look) -> dict[str, Any]:
 
 
 def _keep(out: Path, rows: list[dict[str, Any]], learning: Learning, model: Any) -> None:
-    from splitrelay.models.files import save_text, save_weights
+    from splitrelay.models.files import savewords, save_weights
 
     save_weights(out / "model.safetensors", learning.blueprint.layout(learning.network.dtype), model)
-    save_text(out / "rounds.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    savewords(out / "rounds.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     note(f"kept: {out / 'rounds.jsonl'}, {out / 'model.safetensors'}")

@@ -59,6 +59,14 @@ def seed(name: str, text: str) -> int:
     return int(value)
 
 
+def words(name: str, text: str) -> str:
+    """Anything, as it stands."""
+    return text
+
+
+NUMBERS = (number, count, seed)  # what lists and ranges are made of
+
+
 def choice(*allowed: str) -> Callable[[str, str], str]:
     """One of a few words."""
 
@@ -92,6 +100,8 @@ def combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def _values(key: Key, text: str, points: int) -> list[Any]:
+    if key.read is words:  # a path may hold commas and colons
+        return [key.read(key.name, text)]
     values = [value for part in text.split(",") for value in _range(key, part.strip(), points)]
     if len(values) > 1 and not key.many:
         raise InputError(f"{key.name} takes one value", value=repr(text))
@@ -99,7 +109,7 @@ def _values(key: Key, text: str, points: int) -> list[Any]:
 
 
 def _range(key: Key, text: str, points: int) -> list[Any]:
-    if ":" not in text:
+    if ":" not in text or key.read not in NUMBERS:
         return [key.read(key.name, text)]
     start, stop, logarithmic, stated = _range_parts(key, text)
     points = stated or points
@@ -113,7 +123,7 @@ def _range_parts(key: Key, text: str) -> tuple[float, float, bool, int | None]:
     start, stop, *rest = text.split(":")
     words = [word for word in rest if word in ("log", "lin")]
     points = [count(f"points of {key.name}", word) for word in rest if word not in ("log", "lin")]
-    if key.read not in (number, count, seed) or len(words) > 1 or len(points) > 1:
+    if len(words) > 1 or len(points) > 1:
         raise InputError(f"{key.name}={text} is not a range", way_out="Ranges: from:to, from:to:log, from:to:log:50.")
     low, high = number(key.name, start), number(key.name, stop)
     if words == ["log"] and min(low, high) <= 0:

@@ -1,0 +1,129 @@
+"""`splitrelay run`, `evaluate` and `model`, on a small set of one's own."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from safetensors.torch import load_file
+
+from splitrelay.cli.main import app
+from splitrelay.errors import Diverged, InputError, OutOfRange, SplitrelayError, UnknownName
+from splitrelay.models import blueprint
+from splitrelay.randomness import Purpose, rng
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    generator = rng(4, Purpose.INSTANCES)
+    y = np.arange(300) % 3
+    x = np.clip(80 * y[:, None, None] + generator.normal(0, 30, (300, 8, 8)) + 40, 0, 255).astype(np.uint8)
+    path = tmp_path_factory.mktemp("own") / "own.npz"
+    np.savez(path, x=x, y=y)
+    return path
+
+
+def asked(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def refused(*words: str) -> SplitrelayError:
+    error = asked(*words).exception
+    assert isinstance(error, SplitrelayError)
+    return error
+
+
+def test_a_run_is_kept_and_plain_torch_loads_it(own: Path, tmp_path: Path) -> None:
+    result = asked(
+        "run", f"data={own}", "M=5", "partition=iid", "R=6", "K=4", "eta=0.2", "--out", str(tmp_path / "run")
+    )
+    assert result.exit_code == 0, result.output
+    rows = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows] == list(range(7))
+    assert rows[0]["bytes_up"] == 0 < rows[1]["bytes_up"] < rows[-1]["bytes_up"]
+    net = blueprint("lenet-small", (1, 8, 8), 3).net()
+    net.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
+    score = json.loads(asked("evaluate", str(tmp_path / "run"), "--data", str(own), "--format", "json").output)
+    assert score["accuracy"] == rows[-1]["test_accuracy"] and score["loss"] == rows[-1]["test_loss"]
+    assert score["accuracy"] > 0.9
+
+
+def test_the_same_run_is_the_same_file(own: Path, tmp_path: Path) -> None:
+    for name, more in (("a", ()), ("b", ("placement=whole", "every=3", "workers=2")), ("c", ("seed=5",))):
+        asked("run", f"data={own}", "algorithm=fedavg", "M=5", "C=1", "R=2", *more, "--out", str(tmp_path / name))
+    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in "abc"]
+    assert files[0] == files[1] != files[2]
+
+
+def test_a_run_can_start_from_another(own: Path, tmp_path: Path) -> None:
+    asked("run", f"data={own}", "M=5", "C=1", "R=3", "--out", str(tmp_path / "first"))
+    result = asked(
+        "run", f"data={own}", "M=5", "C=1", "R=1", f"init={tmp_path}/first/model.safetensors", "--format", "json"
+    )
+    first = (tmp_path / "first" / "rounds.jsonl").read_text().splitlines()[-1]
+    assert json.loads(result.output)["rounds"][0]["test_loss"] == json.loads(first)["test_loss"]
+
+
+def test_a_diverging_run_keeps_what_came_before(own: Path, tmp_path: Path) -> None:
+    error = refused("run", f"data={own}", "eta=1e25", "R=3", "--out", str(tmp_path / "run"))
+    assert isinstance(error, Diverged) and "Lower eta" in str(error)
+    assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("loss", ["mse", "cross-entropy"])
+@pytest.mark.parametrize(
+    "algorithm", ["ssl", "splitfed-v2", "splitfed-v3", "sflg", "scaffold", "fedseq", "minibatch-sgd"]
+)
+def test_every_algorithm_and_loss_runs(own: Path, algorithm: str, loss: str) -> None:
+    result = asked("run", f"data={own}", f"algorithm={algorithm}", f"loss={loss}", "M=4", "G=2", "R=1", "K=2")
+    assert result.exit_code == 0, result.output
+
+
+def test_validation_is_scored_on_what_clients_kept_back(own: Path) -> None:
+    result = asked("run", f"data={own}", "validation=0.5", "partition=iid", "M=4", "R=1", "--format", "csv")
+    assert result.exit_code == 0 and len(result.output.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "says"),
+    [
+        (("algorithm=sls",), UnknownName, "Did you mean 'ssl'?"),
+        (("modl=mlp",), UnknownName, "Did you mean 'model'?"),
+        (("cut=pool9",), UnknownName, "Did you mean"),
+        (("cut=99",), OutOfRange, "1 <= cut <= 9"),
+        (("S=11", "order=sampled"), OutOfRange, "1 <= S <= M = 10"),
+        (("K=0",), OutOfRange, "K >= 1"),
+        (("device=cuda",), InputError, "device cuda is not to be had"),
+        (("loss=huber",), UnknownName, "unknown loss"),
+        (("model=nowhere:net",), InputError, "No module named 'nowhere'"),
+        (("init=nothing.safetensors",), InputError, "no weights at nothing.safetensors"),
+        (("partition=iit",), UnknownName, "Did you mean 'iid'?"),
+        (("M=2", "C=1"), InputError, "cannot hold all 3 classes"),
+    ],
+)
+def test_wrong_words_get_one_line(own: Path, words: tuple[str, ...], kind: type, says: str) -> None:
+    error = refused("run", f"data={own}", *words)
+    assert isinstance(error, kind) and says in str(error) and "\n" not in str(error)
+
+
+def test_a_model_is_shown_with_what_each_cut_sends() -> None:
+    shown = json.loads(asked("model", "lenet5", "--format", "json").output)
+    assert shown["parameters"] == 44_426
+    usual = next(cut for cut in shown["cuts"] if cut["usual"])
+    assert usual["after"] == "pool2" and usual["smashed"] == 256 and usual["bottom_parameters"] == 2572
+    assert shown["layers"][0]["flops"] == 6 * 24 * 24 * (2 * 25 + 1)
+    text = asked("model", "vgg11").output
+    assert "9,750,922" in text and "pool3 *" in text and "9.85%" in text
+
+
+def test_weights_of_another_model_are_refused(own: Path, tmp_path: Path) -> None:
+    asked("run", f"data={own}", "M=5", "C=1", "R=1", "--out", str(tmp_path))
+    assert "another model" in str(refused("evaluate", str(tmp_path), "--data", str(own), "--model", "mlp"))
+    (tmp_path / "junk.safetensors").write_bytes(b"junk")
+    assert "no safetensors file" in str(refused("evaluate", str(tmp_path / "junk.safetensors"), "--data", str(own)))
+
+
+def test_double_precision_is_double() -> None:
+    assert blueprint("mlp", (1, 8, 8), 3).x0(1, torch.float64).dtype == torch.float64

@@ -1,0 +1,123 @@
+"""Layouts, cuts and layers: where every number of x lives."""
+
+import pytest
+import torch
+from torch import nn
+
+from splitrelay.errors import InputError, OutOfRange, UnknownName
+from splitrelay.models import Blueprint, Stretch, blueprint, cut_index, lay_out
+from splitrelay.models.dropout import Dropout
+from splitrelay.models.zoo import MODELS
+
+COUNTS = {
+    "logistic": 7850,
+    "mlp": 50_890,
+    "lenet5": 44_426,
+    "cnnmnist": 228_586,
+    "cnncifar": 40_890,
+    "vgg11": 9_750_922,
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_parameter_counts(name: str) -> None:
+    shape = (3, 32, 32) if name in ("vgg11", "cnncifar") else (1, 28, 28)
+    assert blueprint(name, shape, 10).layout().parameters == COUNTS[name]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_tensor_starts_on_a_64_byte_boundary(dtype: torch.dtype) -> None:
+    layout = blueprint("lenet5", (1, 28, 28), 10).layout(dtype)
+    size = torch.empty((), dtype=dtype).element_size()
+    assert all(slot.start * size % 64 == 0 for slot in layout.slots)
+    assert all(end * size % 64 == 0 for end in layout.ends)
+
+
+def test_packing_and_unpacking_lose_nothing() -> None:
+    model = blueprint("lenet5", (1, 28, 28), 10)
+    state = model.net().state_dict()
+    layout = model.layout()
+    back = layout.unpack(layout.pack(state))
+    assert back.keys() == state.keys() and all(torch.equal(back[name], state[name]) for name in state)
+    assert all(tensor.is_contiguous() for tensor in back.values())
+
+
+def test_the_start_is_named_by_the_seed_and_leaves_torchs_own_generator_alone() -> None:
+    model = blueprint("mlp", (1, 8, 8), 10)
+    before = torch.get_rng_state()
+    first, again, other = model.x0(1), model.x0(1), model.x0(2)
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_vgg_starts_as_the_paper_says() -> None:
+    model = blueprint("vgg11", (3, 32, 32), 10)
+    tensors = model.layout().unpack(model.x0(1))
+    assert tensors["fc1.weight"].std() == pytest.approx(0.01, rel=0.02) and not tensors["fc1.bias"].any()
+    assert tensors["conv4_1.weight"].std() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.02)
+
+
+def test_a_stretch_is_windows_into_one_buffer() -> None:
+    model = blueprint("lenet5", (1, 28, 28), 10)
+    stretch = Stretch(model, 0, 6, torch.float32)
+    stretch.load(model.x0(1)[: stretch.layout.size])
+    weight = stretch.layers.conv2.weight
+    stretch.x.fill_(3.0)
+    assert (weight == 3.0).all() and weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_cuts_by_name_and_number() -> None:
+    model = blueprint("lenet5", (1, 28, 28), 10)
+    assert cut_index(model, None) == cut_index(model, "pool2") == cut_index(model, 6) == cut_index(model, "6") == 6
+    with pytest.raises(UnknownName, match="Did you mean 'pool2'"):
+        cut_index(model, "pol2")
+    with pytest.raises(OutOfRange, match="1 <= cut <= 11"):
+        cut_index(model, 12)
+
+
+def test_too_small_images_are_refused() -> None:
+    with pytest.raises(InputError, match="vgg11 needs images of at least 32x32; got 1x28x28"):
+        blueprint("vgg11", (1, 28, 28), 10)
+    with pytest.raises(UnknownName, match="unknown model 'resnet'"):
+        blueprint("resnet", (3, 32, 32), 10)
+
+
+@pytest.mark.parametrize(
+    ("layers", "says"),
+    [
+        ([nn.Linear(4, 4), nn.Dropout2d()], "Dropout2d"),
+        ([nn.Sequential(nn.Linear(4, 4), nn.Dropout()), nn.Linear(4, 2)], "draws numbers that have no name"),
+        ([nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 2)], "averages over all batches"),
+    ],
+)
+def test_layers_whose_state_or_randomness_cannot_be_named_are_refused(layers: list[nn.Module], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        Blueprint("own", lambda: nn.Sequential(*layers), (4,), 1).net()
+
+
+def test_tied_weights_are_refused() -> None:
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    second.weight = first.weight
+    with pytest.raises(InputError, match=r"0\.weight and 1\.weight share one tensor"):
+        lay_out(nn.Sequential(first, second))
+
+
+def test_something_else_than_a_sequence_is_refused() -> None:
+    with pytest.raises(InputError, match=r"must be an nn\.Sequential of layers; got Linear"):
+        Blueprint("own", lambda: nn.Linear(2, 2), (2,), 1).net()
+
+
+def test_dropout_keeps_the_mean_and_needs_a_name() -> None:
+    dropout, h = Dropout(0.25), torch.ones(4, 100)
+    with pytest.raises(InputError, match="without the name of its mask"):
+        dropout(h)
+    dropout.source = lambda shape: torch.linspace(0, 1, 400).view(shape)
+    out = dropout(h)
+    assert out.mean() == pytest.approx(1, abs=0.01) and out.unique().tolist() == pytest.approx([0, 4 / 3])
+    assert torch.equal(dropout.eval()(h), h)
+
+
+def test_every_model_of_the_house_can_be_cut_where_it_says() -> None:
+    for name in MODELS:
+        model = blueprint(name, (3, 32, 32), 10)
+        assert 1 <= cut_index(model, None) < len(model.layers())
