@@ -28,7 +28,7 @@ is_fresh() {
 }
 
 is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
-version_of() { "$1" --version 2>/dev/null || echo none; }
+version_of() { "$1" --version 2>/dev/null || echo missing; }
 find_python() {
     if [ -n "${PYTHON:-}" ]; then
         base=$PYTHON

@@ -158,8 +158,8 @@ def _row(look: Look) -> dict[str, Any]:
 
 
 def _keep(out: Path, rows: list[dict[str, Any]], learning: Learning, model: Any) -> None:
-    from splitrelay.models.files import savewords, save_weights
+    from splitrelay.models.files import save_text, save_weights
 
     save_weights(out / "model.safetensors", learning.blueprint.layout(learning.network.dtype), model)
-    savewords(out / "rounds.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    save_text(out / "rounds.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     note(f"kept: {out / 'rounds.jsonl'}, {out / 'model.safetensors'}")
