@@ -87,7 +87,7 @@ hand_over() { # pip's name, uv's variable, uv's separator
     done
 }
 with_uv() (
-    settings=$("$base" -m pip config list 2>/dev/null)
+    settings=$(with_pip config list 2>/dev/null)
     hand_over index-url UV_DEFAULT_INDEX ' '
     hand_over extra-index-url UV_INDEX ' '
     hand_over find-links UV_FIND_LINKS ,

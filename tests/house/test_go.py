@@ -31,7 +31,7 @@ case "$*" in
 "-m venv "*) mkdir -p "$4/bin" && cp "$0" "$4/bin/python" ;;
 "-m pytest"*) printf '%s\\n' "pytest $* in $PWD" ;;
 "-m ensurepip") exit 1 ;;
-"-m pip config list") cat "$PIP_SETTINGS" ;;
+"-m pip "*" config list") cat "$PIP_SETTINGS" ;;
 "-m pip "*" --version") [ -z "${NO_PIP:-}" ] ;;
 "-m pip "*" uv") exit 1 ;;
 "-m pip "*" install "*)
