@@ -91,7 +91,7 @@ def _table(cells: Sequence[Cell]) -> Table:
         rows.append((f"ExDir({cell.C}, 10)", LABEL[cell.algorithm], rate, accuracy, megabytes))
     notes = ["* the best rate is on the grid's edge."] if any(cell.on_edge for cell in cells) else []
     columns = ("partition", "algorithm", "rate", "accuracy (%)", "MB over the cut")
-    return Table(columns, rows, "Test accuracy, mean and deviation over 3 seeds, last 10 of 40 rounds", notes)
+    return Table(columns, rows, "Test accuracy, mean and deviation over 3 seeds, last 10 of 30 rounds", notes)
 
 
 def _verdicts(cells: Sequence[Cell]) -> list[str]:
@@ -102,7 +102,7 @@ def _verdicts(cells: Sequence[Cell]) -> list[str]:
         gap, doubt = 100 * (first.mean - second.mean), 100 * (first.spread + second.spread)
         clear = f"by {gap:.1f} points" if gap > doubt else f"by {gap:.1f} points, within the spread of the seeds"
         sentences.append(f"ExDir({C}, 10): {LABEL[first.algorithm]} is ahead of {LABEL[second.algorithm]} {clear}.")
-    return [*sentences, "A demo on small digits, 40 rounds: no evidence for other data, models or rates."]
+    return [*sentences, "A demo on small digits, 30 rounds: no evidence for other data, models or rates."]
 
 
 def _payload(cell: Cell) -> dict[str, object]:

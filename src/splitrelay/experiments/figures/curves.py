@@ -28,6 +28,6 @@ def draw(cells: Sequence[Cell], path: Path) -> Path:
             axis.set_xlabel("training rounds")
             axis.set_xlim(rounds[0], rounds[-1])
             axis.set_ylim(0, 100)
-            axis.legend(loc="lower right")
+            axis.legend(loc="best")
         axes[0].set_ylabel("test accuracy (%)")
         return save(figure, path)
