@@ -64,7 +64,8 @@ class Plain:
         return right / len(self.test)
 
     def rounds(self, number: int) -> None:
-        """S clients in sequence, then the test; and again."""
+        """The test, then S clients in sequence and the test again, round by round."""
+        self.evaluate()
         for _ in range(number):
             for m in range(S):
                 self.steps(m, K)

@@ -8,7 +8,7 @@ import torch
 
 from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.data.schemes import draw_partition
-from splitrelay.errors import Diverged, OutOfRange, UnknownName
+from splitrelay.errors import Diverged, InputError, OutOfRange, UnknownName
 from splitrelay.experiments.learning import Learning, Trial, held_out
 from splitrelay.randomness import Purpose, rng
 
@@ -50,6 +50,17 @@ def test_it_learns(data: DataSet) -> None:
     scores = [look.score for look, _ in looks(data, R=12)]
     assert scores[0].accuracy < 0.5 < 0.9 < scores[-1].accuracy
     assert scores[-1].loss < scores[0].loss and len(scores[-1].per_class) == 4
+
+
+def test_splitfed_v3_is_scored_for_all_and_for_each_client(data: DataSet) -> None:
+    partition = draw_partition("exdir", data.train.y, M=5, C=2, alpha=10.0, seed=1)
+    learning = Learning(Trial(algorithm="splitfed-v3", S=3, order="sampled"), data, partition)
+    look, state = list(learning.run(1))[-1]
+    own = learning.own_scores(state)
+    assert sorted(own) == sorted(learning.order(0)) and len({score.loss for score in own.values()}) == 3
+    assert all(score != look.score for score in own.values())
+    with pytest.raises(InputError, match="one model for all"):
+        Learning(Trial(), data, partition).own_scores(None)
 
 
 def test_bytes_are_counted_by_hand(data: DataSet) -> None:

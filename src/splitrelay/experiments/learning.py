@@ -112,6 +112,13 @@ class Learning:
         for (look, state), score in overlapped(self._stops(R, every), self.evaluator, at_once=overlap):
             yield replace(look, score=score), state
 
+    def own_scores(self, state: Any) -> dict[int, Score]:
+        """Where clients keep halves of their own (SplitFed V3): how good the model is as each of them uses it."""
+        own_model = getattr(self.algorithm, "own_model", None)
+        if own_model is None:
+            raise InputError(f"{self.trial.algorithm} has one model for all clients", way_out="Score that.")
+        return {m: self.evaluator.score(own_model(state, m)) for m in sorted(state.bottoms)}
+
     def x0(self) -> torch.Tensor:
         """The start: drawn from the seed, or read from the file that `init` names."""
         if self.trial.init is None:
