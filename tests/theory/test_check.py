@@ -103,3 +103,9 @@ def test_the_instances_hold_what_they_are_named_for() -> None:
 def test_no_instances_are_refused() -> None:
     with pytest.raises(OutOfRange, match="instances >= 1"):
         next(check(0))
+
+
+def test_every_seed_has_its_instances() -> None:
+    for seed in range(60):
+        for number in range(0, 36, 3):
+            assert draw(seed, number).convex.M <= 4

@@ -72,7 +72,7 @@ def _curvatures(g: np.random.Generator, kind: str, M: int, d: int, L: float, kap
     if kind == "flat clients" and M > 1:  # as in groups 7 to 9: mu = 0 for all but one, kappa = L / mean mu
         eigenvalues = g.uniform(0, L, size=(M, d)) * (g.uniform(size=(M, d)) < 0.5)
         eigenvalues[:, 0] = 0
-        eigenvalues[0] = g.uniform(L * M / max(kappa, M), L, size=d)
+        eigenvalues[0] = g.uniform(min(L, L * M / max(kappa, M)), L, size=d)  # L M / M may round above L
         eigenvalues[0, -1] = L
     else:
         eigenvalues = L * kappa ** -g.uniform(size=(M, d))
