@@ -98,6 +98,21 @@ def test_batch_norms_running_values_are_part_of_x_at_every_cut() -> None:
         assert torch.equal(InTwo(net, 5, cut).run(visit(net, EVERYTHING)).x, whole)
 
 
+def with_a_frozen_layer() -> nn.Sequential:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(inplace=True), nn.Linear(8, 8), nn.Linear(8, 10))
+    net[3].requires_grad_(False)
+    return net
+
+
+def test_a_frozen_layer_stays_as_it_is_at_every_cut() -> None:
+    net = replace(network("lenet-small"), blueprint=Blueprint("own", with_a_frozen_layer, (1, 8, 8), 1))
+    whole, x0, layout = Whole(net, 5).run(visit(net, EVERYTHING)).x, net.blueprint.x0(7), net.blueprint.layout()
+    changed = {slot.name for slot in layout.slots if not torch.equal(slot.view(whole), slot.view(x0))}
+    assert changed == {"1.weight", "1.bias", "4.weight", "4.bias"}
+    for cut in range(1, 5):
+        assert torch.equal(InTwo(net, 5, cut).run(visit(net, EVERYTHING)).x, whole)
+
+
 def test_batch_norms_running_values_are_averaged_not_lost() -> None:
     net = replace(network("lenet-small"), blueprint=with_batch_norm())
     clients, x0 = Pool([Whole(net, 5)]), net.blueprint.x0(7)

@@ -71,8 +71,9 @@ def test_cuts_by_name_and_number() -> None:
     assert cut_index(model, None) == cut_index(model, "pool2") == cut_index(model, 6) == cut_index(model, "6") == 6
     with pytest.raises(UnknownName, match="Did you mean 'pool2'"):
         cut_index(model, "pol2")
-    with pytest.raises(OutOfRange, match="1 <= cut <= 11"):
-        cut_index(model, 12)
+    for cut in (12, "fc3"):  # nothing would be left for the server
+        with pytest.raises(OutOfRange, match="1 <= cut <= 11"):
+            cut_index(model, cut)
 
 
 def test_too_small_images_are_refused() -> None:
@@ -100,6 +101,23 @@ def test_tied_weights_are_refused() -> None:
     second.weight = first.weight
     with pytest.raises(InputError, match=r"0\.weight and 1\.weight share one tensor"):
         lay_out(nn.Sequential(first, second))
+
+
+def own(*layers: nn.Module) -> Blueprint:
+    return Blueprint("own", lambda: nn.Sequential(*layers), (4,), 1)
+
+
+def test_a_layer_that_stands_twice_is_run_twice() -> None:
+    tanh = nn.Tanh()
+    assert own(nn.Linear(4, 4), tanh, nn.Linear(4, 4), tanh, nn.Linear(4, 2)).layers() == list("01234")
+    with pytest.raises(InputError, match="layer '1' stands twice"):
+        own(*[nn.BatchNorm1d(4, affine=False)] * 2).net()
+
+
+def test_no_layer_works_in_place() -> None:
+    net = own(nn.Linear(4, 4), nn.Sequential(nn.ReLU(inplace=True)), nn.Linear(4, 2)).net()
+    h = -torch.ones(1, 4)
+    assert torch.equal(net[1](h), torch.zeros(1, 4)) and torch.equal(h, -torch.ones(1, 4))
 
 
 def test_something_else_than_a_sequence_is_refused() -> None:

@@ -51,7 +51,7 @@ def cut_index(blueprint: Blueprint, cut: str | int | None) -> int:
     if isinstance(cut, str) and not cut.lstrip("-").isdigit():
         if cut not in layers:
             raise UnknownName(f"layer of {blueprint.name}", cut, layers)
-        return layers.index(cut) + 1
+        cut = layers.index(cut) + 1
     if not 1 <= int(cut) <= len(layers) - 1:
         limit = f"1 <= cut <= {len(layers) - 1}, so that both sides have a layer"
         raise OutOfRange(f"cut of {blueprint.name}", limit=limit, value=int(cut))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
 
 import torch
 from torch import nn
@@ -42,10 +43,27 @@ class Dropout(nn.Module):
 def named_dropout(net: nn.Sequential) -> nn.Sequential:
     """The same layers with torch's plain Dropout replaced by ours; other stochastic layers are refused by name."""
     named = nn.Sequential()
-    for name, layer in net.named_children():
+    for name, layer in each_its_own(net):
         named.add_module(name, Dropout(layer.p) if type(layer) is nn.Dropout else layer)
     refuse_stochastic(named.named_modules())
+    for module in named.modules():
+        if hasattr(module, "inplace"):
+            module.inplace = False  # the same numbers; in place, a layer behind the cut would overwrite smashed data
     return named
+
+
+def each_its_own(net: nn.Sequential) -> Iterator[tuple[str, nn.Module]]:
+    """Every place of the sequence: torch's named_children leaves out a layer that stands in it a second time."""
+    seen: set[int] = set()
+    for name, layer in net._modules.items():
+        assert layer is not None
+        again = id(layer) in seen
+        if again and layer.state_dict():
+            raise InputError(
+                f"layer '{name}' stands twice, with one set of weights", way_out="Give each place its own."
+            )
+        seen.add(id(layer))
+        yield name, deepcopy(layer) if again else layer
 
 
 def refuse_stochastic(modules: Iterable[tuple[str, nn.Module]]) -> None:

@@ -104,9 +104,9 @@ def lay_out(net: nn.Sequential, dtype: torch.dtype = torch.float32) -> Layout:
 
 
 def tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
-    """(name, tensor, is it a parameter) of a layer: parameters, then float buffers; counters are left out."""
+    """(name, tensor, is it learnt) of a layer: parameters, then float buffers; counters are left out."""
     for name, parameter in module.named_parameters():
-        yield name, parameter, True
+        yield name, parameter, parameter.requires_grad  # a frozen one is handed on like a buffer
     for name, buffer in module.named_buffers():
         if buffer.is_floating_point():
             yield name, buffer, False

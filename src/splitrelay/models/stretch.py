@@ -32,14 +32,13 @@ class Stretch:
         """Every tensor of the layers becomes a window into x, every gradient one into g."""
         names = dict(self.layers.named_modules())
         for slot in self.layout.slots:
-            owner, _, tensor = slot.name.rpartition(".")
-            module = names[owner]
-            if slot.parameter:
-                parameter = getattr(module, tensor)
-                parameter.data = slot.view(self.x)
-                parameter.grad = slot.view(self.g)
+            owner, _, name = slot.name.rpartition(".")
+            tensor = getattr(names[owner], name)
+            if isinstance(tensor, nn.Parameter):
+                tensor.data = slot.view(self.x)
+                tensor.grad = slot.view(self.g) if slot.parameter else None
             else:
-                module._buffers[tensor] = slot.view(self.x)
+                names[owner]._buffers[name] = slot.view(self.x)
 
     def load(self, x: torch.Tensor) -> None:
         """Start from x, which stays untouched."""
