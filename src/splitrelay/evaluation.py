@@ -54,7 +54,7 @@ class Evaluator:
     def _part(self, piece: tuple[torch.Tensor, torch.Tensor]) -> tuple[float, torch.Tensor, torch.Tensor]:
         """(sum of losses, right answers by class, images by class) of one slice."""
         features, labels = piece
-        out = self.stretch.layers(features)
+        out = self.stretch.through(features)
         right = torch.bincount(labels[out.argmax(1) == labels], minlength=self.classes)
         return float(self.loss(out, labels)) * len(labels), right, torch.bincount(labels, minlength=self.classes)
 

@@ -98,6 +98,45 @@ def test_batch_norms_running_values_are_part_of_x_at_every_cut() -> None:
         assert torch.equal(InTwo(net, 5, cut).run(visit(net, EVERYTHING)).x, whole)
 
 
+class ChannelsBehind(nn.Module):
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return h.permute(0, 2, 3, 1)
+
+
+# Nets of one's own in which a gradient or an activation comes in another memory format than the cut hands over.
+ODD = {
+    "dropouts": lambda: [nn.Dropout(0.2), nn.Conv2d(1, 4, 3), nn.Dropout(), nn.Flatten(), nn.Linear(144, 10)],
+    "wide": lambda: [nn.Conv2d(1, 17, 3), nn.ReLU(), nn.Conv2d(17, 19, 1), nn.Flatten(), nn.Linear(684, 10)],
+    "permuted": lambda: [
+        nn.Conv2d(1, 4, 3),
+        ChannelsBehind(),
+        nn.Linear(4, 6),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(216, 10),
+    ],
+    "flat": lambda: [nn.Flatten(2), nn.Conv1d(1, 4, 5), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(120, 10)],
+    "one channel": lambda: [
+        nn.Conv2d(1, 1, 3),
+        nn.Conv2d(1, 4, 6),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 10),
+    ],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ODD)
+def test_whole_is_cut_in_odd_nets_and_batches_of_any_size(name: str, dtype: torch.dtype) -> None:
+    odd = Blueprint(name, lambda: nn.Sequential(*ODD[name]()), (1, 8, 8), 1)
+    for size, K in ((1, 3), (7, 6), (29, 2), (64, 1)):  # 30 samples a client: a last batch of 2, of 1, all at once
+        net = replace(network("lenet-small", dtype), blueprint=odd, batches=Batches(size))
+        whole = Whole(net, 5).run(visit(net, EVERYTHING, K)).x
+        for cut in range(1, len(odd.layers())):
+            assert torch.equal(InTwo(net, 5, cut).run(visit(net, EVERYTHING, K)).x, whole), f"cut {cut}, size {size}"
+
+
 def with_a_frozen_layer() -> nn.Sequential:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(inplace=True), nn.Linear(8, 8), nn.Linear(8, 10))
     net[3].requires_grad_(False)

@@ -13,6 +13,7 @@ from splitrelay.algorithms.base import Cost, Done, Step, Visit
 from splitrelay.clients.traffic import Overheard, Reply, Top, message
 from splitrelay.errors import Diverged
 from splitrelay.models import Stretch, cut_index
+from splitrelay.models.joints import steady
 from splitrelay.objectives.network import Loss, Name, Network
 from splitrelay.randomness import Purpose
 
@@ -117,12 +118,6 @@ class TopHalf:
         if self.norms is not None:
             self.descent.move(continued(norm2, self.norms))
         self.norms = None
-
-
-def steady(h: torch.Tensor) -> torch.Tensor:
-    """A copy in memory of its own, aligned and of one format, so that every placement computes on the same bits."""
-    channels_last = h.dim() == 4
-    return h.detach().clone(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
 def continued(norm2: float, norms: Sequence[float]) -> float:

@@ -7,6 +7,7 @@ from torch import nn
 
 from splitrelay.models.blueprint import Blueprint
 from splitrelay.models.dropout import Dropout
+from splitrelay.models.joints import joined, joints
 from splitrelay.models.layout import Layout
 
 
@@ -26,6 +27,7 @@ class Stretch:
         self.g = torch.zeros_like(self.x)
         self.mask = self.layout.mask(device)
         self.dropouts = [(first + j, layer) for j, layer in enumerate(self.layers) if isinstance(layer, Dropout)]
+        self.joints = joints(list(self.layers))
         self._bind()
 
     def _bind(self) -> None:
@@ -45,10 +47,15 @@ class Stretch:
         self.x.copy_(x)
 
     def forward(self, h: torch.Tensor) -> torch.Tensor:
-        """h through the layers, gradients recorded."""
+        """h through the layers, from gradients of zero."""
         self.g.zero_()
-        out: torch.Tensor = self.layers(h)
-        return out
+        return self.through(h)
+
+    def through(self, h: torch.Tensor) -> torch.Tensor:
+        """h through the layers."""
+        for layer, joint in zip(self.layers, self.joints, strict=True):
+            h = joined(layer(h)) if joint else layer(h)
+        return h
 
     def norms(self) -> list[float]:
         """The squared norm of each parameter's gradient, in float64, from the input on."""
