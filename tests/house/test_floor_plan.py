@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "splitrelay"
-CELLAR = {"errors", "notation", "vectors", "randomness"}
+CELLAR = {"errors", "files", "notation", "vectors", "randomness"}
 LOWER = {"theory", "algorithms", "orders", "data", "models", "objectives", "clients", "kernels"}
 EXPERIMENTS = LOWER | {"training", "evaluation", "records", "testing"}
 
 # room: (rooms it may import beside the cellar, third parties)
 PLAN: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
+    "files": (set(), set()),
     "notation": (set(), set()),
     "vectors": (set(), set()),
     "randomness": (set(), {"numpy"}),
@@ -26,8 +27,9 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
     "clients": ({"algorithms.base", "objectives", "models"}, {"numpy", "torch"}),
     "training": ({"algorithms", "orders", "clients", "objectives"}, {"numpy"}),
     "evaluation": ({"models", "objectives"}, {"torch"}),
+    "records": (set(), {"torch", "safetensors"}),
     "testing": ({"algorithms", "orders", "clients", "objectives", "training"}, {"numpy"}),
-    "experiments": (EXPERIMENTS, {"numpy", "matplotlib", "torch"}),
+    "experiments": (EXPERIMENTS, {"numpy", "matplotlib", "torch", "pydantic"}),
     "cli": (EXPERIMENTS | {"experiments"}, {"click"}),
 }
 

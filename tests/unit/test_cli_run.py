@@ -10,7 +10,9 @@ from click.testing import CliRunner, Result
 from safetensors.torch import load_file
 
 from splitrelay.cli.main import app
+from splitrelay.cli.run import KEYS
 from splitrelay.errors import Diverged, InputError, OutOfRange, SplitrelayError, UnknownName
+from splitrelay.experiments.spec import keys
 from splitrelay.models import blueprint
 from splitrelay.randomness import Purpose, rng
 
@@ -23,6 +25,11 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("own") / "own.npz"
     np.savez(path, x=x, y=y)
     return path
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # runs are kept in the current folder unless said
 
 
 def asked(*words: str) -> Result:
@@ -51,7 +58,7 @@ def test_a_run_is_kept_and_plain_torch_loads_it(own: Path, tmp_path: Path) -> No
 
 
 def test_the_same_run_is_the_same_file(own: Path, tmp_path: Path) -> None:
-    for name, more in (("a", ()), ("b", ("placement=whole", "every=3", "workers=2")), ("c", ("seed=5",))):
+    for name, more in (("a", ()), ("b", ("placement=whole", "every=3", "--workers", "2")), ("c", ("seed=5",))):
         asked("run", f"data={own}", "algorithm=fedavg", "M=5", "C=1", "R=2", *more, "--out", str(tmp_path / name))
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in "abc"]
     assert files[0] == files[1] != files[2]
@@ -63,7 +70,7 @@ def test_a_run_can_start_from_another(own: Path, tmp_path: Path) -> None:
         "run", f"data={own}", "M=5", "C=1", "R=1", f"init={tmp_path}/first/model.safetensors", "--format", "json"
     )
     first = (tmp_path / "first" / "rounds.jsonl").read_text().splitlines()[-1]
-    assert json.loads(result.output)["rounds"][0]["test_loss"] == json.loads(first)["test_loss"]
+    assert json.loads(result.stdout)[0]["test_loss"] == json.loads(first)["test_loss"]
 
 
 def test_a_diverging_run_keeps_what_came_before(own: Path, tmp_path: Path) -> None:
@@ -83,7 +90,7 @@ def test_every_algorithm_and_loss_runs(own: Path, algorithm: str, loss: str) -> 
 
 def test_validation_is_scored_on_what_clients_kept_back(own: Path) -> None:
     result = asked("run", f"data={own}", "validation=0.5", "partition=iid", "M=4", "R=1", "--format", "csv")
-    assert result.exit_code == 0 and len(result.output.splitlines()) == 3
+    assert result.exit_code == 0 and len(result.stdout.splitlines()) == 3
 
 
 @pytest.mark.parametrize(
@@ -93,9 +100,9 @@ def test_validation_is_scored_on_what_clients_kept_back(own: Path) -> None:
         (("modl=mlp",), UnknownName, "Did you mean 'model'?"),
         (("cut=pool9",), UnknownName, "Did you mean"),
         (("cut=99",), OutOfRange, "1 <= cut <= 9"),
-        (("S=11", "order=sampled"), OutOfRange, "1 <= S <= M = 10"),
-        (("K=0",), OutOfRange, "K >= 1"),
-        (("device=cuda",), InputError, "device cuda is not to be had"),
+        (("S=11", "order=sampled"), InputError, "S = 11 clients a round are more than M = 10"),
+        (("K=0",), InputError, "K: Input should be greater than or equal to 1"),
+        (("--device", "cuda"), InputError, "device cuda is not to be had"),
         (("loss=huber",), UnknownName, "unknown loss"),
         (("model=nowhere:net",), InputError, "No module named 'nowhere'"),
         (("init=nothing.safetensors",), InputError, "no weights at nothing.safetensors"),
@@ -106,6 +113,22 @@ def test_validation_is_scored_on_what_clients_kept_back(own: Path) -> None:
 def test_wrong_words_get_one_line(own: Path, words: tuple[str, ...], kind: type, says: str) -> None:
     error = refused("run", f"data={own}", *words)
     assert isinstance(error, kind) and says in str(error) and "\n" not in str(error)
+
+
+def test_the_help_lists_every_key_of_the_spec() -> None:
+    assert sorted(key.name for key in KEYS) == sorted(keys())
+
+
+def test_a_printed_spec_runs_as_it_is(own: Path, tmp_path: Path) -> None:
+    printed = asked("run", f"data={own}", "M=5", "C=1", "R=2", "eta=0.3", "--print-spec")
+    (tmp_path / "spec.toml").write_text(printed.output)
+    for name, words in (
+        ("file", [str(tmp_path / "spec.toml")]),
+        ("words", [f"data={own}", "M=5", "C=1", "R=2", "eta=0.3"]),
+    ):
+        assert asked("run", *words, "--out", str(tmp_path / name)).exit_code == 0
+    assert (tmp_path / "file/model.safetensors").read_bytes() == (tmp_path / "words/model.safetensors").read_bytes()
+    assert (tmp_path / "file/spec.toml").read_text() == printed.output
 
 
 def test_a_model_is_shown_with_what_each_cut_sends() -> None:

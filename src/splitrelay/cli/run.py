@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,152 +11,122 @@ import click
 
 from splitrelay.cli.console import note, say
 from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import finite, format_option
-from splitrelay.cli.settings import Key, choice, count, keys_help, number, parsed, seed, settings_argument, words
+from splitrelay.cli.output import Table, emit, format_option
+from splitrelay.cli.settings import Key, keys_help, settings_argument, words
+from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
-    from splitrelay.data.images import DataSet
-    from splitrelay.data.partition import Partition
-    from splitrelay.experiments.learning import Learning, Look, Trial
-
-
-def _flag(name: str, text: str) -> bool:
-    return choice("yes", "no")(name, text) == "yes"
-
+    from splitrelay.experiments.running import Progress
+    from splitrelay.experiments.spec import Spec
 
 KEYS = tuple(
-    Key(name, read, help, many=False)
-    for name, read, help in (
-        ("data", words, "digits, mnist, fashion-mnist, cifar10, or your own: a path (default digits)"),
-        ("model", words, "see splitrelay model (default lenet-small), or your own: module:function"),
-        ("cut", words, "last layer of the client's half: a name or a number (default the usual one)"),
-        ("placement", choice("cut", "whole"), "the model cut in two, or whole at the client (default cut)"),
-        ("algorithm", words, "ssl fedavg splitfed-v2 splitfed-v3 sflg scaffold fedseq ... (default ssl)"),
-        ("order", words, "permutation sampled consumed fixed replacement (default permutation)"),
-        ("partition", words, "exdir iid dirichlet pathological shards (default exdir)"),
-        ("M", count, "clients (default 10)"),
-        ("S", count, "clients a round (default all)"),
-        ("C", count, "classes a client, for exdir and pathological (default 2)"),
-        ("alpha", number, "of the Dirichlet law (default 10)"),
-        ("form", choice("paper", "balanced"), "of exdir (default paper)"),
-        ("K", count, "local steps a visit (default 5)"),
-        ("R", count, "rounds (default 20)"),
-        ("eta", number, "learning rate (default 0.1)"),
-        ("clip", number, "largest norm of the whole model's gradient (default none)"),
-        ("weight_decay", number, "(default 1e-4)"),
-        ("momentum", number, "within a visit (default 0)"),
-        ("gamma", number, "global step (default 1)"),
-        ("G", count, "groups of sflg and fedseq (default 1)"),
-        ("weighted", _flag, "yes: FedAvg weighs clients by their samples (default no)"),
-        ("batch", count, "images a step (default 20)"),
-        ("draw", choice("passes", "replacement", "full"), "how batches are drawn (default passes)"),
-        ("augment", _flag, "crops and flips where the set has them (default yes)"),
-        ("loss", words, "cross-entropy, mse, or your own: module:function"),
-        ("init", words, "a .safetensors file to start from"),
-        ("validation", number, "share of each client's samples to score on instead of the test set"),
-        ("dtype", choice("float32", "float64"), "(default float32)"),
-        ("device", words, "cpu, cuda, mps (default cpu)"),
-        ("seed", seed, "root of all randomness (default 1234)"),
-        ("partition_seed", seed, "of the partition alone (default seed)"),
-        ("every", count, "rounds between two looks at the test set (default 1)"),
-        ("workers", count, "clients trained at once where the algorithm allows (default 1)"),
+    Key(name, words, help, many=False)
+    for name, help in (
+        ("data", "digits, mnist, fashion-mnist, cifar10, or your own: a path (default digits)"),
+        ("model", "see splitrelay model (default lenet-small), or your own: module:function"),
+        ("cut", "last layer of the client's half: a name or a number (default the usual one)"),
+        ("placement", "cut in two, or whole at the client (default cut)"),
+        ("algorithm", "ssl fedavg splitfed-v2 splitfed-v3 sflg scaffold fedseq ... (default ssl)"),
+        ("order", "permutation sampled consumed fixed replacement (default permutation)"),
+        ("partition", "exdir iid dirichlet pathological shards (default exdir)"),
+        ("M", "clients (default 10)"),
+        ("S", "clients a round (default all)"),
+        ("C", "classes a client, for exdir and pathological (default 2)"),
+        ("alpha", "of the Dirichlet law (default 10)"),
+        ("form", "of exdir: paper or balanced (default paper)"),
+        ("K", "local steps a visit (default 5)"),
+        ("R", "rounds (default 20)"),
+        ("eta", "learning rate (default 0.1)"),
+        ("clip", "largest norm of the whole model's gradient (default none)"),
+        ("weight_decay", "(default 1e-4)"),
+        ("momentum", "within a visit (default 0)"),
+        ("gamma", "global step (default 1)"),
+        ("G", "groups of sflg and fedseq (default 1)"),
+        ("weighted", "true: FedAvg weighs clients by their samples (default false)"),
+        ("batch", "images a step (default 20)"),
+        ("draw", "passes, replacement or full (default passes)"),
+        ("augment", "crops and flips where the set has them (default true)"),
+        ("loss", "cross-entropy, mse, or your own: module:function"),
+        ("init", "a .safetensors file to start from"),
+        ("validation", "share of each client's samples to score on instead of the test set"),
+        ("dtype", "float32 or float64 (default float32)"),
+        ("seed", "root of all randomness (default 1234)"),
+        ("partition.seed", "of the partition alone (default seed)"),
+        ("every", "rounds between two looks at the test set (default 1)"),
     )
 )
+COLUMNS = "round  accuracy  test loss  train loss   MB up  MB down  seconds     left"
 
 
 @click.command(cls=Command, example="splitrelay run algorithm=ssl C=1 R=5 K=5 eta=0.1", help=f"""Train on images.
 
-    One algorithm, one model, one partition of one data set; a row for every round. With --out the rows and the final
-    model are kept: DIR/rounds.jsonl and DIR/model.safetensors, which plain torch loads.
+    One algorithm, one model, one partition of one data set; a row for every round. SPEC is a TOML file (--print-spec
+    writes one); key=value words go on top of it. The run is a directory: spec.toml, rounds.jsonl, rounds.csv,
+    partition.npz, checkpoints, and the final model.safetensors, which plain torch loads. Where the directory is
+    there already, the run is taken up where it stopped, and ends with the same bits.
 
     {keys_help(KEYS)}""")  # fmt: skip
-@settings_argument(KEYS)
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the rows and the final model.")
+@settings_argument(KEYS, metavar="[SPEC] [KEY=VALUE]...")
+@click.option("--out", type=click.Path(path_type=Path), help="The run's directory (default: results/ and its name).")
+@click.option("--print-spec", is_flag=True, help="Print the whole spec as TOML, and do nothing.")
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Clients trained at once, where the algorithm allows.")  # fmt: skip
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or mps.")
+@click.option(
+    "--checkpoint", type=click.IntRange(min=1), default=10, show_default=True, help="Looks between two of them."
+)
 @format_option
-def run(settings: Sequence[str], out: Path | None, shape: str) -> None:
-    from splitrelay.data import load
-    from splitrelay.experiments.learning import Learning
+def run(settings: Sequence[str], out: Path | None, print_spec: bool, shape: str, **how: Any) -> None:
+    from splitrelay.experiments.running import execute
+    from splitrelay.records import RunDirectory
 
-    given = {name: values[0] for name, values in parsed(settings, KEYS).items()}
-    data = load(given.get("data", "digits"))
-    learning = Learning(_trial(given), data, _partition(given, data), workers=given.get("workers", 1))
-    R, every = given.get("R", 20), given.get("every", 1)
-    rows, model = [], learning.x0()
+    spec = _spec(settings)
+    if print_spec:
+        say(spec.toml())
+        return
+    directory = RunDirectory(out or Path("results") / f"{spec.algorithm}-{spec.hash}")
+    rows = []
     try:
-        for look, state in _shown(learning.run(R, every), R, shape):
-            rows.append(_row(look))
-            model = learning.algorithm.model(state)
-    finally:  # nothing is lost on Ctrl-C or NaN
-        if out is not None and rows:
-            _keep(out, rows, learning, model)
-    if shape == "json":
-        say(json.dumps({"settings": given, "rounds": rows}, indent=2))
+        for progress in _shown(execute(spec, directory, **how), spec.R, shape):
+            rows.append(progress.row)
+    except KeyboardInterrupt:
+        note(f"kept in {directory.path}; the same command goes on from there.")
+        raise
+    if shape in ("json", "csv", "markdown"):
+        emit(_table(rows), rows, shape)
+    note(f"kept: {directory.path}")
 
 
-def _trial(given: dict[str, Any]) -> Trial:
-    from splitrelay.experiments.learning import Trial
-    from splitrelay.objectives.batches import Batches
+def _spec(settings: Sequence[str]) -> Spec:
+    from splitrelay.experiments.spec import spec_of
 
-    known = {field.name for field in fields(Trial)} - {"batches"}
-    trial = Trial(**{name: value for name, value in given.items() if name in known})
-    return replace(trial, batches=Batches(given.get("batch", 20), given.get("draw", "passes")))
-
-
-def _partition(given: dict[str, Any], data: DataSet) -> Partition:
-    from splitrelay.data.schemes import SCHEMES, draw_partition, settings_of
-    from splitrelay.errors import UnknownName
-
-    kind = given.get("partition", "exdir")
-    if kind not in SCHEMES:
-        raise UnknownName("partition", kind, SCHEMES)
-    wanted: dict[str, Any] = {"M": 10, "C": 2, "alpha": 10.0}
-    wanted.update((name, given[name]) for name in ("M", "C", "alpha", "form") if name in given)
-    wanted["seed"] = given.get("partition_seed", given.get("seed", 1234))  # it follows the seed unless set
-    partition = draw_partition(kind, data.train.y, **{k: v for k, v in wanted.items() if k in settings_of(kind)})
-    if partition.empty:
-        note(f"{len(partition.empty)} of {partition.M} clients hold no samples and never train: {partition.empty}")
-    return partition
+    files = [word for word in settings if "=" not in word]
+    if len(files) > 1:
+        raise InputError("run takes one spec", value=" ".join(files))
+    return spec_of(Path(files[0]) if files else None, [word for word in settings if "=" in word])
 
 
-def _shown(looks: Iterator[tuple[Look, Any]], R: int, shape: str) -> Iterator[tuple[Look, Any]]:
-    """Each look as a line, with the time that is left."""
-    started = time.perf_counter()
-    if shape == "csv":
-        say("round,test_accuracy,test_loss,train_loss,bytes_up,bytes_down,seconds")
-    elif shape != "json":
-        say("round  accuracy  test loss  train loss   MB up  MB down  seconds     left")
-    for look, state in looks:
-        left = (time.perf_counter() - started) / look.r * (R - look.r) if look.r else math.nan
-        if shape == "csv":
-            say(",".join(str(value) for value in _row(look).values()))
-        elif shape != "json":
-            say(_line(look, left))
-        yield look, state
+def _shown(all_progress: Iterable[Progress], R: int, shape: str) -> Iterator[Progress]:
+    """Each row as a line, with the time that is left."""
+    started, first = time.perf_counter(), 0
+    if shape == "table":
+        say(COLUMNS)
+    for progress in all_progress:
+        r = progress.row["round"]
+        first = r if progress.again else first
+        new = r - first
+        left = (time.perf_counter() - started) / new * (R - r) if new else None
+        if shape == "table":
+            say(_line(progress.row, left))
+        yield progress
 
 
-def _line(look: Look, left: float) -> str:
-    trained = "-" if math.isnan(look.train_loss) else f"{look.train_loss:.4f}"
-    numbers = f"{look.r:>5} {look.score.accuracy:>9.2%} {look.score.loss:>10.4f} {trained:>11}"
-    remaining = "" if math.isnan(left) else f"{left:>7.0f} s"
-    return f"{numbers} {look.up / 1e6:>7.1f} {look.down / 1e6:>8.1f} {look.seconds:>8.1f} {remaining}".rstrip()
+def _line(row: dict[str, Any], left: float | None) -> str:
+    trained = "-" if row["train_loss"] is None else f"{row['train_loss']:.4f}"
+    numbers = f"{row['round']:>5} {row['test_accuracy']:>9.2%} {row['test_loss']:>10.4f} {trained:>11}"
+    traffic = f"{row['bytes_up'] / 1e6:>7.1f} {row['bytes_down'] / 1e6:>8.1f} {row['seconds']:>8.1f}"
+    return f"{numbers} {traffic} {'' if left is None else f'{left:>7.0f} s'}".rstrip()
 
 
-def _row(look: Look) -> dict[str, Any]:
-    row = {
-        "round": look.r,
-        "test_accuracy": look.score.accuracy,
-        "test_loss": look.score.loss,
-        "train_loss": look.train_loss,
-        "bytes_up": look.up,
-        "bytes_down": look.down,
-        "seconds": look.seconds,
-    }
-    return {name: finite(value) for name, value in row.items()}
-
-
-def _keep(out: Path, rows: list[dict[str, Any]], learning: Learning, model: Any) -> None:
-    from splitrelay.models.files import save_text, save_weights
-
-    save_weights(out / "model.safetensors", learning.blueprint.layout(learning.network.dtype), model)
-    save_text(out / "rounds.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    note(f"kept: {out / 'rounds.jsonl'}, {out / 'model.safetensors'}")
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    return Table(tuple(rows[0]), [tuple(row.values()) for row in rows])

@@ -33,7 +33,7 @@ from splitrelay.objectives.network import Network
 from splitrelay.orders import Among, Consumed, Fixed, Order, Permutation, Sampled, WithReplacement
 from splitrelay.randomness import Purpose, rng
 from splitrelay.testing import Ingredients
-from splitrelay.training import train
+from splitrelay.training import resume
 
 Holdings = Sequence[npt.NDArray[np.int64]]
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -63,12 +63,22 @@ class Trial:
     augment: bool = True
     loss: str = "cross-entropy"
     init: str | None = None  # a file of weights to start from
-    validation: float = (
-        0.0  # share of each client's samples that is kept from training, and scored instead of the test set
-    )
+    validation: float = 0.0  # share of each client's samples kept from training, scored instead of the test set
     dtype: str = "float32"
     device: str = "cpu"
     seed: int = 1234
+
+    def __post_init__(self) -> None:
+        for name, holds, limit in (
+            ("eta", self.eta > 0, "eta > 0"),
+            ("K", self.K >= 1, "K >= 1"),
+            ("clip", self.clip is None or self.clip > 0, "clip > 0"),
+            ("weight_decay", self.weight_decay >= 0, "weight_decay >= 0"),
+            ("momentum", 0 <= self.momentum < 1, "0 <= momentum < 1"),
+            ("gamma", self.gamma > 0, "gamma > 0"),
+        ):
+            if not holds:
+                raise OutOfRange(name, limit=limit, value=getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -102,14 +112,20 @@ class Learning:
         )
         engines = [_engine(trial, self.network) for _ in range(workers)]
         self.clients: Tallied[torch.Tensor] = Tallied(Pool(engines))
-        self.algorithm = _algorithm(trial, self.blueprint, partition)
+        self.algorithm = _algorithm(trial, self.network, partition)
         self.order = _order(trial, partition)
         scored = DeviceImages(data.train.part(kept) if trial.validation else data.test, dtype, self.network.device)
         self.evaluator = Evaluator(self.blueprint, scored, len(data.test.classes), self.network.loss, dtype)
 
-    def run(self, R: int, every: int = 1, *, overlap: bool = True) -> Iterator[tuple[Look, Any]]:
-        """(look, state) at the start, after every `every` rounds, and at the end; scored while the next rounds run."""
-        for (look, state), score in overlapped(self._stops(R, every), self.evaluator, at_once=overlap):
+    def run(
+        self, R: int, every: int = 1, *, overlap: bool = True, start: tuple[int, Any] | None = None
+    ) -> Iterator[tuple[Look, Any]]:
+        """(look, state) at the start, after every `every` rounds, and at the end; scored while the next rounds run.
+
+        With start = (r, state) the run goes on from there.
+        """
+        stops = self._stops(R, every, start or (0, self.algorithm.init(self.x0())))
+        for (look, state), score in overlapped(stops, self.evaluator, at_once=overlap):
             yield replace(look, score=score), state
 
     def own_scores(self, state: Any) -> dict[int, Score]:
@@ -125,11 +141,11 @@ class Learning:
             return self.blueprint.x0(self.trial.seed, self.network.dtype).to(self.network.device)
         return load_weights(Path(self.trial.init), self.blueprint.layout(self.network.dtype)).to(self.network.device)
 
-    def _stops(self, R: int, every: int) -> Iterator[tuple[tuple[Look, Any], torch.Tensor]]:
-        start = time.perf_counter()
-        for r, state in train(self.algorithm, self.x0(), self.order, self.clients, R=R):
+    def _stops(self, R: int, every: int, start: tuple[int, Any]) -> Iterator[tuple[tuple[Look, Any], torch.Tensor]]:
+        began = time.perf_counter()
+        for r, state in resume(self.algorithm, *start, self.order, self.clients, R=R):
             if r % every == 0 or r == R:
-                yield (self._look(r, time.perf_counter() - start), state), self.algorithm.model(state)
+                yield (self._look(r, time.perf_counter() - began), state), self.algorithm.model(state)
 
     def _look(self, r: int, seconds: float) -> Look:
         losses, self.clients.losses = self.clients.losses, []
@@ -149,6 +165,10 @@ def held_out(holdings: Holdings, share: float, seed: int) -> tuple[Holdings, npt
         n = int(share * len(held))
         kept.append(shuffled[:n])
         rest.append(np.sort(shuffled[n:]))
+    if not sum(map(len, kept)):
+        largest = max(map(len, holdings))
+        way_out = f"The largest client has {largest}: from validation={1 / largest:.3g} on it keeps one."
+        raise InputError("no client has enough samples to keep one back", value=share, way_out=way_out)
     return rest, np.sort(np.concatenate(kept))
 
 
@@ -173,12 +193,16 @@ def _engine(trial: Trial, network: Network) -> Engine[torch.Tensor]:
     return Whole(network, trial.seed) if trial.placement == "whole" else InTwo(network, trial.seed, trial.cut)
 
 
-def _algorithm(trial: Trial, model: Blueprint, partition: Partition) -> Algorithm[torch.Tensor, Any]:
+def _algorithm(trial: Trial, network: Network, partition: Partition) -> Algorithm[torch.Tensor, Any]:
     step: Step[torch.Tensor] = Step(trial.eta, trial.weight_decay, trial.clip, trial.momentum)
-    sizes = partition.sizes.tolist() if trial.weighted else None
-    cut = FlatCut(model.layout().ends[cut_index(model, trial.cut)])
+    sizes = [len(held) for held in network.holdings] if trial.weighted else None
+    cut = FlatCut(network.blueprint.layout(network.dtype).ends[cut_index(network.blueprint, trial.cut)])
     M = len(partition.clients)
-    return algorithm(trial.algorithm).make(Ingredients(step, trial.K, M, trial.gamma, sizes, trial.G, cut))
+    made = algorithm(trial.algorithm).make(Ingredients(step, trial.K, M, trial.gamma, sizes, trial.G, cut))
+    for name, key, given in (("gamma", "gamma", trial.gamma != 1), ("sizes", "weighted", trial.weighted)):
+        if given and not hasattr(made, name):
+            raise InputError(f"{trial.algorithm} knows no {key}", way_out=f"Leave {key} out, or take fedavg.")
+    return made
 
 
 def _order(trial: Trial, partition: Partition) -> Order:
@@ -189,7 +213,7 @@ def _order(trial: Trial, partition: Partition) -> Order:
         "sampled": lambda: Sampled(M, S, trial.seed),
         "consumed": lambda: Consumed(M, S, trial.seed),
         "replacement": lambda: WithReplacement(M, S, trial.seed),
-        "fixed": lambda: Fixed(range(S)),
+        "fixed": lambda: Fixed.first(M, S),
     }
     if trial.order not in orders:
         raise UnknownName("order", trial.order, ORDERS)

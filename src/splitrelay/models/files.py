@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from splitrelay.errors import InputError, OutputError
+from splitrelay.errors import InputError
+from splitrelay.files import replacing
 from splitrelay.models.layout import Layout
 
 
 def save_weights(path: Path, layout: Layout, x: torch.Tensor) -> None:
     """Write x whole or not at all."""
-    with _replacing(path) as temporary:
+    with replacing(path) as temporary:
         save_file(layout.unpack(x.cpu()), temporary)
-
-
-def save_text(path: Path, text: str) -> None:
-    """Write text whole or not at all."""
-    with _replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary name beside the file, renamed when all is written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        temporary.replace(path)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}", value=error.strerror, way_out="Choose another place.") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
 
 
 def load_weights(path: Path, layout: Layout) -> torch.Tensor:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
 
-from splitrelay.errors import InputError, OutputError
+from splitrelay.errors import InputError
+from splitrelay.files import replacing
 
 # Okabe and Ito's eight colours, readable with any colour vision.
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
@@ -61,15 +61,6 @@ def save(figure: Figure, path: Path) -> Path:
     if path.suffix not in ENDINGS:
         raise InputError("a figure's name must end in .pdf, .png or .svg", value=path.name)
     metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}[path.suffix]
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with matplotlib.rc_context({**RC, "svg.hashsalt": "splitrelay"}):
-            figure.savefig(temporary, metadata=metadata)
-        temporary.replace(path)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}", value=error.strerror, way_out="Choose another place.") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    with replacing(path) as temporary, matplotlib.rc_context({**RC, "svg.hashsalt": "splitrelay"}):
+        figure.savefig(temporary, format=path.suffix[1:], metadata=metadata)
     return path

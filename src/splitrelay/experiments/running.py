@@ -1,0 +1,163 @@
+"""A spec run in a directory: begun, or taken up where it stopped, with the same bits either way."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from splitrelay import __version__
+from splitrelay.data import load, save_partition
+from splitrelay.data.images import DataSet
+from splitrelay.data.partition import Partition
+from splitrelay.data.schemes import SCHEMES, draw_partition, settings_of
+from splitrelay.errors import InputError, UnknownName
+from splitrelay.experiments.learning import Learning, Look, Trial
+from splitrelay.experiments.spec import Spec, spec_of
+from splitrelay.files import write_text
+from splitrelay.models.files import save_weights
+from splitrelay.objectives.batches import Batches
+from splitrelay.records import RunDirectory
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One look at a run; `again` marks rows that an earlier process wrote."""
+
+    row: dict[str, Any]
+    again: bool = False
+
+
+def trial_of(spec: Spec, device: str = "cpu") -> Trial:
+    """What the learning needs of a spec."""
+    step, model = spec.optimiser, spec.model
+    return Trial(
+        spec.algorithm, model.name, step.eta, spec.K, spec.S, spec.order, spec.placement, model.cut,
+        step.weight_decay, step.clip, step.momentum, spec.gamma, spec.weighted, spec.G,
+        Batches(step.batch, step.draw), spec.data.augment, model.loss, model.init, spec.data.validation,
+        model.dtype, device, spec.seed,
+    )  # fmt: skip
+
+
+def partition_of(spec: Spec, data: DataSet) -> Partition:
+    """Who holds what."""
+    part = spec.partition
+    if part.kind not in SCHEMES:
+        raise UnknownName("partition", part.kind, SCHEMES)
+    wanted = {**part.model_dump(), "seed": spec.seed if part.seed is None else part.seed}
+    return draw_partition(part.kind, data.train.y, **{k: v for k, v in wanted.items() if k in settings_of(part.kind)})
+
+
+def prepared(spec: Spec, *, workers: int = 1, device: str = "cpu") -> tuple[Learning, Partition]:
+    """Data, partition, model and clients of a spec; whatever cannot work is refused here, before anything starts."""
+    data = load(spec.data.name)
+    partition = partition_of(spec, data)
+    return Learning(trial_of(spec, device), data, partition, workers=workers), partition
+
+
+def execute(
+    spec: Spec, directory: RunDirectory, *, workers: int = 1, device: str = "cpu", checkpoint: int = 10
+) -> Iterator[Progress]:
+    """All rows of the run: those that are there already, then those that are still to come.
+
+    Rows are written before the checkpoint of their round, and a checkpoint counts only when its manifest is there:
+    so after any kill the rows up to the newest checkpoint are whole, and the rest is computed again, bit for bit.
+    """
+    with directory.locked():
+        _agree(spec, directory)
+        if directory.finished(spec.R):
+            yield from (Progress(row, again=True) for row in directory.seen())
+            return
+        learning, partition = prepared(spec, workers=workers, device=device)
+        start = _taken_up(spec, directory, learning)
+        rows = directory.cut_back(start[0] if start else -1)
+        yield from (Progress(row, again=True) for row in rows)
+        if not directory.spec.exists() or start is None:
+            save_partition(partition, directory.path / "partition.npz")
+        write_text(directory.spec, spec.toml() + "\n")
+        write_text(directory.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
+        yield from _going_on(spec, directory, learning, start, checkpoint)
+
+
+def _going_on(
+    spec: Spec, directory: RunDirectory, learning: Learning, start: tuple[int, Any] | None, checkpoint: int
+) -> Iterator[Progress]:
+    kept = start[0] if start else -1
+    looks = learning.run(spec.R, spec.every, start=start)
+    if start:
+        next(looks)  # its row is there already
+    last: tuple[Look, Any] | None = None
+    try:
+        for look, state in looks:
+            directory.append(row_of(look))
+            last = look, state
+            yield Progress(row_of(look))
+            if look.r % spec.every == 0 and look.r >= kept + checkpoint * spec.every:
+                directory.checkpoints.save(look.r, state, look.up, look.down)
+                kept = look.r
+    finally:  # Ctrl-C and NaN too: nothing that was finished is lost
+        if last and last[0].r > kept and last[0].r % spec.every == 0:
+            directory.checkpoints.save(last[0].r, last[1], last[0].up, last[0].down)
+    _finish(directory, learning, last[1] if last else start[1] if start else None)
+
+
+def _finish(directory: RunDirectory, learning: Learning, state: Any) -> None:
+    layout = learning.blueprint.layout(learning.network.dtype)
+    save_weights(directory.model, layout, learning.algorithm.model(state))
+    directory.table()
+
+
+def _agree(spec: Spec, directory: RunDirectory) -> None:
+    """The directory belongs to this spec, or is new; more rounds than before extend it."""
+    if not directory.spec.exists():
+        return
+    before = spec_of(directory.spec)
+    if before.hash != spec.hash:
+        way_out = f"Choose another --out; it was made by {directory.spec}."
+        raise InputError(f"{directory.path} holds another run, {before.hash}", value=spec.hash, way_out=way_out)
+    if spec.R < before.R:
+        raise InputError(
+            f"{directory.path} has been run for R={before.R}", value=f"R={spec.R}", way_out="Take no fewer."
+        )
+
+
+def _taken_up(spec: Spec, directory: RunDirectory, learning: Learning) -> tuple[int, Any] | None:
+    """(r, state) of the newest checkpoint whose row is there, and the byte counters set back to it."""
+    seen = {row["round"] for row in directory.seen()}
+    found = directory.checkpoints.newest(learning.algorithm.init(learning.x0()), at_most=spec.R)
+    if found is None or found[0].round not in seen:
+        return None
+    learning.clients.up, learning.clients.down = found[0].up, found[0].down
+    return found[0].round, found[1]
+
+
+def row_of(look: Look) -> dict[str, Any]:
+    """A row of rounds.jsonl. Nothing in it but `seconds` depends on time, host or resuming."""
+    return {
+        "round": look.r,
+        "test_accuracy": look.score.accuracy,
+        "test_loss": look.score.loss,
+        "train_loss": None if look.r == 0 else look.train_loss,
+        "bytes_up": look.up,
+        "bytes_down": look.down,
+        "seconds": look.seconds,
+    }
+
+
+def environment() -> dict[str, str]:
+    """What ran it: equality to the bit is promised for the same."""
+    packages = {name: version(name) for name in ("torch", "numpy", "safetensors")}
+    host = {"python": platform.python_version(), "machine": platform.machine(), "system": platform.platform()}
+    return {"splitrelay": __version__, **packages, **host, "cpu": _cpu()}
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")

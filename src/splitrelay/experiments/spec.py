@@ -1,0 +1,174 @@
+"""One spec: all that decides the numbers of a run, in one TOML file or as key=value words."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from splitrelay.errors import InputError, UnknownName
+
+
+class Part(BaseModel):
+    """A section: frozen, and nothing unknown in it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DataSpec(Part):
+    """Which images, and what is done to them."""
+
+    name: str = Field("digits", description="a set by name, or the path of one's own")
+    augment: bool = Field(True, description="crops and flips where the set has them")
+    validation: float = Field(0.0, ge=0, lt=1, description="share of each client's samples that is scored instead")
+
+
+class PartitionSpec(Part):
+    """Who holds what."""
+
+    kind: str = Field("exdir", description="exdir iid dirichlet pathological shards")
+    M: int = Field(10, ge=1, description="clients")
+    C: int = Field(2, ge=1, description="classes a client, for exdir and pathological")
+    alpha: float = Field(10.0, gt=0, description="of the Dirichlet law")
+    form: Literal["paper", "balanced"] = Field("paper", description="of exdir")
+    seed: int | None = Field(None, ge=0, description="of the partition alone; it follows the seed unless set")
+
+
+class ModelSpec(Part):
+    """What is trained."""
+
+    name: str = Field("lenet-small", description="a model of the house, or module:function")
+    cut: str | int | None = Field(None, description="last layer of the client's half; the usual one unless set")
+    init: str | None = Field(None, description="a .safetensors file to start from")
+    loss: str = Field("cross-entropy", description="cross-entropy, mse, or module:function")
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+class OptimiserSpec(Part):
+    """One local step, and the batches it sees."""
+
+    eta: float = Field(0.1, gt=0, description="learning rate")
+    weight_decay: float = Field(1e-4, ge=0)
+    clip: float | None = Field(None, gt=0, description="largest norm of the whole model's gradient")
+    momentum: float = Field(0.0, ge=0, lt=1, description="kept within a visit")
+    batch: int = Field(20, ge=1)
+    draw: Literal["passes", "replacement", "full"] = "passes"
+
+
+class Spec(Part):
+    """A run, without where it is kept and on how many cores."""
+
+    algorithm: str = Field("ssl", description="ssl fedavg splitfed-v2 splitfed-v3 sflg scaffold fedseq ...")
+    placement: Literal["cut", "whole"] = "cut"
+    order: str = Field("permutation", description="permutation sampled consumed fixed replacement")
+    S: int | None = Field(None, ge=1, description="clients a round; all of them unless set")
+    K: int = Field(5, ge=1, description="local steps a visit")
+    R: int = Field(20, ge=1, description="rounds; not part of the run's name, so a finished run can be extended")
+    gamma: float = Field(1.0, gt=0, description="global step")
+    weighted: bool = Field(False, description="FedAvg weighs clients by their samples")
+    G: int = Field(1, ge=1, description="groups of sflg and fedseq")
+    seed: int = Field(1234, ge=0, description="root of all randomness")
+    every: int = Field(1, ge=1, description="rounds between two looks at the test set")
+    data: DataSpec = DataSpec()
+    partition: PartitionSpec = PartitionSpec()
+    model: ModelSpec = ModelSpec()
+    optimiser: OptimiserSpec = OptimiserSpec()
+
+    @model_validator(mode="after")
+    def _possible(self) -> Spec:
+        if self.S is not None and self.S > self.partition.M:
+            raise ValueError(f"S = {self.S} clients a round are more than M = {self.partition.M}")
+        return self
+
+    @property
+    def hash(self) -> str:
+        """The run's name: of all but R."""
+        content = json.dumps(self.model_dump(exclude={"R"}), sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+    def toml(self) -> str:
+        """The spec as a file that runs again."""
+        return "\n".join(_toml(self.model_dump()))
+
+
+# Plain words for what lies in a section.
+SHORT = {
+    "data": "data.name",
+    "model": "model.name",
+    "partition": "partition.kind",
+    **{name: f"data.{name}" for name in ("augment", "validation")},
+    **{name: f"partition.{name}" for name in ("M", "C", "alpha", "form")},
+    **{name: f"model.{name}" for name in ("cut", "init", "loss", "dtype")},
+    **{name: f"optimiser.{name}" for name in ("eta", "weight_decay", "clip", "momentum", "batch", "draw")},
+}
+
+
+def spec_of(file: Path | None = None, words: Sequence[str] = ()) -> Spec:
+    """A spec from a TOML file, or from nothing, with the given words on top."""
+    content = {} if file is None else _read(file)
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise InputError(f"'{word}' is not of the form key=value", way_out=f"Keys: {', '.join(keys())}.")
+        _set(content, name, None if text == "none" else text)
+    try:
+        return Spec.model_validate(content)
+    except ValidationError as error:
+        raise _one_line(error) from None
+
+
+def keys() -> list[str]:
+    """Every key that may stand left of the = sign."""
+    return [*(name for name in SHORT), *(name for name in _dotted(Spec) if name not in SHORT.values())]
+
+
+def _dotted(part: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in part.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _dotted(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def _set(content: dict[str, Any], name: str, value: Any) -> None:
+    known = set(_dotted(Spec))
+    path = SHORT.get(name, name)
+    if path not in known:
+        raise UnknownName("key", name, keys())
+    *sections, last = path.split(".")
+    for section in sections:
+        content = content.setdefault(section, {})
+    content[last] = value
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"cannot read the spec {file}", value=str(error).splitlines()[0]) from None
+
+
+def _one_line(error: ValidationError) -> InputError:
+    first = error.errors()[0]
+    where = ".".join(str(step) for step in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return UnknownName("key", where, keys())
+    message = first["msg"].removeprefix("Value error, ")
+    value = None if isinstance(first["input"], dict) or not where else repr(first["input"])
+    return InputError(f"{where}: {message}" if where else message, value=value)
+
+
+def _toml(content: dict[str, Any], section: str = "") -> Iterator[str]:
+    if section:
+        yield f"\n[{section}]"
+    for name, value in content.items():
+        if not isinstance(value, dict) and value is not None:
+            yield f"{name} = {json.dumps(value)}"
+    for name, value in content.items():
+        if isinstance(value, dict):
+            yield from _toml(value, f"{section}.{name}" if section else name)

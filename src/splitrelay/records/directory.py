@@ -1,0 +1,93 @@
+"""The directory of one run: locked while a process works on it, its rows cut back to where the run goes on."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from splitrelay.errors import InputError, OutputError
+from splitrelay.files import write_text
+from splitrelay.records.checkpoint import Checkpoints
+
+
+class RunDirectory:
+    """spec.toml, environment.json, rounds.jsonl, rounds.csv, checkpoints/, model.safetensors."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.spec, self.model = path / "spec.toml", path / "model.safetensors"
+        self.rounds = path / "rounds.jsonl"
+        self.checkpoints = Checkpoints(path / "checkpoints")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """No second process may write here; the lock ends with the process, also after kill -9."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise OutputError(
+                f"cannot write {self.path}", value=error.strerror, way_out="Choose another place."
+            ) from None
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                way_out = "Wait for it, or choose another --out."
+                raise InputError(f"another process is at work in {self.path}", way_out=way_out) from None
+            yield
+
+    def seen(self) -> list[dict[str, Any]]:
+        """The rows so far; a half-written last line does not count."""
+        if not self.rounds.exists():
+            return []
+        rows = []
+        for line in self.rounds.read_text(encoding="utf-8").splitlines(keepends=True):
+            if not line.endswith("\n"):
+                break
+            rows.append(json.loads(line))
+        return rows
+
+    def finished(self, R: int) -> bool:
+        """Whether all R rounds are there, and the model that they end with."""
+        rows = self.seen()
+        return bool(rows) and rows[-1]["round"] == R and self.model.exists()
+
+    def cut_back(self, r: int) -> list[dict[str, Any]]:
+        """Forget the rows after round r: the run goes on from there and will write them again."""
+        rows = [row for row in self.seen() if row["round"] <= r]
+        write_text(self.rounds, "".join(_line(row) for row in rows))
+        return rows
+
+    def append(self, row: dict[str, Any]) -> None:
+        """One row more, on the disk before we go on."""
+        try:
+            descriptor = os.open(self.rounds, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(descriptor, _line(row).encode())
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            way_out = "Make room; the same command goes on from the last checkpoint."
+            raise OutputError(f"cannot write {self.rounds}", value=error.strerror, way_out=way_out) from None
+
+    def table(self) -> None:
+        """rounds.csv: the rows once more, for spreadsheets."""
+        rows = self.seen()
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]) if rows else ["round"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(self.path / "rounds.csv", text.getvalue())
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row) + "\n"

@@ -1,0 +1,147 @@
+"""A run that was killed ends with the same weights and the same rows as one that was not."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from splitrelay.algorithms import SSL, Averaged, Scaffold, SplitFedV3, Step
+from splitrelay.errors import Diverged, InputError
+from splitrelay.experiments.running import execute
+from splitrelay.experiments.spec import Spec, spec_of
+from splitrelay.models.cut import FlatCut
+from splitrelay.randomness import Purpose, rng
+from splitrelay.records import Checkpoints, RunDirectory
+from splitrelay.records.state import flattened, rebuilt
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("own") / "own.npz"
+    generator = rng(4, Purpose.INSTANCES)
+    np.savez(path, x=generator.integers(0, 256, (90, 8, 8), dtype=np.uint8), y=np.arange(90) % 3)
+    return path
+
+
+def spec(own: Path, *words: str) -> Spec:
+    return spec_of(None, [f"data={own}", "M=5", "K=2", "C=1", *words])
+
+
+def rows(directory: RunDirectory) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if "seconds" not in k} for row in directory.seen()]
+
+
+def finished(run: Spec, path: Path, **how: Any) -> RunDirectory:
+    directory = RunDirectory(path)
+    list(execute(run, directory, **how))
+    return directory
+
+
+def assert_same(one: RunDirectory, other: RunDirectory) -> None:
+    assert one.model.read_bytes() == other.model.read_bytes()
+    assert rows(one) == rows(other)
+
+
+@pytest.mark.parametrize("algorithm", ["ssl", "scaffold", "splitfed-v3"])
+@pytest.mark.parametrize("stop", [1, 4, 7])
+def test_a_run_that_stops_goes_on_to_the_same_end(own: Path, tmp_path: Path, algorithm: str, stop: int) -> None:
+    run = spec(own, f"algorithm={algorithm}", "R=8")
+    going = execute(run, RunDirectory(tmp_path / "stopped"), checkpoint=3)
+    for progress in going:
+        if progress.row["round"] == stop:
+            break
+    going.close()
+    assert_same(finished(run, tmp_path / "stopped"), finished(run, tmp_path / "whole"))
+
+
+def test_a_killed_process_goes_on_to_the_same_end(own: Path, tmp_path: Path) -> None:
+    """Real processes, real signals, in the middle of whatever they are doing."""
+    words = [f"data={own}", "M=5", "K=2", "C=1", "R=40", "algorithm=scaffold"]
+    command = [sys.executable, "-c", "from splitrelay.cli.main import run; run()", "run", *words]
+    command += ["--out", str(tmp_path / "killed"), "--checkpoint", "1"]
+    for lines in (3, 17):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for _ in range(lines):
+            process.stdout.readline()
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    killed = RunDirectory(tmp_path / "killed")
+    assert 0 < len(killed.seen()) < 41
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert_same(killed, finished(spec(own, "R=40", "algorithm=scaffold"), tmp_path / "whole"))
+
+
+def test_a_finished_run_is_left_alone_and_can_be_extended(own: Path, tmp_path: Path) -> None:
+    short = finished(spec(own, "R=5", "every=2"), tmp_path / "run")
+    before = {path: path.stat().st_mtime_ns for path in short.path.rglob("*") if path.name != ".lock"}
+    finished(spec(own, "R=5", "every=2"), tmp_path / "run")
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    longer = finished(spec(own, "R=9", "every=2"), tmp_path / "run")
+    assert_same(longer, finished(spec(own, "R=9", "every=2"), tmp_path / "whole"))
+
+
+def test_damage_costs_time_not_bits(own: Path, tmp_path: Path) -> None:
+    run, whole = spec(own, "R=6"), finished(spec(own, "R=6"), tmp_path / "whole")
+    directory = RunDirectory(tmp_path / "run")
+    going = execute(run, directory, checkpoint=2)
+    while next(going).row["round"] < 5:
+        pass
+    going.close()
+    newest = sorted((directory.path / "checkpoints").glob("*.safetensors"))[-1]
+    newest.write_bytes(newest.read_bytes()[:-7])  # a truncated checkpoint
+    with directory.rounds.open("a") as rounds:
+        rounds.write('{"round": 6, "test_acc')  # a half-written line
+    assert_same(finished(run, tmp_path / "run"), whole)
+
+
+def test_another_spec_a_second_process_and_fewer_rounds_are_refused(own: Path, tmp_path: Path) -> None:
+    directory = finished(spec(own, "R=2"), tmp_path / "run")
+    with pytest.raises(InputError, match="holds another run"):
+        finished(spec(own, "R=2", "eta=0.2"), tmp_path / "run")
+    with pytest.raises(InputError, match="Take no fewer"):
+        finished(spec(own, "R=1"), tmp_path / "run")
+    with directory.locked(), pytest.raises(InputError, match="another process is at work"):
+        finished(spec(own, "R=3"), tmp_path / "run")
+
+
+def test_a_diverging_run_keeps_what_came_before(own: Path, tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    with pytest.raises(Diverged):
+        list(execute(spec(own, "eta=1e25"), directory))
+    assert [row["round"] for row in directory.seen()] == [0]
+
+
+def test_every_kind_of_state_survives_a_checkpoint(tmp_path: Path) -> None:
+    x, step = torch.arange(6.0), Step[torch.Tensor](0.1)
+    scaffold = Scaffold(step, 1, M=3)
+    v3 = SplitFedV3(step, 1, FlatCut(2))
+    states = [
+        (SSL(step, 1), x + 1),
+        (scaffold, type(scaffold.init(x))(x + 1, x + 2, {0: x + 3, 12: x + 4})),
+        (v3, type(v3.init(x))(x[2:] + 1, x[:2], {7: x[:2] + 5})),
+        (Averaged(SSL(step, 1), 0.5), type(Averaged(SSL(step, 1)).init(x))(x + 1, x + 2, 1.75)),
+    ]
+    for number, (algorithm, state) in enumerate(states):
+        checkpoints = Checkpoints(tmp_path / str(number))
+        checkpoints.save(3, state, up=5, down=6)
+        found = checkpoints.newest(algorithm.init(x))
+        assert found is not None and (found[0].round, found[0].up, found[0].down) == (3, 5, 6)
+        assert repr(found[1]) == repr(state)
+        assert repr(rebuilt(algorithm.init(x), *flattened(state))) == repr(state)
+
+
+def test_only_the_newest_two_checkpoints_are_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for r in (1, 2, 3, 10):
+        checkpoints.save(r, torch.ones(2) * r, 0, 0)
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == ["000003.json", "000010.json"]
+    assert json.loads((tmp_path / "000010.json").read_text())["round"] == 10
