@@ -79,6 +79,12 @@ class Fixed:
 
     clients: Sequence[int]
 
+    @classmethod
+    def first(cls, M: int, S: int) -> Fixed:
+        """The first S of M clients."""
+        _check_participants(S, M)
+        return cls(range(S))
+
     def __call__(self, r: int, /) -> Sequence[int]:
         return self.clients
 

@@ -13,7 +13,7 @@ from splitrelay.clients.pool import Pool
 from splitrelay.clients.reference import InTwo, Whole
 from splitrelay.data.augment import Augmentation
 from splitrelay.data.images import ImageSet
-from splitrelay.errors import InputError
+from splitrelay.errors import Diverged, InputError
 from splitrelay.models import Blueprint, blueprint, cut_index
 from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.images import DeviceImages
@@ -226,6 +226,15 @@ def test_peer_to_peer_is_centralized() -> None:
     *_, (_, central) = train(SSL(EVERYTHING, 2), x0, order, Pool([InTwo(net, 5)]), R=2)
     assert torch.equal(peers.whole(relayed), central)
     assert len(peers.held) == 1  # every other client has handed its half on
+
+
+def test_a_visit_that_fails_peer_to_peer_can_be_made_again() -> None:
+    net = network("lenet-small")
+    x0 = net.blueprint.x0(7)
+    peers = Peers(InTwo(net, 5), x0)
+    with pytest.raises(Diverged):
+        peers.run(Visit(0, 0, 0, peers.start(x0), Step(1e20), 4))
+    assert torch.equal(peers.whole(peers.start(x0)), x0)
 
 
 def test_averaging_is_refused_peer_to_peer() -> None:

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from splitrelay.clients.pool import Pool
+from splitrelay.clients.reference import InTwo
 from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.data.schemes import draw_partition
 from splitrelay.errors import Diverged, InputError, OutOfRange, UnknownName
 from splitrelay.experiments.learning import Learning, Trial, held_out
+from splitrelay.objectives.batches import Batches
 from splitrelay.randomness import Purpose, rng
 
 
@@ -85,10 +88,39 @@ def test_wrong_words_are_answered(data: DataSet) -> None:
     ):
         with pytest.raises(UnknownName, match=words):
             looks(data, trial)
-    with pytest.raises(OutOfRange, match="1 <= S <= M"):
-        looks(data, Trial(S=9, order="sampled"))
+    for order in ("sampled", "fixed", "permutation", "consumed"):
+        with pytest.raises(OutOfRange, match="1 <= S <= M"):
+            looks(data, Trial(S=9, order=order))
     with pytest.raises(UnknownName, match="layer of lenet-small 'pool'"):
         looks(data, Trial(cut="pool"))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"eta": -0.1}, {"clip": 0.0}, {"momentum": 1.0}, {"weight_decay": -1.0}, {"gamma": 0.0}, {"K": 0}]
+)
+def test_numbers_that_make_no_step_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(OutOfRange, match=next(iter(wrong))):
+        Trial(**wrong)
+
+
+@pytest.mark.parametrize("words", [{"gamma": 0.5}, {"weighted": True}])
+def test_what_an_algorithm_does_not_know_is_refused(data: DataSet, words: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="splitfed-v2 knows no"):
+        looks(data, Trial(algorithm="splitfed-v2", **words))
+
+
+def test_algorithms_cut_where_the_engine_cuts_in_double_precision_too(data: DataSet) -> None:
+    partition = draw_partition("iid", data.train.y, M=2, seed=1)
+    learning = Learning(Trial(algorithm="splitfed-v2", dtype="float64"), data, partition)
+    bottom, _ = learning.algorithm.cut.halves(learning.x0())
+    assert len(bottom) == InTwo(learning.network, 1).boundary
+
+
+def test_sizes_are_those_of_the_samples_that_train(data: DataSet) -> None:
+    partition = draw_partition("iid", data.train.y, M=6, seed=1)
+    assert (
+        Learning(Trial(algorithm="fedavg", weighted=True, validation=0.25), data, partition).algorithm.sizes == [30] * 6
+    )
 
 
 def test_a_share_of_every_clients_samples_can_be_held_out(data: DataSet) -> None:
@@ -98,6 +130,8 @@ def test_a_share_of_every_clients_samples_can_be_held_out(data: DataSet) -> None
     assert sorted([*np.concatenate(rest), *kept]) == list(range(240))
     with pytest.raises(OutOfRange, match="0 <= validation < 1"):
         held_out(partition.indices, 1.0, seed=1)
+    with pytest.raises(InputError, match=r"from validation=0\.025 on"):
+        held_out(partition.indices, 0.01, seed=1)
 
 
 def test_clients_without_samples_are_never_drawn(data: DataSet) -> None:
@@ -106,3 +140,10 @@ def test_clients_without_samples_are_never_drawn(data: DataSet) -> None:
     learning = Learning(Trial(), data, gaps)
     assert {m for r in range(9) for m in learning.order(r)} == {0, 2, 3, 4}
     assert math.isfinite(list(learning.run(1))[-1][0].train_loss)
+
+
+def test_a_client_without_samples_or_a_pool_without_engines_is_an_answer_not_a_wait(data: DataSet) -> None:
+    with pytest.raises(InputError, match="a client without samples cannot train"):
+        Batches().positions(0, 3, rng(1, Purpose.BATCHES))
+    with pytest.raises(OutOfRange, match="engines of a pool"):
+        Pool([])

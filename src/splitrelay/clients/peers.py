@@ -42,8 +42,9 @@ class Peers:
 
     def run(self, visit: Visit[Relayed], /) -> Outcome[Relayed]:
         """The next client takes over the half, trains, and keeps it."""
-        bottom = self.held.pop(visit.x.holder)
+        bottom = self.held[visit.x.holder]
         done = self.engine.run(replace(visit, x=torch.cat([bottom, visit.x.top])))  # type: ignore[arg-type]
+        del self.held[visit.x.holder]  # handed on, now that the visit is done: one that fails can be made again
         handle = visit.x.holder + 1
         self.held[handle] = done.x[: self.engine.boundary]
         return Done(Relayed(handle, done.x[self.engine.boundary :]), done.cost)

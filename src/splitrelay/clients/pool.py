@@ -8,6 +8,7 @@ from queue import SimpleQueue
 from typing import Generic, Protocol
 
 from splitrelay.algorithms.base import Done, Outcome, Visit
+from splitrelay.errors import OutOfRange
 from splitrelay.vectors import X
 
 
@@ -23,6 +24,8 @@ class Pool(Generic[X]):
     """Any client on any engine. As visits carry all names, who serves whom changes nothing."""
 
     def __init__(self, engines: Sequence[Engine[X]]) -> None:
+        if not engines:
+            raise OutOfRange("engines of a pool", limit="at least 1", value=0)
         self._idle: SimpleQueue[Engine[X]] = SimpleQueue()
         for engine in engines:
             self._idle.put(engine)

@@ -23,7 +23,7 @@ from splitrelay.data.partition import Partition
 from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.evaluation import Evaluator, Score, overlapped
 from splitrelay.experiments.registry import algorithm
-from splitrelay.models import Blueprint, blueprint, cut_index
+from splitrelay.models import blueprint, cut_index
 from splitrelay.models.cut import FlatCut
 from splitrelay.models.files import load_weights
 from splitrelay.objectives.batches import Batches

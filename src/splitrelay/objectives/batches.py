@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from splitrelay.errors import OutOfRange, UnknownName
+from splitrelay.errors import InputError, OutOfRange, UnknownName
 
 Positions = npt.NDArray[np.int64]
 DRAWS = ("passes", "replacement", "full")
@@ -31,6 +31,8 @@ class Batches:
 
     def positions(self, n: int, K: int, generator: np.random.Generator) -> list[Positions]:
         """K batches out of n samples."""
+        if n == 0:
+            raise InputError("a client without samples cannot train", way_out="Leave it out of the order.")
         if self.draw == "full":
             return [np.arange(n)] * K
         if self.draw == "replacement":
