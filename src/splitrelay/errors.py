@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class SplitrelayError(Exception):
@@ -20,6 +21,10 @@ class SplitrelayError(Exception):
             parts.append(f"got {shown(value)}")
         message = "; ".join(parts)
         super().__init__(message if way_out is None else f"{message}. {way_out}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors come home from other processes as they left."""
+        return _returned, (type(self), self.args), self.__dict__
 
 
 class InputError(SplitrelayError):
@@ -54,6 +59,12 @@ class UnknownName(InputError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
         super().__init__(f"unknown {kind} '{name}'", way_out=suggestion(name, self.known))
+
+
+def _returned(kind: type[SplitrelayError], args: tuple[Any, ...]) -> SplitrelayError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
