@@ -1,12 +1,15 @@
 """Layouts, cuts and layers: where every number of x lives."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
-from splitrelay.errors import InputError, OutOfRange, UnknownName
+from splitrelay.errors import InputError, OutOfRange, OutputError, UnknownName
 from splitrelay.models import Blueprint, Stretch, blueprint, cut_index, lay_out
 from splitrelay.models.dropout import Dropout
+from splitrelay.models.files import save_weights
 from splitrelay.models.zoo import MODELS
 
 COUNTS = {
@@ -40,6 +43,21 @@ def test_packing_and_unpacking_lose_nothing() -> None:
     back = layout.unpack(layout.pack(state))
     assert back.keys() == state.keys() and all(torch.equal(back[name], state[name]) for name in state)
     assert all(tensor.is_contiguous() for tensor in back.values())
+
+
+def test_weights_that_would_be_left_over_are_refused() -> None:
+    small, deep = own(nn.Linear(4, 4)), own(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    with pytest.raises(InputError, match=r"the model holds no '2\.bias'"):
+        small.layout().pack(deep.net().state_dict())
+    batch_norm = own(nn.BatchNorm1d(4), nn.Linear(4, 2))
+    assert len(batch_norm.layout().pack(batch_norm.net().state_dict())) == batch_norm.layout().size
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    model = own(nn.Linear(4, 4))
+    with pytest.raises(OutputError, match=r"cannot write .*File name too long"):
+        save_weights(tmp_path / ("a" * 254), model.layout(), model.x0(1))
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_start_is_named_by_the_seed_and_leaves_torchs_own_generator_alone() -> None:

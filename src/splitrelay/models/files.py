@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from splitrelay.errors import InputError
 from splitrelay.files import replacing
@@ -16,7 +16,7 @@ from splitrelay.models.layout import Layout
 def save_weights(path: Path, layout: Layout, x: torch.Tensor) -> None:
     """Write x whole or not at all."""
     with replacing(path) as temporary:
-        save_file(layout.unpack(x.cpu()), temporary)
+        temporary.write_bytes(save(layout.unpack(x.cpu())))  # save_file would hide what the system said
 
 
 def load_weights(path: Path, layout: Layout) -> torch.Tensor:

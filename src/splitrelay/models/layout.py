@@ -79,6 +79,9 @@ class Layout:
 
     def pack(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """x from tensors under torch's names."""
+        for name in sorted(tensors.keys() - {slot.name for slot in self.slots}):
+            if tensors[name].is_floating_point():  # counters, as batch norm's, are left out
+                raise InputError(f"the model holds no '{name}'", way_out="The weights belong to another model.")
         x = torch.zeros(self.size, dtype=self.dtype)
         for slot in self.slots:
             slot.view(x).copy_(_matching(slot, tensors))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from splitrelay.files import replacing, write_text
 from splitrelay.records.state import flattened, rebuilt
@@ -40,7 +40,7 @@ class Checkpoints:
         """Keep the state, then forget all but the newest two."""
         tensors, numbers = flattened(state)
         with replacing(self._tensors(r)) as temporary:
-            save_file(tensors, temporary)
+            temporary.write_bytes(save(tensors))  # save_file would hide what the system said
         manifest = Checkpoint(r, up, down, _sha256(self._tensors(r)), numbers)
         write_text(self._manifest(r), json.dumps(asdict(manifest)) + "\n")
         for old in self._rounds()[:-KEPT]:
