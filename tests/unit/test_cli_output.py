@@ -1,13 +1,17 @@
 """Tables in their four shapes, and the words key=value."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, aligned, cell, emit, tick
+from splitrelay.cli.main import run
+from splitrelay.cli.output import Table, aligned, cell, emit, ready, tick
 from splitrelay.cli.settings import Key, count, number, parsed
+from splitrelay.errors import InputError, OutOfRange, OutputError
 
 KEYS = (Key("R", count), Key("eta", number))
 
@@ -54,3 +58,32 @@ def test_a_command_lists_its_keys() -> None:
     text = CliRunner().invoke(command, ["--help"]).output
     assert "Keys:\n  R  rounds\n" in text
     assert text.rstrip().endswith("some R=1")
+
+
+def test_a_range_of_a_thousand_million_points_is_refused_at_once() -> None:
+    with pytest.raises(OutOfRange, match="at most 1,000,000"):
+        parsed(["R=1:1e9:log:1e9"], KEYS)
+
+
+def test_a_key_given_twice_is_sent_to_a_list_only_where_it_may_be_one() -> None:
+    for key, way_out in ((Key("R", count), "a list instead: R=a,b"), (Key("R", count, many=False), "it once")):
+        with pytest.raises(InputError, match=f"Give {way_out}"):
+            parsed(["R=1", "R=2"], [key])
+
+
+def test_a_folder_below_a_file_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="Choose another place"):
+        ready(tmp_path / "file" / "folder")
+
+
+def test_a_folder_that_is_not_there_is_made_and_left_empty(tmp_path: Path) -> None:
+    ready(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+@pytest.mark.parametrize("line", ["theory errata 1 2", "completion", "notation --fomat x"])
+def test_a_wrong_call_ends_in_sentences(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(line.split())
+    assert re.search(r"[^.?][.?] See: splitrelay ", capsys.readouterr().err)

@@ -308,7 +308,7 @@ def test_a_test_folder_with_a_new_class_is_refused(tmp_path: Path) -> None:
         ("nowhere/d.npz", "there is no file or folder nowhere/d.npz"),
         ("d.xyz", "cannot tell what d.xyz is"),
         ("empty", "holds no folder per class"),
-        ("broken.npz", "cannot be read as arrays"),
+        ("broken.npz", "is no npz file"),
         (object(), "object has no attribute 'data'"),
         (SimpleNamespace(data=GREY), "has no attribute 'targets'"),
     ],
@@ -326,3 +326,11 @@ def test_a_wrong_source_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_name_that_nobody_carries_gets_the_nearest() -> None:
     with pytest.raises(UnknownName, match=r"unknown data set 'mnst'\. Did you mean 'mnist'\?"):
         load("mnst")
+
+
+@pytest.mark.parametrize("name", ["junk.npz", "junk.csv", "junk.csv.gz"])
+def test_junk_is_named_and_nobody_is_told_to_unpickle_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(bytes(range(255, 0, -1)))
+    with pytest.raises(InputError, match=f"{name} is no ") as refused:
+        own(tmp_path / name)
+    assert "pickle" not in str(refused.value)

@@ -190,3 +190,9 @@ def test_export_leaves_a_full_folder_alone_and_uses_an_empty_one(tmp_path: Path)
     export_partition(drawn(), images(), LABELS, tmp_path / "empty")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "full"]
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.tex"]
+
+
+def test_an_npz_that_is_none_is_refused_without_a_word_on_pickles(tmp_path: Path) -> None:
+    (tmp_path / "p.npz").write_bytes(bytes(range(255, 0, -1)))
+    with pytest.raises(InputError, match="it is no npz file"):
+        load_partition(tmp_path / "p.npz")

@@ -11,7 +11,7 @@ import click
 
 from splitrelay.cli.console import note, say
 from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, emit, format_option
+from splitrelay.cli.output import Table, emit, format_option, ready
 
 if TYPE_CHECKING:
     from splitrelay.experiments.demo import Cell, Outcome, Point
@@ -30,6 +30,8 @@ def demo(out: Path, workers: int | None, shape: str) -> None:
     Each algorithm runs at the best rate of a small grid, with three seeds, on clients that hold one class each and
     on clients that hold two. The same numbers every time; under a minute on two cores.
     """
+    if shape == "table":
+        ready(out)
     from splitrelay.experiments import demo as plan
     from splitrelay.experiments.figures.curves import draw
 

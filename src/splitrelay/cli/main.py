@@ -91,9 +91,11 @@ def _explained(error: Exception) -> tuple[str, int]:
         return error.format_message(), 2
     if isinstance(error, click.UsageError):
         where = error.ctx.command_path if error.ctx else "splitrelay"
-        return f"{error.format_message()} See: {where} --help", 2
+        return f"{error.format_message().rstrip('.')}. See: {where} --help".replace("?.", "?"), 2
     if isinstance(error, click.ClickException):
         return error.format_message(), 2
+    if isinstance(error, MemoryError):
+        return f"out of memory ({error}). Ask for less at once.", 1
     return f"unexpected {type(error).__name__}: {error}. Please report it with the output of --traceback.", 1
 
 

@@ -11,7 +11,7 @@ import click
 from splitrelay.cli.console import say
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, format_option
-from splitrelay.cli.settings import Key, count, keys_help, parsed, settings_argument
+from splitrelay.cli.settings import Key, count, parsed, settings_argument
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,15 +37,15 @@ MEANT_FOR = {"vgg11": (3, 32, 32), "cnncifar": (3, 32, 32), "lenet-small": (1, 8
 BAR = 24  # columns of the picture
 
 
-@click.command(cls=Command, example="splitrelay model lenet5", help=f"""A model layer by layer, and what each cut sends.
-
-    NAME is a model of the house or your own, as module:function that returns an nn.Sequential. Without NAME: the list.
-
-    {keys_help(KEYS)}""")  # fmt: skip
+@click.command(cls=Command, keys=KEYS, example="splitrelay model lenet5")
 @click.argument("name", required=False)
 @settings_argument(KEYS)
 @format_option
 def model(name: str | None, settings: Sequence[str], shape: str) -> None:
+    """A model layer by layer, and what each cut sends.
+
+    NAME is a model of the house or your own, as module:function that returns an nn.Sequential. Without NAME: the list.
+    """
     from splitrelay.models import MODELS, blueprint
     from splitrelay.models.summary import summarise
 

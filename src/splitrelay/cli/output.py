@@ -11,11 +11,14 @@ import sys
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import click
 
 from splitrelay.cli.console import emphasised, say
+from splitrelay.errors import OutputError
 
 FORMATS = ("table", "csv", "markdown", "json")
 
@@ -29,6 +32,16 @@ class Table:
     title: str = ""
     notes: Sequence[str] = ()
     lead: int = 1  # columns repeated in every block of a table that is wider than the terminal
+
+
+def ready(folder: Path) -> None:
+    """Make the folder, and see that it can be written to, before the work rather than after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OutputError(f"cannot write to {folder}", value=error.strerror, way_out="Choose another place.") from None
 
 
 def format_option(command: Callable[..., Any]) -> Callable[..., Any]:

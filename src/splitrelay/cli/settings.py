@@ -20,6 +20,7 @@ else:
     TextParam = click.ParamType
 
 POINTS = 25  # of a range that does not say how many
+MOST_POINTS = 1_000_000  # of one that does
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def parsed(settings: Sequence[str], keys: Iterable[Key], points: int = POINTS) -
         if name not in known:
             raise UnknownName("key", name, known)
         if name in found:
-            raise InputError(f"{name} is given twice", way_out=f"Give a list instead: {name}=a,b.")
+            again = f"a list instead: {name}=a,b" if _takes_lists(known[name]) else "it once"
+            raise InputError(f"{name} is given twice", way_out=f"Give {again}.")
         found[name] = _values(known[name], text, points)
     return found
 
@@ -97,6 +99,10 @@ def parsed(settings: Sequence[str], keys: Iterable[Key], points: int = POINTS) -
 def combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Every combination of the given values, the last key turning fastest."""
     return [dict(zip(values, combination, strict=True)) for combination in product(*values.values())]
+
+
+def _takes_lists(key: Key) -> bool:
+    return key.many and key.read is not words
 
 
 def _values(key: Key, text: str, points: int) -> list[Any]:
@@ -125,6 +131,8 @@ def _range_parts(key: Key, text: str) -> tuple[float, float, bool, int | None]:
     points = [count(f"points of {key.name}", word) for word in rest if word not in ("log", "lin")]
     if len(words) > 1 or len(points) > 1:
         raise InputError(f"{key.name}={text} is not a range", way_out="Ranges: from:to, from:to:log, from:to:log:50.")
+    if points and points[0] > MOST_POINTS:
+        raise OutOfRange(f"points of {key.name}", limit=f"at most {MOST_POINTS:,}", value=f"{points[0]:,}")
     low, high = number(key.name, start), number(key.name, stop)
     if words == ["log"] and min(low, high) <= 0:
         raise OutOfRange(f"{key.name}: a log range", limit="ends above 0", value=text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +80,8 @@ def from_object(source: Any) -> Raw:
 
 def from_npz(path: Path) -> tuple[Raw, Raw | None]:
     """Arrays x and y, or x_train and y_train; x_test and y_test where there is a test part."""
+    if path.is_file() and not is_zipfile(path):
+        raise InputError(f"{path} is no npz file", way_out="Write it with numpy.savez: x and y.")
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name.lower(): archive[name] for name in archive.files}

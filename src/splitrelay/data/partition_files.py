@@ -89,6 +89,8 @@ def _row(m: int, positions: object) -> Ints:
 
 
 def _from_npz(path: Path) -> Partition:
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise ValueError("it is no npz file")
     with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
         positions, sizes = arrays["positions"], arrays["sizes"]
         labels = arrays.get("labels")

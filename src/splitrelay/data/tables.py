@@ -24,7 +24,10 @@ Table = tuple[npt.NDArray[Any], npt.NDArray[Any], tuple[str, ...] | None]  # x, 
 
 def from_csv_file(path: Path) -> Table:
     """One row an image: its label in the column of that name, else in the first; the rest are pixels."""
-    titles, has_titles = _titles(path)
+    try:
+        titles, has_titles = _titles(path)
+    except (ValueError, csv.Error, EOFError, OSError) as error:
+        raise InputError(f"{path} is no table of text ({' '.join(str(error).split())[:140]})") from None
     label = next((j for j, title in enumerate(titles) if title in LABEL_NAMES), 0) if has_titles else 0
     pixels = [j for j, title in enumerate(titles) if j != label and not (has_titles and title in NO_COLUMN)]
     if not pixels:

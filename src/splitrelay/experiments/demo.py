@@ -7,9 +7,11 @@ import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean, stdev
+from threading import Thread
 
 from splitrelay.data import load
 from splitrelay.data.images import DataSet
@@ -136,7 +138,7 @@ class Workers:
 
     def __init__(self, number: int | None = None) -> None:
         context = multiprocessing.get_context("spawn")
-        self.pool = ProcessPoolExecutor(number or os.cpu_count() or 1, context, initializer=_ignore_interrupt)
+        self.pool = ProcessPoolExecutor(number or os.cpu_count() or 1, context, initializer=_belong_to_the_demo)
 
     def __enter__(self) -> Workers:
         return self
@@ -149,13 +151,31 @@ class Workers:
 
     def outcomes(self, points: Iterable[Point]) -> Iterator[Outcome]:
         """Each as soon as it is there."""
-        futures: list[Future[Outcome]] = [self.pool.submit(run_point, point) for point in points]
+        with _interrupts_held():  # the processes start here, and inherit it: Ctrl-C never meets one half awake
+            futures: list[Future[Outcome]] = [self.pool.submit(run_point, point) for point in points]
         for future in as_completed(futures):
             yield future.result()
 
 
-def _ignore_interrupt() -> None:
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _belong_to_the_demo() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_the_demo, daemon=True).start()
+
+
+def _end_with_the_demo() -> None:
+    demo = multiprocessing.parent_process()
+    if demo is not None:
+        demo.join()  # ends also when it was killed, and could not tell us
+        os._exit(1)
 
 
 def _place(key: tuple[int, str]) -> tuple[int, int]:

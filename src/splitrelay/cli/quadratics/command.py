@@ -10,9 +10,9 @@ import click
 
 from splitrelay.cli.console import detail, say
 from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import format_option
+from splitrelay.cli.output import format_option, ready
 from splitrelay.cli.quadratics.tables import report
-from splitrelay.cli.settings import Key, count, keys_help, number, parsed, seed, settings_argument
+from splitrelay.cli.settings import Key, count, number, parsed, seed, settings_argument
 from splitrelay.errors import InputError, OutOfRange
 
 if TYPE_CHECKING:
@@ -31,12 +31,7 @@ KEYS = (
 )
 
 
-@click.command(cls=Command, example="splitrelay quadratics K=10", help=f"""The paper's simulations on quadratics.
-
-    SSL and FedAvg on the paper's nine pairs of quadratics, each at the rate of the grid that ends nearest to the
-    optimum, beside the exact value of what is simulated. With a file of your own, on any quadratics.
-
-    {keys_help(KEYS)}""")  # fmt: skip
+@click.command(cls=Command, keys=KEYS, example="splitrelay quadratics K=10")
 @settings_argument(KEYS)
 @click.option("--groups", "path", type=click.Path(path_type=Path), help="Your own quadratics: a TOML or JSON file.")
 @click.option("--variant", type=click.Choice(["paper", "authors"]), default="paper", show_default=True,
@@ -46,9 +41,16 @@ KEYS = (
 @click.option("--figures/--no-figures", default=True, show_default=True, help="Draw them, or not.")
 @format_option
 def quadratics(settings: Sequence[str], path: Path | None, variant: str, out: Path, figures: bool, shape: str) -> None:
+    """The paper's simulations on quadratics.
+
+    SSL and FedAvg on the paper's nine pairs of quadratics, each at the rate of the grid that ends nearest to the
+    optimum, beside the exact value of what is simulated. With a file of your own, on any quadratics.
+    """
     from splitrelay.experiments.quadratics import simulate
 
     studies = _studies(parsed(settings, KEYS), path, variant)
+    if figures and shape == "table":
+        ready(out)
     results = []
     for study in studies:
         detail(
