@@ -202,6 +202,18 @@ def test_without_clipping_one_step_is_torchs_own_to_the_bit() -> None:
     assert torch.equal(ours, net.blueprint.layout().pack(module.state_dict()))
 
 
+def test_clipping_per_half_bounds_each_half_by_itself() -> None:
+    net, eta, clip = network("lenet-small", torch.float64), 0.5, 1e-3
+    x, engine = net.blueprint.x0(7, torch.float64), InTwo(net, 5)
+    moved = engine.run(Visit(0, 0, 0, x, Step(eta, clip=clip, per_half=True), 1)).x - x
+    for half in (moved[: engine.boundary], moved[engine.boundary :]):
+        assert float(half.norm()) == pytest.approx(eta * clip, rel=0.01)  # torch's floor of 1e-6 shortens it a little
+    jointly = engine.run(Visit(0, 0, 0, x, Step(eta, clip=clip), 1)).x - x
+    assert float(jointly.norm()) == pytest.approx(eta * clip, rel=0.01)
+    with pytest.raises(InputError, match="needs a model in halves"):
+        Whole(net, 5).run(Visit(0, 0, 0, x, Step(eta, clip=clip, per_half=True), 1))
+
+
 def test_a_visit_leaves_what_it_was_given() -> None:
     net = network("lenet-small")
     given = visit(net, EVERYTHING)

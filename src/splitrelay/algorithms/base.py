@@ -19,7 +19,8 @@ LocalSteps = int | Sequence[int] | Mapping[int, int]
 class Step(Generic[X]):
     """One local step, as data, because it must travel: x - eta (clipped gradient + weight_decay x + prox (x - start)).
 
-    shift is added to every gradient before anything else (SCAFFOLD's control variates).
+    shift is added to every gradient before anything else (SCAFFOLD's control variates). clip bounds the norm of the
+    whole gradient wherever x is cut; per_half, that of each half by itself, which is another algorithm.
     """
 
     eta: Scalar
@@ -28,6 +29,7 @@ class Step(Generic[X]):
     momentum: float = 0
     prox: float = 0
     shift: X | None = None
+    per_half: bool = False
 
 
 @dataclass(frozen=True)

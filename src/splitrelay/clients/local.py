@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from splitrelay.algorithms.base import Step, Visit
+from splitrelay.errors import InputError
 from splitrelay.vectors import X, norm2
 
 
@@ -25,9 +26,16 @@ def direction(step: Step[X], x: X, start: X, g: X) -> X:
     if step.shift is not None:
         g = g + step.shift
     if step.clip is not None:
+        refuse_per_half(step)
         g = min(1.0, step.clip / (math.sqrt(norm2(g)) + 1e-6)) * g  # the 1e-6 is torch's clip_grad_norm_
     if step.weight_decay:
         g = g + step.weight_decay * x  # after clipping, as in the authors' code
     if step.prox:
         g = g + step.prox * (x - start)
     return g
+
+
+def refuse_per_half(step: Step[X]) -> None:
+    """Where x is whole, clipping by halves would clip something else in silence."""
+    if step.per_half:
+        raise InputError("clipping per half needs a model in halves", way_out="Use placement=cut, or clip the whole.")

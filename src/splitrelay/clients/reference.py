@@ -10,6 +10,7 @@ from functools import partial
 import torch
 
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
+from splitrelay.clients.local import refuse_per_half
 from splitrelay.clients.traffic import Overheard, Reply, Top, message
 from splitrelay.errors import Diverged
 from splitrelay.models import Stretch, cut_index
@@ -90,7 +91,7 @@ def descend_cut(descent: Descent, samples: Samples, top: Top) -> list[torch.Tens
         if h.requires_grad:  # layers without parameters have nothing to learn
             h.backward(reply.gradient)  # type: ignore[no-untyped-call]
         own = continued(0.0, descent.norms())
-        descent.move(continued(own, reply.norms))
+        descent.move(own if descent.step.per_half else continued(own, reply.norms))
         losses.append(reply.loss)
     top.finish(own)
     return losses
@@ -116,7 +117,7 @@ class TopHalf:
     def finish(self, norm2: float, /) -> None:
         """Apply the step that waits, if one does."""
         if self.norms is not None:
-            self.descent.move(continued(norm2, self.norms))
+            self.descent.move(continued(0.0 if self.descent.step.per_half else norm2, self.norms))
         self.norms = None
 
 
@@ -147,6 +148,7 @@ class Whole:
 
     def run(self, visit: Visit[torch.Tensor], /) -> Done[torch.Tensor]:
         """K local steps; the model travels to the client and back."""
+        refuse_per_half(visit.step)
         descent = Descent(self.stretch, visit, self.seed)
         losses = descend(descent, self.network.samples(descent.name, visit.K), self.network.loss)
         carried = message(visit.x)

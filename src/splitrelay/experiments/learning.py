@@ -67,6 +67,7 @@ class Trial:
     dtype: str = "float32"
     device: str = "cpu"
     seed: int = 1234
+    per_half: bool = False  # clip each half by its own norm, as the authors' split code does
 
     def __post_init__(self) -> None:
         for name, holds, limit in (
@@ -194,7 +195,7 @@ def _engine(trial: Trial, network: Network) -> Engine[torch.Tensor]:
 
 
 def _algorithm(trial: Trial, network: Network, partition: Partition) -> Algorithm[torch.Tensor, Any]:
-    step: Step[torch.Tensor] = Step(trial.eta, trial.weight_decay, trial.clip, trial.momentum)
+    step: Step[torch.Tensor] = Step(trial.eta, trial.weight_decay, trial.clip, trial.momentum, per_half=trial.per_half)
     sizes = [len(held) for held in network.holdings] if trial.weighted else None
     cut = FlatCut(network.blueprint.layout(network.dtype).ends[cut_index(network.blueprint, trial.cut)])
     M = len(partition.clients)
