@@ -8,13 +8,14 @@ import torch
 from torch import nn
 
 from splitrelay.algorithms import SSL, Averaged, FedAvg, Scaffold, Step, Visit
+from splitrelay.clients.local import descend
 from splitrelay.clients.peers import Peers
 from splitrelay.clients.pool import Pool
 from splitrelay.clients.reference import InTwo, Whole
 from splitrelay.data.augment import Augmentation
 from splitrelay.data.images import ImageSet
 from splitrelay.errors import Diverged, InputError
-from splitrelay.models import Blueprint, blueprint, cut_index
+from splitrelay.models import Blueprint, Stretch, blueprint, cut_index
 from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.images import DeviceImages
 from splitrelay.objectives.network import Name, Network
@@ -257,3 +258,31 @@ def test_averaging_is_refused_peer_to_peer() -> None:
         FedAvg(EVERYTHING, 1).round(0, peers.start(x0), (0, 1), peers)
     with pytest.raises(InputError, match="cannot average"):
         Averaged(SSL(EVERYTHING, 1)).round(0, Averaged(SSL(EVERYTHING, 1)).init(peers.start(x0)), (0,), peers)
+
+
+@pytest.mark.parametrize("step", [Step(0.05), Step(0.05, weight_decay=1e-2, momentum=0.9, prox=0.1)])
+def test_the_engine_in_place_is_the_functional_form(step: Step) -> None:
+    net = network("lenet-small", augmentation=None)
+    layers = Stretch(net.blueprint, 0, len(net.blueprint.layers()), net.dtype)
+
+    def gradient(m: int, x: torch.Tensor, xi: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        layers.load(x)
+        net.loss(layers.forward(xi[0]), xi[1]).backward()
+        return layers.g.clone()
+
+    given = Visit(2, 1, 3, net.blueprint.x0(7), step, 5)
+    functional = descend(given, list(net.samples(Name(5, 2, 3, 1), 5)), gradient)
+    assert torch.allclose(Whole(net, 5).run(given).x, functional, rtol=1e-6, atol=1e-8)
+
+
+def test_a_model_that_overflows_in_the_last_step_is_told_of() -> None:
+    net = network("lenet-small", augmentation=None)
+    with pytest.raises(Diverged, match=r"the model of client 3 overflowed in round 2, last step, at eta=3e\+38"):
+        Whole(net, 5).run(visit(net, Step(3e38, weight_decay=100.0), K=1))
+
+
+def test_every_client_may_have_its_own_number_of_steps() -> None:
+    net = network("lenet-small")
+    clients, x0 = Pool([InTwo(net, 5)]), net.blueprint.x0(7)
+    own = SSL(EVERYTHING, K={0: 1, 1: 3, 2: 2, 3: 1}).round(0, x0, (1,), clients)
+    assert torch.equal(own, SSL(EVERYTHING, K=3).round(0, x0, (1,), clients))

@@ -97,7 +97,8 @@ class SplitFedV3State(Generic[X]):
 class SplitFedV3(Generic[X]):
     """Gawali et al., 2021. Every client keeps a half of its own; only the server's halves are averaged.
 
-    Its global model joins the mean of the clients' own halves with the server's; `own_model` is what client m uses.
+    Its global model joins the server's half with the mean of the own halves of all clients that have trained so far;
+    `own_model` is what client m uses.
 
     Two rounds by hand, h = (2, 0), a = (1, -1), x0 = (2; 4), eta = 1/4, K = 1, both clients each round:
         client 1:  (2; 4) -> (2 - 5/4; 4 - 10/4) = (3/4; 3/2)        client 2:  (2; 4) -> (9/4; 9/2)

@@ -12,7 +12,7 @@ import click
 from splitrelay.cli.console import note, say
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, format_option
-from splitrelay.cli.settings import Key, keys_help, settings_argument, words
+from splitrelay.cli.settings import Key, settings_argument, words
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ KEYS = tuple(
         ("R", "rounds (default 20)"),
         ("eta", "learning rate (default 0.1)"),
         ("clip", "largest norm of the whole model's gradient (default none)"),
+        ("per_half", "true: clip each half by its own norm, as the authors' split code does (default false)"),
         ("weight_decay", "(default 1e-4)"),
         ("momentum", "within a visit (default 0)"),
         ("gamma", "global step (default 1)"),
@@ -58,14 +59,7 @@ KEYS = tuple(
 COLUMNS = "round  accuracy  test loss  train loss   MB up  MB down  seconds     left"
 
 
-@click.command(cls=Command, example="splitrelay run algorithm=ssl C=1 R=5 K=5 eta=0.1", help=f"""Train on images.
-
-    One algorithm, one model, one partition of one data set; a row for every round. SPEC is a TOML file (--print-spec
-    writes one); key=value words go on top of it. The run is a directory: spec.toml, rounds.jsonl, rounds.csv,
-    partition.npz, checkpoints, and the final model.safetensors, which plain torch loads. Where the directory is
-    there already, the run is taken up where it stopped, and ends with the same bits.
-
-    {keys_help(KEYS)}""")  # fmt: skip
+@click.command(cls=Command, keys=KEYS, example="splitrelay run algorithm=ssl C=1 R=5 K=5 eta=0.1")
 @settings_argument(KEYS, metavar="[SPEC] [KEY=VALUE]...")
 @click.option("--out", type=click.Path(path_type=Path), help="The run's directory (default: results/ and its name).")
 @click.option("--print-spec", is_flag=True, help="Print the whole spec as TOML, and do nothing.")
@@ -77,6 +71,12 @@ COLUMNS = "round  accuracy  test loss  train loss   MB up  MB down  seconds     
 )
 @format_option
 def run(settings: Sequence[str], out: Path | None, print_spec: bool, shape: str, **how: Any) -> None:
+    """Train on images: one algorithm, one model, one partition of one data set; a row for every round.
+
+    SPEC is a TOML file (--print-spec writes one); key=value words go on top of it. The run is a directory: spec.toml,
+    rounds.jsonl, rounds.csv, partition.npz, checkpoints, and the final model.safetensors, which plain torch loads.
+    Where the directory is there already, the run is taken up where it stopped, and ends with the same bits.
+    """
     from splitrelay.experiments.running import execute
     from splitrelay.records import RunDirectory
 
@@ -109,9 +109,9 @@ def _spec(settings: Sequence[str]) -> Spec:
 def _shown(all_progress: Iterable[Progress], R: int, shape: str) -> Iterator[Progress]:
     """Each row as a line, with the time that is left."""
     started, first = time.perf_counter(), 0
-    if shape == "table":
-        say(COLUMNS)
-    for progress in all_progress:
+    for number, progress in enumerate(all_progress):
+        if number == 0 and shape == "table":
+            say(COLUMNS)  # with the first row: whatever is refused is refused before it
         r = progress.row["round"]
         first = r if progress.again else first
         new = r - first

@@ -18,6 +18,7 @@ from splitrelay.models.joints import steady
 from splitrelay.objectives.network import Loss, Name, Network
 from splitrelay.randomness import Purpose
 
+CALMER = "Lower eta, or set clip."
 CLIP_FLOOR = 1e-6  # torch's clip_grad_norm_
 
 Samples = Iterable[tuple[torch.Tensor, torch.Tensor]]
@@ -134,8 +135,16 @@ def mean_loss(losses: Sequence[torch.Tensor], visit: Visit[torch.Tensor]) -> flo
     for k, loss in enumerate(values):
         if not math.isfinite(loss):
             where = f"the loss of client {visit.m} became {loss} in round {visit.r}, step {k}, at eta={visit.step.eta}"
-            raise Diverged(where, way_out="Lower eta, or set clip.")
+            raise Diverged(where, way_out=CALMER)
     return math.fsum(values) / len(values)
+
+
+def finite(x: torch.Tensor, visit: Visit[torch.Tensor]) -> torch.Tensor:
+    """x, unless the visit's last step overflowed: its loss was still a number, the next client's would not be."""
+    if not bool(torch.isfinite(x).all()):
+        where = f"the model of client {visit.m} overflowed in round {visit.r}, last step, at eta={visit.step.eta}"
+        raise Diverged(where, way_out=CALMER)
+    return x
 
 
 class Whole:
@@ -152,7 +161,8 @@ class Whole:
         descent = Descent(self.stretch, visit, self.seed)
         losses = descend(descent, self.network.samples(descent.name, visit.K), self.network.loss)
         carried = message(visit.x)
-        return Done(self.stretch.x.clone(), Cost(carried, carried, mean_loss(losses, visit)))
+        cost = Cost(carried, carried, mean_loss(losses, visit))
+        return Done(finite(self.stretch.x.clone(), visit), cost)
 
 
 class InTwo:
@@ -174,7 +184,7 @@ class InTwo:
         loss = mean_loss(descend_cut(bottom, samples, line), visit)
         handover = message(below.x)
         cost = Cost(line.up + handover, line.down + handover, loss)
-        return Done(torch.cat([self.bottom.x, self.top.x]), cost)
+        return Done(finite(torch.cat([self.bottom.x, self.top.x]), visit), cost)
 
 
 def halved(visit: Visit[torch.Tensor], boundary: int) -> tuple[Visit[torch.Tensor], Visit[torch.Tensor]]:

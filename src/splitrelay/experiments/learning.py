@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from splitrelay.algorithms import Algorithm, Step
+from splitrelay.algorithms import Algorithm, LocalSteps, Step
 from splitrelay.clients import Tallied
 from splitrelay.clients.pool import Engine, Pool
 from splitrelay.clients.reference import InTwo, Whole
@@ -48,7 +48,7 @@ class Trial:
     algorithm: str = "ssl"
     model: str | Callable[[], nn.Sequential] = "lenet-small"
     eta: float = 0.1
-    K: int = 5
+    K: LocalSteps = 5  # one number, or own steps for each client: the paper's tau_m
     S: int | None = None  # clients a round; all of them where it is not said
     order: str = "permutation"
     placement: str = "cut"  # or "whole"
@@ -71,8 +71,8 @@ class Trial:
 
     def __post_init__(self) -> None:
         for name, holds, limit in (
-            ("eta", self.eta > 0, "eta > 0"),
-            ("K", self.K >= 1, "K >= 1"),
+            ("eta", 0 < self.eta <= 1e30, "0 < eta <= 1e30"),
+            ("K", not isinstance(self.K, int) or self.K >= 1, "K >= 1"),
             ("clip", self.clip is None or self.clip > 0, "clip > 0"),
             ("weight_decay", self.weight_decay >= 0, "weight_decay >= 0"),
             ("momentum", 0 <= self.momentum < 1, "0 <= momentum < 1"),

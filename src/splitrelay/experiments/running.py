@@ -34,13 +34,19 @@ class Progress:
 
 def trial_of(spec: Spec, device: str = "cpu") -> Trial:
     """What the learning needs of a spec."""
-    step, model = spec.optimiser, spec.model
+    step, model, data = spec.optimiser, spec.model, spec.data
+    same = ("algorithm", "K", "S", "order", "placement", "gamma", "weighted", "G", "seed")
+    of_step = ("eta", "weight_decay", "clip", "per_half", "momentum")
     return Trial(
-        spec.algorithm, model.name, step.eta, spec.K, spec.S, spec.order, spec.placement, model.cut,
-        step.weight_decay, step.clip, step.momentum, spec.gamma, spec.weighted, spec.G,
-        Batches(step.batch, step.draw), spec.data.augment, model.loss, model.init, spec.data.validation,
-        model.dtype, device, spec.seed,
-    )  # fmt: skip
+        **{name: getattr(spec, name) for name in same},
+        **{name: getattr(step, name) for name in of_step},
+        **{name: getattr(model, name) for name in ("cut", "init", "loss", "dtype")},
+        model=model.name,
+        batches=Batches(step.batch, step.draw),
+        augment=data.augment,
+        validation=data.validation,
+        device=device,
+    )
 
 
 def partition_of(spec: Spec, data: DataSet) -> Partition:

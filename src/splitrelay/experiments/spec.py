@@ -52,9 +52,10 @@ class ModelSpec(Part):
 class OptimiserSpec(Part):
     """One local step, and the batches it sees."""
 
-    eta: float = Field(0.1, gt=0, description="learning rate")
+    eta: float = Field(0.1, gt=0, le=1e30, description="learning rate")
     weight_decay: float = Field(1e-4, ge=0)
     clip: float | None = Field(None, gt=0, description="largest norm of the whole model's gradient")
+    per_half: bool = Field(False, description="clip each half by its own norm: another algorithm")
     momentum: float = Field(0.0, ge=0, lt=1, description="kept within a visit")
     batch: int = Field(20, ge=1)
     draw: Literal["passes", "replacement", "full"] = "passes"
@@ -83,6 +84,8 @@ class Spec(Part):
     def _possible(self) -> Spec:
         if self.S is not None and self.S > self.partition.M:
             raise ValueError(f"S = {self.S} clients a round are more than M = {self.partition.M}")
+        if self.optimiser.per_half and (self.placement == "whole" or self.optimiser.clip is None):
+            raise ValueError("per_half clips the halves of a cut model: it needs placement=cut and a clip")
         return self
 
     @property
@@ -104,7 +107,7 @@ SHORT = {
     **{name: f"data.{name}" for name in ("augment", "validation")},
     **{name: f"partition.{name}" for name in ("M", "C", "alpha", "form")},
     **{name: f"model.{name}" for name in ("cut", "init", "loss", "dtype")},
-    **{name: f"optimiser.{name}" for name in ("eta", "weight_decay", "clip", "momentum", "batch", "draw")},
+    **{name: f"optimiser.{name}" for name in ("eta", "weight_decay", "clip", "per_half", "momentum", "batch", "draw")},
 }
 
 
@@ -158,9 +161,20 @@ def _one_line(error: ValidationError) -> InputError:
     where = ".".join(str(step) for step in first["loc"])
     if first["type"] == "extra_forbidden":
         return UnknownName("key", where, keys())
-    message = first["msg"].removeprefix("Value error, ")
-    value = None if isinstance(first["input"], dict) or not where else repr(first["input"])
-    return InputError(f"{where}: {message}" if where else message, value=value)
+    if not where:  # a combination that cannot be
+        return InputError(first["msg"].removeprefix("Value error, "))
+    return InputError(f"{where} is not possible", limit=_limit(first), value=repr(first["input"]))
+
+
+def _limit(error: Any) -> str:
+    """What would be allowed, in our words."""
+    name, bounds = error["loc"][-1], error.get("ctx", {})
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    for key, sign in signs.items():
+        if key in bounds:
+            return f"{name} {sign} {bounds[key]:g}"
+    kinds = {"int_parsing": "a whole number", "float_parsing": "a number", "bool_parsing": "true or false"}
+    return kinds.get(error["type"]) or str(bounds.get("expected", error["msg"]))
 
 
 def _toml(content: dict[str, Any], section: str = "") -> Iterator[str]:

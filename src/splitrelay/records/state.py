@@ -32,7 +32,7 @@ def rebuilt(like: Any, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str
         return replace(like, **parts)
     if isinstance(like, Mapping):
         inside = sorted(int(name.rpartition(".")[2]) for name in tensors if name.rpartition(".")[0] == path)
-        return {m: tensors[f"{path}.{m}"] for m in inside}
+        return {m: tensors[f"{path}.{m}"] for m in inside}  # on the host: engines copy what they need
     return numbers[path]
 
 
