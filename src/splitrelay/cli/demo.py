@@ -91,6 +91,8 @@ def _row(point: Point, outcome: Outcome, number: str, left: str) -> str:
 
 
 def _table(cells: Sequence[Cell]) -> Table:
+    from splitrelay.experiments.demo import LAST, R
+
     rows = []
     for cell in cells:
         rate = f"{cell.eta:g}{'*' if cell.on_edge else ''}"
@@ -99,11 +101,13 @@ def _table(cells: Sequence[Cell]) -> Table:
         rows.append((f"ExDir({cell.C}, 10)", LABEL[cell.algorithm], rate, accuracy, megabytes))
     notes = ["* the best rate is on the grid's edge."] if any(cell.on_edge for cell in cells) else []
     columns = ("partition", "algorithm", "rate", "accuracy (%)", "MB over the cut")
-    return Table(columns, rows, "Test accuracy, mean and deviation over 3 seeds, last 10 of 30 rounds", notes)
+    return Table(columns, rows, f"Test accuracy, mean and deviation over 3 seeds, last {LAST} of {R} rounds", notes)
 
 
 def _verdicts(cells: Sequence[Cell]) -> list[str]:
     """Who won where, and whether the seeds can tell."""
+    from splitrelay.experiments.demo import R
+
     sentences = []
     for C in sorted({cell.C for cell in cells}):
         first, second = sorted((cell for cell in cells if cell.C == C), key=lambda cell: -cell.mean)
@@ -113,7 +117,7 @@ def _verdicts(cells: Sequence[Cell]) -> list[str]:
     return [
         *sentences,
         "Each rate has the best test accuracy with seed 1234, as the paper chooses; that seed is one of the three.",
-        "A demo on small digits, 30 rounds: no evidence for other data, models or rates.",
+        f"A demo on small digits, {R} rounds: no evidence for other data, models or rates.",
     ]
 
 
