@@ -147,7 +147,7 @@ def test_csv_holds_the_whole_grid() -> None:
 def test_the_table_marks_edges_and_ties(tmp_path: Path) -> None:
     text = run("K=10", "--out", str(tmp_path))
     assert "0.3=" in text and "0.003*" in text and "grid's edge" in text
-    assert (tmp_path / "quadratics-K10.pdf").exists() and (tmp_path / "quadratics-body-K10.png").exists()
+    assert (tmp_path / "quadratics-K10.png").exists() and (tmp_path / "quadratics-body-K10.png").exists()
 
 
 def test_own_quadratics_from_a_file(tmp_path: Path) -> None:

@@ -38,9 +38,13 @@ KEYS = (
               help="authors: 0.67 and 0.33, and .001 and 1 in the grid, as in their later code.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), default=Path("results/quadratics"), show_default=True,
               help="Where the figures go.")  # fmt: skip
+@click.option("--ending", type=click.Choice(["png", "pdf", "svg"]), default="png", show_default=True,
+              help="Kind of figures; pdf takes a second longer.")  # fmt: skip
 @click.option("--figures/--no-figures", default=True, show_default=True, help="Draw them, or not.")
 @format_option
-def quadratics(settings: Sequence[str], path: Path | None, variant: str, out: Path, figures: bool, shape: str) -> None:
+def quadratics(
+    settings: Sequence[str], path: Path | None, variant: str, out: Path, ending: str, figures: bool, shape: str
+) -> None:
     """The paper's simulations on quadratics.
 
     SSL and FedAvg on the paper's nine pairs of quadratics, each at the rate of the grid that ends nearest to the
@@ -59,7 +63,7 @@ def quadratics(settings: Sequence[str], path: Path | None, variant: str, out: Pa
         results.append(simulate(study))
     report([row for rows in results for row in rows], shape)
     if figures and shape == "table":
-        for drawn in _figures(results, out):
+        for drawn in _figures(results, out, ending):
             say(f"figure: {drawn}")
 
 
@@ -95,12 +99,11 @@ def _groups(given: dict[str, list[Any]], path: Path | None, variant: str, sigma2
     return groups if sigma2 is None else with_noise(groups, sigma2)
 
 
-def _figures(results: Sequence[Sequence[Row]], out: Path) -> list[Path]:
+def _figures(results: Sequence[Sequence[Row]], out: Path, ending: str) -> list[Path]:
+    """All groups for each K; the three groups of the paper's body for the first K."""
     from splitrelay.experiments.figures.quadratics import draw
 
-    paths = []
-    for rows in results:
-        paths.append(draw(rows, out / f"quadratics-K{rows[0].study.K}.pdf"))
-        if len(rows) == 9:  # the three groups of the paper's body
-            paths.append(draw(rows[::3], out / f"quadratics-body-K{rows[0].study.K}.png"))
+    paths = [draw(rows, out / f"quadratics-K{rows[0].study.K}.{ending}") for rows in results]
+    if len(results[0]) == 9:
+        paths.append(draw(results[0][::3], out / f"quadratics-body-K{results[0][0].study.K}.{ending}"))
     return paths

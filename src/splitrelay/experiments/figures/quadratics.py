@@ -74,7 +74,7 @@ def _below_floor(axis: Axes, row: Row, floor: float) -> None:
 
 
 def _label(name: str, curves: Curves) -> str:
-    return rf"{LABEL[name]}, $\eta={curves.eta:g}$"
+    return f"{LABEL[name]}, η = {curves.eta:g}"
 
 
 def _margins(axes: Sequence[Axes], rows: Sequence[Row], across: int) -> None:
