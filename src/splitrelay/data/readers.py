@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from splitrelay.data.loading import load
 from splitrelay.data.own_sets import own
 
 
-class Reader:
+class Reader(ABC):
     """One part of a data set. Items are (PIL image, label), as transforms expect; `images` is the set itself."""
 
     def __init__(
@@ -36,9 +37,9 @@ class Reader:
         self.classes = list(self.images.classes)
         self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
 
+    @abstractmethod
     def opened(self, root: str | Path | None, download: bool) -> DataSet:
         """The data set behind the reader."""
-        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self.data)

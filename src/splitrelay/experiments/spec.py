@@ -153,7 +153,9 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"cannot read the spec {file}", value=str(error).splitlines()[0]) from None
+        value = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
+        way_out = "splitrelay run --print-spec writes one to begin with."
+        raise InputError(f"cannot read the spec {file}", value=value, way_out=way_out) from None
 
 
 def _one_line(error: ValidationError) -> InputError:
