@@ -10,6 +10,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "splitrelay"
 CELLAR = {"errors", "files", "notation", "vectors", "randomness"}
 LOWER = {"theory", "algorithms", "orders", "data", "models", "objectives", "clients", "kernels"}
 EXPERIMENTS = LOWER | {"training", "evaluation", "records", "testing"}
+DEPLOY = EXPERIMENTS | {"experiments", "wire"}
 
 # room: (rooms it may import beside the cellar, third parties)
 PLAN: dict[str, tuple[set[str], set[str]]] = {
@@ -25,12 +26,15 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
     "models": (set(), {"torch", "safetensors"}),
     "objectives": ({"data", "models"}, {"numpy", "torch"}),
     "clients": ({"algorithms.base", "objectives", "models"}, {"numpy", "torch"}),
+    "kernels": ({"algorithms.base", "models"}, {"numpy"}),
+    "wire": ({"algorithms.base", "clients"}, {"numpy", "grpc", "google", "cryptography", "safetensors"}),
     "training": ({"algorithms", "orders", "clients", "objectives"}, {"numpy"}),
     "evaluation": ({"models", "objectives"}, {"torch"}),
     "records": (set(), {"torch", "safetensors"}),
     "testing": ({"algorithms", "orders", "clients", "objectives", "training"}, {"numpy"}),
-    "experiments": (EXPERIMENTS, {"numpy", "matplotlib", "torch", "pydantic"}),
-    "cli": (EXPERIMENTS | {"experiments"}, {"click"}),
+    "experiments": (EXPERIMENTS, {"numpy", "matplotlib", "torch", "pydantic", "ray"}),
+    "deploy": (DEPLOY, {"numpy", "torch"}),
+    "cli": (DEPLOY | {"deploy"}, {"click"}),
 }
 
 
