@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import SupportsFloat
 
 import torch
 
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
 from splitrelay.clients.local import refuse_per_half
-from splitrelay.clients.traffic import Overheard, Reply, Top, message
-from splitrelay.errors import Diverged
+from splitrelay.clients.traffic import Overheard, Reply, Top, message, shift_message
+from splitrelay.errors import Diverged, WorkError
 from splitrelay.models import Stretch, cut_index
 from splitrelay.models.joints import steady
 from splitrelay.objectives.network import Loss, Name, Network
@@ -80,12 +81,13 @@ def descend(descent: Descent, samples: Samples, loss: Loss) -> list[torch.Tensor
     return losses
 
 
-def descend_cut(descent: Descent, samples: Samples, top: Top) -> list[torch.Tensor]:
+def descend_cut(descent: Descent, samples: Samples, top: Top) -> list[SupportsFloat]:
     """K local steps of the client's half against the server's (Algorithm 4); the loss of each.
 
     The client's part of the joint norm rides on its next message, so clipping costs no further round trip.
     """
-    losses, own = [], 0.0
+    losses: list[SupportsFloat] = []
+    own = 0.0
     for k, (features, labels) in enumerate(samples):
         h = descent.forward(k, features)  # smashed data
         reply = top.step(k, steady(h), labels, own)
@@ -103,20 +105,42 @@ class TopHalf:
 
     def __init__(self, descent: Descent, loss: Loss) -> None:
         self.descent, self.loss = descent, loss
+        self.k, self.closed = -1, False
+        self.reply: Reply | None = None  # to step k, the last one: it may have been lost on its way
         self.norms: Sequence[float] | None = None  # of a step that is not yet applied
 
     def step(self, k: int, h: torch.Tensor, labels: torch.Tensor, norm2: float, /) -> Reply:
         """Apply step k - 1, then forward and backward on h: the gradient at the cut is taken at the old x_s."""
-        self.finish(norm2)
-        h = h.requires_grad_()
+        if k == self.k and self.reply is not None:
+            return self.reply
+        if k != self.k + 1 or self.closed:
+            again = [] if self.reply is None else [f"step {self.k} again"]
+            allowed = again + ([] if self.closed else [f"step {self.k + 1}"])
+            raise WorkError("a step of this visit came out of order", limit=" or ".join(allowed) or "none", value=k)
+        self._apply(norm2)
+        self.reply = self._answered(k, h.requires_grad_(), labels)
+        self.k = k
+        return self.reply
+
+    def finish(self, norm2: float, /) -> None:
+        """Apply the step that waits, if one does; no step comes after it."""
+        self._apply(norm2)
+        self.closed = True
+
+    def predict(self, h: torch.Tensor, /) -> torch.Tensor:
+        """The outputs of the half as it stands between two visits."""
+        if self.norms is not None:
+            raise WorkError("the server's half cannot be asked in the middle of a visit", way_out="Finish it first.")
+        return self.descent.stretch.predict(h)
+
+    def _answered(self, k: int, h: torch.Tensor, labels: torch.Tensor) -> Reply:
         value = self.loss(self.descent.forward(k, h), labels)
         value.backward()  # type: ignore[no-untyped-call]
         self.norms = self.descent.norms()
         assert h.grad is not None
         return Reply(steady(h.grad), self.norms, value.detach())
 
-    def finish(self, norm2: float, /) -> None:
-        """Apply the step that waits, if one does."""
+    def _apply(self, norm2: float) -> None:
         if self.norms is not None:
             self.descent.move(continued(0.0 if self.descent.step.per_half else norm2, self.norms))
         self.norms = None
@@ -129,9 +153,9 @@ def continued(norm2: float, norms: Sequence[float]) -> float:
     return norm2
 
 
-def mean_loss(losses: Sequence[torch.Tensor], visit: Visit[torch.Tensor]) -> float:
+def mean_loss(losses: Sequence[SupportsFloat], visit: Visit[torch.Tensor]) -> float:
     """The mean over the visit's steps. NaN or an infinite loss stops the run, with its name."""
-    values = torch.stack(list(losses)).tolist()
+    values = [float(loss) for loss in losses]
     for k, loss in enumerate(values):
         if not math.isfinite(loss):
             where = f"the loss of client {visit.m} became {loss} in round {visit.r}, step {k}, at eta={visit.step.eta}"
@@ -161,7 +185,7 @@ class Whole:
         descent = Descent(self.stretch, visit, self.seed)
         losses = descend(descent, self.network.samples(descent.name, visit.K), self.network.loss)
         carried = message(visit.x)
-        cost = Cost(carried, carried, mean_loss(losses, visit))
+        cost = Cost(carried, carried + shift_message(visit.step.shift), mean_loss(losses, visit))
         return Done(finite(self.stretch.x.clone(), visit), cost)
 
 
@@ -183,7 +207,7 @@ class InTwo:
         line = Overheard(TopHalf(top, self.network.loss))
         loss = mean_loss(descend_cut(bottom, samples, line), visit)
         handover = message(below.x)
-        cost = Cost(line.up + handover, line.down + handover, loss)
+        cost = Cost(line.up + handover, line.down + handover + shift_message(below.step.shift), loss)
         return Done(finite(torch.cat([self.bottom.x, self.top.x]), visit), cost)
 
 

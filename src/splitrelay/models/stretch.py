@@ -57,6 +57,15 @@ class Stretch:
             h = joined(layer(h)) if joint else layer(h)
         return h
 
+    @torch.no_grad()
+    def predict(self, h: torch.Tensor) -> torch.Tensor:
+        """h through the layers as in evaluation: no dropout, batch norm by its running values."""
+        self.layers.eval()
+        try:
+            return self.through(h)
+        finally:
+            self.layers.train()
+
     def norms(self) -> list[float]:
         """The squared norm of each parameter's gradient, in float64, from the input on."""
         squares = [slot.view(self.g).double().square().sum() for slot in self.layout.slots if slot.parameter]

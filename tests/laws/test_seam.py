@@ -1,0 +1,163 @@
+"""The inner seam keeps its promises: lost replies, repeated and misplaced steps, losses that travel, predictions."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from splitrelay.algorithms import Step, Visit
+from splitrelay.clients.reference import Descent, InTwo, TopHalf, Whole, descend_cut, halved, mean_loss
+from splitrelay.clients.traffic import HEADER, LABEL, LOSS, NORM, Overheard, Reply, Top
+from splitrelay.data.images import ImageSet
+from splitrelay.errors import WorkError
+from splitrelay.models import Blueprint, Stretch, blueprint
+from splitrelay.models.joints import steady
+from splitrelay.objectives.batches import Batches
+from splitrelay.objectives.images import DeviceImages
+from splitrelay.objectives.network import Network
+from splitrelay.randomness import Purpose, rng
+
+torch.set_num_threads(1)
+STEP = Step[torch.Tensor](eta=0.05, weight_decay=1e-2, clip=0.5, momentum=0.9)
+
+
+def with_batch_norm() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.3), nn.Flatten(), nn.Linear(144, 8),
+        nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 10),
+    )  # fmt: skip
+
+
+def network(model: Blueprint | None = None) -> Network:
+    generator = rng(1, Purpose.INSTANCES)
+    x = generator.integers(0, 256, (60, 1, 8, 8), dtype=np.uint8)
+    images = ImageSet(x, generator.integers(0, 10, 60), tuple("0123456789"), (0.5,), (0.3,))
+    model = model or Blueprint("own", with_batch_norm, (1, 8, 8), 3)
+    return Network(model, DeviceImages(images), np.array_split(np.arange(60), 2), Batches(7))
+
+
+def visit(net: Network, K: int = 4, step: Step[torch.Tensor] = STEP) -> Visit[torch.Tensor]:
+    return Visit(2, 0, 1, net.blueprint.x0(7), step, K)
+
+
+class Halves:
+    """A visit with both halves in hand, so that a test can stand between them."""
+
+    def __init__(self, net: Network, K: int = 4) -> None:
+        self.engine, self.visit = InTwo(net, 5), visit(net, K)
+        below, above = halved(self.visit, self.engine.boundary)
+        self.bottom = Descent(self.engine.bottom, below, 5)
+        self.top = TopHalf(Descent(self.engine.top, above, 5), net.loss)
+        self.samples = net.samples(self.bottom.name, K)
+
+    def against(self, top: Top) -> torch.Tensor:
+        self.losses = descend_cut(self.bottom, self.samples, top)
+        return torch.cat([self.engine.bottom.x, self.engine.top.x])
+
+
+class Link:
+    """A top whose every message comes `times` times, with the losses as a wire would bring them."""
+
+    def __init__(self, top: Top, times: int = 1) -> None:
+        self.top, self.times = top, times
+
+    def step(self, k: int, h: torch.Tensor, labels: torch.Tensor, norm2: float) -> Reply:
+        replies = [self.top.step(k, h.detach().clone(), labels, norm2) for _ in range(self.times)]
+        assert all(torch.equal(reply.gradient, replies[0].gradient) for reply in replies)
+        return replace(replies[-1], loss=float(replies[-1].loss))
+
+    def finish(self, norm2: float) -> None:
+        for _ in range(self.times):
+            self.top.finish(norm2)
+
+    def predict(self, h: torch.Tensor) -> torch.Tensor:
+        return self.top.predict(h)
+
+
+def test_a_repeated_step_gets_the_same_reply_and_changes_nothing() -> None:
+    net = network()
+    once = InTwo(net, 5).run(visit(net))
+    halves = Halves(net)
+    assert torch.equal(halves.against(Link(halves.top, times=3)), once.x)
+    assert mean_loss(halves.losses, halves.visit) == once.cost.loss  # also as numbers that have travelled
+
+
+@pytest.mark.parametrize(("steps", "wrong"), [((), 1), ((0, 1), 0), ((0, 1), 3), ((0,), -1), ((), -1)])
+def test_a_step_out_of_order_is_refused_and_leaves_the_half_as_it_was(steps: tuple[int, ...], wrong: int) -> None:
+    halves = Halves(network())
+    h, labels = next((steady(halves.bottom.forward(0, x)), y) for x, y in halves.samples)
+    for k in steps:
+        halves.top.step(k, h.clone(), labels, 0.0)
+    before = halves.engine.top.x.clone()
+    with pytest.raises(WorkError, match=rf"came out of order; needs .*; got {wrong}$"):
+        halves.top.step(wrong, h, labels, 0.0)
+    assert torch.equal(halves.engine.top.x, before)
+
+
+def test_after_the_end_of_a_visit_only_its_last_step_is_answered() -> None:
+    halves = Halves(network())
+    h, labels = next((steady(halves.bottom.forward(0, x)), y) for x, y in halves.samples)
+    reply = halves.top.step(0, h, labels, 0.0)
+    halves.top.finish(1.0)
+    after = halves.engine.top.x.clone()
+    halves.top.finish(2.0)
+    assert halves.top.step(0, h, labels, 0.0) is reply
+    with pytest.raises(WorkError, match="needs step 0 again; got 1"):
+        halves.top.step(1, h, labels, 0.0)
+    assert torch.equal(halves.engine.top.x, after)
+
+
+@pytest.mark.parametrize(
+    "model", [blueprint("lenet5", (1, 28, 28), 10), Blueprint("own", with_batch_norm, (1, 8, 8), 1)]
+)
+def test_predicting_over_every_cut_is_predicting_with_the_whole(model: Blueprint) -> None:
+    x, layers = model.x0(3), len(model.layers())
+    features = torch.from_numpy(rng(1, Purpose.INSTANCES).random((20, *model.input_shape), dtype="float32"))
+    whole = Stretch(model, 0, layers, torch.float32)
+    whole.load(x)
+    outputs = whole.predict(features)
+    for cut in range(1, layers):
+        bottom, top = Stretch(model, 0, cut, torch.float32), Stretch(model, cut, layers, torch.float32)
+        boundary = model.layout().ends[cut]
+        bottom.load(x[:boundary])
+        half = TopHalf(Descent(top, Visit(0, 0, 0, x[boundary:], STEP, 1), 5), nn.functional.cross_entropy)
+        assert torch.equal(half.predict(steady(bottom.predict(features))), outputs), f"cut {cut}"
+
+
+def test_predicting_between_visits_changes_nothing_and_in_a_visit_is_refused() -> None:
+    net = network()
+    plain = InTwo(net, 5).run(visit(net)).x
+    halves = Halves(net)
+    (features, labels), *_ = net.samples(halves.bottom.name, 1)
+    h = steady(halves.engine.bottom.predict(features))
+    halves.top.predict(h)
+    assert torch.equal(halves.against(halves.top), plain)
+    other = Halves(net)
+    other.top.step(0, h.clone(), labels, 0.0)
+    with pytest.raises(WorkError, match="in the middle of a visit"):
+        other.top.predict(h)
+
+
+def test_every_byte_of_a_visit_is_counted() -> None:
+    net = network(blueprint("lenet-small", (1, 8, 8), 10))
+    engine, given = InTwo(net, 5), visit(net, K=3)
+    halves = Halves(net, K=3)
+    line = Overheard(halves.top)
+    halves.against(line)
+    smashed, own, B, tensors = 64 * 4, 4 * engine.boundary, 7, 4  # floats of one image; two linear layers above
+    up = 3 * (HEADER + B * (smashed + LABEL) + NORM) + HEADER + NORM
+    down = 3 * (HEADER + B * smashed + tensors * NORM + LOSS)
+    assert (line.up, line.down) == (up, down)
+    cost = engine.run(given).cost
+    assert (cost.up, cost.down) == (up + HEADER + own, down + HEADER + own)
+
+
+def test_scaffolds_shift_travels_with_the_part_of_the_model_that_does() -> None:
+    net = network(blueprint("lenet-small", (1, 8, 8), 10))
+    x = net.blueprint.x0(7)
+    shifted = visit(net, step=replace(STEP, shift=0.001 * x))
+    for engine, part in ((Whole(net, 5), len(x)), (InTwo(net, 5), InTwo(net, 5).boundary)):
+        plain, more = engine.run(visit(net)).cost, engine.run(shifted).cost
+        assert (more.up, more.down) == (plain.up, plain.down + HEADER + 4 * part)
