@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -17,6 +17,7 @@ from splitrelay.objectives.images import DeviceImages
 from splitrelay.objectives.network import Loss
 
 Stop = TypeVar("Stop")
+Seen = TypeVar("Seen")
 SLICE = 500  # images at once: they fit the cache, and the sum of losses has one order
 
 
@@ -60,26 +61,26 @@ class Evaluator:
 
 
 def overlapped(
-    stops: Iterable[tuple[Stop, torch.Tensor]], evaluator: Evaluator, *, at_once: bool = True
-) -> Iterator[tuple[Stop, Score]]:
-    """Score each x while the caller's next rounds are being trained, on a thread of its own; answers in order.
+    stops: Iterable[tuple[Stop, torch.Tensor]], look: Callable[[torch.Tensor], Seen], *, at_once: bool = True
+) -> Iterator[tuple[Stop, Seen]]:
+    """Look at each x while the caller's next rounds are being trained, on a thread of its own; answers in order.
 
-    The next stop is asked for only when the one before it is scored, so never more than two models are held.
+    The next stop is asked for only when the one before it is answered, so never more than two models are held.
     """
     if not at_once:
-        yield from ((stop, evaluator.score(x)) for stop, x in stops)
+        yield from ((stop, look(x)) for stop, x in stops)
         return
     with ThreadPoolExecutor(1) as thread:
-        waiting: list[tuple[Stop, Future[Score]]] = []
+        waiting: list[tuple[Stop, Future[Seen]]] = []
         try:
             for stop, x in stops:
                 yield from _answers(waiting)
-                waiting = [(stop, thread.submit(evaluator.score, x))]
-        except SplitrelayError:  # training failed: what came before it is still told
+                waiting = [(stop, thread.submit(look, x))]
+        except (SplitrelayError, KeyboardInterrupt):  # training stopped: what came before it is still told
             yield from _answers(waiting)
             raise
         yield from _answers(waiting)
 
 
-def _answers(waiting: list[tuple[Stop, Future[Score]]]) -> Iterator[tuple[Stop, Score]]:
+def _answers(waiting: list[tuple[Stop, Future[Seen]]]) -> Iterator[tuple[Stop, Seen]]:
     return ((stop, future.result()) for stop, future in waiting)

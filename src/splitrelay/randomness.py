@@ -25,6 +25,7 @@ class Purpose(IntEnum):
     NOISE = 6  # (r, m, i)
     EVALUATION = 7  # (r)
     INSTANCES = 8  # (number): random problems on which statements are checked
+    VALIDATION = 9  # (m): the samples a client keeps from training
 
 
 def rng(root: int, purpose: Purpose, *names: int) -> np.random.Generator:

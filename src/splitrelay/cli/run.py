@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 KEYS = tuple(
     Key(name, words, help, many=False)
     for name, help in (
+        ("preset", "a setting of the paper, see splitrelay presets"),
+        ("protocol", "paper or authors: order, partition and weights as they have them"),
         ("data", "digits, mnist, fashion-mnist, cifar10, or your own: a path (default digits)"),
         ("model", "see splitrelay model (default lenet-small), or your own: module:function"),
         ("cut", "last layer of the client's half: a name or a number (default the usual one)"),
         ("placement", "cut in two, or whole at the client (default cut)"),
+        ("route", "of the clients' half: centralized or peer-to-peer (default centralized)"),
         ("algorithm", "ssl fedavg splitfed-v2 splitfed-v3 sflg scaffold fedseq ... (default ssl)"),
         ("order", "permutation sampled consumed fixed replacement (default permutation)"),
         ("partition", "exdir iid dirichlet pathological shards (default exdir)"),
@@ -35,9 +38,10 @@ KEYS = tuple(
         ("alpha", "of the Dirichlet law (default 10)"),
         ("form", "of exdir: paper or balanced (default paper)"),
         ("K", "local steps a visit (default 5)"),
+        ("tau", "proportional: each client takes K n_m M / N steps (default same: K for all)"),
         ("R", "rounds (default 20)"),
         ("eta", "learning rate (default 0.1)"),
-        ("clip", "largest norm of the whole model's gradient (default none)"),
+        ("clip", "largest norm of the whole model's gradient, or per-half (default none)"),
         ("per_half", "true: clip each half by its own norm, as the authors' split code does (default false)"),
         ("weight_decay", "(default 1e-4)"),
         ("momentum", "within a visit (default 0)"),
@@ -49,11 +53,12 @@ KEYS = tuple(
         ("augment", "crops and flips where the set has them (default true)"),
         ("loss", "cross-entropy, mse, or your own: module:function"),
         ("init", "a .safetensors file to start from"),
-        ("validation", "share of each client's samples to score on instead of the test set"),
+        ("validation", "share of each client's samples kept from training, and scored too (default 0)"),
         ("dtype", "float32 or float64 (default float32)"),
         ("seed", "root of all randomness (default 1234)"),
         ("partition.seed", "of the partition alone (default seed)"),
         ("every", "rounds between two looks at the test set (default 1)"),
+        ("evaluator", "the client that looks, where the route is peer-to-peer (default 0)"),
     )
 )
 COLUMNS = "round  accuracy  test loss  train loss   MB up  MB down  seconds     left"

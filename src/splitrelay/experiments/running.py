@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from splitrelay import __version__
@@ -35,7 +37,7 @@ class Progress:
 def trial_of(spec: Spec, device: str = "cpu") -> Trial:
     """What the learning needs of a spec."""
     step, model, data = spec.optimiser, spec.model, spec.data
-    same = ("algorithm", "K", "S", "order", "placement", "gamma", "weighted", "G", "seed")
+    same = ("algorithm", "K", "tau", "S", "order", "placement", "gamma", "weighted", "G", "seed")
     of_step = ("eta", "weight_decay", "clip", "per_half", "momentum")
     return Trial(
         **{name: getattr(spec, name) for name in same},
@@ -58,27 +60,30 @@ def partition_of(spec: Spec, data: DataSet) -> Partition:
     return draw_partition(part.kind, data.train.y, **{k: v for k, v in wanted.items() if k in settings_of(part.kind)})
 
 
-def prepared(spec: Spec, *, workers: int = 1, device: str = "cpu") -> tuple[Learning, Partition]:
+def prepared(
+    spec: Spec, *, workers: int = 1, device: str = "cpu", stop: Event | None = None
+) -> tuple[Learning, Partition]:
     """Data, partition, model and clients of a spec; whatever cannot work is refused here, before anything starts."""
     data = load(spec.data.name)
     partition = partition_of(spec, data)
-    return Learning(trial_of(spec, device), data, partition, workers=workers), partition
+    return Learning(trial_of(spec, device), data, partition, workers=workers, stop=stop), partition
 
 
 def execute(
-    spec: Spec, directory: RunDirectory, *, workers: int = 1, device: str = "cpu", checkpoint: int = 10
+    spec: Spec, directory: RunDirectory, *, checkpoint: int = 10, stop: Event | None = None, **how: Any
 ) -> Iterator[Progress]:
     """All rows of the run: those that are there already, then those that are still to come.
 
     Rows are written before the checkpoint of their round, and a checkpoint counts only when its manifest is there:
     so after any kill the rows up to the newest checkpoint are whole, and the rest is computed again, bit for bit.
+    `stop`, once set, ends the run after the visit it is at; `how` is workers and device.
     """
     with directory.locked():
         _agree(spec, directory)
         if directory.finished(spec.R):
             yield from (Progress(row, again=True) for row in directory.seen())
             return
-        learning, partition = prepared(spec, workers=workers, device=device)
+        learning, partition = prepared(spec, stop=stop, **how)
         start = _taken_up(spec, directory, learning)
         rows = directory.cut_back(start[0] if start else -1)
         yield from (Progress(row, again=True) for row in rows)
@@ -86,11 +91,17 @@ def execute(
             save_partition(partition, directory.path / "partition.npz")
         write_text(directory.spec, spec.toml() + "\n")
         write_text(directory.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
-        yield from _going_on(spec, directory, learning, start, checkpoint)
+        before = rows[-1]["seconds"] if rows else 0.0
+        yield from _going_on(spec, directory, learning, start, checkpoint, before)
 
 
 def _going_on(
-    spec: Spec, directory: RunDirectory, learning: Learning, start: tuple[int, Any] | None, checkpoint: int
+    spec: Spec,
+    directory: RunDirectory,
+    learning: Learning,
+    start: tuple[int, Any] | None,
+    checkpoint: int,
+    before: float,
 ) -> Iterator[Progress]:
     kept = start[0] if start else -1
     looks = learning.run(spec.R, spec.every, start=start)
@@ -99,9 +110,10 @@ def _going_on(
     last: tuple[Look, Any] | None = None
     try:
         for look, state in looks:
-            directory.append(row_of(look))
+            row = row_of(look, before)
+            directory.append(row)
             last = look, state
-            yield Progress(row_of(look))
+            yield Progress(row)
             if look.r % spec.every == 0 and look.r >= kept + checkpoint * spec.every:
                 directory.checkpoints.save(look.r, state, look.up, look.down)
                 kept = look.r
@@ -141,16 +153,22 @@ def _taken_up(spec: Spec, directory: RunDirectory, learning: Learning) -> tuple[
     return found[0].round, found[1]
 
 
-def row_of(look: Look) -> dict[str, Any]:
-    """A row of rounds.jsonl. Nothing in it but `seconds` depends on time, host or resuming."""
+def row_of(look: Look, before: float = 0.0) -> dict[str, Any]:
+    """A row of rounds.jsonl. Nothing in it but `seconds` depends on time, host or resuming.
+
+    `before`: what earlier processes took up to the checkpoint from which this one went on.
+    """
+    kept = look.validation
     return {
         "round": look.r,
         "test_accuracy": look.score.accuracy,
         "test_loss": look.score.loss,
+        "test_per_class": [None if math.isnan(share) else share for share in look.score.per_class],
+        **({"validation_accuracy": kept.accuracy, "validation_loss": kept.loss} if kept else {}),
         "train_loss": None if look.r == 0 else look.train_loss,
         "bytes_up": look.up,
         "bytes_down": look.down,
-        "seconds": look.seconds,
+        "seconds": before + look.seconds,
     }
 
 

@@ -12,6 +12,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from splitrelay.errors import InputError, UnknownName
+from splitrelay.experiments.presets import expanded
+
+MAX_NORM = 10.0  # of the paper
+PASSES_ON = ("ssl", "random-reshuffling")  # algorithms that hand x on and never average it
 
 
 class Part(BaseModel):
@@ -25,7 +29,9 @@ class DataSpec(Part):
 
     name: str = Field("digits", description="a set by name, or the path of one's own")
     augment: bool = Field(True, description="crops and flips where the set has them")
-    validation: float = Field(0.0, ge=0, lt=1, description="share of each client's samples that is scored instead")
+    validation: float = Field(
+        0.0, ge=0, lt=1, description="share of each client's samples kept from training and scored"
+    )
 
 
 class PartitionSpec(Part):
@@ -46,35 +52,50 @@ class ModelSpec(Part):
     cut: str | int | None = Field(None, description="last layer of the client's half; the usual one unless set")
     init: str | None = Field(None, description="a .safetensors file to start from")
     loss: str = Field("cross-entropy", description="cross-entropy, mse, or module:function")
-    dtype: Literal["float32", "float64"] = "float32"
+    dtype: Literal["float32", "float64"] = Field("float32", description="float32 or float64")
 
 
 class OptimiserSpec(Part):
     """One local step, and the batches it sees."""
 
     eta: float = Field(0.1, gt=0, le=1e30, description="learning rate")
-    weight_decay: float = Field(1e-4, ge=0)
+    weight_decay: float = Field(1e-4, ge=0, description="added to the gradient after clipping")
     clip: float | None = Field(None, gt=0, description="largest norm of the whole model's gradient")
     per_half: bool = Field(False, description="clip each half by its own norm: another algorithm")
     momentum: float = Field(0.0, ge=0, lt=1, description="kept within a visit")
-    batch: int = Field(20, ge=1)
-    draw: Literal["passes", "replacement", "full"] = "passes"
+    batch: int = Field(20, ge=1, description="images a step")
+    draw: Literal["passes", "replacement", "full"] = Field("passes", description="of batches: passes replacement full")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_halves(cls, content: Any) -> Any:
+        """clip=per-half is short for the paper's max norm on each half by itself."""
+        if isinstance(content, dict) and content.get("clip") == "per-half":
+            return {**content, "clip": MAX_NORM, "per_half": True}
+        return content
 
 
 class Spec(Part):
     """A run, without where it is kept and on how many cores."""
 
     algorithm: str = Field("ssl", description="ssl fedavg splitfed-v2 splitfed-v3 sflg scaffold fedseq ...")
-    placement: Literal["cut", "whole"] = "cut"
+    placement: Literal["cut", "whole"] = Field("cut", description="cut in two, or whole at the client")
+    route: Literal["centralized", "peer-to-peer"] = Field(
+        "centralized", description="how the clients' half travels: centralized or peer-to-peer"
+    )
     order: str = Field("permutation", description="permutation sampled consumed fixed replacement")
     S: int | None = Field(None, ge=1, description="clients a round; all of them unless set")
     K: int = Field(5, ge=1, description="local steps a visit")
+    tau: Literal["same", "proportional"] = Field(
+        "same", description="proportional: client m takes K n_m M / N steps, at least one"
+    )
     R: int = Field(20, ge=1, description="rounds; not part of the run's name, so a finished run can be extended")
     gamma: float = Field(1.0, gt=0, description="global step")
     weighted: bool = Field(False, description="FedAvg weighs clients by their samples")
     G: int = Field(1, ge=1, description="groups of sflg and fedseq")
     seed: int = Field(1234, ge=0, description="root of all randomness")
     every: int = Field(1, ge=1, description="rounds between two looks at the test set")
+    evaluator: int = Field(0, ge=0, description="the client that looks, where the route is peer-to-peer")
     data: DataSpec = DataSpec()
     partition: PartitionSpec = PartitionSpec()
     model: ModelSpec = ModelSpec()
@@ -86,7 +107,20 @@ class Spec(Part):
             raise ValueError(f"S = {self.S} clients a round are more than M = {self.partition.M}")
         if self.optimiser.per_half and (self.placement == "whole" or self.optimiser.clip is None):
             raise ValueError("per_half clips the halves of a cut model: it needs placement=cut and a clip")
+        if self.evaluator >= self.partition.M:
+            raise ValueError(f"evaluator = {self.evaluator} is none of the M = {self.partition.M} clients")
+        if self.route == "peer-to-peer":
+            self._handed_on()
         return self
+
+    def _handed_on(self) -> None:
+        """Peer to peer, the server never holds the clients' halves: it can pass them on, and nothing else."""
+        if self.placement == "whole":
+            raise ValueError("peer-to-peer hands on the clients' half of a cut model: it needs placement=cut")
+        if self.algorithm not in PASSES_ON or self.gamma != 1:
+            what = self.algorithm if self.algorithm not in PASSES_ON else f"gamma = {self.gamma:g}"
+            where = "which the server does not hold peer to peer; take route=centralized"
+            raise ValueError(f"{what} combines the clients' halves, {where}")
 
     @property
     def hash(self) -> str:
@@ -99,6 +133,7 @@ class Spec(Part):
         return "\n".join(_toml(self.model_dump()))
 
 
+MACROS = ("preset", "protocol")  # stand for other keys, and are written out
 # Plain words for what lies in a section.
 SHORT = {
     "data": "data.name",
@@ -112,7 +147,7 @@ SHORT = {
 
 
 def spec_of(file: Path | None = None, words: Sequence[str] = ()) -> Spec:
-    """A spec from a TOML file, or from nothing, with the given words on top."""
+    """A spec from a TOML file, or from nothing, with the given words on top; presets and protocols are written out."""
     content = {} if file is None else _read(file)
     for word in words:
         name, equals, text = word.partition("=")
@@ -120,14 +155,14 @@ def spec_of(file: Path | None = None, words: Sequence[str] = ()) -> Spec:
             raise InputError(f"'{word}' is not of the form key=value", way_out=f"Keys: {', '.join(keys())}.")
         _set(content, name, None if text == "none" else text)
     try:
-        return Spec.model_validate(content)
+        return Spec.model_validate(expanded(content))
     except ValidationError as error:
         raise _one_line(error) from None
 
 
 def keys() -> list[str]:
     """Every key that may stand left of the = sign."""
-    return [*(name for name in SHORT), *(name for name in _dotted(Spec) if name not in SHORT.values())]
+    return [*MACROS, *SHORT, *(name for name in _dotted(Spec) if name not in SHORT.values())]
 
 
 def _dotted(part: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -139,7 +174,7 @@ def _dotted(part: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _set(content: dict[str, Any], name: str, value: Any) -> None:
-    known = set(_dotted(Spec))
+    known = {*MACROS, *_dotted(Spec)}
     path = SHORT.get(name, name)
     if path not in known:
         raise UnknownName("key", name, keys())

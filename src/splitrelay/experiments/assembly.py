@@ -1,0 +1,150 @@
+"""The parts of a training run, each made from the trial's words; whatever cannot work is refused here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from splitrelay.algorithms import Algorithm, LocalSteps, Step
+from splitrelay.clients.pool import Engine
+from splitrelay.clients.reference import InTwo, Whole
+from splitrelay.data.partition import Partition
+from splitrelay.errors import InputError, OutOfRange, UnknownName
+from splitrelay.experiments.registry import algorithm
+from splitrelay.models import cut_index
+from splitrelay.models.cut import FlatCut
+from splitrelay.objectives.batches import Batches
+from splitrelay.objectives.network import Network
+from splitrelay.orders import Among, Consumed, Fixed, Order, Permutation, Sampled, WithReplacement
+from splitrelay.randomness import Purpose, rng
+from splitrelay.testing import Ingredients
+
+Holdings = Sequence[npt.NDArray[np.int64]]
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+ORDERS = ("permutation", "sampled", "consumed", "fixed", "replacement")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """All that decides the numbers of a run, beside the data and their partition."""
+
+    algorithm: str = "ssl"
+    model: str | Callable[[], nn.Sequential] = "lenet-small"
+    eta: float = 0.1
+    K: LocalSteps = 5  # one number, or own steps for each client: the paper's tau_m
+    tau: str = "same"  # or "proportional": K is then the mean, and client m takes K n_m M / N steps
+    S: int | None = None  # clients a round; all of them where it is not said
+    order: str = "permutation"
+    placement: str = "cut"  # or "whole"
+    cut: str | int | None = None  # the model's usual one where it is not said
+    weight_decay: float = 1e-4
+    clip: float | None = None
+    momentum: float = 0.0
+    gamma: float = 1.0
+    weighted: bool = False  # FedAvg by the clients' sizes
+    G: int = 1
+    batches: Batches = field(default_factory=Batches)
+    augment: bool = True
+    loss: str = "cross-entropy"
+    init: str | None = None  # a file of weights to start from
+    validation: float = 0.0  # share of each client's samples kept from training, and scored too
+    dtype: str = "float32"
+    device: str = "cpu"
+    seed: int = 1234
+    per_half: bool = False  # clip each half by its own norm, as the authors' split code does
+
+    def __post_init__(self) -> None:
+        for name, holds, limit in (
+            ("eta", 0 < self.eta <= 1e30, "0 < eta <= 1e30"),
+            ("K", not isinstance(self.K, int) or self.K >= 1, "K >= 1"),
+            ("clip", self.clip is None or self.clip > 0, "clip > 0"),
+            ("weight_decay", self.weight_decay >= 0, "weight_decay >= 0"),
+            ("momentum", 0 <= self.momentum < 1, "0 <= momentum < 1"),
+            ("gamma", self.gamma > 0, "gamma > 0"),
+        ):
+            if not holds:
+                raise OutOfRange(name, limit=limit, value=getattr(self, name))
+
+
+def held_out(holdings: Holdings, share: float, seed: int) -> tuple[Holdings, npt.NDArray[np.int64]]:
+    """A share of each client's samples kept from training: (what they train on, all that is kept)."""
+    if not 0 <= share < 1:
+        raise OutOfRange("validation share", limit="0 <= validation < 1", value=share)
+    if share == 0:
+        return holdings, np.array([], dtype=np.int64)
+    kept, rest = [], []
+    for m, held in enumerate(holdings):
+        shuffled = held[rng(seed, Purpose.VALIDATION, m).permutation(len(held))]
+        n = int(share * len(held))
+        kept.append(shuffled[:n])
+        rest.append(np.sort(shuffled[n:]))
+    if not sum(map(len, kept)):
+        largest = max(map(len, holdings))
+        way_out = f"The largest client has {largest}: from validation={1 / largest:.3g} on it keeps one."
+        raise InputError("no client has enough samples to keep one back", value=share, way_out=way_out)
+    return rest, np.sort(np.concatenate(kept))
+
+
+def dtype_named(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise UnknownName("dtype", name, DTYPES)
+    return DTYPES[name]
+
+
+def device_named(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {name} is not to be had here", value=str(error).splitlines()[0]) from None
+    return device
+
+
+def engine_of(trial: Trial, network: Network) -> Engine[torch.Tensor]:
+    if trial.placement not in ("whole", "cut"):
+        raise UnknownName("placement", trial.placement, ("whole", "cut"))
+    return Whole(network, trial.seed) if trial.placement == "whole" else InTwo(network, trial.seed, trial.cut)
+
+
+def algorithm_of(trial: Trial, network: Network, partition: Partition) -> Algorithm[torch.Tensor, Any]:
+    step: Step[torch.Tensor] = Step(trial.eta, trial.weight_decay, trial.clip, trial.momentum, per_half=trial.per_half)
+    sizes = [len(held) for held in network.holdings] if trial.weighted else None
+    cut = FlatCut(network.blueprint.layout(network.dtype).ends[cut_index(network.blueprint, trial.cut)])
+    M = len(partition.clients)
+    K = local_steps(trial, network.holdings)
+    made = algorithm(trial.algorithm).make(Ingredients(step, K, M, trial.gamma, sizes, trial.G, cut))
+    for name, key, given in (("gamma", "gamma", trial.gamma != 1), ("sizes", "weighted", trial.weighted)):
+        if given and not hasattr(made, name):
+            raise InputError(f"{trial.algorithm} knows no {key}", way_out=f"Leave {key} out, or take fedavg.")
+    return made
+
+
+def local_steps(trial: Trial, holdings: Holdings) -> LocalSteps:
+    """K for all, or in proportion to what each client holds."""
+    if trial.tau not in ("same", "proportional"):
+        raise UnknownName("tau", trial.tau, ("same", "proportional"))
+    if trial.tau == "same" or not isinstance(trial.K, int):
+        return trial.K
+    sizes = [len(held) for held in holdings]
+    return [max(1, round(trial.K * n * len(sizes) / sum(sizes))) for n in sizes]
+
+
+def order_of(trial: Trial, partition: Partition) -> Order:
+    M = len(partition.clients)
+    S = M if trial.S is None else trial.S
+    orders: dict[str, Any] = {
+        "permutation": lambda: Permutation(M, trial.seed) if S == M else Sampled(M, S, trial.seed),
+        "sampled": lambda: Sampled(M, S, trial.seed),
+        "consumed": lambda: Consumed(M, S, trial.seed),
+        "replacement": lambda: WithReplacement(M, S, trial.seed),
+        "fixed": lambda: Fixed.first(M, S),
+    }
+    if trial.order not in orders:
+        raise UnknownName("order", trial.order, ORDERS)
+    return Among(orders[trial.order](), partition.clients)

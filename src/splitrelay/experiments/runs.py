@@ -1,0 +1,66 @@
+"""Runs as they lie on the disk, for everything that reads records: tables, figures, reports, comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from splitrelay.errors import InputError
+from splitrelay.experiments.spec import Spec, spec_of
+from splitrelay.records import RunDirectory
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run directory: its spec and its rows so far."""
+
+    path: Path
+    spec: Spec
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """One for every evaluated round."""
+        return RunDirectory(self.path).seen()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all R rounds are there."""
+        return RunDirectory(self.path).finished(self.spec.R)
+
+    def column(self, name: str) -> list[Any]:
+        """One field of every row; None where a row has no such field."""
+        return [row.get(name) for row in self.rows]
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is the directory of a run."""
+    return (path / "spec.toml").is_file() and (path / "rounds.jsonl").is_file()
+
+
+def run_at(path: Path) -> Run:
+    """The run in that directory."""
+    if not is_run(path):
+        way_out = "It would hold spec.toml and rounds.jsonl; splitrelay run makes one."
+        raise InputError(f"{path} is not the directory of a run", way_out=way_out)
+    return Run(path, spec_of(path / "spec.toml"))
+
+
+def runs_under(folder: Path) -> list[Run]:
+    """All runs in a folder, at any depth, by path; the folder itself may be one."""
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}", way_out="splitrelay run and sweep keep theirs in results/.")
+    found = [run_at(path) for path in _directories(folder)]
+    if not found:
+        raise InputError(f"there are no runs in {folder}", way_out="splitrelay run and sweep keep theirs in results/.")
+    return found
+
+
+def _directories(folder: Path) -> Iterator[Path]:
+    if is_run(folder):
+        yield folder
+        return
+    for inner in sorted(path for path in folder.iterdir() if path.is_dir()):
+        yield from _directories(inner)
