@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, Self, TypeVar
+from collections.abc import Iterable
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 
 class Scalar(Protocol):
@@ -26,15 +26,33 @@ class Vector(Protocol):
 X = TypeVar("X", bound=Vector)
 
 
-def mean(xs: Iterable[X], weights: Sequence[Scalar] | None = None) -> X:
-    """The mean, or the weighted mean, summed from left to right."""
-    terms = list(xs)
-    if weights is not None:
-        terms = [w * x for w, x in zip(weights, terms, strict=True)]
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total / (len(terms) if weights is None else _sum(weights))
+class Mean(Generic[X]):
+    """A mean, or a weighted mean, summed from left to right as its terms arrive: none of them is kept."""
+
+    def __init__(self) -> None:
+        self.total: X | None = None
+        self.weight: Any = 0
+
+    def add(self, x: X, weight: Scalar | None = None) -> None:
+        """One term more."""
+        term: X = x if weight is None else weight * x
+        self.total = term if self.total is None else self.total + term
+        self.weight = self.weight + (1 if weight is None else weight)
+
+    def otherwise(self, x: X) -> X:
+        """The mean of what was added; x where nothing was."""
+        return x if self.total is None else self.total / self.weight
+
+
+def mean(xs: Iterable[X]) -> X:
+    """The mean of at least one x; no more than one of them is held at a time."""
+    terms = iter(xs)
+    found: Mean[X] = Mean()
+    first = next(terms)
+    found.add(first)
+    for x in terms:
+        found.add(x)
+    return found.otherwise(first)
 
 
 def zero_like(x: X) -> X:
@@ -49,10 +67,3 @@ def norm2(x: Any) -> Any:
         return own()
     square = x * x
     return square.sum() if hasattr(square, "sum") else square
-
-
-def _sum(weights: Sequence[Scalar]) -> Any:
-    total: Any = weights[0]
-    for w in weights[1:]:
-        total = total + w
-    return total

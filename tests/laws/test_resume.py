@@ -139,6 +139,15 @@ def test_every_kind_of_state_survives_a_checkpoint(tmp_path: Path) -> None:
         assert repr(rebuilt(algorithm.init(x), *flattened(state))) == repr(state)
 
 
+def test_a_rebuilt_state_is_on_the_device_of_the_start() -> None:
+    x = torch.arange(6.0)
+    scaffold = Scaffold(Step[torch.Tensor](0.1), 1, M=3)
+    kept = flattened(type(scaffold.init(x))(x, x, {0: x, 12: x}))
+    state = rebuilt(scaffold.init(x.to("meta")), *kept)  # a device that every machine has
+    assert {tensor.device.type for tensor in (state.x, state.c, *state.variates.values())} == {"meta"}
+    assert sorted(state.variates) == [0, 12]
+
+
 def test_only_the_newest_two_checkpoints_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for r in (1, 2, 3, 10):

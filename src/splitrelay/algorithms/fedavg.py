@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from splitrelay.algorithms.base import Clients, Done, LocalSteps, Step, Visit, globally, occurrences, tau
-from splitrelay.vectors import Scalar, X, mean
+from splitrelay.vectors import Mean, Scalar, X
 
 Sizes = Sequence[Scalar] | Mapping[int, Scalar]
 
@@ -36,12 +36,11 @@ class FedAvg(Generic[X]):
 
     def round(self, r: int, x: X, order: Sequence[int], clients: Clients[X], /) -> X:
         visits = [Visit(r, i, m, x, self.step, tau(self.K, m)) for i, m in occurrences(order)]  # x_m^(r,0) = x^r
-        outcomes = zip(order, clients.run_all(visits), strict=True)  # in parallel
-        done = [(m, outcome.x) for m, outcome in outcomes if isinstance(outcome, Done)]  # the skipped stay out
-        if not done:
-            return x
-        weights = None if self.sizes is None else [self.sizes[m] for m, _ in done]
-        return globally(self.gamma, x, mean((x_m for _, x_m in done), weights))  # x^{r+1} = (1/M) sum x_m^(r,K)
+        mean: Mean[X] = Mean()
+        for m, outcome in zip(order, clients.run_all(visits), strict=True):  # in parallel
+            if isinstance(outcome, Done):  # the skipped stay out
+                mean.add(outcome.x, None if self.sizes is None else self.sizes[m])
+        return globally(self.gamma, x, mean.otherwise(x))  # x^{r+1} = (1/M) sum x_m^(r,K)
 
     def model(self, x: X, /) -> X:
         return x

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Generic
 
 from splitrelay.algorithms.base import Clients, Done, LocalSteps, Step, Visit, globally, occurrences, tau
-from splitrelay.vectors import Scalar, X, mean, zero_like
+from splitrelay.vectors import Mean, Scalar, X, zero_like
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,14 @@ class Scaffold(Generic[X]):
             Visit(r, i, m, x, replace(self.step, shift=self._shift(state, m)), tau(self.K, m))
             for i, m in occurrences(order)
         ]
-        variates, finished = dict(state.variates), []
+        variates, mean = dict(state.variates), Mean[X]()
         for visit, outcome in zip(visits, clients.run_all(visits), strict=True):
             if isinstance(outcome, Done):
                 c_m = (x - outcome.x) / (self.step.eta * visit.K) - self._shift(state, visit.m)  # c_m+
                 c = c + (c_m - variates.get(visit.m, zero_like(x))) / self.M  # so c stays the mean of all c_m
                 variates[visit.m] = c_m
-                finished.append(outcome.x)
-        result = mean(finished) if finished else x
-        return ScaffoldState(globally(self.gamma, x, result), c, variates)
+                mean.add(outcome.x)
+        return ScaffoldState(globally(self.gamma, x, mean.otherwise(x)), c, variates)
 
     def model(self, state: ScaffoldState[X], /) -> X:
         return state.x

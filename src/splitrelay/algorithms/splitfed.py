@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from splitrelay.algorithms.base import Clients, Cut, Done, LocalSteps, Step, Visit, occurrences, tau, turns
-from splitrelay.vectors import X, mean
+from splitrelay.vectors import Mean, X, mean
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class SFLG(Generic[X]):
 
     def round(self, r: int, x: X, order: Sequence[int], clients: Clients[X], /) -> X:
         x_c, x_s = self.cut.halves(x)
-        bottoms: list[X] = []
+        bottoms = Mean[X]()
         tops: dict[int, X] = {}  # of the groups in which somebody trained
         for turn in turns(order, self.G):  # the next client of every group, in parallel
             starts = [self.cut.join(x_c, tops.get(g, x_s)) for g in range(len(turn))]
@@ -75,10 +75,10 @@ class SFLG(Generic[X]):
             for g, outcome in enumerate(clients.run_all(visits)):
                 if isinstance(outcome, Done):
                     bottom, tops[g] = self.cut.halves(outcome.x)
-                    bottoms.append(bottom)
-        if not bottoms:
+                    bottoms.add(bottom)
+        if not tops:
             return x
-        return self.cut.join(mean(bottoms), mean(tops[g] for g in sorted(tops)))
+        return self.cut.join(bottoms.otherwise(x_c), mean(tops[g] for g in sorted(tops)))
 
     def model(self, x: X, /) -> X:
         return x
@@ -120,16 +120,18 @@ class SplitFedV3(Generic[X]):
         self, r: int, state: SplitFedV3State[X], order: Sequence[int], clients: Clients[X], /
     ) -> SplitFedV3State[X]:
         visits = [Visit(r, i, m, self.own_model(state, m), self.step, tau(self.K, m)) for i, m in occurrences(order)]
-        bottoms, tops = dict(state.bottoms), []
+        bottoms, tops = dict(state.bottoms), Mean[X]()
         for visit, outcome in zip(visits, clients.run_all(visits), strict=True):
             if isinstance(outcome, Done):
                 bottoms[visit.m], top = self.cut.halves(outcome.x)
-                tops.append(top)
-        return SplitFedV3State(mean(tops) if tops else state.top, state.start, bottoms)
+                tops.add(top)
+        return SplitFedV3State(tops.otherwise(state.top), state.start, bottoms)
 
     def model(self, state: SplitFedV3State[X], /) -> X:
-        bottoms = [state.bottoms[m] for m in sorted(state.bottoms)] or [state.start]
-        return self.cut.join(mean(bottoms), state.top)
+        bottoms = Mean[X]()
+        for m in sorted(state.bottoms):
+            bottoms.add(state.bottoms[m])
+        return self.cut.join(bottoms.otherwise(state.start), state.top)
 
     def own_model(self, state: SplitFedV3State[X], m: int) -> X:
         """The model as client m uses it: its own half and the server's."""

@@ -14,8 +14,8 @@ class FlatCut:
     boundary: int
 
     def halves(self, x: torch.Tensor, /) -> tuple[torch.Tensor, torch.Tensor]:
-        """Two windows into x."""
-        return x[: self.boundary], x[self.boundary :]
+        """Two vectors of their own: who keeps one half, as SplitFed V3's clients do, does not keep the other alive."""
+        return x[: self.boundary].clone(), x[self.boundary :].clone()
 
     def join(self, bottom: torch.Tensor, top: torch.Tensor, /) -> torch.Tensor:
         """A fresh whole."""

@@ -24,15 +24,24 @@ def flattened(state: Any) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
 
 
 def rebuilt(like: Any, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, float], path: str = "state") -> Any:
-    """The state that was flattened; `like` is one of the same kind, such as the state before the first round."""
+    """The state that was flattened; `like` is one of the same kind, such as the state before the first round.
+
+    All tensors go to the device of those in `like`, also the clients' own, of which it may have none yet.
+    """
+    devices = (leaf.device for _, leaf in _leaves(path, like) if isinstance(leaf, torch.Tensor))
+    device = next(devices, torch.device("cpu"))
+    return _rebuilt(like, {name: tensor.to(device) for name, tensor in tensors.items()}, numbers, path)
+
+
+def _rebuilt(like: Any, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, float], path: str) -> Any:
     if isinstance(like, torch.Tensor):
-        return tensors[path].to(like.device)
+        return tensors[path]
     if is_dataclass(like) and not isinstance(like, type):
-        parts = {f.name: rebuilt(getattr(like, f.name), tensors, numbers, f"{path}.{f.name}") for f in fields(like)}
+        parts = {f.name: _rebuilt(getattr(like, f.name), tensors, numbers, f"{path}.{f.name}") for f in fields(like)}
         return replace(like, **parts)
     if isinstance(like, Mapping):
         inside = sorted(int(name.rpartition(".")[2]) for name in tensors if name.rpartition(".")[0] == path)
-        return {m: tensors[f"{path}.{m}"] for m in inside}  # on the host: engines copy what they need
+        return {m: tensors[f"{path}.{m}"] for m in inside}
     return numbers[path]
 
 
