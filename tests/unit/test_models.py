@@ -114,6 +114,67 @@ def test_layers_whose_state_or_randomness_cannot_be_named_are_refused(layers: li
         Blueprint("own", lambda: nn.Sequential(*layers), (4,), 1).net()
 
 
+class Attention(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.heads = nn.MultiheadAttention(4, 2, dropout=dropout, batch_first=True)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return self.heads(h[:, None], h[:, None], h[:, None])[0][:, 0]
+
+
+class Noise(nn.Module):
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return h + torch.randn_like(h)
+
+
+class Recurrent(nn.LSTM):
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return super().forward(h[:, None])[0][:, 0]
+
+
+@pytest.mark.parametrize(
+    ("layer", "named"),
+    [
+        (Attention(dropout=0.1), r"'0\.heads' \(MultiheadAttention\)"),
+        (nn.Sequential(nn.Linear(4, 4), Noise()), r"'0\.1' \(Noise\)"),
+        (Recurrent(4, 4, num_layers=2, dropout=0.5, batch_first=True), r"'0' \(Recurrent\)"),
+    ],
+)
+def test_randomness_inside_a_layer_is_found_and_named(layer: nn.Module, named: str) -> None:
+    with pytest.raises(InputError, match=named + " draws numbers that have no name"):
+        own(layer, nn.Linear(4, 2)).layout()
+
+
+def test_a_look_for_randomness_changes_nothing_and_lets_quiet_layers_pass() -> None:
+    norm = nn.BatchNorm1d(4)
+    model = own(Attention(dropout=0.0), norm, nn.Dropout(), nn.Linear(4, 2))
+    before = torch.get_rng_state()
+    assert model.layers() == list("0123")
+    assert not norm.running_mean.any() and torch.equal(torch.get_rng_state(), before)
+
+
+def test_layers_that_do_not_fit_each_other_are_told_of() -> None:
+    with pytest.raises(InputError, match=r"layer '1' \(Linear\) cannot take what comes to it, 2x5; got mat1 and mat2"):
+        own(nn.Linear(4, 5), nn.Linear(4, 2)).layers()
+
+
+def test_a_model_is_looked_at_once() -> None:
+    built: list[int] = []
+    model = Blueprint("own", lambda: built.append(1) or nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), (4,), 1)
+    for _ in range(3):
+        model.layout(), model.layout(torch.float64), model.layers(), cut_index(model, None)
+    assert len(built) == 1
+
+
+def test_a_cut_given_as_digits_is_the_number_of_layers_also_where_layers_are_called_by_numbers() -> None:
+    model = own(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    assert model.layers() == ["0", "1", "2"]
+    assert cut_index(model, 1) == cut_index(model, "1") == 1  # after the layer that torch calls "0"
+    with pytest.raises(OutOfRange, match=r"1 <= cut <= 2, so that both sides have a layer; got 0"):
+        cut_index(model, "0")
+
+
 def test_tied_weights_are_refused() -> None:
     first, second = nn.Linear(4, 4), nn.Linear(4, 4)
     second.weight = first.weight

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import nn
 
 from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.models.dropout import named_dropout
+from splitrelay.models.hidden import refuse_hidden_randomness
 from splitrelay.models.layout import Layout, lay_out
 from splitrelay.randomness import Purpose, rng
 
@@ -24,28 +26,48 @@ class Blueprint:
     cut: str | int
 
     def net(self) -> nn.Sequential:
-        """The layers, with dropout by name; weights are whatever torch makes of them."""
-        net = self.build()
+        """The layers, with dropout by name; weights are whatever torch makes of them, its own generator left alone."""
+        with torch.random.fork_rng(devices=[]):
+            net = self.build()
         if not isinstance(net, nn.Sequential) or len(net) == 0:
             raise InputError(f"model {self.name} must be an nn.Sequential of layers", value=type(net).__name__)
         return named_dropout(net)
 
     def layout(self, dtype: torch.dtype = torch.float32) -> Layout:
         """Where every tensor stands in x."""
-        return lay_out(self.net(), dtype)
+        return self._anatomy.layouts[dtype]
 
     def x0(self, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """The start x^0, by torch's own initialisation of each layer, drawn in float32."""
-        net = _seeded(self.net, seed)
-        return lay_out(net, dtype).pack(net.state_dict())
+        return self.layout(dtype).pack(_seeded(self.net, seed).state_dict())
 
     def layers(self) -> list[str]:
         """The names at which it can be cut."""
-        return [name for name, _ in self.net().named_children()]
+        return list(self._anatomy.layers)
+
+    @cached_property
+    def _anatomy(self) -> Anatomy:
+        """Looked up once: building a large net takes longer than many steps of a small one."""
+        net = self.net()
+        refuse_hidden_randomness(net, self.input_shape)
+        names = tuple(name for name, _ in net.named_children())
+        return Anatomy(names, {dtype: lay_out(net, dtype) for dtype in (torch.float32, torch.float64)})
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """What stays the same from net to net: the layers' names, and where every tensor stands."""
+
+    layers: tuple[str, ...]
+    layouts: Mapping[torch.dtype, Layout]
 
 
 def cut_index(blueprint: Blueprint, cut: str | int | None) -> int:
-    """How many layers the client holds: a layer's name (the last one of the client), a number, or the usual cut."""
+    """How many layers the client holds: the name of its last layer, their number, or the usual cut.
+
+    A number is always the number of layers, also as text: where layers have no names of their own, torch calls the
+    first one "0", and a cut after it is cut=1.
+    """
     layers = blueprint.layers()
     cut = blueprint.cut if cut is None else cut
     if isinstance(cut, str) and not cut.lstrip("-").isdigit():
