@@ -14,12 +14,15 @@ from torch import nn
 from splitrelay.algorithms import Algorithm, LocalSteps, Step
 from splitrelay.clients.pool import Engine
 from splitrelay.clients.reference import InTwo, Whole
+from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
 from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.experiments.registry import algorithm
-from splitrelay.models import cut_index
+from splitrelay.models import blueprint, cut_index
 from splitrelay.models.cut import FlatCut
 from splitrelay.objectives.batches import Batches
+from splitrelay.objectives.images import DeviceImages
+from splitrelay.objectives.losses import loss_named
 from splitrelay.objectives.network import Network
 from splitrelay.orders import Among, Consumed, Fixed, Order, Permutation, Sampled, WithReplacement
 from splitrelay.randomness import Purpose, rng
@@ -104,6 +107,16 @@ def device_named(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {name} is not to be had here", value=str(error).splitlines()[0]) from None
     return device
+
+
+def network_of(trial: Trial, data: DataSet, partition: Partition) -> tuple[Network, npt.NDArray[np.int64]]:
+    """What the clients minimise, and the samples that they keep from training."""
+    dtype = dtype_named(trial.dtype)
+    plan = blueprint(trial.model, data.train.shape, len(data.train.classes), trial.cut)
+    holdings, kept = held_out(partition.indices, trial.validation, trial.seed)
+    images = DeviceImages(data.train, dtype, device_named(trial.device))
+    augmentation = data.augmentation if trial.augment else None
+    return Network(plan, images, holdings, trial.batches, augmentation, loss_named(trial.loss), dtype), kept
 
 
 def engine_of(trial: Trial, network: Network) -> Engine[torch.Tensor]:

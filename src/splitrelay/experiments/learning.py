@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from splitrelay.algorithms.base import Clients
 from splitrelay.clients import Tallied
 from splitrelay.clients.pool import Pool
 from splitrelay.clients.stopping import Stoppable
@@ -22,17 +23,13 @@ from splitrelay.evaluation import Evaluator, Score, overlapped
 from splitrelay.experiments.assembly import (
     Trial,
     algorithm_of,
-    device_named,
-    dtype_named,
     engine_of,
     held_out,
+    network_of,
     order_of,
 )
-from splitrelay.models import blueprint
 from splitrelay.models.files import load_weights
 from splitrelay.objectives.images import DeviceImages
-from splitrelay.objectives.losses import loss_named
-from splitrelay.objectives.network import Network
 from splitrelay.training import resume
 
 __all__ = ["Learning", "Look", "Trial", "held_out"]
@@ -56,24 +53,22 @@ class Learning:
     """A trial made ready: model, clients, algorithm, order, evaluator."""
 
     def __init__(
-        self, trial: Trial, data: DataSet, partition: Partition, *, workers: int = 1, stop: Event | None = None
+        self,
+        trial: Trial,
+        data: DataSet,
+        partition: Partition,
+        *,
+        workers: int = 1,
+        stop: Event | None = None,
+        clients: Clients[torch.Tensor] | None = None,
     ) -> None:
+        """`workers` engines here, unless there are clients elsewhere."""
         torch.set_num_threads(1)  # bits depend on it; cores are used by engines, each on its own thread
-        self.trial, dtype = trial, dtype_named(trial.dtype)
-        self.blueprint = blueprint(trial.model, data.train.shape, len(data.train.classes), trial.cut)
-        holdings, kept = held_out(partition.indices, trial.validation, trial.seed)
-        self.network = Network(
-            self.blueprint,
-            DeviceImages(data.train, dtype, device_named(trial.device)),
-            holdings,
-            trial.batches,
-            data.augmentation if trial.augment else None,
-            loss_named(trial.loss),
-            dtype,
-        )
+        self.trial = trial
+        self.network, kept = network_of(trial, data, partition)
+        self.blueprint = self.network.blueprint
         stop = stop or Event()  # once set, no further visit is begun
-        engines = [Stoppable(engine_of(trial, self.network), stop) for _ in range(workers)]
-        self.clients: Tallied[torch.Tensor] = Tallied(Pool(engines))
+        self.clients: Tallied[torch.Tensor] = Tallied(clients or self._pool(workers, stop))
         self.algorithm = algorithm_of(trial, self.network, partition)
         self.order = order_of(trial, partition)
         self.evaluator = self._evaluator(data.test)
@@ -102,6 +97,9 @@ class Learning:
         if self.trial.init is None:
             return self.blueprint.x0(self.trial.seed, self.network.dtype).to(self.network.device)
         return load_weights(Path(self.trial.init), self.blueprint.layout(self.network.dtype)).to(self.network.device)
+
+    def _pool(self, workers: int, stop: Event) -> Pool[torch.Tensor]:
+        return Pool([Stoppable(engine_of(self.trial, self.network), stop) for _ in range(workers)])
 
     def _evaluator(self, images: ImageSet) -> Evaluator:
         net = self.network
