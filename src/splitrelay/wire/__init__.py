@@ -1,0 +1,2 @@
+"""The wire: what goes from host to host, byte by byte, and who may say what when. No network, no file, no model here
+but in server, client and peer."""

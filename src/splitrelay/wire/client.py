@@ -1,0 +1,277 @@
+"""The client's end of a link: blocking, as a client does one thing at a time; lost links are made anew."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import grpc
+
+from splitrelay.errors import SplitrelayError, WorkError
+from splitrelay.wire import limits
+from splitrelay.wire.control import BadMessage
+from splitrelay.wire.frames import ANY, VERSION, Bounds, decode, encode
+from splitrelay.wire.messages import (
+    Accept,
+    Bye,
+    Cancel,
+    Heartbeat,
+    Hello,
+    Message,
+    Refuse,
+    Resume,
+    Terms,
+    Welcome,
+    fence_of,
+)
+from splitrelay.wire.protocol import Conversation, End, Verdict
+from splitrelay.wire.server import SERVICE
+
+OPTIONS = (
+    ("grpc.max_receive_message_length", limits.MESSAGE),
+    ("grpc.max_send_message_length", limits.MESSAGE),
+    ("grpc.use_local_subchannel_pool", 1),  # else a new channel inherits the back-off of the one before it
+)
+
+
+class LinkLost(WorkError):
+    """The server cannot be heard any more; the visit may go on over another link."""
+
+
+class Refused(WorkError):
+    """The server said no; `final` where it will say so again."""
+
+    def __init__(self, why: str, final: bool) -> None:
+        super().__init__(f"the server refused: {why}")
+        self.final = final
+
+
+class Ended(SplitrelayError):
+    """The server said goodbye; `again` where it comes back."""
+
+    def __init__(self, why: str, again: bool) -> None:
+        super().__init__(why)
+        self.again = again
+
+
+class TakenBack(SplitrelayError):
+    """The visit was taken back: whatever was made of it is void."""
+
+
+@dataclass
+class Meter:
+    """Frames and their bytes over all links of this client, and the time spent waiting for the server."""
+
+    messages: int = 0
+    sent: int = 0
+    received: int = 0
+    waiting: float = 0.0
+
+
+class Link:
+    """One stream to the server. A thread of its own reads it, another says now and then that we are here."""
+
+    def __init__(self, channel: grpc.Channel, heartbeat: float = limits.HEARTBEAT, meter: Meter | None = None) -> None:
+        self.channel, self.meter = channel, meter or Meter()
+        self.talk = Conversation(End.CLIENT)
+        self.bounds: Bounds = ANY
+        self.heartbeat = heartbeat
+        self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
+        self._incoming: SimpleQueue[bytes | SplitrelayError] = SimpleQueue()
+        self._lock = threading.Lock()  # heartbeats come from another thread
+        self._over = threading.Event()
+        self._heard = time.monotonic()
+        self._stream: Any = channel.stream_stream(f"/{SERVICE}/Join")(self._requests())
+        threading.Thread(target=self._reading, name="link", daemon=True).start()
+        threading.Thread(target=self._beating, name="heartbeat", daemon=True).start()
+
+    def send(self, message: Message) -> None:
+        """Say something."""
+        with self._lock:
+            self.talk.say(message)
+        frame = encode(message)
+        self.meter.messages += 1
+        self.meter.sent += len(frame)
+        self._outgoing.put(frame)
+
+    def receive(self, timeout: float | None = None) -> Message:
+        """The server's next word; LinkLost where none comes in time."""
+        began = time.monotonic()
+        while True:
+            message = self._next(None if timeout is None else began + timeout)
+            with self._lock:
+                verdict = self.talk.hear(message)
+            if verdict is Verdict.NEW and not isinstance(message, Heartbeat):
+                self.meter.waiting += time.monotonic() - began
+                return _checked(message)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._over.set()
+        self._outgoing.put(None)
+        self._stream.cancel()
+        self.channel.close()
+
+    def _next(self, until: float | None) -> Message:
+        while True:
+            now = time.monotonic()
+            if until is not None and now > until:
+                raise LinkLost("the server does not answer")
+            if now - self._heard > limits.SILENCE:
+                raise LinkLost("the server has fallen silent")
+            try:
+                found = self._incoming.get(timeout=1.0)
+            except Empty:
+                continue
+            if isinstance(found, SplitrelayError):
+                raise found
+            self.meter.received += len(found)
+            return decode(found, self.bounds)
+
+    def _requests(self) -> Iterator[bytes]:
+        return iter(self._outgoing.get, None)
+
+    def _reading(self) -> None:
+        try:
+            for frame in self._stream:
+                self._heard = time.monotonic()
+                self._incoming.put(frame)
+            self._incoming.put(LinkLost("the server hung up"))
+        except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed by us
+            what = error.details() if isinstance(error, grpc.Call) else str(error)
+            self._incoming.put(LinkLost("the link was lost", value=" ".join(str(what).split())[:200]))
+
+    def _beating(self) -> None:
+        number = 0
+        while not self._over.wait(self.heartbeat):
+            number += 1
+            self._outgoing.put(encode(Heartbeat(number)))  # every state allows it, none changes
+
+
+def _checked(message: Message) -> Message:
+    """A word that ends something is an error, so that it ends it wherever it is heard."""
+    if isinstance(message, Refuse):
+        raise Refused(message.why, message.final)
+    if isinstance(message, Bye):
+        raise Ended(message.why, message.again)
+    if isinstance(message, Cancel):
+        raise TakenBack(message.why or "the visit was taken back")
+    return message
+
+
+@dataclass
+class Holding:
+    """The visit that the client is at: its fence, and how many of its steps were answered."""
+
+    fence: int = 0
+    k: int = 0
+
+
+Agree = Callable[[Terms], Accept]
+
+
+class Session:
+    """A client's standing with the server over as many links as it takes."""
+
+    def __init__(
+        self, client: int, dial: Callable[[], grpc.Channel], agree: Agree, *, software: str = "", patience: float = 0.0
+    ) -> None:
+        self.client, self.dial, self.agree, self.software = client, dial, agree, software
+        self.patience = patience  # seconds without a server after which the client gives up; 0: never
+        self.holding = Holding()
+        self.meter = Meter()
+        self.bounds: Bounds = ANY
+        self.link: Link | None = None
+        self.note: Callable[[str], None] = lambda text: None
+        self.links = 0
+
+    def connect(self) -> bool:
+        """A link, with the handshake behind it; whether the held visit goes on. Tries until it can be had."""
+        wait, longest = limits.BACKOFF
+        began, refusals = time.monotonic(), 0
+        while True:
+            try:
+                return self._handshake()
+            except (LinkLost, Refused, Ended) as error:
+                refusals += isinstance(error, Refused)
+                if _hopeless(error) or refusals >= 5 or 0 < self.patience < time.monotonic() - began:
+                    raise
+                self.note(f"no link yet: {error}; trying again in {wait:.1f} s")
+            time.sleep(wait)
+            wait = min(2 * wait, longest)
+
+    def hang_up(self) -> None:
+        """Close the link, if there is one."""
+        if self.link is not None:
+            self.link.close()
+            self.link = None
+
+    def say(self, *messages: Message) -> None:
+        """Tell the server, on whichever link there is."""
+        assert self.link is not None
+        for message in messages:
+            self.link.send(message)
+
+    def hear(self, timeout: float | None = None) -> Message:
+        """The server's next word."""
+        assert self.link is not None
+        return self.link.receive(timeout)
+
+    def exchange(self, messages: Callable[[], Iterator[Message]], timeout: float) -> Message:
+        """Say, and wait for the answer; over a new link, if need be, as long as the visit is still ours."""
+        fence = self.holding.fence
+        while True:
+            try:
+                if self.link is None and not self.connect():
+                    raise TakenBack("the visit was taken back while the link was lost")
+                self.say(*messages())
+                return self._answer(fence, timeout)
+            except LinkLost as error:
+                self.note(f"{error}; connecting again")
+                self.hang_up()
+            except Ended as error:
+                if not error.again:
+                    raise
+                self.note(f"the server goes: {error}; connecting again")
+                self.hang_up()
+            except Refused as error:
+                self.hang_up()
+                if error.final:
+                    raise
+                self.note(f"{error}; connecting again")
+
+    def _answer(self, fence: int, timeout: float) -> Message:
+        while True:
+            answer = self.hear(timeout)
+            if fence_of(answer) == fence:
+                return answer
+
+    def _handshake(self) -> bool:
+        self.hang_up()
+        self.link = Link(self.dial(), meter=self.meter)
+        self.links += 1
+        self.link.send(Hello(VERSION, self.client, self.software))
+        terms = self.link.receive(limits.HANDSHAKE)
+        assert isinstance(terms, Terms)  # the table allows nothing else
+        accept = self.agree(terms)
+        self.link.heartbeat = terms.heartbeat
+        self.link.send(Accept(**{**vars(accept), "fence": self.holding.fence, "k": self.holding.k}))
+        answer = self.link.receive(limits.HANDSHAKE)
+        self.link.bounds = self.bounds
+        if isinstance(answer, Resume):
+            self.link.talk.take_up(self.holding.k)
+            return True
+        assert isinstance(answer, Welcome)
+        self.holding = Holding()
+        return False
+
+
+def _hopeless(error: SplitrelayError) -> bool:
+    return (isinstance(error, Refused) and error.final) or (isinstance(error, Ended) and not error.again)
+
+
+__all__ = ["BadMessage", "Ended", "Holding", "Link", "LinkLost", "Meter", "Refused", "Session", "TakenBack"]

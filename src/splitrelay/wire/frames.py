@@ -1,0 +1,197 @@
+"""The codec: a message is a 64-byte header and a buffer, little-endian. The README of the format is docs/protocol.md.
+
+header   magic 4s, version kind dtype axes u8, fence u64, k count u32, shape 4 u32, length u64, 12 zero bytes, crc u32
+step     h, then `count` labels as int32, then norm2 as float64
+reply    gradient, then `count` squared norms as float64, then the loss as float64
+finish   norm2 as float64
+chunk    bytes; predict and output: one array; control: protobuf
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from splitrelay.wire import control, limits
+from splitrelay.wire.control import BadMessage
+from splitrelay.wire.messages import Chunk, Finish, Floats, Message, Output, Predict, Reply, Step, fence_of
+
+MAGIC, VERSION = b"SRLY", 1
+HEADER = struct.Struct("<4s4BQII4IQ12xI")  # 64 bytes
+COVERED = HEADER.size - 4  # the checksum is that of all bytes but its own
+DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+KINDS: dict[type[Message], int] = {Step: 1, Reply: 2, Finish: 3, Chunk: 4, Predict: 5, Output: 6}
+CONTROL = 7
+NUMBER, LABEL = np.dtype("<f8"), np.dtype("<i4")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the receiver expects of buffers; whatever is outside is refused before memory is taken for it."""
+
+    batch: int = limits.BATCH
+    h: tuple[int, ...] | None = None  # of one sample
+    out: int | None = None  # outputs of one sample
+    dtype: str | None = None
+    classes: int = 2**31 - 1
+    norms: int = limits.NORMS
+
+
+ANY = Bounds()
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first 64 bytes, taken apart."""
+
+    kind: int
+    dtype: int
+    axes: int
+    fence: int
+    k: int
+    count: int
+    shape: tuple[int, ...]
+    length: int
+    crc: int
+
+
+def encode(message: Message) -> bytes:
+    """The message as it travels."""
+    if isinstance(message, Step):
+        tail = message.labels.astype(LABEL, copy=False).tobytes() + struct.pack("<d", message.norm2)
+        return _framed(1, message.fence, message.k, len(message.labels), message.h, tail)
+    if isinstance(message, Reply):
+        tail = struct.pack(f"<{len(message.norms)}dd", *message.norms, message.loss)
+        return _framed(2, message.fence, message.k, len(message.norms), message.gradient, tail)
+    if isinstance(message, Finish):
+        return _framed(3, message.fence, message.k, 0, None, struct.pack("<d", message.norm2))
+    if isinstance(message, Chunk):
+        return _framed(4, message.fence, message.k, 0, None, message.data)
+    if isinstance(message, Predict):
+        return _framed(5, message.fence, message.k, 0, message.h, b"")
+    if isinstance(message, Output):
+        return _framed(6, message.fence, message.k, 0, message.out, b"")
+    return _framed(CONTROL, fence_of(message), 0, 0, None, control.to_bytes(message))
+
+
+def decode(frame: bytes, bounds: Bounds = ANY) -> Message:
+    """The message in a frame; BadMessage, with the reason, where it is not one that was expected."""
+    header = header_of(frame)
+    payload = memoryview(frame)[HEADER.size :]
+    if crc32(payload, crc32(memoryview(frame)[:COVERED])) != header.crc:
+        raise BadMessage("a message does not match its checksum")
+    if header.kind not in READERS:
+        raise BadMessage("unknown kind of message", value=header.kind, limit=f"1 to {CONTROL}")
+    return READERS[header.kind](header, payload, bounds)
+
+
+def header_of(frame: bytes) -> Header:
+    """The header, checked against the length of the frame."""
+    if not HEADER.size <= len(frame) <= limits.MESSAGE:
+        raise BadMessage("length of a message", value=len(frame), limit=f"{HEADER.size} to {limits.MESSAGE} bytes")
+    magic, version, kind, dtype, axes, fence, k, count, *shape, length, crc = HEADER.unpack_from(frame)
+    if magic != MAGIC or version != VERSION:
+        raise BadMessage("not a message of this protocol", value=f"{magic!r} {version}", limit=f"{MAGIC!r} {VERSION}")
+    if length != len(frame) - HEADER.size:
+        raise BadMessage("a message was cut short", value=len(frame) - HEADER.size, limit=f"{length} bytes")
+    if axes > limits.AXES or any(shape[axes:]):
+        raise BadMessage("shape of a message", value=shape, limit=f"at most {limits.AXES} axes, the rest 0")
+    return Header(kind, dtype, axes, fence, k, count, tuple(shape[:axes]), length, crc)
+
+
+def _framed(kind: int, fence: int, k: int, count: int, array: Floats | None, tail: bytes) -> bytes:
+    if array is None:
+        code, body, shape = 0, b"", ()
+    else:
+        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        code, body, shape = CODES[little.dtype], little.tobytes(), array.shape
+    sides = (*shape, *(0 for _ in range(limits.AXES - len(shape))))
+    length = len(body) + len(tail)
+    head = HEADER.pack(MAGIC, VERSION, kind, code, len(shape), fence, k, count, *sides, length, 0)[:COVERED]
+    return b"".join((head, struct.pack("<I", crc32(tail, crc32(body, crc32(head)))), body, tail))
+
+
+def _array(header: Header, payload: memoryview, bounds: Bounds, sample: tuple[int, ...] | None, tail: int) -> Floats:
+    """The array at the head of the buffer: a view, read-only. `tail` bytes must follow it."""
+    dtype = DTYPES.get(header.dtype)
+    if dtype is None or bounds.dtype not in (None, dtype.name):
+        raise BadMessage("dtype of a buffer", value=header.dtype, limit=bounds.dtype or "float32 or float64")
+    if header.axes < 2 or not 1 <= header.shape[0] <= bounds.batch:
+        raise BadMessage("samples of a buffer", value=header.shape, limit=f"1 to {bounds.batch}")
+    if sample is not None and header.shape[1:] != sample:
+        raise BadMessage("shape of a sample", value=header.shape[1:], limit=sample)
+    numbers = math.prod(header.shape)
+    if numbers * dtype.itemsize + tail != len(payload):
+        raise BadMessage("a buffer does not fill its shape", value=len(payload), limit=numbers * dtype.itemsize + tail)
+    array: Floats = np.frombuffer(payload, dtype, numbers).reshape(header.shape)
+    if not np.isfinite(array).all():
+        raise BadMessage("a buffer holds NaN or infinity", way_out="Lower eta, or set clip.")
+    return array
+
+
+def _number(payload: memoryview) -> float:
+    """The last eight bytes."""
+    value = float(np.frombuffer(payload[-NUMBER.itemsize :], NUMBER)[0])
+    if not math.isfinite(value) or value < 0:
+        raise BadMessage("a squared norm is negative or not a number", value=value)
+    return value
+
+
+def _step(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+    if not header.shape or header.count != header.shape[0]:
+        raise BadMessage("labels of a step", value=header.count, limit="one for each sample")
+    tail = header.count * LABEL.itemsize + NUMBER.itemsize
+    h = _array(header, payload, bounds, bounds.h, tail)
+    labels = np.frombuffer(payload[h.nbytes :], LABEL, header.count)
+    if int(labels.min()) < 0 or int(labels.max()) >= bounds.classes:
+        raise BadMessage("labels out of range", value=f"{labels.min()} to {labels.max()}", limit=f"< {bounds.classes}")
+    return Step(header.fence, header.k, h, labels, _number(payload))
+
+
+def _reply(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+    if header.count > bounds.norms:
+        raise BadMessage("norms of a reply", value=header.count, limit=f"<= {bounds.norms}")
+    gradient = _array(header, payload, bounds, bounds.h, (header.count + 1) * NUMBER.itemsize)
+    *norms, loss = np.frombuffer(payload[gradient.nbytes :], NUMBER, header.count + 1).tolist()
+    return Reply(header.fence, header.k, gradient, tuple(norms), loss)
+
+
+def _finish(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+    if len(payload) != NUMBER.itemsize:
+        raise BadMessage("length of a finish", value=len(payload), limit=NUMBER.itemsize)
+    return Finish(header.fence, header.k, _number(payload))
+
+
+def _chunk(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+    if not 1 <= len(payload) <= limits.CHUNK:
+        raise BadMessage("length of a chunk", value=len(payload), limit=f"1 to {limits.CHUNK}")
+    return Chunk(header.fence, header.k, bytes(payload))
+
+
+def _predict(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+    return Predict(header.fence, header.k, _array(header, payload, bounds, bounds.h, 0))
+
+
+def _output(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+    sample = None if bounds.out is None else (bounds.out,)
+    return Output(header.fence, header.k, _array(header, payload, bounds, sample, 0))
+
+
+def _control(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+    message = control.from_bytes(payload)
+    if fence_of(message) != header.fence:
+        raise BadMessage("a control message under another fence", value=header.fence, limit=fence_of(message))
+    return message
+
+
+Reader = Callable[[Header, memoryview, Bounds], Message]
+READERS: dict[int, Reader] = {
+    1: _step, 2: _reply, 3: _finish, 4: _chunk, 5: _predict, 6: _output, CONTROL: _control,
+}  # fmt: skip

@@ -1,0 +1,24 @@
+"""Every limit of the wire, with its number. Past it the peer gets an error, and the server keeps its pace."""
+
+from __future__ import annotations
+
+MESSAGE = 64 * 2**20  # bytes of one message: a batch of smashed data must fit
+CHUNK = 2**20  # bytes of a half in one message, well under the 4 MB that gRPC peers allow by default
+HALF = 2**31  # bytes of one half, or of a whole model
+CONTROL = 256 * 2**10  # bytes of one control message: a spec and the names of its classes must fit
+BATCH = 2**20  # samples of one step
+AXES = 4  # of smashed data, the samples included
+NORMS = 2**16  # squared norms on one reply: one for each tensor of the server's half
+STEPS = 10**9  # K of a visit
+CLASSES = 2**20
+CLIENTS = 10_000  # connected at once
+STRANGERS = 64  # connections whose handshake is not over
+TEXT = 1000  # letters of a reason or a name
+WAITING = 64  # messages of one client that nobody has read yet
+
+HANDSHAKE = 30.0  # seconds from the first byte to the welcome
+HEARTBEAT = 5.0  # seconds of silence after which a peer says that it is there
+SILENCE = 20.0  # seconds of silence after which a link is taken for lost
+STEP = 300.0  # seconds that one local step may take
+LEASE = 60.0  # seconds that a client may be away before its visit is taken back
+BACKOFF = (0.1, 15.0)  # seconds between two attempts to connect: the first, the longest

@@ -1,0 +1,264 @@
+"""What is said on the wire, as values. Control messages are protobuf; the four with buffers are raw (see frames)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int32]
+
+
+class Message:
+    """Anything that is said; a `fence` names the grant of the visit that it belongs to."""
+
+    @property
+    def event(self) -> str:
+        """Its name in the table of the protocol."""
+        return type(self).__name__.lower()
+
+
+@dataclass(frozen=True, eq=False)
+class Step(Message):
+    """Step k: smashed data, labels, and the client's squared norm that closes step k - 1."""
+
+    fence: int
+    k: int
+    h: Floats
+    labels: Labels
+    norm2: float
+
+
+@dataclass(frozen=True, eq=False)
+class Reply(Message):
+    """The answer to step k: the gradient at the cut, the squared norms of the server's gradients, the loss."""
+
+    fence: int
+    k: int
+    gradient: Floats
+    norms: tuple[float, ...]
+    loss: float
+
+
+@dataclass(frozen=True)
+class Finish(Message):
+    """The squared norm that closes the last of K steps."""
+
+    fence: int
+    k: int
+    norm2: float
+
+
+@dataclass(frozen=True)
+class Chunk(Message):
+    """Piece k of a half."""
+
+    fence: int
+    k: int
+    data: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Predict(Message):
+    """Slice k of the test set, up to the cut: what comes out above it?"""
+
+    fence: int
+    k: int
+    h: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Output(Message):
+    """What came out for slice k."""
+
+    fence: int
+    k: int
+    out: Floats
+
+
+@dataclass(frozen=True)
+class Hello(Message):
+    """The first word of a client."""
+
+    version: int
+    client: int
+    software: str = ""
+
+
+@dataclass(frozen=True)
+class Terms(Message):
+    """What the server asks for: the spec, and how a pixel becomes a number."""
+
+    spec: str
+    spec_hash: str
+    engine: str
+    cpu: str
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    peak: int
+    pad: int = 0
+    flip: bool = False
+    heartbeat: float = 0.0
+
+
+@dataclass(frozen=True)
+class Accept(Message):
+    """What the client agrees to, how much it brings (n_m), and the visit that it still holds, answered up to step k."""
+
+    spec_hash: str
+    engine: str
+    cpu: str
+    n: int
+    fence: int = 0
+    k: int = 0
+    check: bool = False
+
+
+@dataclass(frozen=True)
+class Welcome(Message):
+    """Wait for your turn."""
+
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Resume(Message):
+    """The visit that you hold goes on."""
+
+    fence: int
+
+
+@dataclass(frozen=True)
+class Refuse(Message):
+    """No; `final` where trying again makes no sense."""
+
+    why: str
+    final: bool = False
+
+
+@dataclass(frozen=True)
+class Lease(Message):
+    """A visit: K steps from the half that follows, of `bytes` bytes (0: make x_c^0 yourself)."""
+
+    fence: int
+    visit: int
+    r: int
+    i: int
+    m: int
+    K: int
+    eta: float
+    weight_decay: float = 0.0
+    clip: float = 0.0
+    momentum: float = 0.0
+    prox: float = 0.0
+    per_half: bool = False
+    bytes: int = 0
+    sha256: Any = b""
+    sealed_visit: int = 0
+    sealed_fence: int = 0
+    epoch: int = 0
+
+
+@dataclass(frozen=True)
+class Ready(Message):
+    """The half has come, whole."""
+
+    fence: int
+
+
+@dataclass(frozen=True)
+class Deposit(Message):
+    """All chunks of the half after the visit have been sent."""
+
+    fence: int
+    bytes: int
+    sha256: Any
+    losses: tuple[float, ...] = ()
+    epoch: int = 0
+
+
+@dataclass(frozen=True)
+class Commit(Message):
+    """The visit counts."""
+
+    fence: int
+
+
+@dataclass(frozen=True)
+class Cancel(Message):
+    """The visit is taken back: whatever was made of it is void."""
+
+    fence: int
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Fail(Message):
+    """The client cannot do the visit."""
+
+    fence: int
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Look(Message):
+    """Peer to peer: score this half; where `top_bytes` is not 0 the server's half follows it, to be kept."""
+
+    fence: int
+    r: int
+    bytes: int
+    sha256: Any
+    sealed_visit: int = 0
+    sealed_fence: int = 0
+    epoch: int = 0
+    top_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Score(Message):
+    """What the evaluator saw."""
+
+    fence: int
+    loss: float
+    accuracy: float
+    per_class: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Heartbeat(Message):
+    """I am here."""
+
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Leave(Message):
+    """The client goes."""
+
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Bye(Message):
+    """The server goes; `again` where it comes back."""
+
+    why: str = ""
+    again: bool = False
+
+
+def fence_of(message: Message) -> int:
+    """The grant that a message belongs to, 0 for none."""
+    fence: int = getattr(message, "fence", 0)
+    return fence
+
+
+CONTROL: tuple[type[Message], ...] = (
+    Hello, Terms, Accept, Welcome, Resume, Refuse, Lease, Ready, Deposit, Commit, Cancel, Fail, Look, Score, Heartbeat,
+    Leave, Bye,
+)  # fmt: skip
+BUFFERS: tuple[type[Message], ...] = (Step, Reply, Finish, Chunk, Predict, Output)

@@ -1,0 +1,202 @@
+"""Does a message come out as it went in, and is everything else refused before anything is made of it?"""
+
+import dataclasses
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from splitrelay.clients import traffic
+from splitrelay.wire import control_pb2, limits
+from splitrelay.wire.control import BadMessage
+from splitrelay.wire.frames import COVERED, HEADER, Bounds, decode, encode
+from splitrelay.wire.halves import Assembly, chunks, packed, sha256, unpacked
+from splitrelay.wire.messages import (
+    BUFFERS,
+    CONTROL,
+    Bye,
+    Chunk,
+    Finish,
+    Hello,
+    Lease,
+    Message,
+    Output,
+    Predict,
+    Reply,
+    Step,
+    Terms,
+)
+
+PROTO = Path(str(control_pb2.__file__)).with_name("control.proto")
+H = np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2)
+STEP = Step(9, 4, H, np.array([1, 0], np.int32), 2.5)
+BOUNDS = Bounds(batch=2, h=(3, 2, 2), out=10, dtype="float32", classes=2, norms=2)
+
+
+def same(one: Message, other: Message) -> bool:
+    fields = dataclasses.fields(one)  # type: ignore[arg-type]
+    return type(one) is type(other) and all(
+        np.array_equal(getattr(one, field.name), getattr(other, field.name)) for field in fields
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        STEP,
+        Reply(9, 4, H, (0.5, 1.5), 0.25),
+        Finish(9, 5, 3.5),
+        Chunk(9, 0, b"abc"),
+        Predict(9, 0, H),
+        Output(9, 0, np.ones((2, 10), np.float32)),
+        Hello(1, 3, "me"),
+        Lease(9, 1, 2, 0, 3, 5, 0.1, sha256=b"x" * 32, bytes=12),
+        Terms("[a]", "h", "e", "c", (1, 8, 8), ("0", "1"), (0.5,), (0.25,), 16, heartbeat=5.0),
+        Bye("done"),
+    ],
+    ids=lambda message: message.event,
+)
+def test_a_message_comes_out_as_it_went_in(message: Message) -> None:
+    assert same(decode(encode(message), BOUNDS), message)
+
+
+def test_float64_keeps_its_bits() -> None:
+    h = np.array([[1 / 3, 2 / 3]])
+    message = decode(encode(Step(1, 0, h, np.zeros(1, np.int32), 0.0)))
+    assert isinstance(message, Step) and message.h.tobytes() == h.tobytes()
+
+
+def test_a_step_takes_the_bytes_that_the_simulation_counts() -> None:
+    up = traffic.HEADER + H.nbytes + traffic.LABEL * 2 + traffic.NORM
+    down = traffic.HEADER + H.nbytes + traffic.NORM * 2 + traffic.LOSS
+    assert HEADER.size == traffic.HEADER
+    assert len(encode(STEP)) == up
+    assert len(encode(Reply(9, 4, H, (0.5, 1.5), 0.25))) == down
+    assert len(encode(Finish(9, 5, 3.5))) == traffic.HEADER + traffic.NORM
+
+
+def changed(frame: bytes, offset: int, form: str, value: int) -> bytes:
+    """The frame with one field of its header rewritten, under a checksum that fits."""
+    body = bytearray(frame)
+    struct.pack_into(form, body, offset, value)
+    struct.pack_into("<I", body, COVERED, crc32(bytes(body[HEADER.size :]), crc32(bytes(body[:COVERED]))))
+    return bytes(body)
+
+
+# Offsets: kind 5, dtype 6, axes 7, fence 8, k 16, count 20, shape 24
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        (b"", "length of a message"),
+        (encode(STEP)[:63], "length of a message"),
+        (encode(STEP)[:-1], "cut short"),
+        (encode(STEP) + b"x", "cut short"),
+        (b"HTTP" + encode(STEP)[4:], "not a message of this protocol"),
+        (encode(STEP)[:-1] + b"\xff", "checksum"),
+        (encode(STEP)[:16] + b"\xff" + encode(STEP)[17:], "checksum"),
+        (changed(encode(STEP), 5, "<B", 99), "unknown kind"),
+        (changed(encode(STEP), 6, "<B", 7), "dtype"),
+        (changed(encode(STEP), 7, "<B", 5), "shape of a message"),
+        (changed(encode(STEP), 7, "<B", 1), "shape of a message"),
+        (changed(encode(STEP), 20, "<I", 3), "labels of a step"),
+        (changed(encode(STEP), 24, "<I", 2**32 - 1), "labels of a step"),
+        (changed(changed(encode(STEP), 24, "<I", 2**31), 20, "<I", 2**31), "samples of a buffer"),
+        (changed(encode(STEP), 28, "<I", 2**31), "shape of a sample"),
+        (encode(Step(9, 4, H.astype(np.float64), np.zeros(2, np.int32), 0.0)), "dtype"),
+        (encode(Step(9, 4, np.float32(np.nan) * H, np.zeros(2, np.int32), 0.0)), "NaN"),
+        (encode(Step(9, 4, H, np.array([0, 2], np.int32), 0.0)), "labels out of range"),
+        (encode(Step(9, 4, H, np.array([0, -1], np.int32), 0.0)), "labels out of range"),
+        (encode(Step(9, 4, H, np.zeros(2, np.int32), -1.0)), "squared norm"),
+        (encode(Finish(9, 4, float("inf"))), "squared norm"),
+        (encode(Reply(9, 4, H, (1.0, 2.0, 3.0), 0.0)), "norms of a reply"),
+        (encode(Chunk(9, 0, b"x" * (limits.CHUNK + 1))), "length of a chunk"),
+        (encode(Hello(1, 3, "x" * (limits.TEXT + 1))), "software of hello"),
+        (encode(Hello(1, limits.CLIENTS)), "client of hello"),
+        (encode(Lease(9, 1, 2, 0, 3, 0, 0.1)), "K of lease"),
+        (encode(Lease(9, 1, 2, 0, 3, 1, 0.1, sha256=b"x")), "sha256 of lease"),
+        (changed(encode(Lease(9, 1, 2, 0, 3, 5, 0.1)), 8, "<Q", 10), "another fence"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_the_reason(frame: bytes, why: str) -> None:
+    with pytest.raises(BadMessage, match=why):
+        decode(frame, BOUNDS)
+
+
+@given(st.binary(max_size=300), st.integers(0, 7))
+def test_whatever_comes_is_a_message_or_refused(payload: bytes, kind: int) -> None:
+    frame = bytearray(HEADER.pack(b"SRLY", 1, kind, 1, 2, 0, 0, 1, 1, 2, 0, 0, len(payload), 0) + payload)
+    for candidate in (bytes(frame), changed(bytes(frame), 5, "<B", kind), payload):
+        try:
+            decode(candidate)
+        except BadMessage:
+            continue
+
+
+@given(st.data())
+def test_a_damaged_frame_never_passes(data: st.DataObject) -> None:
+    frame = bytearray(encode(STEP))
+    position = data.draw(st.integers(0, len(frame) - 1))
+    frame[position] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(BadMessage):
+        decode(bytes(frame), BOUNDS)
+
+
+def test_a_half_travels_in_chunks() -> None:
+    x = np.arange(700_000, dtype=np.float32)
+    blob = packed(x=x)
+    assembly = Assembly(len(blob))
+    pieces = [chunk for chunk in (decode(encode(chunk)) for chunk in chunks(3, blob)) if isinstance(chunk, Chunk)]
+    assert len(pieces) == 3
+    for chunk in pieces:
+        assembly.add(chunk)
+    assert np.array_equal(unpacked(assembly.blob(len(blob), sha256(blob)), {"x": len(x)}, "float32")["x"], x)
+
+
+def refused_half(make: Callable[[], Any]) -> str:
+    with pytest.raises(BadMessage) as caught:
+        make()
+    return str(caught.value)
+
+
+def test_a_half_that_is_not_as_announced_is_refused() -> None:
+    short = Assembly(10)
+    short.add(Chunk(1, 0, b"12345"))
+    assert "whole" in refused_half(lambda: short.blob(10, sha256(b"12345")))
+    assert "whole" in refused_half(lambda: short.blob(5, sha256(b"54321")))
+    assert "out of order" in refused_half(lambda: short.add(Chunk(1, 2, b"1")))
+    assert "too long" in refused_half(lambda: short.add(Chunk(1, 1, b"123456")))
+
+
+def test_a_half_with_the_wrong_vectors_is_refused() -> None:
+    x = np.ones(4, np.float32)
+    assert "no safetensors" in refused_half(lambda: unpacked(b"junk", {"x": 4}, "float32"))
+    assert "vectors" in refused_half(lambda: unpacked(packed(x=x, y=x), {"x": 4}, "float32"))
+    assert "x of a half" in refused_half(lambda: unpacked(packed(x=x), {"x": 5}, "float32"))
+    assert "x of a half" in refused_half(lambda: unpacked(packed(x=x.astype(np.float64)), {"x": 4}, "float32"))
+    assert "NaN" in refused_half(lambda: unpacked(packed(x=x * np.float32(np.nan)), {"x": 4}, "float32"))
+
+
+def declared() -> dict[str, dict[str, int]]:
+    """{message: {field: number}} as control.proto has them."""
+    bodies = re.findall(r"^message (\w+) \{(.*?)\}$", PROTO.read_text(), re.M | re.S)
+    return {name: {field: int(n) for field, n in re.findall(r"(\w+) = (\d+);", body)} for name, body in bodies}
+
+
+def test_the_stubs_are_those_of_the_proto_file() -> None:
+    made = control_pb2.DESCRIPTOR.message_types_by_name
+    assert declared() == {name: {f.name: f.number for f in made[name].fields} for name in made}
+
+
+def test_every_control_message_has_the_fields_of_its_stub() -> None:
+    made = control_pb2.DESCRIPTOR.message_types_by_name
+    for kind in CONTROL:
+        ours = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+        assert sorted(ours) == sorted(field.name for field in made[kind.__name__].fields)
+    assert not {kind.__name__ for kind in BUFFERS} & set(made)
