@@ -13,9 +13,18 @@ from front_door import Invoke, exemption
 from splitrelay.cli.main import app
 
 EXTRA = {"splitrelay model": "torch"}  # what a command cannot do without
-AFTER = {  # whose example writes the file that this one reads
-    "splitrelay partition show": "splitrelay partition exdir",
-    "splitrelay partition export": "splitrelay partition exdir",
+SMALL = "splitrelay run data=digits M=5 C=2 R=2 K=1 --out results"
+BEFORE = {  # what must have been run for the example to have something to read
+    "splitrelay partition show": ("splitrelay partition exdir",),
+    "splitrelay partition export": ("splitrelay partition exdir",),
+    "splitrelay verify": (f"{SMALL}/first",),
+    "splitrelay compare": (f"{SMALL}/ssl", f"{SMALL}/fedavg algorithm=fedavg"),
+    "splitrelay show": (f"{SMALL}/ssl", f"{SMALL}/fedavg algorithm=fedavg"),
+    "splitrelay keys issue": ("splitrelay keys authority",),
+    **{
+        f"splitrelay keys {name}": ("splitrelay keys authority", "splitrelay keys issue")
+        for name in ("show", "renew", "revoke", "rotate")
+    },
 }
 HEAVY = ("numpy", "matplotlib", "torch", "scipy", "sklearn", "ray", "grpc")
 
@@ -63,8 +72,8 @@ def own_data(line: str) -> str:
 def test_the_example_runs(path: str, splitrelay: Invoke) -> None:
     if path in EXTRA:
         pytest.importorskip(EXTRA[path])
-    if path in AFTER:
-        splitrelay(own_data(example(AFTER[path])))
+    for line in BEFORE.get(path, ()):
+        assert splitrelay(own_data(example(line) if line in COMMANDS else line)).code == 0
     answer = splitrelay(own_data(example(path)))
     assert answer.code == 0, answer.output
 

@@ -155,3 +155,43 @@ def test_weights_of_another_model_are_refused(own: Path, tmp_path: Path) -> None
 
 def test_double_precision_is_double() -> None:
     assert blueprint("mlp", (1, 8, 8), 3).x0(1, torch.float64).dtype == torch.float64
+
+
+def test_validation_stands_beside_the_test_score(own: Path) -> None:
+    words = ("run", f"data={own}", "partition=iid", "M=4", "R=1", "--format", "json")
+    plain, kept = (json.loads(asked(*words, *more).stdout)[-1] for more in ((), ("validation=0.5",)))
+    assert "validation_accuracy" not in plain and 0 <= kept["validation_accuracy"] <= 1
+    assert len(kept["test_per_class"]) == 3
+
+
+def test_own_steps_follow_the_samples(own: Path) -> None:
+    words = ("run", f"data={own}", "M=4", "C=1", "partition=dirichlet", "alpha=1", "R=1", "--format", "json")
+    same, proportional = (json.loads(asked(*words, more).stdout)[-1]["bytes_up"] for more in ("tau=same", "K=9"))
+    own_steps = json.loads(asked(*words, "tau=proportional").stdout)[-1]["bytes_up"]
+    assert same != own_steps < proportional
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("route=peer-to-peer", "algorithm=fedavg"), "fedavg combines the clients' halves"),
+        (("route=peer-to-peer", "gamma=2"), "gamma = 2 combines"),
+        (("route=peer-to-peer", "placement=whole"), "needs placement=cut"),
+        (("clip=per-half", "placement=whole"), "it needs placement=cut and a clip"),
+        (("evaluator=10",), "evaluator = 10 is none of the M = 10 clients"),
+        (("preset=paper/cross-device-mnist-c1-k11",), "Did you mean 'paper/cross-device-mnist-c1-k10'?"),
+        (("preset=paper/cross-device-mnist-c1-k10", "algorithm=scaffold"), "the paper has no rate for scaffold"),
+        (("protocol=papers",), "Did you mean 'paper'?"),
+        (("tau=equal",), "needs 'same' or 'proportional'"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+    assert says in str(refused("run", *words))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_route_changes_no_bit(own: Path, tmp_path: Path) -> None:
+    for route in ("centralized", "peer-to-peer"):
+        asked("run", f"data={own}", "M=4", "C=1", "R=2", f"route={route}", "--out", str(tmp_path / route))
+    files = [(tmp_path / route / "model.safetensors").read_bytes() for route in ("centralized", "peer-to-peer")]
+    assert files[0] == files[1]

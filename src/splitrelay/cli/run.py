@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.console import note, say
+from splitrelay.cli.interrupts import stopping
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, format_option
 from splitrelay.cli.settings import Key, settings_argument, words
@@ -92,10 +93,11 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, shape: str,
     directory = RunDirectory(out or Path("results") / f"{spec.algorithm}-{spec.hash}")
     rows = []
     try:
-        for progress in _shown(execute(spec, directory, **how), spec.R, shape):
-            rows.append(progress.row)
+        with stopping() as stop:
+            for progress in _shown(execute(spec, directory, stop=stop, **how), spec.R, shape):
+                rows.append(progress.row)
     except KeyboardInterrupt:
-        note(f"kept in {directory.path}; the same command goes on from there.")
+        note(f"kept in {directory.path}. Go on with: splitrelay run {directory.spec} --out {directory.path}")
         raise
     if shape in ("json", "csv", "markdown"):
         emit(_table(rows), rows, shape)
@@ -134,4 +136,8 @@ def _line(row: dict[str, Any], left: float | None) -> str:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    return Table(tuple(rows[0]), [tuple(row.values()) for row in rows])
+    return Table(tuple(rows[0]), [tuple(map(_flat, row.values())) for row in rows])
+
+
+def _flat(value: Any) -> Any:
+    return " ".join(f"{part:.4f}" for part in value) if isinstance(value, list) else value

@@ -35,10 +35,8 @@ def _of(found: Cell) -> Preset:
 def _clipping(C: int, clip: float | None, above: bool) -> Preset:
     found = CELLS[f"cross-device-mnist-c{C}-k10"]
     name = f"paper/clipping-c{C}-{'max10' if clip else 'free'}-{'above' if above else 'best'}"
-    norm, rate = (
-        f"max norm {clip:g}" if clip else "no clipping",
-        "one rate above the best" if above else "the best rate",
-    )
+    norm = f"max norm {clip:g}" if clip else "no clipping"
+    rate = "one rate above the best" if above else "the best rate"
     return Preset(name, f"the clipping figure: ExDir({C}, 10), {norm}, {rate}", found, above, clip)
 
 
@@ -68,7 +66,7 @@ def preset_content(name: str, algorithm: str, given: bool) -> Content:
         "optimiser": {"weight_decay": 1e-4, "clip": preset.clip, "momentum": 0.0, "batch": 20},
     }
     if not given:
-        content["optimiser"]["eta"] = _rate(preset, algorithm)
+        content["optimiser"]["eta"] = rate(preset, algorithm)
     return content
 
 
@@ -110,7 +108,8 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Content:
     return result
 
 
-def _rate(preset: Preset, algorithm: str) -> float:
+def rate(preset: Preset, algorithm: str) -> float:
+    """The paper's best rate of ssl or fedavg; it has no other."""
     if algorithm not in ("ssl", "fedavg"):
         way_out = "Give one: eta=0.01, or look for it with splitrelay grid."
         raise InputError(f"the paper has no rate for {algorithm}", way_out=way_out)

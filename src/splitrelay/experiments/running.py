@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import platform
@@ -60,13 +61,11 @@ def partition_of(spec: Spec, data: DataSet) -> Partition:
     return draw_partition(part.kind, data.train.y, **{k: v for k, v in wanted.items() if k in settings_of(part.kind)})
 
 
-def prepared(
-    spec: Spec, *, workers: int = 1, device: str = "cpu", stop: Event | None = None
-) -> tuple[Learning, Partition]:
+def prepared(spec: Spec, *, device: str = "cpu", **how: Any) -> tuple[Learning, Partition]:
     """Data, partition, model and clients of a spec; whatever cannot work is refused here, before anything starts."""
     data = load(spec.data.name)
     partition = partition_of(spec, data)
-    return Learning(trial_of(spec, device), data, partition, workers=workers, stop=stop), partition
+    return Learning(trial_of(spec, device), data, partition, **how), partition
 
 
 def execute(
@@ -76,12 +75,13 @@ def execute(
 
     Rows are written before the checkpoint of their round, and a checkpoint counts only when its manifest is there:
     so after any kill the rows up to the newest checkpoint are whole, and the rest is computed again, bit for bit.
-    `stop`, once set, ends the run after the visit it is at; `how` is workers and device.
+    `stop`, once set, ends the run after the visit it is at; `how` is device, and workers or clients.
     """
     with directory.locked():
         _agree(spec, directory)
         if directory.finished(spec.R):
             yield from (Progress(row, again=True) for row in directory.seen())
+            _epilogue(directory)
             return
         learning, partition = prepared(spec, stop=stop, **how)
         start = _taken_up(spec, directory, learning)
@@ -103,7 +103,7 @@ def _going_on(
     checkpoint: int,
     before: float,
 ) -> Iterator[Progress]:
-    kept = start[0] if start else -1
+    kept = start[0] if start else 0
     looks = learning.run(spec.R, spec.every, start=start)
     if start:
         next(looks)  # its row is there already
@@ -114,7 +114,7 @@ def _going_on(
             directory.append(row)
             last = look, state
             yield Progress(row)
-            if look.r % spec.every == 0 and look.r >= kept + checkpoint * spec.every:
+            if look.r > kept and look.r % (checkpoint * spec.every) == 0:
                 directory.checkpoints.save(look.r, state, look.up, look.down)
                 kept = look.r
     finally:  # Ctrl-C and NaN too: nothing that was finished is lost
@@ -124,9 +124,18 @@ def _going_on(
 
 
 def _finish(directory: RunDirectory, learning: Learning, state: Any) -> None:
+    """The model comes last: with it the run is finished."""
+    directory.table()
     layout = learning.blueprint.layout(learning.network.dtype)
     save_weights(directory.model, layout, learning.algorithm.model(state))
-    directory.table()
+    _epilogue(directory)
+
+
+def _epilogue(directory: RunDirectory) -> None:
+    """What can be made again from a finished run; a kill may have come between."""
+    digest = directory.path / "model.sha256"  # for records that are published without weights
+    if not digest.exists() or digest.stat().st_mtime_ns < directory.model.stat().st_mtime_ns:
+        write_text(digest, hashlib.sha256(directory.model.read_bytes()).hexdigest() + "\n")
 
 
 def _agree(spec: Spec, directory: RunDirectory) -> None:

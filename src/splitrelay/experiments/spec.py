@@ -6,6 +6,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
@@ -127,6 +128,10 @@ class Spec(Part):
         """The run's name: of all but R."""
         content = json.dumps(self.model_dump(exclude={"R"}), sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+    def flat(self) -> dict[str, Any]:
+        """Every key with its value, dotted."""
+        return {name: reduce(getattr, name.split("."), self) for name in _dotted(Spec)}
 
     def toml(self) -> str:
         """The spec as a file that runs again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -43,7 +44,7 @@ class Checkpoints:
             temporary.write_bytes(save(tensors))  # save_file would hide what the system said
         manifest = Checkpoint(r, up, down, _sha256(self._tensors(r)), numbers)
         write_text(self._manifest(r), json.dumps(asdict(manifest)) + "\n")
-        for old in self._rounds()[:-KEPT]:
+        for old in self.rounds()[:-KEPT]:
             self._manifest(old).unlink()
             self._tensors(old).unlink(missing_ok=True)
 
@@ -55,14 +56,21 @@ class Checkpoints:
                     return manifest, rebuilt(like, load_file(self._tensors(manifest.round)), manifest.numbers)
         return None
 
+    def copy(self, r: int, folder: Path) -> None:
+        """One of them, into another folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in (self._tensors(r), self._manifest(r)):
+            shutil.copyfile(path, folder / path.name)
+
     def _whole(self) -> Iterator[Checkpoint]:
-        for r in reversed(self._rounds()):
+        for r in reversed(self.rounds()):
             with suppress(OSError, ValueError, TypeError):
                 manifest = Checkpoint(**json.loads(self._manifest(r).read_text(encoding="utf-8")))
                 if _sha256(self._tensors(r)) == manifest.sha256:
                     yield manifest
 
-    def _rounds(self) -> list[int]:
+    def rounds(self) -> list[int]:
+        """Those that are kept."""
         return sorted(int(path.stem) for path in self.folder.glob("[0-9]*.json"))
 
     def _manifest(self, r: int) -> Path:

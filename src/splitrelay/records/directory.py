@@ -85,8 +85,12 @@ class RunDirectory:
         text = io.StringIO()
         writer = csv.DictWriter(text, list(rows[0]) if rows else ["round"], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
         write_text(self.path / "rounds.csv", text.getvalue())
+
+
+def _cell(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -1,0 +1,132 @@
+"""Two runs beside each other, to the bit; and a run beside itself, run again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from splitrelay.errors import InputError
+from splitrelay.experiments.running import environment, execute
+from splitrelay.experiments.runs import Run, run_at
+from splitrelay.records import RunDirectory
+
+Row = dict[str, Any]
+NEAR = 0.02  # accuracies that differ by less are near, where bits cannot be promised
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first row in which two runs differ, and the fields that do; round None: only the models differ."""
+
+    round: int | None
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two runs have in common. `rounds` rows were compared; equal means to the bit, times aside."""
+
+    specs: dict[str, tuple[Any, Any]]  # keys with other values
+    environments: dict[str, tuple[Any, Any]]
+    rounds: int
+    difference: Difference | None
+    models: bool | None  # the same final model; None where one has none yet
+    gap: float  # largest difference of test accuracies in one round
+
+    @property
+    def equal(self) -> bool:
+        """Every row and the model, to the bit."""
+        return self.difference is None and self.models is not False
+
+
+def timeless(row: Row) -> Row:
+    """A row without what depends on the clock."""
+    return {name: value for name, value in row.items() if "seconds" not in name}
+
+
+def compare(one: Run, other: Run) -> Comparison:
+    """Two runs, over the rounds that both have."""
+    pairs = list(_pairs(one.rows, other.rows))
+    models = _models(one, other)
+    return Comparison(
+        _unequal(one.spec.flat(), other.spec.flat()),
+        _unequal(_environment(one.path), _environment(other.path)),
+        len(pairs),
+        _first_difference(pairs) or (Difference(None, ("model",)) if models is False else None),
+        models,
+        max((abs(a["test_accuracy"] - b["test_accuracy"]) for a, b in pairs), default=0.0),
+    )
+
+
+def verify(run: Run, folder: Path, *, start: int = 0, rounds: int | None = None) -> Iterator[Row | Comparison]:
+    """Run it again in an empty folder: its rows as they come, then the comparison with what is recorded.
+
+    From round `start` if a checkpoint of that round is kept; the first `rounds` rounds only, where that is said.
+    """
+    spec = run.spec.model_copy(update={"R": min(rounds or run.spec.R, run.rows[-1]["round"])})
+    again = RunDirectory(folder)
+    if start:
+        _begin_at(run, again, start)
+    for progress in execute(spec, again):
+        yield progress.row
+    found = run_at(folder)
+    ends = spec.R == run.spec.R and run.finished
+    yield compare(run, found if ends else Run(found.path, run.spec))
+
+
+def is_same_machine(comparison: Comparison) -> bool:
+    """Whether equality to the bit is promised: the same versions on the same kind of processor."""
+    return not comparison.environments.keys() & {"torch", "cpu", "engine", "splitrelay"}
+
+
+def _begin_at(run: Run, again: RunDirectory, start: int) -> None:
+    """The rows and the checkpoint of round `start`, as if the new run had been there."""
+    kept = RunDirectory(run.path).checkpoints
+    if start not in kept.rounds():
+        known = ", ".join(map(str, kept.rounds())) or "none"
+        raise InputError(f"no checkpoint of round {start} is kept", limit=f"one of: {known}", value=start)
+    kept.copy(start, again.path / "checkpoints")
+    for row in run.rows:
+        if row["round"] <= start:
+            again.append(row)
+
+
+def _pairs(one: Sequence[Row], other: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
+    rows = {row["round"]: row for row in other}
+    return ((row, rows[row["round"]]) for row in one if row["round"] in rows)
+
+
+def _first_difference(pairs: Sequence[tuple[Row, Row]]) -> Difference | None:
+    for one, other in pairs:
+        fields = tuple(_unequal(timeless(one), timeless(other)))
+        if fields:
+            return Difference(one["round"], fields)
+    return None
+
+
+def _unequal(one: Row, other: Row) -> dict[str, tuple[Any, Any]]:
+    names = dict.fromkeys([*one, *other])
+    return {name: (one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)}
+
+
+def _models(one: Run, other: Run) -> bool | None:
+    hashes = [model_hash(run.path) for run in (one, other) if run.finished]
+    same_end = len(hashes) == 2 and one.rows[-1]["round"] == other.rows[-1]["round"]
+    return hashes[0] == hashes[1] if same_end and None not in hashes else None
+
+
+def model_hash(path: Path) -> str | None:
+    """The checksum of a run's final model; published records carry it without the weights."""
+    model, noted = path / "model.safetensors", path / "model.sha256"
+    if model.exists():
+        return hashlib.sha256(model.read_bytes()).hexdigest()
+    return noted.read_text(encoding="ascii").strip() if noted.exists() else None
+
+
+def _environment(path: Path) -> Row:
+    file = path / "environment.json"
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else dict(environment())

@@ -1,0 +1,113 @@
+"""A run that is run again is the same, and one that was tampered with is not."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from splitrelay.cli.main import app
+from splitrelay.experiments.running import execute
+from splitrelay.experiments.spec import spec_of
+from splitrelay.randomness import Purpose, rng
+from splitrelay.records import RunDirectory
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("own") / "own.npz"
+    generator = rng(4, Purpose.INSTANCES)
+    np.savez(path, x=generator.integers(0, 256, (90, 8, 8), dtype=np.uint8), y=np.arange(90) % 3)
+    return path
+
+
+@pytest.fixture
+def run(own: Path, tmp_path: Path) -> Path:
+    spec = spec_of(None, [f"data={own}", "M=5", "K=2", "C=1", "R=4"])
+    list(execute(spec, RunDirectory(tmp_path / "run"), checkpoint=2))
+    return tmp_path / "run"
+
+
+def asked(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def edited(run: Path, row: int, **fields: object) -> None:
+    rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    rows[row] |= fields
+    (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize("more", [(), ("--from", "2"), ("--rounds", "3")])
+def test_a_run_again_is_the_same(run: Path, more: tuple[str, ...]) -> None:
+    result = asked("verify", str(run), *more)
+    assert result.exit_code == 0 and "identical to the bit" in result.output, result.output
+
+
+@pytest.mark.parametrize("how", ["row", "model", "published"])
+def test_what_was_changed_is_found(run: Path, how: str) -> None:
+    if how == "row":
+        edited(run, 3, test_loss=1.25)
+    if how == "model":
+        model = (run / "model.safetensors").read_bytes()
+        (run / "model.safetensors").write_bytes(model[:-1] + bytes([model[-1] ^ 1]))
+    if how == "published":  # a record without its weights
+        (run / "model.safetensors").unlink()
+        (run / "model.safetensors").touch()
+        (run / "model.sha256").write_text("0" * 64)
+    result = asked("verify", str(run), "--format", "json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 1 and not found["holds"]
+    assert found["difference"] == ({"round": 3, "fields": ["test_loss"]} if how == "row" else found["difference"])
+
+
+def test_times_do_not_count_and_another_machine_is_said(run: Path) -> None:
+    edited(run, 2, seconds=1e9)
+    assert asked("verify", str(run)).exit_code == 0
+    edited(run, 2, test_loss=1.25)
+    environment = json.loads((run / "environment.json").read_text())
+    (run / "environment.json").write_text(json.dumps({**environment, "cpu": "another"}))
+    result = asked("verify", str(run))
+    assert result.exit_code == 0 and "bits are not promised here: cpu: another" in result.output
+
+
+def test_only_kept_rounds_can_be_begun_at(run: Path) -> None:
+    error = asked("verify", str(run), "--from", "3").exception
+    assert "one of: 2, 4; got 3" in str(error)
+
+
+def test_two_runs_side_by_side(run: Path, own: Path, tmp_path: Path) -> None:
+    spec = spec_of(None, [f"data={own}", "M=5", "K=2", "C=1", "R=4", "seed=9"])
+    list(execute(spec, RunDirectory(tmp_path / "other")))
+    found = json.loads(asked("compare", str(run), str(tmp_path / "other"), "--format", "json").stdout)
+    assert found["specs"] == {"seed": [1234, 9]} and found["rounds"] == 5 and not found["equal"]
+    assert "not the directory of a run" in str(asked("compare", str(run), str(own.parent)).exception)
+
+
+def test_ctrl_c_ends_after_the_visit_and_says_how_to_go_on(own: Path, tmp_path: Path) -> None:
+    """A real process, a real signal; what it prints is run, and ends as if nothing had happened."""
+    words = [f"data={own}", "M=5", "K=2", "C=1", "R=60"]
+    command = [sys.executable, "-c", "from splitrelay.cli.main import run; run()"]
+    process = subprocess.Popen(
+        [*command, "run", *words, "--out", "stopped"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=tmp_path)  # fmt: skip
+    assert process.stdout is not None
+    for _ in range(5):
+        process.stdout.readline()
+    os.kill(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130 and "finishing this visit" in told
+    again = re.search(r"Go on with: splitrelay (.*)", told)
+    assert again is not None
+    kept = RunDirectory(tmp_path / "stopped")
+    assert 3 < len(kept.seen()) < 61 and kept.checkpoints.rounds()[-1] == kept.seen()[-1]["round"]
+    subprocess.run([*command, *again[1].split()], cwd=tmp_path, check=True, capture_output=True)
+    whole = RunDirectory(tmp_path / "whole")
+    list(execute(spec_of(None, words), whole))
+    assert kept.model.read_bytes() == whole.model.read_bytes()

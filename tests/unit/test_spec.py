@@ -1,0 +1,103 @@
+"""Specs: presets and protocols written out, a starter that runs as it is, a schema that knows every key."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from splitrelay.cli.main import app
+from splitrelay.errors import InputError
+from splitrelay.experiments.paper import CELLS
+from splitrelay.experiments.presets import PRESETS
+from splitrelay.experiments.spec import Spec, keys, spec_of
+from splitrelay.experiments.starter import schema, starter
+
+
+def of(*words: str) -> Spec:
+    return spec_of(None, words)
+
+
+def test_the_papers_cell_in_the_papers_protocol() -> None:
+    spec = of("preset=paper/cross-device-mnist-c1-k10")
+    assert (spec.algorithm, spec.order, spec.S, spec.K, spec.R) == ("ssl", "consumed", 10, 10, 1000)
+    assert (spec.partition.M, spec.partition.C, spec.partition.alpha, spec.partition.form) == (500, 1, 10, "paper")
+    assert (spec.model.name, spec.optimiser.eta, spec.optimiser.clip, spec.weighted) == ("lenet5", 0.01, None, False)
+    assert (spec.optimiser.weight_decay, spec.optimiser.batch, spec.optimiser.draw) == (1e-4, 20, "passes")
+
+
+def test_fedavg_draws_and_has_its_own_rate() -> None:
+    spec = of("preset=paper/cross-device-mnist-c2-k20", "algorithm=fedavg")
+    assert (spec.order, spec.optimiser.eta, spec.optimiser.clip, spec.R) == ("sampled", 0.05, 10, 400)
+
+
+def test_the_authors_protocol() -> None:
+    words = ("preset=paper/cross-device-mnist-c1-k10", "protocol=authors")
+    ssl, fedavg = of(*words), of(*words, "algorithm=fedavg")
+    assert (ssl.order, fedavg.order) == ("sampled", "sampled")
+    assert (ssl.partition.form, ssl.weighted, fedavg.weighted) == ("balanced", False, True)
+
+
+def test_across_silos_everybody_takes_part() -> None:
+    assert of("preset=paper/cross-silo-cifar10-c1-k5").order == "permutation"
+    assert of("preset=paper/cross-silo-cifar10-c1-k5", "algorithm=fedavg").optimiser.eta == 0.5
+
+
+def test_words_go_on_top_of_a_preset_and_a_file_between(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('preset = "paper/cross-device-mnist-c2-k10"\nR = 7\nK = 3\n')
+    spec = spec_of(tmp_path / "a.toml", ["K=4", "clip=none"])
+    assert (spec.R, spec.K, spec.optimiser.clip, spec.partition.M) == (7, 4, None, 500)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("algorithm", ["ssl", "fedavg"])
+def test_every_preset_is_a_spec(name: str, algorithm: str) -> None:
+    assert of(f"preset={name}", f"algorithm={algorithm}").S == 10
+
+
+def test_there_is_a_preset_for_every_cell_and_the_clipping_figure() -> None:
+    assert len(CELLS) == 23 and len(PRESETS) == 23 + 8
+    assert of("preset=paper/clipping-c1-max10-above").optimiser.eta == 0.03
+    assert of("preset=paper/clipping-c2-free-best").optimiser.clip is None
+
+
+def test_per_half_in_short() -> None:
+    step = of("clip=per-half").optimiser
+    assert (step.clip, step.per_half) == (10, True)
+
+
+def test_the_starter_is_the_default_spec() -> None:
+    assert Spec.model_validate(tomllib.loads(starter("x"))) == Spec()
+
+
+def test_new_writes_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["new", "first"]).exit_code == 0
+    before = (tmp_path / "first.toml").read_text()
+    error = CliRunner().invoke(app, ["new", "first"]).exception
+    assert isinstance(error, InputError) and "there already" in str(error)
+    assert (tmp_path / "first.toml").read_text() == before
+    assert spec_of(tmp_path / "first.toml") == Spec()
+
+
+def test_the_schema_knows_every_key() -> None:
+    found, names = schema(), set()
+    for name, field in found["properties"].items():
+        inner = found["$defs"].get(field.get("$ref", "").rpartition("/")[2], {}).get("properties")
+        names |= {f"{name}.{key}" for key in inner} if inner else {name}
+    assert {"data.name", "partition.M", "preset", "route"} <= names
+    assert all(any(name in (key, key.rpartition(".")[2]) for name in (*names, *(n.rpartition(".")[2] for n in names)))
+               for key in keys() if key not in ("data", "model", "partition"))  # fmt: skip
+    assert found["additionalProperties"] is False
+
+
+def test_a_spec_goes_round_through_its_file(tmp_path: Path) -> None:
+    spec = of("preset=paper/cross-device-mnist-c2-k10", "cut=3", "seed=9")
+    (tmp_path / "spec.toml").write_text(spec.toml())
+    assert spec_of(tmp_path / "spec.toml").hash == spec.hash != of("seed=9").hash
+
+
+def test_presets_are_listed() -> None:
+    rows = json.loads(CliRunner().invoke(app, ["presets", "cross-silo", "--format", "json"]).output)
+    assert len(rows) == 8 and rows[0]["preset"] == "paper/cross-silo-cifar10-c1-k5"
