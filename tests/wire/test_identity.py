@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from keys_kit import DAY, TODAY, consortium, copied, secrets_of
 
 from splitrelay.errors import InputError, OutOfRange
 from splitrelay.wire.authority import Authority
-from splitrelay.wire.certificates import Peer, described, host_name, new_key, parsed, peer_identity, signed
+from splitrelay.wire.certificates import described, host_name, parsed, peer_identity
 from splitrelay.wire.epochs import load_epochs
 from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
 
@@ -70,7 +71,7 @@ def test_the_sealing_secret_is_for_those_who_open_halves(issued: Authority) -> N
 def test_private_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        consortium(tmp_path)
+        consortium(tmp_path, now=TODAY)
     finally:
         os.umask(before)
     for path in tmp_path.rglob("*"):
@@ -146,13 +147,12 @@ def test_another_authority_of_the_same_name_has_not_signed_it(folder: Path, tmp_
     ],
     ids=str,
 )
-def test_a_certificate_without_a_clear_role_names_nobody(
-    issued: Authority, uris: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_certificate_without_a_clear_role_names_nobody(issued: Authority, uris: list[str]) -> None:
     names = [x509.UniformResourceIdentifier(uri) for uri in uris] or [x509.DNSName("localhost")]
-    monkeypatch.setattr("splitrelay.wire.certificates._role_names", lambda who: names)
-    who = Peer("x", ("client",), 3, (), "clinics", 7, TODAY - DAY, TODAY + DAY)
-    certificate = signed(who, new_key().public_key(), issued.signer)
+    above, subject = issued.signer, parsed((issued.folder.parent / "boss" / "cert.pem").read_bytes()).subject
+    builder = x509.CertificateBuilder(above.certificate.subject, subject, above.key.public_key(), 7)
+    builder = builder.not_valid_before(TODAY - DAY).not_valid_after(TODAY + DAY)
+    certificate = builder.add_extension(x509.SubjectAlternativeName(names), False).sign(above.key, SHA256())
     with pytest.raises(InputError, match="no certificate of a splitrelay authority"):
         described(certificate)
 
@@ -201,4 +201,4 @@ def test_the_note_holds_no_secret(issued: Authority) -> None:
 @pytest.mark.parametrize("m", [-1, 10**9])
 def test_a_clients_number_has_limits(issued: Authority, m: int) -> None:
     with pytest.raises(OutOfRange, match="0 <= m < 10"):
-        issued.issue_client("x", m)
+        issued.issue_client("x", m, now=TODAY)

@@ -76,8 +76,8 @@ def create_authority(
     if folder.exists():
         way_out = "Choose another --folder; an authority that is overwritten takes every key it issued with it."
         raise OutputError(f"{folder} is there already", way_out=way_out)
-    begin, key = instant(now) - SKEW, new_key()
-    certificate = own_authority(consortium, key, begin, _end(begin, days, None))
+    begin, key = instant(now), new_key()
+    certificate = own_authority(consortium, key, begin - SKEW, _end(begin, days, None))
     signer, register = Signer(certificate, key), Register(consortium).listing()
     files = {
         CA: certificate.public_bytes(Encoding.PEM),
@@ -210,7 +210,10 @@ class Authority:
 
     def _dated(self, who: Peer, days: int | None, now: datetime) -> Peer:
         begin = max(now - SKEW, self.signer.certificate.not_valid_before_utc)
-        end = _end(begin, days, self.not_after)
+        end = _end(now, days, self.not_after)
+        if end <= begin:
+            value, way_out = f"{now:%Y-%m-%d}", "Set this host's clock."
+            raise InputError("it is earlier than the authority was made", value=value, limit=begin, way_out=way_out)
         return replace(who, serial=x509.random_serial_number(), not_before=begin, not_after=end)
 
     def _hand_out(self, register: Register, who: Peer) -> Handed:
@@ -271,14 +274,14 @@ def _named(folder: Path) -> Path:
     return folder.resolve() if folder.name in ("", "..") else folder
 
 
-def _end(begin: datetime, days: int | None, latest: datetime | None) -> datetime:
+def _end(now: datetime, days: int | None, latest: datetime | None) -> datetime:
     """Days from now on, but never past the authority's own end."""
     if days is not None and not 1 <= days <= MOST_DAYS:
         raise OutOfRange("days", value=days, limit=f"1 <= days <= {MOST_DAYS}")
-    end = begin + SKEW + timedelta(days=DAYS if days is None else days)
+    end = now + timedelta(days=DAYS if days is None else days)
     if latest is None or end <= latest:
         return end
-    if days is None and latest > begin + SKEW:
+    if days is None and latest > now:
         return latest
     raise OutOfRange("the authority expires before that", value=f"{end:%Y-%m-%d}", limit=f"at most {latest:%Y-%m-%d}")
 
