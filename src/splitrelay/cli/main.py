@@ -30,6 +30,7 @@ COMMANDS = {
     "new": ("splitrelay.cli.new:new", "Write a commented spec that runs as it is."),
     "presets": ("splitrelay.cli.new:presets", "The settings of the paper, by name."),
     "run": ("splitrelay.cli.run:run", "Train on images: any algorithm, model, partition."),
+    "show": ("splitrelay.cli.show:show", "A run, or a folder of runs, at one look."),
     "verify": ("splitrelay.cli.verify:verify", "Run a run again and compare to the bit."),
     "compare": ("splitrelay.cli.verify:compare", "Two runs side by side."),
     "evaluate": ("splitrelay.cli.evaluate:evaluate", "Score a saved model on a data set."),

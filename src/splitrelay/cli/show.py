@@ -1,0 +1,102 @@
+"""`splitrelay show`: a run, or a folder of runs, at one look."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from splitrelay.cli.console import say
+from splitrelay.cli.lazy import Command
+from splitrelay.cli.output import Table, emit, format_option
+
+if TYPE_CHECKING:
+    from splitrelay.experiments.runs import Run
+
+BARS = " ▁▂▃▄▅▆▇█"
+PLAIN = " .:-=+*#@"
+WIDTH = 60  # columns of the curve
+LAST = 5  # rows at the end that are shown
+
+
+@click.command(cls=Command, example="splitrelay show results")
+@click.argument("path", type=click.Path(path_type=Path), default=Path("results"))
+@format_option
+def show(path: Path, shape: str) -> None:
+    """One run: what it is, how far it came, its curve. A folder of runs: one line each, with what tells them apart.
+
+    Reading changes nothing: a run that another process is working on can be watched.
+    """
+    from splitrelay.experiments.runs import is_run, run_at, runs_under
+
+    if is_run(path):
+        _one(run_at(path), shape)
+    else:
+        _many(runs_under(path), path, shape)
+
+
+def _one(run: Run, shape: str) -> None:
+    from splitrelay.experiments.spec import Spec
+
+    usual, own = Spec().flat(), run.spec.flat()
+    told = {name: value for name, value in own.items() if value != usual[name] or name in ("algorithm", "R", "seed")}
+    rows = run.rows[-LAST:]
+    shown = ("round", "test_accuracy", "test_loss", "train_loss", "bytes_up", "bytes_down", "seconds")
+    table = Table(shown, [[row[name] for name in shown] for row in rows], notes=_notes(run))
+    if shape != "table":
+        emit(table, {"spec": own, "finished": run.finished, "hash": run.spec.hash, "rows": run.rows}, shape)
+        return
+    say(f"{run.path}: {_state(run)}, name {run.spec.hash}")
+    say("  ".join(f"{name}={value}" for name, value in told.items()))
+    if run.rows:
+        say(f"test accuracy 0 to 100 %, round 0 to {run.rows[-1]['round']}: {curve(run.column('test_accuracy'))}")
+        emit(table, None, shape)
+
+
+def _notes(run: Run) -> list[str]:
+    if not run.rows:
+        return ["no row yet"]
+    best = max(run.rows, key=lambda row: row["test_accuracy"])
+    notes = [f"best: {best['test_accuracy']:.2%} in round {best['round']}"]
+    if not run.finished:
+        notes.append(f"go on: splitrelay run {run.path / 'spec.toml'} --out {run.path}")
+    return notes
+
+
+def _many(runs: list[Run], folder: Path, shape: str) -> None:
+    from splitrelay.experiments.tables.groups import described, differing
+
+    keys = differing([run.spec for run in runs])
+    rows = [
+        (str(run.path.relative_to(folder)), described(run.spec, keys), _state(run), _last(run, "test_accuracy"),
+         _last(run, "seconds")) for run in runs
+    ]  # fmt: skip
+    table = Table(("run", "what differs", "state", "accuracy %", "seconds"), rows)
+    names = ("run", "what_differs", "state", "test_accuracy", "seconds")
+    emit(table, [dict(zip(names, row, strict=True)) for row in rows], shape)
+
+
+def _last(run: Run, name: str) -> Any:
+    if not run.rows:
+        return None
+    value = run.rows[-1][name]
+    return round(100 * value, 2) if name == "test_accuracy" else round(value, 1)
+
+
+def _state(run: Run) -> str:
+    if run.finished:
+        return f"finished, {run.spec.R} rounds"
+    return f"round {run.rows[-1]['round']} of {run.spec.R}" if run.rows else f"round 0 of {run.spec.R}"
+
+
+def curve(shares: list[float]) -> str:
+    """Numbers from 0 to 1 as a row of bars, in letters where the output has no bars."""
+    try:
+        BARS.encode(sys.stdout.encoding or "ascii")
+        bars = BARS
+    except UnicodeEncodeError:
+        bars = PLAIN
+    picked = shares if len(shares) <= WIDTH else [shares[j * (len(shares) - 1) // (WIDTH - 1)] for j in range(WIDTH)]
+    return "".join(bars[min(len(bars) - 1, int(share * len(bars)))] for share in picked)
