@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from splitrelay.algorithms import SSL, Step
+from splitrelay.algorithms import SSL, FedAvg, Step
 from splitrelay.cli.main import app
 from splitrelay.clients import InProcess
 from splitrelay.experiments.figures.quadratics import draw
@@ -16,6 +16,7 @@ from splitrelay.experiments.quadratics import Curves, Row, Study, simulate
 from splitrelay.experiments.quadratics_exact import exact
 from splitrelay.objectives.groups import authors_groups, paper_groups, random_groups, with_noise
 from splitrelay.objectives.quadratic import ScalarQuadratics
+from splitrelay.orders import Permutation
 from splitrelay.training import train
 
 
@@ -101,6 +102,22 @@ def test_a_grid_from_a_diverging_rate_shows_it_and_does_not_choose_it() -> None:
 def test_ties_go_to_the_smallest_rate_wherever_it_stands() -> None:
     curves = Curves((0.5, 0.1, 0.3), np.array([[[1.0, 0.0], [1.0, 0.0], [1.0, 2.0]]]))
     assert curves.eta == 0.1 and curves.tied and curves.on_edge
+
+
+@pytest.mark.parametrize("algorithm", [SSL, FedAvg])
+@pytest.mark.parametrize("sigma2", [0.0, 0.5])
+def test_seeds_side_by_side_are_to_the_bit_what_each_is_alone(algorithm: type, sigma2: float) -> None:
+    """Three clients, so that the order of a sum shows in its last bits; orders and noise are each seed's own."""
+    groups, seeds, x0 = with_noise(random_groups(3, 1, seed=4), sigma2), (1, 12, 123), np.full((3, 2), 10.0)
+    row = {SSL: "ssl", FedAvg: "fedavg"}[algorithm]
+    together = [getattr(found, row).errors for found in simulate(Study(groups, 4, 30, (0.01, 0.3), seeds))]
+    objective = ScalarQuadratics.beside([group.problem for group in groups])
+    for s, seed in enumerate(seeds):
+        clients, order = InProcess(objective, seed), Permutation(3, seed)
+        alone = [x for _, x in train(algorithm(Step(np.array([0.01, 0.3])), 4), x0, order, clients, R=30)]
+        for g in range(3):
+            expected = np.abs(np.stack(alone, axis=-1) - objective.x_star[..., np.newaxis])[g]
+            assert (together[g][s] == expected).all()
 
 
 def test_many_dimensions_and_noise_run_through_the_same_classes() -> None:

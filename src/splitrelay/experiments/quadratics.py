@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from splitrelay.algorithms import SSL, FedAvg, Step
 from splitrelay.clients import InProcess
+from splitrelay.experiments.quadratics_seeds import SeedsBeside
 from splitrelay.objectives.groups import Group
 from splitrelay.objectives.quadratic import Quadratics, ScalarQuadratics
 from splitrelay.orders import Permutation
@@ -112,39 +113,34 @@ def _shape(group: Group) -> tuple[int, int, float, str]:
     return problem.M, problem.d, problem.sigma2, "" if problem.d == 1 else group.name
 
 
-@dataclass(frozen=True, eq=False)
-class _Bundle:
-    """Settings that one step serves at once: x has shape (groups, etas), or (etas, d) for one group in d dimensions."""
-
-    objective: Quadratics | ScalarQuadratics
-    eta: Array
-    x0: Array
-    x_star: Array
-
-    def errors(self, x: Array) -> Array:
-        """|x - x*|, of shape (groups, etas)."""
-        apart = x - self.x_star
-        if isinstance(self.objective, ScalarQuadratics):
-            return np.abs(apart)
-        return np.asarray(np.linalg.norm(apart, axis=-1))[np.newaxis]
-
-
-def _bundle(study: Study, groups: Sequence[Group]) -> _Bundle:
-    etas, problem = np.array(study.etas), groups[0].problem
-    if problem.d > 1:
-        return _Bundle(problem, etas[:, np.newaxis], np.full((len(etas), problem.d), study.x0), problem.x_star)
-    beside = ScalarQuadratics.beside([group.problem for group in groups])
-    shape = (len(groups), len(etas))
-    h, a = (np.broadcast_to(np.asarray(v), (beside.M, *shape)).copy() for v in (beside.h, beside.a))  # steps go faster
-    objective = ScalarQuadratics(h, a, beside.sigma2)
-    return _Bundle(objective, np.tile(etas, (len(groups), 1)), np.full(shape, study.x0), np.asarray(beside.x_star))
-
-
 def _errors(study: Study, groups: Sequence[Group], algorithm: Any) -> Array:
     """|x^r - x*| of shape (seeds, groups, etas, R + 1)."""
-    bundle = _bundle(study, groups)
     with np.errstate(over="ignore", invalid="ignore"):  # a rate that is too large diverges, and is shown to
-        return np.stack([_run(study, bundle, algorithm, seed) for seed in study.seeds])
+        if groups[0].problem.d == 1:
+            return _side_by_side(study, groups, algorithm)
+        return np.stack([_one_seed(study, groups[0].problem, algorithm, seed) for seed in study.seeds])
+
+
+def _side_by_side(study: Study, groups: Sequence[Group], algorithm: Any) -> Array:
+    """Groups, rates and seeds in one array, of shape (seeds, groups, etas): one step serves them all."""
+    objective = ScalarQuadratics.beside([group.problem for group in groups])
+    shape = (len(study.seeds), len(groups), len(study.etas))
+    h, a = (np.broadcast_to(np.asarray(v), (objective.M, *shape[1:])) for v in (objective.h, objective.a))
+    orders = np.array([_orders(objective.M, seed, study.R) for seed in study.seeds])
+    clients = SeedsBeside(replace(objective, h=h, a=a), study.seeds, np.moveaxis(orders, 0, -1))
+    step: Step[Array] = Step(np.broadcast_to(np.array(study.etas), shape).copy())  # of x's shape steps go faster
+    states = train(algorithm(step, study.K), np.full(shape, study.x0), clients.order, clients, R=study.R)
+    x_star = objective.x_star
+    return np.stack([np.abs(x - x_star) for _, x in states], axis=-1)
+
+
+def _one_seed(study: Study, problem: Quadratics, algorithm: Any, seed: int) -> Array:
+    """One group in d dimensions, x of shape (etas, d): the errors, of shape (1, etas, R + 1)."""
+    order, clients = _orders(problem.M, seed, study.R), InProcess(problem, seed)
+    step: Step[Array] = Step(np.array(study.etas)[:, np.newaxis])
+    x0 = np.full((len(study.etas), problem.d), study.x0)
+    states = train(algorithm(step, study.K), x0, order.__getitem__, clients, R=study.R)
+    return np.stack([np.linalg.norm(x - problem.x_star, axis=-1) for _, x in states], axis=-1)[np.newaxis]
 
 
 @lru_cache(maxsize=16)
@@ -152,10 +148,3 @@ def _orders(M: int, seed: int, R: int) -> list[list[int]]:
     """The orders of all rounds: both algorithms and every K see the same."""
     order = Permutation(M, seed)
     return [order(r) for r in range(R)]
-
-
-def _run(study: Study, bundle: _Bundle, algorithm: Any, seed: int) -> Array:
-    """One seed, of shape (groups, etas, R + 1)."""
-    order, clients = _orders(bundle.objective.M, seed, study.R), InProcess(bundle.objective, seed)
-    states = train(algorithm(Step(bundle.eta), study.K), bundle.x0, order.__getitem__, clients, R=study.R)
-    return np.stack([bundle.errors(x) for _, x in states], axis=-1)

@@ -7,90 +7,93 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+import numpy.typing as npt
 
+from splitrelay.experiments.figures.panels import Panel, Sheet
 from splitrelay.experiments.figures.style import LABEL, LOOK, drawn, save
 from splitrelay.experiments.quadratics import Curves, Row
 
+Array = npt.NDArray[np.float64]
+
 DEPTH = 1e-5  # the axis ends this far below zeta_*: a curve that falls through the floor has converged
+WIDTH, HEIGHT, ACROSS, DOWN = 1.46, 1.18, 1.87, 1.45  # of a panel, and from one to the next, in inches
+LEFT, BOTTOM = 0.75, 0.4
 
 
 def draw(rows: Sequence[Row], path: Path) -> Path:
     """One panel a group, at each algorithm's best rate; three by three with delta, zeta_* at the margins."""
-    across = _columns(rows)
+    across, square = _columns(rows), _is_square(rows)
     down = math.ceil(len(rows) / across)
-    with drawn(1.85 * across + 0.5, 1.55 * down + 0.45, by_hand=True) as figure:
-        axes = _panels(figure, len(rows), across, down, 0.42 if _is_square(rows) else 0.22)
-        for axis, row in zip(axes, rows, strict=True):
-            _panel(axis, row)
-        _margins(axes, rows, across)
+    width, height = LEFT + ACROSS * across - 0.31, BOTTOM + DOWN * down + (0.13 if square else -0.06)
+    with drawn(width, height, by_hand=True) as figure:
+        sheet = Sheet(figure)
+        for j, row in enumerate(rows):
+            left, bottom = LEFT + ACROSS * (j % across), BOTTOM + DOWN * (down - 1 - j // across)
+            panel = _panel(row, left, bottom)
+            lowest = j + across >= len(rows)
+            sheet.frame(panel, labelled=lowest)
+            _curves(sheet, panel, row)
+            _below_floor(sheet, panel, row)
+            _margins(sheet, panel, row, square=square, first=j % across == 0, highest=j < across, lowest=lowest)
+        sheet.finish()
         return save(figure, path)
-
-
-def _panels(figure: Figure, number: int, across: int, down: int, top: float) -> list[Axes]:
-    """Their margins are in inches: the labels keep their size however many panels there are."""
-    width, height = figure.get_size_inches()
-    figure.subplots_adjust(
-        left=0.75 / width, right=1 - 0.1 / width, bottom=0.4 / height, top=1 - top / height, wspace=0.28, hspace=0.32
-    )
-    return [figure.add_subplot(down, across, j + 1) for j in range(number)]
 
 
 def _columns(rows: Sequence[Row]) -> int:
     return 3 if len(rows) in (3, 9) else max(1, math.ceil(math.sqrt(len(rows))))
 
 
-def _panel(axis: Axes, row: Row) -> None:
-    rounds = np.arange(row.ssl.errors.shape[-1])
+def _both(row: Row) -> Sequence[tuple[str, Curves]]:
+    return ("fedavg", row.fedavg), ("ssl", row.ssl)
+
+
+def _best(curves: Curves) -> Array:
+    return np.nan_to_num(curves.errors[:, curves.best], nan=np.inf)
+
+
+def _panel(row: Row, left: float, bottom: float) -> Panel:
     floor = DEPTH * math.sqrt(row.group.problem.zeta2_star) or DEPTH
-    tops = []
-    for name, curves in (("fedavg", row.fedavg), ("ssl", row.ssl)):
-        best = np.nan_to_num(curves.errors[:, curves.best], nan=np.inf)
-        colour, line = LOOK[name]
-        shown = np.maximum(best, floor / 10)  # zeros have no logarithm: they are drawn below the floor
-        axis.plot(rounds, shown.mean(axis=0), line, color=colour, label=_label(name, curves))
-        axis.fill_between(rounds, shown.min(axis=0), shown.max(axis=0), color=colour, alpha=0.2, linewidth=0)
-        tops.append(best[np.isfinite(best)].max(initial=floor * 10))
-    axis.set_yscale("log")
-    axis.yaxis.set_major_locator(LogLocator(numticks=5))
-    axis.yaxis.set_minor_locator(NullLocator())
-    axis.set_ylim(floor, 3 * max(tops))
-    axis.set_xlim(0, max(1, rounds[-1]))
-    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axis.legend(loc="upper right", handlelength=1.6, borderaxespad=0.3, labelspacing=0.2)
-    _below_floor(axis, row, floor)
+    errors = np.stack([_best(curves) for _, curves in _both(row)])
+    highest = 3 * float(errors[np.isfinite(errors)].max(initial=floor * 10))
+    return Panel(left, bottom, WIDTH, HEIGHT, max(1, row.study.R), floor, highest)
 
 
-def _below_floor(axis: Axes, row: Row, floor: float) -> None:
+def _curves(sheet: Sheet, panel: Panel, row: Row) -> None:
+    """The mean over seeds of each algorithm, in a band from the least to the largest."""
+    rounds = np.arange(row.study.R + 1)
+    for name, curves in _both(row):
+        shown = np.maximum(_best(curves), panel.low / 10)  # zeros have no logarithm: they are drawn below the floor
+        sheet.curve(panel, rounds, shown.mean(axis=0), *LOOK[name])
+        sheet.band(panel, rounds, shown.min(axis=0), shown.max(axis=0), LOOK[name][0])
+    sheet.key(panel, [(_label(name, curves), *LOOK[name]) for name, curves in _both(row)])
+
+
+def _below_floor(sheet: Sheet, panel: Panel, row: Row) -> None:
     """A curve that leaves through the floor would be missed: say when it leaves, and that it does not come back."""
-    for name, curves in (("fedavg", row.fedavg), ("ssl", row.ssl)):
-        above = np.flatnonzero(curves.errors[:, curves.best].max(axis=0) >= floor)
+    for j, (name, curves) in enumerate(_both(row)):
+        above = np.flatnonzero(curves.errors[:, curves.best].max(axis=0) >= panel.low)
         last = int(above[-1]) if above.size else 0
-        if last < curves.errors.shape[-1] - 1:
+        if last < row.study.R:
             words = f"{LABEL[name]} is below from round {last + 1} on"
-            axis.annotate(words, (0.03, 0.04), xycoords="axes fraction", color=LOOK[name][0], fontsize=6)
+            left = float(panel.x(min(last + 1, row.study.R / 8))) + 0.04  # beside the curve where there is room
+            sheet.write(left, panel.bottom + 0.05 + 0.1 * j, words, color=LOOK[name][0], fontsize=6)
 
 
 def _label(name: str, curves: Curves) -> str:
     return f"{LABEL[name]}, η = {curves.eta:g}"
 
 
-def _margins(axes: Sequence[Axes], rows: Sequence[Row], across: int) -> None:
-    square = _is_square(rows)
-    for j, (axis, row) in enumerate(zip(axes, rows, strict=True)):
-        if j + across >= len(rows):
-            axis.set_xlabel("training rounds")
-        if j % across == 0:
-            axis.set_ylabel(r"$|x^r - x^*|$")
-        axis.set_title(f"Group {row.group.name}" if square else _title(row), pad=3)
-        if square and j < across:
-            axis.annotate(_zeta(row), (0.5, 1.16), xycoords="axes fraction", ha="center", va="bottom", fontsize=9)
-        if square and j % across == 0:
-            axis.annotate(
-                _delta(row), (-0.36, 0.5), xycoords="axes fraction", ha="right", va="center", rotation=90, fontsize=9
-            )
+def _margins(sheet: Sheet, panel: Panel, row: Row, *, square: bool, first: bool, highest: bool, lowest: bool) -> None:
+    middle, halfway = panel.left + WIDTH / 2, panel.bottom + HEIGHT / 2
+    sheet.write(middle, panel.top + 0.05, f"Group {row.group.name}" if square else _title(row), ha="center")
+    if lowest:
+        sheet.write(middle, panel.bottom - 0.24, "training rounds", ha="center", va="top")
+    if first:
+        sheet.write(panel.left - 0.36, halfway, r"$|x^r - x^*|$", ha="right", va="center", rotation=90)
+    if square and highest:
+        sheet.write(middle, panel.top + 0.21, _zeta(row), ha="center", fontsize=9)
+    if square and first:
+        sheet.write(panel.left - 0.55, halfway, _delta(row), ha="right", va="center", rotation=90, fontsize=9)
 
 
 def _is_square(rows: Sequence[Row]) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from splitrelay.errors import InputError
@@ -43,6 +44,7 @@ RC: Any = {
     "savefig.dpi": 200,
     "path.simplify": True,
 }
+PARSER: dict[str, Any] = {}  # of formulas: it remembers what it has parsed
 ENDINGS = (".pdf", ".png", ".svg")
 
 
@@ -60,7 +62,19 @@ def save(figure: Figure, path: Path) -> Path:
     """Write the figure under a temporary name, then rename: nobody sees half a file. Same figure, same bytes."""
     if path.suffix not in ENDINGS:
         raise InputError("a figure's name must end in .pdf, .png or .svg", value=path.name)
-    metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}[path.suffix]
     with replacing(path) as temporary, matplotlib.rc_context({**RC, "svg.hashsalt": "splitrelay"}):
-        figure.savefig(temporary, format=path.suffix[1:], metadata=metadata)
+        if path.suffix == ".png":
+            _save_png(figure, temporary)
+        else:
+            metadata = {"CreationDate": None} if path.suffix == ".pdf" else {"Date": None}
+            figure.savefig(temporary, format=path.suffix[1:], metadata=metadata)
     return path
+
+
+def _save_png(figure: Figure, path: Path) -> None:
+    """A formula that stands in several figures is parsed once; compressed lightly, twice as fast, a little larger."""
+    figure.set_dpi(RC["savefig.dpi"])
+    canvas: Any = FigureCanvasAgg(figure)
+    renderer = canvas.get_renderer()
+    renderer.mathtext_parser = PARSER.setdefault("agg", renderer.mathtext_parser)
+    canvas.print_png(path, pil_kwargs={"compress_level": 1})
