@@ -105,12 +105,13 @@ class Sheet:
         up = np.clip(np.concatenate([panel.y(low), panel.y(high)[::-1]]), panel.bottom, panel.top)
         self.bands.append((np.column_stack([np.concatenate([across, across[::-1]]), up]), colour))
 
-    def key(self, panel: Panel, entries: Sequence[tuple[str, str, Any]]) -> None:
-        """What is what, in the upper right corner: (words, colour, line style) each."""
+    def key(self, panel: Panel, entries: Sequence[tuple[str, str, Any]], *, lower: bool = False) -> None:
+        """What is what, in the upper right or the lower left corner: (words, colour, line style) each."""
         size = matplotlib.rcParams["legend.fontsize"]
-        left = panel.right - 0.02 - PER_CHARACTER * max(len(words) for words, _, _ in entries)
+        longest = PER_CHARACTER * max(len(words) for words, _, _ in entries)
+        left, top = (panel.left + 0.26, panel.bottom + 0.5) if lower else (panel.right - 0.02 - longest, panel.top)
         for j, (words, colour, line) in enumerate(entries):
-            y = panel.top - 0.1 - 0.125 * j
+            y = top - 0.1 - 0.125 * j
             sample = Line2D([left - 0.2, left - 0.04], [y, y], color=colour, linestyle=line, transform=self.inches)
             self.figure.add_artist(sample)
             self.write(left, y, words, va="center_baseline", fontsize=size)

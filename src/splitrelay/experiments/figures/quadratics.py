@@ -17,7 +17,7 @@ Array = npt.NDArray[np.float64]
 
 DEPTH = 1e-5  # the axis ends this far below zeta_*: a curve that falls through the floor has converged
 WIDTH, HEIGHT, ACROSS, DOWN = 1.46, 1.18, 1.87, 1.45  # of a panel, and from one to the next, in inches
-LEFT, BOTTOM = 0.75, 0.4
+LEFT, BOTTOM, KEY = 0.75, 0.4, 0.3
 
 
 def draw(rows: Sequence[Row], path: Path) -> Path:
@@ -60,12 +60,15 @@ def _panel(row: Row, left: float, bottom: float) -> Panel:
 
 def _curves(sheet: Sheet, panel: Panel, row: Row) -> None:
     """The mean over seeds of each algorithm, in a band from the least to the largest."""
-    rounds = np.arange(row.study.R + 1)
+    rounds, late = np.arange(row.study.R + 1), slice(2 * row.study.R // 5, None)
+    crowded = False
     for name, curves in _both(row):
         shown = np.maximum(_best(curves), panel.low / 10)  # zeros have no logarithm: they are drawn below the floor
-        sheet.curve(panel, rounds, shown.mean(axis=0), *LOOK[name])
+        mean = shown.mean(axis=0)
+        crowded |= bool((panel.y(mean[late]) > panel.top - KEY).any())
+        sheet.curve(panel, rounds, mean, *LOOK[name])
         sheet.band(panel, rounds, shown.min(axis=0), shown.max(axis=0), LOOK[name][0])
-    sheet.key(panel, [(_label(name, curves), *LOOK[name]) for name, curves in _both(row)])
+    sheet.key(panel, [(_label(name, curves), *LOOK[name]) for name, curves in _both(row)], lower=crowded)
 
 
 def _below_floor(sheet: Sheet, panel: Panel, row: Row) -> None:
