@@ -1,0 +1,99 @@
+"""`splitrelay grid`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from splitrelay.cli.console import note
+from splitrelay.cli.lazy import Command
+from splitrelay.cli.output import Table, emit, format_option
+from splitrelay.cli.run import KEYS
+from splitrelay.cli.settings import Key, settings_argument, words
+from splitrelay.cli.spread import spread
+from splitrelay.cli.sweep import places_options, swept
+
+if TYPE_CHECKING:
+    from splitrelay.experiments.grid import Choice, Search
+
+TUNE = Key(
+    "tune", words, "test: mean test accuracy of the last 20 rounds, the paper's way; or validation (default test)"
+)
+
+
+@click.command(cls=Command, keys=[TUNE, *KEYS], example="splitrelay grid data=digits R=2 eta=0.03,0.1,0.3")
+@settings_argument([TUNE, *KEYS], metavar="[SPEC] [KEY=VALUE[,VALUE]...]...")
+@click.option("--extend", is_flag=True, help="Where the best rate is on the grid's edge, go on beyond it.")
+@click.option("--fine", is_flag=True, help="Then try the rates half-way to the best one's neighbours.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs (default: results/grid).")
+@places_options
+@format_option
+def grid(settings: Sequence[str], extend: bool, fine: bool, out: Path | None, shape: str, **how: Any) -> None:
+    """Find the best learning rate of every setting, by a named rule, with seed 1234 unless another is given.
+
+    eta=a,b,c is the grid (default: the rates of the paper's table). A run that diverges counts as the worst. All runs
+    are kept, as in a sweep, and the result beside them as grid.json and grid.csv.
+    """
+    from splitrelay.experiments.grid import content, keep, search
+
+    plan, folder = _plan(settings, out)
+    for twin in plan.points().dropped:
+        note(f"left out: {twin}")
+    again = shlex.join(["splitrelay", "grid", *settings, "--out", str(folder)])
+    choices = search(plan, lambda points: swept(points, folder, again, **how), extend=extend, fine=fine)
+    keep(choices, plan.tune, folder)
+    emit(_table(choices, plan.tune), content(choices, plan.tune), shape)
+    note(f"kept: {folder / 'grid.json'}, {folder / 'grid.csv'}")
+
+
+def _plan(settings: Sequence[str], out: Path | None) -> tuple[Search, Path]:
+    from splitrelay.experiments.grid import Search
+
+    rules = [word.partition("=")[2] for word in settings if word.startswith("tune=")]
+    file, values = spread("grid", [word for word in settings if not word.startswith("tune=")])
+    plan = Search(file, values, rules[-1] if rules else "test")
+    return plan, out or Path("results/grid")
+
+
+def _table(choices: Sequence[Choice], tune: str) -> Table:
+    """A row for every setting: its best rate, and the score of each."""
+    from splitrelay.experiments.paper.cells import LAST
+
+    keys = list(dict.fromkeys(name for choice in choices for name, _ in choice.settings))
+    etas = sorted({tried.eta for choice in choices for tried in choice.rates})
+    rows = [(*_named(choice, keys), *_best(choice), *_scores(choice, etas)) for choice in choices]
+    columns = (*keys, "best eta", "accuracy (%)", *(f"{eta:g}" for eta in etas))
+    title = f"Best learning rates by mean {tune} accuracy over the last {LAST} rounds; then every rate of the grid"
+    return Table(columns, rows, title, list(_notes(choices)), lead=max(len(keys), 1))
+
+
+def _named(choice: Choice, keys: Sequence[str]) -> list[str | None]:
+    settings = dict(choice.settings)
+    return [settings.get(key) for key in keys]
+
+
+def _best(choice: Choice) -> tuple[str | None, float | None]:
+    if choice.best.score is None:
+        return None, None
+    return f"{choice.best.eta:g}{'' if choice.beyond is None else '*'}", round(100 * choice.best.score, 2)
+
+
+def _scores(choice: Choice, etas: Sequence[float]) -> Iterator[object]:
+    found = {tried.eta: tried.score for tried in choice.rates}
+    for eta in etas:
+        score = found.get(eta)
+        yield None if eta not in found else "diverged" if score is None else round(100 * score, 2)
+
+
+def _notes(choices: Sequence[Choice]) -> Iterator[str]:
+    for choice in choices:
+        where = " ".join(f"{name}={text}" for name, text in choice.settings)
+        if choice.best.score is None:
+            yield f"{where}: every rate diverged. Try smaller ones: eta={choice.rates[0].eta / 10:g}".lstrip(": ")
+        elif choice.beyond is not None:
+            what = f"* {where}: the best rate is on the grid's edge".replace("* :", "*")
+            yield f"{what}; --extend goes on with {choice.beyond:g}."

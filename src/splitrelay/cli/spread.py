@@ -1,0 +1,56 @@
+"""Comma lists and ranges for every key of a spec: the words of a sweep, spread out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from splitrelay.cli.settings import Key, count, number, parsed, seed
+from splitrelay.errors import InputError, UnknownName
+
+POINTS = 5  # of a range that does not say how many: every point is a run
+PATHS = ("data", "data.name", "init", "model.init")  # a comma may be part of one
+
+
+def spread(command: str, settings: Sequence[str]) -> tuple[Path | None, dict[str, list[str]]]:
+    """(the spec, if one is named; every key with its values)."""
+    files = [word for word in settings if "=" not in word]
+    if len(files) > 1:
+        raise InputError(f"{command} takes one spec", value=" ".join(files))
+    found: dict[str, list[str]] = {}
+    for word in settings:
+        name, equals, text = word.partition("=")
+        if name in found:
+            raise InputError(f"{name} is given twice", way_out=f"Give a list instead: {name}=a,b.")
+        if equals:
+            found[name] = _values(_known(name), text)
+    return Path(files[0]) if files else None, found
+
+
+def _known(name: str) -> str:
+    from splitrelay.experiments.spec import SHORT, keys
+
+    if name not in (*keys(), *SHORT.values()):
+        raise UnknownName("key", name, keys())
+    return name
+
+
+def _values(name: str, text: str) -> list[str]:
+    if name in PATHS and Path(text).exists():
+        return [text]
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) > 1 and not all(parts):
+        raise InputError(f"{name} has an empty value", value=repr(text))
+    return [value for part in parts for value in _range(name, part)]
+
+
+def _range(name: str, text: str) -> list[str]:
+    """from:to[:log|lin][:points], for keys that take numbers; six digits of each."""
+    from splitrelay.experiments.points import kind_of
+
+    kind = kind_of(name)
+    if ":" not in text or kind is None:
+        return [text]
+    whole = seed if name.endswith("seed") else count
+    values = parsed([f"{name}={text}"], [Key(name, whole if kind is int else number)], POINTS)[name]
+    return [f"{value:.6g}" if kind is float else str(value) for value in values]

@@ -1,0 +1,189 @@
+"""Points on a Ray cluster: a Ray started here, one that is joined by its address, or the one the caller is in.
+
+What crosses Ray is plain: dicts, words, numbers, bytes. Where the sweep's folder is seen from the other host, the run
+is written there, and a point whose host is lost goes on elsewhere from its last checkpoint; where it is not, the point
+starts again, and what a finished run leaves is carried home.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from splitrelay.errors import InputError
+from splitrelay.experiments.errands import carry_out
+from splitrelay.experiments.places import Errand, News
+from splitrelay.files import replacing
+
+TICK = 0.2  # seconds between two looks at what has happened
+LISTEN = 0.5  # seconds after which a point hears that it is to stop
+RETRIES = 5  # hosts that one point may lose
+STORE = 100 * 1024 * 1024  # bytes of shared memory of a Ray started here: only news and finished models go through it
+SHARED = ".shared"  # holds a word by which another host knows the folder
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "OMP_NUM_THREADS": "1"}
+
+
+@contextmanager
+def joined(address: str | None, cores: int | None = None) -> Iterator[None]:
+    """In a Ray cluster: that of the caller, else the one at the address, else one started here that ends with us."""
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
+    own: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE}
+    try:
+        ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **({} if address else own))
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"no Ray at {address}", value=first, way_out="Start one: ray start --head.") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+class Messenger:
+    """The actor through which points tell how far they are, and hear that they are to stop."""
+
+    def __init__(self) -> None:
+        self.news: list[dict[str, Any]] = []
+        self.stop = False
+
+    def tell(self, news: dict[str, Any]) -> None:
+        """From a point."""
+        self.news.append(news)
+
+    def told(self) -> list[dict[str, Any]]:
+        """To the sweep: what is new since it last asked."""
+        news, self.news = self.news, []
+        return news
+
+    def halt(self) -> None:
+        """From the sweep: no further point, no further visit."""
+        self.stop = True
+
+    def halted(self) -> bool:
+        """To the points."""
+        return self.stop
+
+
+class OnRay:
+    """Points as Ray tasks of one core each; at most `jobs` of them at once."""
+
+    def __init__(self, address: str | None = None, jobs: int | None = None) -> None:
+        self.address, self.jobs = address, jobs
+
+    def run(self, errands: Sequence[Errand], stop: Event, /) -> Generator[News | None, None, None]:
+        """All of them, wherever there is a core."""
+        if not errands:
+            return
+        with joined(self.address, self.jobs):
+            yield from _Campaign(errands, self.jobs or len(errands)).run(stop)
+
+
+class _Campaign:
+    def __init__(self, errands: Sequence[Errand], room: int) -> None:
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        self.messenger: Any = ray.remote(Messenger).options(num_cpus=0, scheduling_strategy=here).remote()
+        self.point = ray.remote(run_errand).options(num_cpus=1, max_retries=RETRIES)
+        self.waiting, self.room = deque(errands), room
+        self.open: dict[Any, Errand] = {}
+        self.word = str(time.time_ns())
+        for folder in {Path(errand.path).parent for errand in errands}:
+            (folder / SHARED).write_text(self.word, encoding="ascii")
+
+    def run(self, stop: Event) -> Iterator[News | None]:
+        halted = False
+        try:
+            while self.open or (self.waiting and not stop.is_set()):
+                if stop.is_set() and not halted:
+                    self.messenger.halt.remote()
+                    halted = True
+                self._submit(stop)
+                ended, _ = ray.wait(list(self.open), timeout=TICK)
+                yield from self._told()
+                for reference in ended:
+                    yield self._ending(reference, self.open.pop(reference))
+                yield None
+        finally:
+            for reference in self.open:  # stopped at once: nothing may go on without us
+                with suppress(ray.exceptions.RayError):
+                    ray.cancel(reference, force=True)
+
+    def _submit(self, stop: Event) -> None:
+        while self.waiting and len(self.open) < self.room and not stop.is_set():
+            errand = self.waiting.popleft()
+            self.open[self.point.remote(errand.plain(), self.messenger, str(Path.cwd()), self.word)] = errand
+
+    def _told(self) -> Iterator[News]:
+        names = {errand.name for errand in self.open.values()}
+        told = (News(**news) for news in ray.get(self.messenger.told.remote()))
+        yield from (news for news in told if news.name in names)
+
+    def _ending(self, reference: Any, errand: Errand) -> News:
+        try:
+            news, files = ray.get(reference)
+        except ray.exceptions.RayError as error:
+            first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            return News(errand.name, "failed", why=f"its process was lost: {first}")
+        _carried_home(files, Path(errand.path))
+        return News(**news)
+
+
+def run_errand(plain: dict[str, Any], messenger: Any, cwd: str, word: str) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The task, on whichever host: (the last news, the files of a run that was not written to the sweep's folder)."""
+    if ray.get(messenger.halted.remote()):
+        return asdict(News(plain["name"], "waiting")), {}
+    if Path(cwd).is_dir():
+        os.chdir(cwd)  # data and models may be named from there
+    errand, stop, ended = Errand(**plain), Event(), Event()
+    Thread(target=_listen, args=(messenger, stop, ended), daemon=True).start()
+    messenger.tell.remote(asdict(News(errand.name, "running")))
+    try:
+        with _place(errand, word) as (here, at_home):
+            news = carry_out(here, stop, lambda each: messenger.tell.remote(asdict(each)))
+            return asdict(news), {} if at_home else _files(Path(here.path))
+    finally:
+        ended.set()
+
+
+@contextmanager
+def _place(errand: Errand, word: str) -> Iterator[tuple[Errand, bool]]:
+    """(where the run is written, whether that is the sweep's own folder)."""
+    with suppress(OSError):
+        if (Path(errand.path).parent / SHARED).read_text(encoding="ascii") == word:
+            yield errand, True
+            return
+    with tempfile.TemporaryDirectory() as folder:
+        yield replace(errand, path=folder), False
+
+
+def _listen(messenger: Any, stop: Event, ended: Event) -> None:
+    with suppress(ray.exceptions.RayError):
+        while not ended.wait(LISTEN) and not stop.is_set():
+            if ray.get(messenger.halted.remote()):
+                stop.set()
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """All but the checkpoints, the model last: with it a run is finished."""
+    found = [path for path in folder.iterdir() if path.is_file() and path.name != ".lock"]
+    return {path.name: path.read_bytes() for path in sorted(found, key=lambda path: path.suffix == ".safetensors")}
+
+
+def _carried_home(files: dict[str, bytes], home: Path) -> None:
+    for name, content in files.items():
+        with replacing(home / Path(name).name) as temporary:
+            temporary.write_bytes(content)

@@ -1,0 +1,170 @@
+"""A sweep: one run directory for every point, and a board that says how far they all are."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import time
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from threading import Event
+from typing import Any
+
+from splitrelay.errors import InputError
+from splitrelay.experiments.paper.cells import LAST
+from splitrelay.experiments.places import Errand, News, Places
+from splitrelay.experiments.points import Point
+from splitrelay.files import write_text
+from splitrelay.records import RunDirectory
+
+ENDED = ("done", "diverged", "failed")
+
+
+@dataclass
+class Entry:
+    """One point on the board. `work` is what its rounds cost, in steps; `before`, the rounds that it began with."""
+
+    name: str
+    label: str
+    settings: dict[str, str]
+    R: int
+    work: float
+    state: str = "waiting"
+    round: int = 0
+    before: int = 0
+    accuracy: float | None = None  # of the last round; of the last LAST rounds where it is done
+    why: str = ""
+
+    def hear(self, news: News) -> None:
+        """What became of it."""
+        self.state, self.why = news.state, news.why
+        self.round = self.round if news.round is None else news.round
+        self.accuracy = self.accuracy if news.accuracy is None else news.accuracy
+
+
+@dataclass
+class Board:
+    """All points of a sweep, kept in its folder as sweep.json."""
+
+    folder: Path
+    entries: dict[str, Entry]
+    began: float = 0.0  # when the first row came
+
+    def number(self, *states: str) -> int:
+        """How many points are in these states."""
+        return sum(entry.state in states for entry in self.entries.values())
+
+    def best(self) -> Entry | None:
+        """The finished point with the highest accuracy."""
+        done = [entry for entry in self.entries.values() if entry.state == "done" and entry.accuracy is not None]
+        return max(done, key=lambda entry: entry.accuracy or 0.0, default=None)
+
+    def left(self) -> float:
+        """Seconds until all is done, at the pace so far; NaN before there is one."""
+        ran = sum(entry.work * (entry.round - entry.before) for entry in self.entries.values())
+        open_ = [entry for entry in self.entries.values() if entry.state not in ENDED]
+        todo = sum(entry.work * (entry.R - entry.round) for entry in open_)
+        return (time.time() - self.began) * todo / ran if ran > 0 and self.began else math.nan
+
+    def save(self) -> None:
+        """For --status, and for whoever comes later."""
+        content = {"began": self.began, "points": [asdict(entry) for entry in self.entries.values()]}
+        write_text(self.folder / "sweep.json", json.dumps(content, indent=1) + "\n")
+
+
+def sweep(
+    points: Sequence[Point], folder: Path, places: Places, *, checkpoint: int = 10, stop: Event | None = None
+) -> Generator[tuple[Board, News | None], None, None]:
+    """The board after everything that happens, with what it was; points that are finished are not run again."""
+    stop = stop or Event()
+    with RunDirectory(folder).locked():
+        homes = {point.name: home(folder, point) for point in points}
+        board = Board(folder, {homes[point.name].name: _entry(point, homes[point.name]) for point in points})
+        board.save()
+        yield board, None
+        errands = [
+            Errand(homes[p.name].name, p.spec.model_dump(), str(homes[p.name].absolute()), checkpoint)
+            for p in points
+            if board.entries[homes[p.name].name].state != "done"
+        ]
+        with closing(places.run(errands, stop)) as happening:
+            for news in happening:
+                _note(board, news)
+                yield board, news
+        if stop.is_set() and board.number("waiting", "stopped"):
+            raise KeyboardInterrupt
+
+
+def _note(board: Board, news: News | None) -> None:
+    if news is None:
+        return
+    if news.round is not None and not board.began:
+        board.began = time.time()  # what came before is start-up
+    entry = board.entries[news.name]
+    before = entry.state
+    entry.hear(news)
+    if news.state == "done":
+        entry.accuracy = final_accuracy(RunDirectory(board.folder / entry.name).seen())
+    if entry.state != before:
+        board.save()
+
+
+def status(folder: Path) -> Board:
+    """The board of a sweep, as another process keeps it; rounds and accuracies from the rows that are there."""
+    try:
+        content = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise InputError(f"{folder} is not the folder of a sweep", way_out="It would hold sweep.json.") from None
+    board = Board(folder, {each["name"]: Entry(**each) for each in content["points"]}, content["began"])
+    alive = _is_alive(folder)
+    for entry in board.entries.values():
+        _looked_up(entry, RunDirectory(folder / entry.name).seen(), alive)
+    return board
+
+
+def final_accuracy(rows: Sequence[dict[str, Any]], column: str = "test_accuracy") -> float | None:
+    """The mean over the last rounds, as the paper's tables have it; None where there are none."""
+    seen = [row[column] for row in rows if row["round"] > max(0, rows[-1]["round"] - LAST) and column in row]
+    return fmean(seen) if seen else None
+
+
+def _looked_up(entry: Entry, rows: Sequence[dict[str, Any]], alive: bool) -> None:
+    if rows:
+        entry.round = rows[-1]["round"]
+        entry.accuracy = final_accuracy(rows) if entry.state == "done" else rows[-1]["test_accuracy"]
+    if entry.state == "running" and not alive:
+        entry.state = "stopped"
+
+
+def _entry(point: Point, home: Path) -> Entry:
+    spec, directory = point.spec, RunDirectory(home)
+    work = spec.K * (spec.S or spec.partition.M)
+    entry = Entry(home.name, point.label, dict(point.settings), spec.R, work)
+    rows = directory.seen()
+    if rows:
+        entry.round = entry.before = min(rows[-1]["round"], spec.R)
+        entry.state = "done" if directory.finished(spec.R) else "waiting"
+        entry.accuracy = final_accuracy(rows) if entry.state == "done" else rows[-1]["test_accuracy"]
+    return entry
+
+
+def home(folder: Path, point: Point) -> Path:
+    """Where the run is or will be: known by its hash, whatever its readable name was when it began."""
+    found = sorted(path for path in folder.glob(f"*-{point.spec.hash}") if path.is_dir())
+    return found[0] if found else folder / point.name
+
+
+def _is_alive(folder: Path) -> bool:
+    """Whether a process is at work there: the lock ends with it."""
+    try:
+        with (folder / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
