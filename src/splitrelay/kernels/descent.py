@@ -1,0 +1,233 @@
+"""The fast engine's local steps, whole or cut: one call into the kernels per visit, or a few per step at a cut."""
+
+from __future__ import annotations
+
+import ctypes as c
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from splitrelay.algorithms.base import Step, Visit
+from splitrelay.errors import Diverged, WorkError
+from splitrelay.kernels.plan import Plan
+from splitrelay.kernels.samples import Draw, Integers, Masks, Table, addresses
+from splitrelay.kernels.structures import StepC
+from splitrelay.kernels.workspace import Floats, Workspace
+
+CALMER = "Lower eta, or set clip."
+HEADER, LABEL, NORM, LOSS = 64, 4, 8, 8  # bytes, as in clients.traffic
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """What the server's half answers: the gradient at the cut, the squared norms of its own gradients, the loss."""
+
+    gradient: Floats
+    norms: Sequence[float]
+    loss: float
+
+
+class Top(Protocol):
+    """The inner seam, on arrays: the server's half during one visit, here or on another host.
+
+    As in clients.traffic: a step that comes again gets the same reply and changes nothing; one out of order is refused.
+    """
+
+    def step(self, k: int, h: Floats, labels: Integers, norm2: float, /) -> Reply:
+        """Forward and backward on smashed data. norm2 closes step k - 1: the client's part of the joint norm."""
+        ...
+
+    def finish(self, norm2: float, /) -> None:
+        """Close the last step, and with it the visit."""
+        ...
+
+    def predict(self, h: Floats, /) -> Floats:
+        """The model's outputs for smashed data, as in evaluation: nothing is drawn, nothing is learnt."""
+        ...
+
+
+class Descent:
+    """One visit on one stretch of layers: from the start of the visit, step by step, in place."""
+
+    def __init__(self, work: Workspace, visit: Visit[Floats], seed: int) -> None:
+        self.work, self.step = work, visit.step
+        self.masks = Masks(work.plan, work.dropouts, visit, seed)
+        self.setting = settings(visit.step)
+        work.load(visit.x, momentum=visit.step.momentum, prox=visit.step.prox, shift=visit.step.shift)
+
+    def norms_place(self) -> int | None:
+        """Where squared norms are to be written; nowhere if nothing is clipped."""
+        return self.work.norms.ctypes.data if self.step.clip is not None else None
+
+    def norms(self) -> list[float]:
+        """The squared norm of each tensor's gradient, from the input on; nothing where nothing is clipped."""
+        return [float(square) for square in self.work.norms] if self.step.clip is not None else []
+
+    def move(self, norm2: float) -> None:
+        """Apply the step, where norm2 is the squared norm of the whole model's gradient."""
+        self.work.kernels.apply(self.work.at, c.addressof(self.setting), norm2)
+
+
+def settings(step: Step[Floats]) -> StepC:
+    """A step as the kernels read it."""
+    eta: Any = step.eta
+    return StepC(eta, step.weight_decay, step.momentum, step.prox, -1.0 if step.clip is None else step.clip)
+
+
+def descend(descent: Descent, table: Table, draw: Draw) -> list[float]:
+    """K local steps of the whole model in one call; the loss of each, up to one that is no number."""
+    work, K = descent.work, len(draw.sizes)
+    chosen, kept = table.chosen(draw)
+    masks = [mask for k, n in enumerate(draw.sizes) for mask in descent.masks.step(k, n)]
+    uniform, sizes, losses = addresses(masks), np.array(draw.sizes, np.int32), np.zeros(K)
+    done = work.kernels.visit(
+        work.at, c.addressof(chosen), c.addressof(descent.setting), sizes.ctypes.data, K, c.addressof(uniform),
+        len(work.dropouts), work.labels.ctypes.data, work.norms.ctypes.data, losses.ctypes.data,
+    )  # fmt: skip
+    del kept
+    return [float(loss) for loss in losses[:done]]
+
+
+class Bottom:
+    """The client's half of one visit."""
+
+    def __init__(self, descent: Descent, table: Table, draw: Draw) -> None:
+        self.descent, self.table, self.draw = descent, table, draw
+        self.chosen, self.kept = table.chosen(draw)
+        self.shape, self.flat = smashed(descent.work.plan, descent.work.last)
+        self.start = 0
+        self.uniform: Any = None
+
+    def forward(self, k: int) -> tuple[Floats, Integers]:
+        """The smashed data of step k, and the labels."""
+        work, n = self.descent.work, self.draw.sizes[k]
+        self.masks = self.descent.masks.step(k, n)
+        self.uniform, h = addresses(self.masks), np.empty((n, *self.shape), np.float32)
+        work.kernels.bottom_forward(
+            work.at, c.addressof(self.chosen), self.start, n, c.addressof(self.uniform), self.flat, h.ctypes.data
+        )
+        labels = self.table.y[self.draw.at[self.start : self.start + n]]
+        self.start += n
+        return channels_last(h), labels
+
+    def backward(self, gradient: Floats) -> None:
+        """The client's own gradient, from that at the cut."""
+        work = self.descent.work
+        if work.weighty:  # layers without parameters have nothing to learn
+            g = in_memory(gradient)
+            work.kernels.bottom_backward(
+                work.at, len(g), g.ctypes.data, self.flat, c.addressof(self.uniform), self.descent.norms_place()
+            )
+
+
+def descend_cut(bottom: Bottom, top: Top) -> list[float]:
+    """K local steps of the client's half against the server's (Algorithm 4); the loss of each."""
+    losses, own, descent = [], 0.0, bottom.descent
+    for k in range(len(bottom.draw.sizes)):
+        h, labels = bottom.forward(k)
+        reply = top.step(k, h, labels, own)
+        bottom.backward(reply.gradient)
+        own = continued(0.0, descent.norms())
+        descent.move(own if descent.step.per_half else continued(own, reply.norms))
+        losses.append(reply.loss)
+    top.finish(own)
+    return losses
+
+
+class TopHalf:
+    """The server's half of one visit (Algorithm 3). Its update waits for the client's part of the norm."""
+
+    def __init__(self, descent: Descent) -> None:
+        self.descent = descent
+        self.shape, self.flat = smashed(descent.work.plan, descent.work.first)
+        self.k, self.closed = -1, False
+        self.reply: Reply | None = None  # to step k, the last one: it may have been lost on its way
+        self.norms: Sequence[float] | None = None  # of a step that is not yet applied
+
+    def step(self, k: int, h: Floats, labels: Integers, norm2: float, /) -> Reply:
+        """Apply step k - 1, then forward and backward on h: the gradient at the cut is taken at the old x_s."""
+        if k == self.k and self.reply is not None:
+            return self.reply
+        if k != self.k + 1 or self.closed:
+            again = [] if self.reply is None else [f"step {self.k} again"]
+            allowed = again + ([] if self.closed else [f"step {self.k + 1}"])
+            raise WorkError("a step of this visit came out of order", limit=" or ".join(allowed) or "none", value=k)
+        self._apply(norm2)
+        self.reply = self._answered(k, in_memory(h), np.ascontiguousarray(labels, np.int64))
+        self.k = k
+        return self.reply
+
+    def finish(self, norm2: float, /) -> None:
+        """Apply the step that waits, if one does; no step comes after it."""
+        self._apply(norm2)
+        self.closed = True
+
+    def predict(self, h: Floats, /) -> Floats:
+        """The outputs of the half as it stands between two visits."""
+        if self.norms is not None:
+            raise WorkError("the server's half cannot be asked in the middle of a visit", way_out="Finish it first.")
+        work, h = self.descent.work, in_memory(h)
+        outputs = np.empty((len(h), work.plan.classes), np.float32)
+        for b in range(0, len(h), work.batch):
+            part = h[b : b + work.batch]
+            work.kernels.top_predict(work.at, len(part), part.ctypes.data, self.flat, outputs[b:].ctypes.data)
+        return outputs
+
+    def _answered(self, k: int, h: Floats, labels: Integers) -> Reply:
+        work, n, g = self.descent.work, len(h), np.empty((len(h), *self.shape), np.float32)
+        masks = self.descent.masks.step(k, n)
+        uniform = addresses(masks)
+        loss = work.kernels.top_step(
+            work.at, n, h.ctypes.data, self.flat, labels.ctypes.data, c.addressof(uniform), g.ctypes.data,
+            self.descent.norms_place(),
+        )  # fmt: skip
+        self.norms = self.descent.norms()
+        return Reply(channels_last(g), self.norms, loss)
+
+    def _apply(self, norm2: float) -> None:
+        if self.norms is not None:
+            self.descent.move(continued(0.0 if self.descent.step.per_half else norm2, self.norms))
+        self.norms = None
+
+
+def smashed(plan: Plan, cut: int) -> tuple[tuple[int, ...], int]:
+    """The shape in memory of one image's smashed data: (H, W, C), or a vector; and whether it is one."""
+    C, H, W = plan.shapes[cut]
+    return ((C * H * W,), 1) if plan.flat(cut) else ((H, W, C), 0)
+
+
+def channels_last(h: Floats) -> Floats:
+    """Images as torch names their axes, (n, C, H, W), lying as (n, H, W, C)."""
+    return h.transpose(0, 3, 1, 2) if h.ndim == 4 else h
+
+
+def in_memory(h: Floats) -> Floats:
+    """What lies in memory, densely: (n, H, W, C) or (n, F)."""
+    return np.ascontiguousarray(h.transpose(0, 2, 3, 1) if h.ndim == 4 else h, dtype=np.float32)
+
+
+def continued(norm2: float, norms: Sequence[float]) -> float:
+    """The joint squared norm, summed tensor by tensor from the input on, wherever the model is cut."""
+    for square in norms:
+        norm2 += square
+    return norm2
+
+
+def mean_loss(losses: Sequence[float], visit: Visit[Floats]) -> float:
+    """The mean over the visit's steps. NaN or an infinite loss stops the run, with its name."""
+    for k, loss in enumerate(losses):
+        if not math.isfinite(loss):
+            where = f"the loss of client {visit.m} became {loss} in round {visit.r}, step {k}, at eta={visit.step.eta}"
+            raise Diverged(where, way_out=CALMER)
+    return math.fsum(losses) / len(losses)
+
+
+def finite(found: tuple[Floats, bool], visit: Visit[Floats]) -> Floats:
+    """x, unless the visit's last step overflowed: its loss was still a number, the next client's would not be."""
+    if not found[1]:
+        where = f"the model of client {visit.m} overflowed in round {visit.r}, last step, at eta={visit.step.eta}"
+        raise Diverged(where, way_out=CALMER)
+    return found[0]

@@ -1,0 +1,39 @@
+// Gather: bytes of the chosen images become the net's first activations by look-up; crops and flips on the way.
+#pragma once
+#include "net.h"
+
+INLINE void image(const Images& set, int64_t which, const Tensor& t, float* to) {
+    int64_t n = set.at ? set.at[which] : which;
+    const uint8_t* from = set.x + n * set.C * set.H * set.W;
+    for (int c = 0; c < t.C; ++c)
+        for (int y = 0; y < t.H; ++y) {
+            const uint8_t* bytes = from + (c * t.H + y) * t.W;
+            const float* levels = set.levels + 256 * c;
+            float* row = to + t.inside() + y * t.row() + c;
+            for (int x = 0; x < t.W; ++x) row[x * t.stride] = levels[bytes[x]];
+        }
+}
+
+INLINE void cropped_image(const Images& set, int64_t which, const Tensor& t, float* to) {
+    int64_t n = set.at ? set.at[which] : which;
+    const uint8_t* from = set.x + n * set.C * set.H * set.W;
+    int top = int(set.top[which]) - set.pad, left = int(set.left[which]) - set.pad;
+    bool flip = set.flip[which];
+    for (int c = 0; c < t.C; ++c)
+        for (int y = 0; y < t.H; ++y) {
+            const float* levels = set.levels + 256 * c;
+            float* row = to + t.inside() + y * t.row() + c;
+            int v = y + top;
+            for (int x = 0; x < t.W; ++x) {
+                int u = (flip ? t.W - 1 - x : x) + left;
+                bool inside = v >= 0 && v < t.H && u >= 0 && u < t.W;  // outside lies black, before normalisation
+                row[x * t.stride] = levels[inside ? from[(c * t.H + v) * t.W + u] : 0];
+            }
+        }
+}
+
+INLINE void gather(const Images& set, int64_t first, int n, const Tensor& t, float* to) {
+    for (int b = 0; b < n; ++b, to += t.size)
+        if (set.top) cropped_image(set, first + b, t, to);
+        else image(set, first + b, t, to);
+}

@@ -1,0 +1,92 @@
+// Linear: W lies as torch has it, one row per output, rows padded to whole vectors.
+#pragma once
+#include "net.h"
+
+// The dot products of NB inputs with four rows of W.
+template <int NB> INLINE void dots(const float* in, int64_t in_row, const float* W, int64_t row, const float* bias, float* out, int64_t out_row) {
+    vf acc[NB][4] = {};
+    for (int64_t i = 0; i < row; i += LANES) {
+        vf w[4];
+        unrolled<4>([&](auto o) { w[o.value] = load(W + o.value * row + i); });
+        unrolled<NB>([&](auto b) {
+            vf v = load(in + b.value * in_row + i);
+            unrolled<4>([&](auto o) { acc[b.value][o.value] = fma(v, w[o.value], acc[b.value][o.value]); });
+        });
+    }
+    quad add = bias ? quad{bias[0], bias[1], bias[2], bias[3]} : quad{0, 0, 0, 0};
+    unrolled<NB>([&](auto b) {
+        store(out + b.value * out_row, sums(acc[b.value][0], acc[b.value][1], acc[b.value][2], acc[b.value][3]) + add);
+    });
+}
+
+INLINE void linear_forward(const Layer& l, int n, const float* in, const float* W, const float* bias, float* out) {
+    int64_t row = l.in.size, out_row = l.out.size;
+    for (int o = 0; o < l.out.C; o += 4) {  // W has zero rows up to a multiple of four
+        const float *w = W + o * row, *add = bias ? bias + o : nullptr;
+        int b = 0;
+        for (; b + 3 <= n; b += 3) dots<3>(in + b * row, row, w, row, add, out + b * out_row + o, out_row);
+        if (n - b == 2) dots<2>(in + b * row, row, w, row, add, out + b * out_row + o, out_row);
+        if (n - b == 1) dots<1>(in + b * row, row, w, row, add, out + b * out_row + o, out_row);
+    }
+}
+
+// C[m][0..8N) = sum over k of A[m * a_m + k * a_k] * B[k * b_k + 0..8N), for MM rows and NN vectors at once.
+struct Product {
+    const float* A;
+    int64_t a_m, a_k;
+    const float* B;
+    int64_t b_k;
+    float* C;
+    int64_t c_m;
+    int M, K;
+    int64_t N;
+};
+
+constexpr int PRODUCTS = 256;  // summed in one go
+
+template <int MM, int NN> INLINE void product_tile(const Product& p, int m, int64_t j) {
+    const float *a = p.A + m * p.a_m, *b = p.B + j;
+    for (int first = 0; first < p.K; first += PRODUCTS) {
+        vf acc[MM][NN] = {};
+        int last = least(p.K, first + PRODUCTS);
+        for (int k = first; k < last; ++k, a += p.a_k, b += p.b_k) {
+            vf v[NN];
+            unrolled<NN>([&](auto q) { v[q.value] = load(b + LANES * q.value); });
+            unrolled<MM>([&](auto i) {
+                vf s = splat(a[i.value * p.a_m]);
+                unrolled<NN>([&](auto q) { acc[i.value][q.value] = fma(s, v[q.value], acc[i.value][q.value]); });
+            });
+        }
+        unrolled<MM>([&](auto i) {
+            unrolled<NN>([&](auto q) {
+                float* place = p.C + (m + i.value) * p.c_m + j + LANES * q.value;
+                store(place, first == 0 ? acc[i.value][q.value] : load(place) + acc[i.value][q.value]);
+            });
+        });
+    }
+}
+
+template <int NN> INLINE void product_columns(const Product& p, int64_t j) {
+    int m = 0;
+    for (; m + 4 <= p.M; m += 4) product_tile<4, NN>(p, m, j);
+    for (; m < p.M; ++m) product_tile<1, NN>(p, m, j);
+}
+
+static void product(const Product& p) {
+    int64_t j = 0;
+    for (; j + 3 * LANES <= p.N; j += 3 * LANES) product_columns<3>(p, j);
+    if (p.N - j == 2 * LANES) product_columns<2>(p, j);
+    if (p.N - j == LANES) product_columns<1>(p, j);
+}
+
+INLINE void linear_backward(const Layer& l, int n, const float* in, const float* W, const float* g_out, float* g_in, float* gW, float* g_bias) {
+    int64_t row = l.in.size, out_row = l.out.size;
+    product({g_out, 1, out_row, in, row, gW, row, l.out.C, n, row});  // dF/dW[o] = sum over b of g_out[b][o] in[b]
+    if (g_in) product({g_out, out_row, 1, W, row, g_in, row, n, l.out.C, row});  // dF/din[b] = sum over o of g_out[b][o] W[o]
+    if (g_bias)
+        for (int64_t o = 0; o < out_row; o += LANES) {
+            vf sum = splat(0.0f);
+            for (int b = 0; b < n; ++b) sum = sum + load(g_out + b * out_row + o);
+            store(g_bias + o, sum);
+        }
+}

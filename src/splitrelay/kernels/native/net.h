@@ -1,0 +1,78 @@
+// What Python hands over: layers with their geometry, and where their numbers lie. kernels/geometry.py mirrors this.
+#pragma once
+#include "vector.h"
+
+// One image: (H + 2 border) x (W + 2 border) pixels of `stride` floats, C of them in use, the rest and the border zero.
+// Flattened or not, the numbers lie the same; a plain vector of F features is C = F with H = W = 1.
+struct Tensor {
+    int32_t C, H, W, stride, border;
+    int32_t size;  // floats from one image to the next
+    inline __attribute__((always_inline)) int32_t row() const { return (W + 2 * border) * stride; }
+    inline __attribute__((always_inline)) int32_t inside() const { return border * (row() + stride); }  // of the first pixel
+};
+
+enum Kind : int32_t { CONV, RELU, MAXPOOL, FLATTEN, LINEAR, DROPOUT };
+
+struct Layer {
+    int32_t kind;
+    int32_t kh, kw;          // kernel of a convolution or a pool
+    int32_t sh, sw;          // stride of a pool
+    int32_t ph, pw;          // padding of a pool
+    int32_t relu, pooled;    // convolution: is a relu, is a pool part of this pass (then kernel of the pool: sh, sw)
+    int32_t vectors;         // convolution: eights of floats in one row of a kernel
+    int32_t rows;            // convolution: kernel rows summed in one go
+    int32_t block;           // convolution: images at a time, so that they stay in the nearest cache
+    int32_t corner;          // convolution: of the pixel under the kernel's corner for output (0, 0)
+    int32_t dropout;         // number of this dropout layer in its stretch
+    float p;                 // of dropout
+    Tensor in, raw, out;     // raw: what a convolution makes before the pool
+    int64_t in_at, out_at;   // activations, in the arena
+    int64_t g_in_at, g_out_at;  // gradients, in the arena; g_in_at < 0: nobody asks for it
+    int64_t weight, bias;    // in the packed parameters; bias < 0: none
+    int64_t forward_weight;  // convolution: kernels as the forward pass reads them, in the arena
+    int64_t raw_at;          // convolution: one image before the pool, in the arena
+    int64_t marks;           // pool: where each maximum was found
+    int64_t positions;       // convolution that is not pooled here: order in which its outputs are summed
+    int64_t count;           // of these positions
+};
+
+// One tensor of x: where it starts in the flat vector, and where in the packed one.
+struct Slot {
+    int64_t flat, packed, packed_size;
+    int32_t kind;            // 0 vector, 1 convolution kernel, 2 linear
+    int32_t out, C, H, W;    // kernel: C = inputs, H x W its size; linear: the shape of one input
+    int32_t stride, row;     // floats of one pixel, of one packed row
+};
+
+struct Found {               // one gradient that is not zero, and the input pixel it goes back to
+    int32_t at;
+    float g;
+};
+
+struct Net {
+    const Layer* layers;
+    const Slot* slots;
+    float* arena;
+    int32_t* marks;
+    const int32_t* positions;  // pairs: offset of an output, offset of the input pixel under its kernel's corner
+    Found* found;
+    double* sums;            // one place per channel of the widest layer
+    float *x, *g, *velocity, *start, *shift;  // packed; the last three may be null
+    int64_t packed_size;
+    int32_t n_layers, n_slots;
+    int32_t classes, moved;  // moved: has velocity been written in this visit
+};
+
+struct Images {
+    const uint8_t* x;
+    const int64_t* y;
+    const float* levels;     // (C, 256): what each byte becomes
+    const int64_t *at, *top, *left;  // which images; corner of each crop, or null
+    const uint8_t* flip;
+    int32_t C, H, W, pad;
+};
+
+struct Step {
+    float eta, weight_decay, momentum, prox;
+    double clip;             // < 0: none
+};

@@ -1,0 +1,83 @@
+"""Buffers of one stretch of layers. They belong to Python objects that outlive every call into the kernels."""
+
+from __future__ import annotations
+
+import ctypes as c
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from splitrelay.kernels.geometry import LINE, Survey
+from splitrelay.kernels.library import library
+from splitrelay.kernels.plan import Plan
+from splitrelay.kernels.structures import LayerC, NetC, SlotC
+
+Floats = npt.NDArray[np.float32]
+ALIGNED = 64  # bytes
+
+
+def zeros(n: int, dtype: Any = np.float32) -> npt.NDArray[Any]:
+    """n zeros that start on a cache line."""
+    item = np.dtype(dtype).itemsize
+    raw = np.zeros(n * item + ALIGNED, dtype=np.uint8)
+    start = -raw.ctypes.data % ALIGNED
+    return raw[start : start + n * item].view(dtype)
+
+
+class Workspace:
+    """Layers first, ..., last - 1 of a plan, ready for batches of up to `batch`; one thread at a time."""
+
+    def __init__(
+        self, plan: Plan, first: int, last: int, batch: int, *, learnt: bool = True, asked: bool = False
+    ) -> None:
+        self.plan, self.first, self.last, self.batch = plan, first, last, batch
+        found = Survey(plan, first, last, batch, learnt=learnt, asked=asked).geometry()
+        self.size = plan.ends[last] - plan.ends[first]
+        self.dropouts = found.dropouts
+        self.weighty = bool(found.slots)
+        self.layers = (LayerC * len(found.passes))(*found.passes)
+        self.slots = (SlotC * len(found.slots))(*found.slots)
+        packed = found.packed.size + LINE
+        self.arena, self.x, self.g = zeros(found.arena.size + LINE), zeros(packed), zeros(packed if learnt else 0)
+        self.velocity, self.start, self.shift = (zeros(packed if learnt else 0) for _ in range(3))
+        self.marks = zeros(found.marks.size, np.int32)
+        self.positions = np.concatenate([np.zeros((0, 2), np.int32), *found.positions])
+        self.found = zeros(2 * found.found, np.int32)
+        self.sums = np.zeros(max((one.raw.stride for one in found.passes), default=0))
+        self.norms, self.labels = np.zeros(len(found.slots)), np.zeros(batch, np.int64)
+        self.net = self._net()
+        self.at = c.addressof(self.net)
+        self.kernels = library()
+
+    def _net(self) -> NetC:
+        net = NetC(packed_size=len(self.x), n_layers=len(self.layers), n_slots=len(self.slots))
+        net.layers, net.slots = c.addressof(self.layers), c.addressof(self.slots)
+        for name in ("arena", "marks", "positions", "found", "sums", "x", "g"):
+            setattr(net, name, getattr(self, name).ctypes.data)
+        net.classes = self.plan.classes
+        return net
+
+    def load(self, x: Floats, *, momentum: float = 0.0, prox: float = 0.0, shift: Floats | None = None) -> None:
+        """Start from x, which stays untouched."""
+        x = np.ascontiguousarray(x, dtype=np.float32)
+        self.kernels.load_x(self.at, x.ctypes.data)
+        self.net.velocity = self.velocity.ctypes.data if momentum else None
+        self.net.start = self.start.ctypes.data if prox else None
+        self.net.shift = self.shift.ctypes.data if shift is not None else None
+        if prox:
+            self.start[:] = self.x
+        if shift is not None:
+            shift = np.ascontiguousarray(shift, dtype=np.float32)
+            self.kernels.pack_into(self.at, shift.ctypes.data, self.shift.ctypes.data)
+
+    def save(self) -> tuple[Floats, bool]:
+        """x as the house lays it out, and whether all of it is finite."""
+        x = np.zeros(self.size, dtype=np.float32)
+        return x, bool(self.kernels.save_x(self.at, x.ctypes.data))
+
+    def gradient(self) -> Floats:
+        """The gradient of the last step, laid out as x."""
+        g = np.zeros(self.size, dtype=np.float32)
+        self.kernels.save_gradient(self.at, g.ctypes.data)
+        return g

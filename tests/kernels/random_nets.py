@@ -1,0 +1,183 @@
+"""Random nets for the fast engine, and what autograd says about them in float64.
+
+python tests/kernels/random_nets.py 300 checks as many and prints the worst; with SPLITRELAY_KERNELS=a sanitizer build
+it runs the same nets under its eyes.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from splitrelay.algorithms.base import Step, Visit
+from splitrelay.data.augment import Augmentation
+from splitrelay.data.images import ImageSet
+from splitrelay.kernels import Draw, InTwo, Whole, plan_of
+from splitrelay.models import Blueprint
+from splitrelay.randomness import Purpose, rng
+
+DECISIONS = 30_000  # relus and windows a net may have: with more, float64 decides some of them otherwise
+MARGIN = 3e-6
+
+
+@dataclass(frozen=True)
+class Case:
+    """A net, images of its shape, and one batch of them."""
+
+    blueprint: Blueprint
+    images: ImageSet
+    draw: Draw
+    x: torch.Tensor
+
+
+def any_layers(g: np.random.Generator, shape: tuple[int, int, int], batch: int) -> list[nn.Module]:
+    """Up to three convolutions, with and without padding, relu, pool and dropout; then up to two linear layers."""
+    layers: list[nn.Module] = []
+    (C, H, W), room = shape, DECISIONS // batch
+
+    def flip(p: float = 0.5) -> bool:
+        return bool(g.random() < p)
+
+    for _ in range(int(g.integers(0, 4))):
+        kernel = [int(k) for k in g.integers(1, 8, 2)] if flip(0.3) else [int(g.integers(1, 8))] * 2
+        padding = [int(p) for p in g.integers(0, 4, 2)] if flip(0.3) else [int(g.integers(0, 4))] * 2
+        OH, OW = (n + 2 * p - k + 1 for n, k, p in zip((H, W), kernel, padding, strict=True))
+        if min(OH, OW) < 1:
+            continue
+        outputs = int(g.integers(1, max(2, min(71, room // (2 * OH * OW)))))
+        layers.append(nn.Conv2d(C, outputs, kernel, padding=padding, bias=flip(0.9)))
+        C, H, W = outputs, OH, OW
+        room -= C * H * W
+        behind: list[nn.Module] = [nn.ReLU()] if flip(0.7) else []
+        if min(H, W) >= 2 and flip(0.7):
+            size = int(g.integers(2, min(H, W, 3) + 1))
+            pool = (
+                nn.MaxPool2d(size) if flip(0.8) else nn.MaxPool2d(size, stride=int(g.integers(1, 4)), padding=size // 2)
+            )
+            behind.append(pool)
+            H, W = ((n + 2 * (pool.padding or 0) - size) // pool.stride + 1 for n in (H, W))
+        behind += [nn.Dropout(0.3)] if flip(0.3) else []
+        g.shuffle(behind) if flip(0.2) else None
+        layers += behind
+    layers.append(nn.Flatten())
+    inputs = C * H * W
+    for _ in range(int(g.integers(0, 3))):
+        outputs = int(g.integers(1, 130))
+        layers += [nn.Linear(inputs, outputs, bias=flip(0.9)), *([nn.Dropout(0.5)] if flip(0.3) else []), nn.ReLU()]
+        inputs = outputs
+    return [*layers, nn.Linear(inputs, int(g.integers(2, 20)))]
+
+
+def case(number: int) -> Case:
+    """The net of this number."""
+    g = rng(5, Purpose.INSTANCES, number)
+    shape = (int(g.choice([1, 1, 2, 3, 3, 5, 8, 12])), int(g.integers(3, 20)), int(g.integers(3, 20)))
+    batch = int(g.integers(1, 41))
+
+    def build() -> nn.Sequential:
+        return nn.Sequential(*any_layers(rng(6, Purpose.INSTANCES, number), shape, batch))
+
+    classes = build()[-1].out_features
+    x = g.integers(0, 256, (batch + 5, *shape), dtype=np.uint8)
+    images = ImageSet(
+        x, g.integers(0, classes, len(x)), tuple(map(str, range(classes))), (0.5,) * shape[0], (0.3,) * shape[0]
+    )
+    at = g.integers(0, len(x), batch)
+    crops = Augmentation(2).draw(g, batch) if g.random() < 0.3 else None
+    blueprint = Blueprint(f"net {number}", build, shape, 1)
+    return Case(blueprint, images, Draw(at, [batch], crops), blueprint.x0(number))
+
+
+def ours(case: Case, cut: int | None = None) -> tuple[torch.Tensor, float]:
+    """The fast engine's gradient of one step, laid out as x, and the loss."""
+    plan = plan_of(case.blueprint.net(), case.blueprint.input_shape)
+    visit = Visit(0, 0, 0, case.x.numpy(), Step(0.0), 1)
+    if cut is None:
+        whole = Whole(plan, case.images, lambda _: case.draw, 3)
+        loss = whole.run(visit).cost.loss
+        return torch.from_numpy(whole.work.gradient()), loss
+    two = InTwo(plan, case.images, lambda _: case.draw, 3, cut)
+    loss = two.run(visit).cost.loss
+    return torch.from_numpy(np.concatenate([two.bottom.gradient(), two.top.gradient()])), loss
+
+
+def autograd(case: Case, dtype: torch.dtype) -> tuple[dict[str, torch.Tensor], float, float]:
+    """Gradient, loss, and the margin of the closest decision that a relu or a pool made."""
+    net = case.blueprint.net().to(dtype)
+    net.load_state_dict({name: t.to(dtype) for name, t in case.blueprint.layout().unpack(case.x).items()}, strict=False)
+    pixels, labels = case.images.batch(case.draw.at, case.draw.crops)
+    h, margin = torch.from_numpy(pixels).to(dtype), math.inf
+    for j, layer in enumerate(net):
+        if type(layer).__name__ == "Dropout":
+            layer.source = lambda shape, j=j: torch.from_numpy(
+                rng(3, Purpose.DROPOUT, 0, 0, 0, 0, j).random(shape, dtype="float32")
+            )
+        if isinstance(layer, nn.ReLU | nn.MaxPool2d):
+            margin = min(margin, _margin(layer, h.detach()))
+        h = layer(h)
+    loss = nn.functional.cross_entropy(h, torch.from_numpy(labels))
+    loss.backward()
+    return {name: p.grad for name, p in net.named_parameters()}, float(loss.detach()), margin
+
+
+def _margin(layer: nn.Module, h: torch.Tensor) -> float:
+    """How near to another decision this layer came, relative to what it saw. Equals are equal in any precision."""
+    scale = float(h.abs().max()) or 1.0
+    if isinstance(layer, nn.ReLU):
+        seen = h[h != 0].abs()
+        return float(seen.min()) / scale if len(seen) else math.inf
+    size, stride, padding = layer.kernel_size, layer.stride, layer.padding
+    padded = nn.functional.pad(h, [padding] * 4, value=-math.inf)
+    windows = padded.unfold(2, size, stride).unfold(3, size, stride).flatten(4)
+    if windows.shape[-1] == 1:
+        return math.inf
+    best = windows.topk(2, dim=-1).values
+    gaps = best[..., 0] - best[..., 1]
+    gaps = gaps[gaps > 0]
+    return float(gaps.min()) / scale if len(gaps) else math.inf
+
+
+def distance(g: dict[str, torch.Tensor], exact: dict[str, torch.Tensor]) -> float:
+    """The largest relative error of any tensor's gradient, in the norm; where one nearly cancels, against the whole."""
+    whole = math.sqrt(sum(float(true.norm()) ** 2 for true in exact.values()))
+    errors = [
+        float((g[name].double() - true).norm()) / max(float(true.norm()), 0.1 * whole, 1e-12)
+        for name, true in exact.items()
+    ]
+    return max(errors)
+
+
+def checked(number: int) -> tuple[float, float] | None:
+    """(our error, torch float32's own) against float64; None where a decision is too close to be compared."""
+    one = case(number)
+    exact, loss, margin = autograd(one, torch.float64)
+    if margin < MARGIN:
+        return None
+    g, mine = ours(one)
+    assert abs(mine - loss) <= 1e-6 * max(1.0, abs(loss)), f"net {number}: loss {mine}, should be {loss}"
+    return distance(one.blueprint.layout().unpack(g), exact), distance(autograd(one, torch.float32)[0], exact)
+
+
+def main(wanted: int) -> None:
+    torch.set_num_threads(1)
+    found, number, worst, poor = 0, 0, 0.0, 0
+    while found < wanted:
+        errors = checked(number)
+        if errors is not None:
+            found += 1
+            worst = max(worst, errors[0])
+            if errors[0] > max(1e-6, 2 * errors[1]):
+                poor += 1
+                print(f"net {number}: {errors[0]:.2e}, torch {errors[1]:.2e}", case(number).blueprint.build())
+        number += 1
+    print(f"{found} nets of {number}: worst relative error {worst:.2e}, {poor} beyond max(1e-6, 2x torch's)")
+    sys.exit(poor > 0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 300)

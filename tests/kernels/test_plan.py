@@ -1,0 +1,71 @@
+"""A plan says of a net what the house's layout says, travels as JSON, and names what has no kernel."""
+
+import json
+
+import pytest
+from torch import nn
+
+from splitrelay.errors import InputError
+from splitrelay.experiments.engines import resolve_engine
+from splitrelay.kernels import NotCovered, plan_from, plan_of
+from splitrelay.models import MODELS, Blueprint, blueprint
+
+SHAPE = (3, 32, 32)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_x_is_laid_out_as_everywhere(name: str) -> None:
+    model = blueprint(name, SHAPE, 10)
+    layout, plan = model.layout(), plan_of(model.net(), SHAPE)
+    assert [(p.name, p.start, p.shape) for p in plan.parameters] == [(s.name, s.start, s.shape) for s in layout.slots]
+    assert plan.ends == layout.ends
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_plan_comes_back_from_json(name: str) -> None:
+    plan = plan_of(blueprint(name, SHAPE, 10).net(), SHAPE)
+    assert plan_from(json.loads(json.dumps(plan.document()))) == plan
+
+
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [
+        (nn.Conv2d(3, 4, 3, stride=2), r"layer '0' \(Conv2d\) has stride=\(2, 2\)"),
+        (nn.Conv2d(3, 6, 3, groups=3), r"layer '0' \(Conv2d\) has groups=3"),
+        (nn.Conv2d(3, 4, 3, padding="same"), r"layer '0' \(Conv2d\) names its padding 'same'"),
+        (nn.MaxPool2d(2, ceil_mode=True), r"layer '0' \(MaxPool2d\) has ceil_mode=True"),
+        (nn.BatchNorm2d(3), r"layer '0' \(BatchNorm2d\) has no kernel"),
+        (nn.Linear(32, 4), r"layer '0' \(Linear\) stands before nn.Flatten"),
+    ],
+)
+def test_what_has_no_kernel_is_named(layer: nn.Module, why: str) -> None:
+    with pytest.raises(NotCovered, match=why):
+        plan_of(nn.Sequential(layer, nn.Flatten(), nn.Linear(1, 10)), SHAPE)
+
+
+def own(*layers: nn.Module) -> Blueprint:
+    return Blueprint("own", lambda: nn.Sequential(*layers, nn.Flatten(), nn.Linear(7200, 10)), SHAPE, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "why"),
+    [(name, "fast", "every layer has a kernel") for name in MODELS if name != "vgg11"]
+    + [("vgg11", "reference", "layer 'conv3_1' (Conv2d, 128 to 256 channels, no pool behind it) is faster in torch")],
+)
+def test_auto_is_a_rule_on_shapes(name: str, engine: str, why: str) -> None:
+    assert resolve_engine("auto", blueprint(name, SHAPE, 10)) == (engine, why)
+
+
+def test_what_the_fast_engine_cannot_do_runs_on_the_reference_engine_and_is_refused_by_name() -> None:
+    odd = own(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    assert resolve_engine("auto", odd)[0] == "reference"
+    with pytest.raises(InputError, match=r"engine=fast: layer '1' \(BatchNorm2d\) has no kernel in the fast engine"):
+        resolve_engine("fast", odd)
+    lenet = blueprint("lenet5", SHAPE, 10)
+    assert resolve_engine("auto", lenet, dtype="float64") == (
+        "reference",
+        "the fast engine has dtype float32 only, not float64",
+    )
+    with pytest.raises(InputError, match="loss cross-entropy only, not mse"):
+        resolve_engine("fast", lenet, loss="mse")
+    assert resolve_engine("reference", lenet) == ("reference", "as asked")
