@@ -37,27 +37,29 @@ class Evaluator:
         self, blueprint: Blueprint, images: DeviceImages, classes: int, loss: Loss, dtype: torch.dtype
     ) -> None:
         self.stretch = Stretch(blueprint, 0, len(blueprint.layers()), dtype, images.x.device)
-        self.stretch.layers.eval()  # no dropout, batch norm by its running values
+        self.stretch.layers.eval()  # once for all: threads share it
         self.slices = list(images.slices(SLICE))  # normalised once: a test set is looked at many times
-        self.classes, self.loss = classes, loss
-        self.threads = ThreadPoolExecutor(os.cpu_count() or 1)
+        self.classes, self.loss, self.labels = classes, loss, images.y
+        self.threads = ThreadPoolExecutor(_cores())
 
     def score(self, x: torch.Tensor) -> Score:
         """x on every image. The parts are added up in the order of the images, whoever was faster."""
         self.stretch.load(x)
-        parts = list(self.threads.map(self._part, self.slices))
-        right = torch.stack([part[1] for part in parts]).sum(0).tolist()
-        seen = torch.stack([part[2] for part in parts]).sum(0).tolist()
+        losses, answers = zip(*self.threads.map(self._part, self.slices), strict=True)
+        right, seen = self._by_class(self.labels[torch.cat(answers) == self.labels]), self._by_class(self.labels)
         per_class = tuple(r / n if n else math.nan for r, n in zip(right, seen, strict=True))
-        return Score(math.fsum(part[0] for part in parts) / sum(seen), sum(right) / sum(seen), per_class)
+        return Score(math.fsum(losses) / sum(seen), sum(right) / sum(seen), per_class)
 
     @torch.no_grad()
-    def _part(self, piece: tuple[torch.Tensor, torch.Tensor]) -> tuple[float, torch.Tensor, torch.Tensor]:
-        """(sum of losses, right answers by class, images by class) of one slice."""
+    def _part(self, piece: tuple[torch.Tensor, torch.Tensor]) -> tuple[float, torch.Tensor]:
+        """(sum of losses, answers) of one slice."""
         features, labels = piece
-        out = self.stretch.through(features)
-        right = torch.bincount(labels[out.argmax(1) == labels], minlength=self.classes)
-        return float(self.loss(out, labels)) * len(labels), right, torch.bincount(labels, minlength=self.classes)
+        out = self.stretch.predict(features)
+        return float(self.loss(out, labels)) * len(labels), out.argmax(1)
+
+    def _by_class(self, labels: torch.Tensor) -> list[int]:
+        counts: list[int] = torch.bincount(labels, minlength=self.classes).tolist()
+        return counts
 
 
 def overlapped(
@@ -84,3 +86,8 @@ def overlapped(
 
 def _answers(waiting: list[tuple[Stop, Future[Seen]]]) -> Iterator[tuple[Stop, Seen]]:
     return ((stop, future.result()) for stop, future in waiting)
+
+
+def _cores() -> int:
+    """Those that this process may use: one, where a sweep has pinned it."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -10,7 +10,9 @@ from splitrelay.errors import InputError, OutOfRange, OutputError, UnknownName
 from splitrelay.models import Blueprint, Stretch, blueprint, cut_index, lay_out
 from splitrelay.models.dropout import Dropout
 from splitrelay.models.files import save_weights
+from splitrelay.models.pooling import PooledByPairs, quick
 from splitrelay.models.zoo import MODELS
+from splitrelay.randomness import Purpose, rng
 
 COUNTS = {
     "logistic": 7850,
@@ -218,3 +220,21 @@ def test_every_model_of_the_house_can_be_cut_where_it_says() -> None:
     for name in MODELS:
         model = blueprint(name, (3, 32, 32), 10)
         assert 1 <= cut_index(model, None) < len(model.layers())
+
+
+@pytest.mark.parametrize("shape", [(3, 6, 24, 24), (2, 16, 7, 9), (1, 1, 8, 8), (4, 8, 2, 2)])
+def test_pooling_by_pairs_is_torchs_own_and_in_its_format(shape: tuple[int, ...]) -> None:
+    h = torch.from_numpy(rng(1, Purpose.INSTANCES).standard_normal(shape)).to(memory_format=torch.channels_last)
+    pool = quick(nn.MaxPool2d(2))
+    assert isinstance(pool, PooledByPairs)
+    for images in (h, h.contiguous(), h[0]):
+        theirs = nn.MaxPool2d(2)(images)
+        assert torch.equal(pool(images), theirs) and pool(images).stride() == theirs.stride()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"kernel_size": 3}, {"stride": 1}, {"padding": 1}, {"dilation": 2}, {"ceil_mode": True}]
+)
+def test_any_other_pooling_is_left_to_torch(settings: dict[str, int]) -> None:
+    layer = nn.MaxPool2d(**{"kernel_size": 2, **settings})
+    assert quick(layer) is layer

@@ -9,6 +9,7 @@ from splitrelay.models.blueprint import Blueprint
 from splitrelay.models.dropout import Dropout
 from splitrelay.models.joints import joined, joints
 from splitrelay.models.layout import Layout
+from splitrelay.models.pooling import quick
 
 
 class Stretch:
@@ -28,6 +29,7 @@ class Stretch:
         self.mask = self.layout.mask(device)
         self.dropouts = [(first + j, layer) for j, layer in enumerate(self.layers) if isinstance(layer, Dropout)]
         self.joints = joints(list(self.layers))
+        self.quick = [quick(layer) for layer in self.layers]
         self._bind()
 
     def _bind(self) -> None:
@@ -60,11 +62,14 @@ class Stretch:
     @torch.no_grad()
     def predict(self, h: torch.Tensor) -> torch.Tensor:
         """h through the layers as in evaluation: no dropout, batch norm by its running values."""
+        training = self.layers.training
         self.layers.eval()
         try:
-            return self.through(h)
+            for layer, joint in zip(self.quick, self.joints, strict=True):
+                h = joined(layer(h)) if joint else layer(h)
+            return h
         finally:
-            self.layers.train()
+            self.layers.train(training)
 
     def norms(self) -> list[float]:
         """The squared norm of each parameter's gradient, in float64, from the input on."""
