@@ -7,7 +7,8 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+
+from splitrelay.records.host import cpu_name
 
 
 @dataclass(frozen=True)
@@ -49,17 +50,9 @@ def compared(
 def machine() -> dict[str, object]:
     """Where this was measured."""
     return {
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "load": round(os.getloadavg()[0], 2),
     }
-
-
-def _cpu() -> str:
-    try:
-        with Path("/proc/cpuinfo").open(encoding="ascii") as lines:
-            return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or "unknown"

@@ -9,7 +9,6 @@ import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -25,6 +24,7 @@ from splitrelay.files import write_text
 from splitrelay.models.files import save_weights
 from splitrelay.objectives.batches import Batches
 from splitrelay.records import RunDirectory
+from splitrelay.records.host import cpu_name
 
 
 @dataclass(frozen=True)
@@ -185,12 +185,4 @@ def environment() -> dict[str, str]:
     """What ran it: equality to the bit is promised for the same."""
     packages = {name: version(name) for name in ("torch", "numpy", "safetensors")}
     host = {"python": platform.python_version(), "machine": platform.machine(), "system": platform.platform()}
-    return {"splitrelay": __version__, **packages, **host, "cpu": _cpu()}
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    return {"splitrelay": __version__, **packages, **host, "cpu": cpu_name()}
