@@ -38,6 +38,13 @@ OPTIONS = (
 )
 
 
+def channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
+    """A way to a server: over mutual TLS, or, where nobody else listens, without."""
+    if credentials is None:
+        return grpc.insecure_channel(address, OPTIONS)
+    return grpc.secure_channel(address, credentials, OPTIONS)
+
+
 class LinkLost(WorkError):
     """The server cannot be heard any more; the visit may go on over another link."""
 
@@ -82,6 +89,7 @@ class Link:
         self.heartbeat = heartbeat
         self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
         self._incoming: SimpleQueue[bytes | SplitrelayError] = SimpleQueue()
+        self._peeked: bytes | SplitrelayError | None = None
         self._lock = threading.Lock()  # heartbeats come from another thread
         self._over = threading.Event()
         self._heard = time.monotonic()
@@ -109,6 +117,15 @@ class Link:
                 self.meter.waiting += time.monotonic() - began
                 return _checked(message)
 
+    def waits(self, seconds: float) -> bool:
+        """Whether something has come, or the link was lost, within so many seconds."""
+        if self._peeked is None:
+            try:
+                self._peeked = self._incoming.get(timeout=seconds)
+            except Empty:
+                return time.monotonic() - self._heard > limits.SILENCE
+        return True
+
     def close(self) -> None:
         """Hang up."""
         self._over.set()
@@ -124,9 +141,10 @@ class Link:
             if now - self._heard > limits.SILENCE:
                 raise LinkLost("the server has fallen silent")
             try:
-                found = self._incoming.get(timeout=1.0)
+                found = self._peeked if self._peeked is not None else self._incoming.get(timeout=1.0)
             except Empty:
                 continue
+            self._peeked = None
             if isinstance(found, SplitrelayError):
                 raise found
             self.meter.received += len(found)
@@ -274,4 +292,4 @@ def _hopeless(error: SplitrelayError) -> bool:
     return (isinstance(error, Refused) and error.final) or (isinstance(error, Ended) and not error.again)
 
 
-__all__ = ["BadMessage", "Ended", "Holding", "Link", "LinkLost", "Meter", "Refused", "Session", "TakenBack"]
+__all__ = ["BadMessage", "Ended", "Holding", "Link", "LinkLost", "Meter", "Refused", "Session", "TakenBack", "channel"]

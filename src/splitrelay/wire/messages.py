@@ -199,10 +199,11 @@ class Cancel(Message):
 
 @dataclass(frozen=True)
 class Fail(Message):
-    """The client cannot do the visit."""
+    """The client cannot do the visit; `diverged` where its numbers overflowed."""
 
     fence: int
     why: str = ""
+    diverged: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""The programs: a server, its clients, and a rehearsal of both on one machine."""

@@ -1,0 +1,113 @@
+"""A spec run by a server: the loop of `splitrelay run`, with clients on other hosts and a journal of their visits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from splitrelay.data.images import DataSet
+from splitrelay.data.partition import Partition
+from splitrelay.deploy.journal import Journal
+from splitrelay.deploy.remote import Remote
+from splitrelay.errors import InputError
+from splitrelay.experiments.learning import Learning, Look
+from splitrelay.experiments.running import Progress, environment, row_of, trial_of
+from splitrelay.experiments.spec import Spec, spec_of
+from splitrelay.files import write_text
+from splitrelay.models.files import save_weights
+from splitrelay.records import RunDirectory
+
+
+def refuse_undeployable(spec: Spec) -> None:
+    """What a simulation can do and a deployment cannot, with the reason."""
+    if spec.data.validation:
+        way_out = "Take validation=0: the test set at the server is scored."
+        raise InputError("clients' own samples cannot be scored at the server, which never sees them", way_out=way_out)
+
+
+def sized(sizes: Mapping[int, int], M: int) -> Partition:
+    """A partition that knows how much each client holds, and nothing else."""
+    return Partition(tuple(np.arange(sizes.get(m, 0)) for m in range(M)), kind="told")
+
+
+@dataclass(frozen=True)
+class Census:
+    """How many samples each client holds, as told at its first handshake; kept in the run's directory."""
+
+    path: Path
+
+    def read(self) -> dict[int, int]:
+        """Clients that have been here, and their n_m."""
+        if not self.path.exists():
+            return {}
+        return {int(m): n for m, n in json.loads(self.path.read_text(encoding="ascii")).items()}
+
+    def add(self, m: int, n: int) -> None:
+        """One client more."""
+        write_text(self.path, json.dumps({**self.read(), m: n}) + "\n")
+
+
+class Hosted:
+    """A run on a server, in its directory: begun, or taken up where it stopped."""
+
+    def __init__(self, spec: Spec, directory: RunDirectory, data: DataSet, remote: Remote, sizes: Mapping[int, int]):
+        self.spec, self.directory, self.journal = spec, directory, remote.journal
+        self.learning = Learning(trial_of(spec), data, sized(sizes, spec.partition.M), clients=remote)
+
+    def rows(self) -> Iterator[Progress]:
+        """All rows: those that are there already, then those that are still to come."""
+        start = self._start()
+        rows = self.directory.cut_back(start[0] if start else -1)
+        yield from (Progress(row, again=True) for row in rows)
+        write_text(self.directory.spec, self.spec.toml() + "\n")
+        write_text(self.directory.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
+        looks = self.learning.run(self.spec.R, self.spec.every, start=start)
+        if start:
+            next(looks)  # its row is there already
+        before = rows[-1]["seconds"] if rows else 0.0
+        state = start[1] if start else None
+        for look, state in looks:
+            yield self._kept(look, state, before)
+        self._finish(state)
+
+    def _kept(self, look: Look, state: Any, before: float) -> Progress:
+        """The row, then the checkpoint; then the journal need not know the visits before it."""
+        row = row_of(look, before)
+        self.directory.append(row)
+        if look.r % self.spec.every == 0:
+            self.directory.checkpoints.save(look.r, state, look.up, look.down)
+            self.journal.forget(look.r)
+        return Progress(row)
+
+    def _start(self) -> tuple[int, Any] | None:
+        seen = {row["round"] for row in self.directory.seen()}
+        like = self.learning.algorithm.init(self.learning.x0())
+        found = self.directory.checkpoints.newest(like, at_most=self.spec.R)
+        if found is None or found[0].round not in seen:
+            return None
+        self.learning.clients.up, self.learning.clients.down = found[0].up, found[0].down
+        return found[0].round, found[1]
+
+    def _finish(self, state: Any) -> None:
+        self.directory.table()
+        layout = self.learning.blueprint.layout(self.learning.network.dtype)
+        save_weights(self.directory.model, layout, self.learning.algorithm.model(state))
+
+
+def agree(spec: Spec, directory: RunDirectory) -> None:
+    """The directory belongs to this spec, or is new."""
+    if directory.spec.exists() and spec_of(directory.spec).hash != spec.hash:
+        way_out = f"Choose another --out; it was made by {directory.spec}."
+        raise InputError(f"{directory.path} holds another run", value=spec.hash, way_out=way_out)
+
+
+def journal_of(directory: RunDirectory) -> Journal:
+    """The journal beside the run's record."""
+    folder = directory.path / "relay"
+    folder.mkdir(parents=True, exist_ok=True)
+    return Journal(folder)

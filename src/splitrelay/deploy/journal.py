@@ -1,0 +1,121 @@
+"""What the server must not forget: the highest fence, every committed or skipped visit, and what happened.
+
+A visit is committed when its file has its name: both halves and what they cost, flushed to the disk, then renamed.
+After a crash the round is run again, and visits that are in the journal answer from there: no step counts twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from splitrelay.algorithms.base import Cost, Done, Outcome, Skipped, Visit
+from splitrelay.errors import OutputError
+from splitrelay.files import replacing, write_text
+
+RESERVED = 100  # fences are stored so many ahead, so that not every visit waits for the disk twice
+
+
+class Fences:
+    """Numbers that only grow, also over restarts: stored before they are granted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stored = int(json.loads(path.read_text(encoding="ascii"))) if path.exists() else 0
+        self._last = self._stored
+
+    def next(self) -> int:
+        """A fence that nobody ever had."""
+        if self._last == self._stored:
+            write_text(self.path, f"{self._stored + RESERVED}\n")
+            self._stored += RESERVED
+        self._last += 1
+        return self._last
+
+
+class Journal:
+    """The visits since the last checkpoint, and the events of the whole run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "visits"
+        self.events = folder / "events.jsonl"
+        self.fences = Fences(folder / "fence")
+        self._began = time.monotonic()
+
+    def commit(self, visit: Visit[Any], fence: int, done: Done[Any]) -> None:
+        """From here on the visit counts."""
+        tensors, numbers = _taken_apart(done.x)
+        facts = {"fence": fence, "up": done.cost.up, "down": done.cost.down, "loss": done.cost.loss.hex()}
+        facts |= {"start": _fingerprint(visit.x), **numbers}
+        with replacing(self._file(visit)) as temporary:
+            temporary.write_bytes(save(tensors, {name: json.dumps(value) for name, value in facts.items()}))
+
+    def skip(self, visit: Visit[Any], why: str) -> None:
+        """The visit is left out, for good."""
+        write_text(self._file(visit).with_suffix(".skipped"), json.dumps(why) + "\n")
+
+    def find(self, visit: Visit[Any]) -> Outcome[Any] | None:
+        """What became of the visit before the server was restarted, if anything did."""
+        skipped = self._file(visit).with_suffix(".skipped")
+        if skipped.exists():
+            return Skipped(str(json.loads(skipped.read_text(encoding="utf-8"))))
+        try:
+            with safe_open(self._file(visit), "pt") as file:
+                facts = {name: json.loads(value) for name, value in file.metadata().items()}
+                if facts["start"] != _fingerprint(visit.x):  # of another history: a checkpoint was damaged
+                    return None
+                x = _put_together(visit.x, {name: file.get_tensor(name) for name in file.keys()}, facts)  # noqa: SIM118
+        except (FileNotFoundError, SafetensorError):
+            return None
+        return Done(x, Cost(facts["up"], facts["down"], float.fromhex(facts["loss"])))
+
+    def forget(self, before: int) -> None:
+        """Rounds that are in a checkpoint."""
+        for file in self.folder.glob("r*"):
+            if int(file.name[1:8]) < before:
+                file.unlink(missing_ok=True)
+
+    def note(self, event: str, **facts: Any) -> None:
+        """One line of events.jsonl; clocks of other hosts have no part in it."""
+        line = json.dumps({"seconds": round(time.monotonic() - self._began, 3), "event": event, **facts}) + "\n"
+        try:
+            descriptor = os.open(self.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(descriptor, line.encode())
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise OutputError(f"cannot write {self.events}", value=error.strerror, way_out="Make room.") from None
+
+    def _file(self, visit: Visit[Any]) -> Path:
+        return self.folder / f"r{visit.r:07d}-m{visit.m:05d}-i{visit.i}.safetensors"
+
+
+def _taken_apart(x: Any) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
+    """x is a tensor, or a record of tensors and numbers (peer to peer)."""
+    if isinstance(x, torch.Tensor):
+        return {"x": x.contiguous()}, {}
+    parts = vars(x)
+    tensors = {name: part.contiguous() for name, part in parts.items() if isinstance(part, torch.Tensor)}
+    return tensors, {name: part for name, part in parts.items() if not isinstance(part, torch.Tensor)}
+
+
+def _put_together(like: Any, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> Any:
+    if isinstance(like, torch.Tensor):
+        return tensors["x"]
+    return type(like)(**{name: tensors.get(name, facts.get(name)) for name in vars(like)})
+
+
+def _fingerprint(x: Any) -> int:
+    crc = 0
+    for tensor in _taken_apart(x)[0].values():
+        crc = crc32(tensor.numpy().data, crc) if tensor.numel() else crc
+    return crc

@@ -1,0 +1,235 @@
+"""Clients on other hosts, as an algorithm sees them. A visit is a transaction: leased, stepped, committed or void."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from queue import Empty
+from threading import Event
+from typing import Any
+
+from splitrelay.algorithms.base import Done, Outcome, Skipped, Visit
+from splitrelay.deploy.journal import Journal
+from splitrelay.deploy.turns import Tops, Turn
+from splitrelay.errors import Diverged, WorkError
+from splitrelay.wire import halves, limits, messages
+from splitrelay.wire.control import BadMessage
+from splitrelay.wire.messages import Cancel, Commit, Deposit, Fail, Message
+from splitrelay.wire.server import Arrived, Gone, Heard, Hub
+
+TICK = 0.5  # seconds between two looks at the clock
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What happens when a client stays away: `wait` for it, `retry` a few leases and then stop, or `skip` its visit."""
+
+    away: str = "wait"
+    lease: float = limits.LEASE  # seconds that a client may be away before its visit is taken back
+    step: float = limits.STEP  # seconds that a client may take for one step
+    retries: int = 3  # also the failures of one visit after which the run stops, or the visit is skipped
+
+
+@dataclass
+class Pending:
+    """A visit that is asked for: at first nobody has it, then it is leased."""
+
+    index: int
+    visit: Visit[Any]
+    since: float  # when the client was last missed
+    turn: Turn | None = None
+    fence: int = 0
+    link: int | None = None
+    heard: float = 0.0
+    tries: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+class Remote:
+    """M clients behind a hub. All torch work is done here, in the thread that trains."""
+
+    def __init__(self, hub: Hub, tops: Tops, journal: Journal, policy: Policy, stop: Event) -> None:
+        self.hub, self.tops, self.journal, self.policy, self.stop = hub, tops, journal, policy, stop
+        self.pending: dict[int, Pending] = {}  # by client
+        self.outcomes: dict[int, Outcome[Any]] = {}
+        self.visits = 0
+        self.arrived: Callable[[Arrived], None] = lambda event: None
+
+    def run(self, visit: Visit[Any], /) -> Outcome[Any]:
+        """One visit."""
+        return next(self.run_all([visit]))
+
+    def run_all(self, visits: Iterable[Visit[Any]], /) -> Iterator[Outcome[Any]]:
+        """All visits at once, as far as they are of different clients; answers in order."""
+        asked = list(visits)
+        self.outcomes = {}
+        waiting: deque[tuple[int, Visit[Any]]] = deque()
+        for index, visit in enumerate(asked):
+            before = self.journal.find(visit)
+            if before is None:
+                waiting.append((index, visit))
+            else:
+                self.outcomes[index] = before
+        try:
+            self._work(waiting)
+        finally:
+            for pending in list(self.pending.values()):
+                self._void(pending, "the server stops")
+            self.pending = {}
+        return iter([self.outcomes[index] for index in range(len(asked))])
+
+    def _work(self, waiting: deque[tuple[int, Visit[Any]]]) -> None:
+        while waiting or self.pending:
+            if self.stop.is_set():
+                raise KeyboardInterrupt
+            self._begin(waiting)
+            try:
+                event = self.hub.inbox.get(timeout=TICK)
+            except Empty:
+                event = None
+            now = time.monotonic()
+            if isinstance(event, Arrived):
+                self._arrived(event, now)
+            elif isinstance(event, Gone):
+                self._gone(event, now)
+            elif isinstance(event, Heard):
+                self._heard(event, now)
+            self._expire(now)
+
+    def _begin(self, waiting: deque[tuple[int, Visit[Any]]]) -> None:
+        """A client drawn twice makes its second visit after the first."""
+        for _ in range(len(waiting)):
+            index, visit = waiting.popleft()
+            if visit.m in self.pending:
+                waiting.append((index, visit))
+            else:
+                self.pending[visit.m] = Pending(index, visit, time.monotonic())
+        here = self.hub.here() if any(pending.turn is None for pending in self.pending.values()) else {}
+        for m, pending in self.pending.items():
+            if pending.turn is None and m in here:
+                self._lease(pending, here[m])
+
+    def _lease(self, pending: Pending, link: int) -> None:
+        m = pending.visit.m
+        pending.fence = self.journal.fences.next()
+        pending.turn = self.tops(pending.visit)
+        pending.link, pending.heard = link, time.monotonic()
+        self.visits += 1
+        lease, blob = pending.turn.lease(pending.fence, self.visits)
+        self.hub.grant(m, pending.fence)
+        self.hub.send(link, lease, *halves.chunks(pending.fence, blob))
+        self._note("leased", pending)
+
+    def _arrived(self, event: Arrived, now: float) -> None:
+        self.arrived(event)
+        pending = self.pending.get(event.m)
+        if pending is None or pending.link == event.link or pending.turn is None:
+            return  # it waits for its turn, or was given it on this very link
+        if event.resumed:
+            pending.link, pending.heard = event.link, now
+            self._note("resumed", pending, step=event.accept.k)
+        else:
+            self._note("restarted", pending)
+            self._void(pending, "the client began afresh")
+
+    def _gone(self, event: Gone, now: float) -> None:
+        pending = self.pending.get(event.m)
+        if pending is None or pending.link != event.link:
+            return
+        pending.link, pending.since = None, now
+        self._note("lost", pending, why=event.why)
+
+    def _heard(self, event: Heard, now: float) -> None:
+        pending = self.pending.get(event.m)
+        if pending is None or pending.turn is None or messages.fence_of(event.message) != pending.fence:
+            return
+        pending.heard = now
+        try:
+            self._answer(pending, pending.turn, event)
+        except BadMessage as error:
+            self._failed(pending, str(error), event.link)
+
+    def _answer(self, pending: Pending, turn: Turn, event: Heard) -> None:
+        said = event.message
+        if isinstance(said, messages.Step):
+            reply = turn.step(said)
+            self.hub.grant(event.m, pending.fence, said.k + 1)
+            self.hub.send(event.link, reply)
+        elif isinstance(said, messages.Finish):
+            turn.finish(said)
+        elif isinstance(said, Deposit):
+            self._commit(pending, turn.done(said, event.half, pending.fence), event.link)
+        elif isinstance(said, Fail):
+            if said.diverged:
+                raise Diverged(f"client {event.m}: {said.why}")
+            self._failed(pending, said.why, None)
+
+    def _commit(self, pending: Pending, done: Done[Any], link: int) -> None:
+        self.journal.commit(pending.visit, pending.fence, done)
+        self.hub.release(pending.visit.m)
+        self.hub.send(link, Commit(pending.fence))
+        self._note("committed", pending, loss=done.cost.loss)
+        self._settle(pending, done)
+
+    def _failed(self, pending: Pending, why: str, link: int | None) -> None:
+        """The client did something wrong in its visit, or could not do it."""
+        pending.failures.append(why)
+        self._note("failed", pending, why=why)
+        self._void(pending, why, None if link is None else Cancel(pending.fence, why[: limits.TEXT]))
+        if len(pending.failures) > self.policy.retries or self.policy.away == "skip":
+            if self.policy.away == "skip":
+                self._skip(pending, why)
+            else:
+                where = f"client {pending.visit.m} failed {len(pending.failures)} times in round {pending.visit.r}"
+                raise WorkError(where, value=why, way_out="Mend the client; the same command goes on from here.")
+
+    def _expire(self, now: float) -> None:
+        for pending in list(self.pending.values()):
+            if pending.link is None and now - pending.since > self.policy.lease:
+                self._away(pending, now)
+            elif pending.link is not None and now - pending.heard > self._patience(pending):
+                link = pending.link
+                self._failed(pending, f"no step for {self._patience(pending):g} seconds", link)
+
+    def _patience(self, pending: Pending) -> float:
+        return self.policy.step * (pending.visit.K if self.tops.shape.whole else 1)
+
+    def _away(self, pending: Pending, now: float) -> None:
+        """The lease has run out."""
+        m, pending.since = pending.visit.m, now
+        pending.tries += 1
+        if pending.turn is not None:
+            self._note("expired", pending)
+            self._void(pending, "the lease has run out")
+        if self.policy.away == "skip":
+            self._skip(pending, f"client {m} was away for {self.policy.lease:g} seconds")
+        elif self.policy.away == "retry" and pending.tries > self.policy.retries:
+            way_out = "Bring it back; the same command goes on from here."
+            raise WorkError(f"client {m} stays away in round {pending.visit.r}", way_out=way_out)
+
+    def _skip(self, pending: Pending, why: str) -> None:
+        self.journal.skip(pending.visit, why)
+        self._note("skipped", pending, why=why)
+        self._settle(pending, Skipped(why))
+
+    def _void(self, pending: Pending, why: str, word: Message | None = None) -> None:
+        """Both halves roll back: whatever was made of the visit is forgotten."""
+        if pending.turn is None:
+            return
+        self.hub.release(pending.visit.m)
+        if pending.link is not None and word is not None:
+            self.hub.send(pending.link, word)
+        self.tops.back(pending.turn)
+        pending.turn, pending.fence, pending.link, pending.since = None, 0, None, time.monotonic()
+
+    def _settle(self, pending: Pending, outcome: Outcome[Any]) -> None:
+        if pending.turn is not None:
+            self.tops.back(pending.turn)
+        self.outcomes[pending.index] = outcome
+        del self.pending[pending.visit.m]
+
+    def _note(self, event: str, pending: Pending, **facts: Any) -> None:
+        visit = pending.visit
+        self.journal.note(event, client=visit.m, round=visit.r, occurrence=visit.i, fence=pending.fence, **facts)

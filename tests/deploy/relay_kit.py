@@ -1,0 +1,102 @@
+"""A server and its clients in one process, over real connections, on a data set made on the spot."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from splitrelay.data import load
+from splitrelay.data.partition import Partition
+from splitrelay.data.partition_export import export_partition, folder
+from splitrelay.deploy.joining import Joined, Wish
+from splitrelay.deploy.remote import Policy
+from splitrelay.deploy.serving import Offer, Serving
+from splitrelay.experiments.running import execute, partition_of
+from splitrelay.experiments.spec import Spec, spec_of
+from splitrelay.records import RunDirectory
+
+SMALL = ("M=4", "C=3", "K=2", "R=2", "batch=5", "model=mlp")
+
+
+def own_set(path: Path) -> Path:
+    """Two hundred grey images of ten kinds."""
+    y = np.arange(200) % 10
+    pixels = (np.arange(64)[None] * (y[:, None] + 3) + np.arange(200)[:, None]) % 256
+    np.savez(path, x=pixels.reshape(-1, 8, 8).astype(np.uint8), y=y)
+    return path
+
+
+def small_spec(folder_: Path, *words: str) -> Spec:
+    given = {word.partition("=")[0] for word in words}
+    kept = [word for word in SMALL if word.partition("=")[0] not in given]
+    return spec_of(None, [f"data={own_set(folder_ / 'own.npz')}", *kept, *words])
+
+
+def simulated(spec: Spec, out: Path) -> RunDirectory:
+    directory = RunDirectory(out)
+    list(execute(spec, directory))
+    return directory
+
+
+def dealt(spec: Spec, to: Path) -> Partition:
+    """Each client's own file under `to`."""
+    data = load(spec.data.name)
+    partition = partition_of(spec, data)
+    export_partition(partition, data.train.x, data.train.y, to)
+    return partition
+
+
+class Stage:
+    """A server in this thread, and clients in threads of their own."""
+
+    def __init__(self, spec: Spec, folder_: Path, *, policy: Policy | None = None, **offer: Any) -> None:
+        self.spec, self.folder = spec, folder_
+        self.partition = dealt(spec, folder_ / "data")
+        self.said: list[str] = []
+        self.stop = threading.Event()
+        self.listening = threading.Event()
+        absent = self.partition.empty
+        self.offer = Offer(spec, folder_ / "run", policy=policy or Policy(), without=absent, heartbeat=0.5, **offer)
+        self.serving = Serving(self.offer, self._hear, self.stop)
+        self.clients: dict[int, Joined] = {}
+        self.words: dict[int, Any] = {}
+        self.threads: list[threading.Thread] = []
+
+    def _hear(self, text: str) -> None:
+        self.said.append(text)
+        self.listening.set()
+
+    def join(self, m: int, *, address: Callable[[], str] | None = None, **wish: Any) -> None:
+        """Client m, as soon as the server listens."""
+        thread = threading.Thread(target=self._joined, args=(m, address, wish), daemon=True)
+        self.threads.append(thread)
+        thread.start()
+
+    def _joined(self, m: int, address: Callable[[], str] | None, wish: dict[str, Any]) -> None:
+        assert self.listening.wait(30)
+        where = address() if address else f"127.0.0.1:{self.serving.port}"
+        data = wish.pop("data", self.folder / "data" / folder(m, self.partition.M) / "data.npz")
+        self.clients[m] = Joined(Wish(where, m, data, **wish), None, self.said.append)
+        try:
+            self.words[m] = self.clients[m].run()
+        except Exception as error:
+            self.words[m] = error
+
+    def play(self) -> list[dict[str, Any]]:
+        """All rows of the run; the clients have gone when it returns."""
+        try:
+            return [progress.row for progress in self.serving.rows()]
+        finally:
+            for thread in self.threads:
+                thread.join(30)
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        lines = (self.folder / "run" / "relay" / "events.jsonl").read_text().splitlines()
+        return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]

@@ -1,0 +1,28 @@
+"""Is a deployed run the simulated one, to the bit, in its weights and in its record?"""
+
+from pathlib import Path
+
+import pytest
+from relay_kit import Stage, simulated, small_spec, untimed
+
+WAYS = [
+    "algorithm=ssl model=lenet-small clip=1",
+    "algorithm=ssl dtype=float64 order=replacement S=5 M=5 momentum=0.5 tau=proportional",
+    "algorithm=fedavg placement=whole weighted=true",
+    "algorithm=fedavg S=3 clip=per-half",
+    "algorithm=splitfed-v2",
+    "algorithm=scaffold",
+]
+
+
+@pytest.mark.parametrize("words", WAYS)
+def test_deployed_is_simulated(words: str, tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, *words.split())
+    expected = simulated(spec, tmp_path / "simulated")
+    stage = Stage(spec, tmp_path)
+    for m in stage.partition.clients:
+        stage.join(m)
+    rows = stage.play()
+    assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
+    assert untimed(rows) == untimed(expected.seen())
+    assert set(stage.words.values()) == {"all rounds are done"}
