@@ -1,18 +1,161 @@
-"""Accuracy against rounds: the mean over seeds with its standard deviation, one panel for each partition."""
+"""Accuracy against rounds, or against bytes: the mean over seeds with its standard deviation, a panel a partition."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from splitrelay.experiments.demo import Cell
+from splitrelay.errors import InputError
+from splitrelay.experiments.figures.lines import Drawing, Line, Look, Panel, colours, grid, styles
 from splitrelay.experiments.figures.style import LABEL, LOOK, drawn, save
+from splitrelay.experiments.paper.cells import LAST
+from splitrelay.experiments.runs import Run
+from splitrelay.experiments.tables.groups import Group, grouped, seeds_said
+from splitrelay.experiments.tables.names import data_label
+from splitrelay.experiments.tables.places import Choice, Place, choices_said, column_key, laid_out, row_label
+from splitrelay.experiments.tables.summary import Curve, curve
+
+if TYPE_CHECKING:
+    from splitrelay.experiments.demo import Cell
+
+STRIDES = {"cifar10": 5}  # rounds between two points, as in the paper
+FAR = 20  # times: lines that end further apart share a log axis
+ROUNDS, ACCURACY = "training rounds", "test accuracy (%)"
+
+
+def curves_figure(
+    runs: Sequence[Run], *, rule: str = "test", last: int = LAST, smooth: int = 1, every_rate: bool = False
+) -> Drawing:
+    """Accuracy against rounds; smoothed only if asked, and then the axis says so."""
+    groups, notes = grouped(runs)
+    choices = laid_out(groups, rule, last, every_rate=every_rate)
+    said = [*_said(choices, smooth), *notes]
+    return _drawing(choices, said, ROUNDS, smooth, by_bytes=False)
+
+
+def bytes_figure(
+    runs: Sequence[Run], *, rule: str = "test", last: int = LAST, smooth: int = 1, every_rate: bool = False
+) -> Drawing:
+    """Accuracy against the megabytes that have crossed the link, up and down, by then."""
+    groups, notes = grouped(runs)
+    choices = laid_out(groups, rule, last, every_rate=every_rate)
+    said = [*_said(choices, smooth), *notes]
+    return _drawing(choices, said, "MB over the link, both ways", smooth, by_bytes=True)
+
+
+def seen_accuracy(group: Group, smooth: int = 1) -> Curve:
+    """Percent at the rounds that are drawn: every fifth of CIFAR-10's, all of the others'."""
+    found = curve(group)
+    thin = found.at(found.rounds % STRIDES.get(group.spec.data.name, 1) == 0)
+    return _smoothed(Curve(thin.rounds, 100 * thin.values), smooth)
+
+
+def _smoothed(found: Curve, n: int) -> Curve:
+    """Each point the mean of n looks that end there, seed by seed; the first n - 1 have no point."""
+    if n == 1:
+        return found
+    if n > len(found.rounds):
+        raise InputError("smooth is longer than a curve", value=n, limit=f"<= {len(found.rounds)} looks")
+    windows = np.lib.stride_tricks.sliding_window_view(found.values, n, axis=1)
+    return Curve(found.rounds[n - 1 :], np.asarray(windows.mean(-1)))
+
+
+def _drawing(choices: Sequence[Choice], said: list[str], across: str, smooth: int, *, by_bytes: bool) -> Drawing:
+    looks = _looks(choices)
+    panels = _panels(choices, looks, smooth, by_bytes)
+    upright = ACCURACY if smooth == 1 else f"{ACCURACY}, mean of {smooth} looks"
+    said = [*said, *_gaps(panels)]
+    caption = f"Test accuracy against {across}: mean over seeds; the band is one standard deviation over seeds."
+    return Drawing(grid(panels, (across, upright), said, looks), [caption, *said])
+
+
+def _panels(choices: Sequence[Choice], looks: dict[str, Look], smooth: int, by_bytes: bool) -> list[list[Panel | None]]:
+    """A row for each set and setting, a column for each partition."""
+    places = list(dict.fromkeys(choice.place for choice in choices))
+    rows = list(dict.fromkeys(_row(place) for place in places))
+    partitions = list(dict.fromkeys(c.column.partition for c in sorted(choices, key=lambda c: c.column.C)))
+    found: list[list[Panel | None]] = []
+    for row in rows:
+        inside = [choice for choice in choices if _row(choice.place) == row]
+        title = f"{row_label(inside[0].place, places)}, {row[0].partition(', ')[2]}, " if len(rows) > 1 else ""
+        lines = {
+            part: [_line(c, choices, looks, smooth, by_bytes) for c in inside if c.column.partition == part]
+            for part in partitions
+        }
+        panels = [Panel(f"{title}{part}", lines[part], by_bytes and _far_apart(lines[part])) for part in partitions]
+        found.append([panel if panel.lines else None for panel in panels])
+    return found
+
+
+def _far_apart(lines: Sequence[Line]) -> bool:
+    """Whether the ends of these lines would not be seen on one linear axis."""
+    ends = [float(line.x[-1]) for line in lines if len(line.x) and line.x[-1] > 0]
+    return bool(ends) and max(ends) > FAR * min(ends)
+
+
+def _row(place: Place) -> tuple[str, str, str]:
+    return place.setting, place.data, place.model
+
+
+def _line(choice: Choice, choices: Sequence[Choice], looks: dict[str, Look], smooth: int, by_bytes: bool) -> Line:
+    seen, label = seen_accuracy(choice.best, smooth), _label(choice, choices)
+    x = seen.rounds.astype(np.float64)
+    if by_bytes:
+        x = _megabytes(choice.best, seen.rounds)
+    return Line(label, looks[label], x, seen.mean, seen.deviation)
+
+
+def _megabytes(
+    group: Group, rounds: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    up, down = curve(group, "bytes_up"), curve(group, "bytes_down")
+    both = (up.mean + down.mean) / 1e6
+    return np.asarray(both[np.isin(up.rounds, rounds)])
+
+
+def _label(choice: Choice, choices: Sequence[Choice]) -> str:
+    """The algorithm; its K where there are several; its rate where it is the same everywhere."""
+    name = choice.column.name
+    same = [other for other in choices if other.column.name == name]
+    words = [name]
+    if len({other.place.K for other in choices}) > 1:
+        words.append(f"$K={choice.place.K}$")
+        same = [other for other in same if other.place.K == choice.place.K]
+    etas = {other.best.spec.optimiser.eta for other in same}
+    if len(etas) == 1 and "eta=" not in name:
+        words.append(rf"$\eta={etas.pop():g}$")
+    return ", ".join(words)
+
+
+def _looks(choices: Sequence[Choice]) -> dict[str, Look]:
+    """Colour by algorithm and variant; style by K where there are several, else the algorithm's own."""
+    colour = colours((choice.column.algorithm, choice.column.variant) for choice in choices)
+    style = styles(sorted({choice.place.K for choice in choices}))
+    looks = {}
+    for choice in sorted(choices, key=lambda choice: (choice.place.K, column_key(choice.column)[3:])):
+        own = LOOK.get(choice.column.algorithm, ("", "-"))[1] if len(style) == 1 else style[choice.place.K]
+        looks[_label(choice, choices)] = Look(colour[choice.column.algorithm, choice.column.variant], own)
+    return looks
+
+
+def _said(choices: Sequence[Choice], smooth: int) -> list[str]:
+    notes = [*seeds_said([choice.best for choice in choices]), *choices_said(choices)]
+    strided = sorted({choice.place.data for choice in choices} & set(STRIDES))
+    notes += [f"{data_label(name)}: every {STRIDES[name]}th round is drawn." for name in strided]
+    return notes + [f"Each point is the mean of {smooth} looks that end there."] * (smooth > 1)
+
+
+def _gaps(panels: Sequence[Sequence[Panel | None]]) -> list[str]:
+    lines = [line for row in panels for panel in row if panel for line in panel.lines]
+    gaps = sum(int(np.isnan(line.mean).sum()) for line in lines)
+    return [f"{gaps} points are not numbers and leave gaps."] if gaps else []
 
 
 def draw(cells: Sequence[Cell], path: Path) -> Path:
-    """Side by side, on one scale."""
+    """The demo's figure: its partitions side by side, on one scale."""
     panels = sorted({cell.C for cell in cells})
     with drawn(2.6 * len(panels) + 0.3, 2.1) as figure:
         axes = np.atleast_1d(figure.subplots(1, len(panels), sharey=True))

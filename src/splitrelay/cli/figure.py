@@ -1,0 +1,88 @@
+"""`splitrelay figure`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from splitrelay.cli.console import note, say
+from splitrelay.cli.lazy import Command
+from splitrelay.cli.table import gathered
+from splitrelay.errors import InputError, UnknownName
+
+if TYPE_CHECKING:
+    from splitrelay.experiments.figures.lines import Drawing
+
+KINDS = {
+    "curves": "accuracy against rounds, mean and deviation over seeds",
+    "bytes": "accuracy against the megabytes over the link",
+    "clipping": "with and without a largest norm of the gradient",
+    "rates": "accuracy against the rate, the best marked",
+}
+CURVED = ("curves", "bytes", "clipping")  # that may be smoothed
+
+
+@click.command(cls=Command, example="splitrelay figure curves results --out curves.png")
+@click.argument("kind", metavar=f"[{'|'.join(KINDS)}]")
+@click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", required=True,
+              help="Where it goes: .pdf, .png or .svg; FILE.json beside it says from what and how.")  # fmt: skip
+@click.option("--tune", default="test", show_default=True, help="Choose rates by test (as the paper) or validation.")
+@click.option("--last", type=click.IntRange(min=1), default=20, show_default=True,
+              help="Rounds over which the rule averages.")  # fmt: skip
+@click.option("--smooth", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Draw the mean of so many looks, and say so on the axis.")  # fmt: skip
+@click.option("--all-rates", is_flag=True, help="A line for each rate, not only for the best.")
+def figure(kind: str, folders: Sequence[Path], out: Path, **how: Any) -> None:
+    """Turn the runs in some folders into a figure.
+
+    curves: accuracy against rounds, the mean over seeds with its standard deviation, a panel for each partition;
+    bytes: the same against what crossed the link; clipping: with and without it; rates: accuracy against eta, the best
+    marked. What must be said with it (fewer seeds, unfinished runs) stands below the panels.
+    """
+    from splitrelay.experiments.figures.provenance import beside
+    from splitrelay.experiments.figures.style import ENDINGS, save
+
+    if out.suffix not in ENDINGS:
+        raise InputError(f"a figure's name must end in {', '.join(ENDINGS)}", value=out.name)
+    draw = _made(kind, how)
+    runs = gathered(folders)
+    drawing = draw(runs)
+    command = shlex.join(["splitrelay", "figure", kind, *map(str, folders), *_words(how), "--out", str(out)])
+    save(drawing.figure, out)
+    beside(out, runs, command, drawing.said)
+    for sentence in drawing.said:
+        note(sentence)
+    say(f"figure: {out}")
+
+
+def _made(kind: str, how: dict[str, Any]) -> Callable[..., Drawing]:
+    from functools import partial
+
+    from splitrelay.experiments.figures import clipping, curves, rates
+
+    if kind not in KINDS:
+        raise UnknownName("figure", kind, KINDS)
+    if kind not in CURVED and how["smooth"] > 1:
+        raise InputError(f"{kind} draws no curve that could be smoothed", value=f"--smooth {how['smooth']}")
+    if kind not in ("curves", "bytes") and how["all_rates"]:
+        raise InputError(f"{kind} draws all rates as it is", value="--all-rates")
+    rule = {"rule": how["tune"], "last": how["last"]}
+    lines = {**rule, "smooth": how["smooth"]}
+    return {
+        "curves": partial(curves.curves_figure, **lines, every_rate=how["all_rates"]),
+        "bytes": partial(curves.bytes_figure, **lines, every_rate=how["all_rates"]),
+        "clipping": partial(clipping.clipping_figure, **lines),
+        "rates": partial(rates.rates_figure, **rule),
+    }[kind]
+
+
+def _words(how: dict[str, Any]) -> list[str]:
+    """The options that were given, as one would type them."""
+    usual = {"tune": "test", "last": 20, "smooth": 1}
+    words = [w for name, value in usual.items() if how[name] != value for w in (f"--{name}", str(how[name]))]
+    return words + ["--all-rates"] * how["all_rates"]

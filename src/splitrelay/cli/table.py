@@ -1,0 +1,110 @@
+"""`splitrelay table`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from splitrelay.cli.console import note, say
+from splitrelay.cli.lazy import Command
+from splitrelay.cli.output import FORMATS, Table, aligned
+from splitrelay.errors import InputError, UnknownName
+
+if TYPE_CHECKING:
+    from splitrelay.experiments.runs import Run
+    from splitrelay.experiments.tables.sheet import Sheet
+
+KINDS = {
+    "accuracy": "the paper's accuracy tables: a row for each data set and K",
+    "algorithms": "the same, turned: a row for each algorithm and variant",
+    "rates": "the best rate of each algorithm, marked where it is on the grid's edge",
+    "runs": "a row for each run",
+}
+SHAPES = (*FORMATS, "latex")
+BESIDE = ("accuracy", "algorithms", "rates")
+
+
+@click.command(cls=Command, example="splitrelay table runs results")
+@click.argument("kind", metavar=f"[{'|'.join(KINDS)}]")
+@click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write it: .tex, .md, .csv or .json.")
+@click.option("--beside", type=click.Choice(["paper"]), help="Show what the paper prints beside ours.")
+@click.option("--tune", default="test", show_default=True, help="Choose rates by test (as the paper) or validation.")
+@click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="Rounds that are averaged.")
+@click.option("--goal", type=click.FloatRange(0, 100, min_open=True),
+              help="Percent whose first round is told (default: the paper's 30 for C=1, else 75).")  # fmt: skip
+@click.option("--format", "shape", type=click.Choice(SHAPES), default="table", show_default=True,
+              help="How to print it.")  # fmt: skip
+def table(kind: str, folders: Sequence[Path], out: Path | None, shape: str, **how: Any) -> None:
+    """Turn the runs in some folders into a table.
+
+    accuracy: mean and standard deviation over seeds and the last 20 rounds, and the rounds that a goal took, as in
+    the paper; algorithms: the same with a row for each algorithm; rates: the best rates; runs: a row for each run.
+    Where there are fewer seeds than the paper's three, or a run is not finished, the caption says so.
+    """
+    from splitrelay.experiments.figures.provenance import beside
+    from splitrelay.experiments.tables.sheet import write, writer_of
+
+    if out is not None:
+        writer_of(out)
+    runs = gathered(folders)
+    sheet = _made(kind, how)(runs)
+    if out is None:
+        say(_printed(sheet, shape))
+        return
+    command = shlex.join(["splitrelay", "table", kind, *map(str, folders), *_words(how), "--out", str(out)])
+    note(f"table: {write(sheet, out)}")
+    note(f"its runs: {beside(out, runs, command, [sheet.caption, *sheet.notes])}")
+
+
+def gathered(folders: Sequence[Path]) -> list[Run]:
+    """All runs in some folders, each once."""
+    from splitrelay.experiments.runs import runs_under
+
+    runs = {run.path.resolve(): run for folder in folders for run in runs_under(folder)}
+    return list(runs.values())
+
+
+def _made(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Sheet]:
+    from splitrelay.experiments.tables import accuracy_table, rates_table, runs_table
+
+    if kind not in KINDS:
+        raise UnknownName("table", kind, KINDS)
+    if how["beside"] and kind not in BESIDE:
+        raise InputError(f"the paper has no table of {kind}", way_out=f"--beside paper goes with {', '.join(BESIDE)}.")
+    rule, last, paper = how["tune"], how["last"], how["beside"] == "paper"
+    goal = None if how["goal"] is None else how["goal"] / 100
+    if kind == "runs":
+        return lambda runs: runs_table(runs, last=last)
+    if kind == "rates":
+        return lambda runs: rates_table(runs, rule=rule, last=last, beside=paper)
+    turned = kind == "algorithms"
+    return lambda runs: accuracy_table(runs, rule=rule, last=last, goal=goal, beside=paper, by_algorithm=turned)
+
+
+def _printed(sheet: Sheet, shape: str) -> str:
+    from splitrelay.experiments.tables.sheet import as_json, comma_separated, latex, markdown, plain
+
+    writers = {"latex": latex, "markdown": markdown, "csv": comma_separated, "json": as_json}
+    if shape in writers:
+        return writers[shape](sheet).rstrip("\n")
+    columns = [head.full for head in sheet.heads]
+    rows = [[_typed(plain(cell)) for cell in row] for row in sheet.rows]
+    lead = sum(not head.group for head in sheet.heads) if any(head.group for head in sheet.heads) else 2
+    return aligned(Table(columns, rows, sheet.caption, sheet.notes, lead))
+
+
+def _typed(text: str) -> object:
+    """Numbers stand to the right."""
+    return int(text) if text.isdigit() else text
+
+
+def _words(how: dict[str, Any]) -> list[str]:
+    """The options that were given, as one would type them."""
+    usual = {"beside": None, "tune": "test", "last": 20, "goal": None}
+    given = [(name, value) for name, value in how.items() if value != usual[name]]
+    return [word for name, value in given for word in (f"--{name}", f"{value:g}" if name == "goal" else str(value))]
