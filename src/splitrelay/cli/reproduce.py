@@ -1,0 +1,127 @@
+"""`splitrelay reproduce`: the paper's studies again, with what they cost before and both numbers after."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from splitrelay.cli.console import note, say
+from splitrelay.cli.lazy import Command
+from splitrelay.cli.output import Table, emit, ready
+
+if TYPE_CHECKING:
+    from splitrelay.experiments.reproduction import Unit
+
+
+@click.command(cls=Command, example="splitrelay reproduce quadratics --out results/paper")
+@click.argument("names", nargs=-1, required=True, metavar="LIST... [KEY=VALUE]...")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("results/paper"), show_default=True,
+              help="Where runs, tables and figures go; what is there already is not run again.")  # fmt: skip
+@click.option("--budget", help="Take the most telling cells that fit: 2h, 30m.")
+@click.option("--seeds", type=click.IntRange(1, 3), default=3, show_default=True, help="How many of the paper's seeds.")
+@click.option("--plan", is_flag=True, help="Only say what it would cost.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes at once (default: one for each core).")
+def reproduce(names: Sequence[str], out: Path, budget: str | None, seeds: int, plan: bool, jobs: int | None) -> None:
+    """See the paper's results again, beside its own numbers.
+
+    LIST: quadratics, partitions, cross-device, cross-silo, rates, clipping, or a single cell such as
+    cross-device-mnist-c1-k10 (splitrelay presets shows them). First comes what it will cost on this machine, measured
+    by a short probe; whatever is in --out already is not run again, and Ctrl-C loses nothing. Words such as R=50 or
+    protocol=authors go on top of the paper's settings.
+    """
+    from splitrelay.experiments.paper import SEEDS
+    from splitrelay.experiments.reproduction import seconds_of, units
+
+    limit = None if budget is None else seconds_of(budget)
+    words = [name for name in names if "=" in name]
+    found = units([name for name in names if "=" not in name], SEEDS[:seeds], words)
+    taken = _planned(found, out, limit, jobs) if found else []
+    if plan:
+        return
+    ready(out)
+    if "quadratics" in names:
+        _quadratics(out)
+    if "partitions" in names:
+        _partitions(out)
+    if taken:
+        _run(taken, out, jobs, shlex.join(["splitrelay", "reproduce", *names, "--out", str(out)]))
+        _shown(out)
+
+
+def _quadratics(out: Path) -> None:
+    from splitrelay.cli.quadratics.command import quadratics
+
+    say("The quadratic study; in the paper FedAvg is ahead in groups 1 to 3, SSL in 4 to 9.")
+    _invoked(quadratics, "--out", str(out))
+
+
+def _partitions(out: Path) -> None:
+    from splitrelay.cli.partition.panels import panels
+
+    say("The paper's twelve partitions of MNIST over 10 clients.")
+    _invoked(panels, "--figure", str(out / "partitions.pdf"))
+
+
+def _planned(found: Sequence[Unit], out: Path, budget: float | None, jobs: int | None) -> list[Unit]:
+    """Say what each unit costs and which are taken; the budget counts what is still to be done."""
+    from splitrelay.experiments.pool import cores
+    from splitrelay.experiments.reproduction import prices, within
+
+    note("measuring the pace of this machine ...")
+    at_once = jobs or len(cores())
+    paid = prices(found, out)
+    costs = [price.left / at_once for price in paid]
+    taken = within(found, costs, budget)
+    rows = [
+        (unit.name, len(unit.points), price.done, _span(cost), "yes" if unit in taken else "no")
+        for unit, price, cost in zip(found, paid, costs, strict=True)
+    ]
+    total = sum(cost for unit, cost in zip(found, costs, strict=True) if unit in taken)
+    notes = [f"to be run now: {_span(total)} on {at_once} cores (an estimate, from a probe of a few seconds)"]
+    emit(Table(("what", "runs", "done", "time left", "taken"), rows, notes=notes), None, "table")
+    return taken
+
+
+def _run(taken: Sequence[Unit], out: Path, jobs: int | None, again: str) -> None:
+    from splitrelay.cli.sweep import HERE, swept
+
+    for kind in dict.fromkeys(unit.kind for unit in taken):
+        points = [point for unit in taken if unit.kind == kind for point in unit.points]
+        swept(points, out / kind, again, on=HERE, jobs=jobs, checkpoint=10)
+
+
+ENDINGS = {  # of each kind of run: its table, and its figure
+    "cells": (("accuracy", "paper"), "curves"),
+    "rates": (("rates", "paper"), "rates"),
+    "clipping": (("runs", None), "clipping"),
+}
+
+
+def _shown(out: Path) -> None:
+    """Paper and ours side by side, from whatever lies in the folder."""
+    from splitrelay.cli.figure import figure
+    from splitrelay.cli.table import table
+
+    for kind, ((rows, beside), drawn) in ENDINGS.items():
+        if (out / kind).is_dir():
+            say("")
+            words = ["--beside", beside] if beside else []
+            _invoked(table, rows, str(out / kind), *words)
+            _invoked(table, rows, str(out / kind), *words, "--out", str(out / f"{kind}.md"))
+            _invoked(figure, drawn, str(out / kind), "--out", str(out / f"{kind}.pdf"))
+
+
+def _invoked(command: click.Command, *words: str) -> None:
+    """Another command of ours, as if it had been typed."""
+    with command.make_context(str(command.name), list(words)) as context:
+        command.invoke(context)
+
+
+def _span(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,74 @@
+"""`splitrelay reproduce`: what it takes on, what it leaves for later, and both numbers at the end."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from splitrelay.cli.main import app
+from splitrelay.errors import InputError, UnknownName
+from splitrelay.experiments.reproduction import seconds_of, units, within
+from splitrelay.randomness import Purpose, rng
+
+CELL = "cross-device-mnist-c2-k10"
+
+
+def test_the_cross_device_cells_are_all_there_with_three_seeds() -> None:
+    found = units(["cross-device"])
+    assert len(found) == 15 * 3 and {len(unit.points) for unit in found} == {2}
+    assert found[0].name == "cross-device-mnist-c1-k10, seed 1234"  # cheap, and where the paper's claim is strongest
+    assert [unit.name.rpartition(" ")[2] for unit in found].index("666") == 15  # one seed of all before a second of any
+
+
+def test_a_cell_named_twice_is_run_once() -> None:
+    assert len(units([CELL, "cross-device", CELL], seeds=[1234])) == 15
+
+
+def test_rates_and_clipping_bring_their_own_points() -> None:
+    assert {len(unit.points) for unit in units(["rates"])} == {7}
+    points = [point for unit in units(["clipping"]) for point in unit.points]
+    assert len(points) == 16 and {point.spec.optimiser.clip for point in points} == {10.0, None}
+
+
+def test_words_go_on_top() -> None:
+    spec = units([CELL], [22], ["R=7", "protocol=authors"])[0].points[0].spec
+    assert (spec.R, spec.seed, spec.partition.form) == (7, 22, "balanced")
+
+
+def test_a_budget_takes_the_most_telling_that_fit() -> None:
+    found = units(["cross-silo"], [1234])
+    costs = [5.0, 100.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    assert within(found, costs, 7.0) == [found[0], found[2], found[3]]
+    assert within(found, costs, None) == found
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("2h", 7200), ("1h30m", 5400), ("90s", 90), ("0.5h", 1800)])
+def test_budgets_are_times(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["2", "two hours", "2h3", ""])
+def test_other_budgets_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="For example: --budget 2h"):
+        seconds_of(text)
+
+
+def test_an_unknown_name_gets_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'cross-silo'"):
+        units(["cross-silos"])
+
+
+def test_a_cell_end_to_end_and_not_twice(tmp_path: Path) -> None:
+    """On a small set of one's own: the plan, two runs, the table with the paper's numbers, the figure."""
+    y = np.arange(300) % 3
+    x = np.clip(80 * y[:, None, None] + rng(4, Purpose.INSTANCES).normal(0, 30, (300, 8, 8)) + 40, 0, 255)
+    np.savez(tmp_path / "own.npz", x=x.astype(np.uint8), y=y)
+    small = [f"data={tmp_path}/own.npz", "model=lenet-small", "M=6", "S=2", "R=2", "K=1"]
+    words = ["reproduce", CELL, *small, "--seeds", "1", "--out", str(tmp_path / "paper")]
+    first = CliRunner().invoke(app, words)
+    assert first.exit_code == 0, first.output
+    assert "to be run now" in first.output and (tmp_path / "paper/cells.md").exists()
+    assert (tmp_path / "paper/cells.pdf").exists() and len(list((tmp_path / "paper/cells").glob("*/spec.toml"))) == 2
+    again = CliRunner().invoke(app, words)
+    assert again.exit_code == 0 and "to be run now: 0 s" in again.output
