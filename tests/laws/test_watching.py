@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from splitrelay.clients.pool import Pool
 from splitrelay.clients.reference import InTwo
@@ -12,7 +13,11 @@ from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.data.schemes import draw_partition
 from splitrelay.errors import Diverged, InputError, OutOfRange, UnknownName
 from splitrelay.experiments.learning import Learning, Trial, held_out
+from splitrelay.models import blueprint
 from splitrelay.objectives.batches import Batches
+from splitrelay.objectives.images import DeviceImages
+from splitrelay.objectives.losses import Loss
+from splitrelay.objectives.network import Network
 from splitrelay.randomness import Purpose, rng
 
 
@@ -103,10 +108,48 @@ def test_numbers_that_make_no_step_are_refused(wrong: dict[str, float]) -> None:
         Trial(**wrong)
 
 
-@pytest.mark.parametrize("words", [{"gamma": 0.5}, {"weighted": True}])
-def test_what_an_algorithm_does_not_know_is_refused(data: DataSet, words: dict[str, float]) -> None:
-    with pytest.raises(InputError, match="splitfed-v2 knows no"):
+@pytest.mark.parametrize(("words", "says"), [({"gamma": 0.5}, "has no global"), ({"weighted": True}, "does not weigh")])
+def test_what_an_algorithm_does_not_know_is_refused(data: DataSet, words: dict[str, float], says: str) -> None:
+    with pytest.raises(InputError, match=f"splitfed-v2 {says}"):
         looks(data, Trial(algorithm="splitfed-v2", **words))
+
+
+@pytest.mark.parametrize("name", ["fedseq", "sflg"])
+def test_more_groups_than_clients_a_round_are_refused_before_anything_starts(data: DataSet, name: str) -> None:
+    partition = draw_partition("exdir", data.train.y, M=5, C=2, alpha=10.0, seed=1)
+    with pytest.raises(OutOfRange, match="number of groups G; needs 1 <= G <= 3 clients a round; got 4"):
+        Learning(Trial(algorithm=name, order="sampled", S=3, G=4), data, partition)
+
+
+def summed(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs, labels, reduction="sum")
+
+
+def one_for_each_image(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+
+def of_other_shapes(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs, labels[None])
+
+
+def averaged(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return nn.functional.multi_margin_loss(outputs, labels)
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (summed, "must be the mean over the images of a batch"),
+        (one_for_each_image, "must answer with one number for a batch"),
+        (of_other_shapes, "loss of_other_shapes cannot take what the model puts out, 4x4, and 4 labels"),
+    ],
+)
+def test_a_loss_of_ones_own_must_be_a_mean(data: DataSet, loss: Loss, says: str) -> None:
+    images, model = DeviceImages(data.train), blueprint("logistic", (1, 8, 8), 4)
+    Network(model, images, [np.arange(9)], loss=averaged)
+    with pytest.raises(InputError, match=says):
+        Network(model, images, [np.arange(9)], loss=loss)
 
 
 def test_algorithms_cut_where_the_engine_cuts_in_double_precision_too(data: DataSet) -> None:

@@ -13,10 +13,10 @@ from torch import nn
 
 from splitrelay.algorithms import Algorithm, LocalSteps, Step
 from splitrelay.clients.pool import Engine
-from splitrelay.clients.reference import InTwo, Whole
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
 from splitrelay.errors import InputError, OutOfRange, UnknownName
+from splitrelay.experiments.engines import engine, resolve_engine
 from splitrelay.experiments.registry import algorithm
 from splitrelay.models import blueprint, cut_index
 from splitrelay.models.cut import FlatCut
@@ -60,6 +60,7 @@ class Trial:
     dtype: str = "float32"
     device: str = "cpu"
     seed: int = 1234
+    engine: str = "auto"  # reference, fast, or whichever suits the model
     per_half: bool = False  # clip each half by its own norm, as the authors' split code does
 
     def __post_init__(self) -> None:
@@ -122,7 +123,14 @@ def network_of(trial: Trial, data: DataSet, partition: Partition) -> tuple[Netwo
 def engine_of(trial: Trial, network: Network) -> Engine[torch.Tensor]:
     if trial.placement not in ("whole", "cut"):
         raise UnknownName("placement", trial.placement, ("whole", "cut"))
-    return Whole(network, trial.seed) if trial.placement == "whole" else InTwo(network, trial.seed, trial.cut)
+    return engine(engine_named(trial, network), network, trial.seed, trial.placement, trial.cut)
+
+
+def engine_named(trial: Trial, network: Network) -> str:
+    """Which engine runs the trial."""
+    return resolve_engine(
+        trial.engine, network.blueprint, dtype=trial.dtype, loss=trial.loss, device=network.device.type
+    )[0]
 
 
 def algorithm_of(trial: Trial, network: Network, partition: Partition) -> Algorithm[torch.Tensor, Any]:
@@ -132,9 +140,15 @@ def algorithm_of(trial: Trial, network: Network, partition: Partition) -> Algori
     M = len(partition.clients)
     K = local_steps(trial, network.holdings)
     made = algorithm(trial.algorithm).make(Ingredients(step, K, M, trial.gamma, sizes, trial.G, cut))
-    for name, key, given in (("gamma", "gamma", trial.gamma != 1), ("sizes", "weighted", trial.weighted)):
+    for name, key, given, lacks in (
+        ("gamma", "gamma", trial.gamma != 1, "has no global step"),
+        ("sizes", "weighted", trial.weighted, "does not weigh clients by their samples"),
+    ):
         if given and not hasattr(made, name):
-            raise InputError(f"{trial.algorithm} knows no {key}", way_out=f"Leave {key} out, or take fedavg.")
+            raise InputError(f"{trial.algorithm} {lacks}", way_out=f"Leave {key} out, or take fedavg.")
+    S = trial.S or M
+    if hasattr(made, "G") and trial.G > S:  # the last groups would have no client in any round
+        raise OutOfRange("number of groups G", limit=f"1 <= G <= {S} clients a round", value=trial.G)
     return made
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,12 +10,14 @@ import numpy.typing as npt
 import torch
 
 from splitrelay.data.augment import Augmentation
-from splitrelay.models import Blueprint
+from splitrelay.models import Blueprint, Stretch
 from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.images import DeviceImages
+from splitrelay.objectives.losses import LOSSES, Loss, refuse_sums
 from splitrelay.randomness import Purpose, rng
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+__all__ = ["Loss", "Name", "Network"]
+FEW = 4  # images on which a loss of one's own is tried
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,13 @@ class Network:
     augmentation: Augmentation | None = None
     loss: Loss = torch.nn.functional.cross_entropy
     dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES.values():
+            features, labels = next(self.images.slices(FEW))
+            layers = Stretch(self.blueprint, 0, len(self.blueprint.layers()), self.dtype, self.device)
+            layers.load(self.blueprint.x0(0, self.dtype))
+            refuse_sums(self.loss, layers.predict(features), labels)
 
     @property
     def M(self) -> int:
