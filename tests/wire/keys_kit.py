@@ -30,10 +30,17 @@ def copied(authority: Authority, place: Path) -> Authority:
 
 
 def secrets_of(folder: Path) -> list[bytes]:
-    """Whatever nobody may ever see: each line of a private key, and each sealing secret as text and as bytes."""
+    """Whatever nobody may ever see: each line of a private key, and each sealing secret in any spelling."""
     lines = [line for line in (folder / KEY).read_bytes().splitlines() if not line.startswith(b"-----")]
     if not (folder / "sealing.json").exists():
         return lines
     epochs = load_epochs(folder)
     texts = [line.split(b'"')[3] for line in epochs_file(epochs).splitlines() if line.endswith((b'="', b'=",'))]
-    return [*lines, *texts, *epochs.secrets.values(), *(secret.hex().encode() for secret in epochs.secrets.values())]
+    raw = list(epochs.secrets.values())
+    return [
+        *lines,
+        *texts,
+        *raw,
+        *(secret.hex().encode() for secret in raw),
+        *(repr(secret).encode() for secret in raw),
+    ]

@@ -257,6 +257,16 @@ def test_a_killed_issue_leaves_no_folder_and_no_certificate_that_cannot_be_revok
     assert load_identity(beside(authority, "clinic"), TODAY).m == 9
 
 
+def test_a_folder_appears_by_one_rename(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dying(*paths: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(os, "rename", dying)
+    with pytest.raises(Killed):
+        authority.issue_client("clinic", 9, now=TODAY)
+    assert not beside(authority, "clinic").exists()
+
+
 def test_a_full_disk_leaves_nothing_behind(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")

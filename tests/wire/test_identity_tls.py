@@ -1,5 +1,6 @@
 """Over a real socket: who gets in with the folders that were issued, and who does not?"""
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -106,6 +107,28 @@ def test_a_peer_can_be_called_where_it_was_issued_a_host(issued: Authority) -> N
         assert peer.ask(channel_credentials(peer.identity("hospital-3"))) == "hospital-3 client 3"
 
 
+def test_a_server_on_an_event_loop_knows_its_callers_too(issued: Authority) -> None:
+    folder = issued.folder.parent / "server"
+    revocations = Revocations(folder / "crl.pem")
+
+    async def answer(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        return admitted(context.auth_context(), revocations).name.encode()
+
+    async def conversation() -> bytes:
+        server = grpc.aio.server()
+        methods = {"ask": grpc.unary_unary_rpc_method_handler(answer)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("door", methods),))
+        port = server.add_secure_port("127.0.0.1:0", server_credentials(load_identity(folder)))
+        await server.start()
+        caller = channel_credentials(load_identity(issued.folder.parent / "hospital-3"))
+        async with grpc.aio.secure_channel(f"127.0.0.1:{port}", caller) as channel:
+            found = await channel.unary_unary("/door/ask")(b"", timeout=DEADLINE)
+        await server.stop(None)
+        return bytes(found)
+
+    assert asyncio.run(conversation()) == b"hospital-3"
+
+
 def test_nobody_gets_in_without_a_certificate(here: Here) -> None:
     assert here.refusal(grpc.ssl_channel_credentials(here.identity("boss").ca)) == grpc.StatusCode.UNAVAILABLE
 
@@ -193,12 +216,26 @@ def test_a_certificate_that_expires_on_an_open_link_is_not_admitted_again(issued
     client = load_identity(issued.folder.parent / "hospital-3")
     context = {"x509_pem_cert": [client.certificate]}
     revocations = Revocations(client.revocations)
-    assert admitted(context, revocations, client.not_after).m == 3
+    assert admitted(context, revocations, now=client.not_after).m == 3
     with pytest.raises(NotAdmitted, match="has expired"):
-        admitted(context, revocations, client.not_after + DAY)
+        admitted(context, revocations, now=client.not_after + DAY)
 
 
 def test_the_servers_own_certificate_is_not_admitted(issued: Authority) -> None:
     server = load_identity(issued.folder.parent / "server")
     with pytest.raises(NotAdmitted, match="is a server's certificate"):
         admitted({"x509_pem_cert": [server.certificate]}, Revocations(server.revocations))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("hospital-4", "is client 4, not client 3"), ("boss", "is no client, not")]
+)
+def test_nobody_speaks_in_anothers_name(issued: Authority, name: str, words: str) -> None:
+    caller = load_identity(issued.folder.parent / name)
+    with pytest.raises(NotAdmitted, match=words):
+        admitted({"x509_pem_cert": [caller.certificate]}, Revocations(caller.revocations), m=3)
+
+
+def test_a_client_speaks_in_its_own_name(issued: Authority) -> None:
+    caller = load_identity(issued.folder.parent / "hospital-3")
+    assert admitted({"x509_pem_cert": [caller.certificate]}, Revocations(caller.revocations), m=3).m == 3

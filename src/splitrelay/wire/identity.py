@@ -83,9 +83,16 @@ def channel_credentials(identity: Identity) -> grpc.ChannelCredentials:
 
 
 def admitted(
-    auth_context: Mapping[str, Iterable[bytes]], revocations: Revocations, now: datetime | None = None
+    auth_context: Mapping[str, Iterable[bytes]],
+    revocations: Revocations,
+    *,
+    m: int | None = None,
+    now: datetime | None = None,
 ) -> Peer:
-    """Who is calling, by context.auth_context(); to be asked again whenever a lease is granted or renewed."""
+    """Who is calling, by context.auth_context(), and that it is client m where it says so.
+
+    To be asked again whenever a lease is granted or renewed: a revocation reaches links that are open.
+    """
     certificates = [bytes(one) for one in auth_context.get("x509_pem_cert", ())]
     if len(certificates) != 1:
         raise NotAdmitted("the caller shows no certificate", way_out="Join with --keys.")
@@ -99,6 +106,9 @@ def admitted(
         raise NotAdmitted(f"the certificate of {who.name} is revoked", value=shown_serial(who.serial))
     if who.not_after < instant(now):  # it may expire while the stream is open
         raise NotAdmitted(f"the certificate of {who.name} has expired", value=f"{who.not_after:%Y-%m-%d %H:%M} UTC")
+    if m is not None and who.m != m:
+        is_what = "no client" if who.m is None else f"client {who.m}"
+        raise NotAdmitted(f"{who.name} is {is_what}, not client {m}", way_out="Join with that client's own keys.")
     return who
 
 
