@@ -52,9 +52,40 @@ def test_a_run_is_kept_and_plain_torch_loads_it(own: Path, tmp_path: Path) -> No
     assert rows[0]["bytes_up"] == 0 < rows[1]["bytes_up"] < rows[-1]["bytes_up"]
     net = blueprint("lenet-small", (1, 8, 8), 3).net()
     net.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
-    score = json.loads(asked("evaluate", str(tmp_path / "run"), "--data", str(own), "--format", "json").output)
+    score = json.loads(asked("evaluate", str(tmp_path / "run"), "--format", "json").output)
     assert score["accuracy"] == rows[-1]["test_accuracy"] and score["loss"] == rows[-1]["test_loss"]
     assert score["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("model=mlp", "cut=1", "loss=mse", "eta=0.01"),
+        ("dtype=float64", "cut=pool1"),
+        ("engine=reference", "model=logistic"),
+        ("validation=0.3", "model=logistic"),
+    ],
+)
+def test_a_run_is_scored_by_its_own_words_to_the_bit(own: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    run = str(tmp_path / "run")
+    assert asked("run", f"data={own}", "M=5", "C=1", "R=1", *words, "--out", run).exit_code == 0
+    last = json.loads((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()[-1])
+    for part in ("test", "validation") if "validation=0.3" in words else ("test",):
+        score = json.loads(asked("evaluate", run, "--part", part, "--format", "json").output)
+        assert (score["loss"], score["accuracy"]) == (last[f"{part}_loss"], last[f"{part}_accuracy"])
+
+
+def test_words_come_before_the_runs_and_a_file_tells_its_precision(own: Path, tmp_path: Path) -> None:
+    asked("run", f"data={own}", "M=5", "C=1", "R=1", "dtype=float64", "--out", str(tmp_path / "run"))
+    file = str(tmp_path / "run" / "model.safetensors")
+    whole, alone = (
+        json.loads(asked("evaluate", path, "--data", str(own), "--part", "train", "--format", "json").output)
+        for path in (str(tmp_path / "run"), file)
+    )
+    assert whole == alone
+    other = json.loads(asked("evaluate", str(tmp_path / "run"), "--loss", "mse", "--format", "json").output)
+    assert other["loss"] != json.loads(asked("evaluate", str(tmp_path / "run"), "--format", "json").output)["loss"]
+    assert "kept from training" in str(refused("evaluate", str(tmp_path / "run"), "--part", "validation"))
 
 
 def test_the_same_run_is_the_same_file(own: Path, tmp_path: Path) -> None:

@@ -12,23 +12,27 @@ from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, format_option
 
 
-@click.command(cls=Command, example="splitrelay evaluate results/run --model lenet-small --data digits")
-@click.argument("weights", type=click.Path(path_type=Path))
-@click.option("--model", default="lenet-small", show_default=True, help="What the weights belong to.")
-@click.option("--data", "source", default="digits", show_default=True, help="A set by name, or your own by path.")
-@click.option("--part", type=click.Choice(["test", "train"]), default="test", show_default=True, help="Which images.")
-@click.option("--loss", default="cross-entropy", show_default=True, help="By name, or module:function.")
+@click.command(cls=Command, example="splitrelay evaluate results/run")
+@click.argument("weights", metavar="RUN|FILE", type=click.Path(path_type=Path))
+@click.option("--model", help="What the weights belong to (default: the run's; of a file, lenet-small).")
+@click.option("--data", "source", help="A set by name, or your own by path (default: the run's; of a file, digits).")
+@click.option("--part", type=click.Choice(["test", "train", "validation"]), default="test", show_default=True,
+              help="Which images; validation: those that the run's clients kept from training.")  # fmt: skip
+@click.option("--loss", help="By name, or module:function (default: the run's; of a file, cross-entropy).")
 @format_option
-def evaluate(weights: Path, model: str, source: str, part: str, loss: str, shape: str) -> None:
-    """Score a saved model: a .safetensors file, or the folder of a run that holds one."""
-    from splitrelay.data import load
-    from splitrelay.experiments.scoring import score_file, weights_at
+def evaluate(weights: Path, model: str | None, source: str | None, part: str, loss: str | None, shape: str) -> None:
+    """Score a saved model: a .safetensors file, or the folder of a run, whose spec says the rest.
 
-    path = weights_at(weights)
-    data = load(source)
-    images = data.test if part == "test" else data.train
-    score = score_file(path, model, images, loss)
-    rows: list[tuple[str, float | None]] = [("all", score.accuracy)]
-    rows += [(name, None if math.isnan(a) else a) for name, a in zip(images.classes, score.per_class, strict=True)]
-    title = f"{path}: {model} on {data.name}, {part}, {len(images)} images, loss {score.loss:.4f}"
-    emit(Table(("class", "accuracy"), rows, title), asdict(score), shape)
+    The folder of a run is scored with its own model, data, loss, precision and engine, so the numbers are those of its
+    last row, to the bit.
+    """
+    from splitrelay.experiments.scoring import images_of, score, subject_at
+
+    subject = subject_at(weights, model=model, data=source, loss=loss)
+    images = images_of(subject, part)
+    found = score(subject, images)
+    rows: list[tuple[str, float | None]] = [("all", found.accuracy)]
+    rows += [(name, None if math.isnan(a) else a) for name, a in zip(images.classes, found.per_class, strict=True)]
+    what = f"{subject.model} on {subject.data}, {part}, {len(images)} images"
+    title = f"{subject.weights}: {what}, {subject.loss} {found.loss:.4f}"
+    emit(Table(("class", "accuracy"), rows, title), asdict(found), shape)
