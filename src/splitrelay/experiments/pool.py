@@ -43,6 +43,7 @@ class Local:
                 yield from _heard(busy, stop)
                 for place, worker in enumerate(workers):
                     if not worker.alive and waiting:
+                        worker.end()
                         workers[place] = self._worker(place)
                 yield None
         finally:

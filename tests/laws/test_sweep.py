@@ -1,0 +1,158 @@
+"""A sweep ends with the bits of its runs made one by one, whatever is killed or stopped on the way."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from splitrelay.cli.main import app
+from splitrelay.experiments.points import Point, points_of
+from splitrelay.experiments.pool import Local
+from splitrelay.experiments.running import execute
+from splitrelay.experiments.sweep import Board, status, sweep
+from splitrelay.randomness import Purpose, rng
+from splitrelay.records import RunDirectory
+
+LONG = 60  # rounds in which there is time to kill somebody
+PATIENCE = 60_000  # milliseconds for a process to end
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("own") / "own.npz"
+    generator = rng(4, Purpose.INSTANCES)
+    np.savez(path, x=generator.integers(0, 256, (90, 8, 8), dtype=np.uint8), y=np.arange(90) % 3)
+    return path
+
+
+def values(own: Path, R: int, **more: list[str]) -> dict[str, list[str]]:
+    return {"data": [str(own)], "model": ["mlp"], "M": ["5"], "K": ["2"], "C": ["1"], "R": [str(R)], **more}
+
+
+def points(own: Path, R: int, **more: list[str]) -> list[Point]:
+    return points_of(None, values(own, R, **more)).points
+
+
+def swept(found: list[Point], folder: Path) -> Board:
+    *_, (board, _) = sweep(found, folder, Local(1))
+    return board
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if "seconds" not in k} for row in RunDirectory(path).seen()]
+
+
+def assert_as_by_hand(found: list[Point], folder: Path, by_hand: Path) -> None:
+    for point in found:
+        list(execute(point.spec, RunDirectory(by_hand / point.name)))
+        one, other = folder / point.name, by_hand / point.name
+        assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+        assert rows(one) == rows(other)
+
+
+def offspring(pid: int) -> list[int]:
+    """The worker processes of a sweep."""
+    found = []
+    for status_file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status_file.read_text().rpartition(")")[2].split()[1])
+            command = (status_file.parent / "cmdline").read_bytes()
+        except OSError:  # it has ended meanwhile
+            continue
+        if parent == pid and b"splitrelay.experiments.worker" in command:
+            found.append(int(status_file.parent.name))
+    return found
+
+
+def test_a_sweep_is_its_runs_and_one_that_fails_stops_no_other(own: Path, tmp_path: Path) -> None:
+    found = points(own, 3, algorithm=["ssl", "scaffold"], eta=["0.1", "1e25"])
+    board = swept(found, tmp_path / "sweep")
+    assert [entry.state for entry in board.entries.values()] == ["done", "diverged", "done", "diverged"]
+    assert "Lower eta" in list(board.entries.values())[1].why
+    assert_as_by_hand([found[0], found[2]], tmp_path / "sweep", tmp_path / "hand")
+    assert status(tmp_path / "sweep") == board
+    # What is finished is not run again, also under another readable name.
+    before = {
+        path: path.stat().st_mtime_ns for path in (tmp_path / "sweep").glob("ssl-eta0.1*/*") if path.name[0] != "."
+    }
+    again = list(sweep(points(own, 3, eta=["0.1"]), tmp_path / "sweep", Local(2)))
+    assert [news for _, news in again] == [None]
+    assert {path: path.stat().st_mtime_ns for path in before} == before != {}
+
+
+def test_a_killed_process_takes_only_its_own_point_with_it(own: Path, tmp_path: Path) -> None:
+    found = points(own, LONG, seed=["1", "2"])
+    kills = 0
+    for _, news in sweep(found, tmp_path / "sweep", Local(1)):
+        if news and news.round == 3 and not kills:
+            kills += 1
+            os.kill(offspring(os.getpid())[0], signal.SIGKILL)
+    entries = list(status(tmp_path / "sweep").entries.values())
+    assert [entry.state for entry in entries] == ["failed", "done"]
+    assert "killed by SIGKILL" in entries[0].why
+    assert swept(found, tmp_path / "sweep").number("done") == 2
+    assert_as_by_hand(found[:1], tmp_path / "sweep", tmp_path / "hand")
+
+
+def test_a_stop_waits_for_the_visit_and_can_be_taken_up(own: Path, tmp_path: Path) -> None:
+    found, stop = points(own, LONG, seed=["1", "2"]), Event()
+    with pytest.raises(KeyboardInterrupt):
+        for _, news in sweep(found, tmp_path / "sweep", Local(1), stop=stop):
+            if news and news.round == 3:
+                stop.set()
+    assert [entry.state for entry in status(tmp_path / "sweep").entries.values()] == ["stopped", "waiting"]
+    assert 3 <= len(rows(tmp_path / "sweep" / found[0].name)) < LONG
+    assert offspring(os.getpid()) == []
+    assert swept(found, tmp_path / "sweep").number("done") == 2
+    assert_as_by_hand(found[:1], tmp_path / "sweep", tmp_path / "hand")
+
+
+def begun(own: Path, folder: Path) -> subprocess.Popen[str]:
+    """The command itself, at work on the first of two points."""
+    words = [f"{name}={','.join(texts)}" for name, texts in values(own, 100_000, seed=["1", "2"]).items()]
+    command = [sys.executable, "-c", "from splitrelay.cli.main import run; run()", "sweep", *words, "--jobs", "1"]
+    process = subprocess.Popen(
+        [*command, "--out", str(folder)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    assert process.stderr is not None
+    assert "running" in process.stderr.readline()
+    return process
+
+
+def test_no_process_outlives_a_sweep_that_is_killed(own: Path, tmp_path: Path) -> None:
+    process = begun(own, tmp_path / "sweep")
+    workers = [os.pidfd_open(pid) for pid in offspring(process.pid)]
+    assert len(workers) == 1
+    process.kill()
+    process.communicate()
+    for worker in workers:
+        watch = select.poll()
+        watch.register(worker, select.POLLIN)
+        assert watch.poll(PATIENCE), "a worker lives on"
+        os.close(worker)
+    assert [entry.state for entry in status(tmp_path / "sweep").entries.values()] == ["stopped", "waiting"]
+
+
+def test_ctrl_c_tells_how_to_go_on(own: Path, tmp_path: Path) -> None:
+    process = begun(own, tmp_path / "sweep")
+    seen = CliRunner().invoke(app, ["sweep", "--status", str(tmp_path / "sweep"), "--format", "json"])
+    assert [point["state"] for point in json.loads(seen.stdout)["points"]] == ["running", "waiting"]
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130
+    assert f"Go on with: splitrelay sweep data={own}" in said and "0/2  stopped" in said
+
+
+def test_two_sweeps_do_not_share_a_folder(own: Path, tmp_path: Path) -> None:
+    found = points(own, 1, eta=["0.1"])
+    with RunDirectory(tmp_path / "sweep").locked(), pytest.raises(Exception, match="another process is at work"):
+        next(sweep(found, tmp_path / "sweep", Local(1)))
