@@ -55,6 +55,7 @@ KEYS = tuple(
         ("loss", "cross-entropy, mse, or your own: module:function"),
         ("init", "a .safetensors file to start from"),
         ("validation", "share of each client's samples kept from training, and scored too (default 0)"),
+        ("engine", "reference (torch), fast (kernels for small nets), or auto (default auto)"),
         ("dtype", "float32 or float64 (default float32)"),
         ("seed", "root of all randomness (default 1234)"),
         ("partition.seed", "of the partition alone (default seed)"),
@@ -86,7 +87,7 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, shape: str,
     from splitrelay.experiments.running import execute
     from splitrelay.records import RunDirectory
 
-    spec = _spec(settings)
+    spec = _resolved(_spec(settings), how["device"])
     if print_spec:
         say(spec.toml())
         return
@@ -111,6 +112,16 @@ def _spec(settings: Sequence[str]) -> Spec:
     if len(files) > 1:
         raise InputError("run takes one spec", value=" ".join(files))
     return spec_of(Path(files[0]) if files else None, [word for word in settings if "=" in word])
+
+
+def _resolved(spec: Spec, device: str) -> Spec:
+    """The engine is written out, and where auto could not take the fast one a line says why."""
+    from splitrelay.experiments.running import resolved
+
+    found, why = resolved(spec, device)
+    if spec.engine == "auto" and found.engine == "reference":
+        note(f"engine=reference: {why}")
+    return found
 
 
 def _shown(all_progress: Iterable[Progress], R: int, shape: str) -> Iterator[Progress]:

@@ -23,11 +23,13 @@ from splitrelay.evaluation import Evaluator, Score, overlapped
 from splitrelay.experiments.assembly import (
     Trial,
     algorithm_of,
+    engine_named,
     engine_of,
     held_out,
     network_of,
     order_of,
 )
+from splitrelay.experiments.engines import evaluator
 from splitrelay.models.files import load_weights
 from splitrelay.objectives.images import DeviceImages
 from splitrelay.training import resume
@@ -104,7 +106,7 @@ class Learning:
     def _evaluator(self, images: ImageSet) -> Evaluator:
         net = self.network
         seen = DeviceImages(images, net.dtype, net.device)
-        return Evaluator(self.blueprint, seen, len(images.classes), net.loss, net.dtype)
+        return evaluator(engine_named(self.trial, net), self.blueprint, seen, len(images.classes), net)
 
     def _scores(self, x: torch.Tensor) -> tuple[Score, Score | None]:
         return self.evaluator.score(x), self.validator.score(x) if self.validator else None

@@ -18,9 +18,11 @@ from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
 from splitrelay.data.schemes import SCHEMES, draw_partition, settings_of
 from splitrelay.errors import InputError, UnknownName
+from splitrelay.experiments.engines import resolve_engine
 from splitrelay.experiments.learning import Learning, Look, Trial
 from splitrelay.experiments.spec import Spec, spec_of
 from splitrelay.files import write_text
+from splitrelay.models import blueprint
 from splitrelay.models.files import save_weights
 from splitrelay.objectives.batches import Batches
 from splitrelay.records import RunDirectory
@@ -38,7 +40,7 @@ class Progress:
 def trial_of(spec: Spec, device: str = "cpu") -> Trial:
     """What the learning needs of a spec."""
     step, model, data = spec.optimiser, spec.model, spec.data
-    same = ("algorithm", "K", "tau", "S", "order", "placement", "gamma", "weighted", "G", "seed")
+    same = ("algorithm", "K", "tau", "S", "order", "placement", "gamma", "weighted", "G", "seed", "engine")
     of_step = ("eta", "weight_decay", "clip", "per_half", "momentum")
     return Trial(
         **{name: getattr(spec, name) for name in same},
@@ -50,6 +52,16 @@ def trial_of(spec: Spec, device: str = "cpu") -> Trial:
         validation=data.validation,
         device=device,
     )
+
+
+def resolved(spec: Spec, device: str = "cpu") -> tuple[Spec, str]:
+    """The spec with its engine written out, which is part of the run's name; and why it is this one."""
+    if spec.engine == "reference":
+        return spec, "as asked"
+    images, model = load(spec.data.name).train, spec.model
+    plan = blueprint(model.name, images.shape, len(images.classes), model.cut)
+    engine, why = resolve_engine(spec.engine, plan, dtype=model.dtype, loss=model.loss, device=device)
+    return spec.model_copy(update={"engine": engine}), why
 
 
 def partition_of(spec: Spec, data: DataSet) -> Partition:
@@ -77,6 +89,7 @@ def execute(
     so after any kill the rows up to the newest checkpoint are whole, and the rest is computed again, bit for bit.
     `stop`, once set, ends the run after the visit it is at; `how` is device, and workers or clients.
     """
+    spec, _ = resolved(spec, how.get("device", "cpu"))
     with directory.locked():
         _agree(spec, directory)
         if directory.finished(spec.R):

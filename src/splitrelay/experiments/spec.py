@@ -94,6 +94,9 @@ class Spec(Part):
     gamma: float = Field(1.0, gt=0, description="global step")
     weighted: bool = Field(False, description="FedAvg weighs clients by their samples")
     G: int = Field(1, ge=1, description="groups of sflg and fedseq")
+    engine: Literal["auto", "reference", "fast"] = Field(
+        "auto", description="reference (torch), fast (kernels), or auto: written out before the run begins"
+    )
     seed: int = Field(1234, ge=0, description="root of all randomness")
     every: int = Field(1, ge=1, description="rounds between two looks at the test set")
     evaluator: int = Field(0, ge=0, description="the client that looks, where the route is peer-to-peer")
