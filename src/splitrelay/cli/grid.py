@@ -46,7 +46,7 @@ def grid(settings: Sequence[str], extend: bool, fine: bool, out: Path | None, sh
     again = shlex.join(["splitrelay", "grid", *settings, "--out", str(folder)])
     choices = search(plan, lambda points: swept(points, folder, again, **how), extend=extend, fine=fine)
     keep(choices, plan.tune, folder)
-    emit(_table(choices, plan.tune), content(choices, plan.tune), shape)
+    emit(table(choices, plan.tune), content(choices, plan.tune), shape)
     note(f"kept: {folder / 'grid.json'}, {folder / 'grid.csv'}")
 
 
@@ -59,7 +59,7 @@ def _plan(settings: Sequence[str], out: Path | None) -> tuple[Search, Path]:
     return plan, out or Path("results/grid")
 
 
-def _table(choices: Sequence[Choice], tune: str) -> Table:
+def table(choices: Sequence[Choice], tune: str) -> Table:
     """A row for every setting: its best rate, and the score of each."""
     from splitrelay.experiments.paper.cells import LAST
 

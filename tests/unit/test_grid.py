@@ -1,0 +1,150 @@
+"""The grid search: which rate is picked, by which rule, and what is said at the grid's edge."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from splitrelay.cli.grid import table
+from splitrelay.errors import InputError, UnknownName, WorkError
+from splitrelay.experiments.grid import Choice, Search, keep, next_rate, search
+from splitrelay.experiments.paper.cells import GRID
+from splitrelay.experiments.places import News
+from splitrelay.experiments.points import Point
+from splitrelay.experiments.sweep import Board, Entry, final_accuracy
+
+Score = Callable[[float], float | None]  # of a rate; None: it diverges
+
+
+class Landscape:
+    """A sweep whose accuracies are a function of the rate: rows are written, nothing is trained."""
+
+    def __init__(self, folder: Path, score: Score, column: str = "test_accuracy") -> None:
+        self.folder, self.score, self.column = folder, score, column
+        self.asked: list[list[float]] = []
+
+    def __call__(self, points: Sequence[Point]) -> Board:
+        board = Board(self.folder, {p.name: Entry(p.name, p.label, dict(p.settings), 30, 1) for p in points})
+        self.asked.append([point.spec.optimiser.eta for point in points])
+        for point in points:
+            score = self.score(point.spec.optimiser.eta)
+            board.entries[point.name].hear(News(point.name, "diverged" if score is None else "done"))
+            self._write(point.name, score or 0.0)
+        return board
+
+    def _write(self, name: str, score: float) -> None:
+        rows = [{"round": r, "test_accuracy": 0.5, self.column: score if r > 10 else 0.99} for r in range(31)]
+        (self.folder / name).mkdir(parents=True)
+        (self.folder / name / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def peak(at: float) -> Score:
+    """Best at one rate, worse the further away; beyond ten times it the run diverges."""
+    return lambda eta: None if eta > 10 * at else min(eta / at, at / eta)
+
+
+def choice(folder: Path, score: Score, *etas: str, **how: bool) -> tuple[Choice, Landscape]:
+    land = Landscape(folder, score)
+    (found,) = search(Search(None, {"eta": list(etas)} if etas else {}), land, **how)
+    return found, land
+
+
+def test_the_best_rate_is_inside_and_diverged_ones_are_the_worst(tmp_path: Path) -> None:
+    found, _ = choice(tmp_path, peak(0.01), "0.1", "0.01", "0.5", "0.001")
+    assert found.best.eta == 0.01 and found.beyond is None
+    assert [(tried.eta, tried.score) for tried in found.rates][-1] == (0.5, None)
+
+
+def test_the_grid_is_the_papers_unless_another_is_given(tmp_path: Path) -> None:
+    _, land = choice(tmp_path, peak(0.01))
+    assert land.asked == [list(GRID)]
+
+
+def test_of_two_as_good_the_smaller_rate(tmp_path: Path) -> None:
+    assert choice(tmp_path, lambda eta: 0.5, "0.3", "0.1", "1")[0].best.eta == 0.1
+
+
+@pytest.mark.parametrize(("at", "beyond"), [(10.0, 1.0), (1e-4, 0.0001), (0.01, None)])
+def test_an_edge_is_said_with_the_next_rate(tmp_path: Path, at: float, beyond: float | None) -> None:
+    assert choice(tmp_path, peak(at))[0].beyond == beyond
+
+
+def test_a_diverged_neighbour_makes_no_edge(tmp_path: Path) -> None:
+    found, _ = choice(tmp_path, lambda eta: None if eta > 0.1 else eta, "0.01", "0.1", "1")
+    assert found.best.eta == 0.1 and found.beyond is None
+
+
+def test_extending_goes_on_until_the_best_is_inside(tmp_path: Path) -> None:
+    found, land = choice(tmp_path, peak(30.0), "0.1", "0.3", "1", extend=True)
+    assert land.asked == [[0.1, 0.3, 1.0], [3.0], [10.0], [30.0], [100.0]]
+    assert found.best.eta == 30 and found.beyond is None
+
+
+def test_extending_ends_where_nothing_gets_worse(tmp_path: Path) -> None:
+    found, land = choice(tmp_path, lambda eta: 0.1, "0.1", "1", extend=True)
+    assert len(land.asked) == 9 and found.beyond is not None
+
+
+def test_fine_tries_the_rates_half_way(tmp_path: Path) -> None:
+    found, land = choice(tmp_path, peak(0.02), "0.001", "0.01", "0.1", fine=True)
+    assert land.asked[1] == [0.00316, 0.0316]
+    assert found.best.eta == 0.0316
+
+
+@pytest.mark.parametrize(
+    ("etas", "up", "down"),
+    [
+        (GRID, 1.0, 0.0001),
+        ((0.03, 0.1, 0.3), 1.0, 0.01),
+        ((0.1,), 1.0, 0.01),
+        ((0.01, 0.0215, 0.0464, 0.1), 0.215, 0.00464),
+    ],
+)
+def test_a_grid_goes_on_in_its_own_digits(etas: Sequence[float], up: float, down: float) -> None:
+    assert (next_rate(etas, up=True), next_rate(etas, up=False)) == (up, down)
+
+
+def test_each_setting_has_its_own_best_rate_and_seed_1234(tmp_path: Path) -> None:
+    plan = Search(None, {"algorithm": ["ssl", "fedavg"], "K": ["5"], "eta": ["0.1", "1"]})
+    assert {point.spec.seed for point in plan.points().points} == {1234}
+    found = search(plan, Landscape(tmp_path, peak(1.0)))
+    assert [(c.settings, c.best.eta) for c in found] == [((("algorithm", name),), 1.0) for name in ("ssl", "fedavg")]
+
+
+def test_validation_decides_where_it_is_the_rule(tmp_path: Path) -> None:
+    plan = Search(None, {"validation": ["0.1"], "eta": ["0.1", "1", "2"]}, "validation")
+    (found,) = search(plan, Landscape(tmp_path, peak(1.0), "validation_accuracy"))
+    assert found.best.eta == 1.0 and found.best.score == 1.0
+    with pytest.raises(InputError, match="Add validation="):
+        Search(None, {"eta": ["1"]}, "validation").points()
+    with pytest.raises(UnknownName, match="Did you mean 'test'"):
+        Search(None, {}, "tests")
+
+
+def test_a_point_that_was_lost_leaves_no_choice(tmp_path: Path) -> None:
+    def lost(points: Sequence[Point]) -> Board:
+        board = Landscape(tmp_path, peak(1.0))(points)
+        board.entries[points[0].name].hear(News(points[0].name, "failed", why="its process was killed"))
+        return board
+
+    with pytest.raises(WorkError, match=r"eta=1 is failed, so the best rate is not known; got its process was killed"):
+        search(Search(None, {"eta": ["1", "2"]}), lost)
+
+
+def test_the_last_rounds_decide() -> None:
+    rows = [{"round": r, "test_accuracy": float(r)} for r in range(0, 41, 4)]
+    assert final_accuracy(rows) == (24 + 28 + 32 + 36 + 40) / 5
+    assert final_accuracy(rows[:2]) == 4.0 and final_accuracy(rows[:1]) is None and final_accuracy([]) is None
+
+
+def test_what_is_kept_and_shown(tmp_path: Path) -> None:
+    found, _ = choice(tmp_path, peak(0.01), "0.1", "0.01", "0.5")
+    keep([found], "test", tmp_path)
+    kept = json.loads((tmp_path / "grid.json").read_text())
+    assert kept["settings"][0]["eta"] == 0.01 and kept["settings"][0]["on_edge"] is True
+    lines = (tmp_path / "grid.csv").read_text().splitlines()
+    assert lines[0] == "eta,score,best,run" and lines[1].startswith("0.01,1.0,True,eta0.01-") and len(lines) == 4
+    shown = table([found], "test")
+    assert shown.rows == [("0.01*", 100.0, 100.0, 10.0, "diverged")]
+    assert shown.notes == ["* the best rate is on the grid's edge; --extend goes on with 0.005."]
