@@ -177,6 +177,16 @@ def test_a_model_is_shown_with_what_each_cut_sends() -> None:
     assert "9,750,922" in text and "pool3 *" in text and "9.85%" in text
 
 
+def test_layers_without_names_are_shown_with_the_number_to_cut_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["from torch import nn", "", "", "def net():", "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))"]
+    (tmp_path / "without_names.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    shown = asked("model", "without_names:net", "shape=1x8x8").output
+    assert "  1  (Flatten) *" in shown and "takes the number of the client's layers" in shown
+
+
 def test_weights_of_another_model_are_refused(own: Path, tmp_path: Path) -> None:
     asked("run", f"data={own}", "M=5", "C=1", "R=1", "--out", str(tmp_path))
     assert "another model" in str(refused("evaluate", str(tmp_path), "--data", str(own), "--model", "mlp"))

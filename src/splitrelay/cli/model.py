@@ -64,7 +64,7 @@ def model(name: str | None, settings: Sequence[str], shape: str) -> None:
         return
     emit(_layer_table(name, found.layers, found), None, shape)
     say("")
-    emit(_cut_table(found.cuts, batch, picture=shape == "table"), None, shape)
+    emit(_cut_table(found.cuts, found.layers, batch, picture=shape == "table"), None, shape)
 
 
 def _image(name: str, given: dict[str, list[tuple[int, ...]]]) -> tuple[int, ...]:
@@ -82,15 +82,19 @@ def _layer_table(name: str, layers: Sequence[LayerRow], found: Summary) -> Table
     return Table(("#", "layer", "kind", "output", "parameters", "FLOPs"), rows, title)
 
 
-def _cut_table(cuts: Sequence[CutRow], batch: int, picture: bool) -> Table:
+def _cut_table(cuts: Sequence[CutRow], layers: Sequence[LayerRow], batch: int, picture: bool) -> Table:
     """Bytes of a step for each cut, drawn as bars; the usual cut is marked."""
     widest = max((cut.step_bytes for cut in cuts), default=1)
     rows = []
     for cut in cuts:
-        mark = f"{cut.after} *" if cut.usual else cut.after
+        after = cut.after if not cut.after.isdigit() else f"({layers[cut.layers - 1].kind})"  # no name to cut by
+        mark = f"{after} *" if cut.usual else after
         bar = ("#" * max(1, round(BAR * cut.step_bytes / widest)),) if picture else ()
         shares = (f"{cut.bottom_share:.2%}", f"{cut.flops_share:.1%}")
-        rows.append((mark, *shares, cut.step_bytes, cut.handover_bytes, *bar))
-    columns = ("cut after", "client share", "client FLOPs", "bytes a step", "handover", *(("",) if picture else ()))
-    notes = [f"bytes a step: smashed data of a batch of {batch}, and as many back; * the usual cut."]
+        rows.append((cut.layers, mark, *shares, cut.step_bytes, cut.handover_bytes, *bar))
+    columns = ("cut", "after", "client share", "FLOPs", "bytes a step", "handover", *(("",) if picture else ()))
+    notes = [
+        f"bytes a step: smashed data of a batch of {batch}, and as many back; * the usual cut.",
+        "cut= takes the number of the client's layers, or the name of its last one.",
+    ]
     return Table(columns, rows, "What each cut costs", notes)

@@ -27,8 +27,13 @@ class LayerRow:
 
 @dataclass(frozen=True)
 class CutRow:
-    """A cut after one layer: the client's share of parameters and FLOPs, and the bytes of a step and of a handover."""
+    """A cut after one layer: the client's share of parameters and FLOPs, and the bytes of a step and of a handover.
 
+    `cut=` takes the number of the client's layers, or the name of its last one; where torch made up the name, which is
+    then a number too, only the number of layers counts.
+    """
+
+    layers: int  # of the client
     after: str
     usual: bool
     bottom_parameters: int
@@ -82,6 +87,7 @@ def _cut(layers: tuple[LayerRow, ...], j: int, usual: bool, batch: int) -> CutRo
     total, flops = sum(row.parameters for row in layers), sum(row.flops for row in layers)
     smashed = prod(layers[j - 1].shape)
     return CutRow(
+        j,
         layers[j - 1].name,
         usual,
         bottom,
