@@ -10,6 +10,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from keys_kit import DAY, TODAY, consortium, copied, secrets_of
 
 from splitrelay.errors import InputError, OutOfRange
@@ -202,3 +203,20 @@ def test_the_note_holds_no_secret(issued: Authority) -> None:
 def test_a_clients_number_has_limits(issued: Authority, m: int) -> None:
     with pytest.raises(OutOfRange, match="0 <= m < 10"):
         issued.issue_client("x", m, now=TODAY)
+
+
+@pytest.mark.parametrize(
+    ("name", "purposes"),
+    [
+        ("server", {ExtendedKeyUsageOID.SERVER_AUTH}),
+        ("hospital-3", {ExtendedKeyUsageOID.CLIENT_AUTH}),
+        ("hospital-4", {ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH}),
+        ("boss", {ExtendedKeyUsageOID.CLIENT_AUTH}),
+    ],
+)
+def test_a_certificate_serves_its_purpose_and_no_other(
+    issued: Authority, name: str, purposes: set[x509.ObjectIdentifier]
+) -> None:
+    certificate = parsed((issued.folder.parent / name / "cert.pem").read_bytes())
+    assert set(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value) == purposes
+    assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca

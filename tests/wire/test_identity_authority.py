@@ -89,6 +89,20 @@ def test_a_clients_number_is_issued_once(authority: Authority) -> None:
         authority.issue_client("clinic", 3, now=TODAY)
 
 
+def test_many_clients_are_issued_at_once(authority: Authority) -> None:
+    made = authority.issue_clients({f"clinic-{m}": m for m in range(10, 15)}, now=TODAY)
+    assert [load_identity(one.folder, TODAY).m for one in made] == [10, 11, 12, 13, 14]
+    assert authority.register().newest("clinic-12").who == made[2].who
+
+
+@pytest.mark.parametrize("numbers", [{"a": 10, "b": 3}, {"a": 10, "b": 10}, {"a": 10, "hospital-3": 11}], ids=str)
+def test_of_many_clients_all_are_issued_or_none(authority: Authority, numbers: dict[str, int]) -> None:
+    before = snapshot(authority.folder.parent)
+    with pytest.raises(InputError, match="already"):
+        authority.issue_clients(numbers, now=TODAY)
+    assert snapshot(authority.folder.parent) | {"authority/.lock": b""} == before | {"authority/.lock": b""}
+
+
 def test_an_expired_holder_does_not_come_back_to_a_number_that_is_taken(authority: Authority) -> None:
     later = TODAY + 400 * DAY
     authority.issue_client("heir", 3, now=later)

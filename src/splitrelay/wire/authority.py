@@ -132,7 +132,7 @@ class Authority:
         if not hosts:
             way_out = f"As in: splitrelay keys issue {name} --host s.example.org"
             raise InputError("a server needs the hosts under which its clients reach it", way_out=way_out)
-        return self._issue(name, (SERVER,), None, hosts, days, instant(now))
+        return self._issue([_wanted(name, (SERVER,), None, hosts)], days, instant(now))[0]
 
     def issue_client(
         self,
@@ -151,9 +151,13 @@ class Authority:
         if not roles:
             way_out = "Give --host for a server, or --client m, --evaluator, --observer."
             raise InputError(f"{name} needs a role", way_out=way_out)
-        if m is not None and not 0 <= m < 10**9:
-            raise OutOfRange("a client's number", value=m, limit="0 <= m < 10^9")
-        return self._issue(name, roles, m, hosts, days, instant(now))
+        return self._issue([_wanted(name, roles, m, hosts)], days, instant(now))[0]
+
+    def issue_clients(
+        self, numbers: Mapping[str, int], days: int | None = None, now: datetime | None = None
+    ) -> list[Handed]:
+        """Keys for many clients at once, by name and number: all are refused if one is."""
+        return self._issue([_wanted(name, (CLIENT,), m, ()) for name, m in numbers.items()], days, instant(now))
 
     def renew(self, name: str, days: int | None = None, now: datetime | None = None) -> Handed:
         """A new key and certificate for the same holder; the old certificate holds until it expires."""
@@ -164,7 +168,7 @@ class Authority:
                 raise InputError(f"{name} is revoked", way_out=f"Move {self._place(name)} away and issue it anew.")
             _refuse_number(register, name, old.who.m, instant(now))
             who = self._dated(old.who, days, instant(now))
-            return self._hand_out(register.adding(who), who)
+            return self._hand_out(register.adding(who), [who])[0]
 
     def revoke(self, name: str, now: datetime | None = None) -> list[Handed]:
         """Out at once: a new revocation list, and a new epoch if the holder had the sealing secret."""
@@ -187,21 +191,16 @@ class Authority:
         """The epoch that seals now."""
         return self._epochs().current
 
-    def _issue(
-        self, name: str, roles: tuple[str, ...], m: int | None, hosts: Sequence[str], days: int | None, now: datetime
-    ) -> Handed:
+    def _issue(self, wanted: Sequence[Peer], days: int | None, now: datetime) -> list[Handed]:
         with locked(self.folder):
-            register = self.register()
-            self._refuse_taken(register, name, m, now)
-            for host in hosts:
-                host_name(host)
-            unsigned = Peer(name, roles, m, tuple(hosts), register.consortium, 0, now, now)
-            who = self._dated(unsigned, days, now)
-            return self._hand_out(register.adding(who), who)
+            register, dated = self.register(), []
+            for one in wanted:
+                self._refuse_taken(register, one.name, one.m, now)
+                dated.append(self._dated(replace(one, consortium=register.consortium), days, now))
+                register = register.adding(dated[-1])
+            return self._hand_out(register, dated)
 
     def _refuse_taken(self, register: Register, name: str, m: int | None, now: datetime) -> None:
-        if not NAME.fullmatch(name):
-            raise InputError("a name is 1 to 63 letters, digits, '.', '_' and '-'", value=repr(name))
         if any(one.who.name == name and not one.revoked_at for one in register.issued):
             raise InputError(f"{name} has keys already", way_out=f"Renew them: splitrelay keys renew {name}")
         if self._place(name).exists():
@@ -216,18 +215,20 @@ class Authority:
             raise InputError("it is earlier than the authority was made", value=value, limit=begin, way_out=way_out)
         return replace(who, serial=x509.random_serial_number(), not_before=begin, not_after=end)
 
-    def _hand_out(self, register: Register, who: Peer) -> Handed:
+    def _hand_out(self, register: Register, new: Sequence[Peer]) -> list[Handed]:
         """First the register: a certificate that it does not know could never be revoked."""
         self._save(REGISTER, register_file(register))
+        return [self._write(who, {**self._own(who), **self._shared(who)}) for who in new]
+
+    def _own(self, who: Peer) -> dict[str, bytes]:
+        """What is one holder's alone: a new key, and the certificate for it."""
         key = new_key()
-        files = {
+        return {
             CA: read_public(self.folder / CA),
             CERTIFICATE: signed(who, key.public_key(), self.signer).public_bytes(Encoding.PEM),
             KEY: _key_file(key),
             IDENTITY: note_of(who),
-            **self._shared(who),
         }
-        return self._write(who, files)
 
     def _settle(self, now: datetime) -> list[Handed]:
         """Make everything follow the register: the epoch, the revocation list, and the folders of all who stay."""
@@ -259,6 +260,17 @@ class Authority:
 
     def _place(self, name: str) -> Path:
         return self.folder.parent / name
+
+
+def _wanted(name: str, roles: tuple[str, ...], m: int | None, hosts: Sequence[str]) -> Peer:
+    """A holder to be, without serial number and dates."""
+    if not NAME.fullmatch(name):
+        raise InputError("a name is 1 to 63 letters, digits, '.', '_' and '-'", value=repr(name))
+    if m is not None and not 0 <= m < 10**9:
+        raise OutOfRange("a client's number", value=m, limit="0 <= m < 10^9")
+    for host in hosts:
+        host_name(host)
+    return Peer(name, roles, m, tuple(hosts), "", 0, datetime.min, datetime.min)
 
 
 def _refuse_number(register: Register, name: str, m: int | None, now: datetime) -> None:

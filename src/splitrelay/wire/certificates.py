@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from ipaddress import ip_address
 
 from cryptography import x509
@@ -98,6 +99,7 @@ def signed(who: Peer, public_key: ec.EllipticCurvePublicKey, signer: Signer) -> 
     return leaf.add_extension(issuer, critical=False).sign(signer.key, SHA256())
 
 
+@lru_cache(maxsize=1024)  # a server asks again and again for every open link
 def peer_identity(certificate: bytes) -> Peer:
     """Whom a certificate names, from its PEM or DER bytes; that our authority signed it is for TLS to see to."""
     with _a_certificate_of_ours():
