@@ -14,7 +14,7 @@ from benchmarks.measure import Row, compared
 from splitrelay.experiments.figures.quadratics import draw
 from splitrelay.experiments.quadratics import Study, simulate
 from splitrelay.objectives.groups import paper_groups
-from splitrelay.theory import Problem, bound
+from splitrelay.theory import Problem, bound, compare
 
 MILLION, SAMPLE = 1_000_000, 300
 
@@ -22,6 +22,7 @@ MILLION, SAMPLE = 1_000_000, 300
 def rows() -> Iterator[Row]:
     """Every comparison, as it is measured."""
     yield _bounds()
+    yield _comparisons()
     yield _study()
     yield from _help()
 
@@ -35,6 +36,21 @@ def _bounds() -> Row:
 
     return compared(
         "10^6 bounds in one call",
+        lambda: at(R),
+        lambda: [at(float(rounds)) for rounds in R[:: MILLION // SAMPLE][:SAMPLE]],
+        f"one call for each (measured on {SAMPLE})",
+        scale=MILLION / SAMPLE,
+    )
+
+
+def _comparisons() -> Row:
+    R = np.arange(1000, 1000 + MILLION)
+
+    def at(rounds: object) -> object:
+        return compare("strongly-convex", Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, S=5, K=5, R=rounds, D2=1))
+
+    return compared(
+        "10^6 comparisons in one call, six bounds each at its own best step",
         lambda: at(R),
         lambda: [at(float(rounds)) for rounds in R[:: MILLION // SAMPLE][:SAMPLE]],
         f"one call for each (measured on {SAMPLE})",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from splitrelay.errors import OutOfRange
-from splitrelay.theory.arrays import Array, Bools, Truth, Values, plain, truth
+from splitrelay.theory.arrays import Array, Bools, Truth, Values, in_pieces, plain, truth
 from splitrelay.theory.formulas import formulas
 from splitrelay.theory.problem import Asked, Problem, numbers
-from splitrelay.theory.ranges import effective_step, per_eta, refuse_outside, step_range
+from splitrelay.theory.ranges import Range, effective_step, per_eta, refuse_outside, step_range
 from splitrelay.theory.results import (
     HORIZONS,
     OUTSIDE,
@@ -69,26 +70,52 @@ def evaluated(
     *,
     eta: Values | None = None,
     eta_tilde: Values | None = None,
+    found: Range | None = None,
 ) -> Bound:
     """The same for every row of the table of statements, minibatch SGD included; `step` is a checked eta_tilde."""
     row = statement(algorithm, case, constants)
     check_choice("outside", outside, OUTSIDE)
     with np.errstate(all="ignore"):  # what is not finite is refused or blanked at the end
-        found = step_range(algorithm, case, problem, constants)
+        found = step_range(algorithm, case, problem, constants) if found is None else found
         step = effective_step(algorithm, found.q, eta, eta_tilde) if step is None else step
         conditions = found.conditions(step)
         if outside == "refuse":
             refuse_outside(found, step, conditions, eta)
         rounds = displayed_rounds(row, found.q, horizon)
-        terms = {"optimization": optimization(row, found.q, step, rounds), **error_terms(row, algorithm, found.q, step)}
         facts: dict[str, Any] = {"algorithm": algorithm, "case": case, "constants": constants, "statement": row.where}
         one_more = row.one_more_round or horizon == "R+1"
         facts |= {
             "measure": MEASURE[case],
             "rounds": plain(rounds),
             "formulas": formulas(algorithm, case, row, one_more),
+            "per_eta": plain(per_eta(algorithm, found.q)),
         }
-        return finished(facts, terms, step, step / per_eta(algorithm, found.q), conditions, start(found.q), outside)
+        parts = units(algorithm, found.q)
+
+        def terms() -> dict[str, Array]:
+            first = {"optimization": optimization(row, found.q, step, rounds)}
+            return first | error_terms(row, algorithm, found.q, step)
+
+        return finished(
+            facts, _total(row, found.q, step, rounds, parts), terms, step, conditions, start(found.q), outside
+        )
+
+
+def _total(row: Statement, q: Asked, step: Array, rounds: Array, parts: Mapping[str, Array]) -> Array:
+    """The sum of all terms, none of which is kept."""
+
+    def work(step: Array, rounds: Array, mu: Array, left: Array, *parts: Array) -> Sequence[Array]:
+        return (
+            sum(
+                _errors(row, dict(zip(names, parts, strict=True)), step).values(),
+                _first(row, q.case, mu, left, step, rounds),
+            ),
+        )
+
+    names = list(error_constants(row))
+    given = (step, rounds, q.mu if q.case == SC else np.zeros(()), _left(q), *(parts[name] for name in names))
+    (total,) = in_pieces(work, given, (np.float64,))
+    return np.asarray(total)
 
 
 def displayed_rounds(row: Statement, q: Asked, horizon: str) -> Array:
@@ -99,14 +126,26 @@ def displayed_rounds(row: Statement, q: Asked, horizon: str) -> Array:
 
 def optimization(row: Statement, q: Asked, eta_tilde: Array, rounds: Array) -> Array:
     """The first term: what is left of the start."""
-    if q.case == SC:
-        return row.optimization * q.mu * q.D2 * np.exp(-q.mu * eta_tilde * rounds / 2)
-    return row.optimization * (q.A if q.case == NC else q.D2) / (eta_tilde * rounds)
+    return _first(row, q.case, q.mu if q.case == SC else np.zeros(()), _left(q), eta_tilde, rounds)
 
 
 def error_terms(row: Statement, algorithm: str, q: Asked, eta_tilde: Array) -> dict[str, Array]:
     """The other terms: what noise, sampling and drift add, by name and in printed order."""
-    parts, powers = units(algorithm, q), {1: eta_tilde, 2: eta_tilde * eta_tilde}
+    return _errors(row, units(algorithm, q), eta_tilde)
+
+
+def _left(q: Asked) -> Array:
+    return q.A if q.case == NC else q.D2
+
+
+def _first(row: Statement, case: str, mu: Array, left: Array, eta_tilde: Array, rounds: Array) -> Array:
+    if case == SC:
+        return np.asarray(row.optimization * mu * left * np.exp(-mu * eta_tilde * rounds / 2))
+    return np.asarray(row.optimization * left / (eta_tilde * rounds))
+
+
+def _errors(row: Statement, parts: Mapping[str, Array], eta_tilde: Array) -> dict[str, Array]:
+    powers = {1: eta_tilde, 2: eta_tilde * eta_tilde}
     return {name: constant * parts[name] * powers[POWER[name]] for name, constant in error_constants(row).items()}
 
 
@@ -119,35 +158,36 @@ def start(q: Asked) -> Array:
 
 def finished(
     facts: Mapping[str, Any],
-    terms: Mapping[str, Array],
+    total: Array,
+    terms: Callable[[], Mapping[str, Array]],
     eta_tilde: Array,
-    eta: Array,
     conditions: tuple[Condition, ...],
     vacuous_from: Array,
     outside: str,
 ) -> Bound:
-    """Sum the terms, blank what does not apply, and bring everything to one shape."""
-    holding: Bools = np.logical_and.reduce(np.broadcast_arrays(*(condition.holds for condition in conditions)))
-    total = sum(terms.values(), np.zeros(()))
-    shape = np.broadcast_shapes(holding.shape, total.shape)
+    """Blank what does not apply, and bring everything to one shape."""
     finite = np.isfinite(total)
     if outside == "refuse" and not np.all(finite):
         raise OutOfRange(f"{facts['algorithm']} {facts['case']}: the bound leaves the range of double precision")
-    applicable = np.broadcast_to(holding & finite, shape)
+    applicable: Bools = reduce(np.logical_and, (condition.holds for condition in conditions), finite)
+    shape, everywhere = applicable.shape, bool(applicable.all())
 
     def blanked(values: Array) -> Values:
-        inside = values if applicable.all() else np.where(applicable, values, np.nan)
+        inside = values if everywhere else np.where(applicable, values, np.nan)
         return plain(np.broadcast_to(inside, shape))
+
+    def later() -> dict[str, Values]:
+        with np.errstate(all="ignore"):
+            return {name: blanked(values) for name, values in terms().items()}
 
     return Bound(
         **facts,
         total=blanked(total),
-        terms={name: blanked(values) for name, values in terms.items()},
-        eta=plain(np.broadcast_to(eta, shape)),
         eta_tilde=plain(np.broadcast_to(eta_tilde, shape)),
         conditions=conditions,
         vacuous=truth(applicable & (total >= vacuous_from)),
         applicable=truth(applicable),
+        later=later,
     )
 
 

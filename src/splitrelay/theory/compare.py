@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from splitrelay.errors import OutOfRange
-from splitrelay.theory.arrays import Strings, Values, Words, plain, words
+from splitrelay.theory.arrays import Array, Codes, Values, in_pieces, plain
 from splitrelay.theory.bounds import evaluated
 from splitrelay.theory.local_steps import useful_local_steps
 from splitrelay.theory.problem import Problem, positive
@@ -17,6 +17,7 @@ from splitrelay.theory.rates import rate
 from splitrelay.theory.results import (
     CASES,
     CONSTANTS,
+    WINNERS,
     Algorithm,
     Bound,
     Case,
@@ -25,6 +26,7 @@ from splitrelay.theory.results import (
     Constants,
     Horizon,
     Outside,
+    Rate,
     Side,
     StepSize,
 )
@@ -33,6 +35,7 @@ from splitrelay.theory.stepsizes import chosen
 
 FULL = ("ssl", "fedavg", "minibatch-sgd")
 PARTIAL = {"fedavg-swor": "equal compute, without replacement", "fedavg-swr": "equal compute, with replacement"}
+NONE, OURS, OTHER, EQUAL = range(len(WINNERS))
 NO_PARTIAL = "the paper prints no bound for partial participation beyond strongly-convex"
 NO_ROUND = "S R / M is less than one round"
 WORST_CASE = "The bounds order worst cases; they do not say who wins on a given problem, nor at which step."
@@ -64,20 +67,20 @@ def compare(
     if problem.S is not None:
         fewer = problem.over_rounds(rounds_at_equal_compute(problem))
         equal_compute = {"ssl": side("ssl", fewer)} | {name: side(name, problem) for name in PARTIAL}
-    smaller = {"equal rounds": _smaller(equal_rounds["ssl"], equal_rounds["fedavg"])}
-    smaller |= {
+    codes = {"equal rounds": _smaller(equal_rounds["ssl"], equal_rounds["fedavg"])}
+    codes |= {
         label: _smaller(equal_compute["ssl"], equal_compute[name]) for name, label in PARTIAL.items() if equal_compute
     }
-    notes = [WORST_CASE, SEQUENCE] + [ARTEFACT] * bool(np.any(np.asarray(smaller["equal rounds"]) == "fedavg"))
+    notes = [WORST_CASE, SEQUENCE] + [ARTEFACT] * bool(np.any(codes["equal rounds"] == OTHER))
     return Comparison(
         case=case,
         constants=constants,
         equal_rounds=equal_rounds,
         equal_compute=equal_compute,
-        smaller=smaller,
         conditions=comparison_conditions(case, problem),
-        useful_K=_useful_K(case, problem, equal_rounds, constants),
         notes=tuple(notes),
+        codes=codes,
+        later=partial(_useful_K, case, problem, equal_rounds, constants),
     )
 
 
@@ -117,21 +120,22 @@ def _side(
 ) -> Side:
     rounds = plain(problem.asked_by("the comparison").R)
     if name in PARTIAL and case != SC:
-        return Side(name, rounds, None, None, None, NO_PARTIAL)
+        return Side(name, rounds, None, None, NO_PARTIAL)
     at = partial(_bound_and_step, name, case, problem, eta_tilde, constants, horizon)
     bound, step = at(outside)
-    order = None
-    if name != "minibatch-sgd":
-        order = rate(name, case, problem, constants=constants)
-    elif case == SC:
-        order = rate("table-sgd", case, problem)
     why_not = "" if np.all(bound.applicable) else NO_ROUND
     if not np.any(np.isnan(rounds)) and why_not:
         try:
             at("refuse")
         except OutOfRange as error:
             why_not = str(error)
-    return Side(name, rounds, order, bound, step, why_not)
+    return Side(name, rounds, bound, step, why_not, partial(_order, name, case, problem, constants))
+
+
+def _order(name: str, case: Case, problem: Problem, constants: Constants) -> Rate | None:
+    if name != "minibatch-sgd":
+        return rate(name, case, problem, constants=constants)
+    return rate("table-sgd", case, problem) if case == SC else None
 
 
 def _bound_and_step(
@@ -144,14 +148,19 @@ def _bound_and_step(
     return step.bound, step
 
 
-def _smaller(ssl: Side, other: Side) -> Words:
+def _smaller(ssl: Side, other: Side) -> Codes:
     """Whose bound is the smaller one; "equal" to 1e-12; "none" where one of them does not apply."""
     if ssl.bound is None or other.bound is None:
-        return "none"
-    left, right = np.asarray(ssl.bound.total), np.asarray(other.bound.total)
-    name = "fedavg" if other.algorithm.startswith("fedavg") else other.algorithm
-    found: Strings = np.where(np.isclose(left, right, rtol=1e-12, atol=0), "equal", np.where(left < right, "ssl", name))
-    return words(np.where(np.isnan(left) | np.isnan(right), "none", found))
+        return np.asarray(NONE, dtype=np.int8)
+    totals = np.asarray(ssl.bound.total), np.asarray(other.bound.total)
+    (codes,) = in_pieces(_nearer_to_zero, totals, (np.int8,))
+    return np.asarray(codes)
+
+
+def _nearer_to_zero(left: Array, right: Array) -> Sequence[Codes]:
+    apart = np.where(left < right, np.int8(OURS), np.int8(OTHER))
+    known = np.where(np.abs(left - right) <= 1e-12 * np.abs(right), np.int8(EQUAL), apart)
+    return (np.where(np.isnan(left) | np.isnan(right), np.int8(NONE), known),)
 
 
 def _useful_K(case: Case, problem: Problem, sides: Mapping[str, Side], constants: Constants) -> dict[str, Values]:

@@ -48,9 +48,10 @@ def last_iterate(
         row = recursion(algorithm, SC, "proved")
         facts: dict[str, Any] = {"algorithm": algorithm, "case": SC, "constants": "proved", "rounds": plain(q.R)}
         facts |= {"statement": "last iterate (derived)", "measure": "E||x^R - x*||^2"}
-        facts["formulas"] = last_iterate_formulas(algorithm, row)
+        facts |= {"formulas": last_iterate_formulas(algorithm, row), "per_eta": plain(per_eta(algorithm, q))}
         terms = _terms(algorithm, q, row, step)
-        return finished(facts, terms, step, step / per_eta(algorithm, q), conditions, q.D2, outside)
+        total = np.asarray(sum(terms.values()))
+        return finished(facts, total, lambda: terms, step, conditions, q.D2, outside)
 
 
 def _terms(algorithm: str, q: Asked, row: Recursion, step: Array) -> dict[str, Array]:

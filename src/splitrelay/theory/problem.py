@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,13 @@ class Problem:
         """The shape of all quantities together: () for one setting."""
         return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in self.given))
 
+    @cached_property
+    def shortest(self) -> Array:
+        """1/(mu R), the lower end of every strongly convex range; infinite where mu = 0, and no step meets it."""
+        q = self.asked_by("strongly-convex")
+        with np.errstate(divide="ignore"):
+            return np.asarray(1 / (q.mu * q.R))
+
     def asked_by(self, asker: str, case: str = "strongly-convex") -> Asked:
         """The quantities as a formula reads them."""
         return Asked(self, asker, case)
@@ -71,6 +79,7 @@ class Problem:
     def over_rounds(self, R: Values) -> Problem:
         """The same problem over R rounds, which need not be whole here: S R / M rounds at equal compute."""
         other = copy(self)
+        other.__dict__.pop("shortest", None)
         object.__setattr__(other, "R", plain(np.asarray(R, dtype=np.float64)))
         return other
 

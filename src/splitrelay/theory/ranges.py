@@ -56,9 +56,10 @@ def step_range(algorithm: str, case: str, problem: Problem, constants: str) -> R
     if case != SC:
         high, name = highest_step(algorithm, q, constants)
         return Range(asker, np.zeros(()), high, q, name)
-    with np.errstate(divide="ignore"):  # mu = 0 gives an infinite lower end, which no step meets
-        low, kappa = 1 / (q.mu * q.R), q.L / q.mu
-    return Range(asker, low, 1 / (6 * q.L), q, "1/(6 L)", at_least("R >= 6 L/mu", q.R, 6 * kappa))
+    mu, R = q.mu, q.R  # a missing one is named by who asks
+    with np.errstate(divide="ignore"):
+        kappa = q.L / mu
+    return Range(asker, problem.shortest, 1 / (6 * q.L), q, "1/(6 L)", at_least("R >= 6 L/mu", R, 6 * kappa))
 
 
 def highest_step(algorithm: str, q: Asked, constants: str) -> tuple[Array, str]:

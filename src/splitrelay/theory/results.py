@@ -1,14 +1,19 @@
-"""What the calculator answers with: plain data, numbers for one setting and arrays for many."""
+"""What the calculator answers with: plain data, numbers for one setting and arrays for many.
+
+Of millions of settings most arrays are never looked at, and memory takes longer than arithmetic: what follows from
+the rest (terms, words, orders) is worked out when it is first read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from splitrelay.theory.arrays import Strings, Truth, Values, Words, words
+from splitrelay.theory.arrays import Codes, Strings, Truth, Values, Words, plain, words
 
 Algorithm = Literal["ssl", "fedavg", "fedavg-swor", "fedavg-swr"]
 Case = Literal["strongly-convex", "general-convex", "non-convex"]
@@ -23,6 +28,8 @@ CONSTANTS: tuple[str, ...] = ("proved", "printed", "tight")
 HORIZONS: tuple[str, ...] = ("R", "R+1")
 OUTSIDE: tuple[str, ...] = ("refuse", "mask")
 RULES: tuple[str, ...] = ("printed", "mended", "best")
+BRANCHES: tuple[str, ...] = ("none", "low", "interior", "cap", "log", "c1", "c2")
+WINNERS: tuple[str, ...] = ("none", "ssl", "fedavg", "equal")
 DECAYS: tuple[str, ...] = ("1/R^(1/2)", "1/R^(2/3)", "1/R", "1/R^2", "exp(-R)")  # slowest first
 
 
@@ -51,14 +58,24 @@ class Bound:
     statement: str  # where it stands, e.g. "Theorem 1"
     measure: str  # what is bounded, e.g. "E F(xbar) - F*"
     total: Values
-    terms: Mapping[str, Values]
-    eta: Values
     eta_tilde: Values
     conditions: tuple[Condition, ...]
     vacuous: Truth
     applicable: Truth
     rounds: Values
     formulas: Mapping[str, str]  # each term as it is written, constants and all
+    per_eta: Values = field(repr=False)  # eta_tilde / eta
+    later: Callable[[], Mapping[str, Values]] = field(repr=False, compare=False)
+
+    @cached_property
+    def terms(self) -> Mapping[str, Values]:
+        """The terms by name; they sum to the total."""
+        return self.later()
+
+    @cached_property
+    def eta(self) -> Values:
+        """The learning rate of one local step."""
+        return plain(np.asarray(self.eta_tilde) / self.per_eta)
 
 
 @dataclass(frozen=True)
@@ -102,15 +119,28 @@ class StepSize:
     """
 
     rule: str
-    eta: Values
-    eta_tilde: Values
-    branch: Words
     bound: Bound
     explicit: Values | None
     tau: Values | None
     low: Values
     high: Values
     applicable: Truth
+    code: Codes = field(repr=False)  # of the branch, in BRANCHES
+
+    @property
+    def eta_tilde(self) -> Values:
+        """The step."""
+        return self.bound.eta_tilde
+
+    @property
+    def eta(self) -> Values:
+        """The learning rate of one local step."""
+        return self.bound.eta
+
+    @cached_property
+    def branch(self) -> Words:
+        """The branch of the rule that decided."""
+        return words(np.asarray(BRANCHES)[self.code])
 
 
 @dataclass(frozen=True)
@@ -119,10 +149,15 @@ class Side:
 
     algorithm: str
     rounds: Values
-    rate: Rate | None
     bound: Bound | None
     step: StepSize | None
     why_not: str = ""
+    later: Callable[[], Rate | None] = field(default=lambda: None, repr=False, compare=False)
+
+    @cached_property
+    def rate(self) -> Rate | None:
+        """Its order of convergence."""
+        return self.later()
 
 
 @dataclass(frozen=True)
@@ -137,7 +172,17 @@ class Comparison:
     constants: str
     equal_rounds: Mapping[str, Side]
     equal_compute: Mapping[str, Side]
-    smaller: Mapping[str, Words]
     conditions: tuple[Condition, ...]
-    useful_K: Mapping[str, Values]
     notes: tuple[str, ...]
+    codes: Mapping[str, Codes] = field(repr=False)  # of the smaller, in WINNERS
+    later: Callable[[], Mapping[str, Values]] = field(repr=False, compare=False)
+
+    @cached_property
+    def smaller(self) -> Mapping[str, Words]:
+        """Whose bound is the smaller one."""
+        return {label: words(np.asarray(WINNERS)[codes]) for label, codes in self.codes.items()}
+
+    @cached_property
+    def useful_K(self) -> Mapping[str, Values]:
+        """The useful K of both algorithms."""
+        return self.later()

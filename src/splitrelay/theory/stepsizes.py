@@ -5,17 +5,18 @@ In all of them the bound is  optimization(g) + c1 g + c2 g^2  with g = eta_tilde
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from splitrelay.errors import OutOfRange
-from splitrelay.theory.arrays import Array, Strings, Values, plain, truth, words
+from splitrelay.theory.arrays import Array, Codes, Values, in_pieces, plain, truth
 from splitrelay.theory.bounds import displayed_rounds, evaluated
 from splitrelay.theory.problem import Asked, Problem
-from splitrelay.theory.ranges import Range, per_eta, refuse_too_few_rounds, step_range
-from splitrelay.theory.results import RULES, Algorithm, Case, Constants, Horizon, Outside, Rule, StepSize
+from splitrelay.theory.ranges import Range, refuse_too_few_rounds, step_range
+from splitrelay.theory.results import BRANCHES, RULES, Algorithm, Case, Constants, Horizon, Outside, Rule, StepSize
 from splitrelay.theory.statements import (
     NC,
     POWER,
@@ -36,7 +37,7 @@ class Choice:
     """What a rule says: the step, the branch that decided, tau and the lemma's explicit bound where it has them."""
 
     eta_tilde: Array
-    branch: Strings
+    code: Codes  # of the branch, in BRANCHES
     tau: Array | None = None
     explicit: Array | None = None
 
@@ -131,7 +132,7 @@ def mended_strongly(s: Setting) -> Choice:
     left = 3 * a * s.start * np.exp(-a * T * s.found.high)
     first = np.where(c1 > 0, (3 + log_tau) * c1 / (a * T), 0)
     second = np.where(c2 > 0, (3 + log_tau**2) * c2 / (a * T) ** 2, 0)
-    return Choice(choice.eta_tilde, choice.branch, choice.tau, (left + first + second) / s.recursion.b)
+    return Choice(choice.eta_tilde, choice.code, choice.tau, (left + first + second) / s.recursion.b)
 
 
 def printed_unweighted(s: Setting) -> Choice:
@@ -140,47 +141,61 @@ def printed_unweighted(s: Setting) -> Choice:
     share, d = s.start / (s.q.R + 1), 1 / s.found.high
     first, second = np.sqrt(_ratio(share, c1)), np.cbrt(_ratio(share, c2))
     step = np.minimum(np.minimum(first, second), s.found.high)
-    branch = np.where(s.found.high <= np.minimum(first, second), "cap", np.where(first <= second, "c1", "c2"))
+    code = np.where(s.found.high <= np.minimum(first, second), CAP, np.where(first <= second, FIRST, SECOND))
     explicit = 2 * np.sqrt(c1 * share) + 2 * np.cbrt(c2 * share**2) + d * share
-    return Choice(step, branch, None, explicit / s.recursion.b)
+    return Choice(step, code.astype(np.int8), None, explicit / s.recursion.b)
 
 
 def best_strongly(s: Setting) -> Choice:
-    """The root of -P exp(-u) + c1 + 2 c2 g = 0, u = mu g rounds / 2, clipped to [1/(mu R), 1/(6 L)].
+    """The root of -P exp(-u) + c1 + 2 c2 g = 0, u = mu g rounds / 2, clipped to [1/(mu R), 1/(6 L)]."""
+    given = (*s.orders(s.row), s.q.mu, s.rounds, s.row.optimization * s.start, s.found.low, s.found.high)
+    return Choice(*in_pieces(_root, given, (np.float64, np.int8)))
 
-    Newton on ln(P / (c1 + 2 c2 g)) - u, which is convex and falls with slope between -1 and -3 from the lower end on:
-    started there, the steps rise to the root, and eight of them reach it to the last bit.
+
+def _root(c1: Array, c2: Array, mu: Array, rounds: Array, start: Array, low: Array, high: Array) -> Sequence[Any]:
+    """The step, and the number of the branch that decided.
+
+    Fritsch, Shafer and Crowley's step for w + ln w = z, which is of fourth order, on ln(P / (c1 + slope u)) - u. The
+    start lies above the root by ln(2 u) at most, so two steps reach it to 4e-15.
     """
-    c1, c2 = s.orders(s.row)
-    per_u = 2 / (s.q.mu * s.rounds)  # g = per_u u
-    P, slope = s.row.optimization * s.q.mu * s.start / per_u, 2 * c2 * per_u
-    lowest, highest = np.broadcast_arrays(s.found.low / per_u, s.found.high / per_u)
-    u = np.array(np.broadcast_to(lowest, np.broadcast_shapes(lowest.shape, P.shape, c1.shape, slope.shape)))
-    for _ in range(NEWTON):
-        error = c1 + slope * u
-        u = np.clip(u + (np.log(P / error) - u) / (1 + slope / error), lowest, highest)
-    u = np.where(P == 0, lowest, np.where((c1 == 0) & (c2 == 0), highest, u))
-    branch = np.where(u >= highest, "cap", np.where(u <= lowest, "low", "interior"))
-    step = np.where(u >= highest, s.found.high, np.where(u <= lowest, s.found.low, u * per_u))
-    return Choice(step, branch)
+    per_g = mu * rounds / 2  # u = per_g g
+    P, slope, lowest, highest = mu * start * per_g, 2 * c2 / per_g, low * per_g, high * per_g
+    u = np.log(P / (c1 + slope * lowest))
+    for _ in range(QUARTIC if slope.any() else 0):
+        u = np.minimum(np.maximum(u, lowest), highest)
+        inverse = 1 / (c1 + slope * u)
+        short, v = np.minimum(np.log(P * inverse) - u, FARTHEST), slope * inverse
+        newton, bend = 1 + v, np.maximum(short * v, -3 / 4)  # below -ln(2u)/u only where the root is below the range
+        q, bend = 2 * newton * (newton + 2 / 3 * bend), bend * v
+        u = u + short * (q - bend) / (newton * (q - 2 * bend))
+    u = np.where((c1 == 0) & (c2 == 0), highest, u)
+    above, below = u >= highest, (u <= lowest) | (P == 0)
+    return np.where(above, high, np.where(below, low, u / per_g)), np.where(above, CAP, np.where(below, LOW, INTERIOR))
 
 
 def best_unweighted(s: Setting) -> Choice:
-    """The root of 2 c2 g^3 + c1 g^2 = Q, Q = optimization r0 / rounds, clipped to 1/d.
+    """The root of 2 c2 g^3 + c1 g^2 = Q, Q = optimization r0 / rounds, clipped to 1/d."""
+    given = (*s.orders(s.row), s.row.optimization * s.start, s.rounds, s.found.high)
+    return Choice(*in_pieces(_cubic_root, given, (np.float64, np.int8)))
+
+
+def _cubic_root(c1: Array, c2: Array, start: Array, rounds: Array, high: Array) -> Sequence[Any]:
+    """The step, and the number of the branch that decided.
 
     Newton from the smaller of the two roots that either term alone would have: the left side is convex there and at
     most 2 Q, so the steps fall to the root, and eight of them reach it to the last bit.
     """
-    c1, c2 = s.orders(s.row)
-    Q = s.row.optimization * s.start / s.rounds
+    Q = start / rounds
     g = np.minimum(np.sqrt(_ratio(Q, c1)), np.cbrt(_ratio(Q, 2 * c2)))
     for _ in range(NEWTON):
         g = g - (g * g * (c1 + 2 * c2 * g) - Q) / (2 * g * (c1 + 3 * c2 * g))
     g = np.where(Q == 0, 0, np.where((c1 == 0) & (c2 == 0), np.inf, g))
-    return Choice(np.minimum(g, s.found.high), np.where(g >= s.found.high, "cap", "interior"))
+    return np.minimum(g, high), np.where(g >= high, CAP, INTERIOR)
 
 
-NEWTON = 8
+NEWTON, QUARTIC = 8, 2
+FARTHEST = 1e3  # no exponent of a double is larger
+NONE, LOW, INTERIOR, CAP, LOG, FIRST, SECOND = range(len(BRANCHES))
 RULE: dict[tuple[str, bool], Callable[[Setting], Choice]] = {
     ("printed", True): printed_strongly,
     ("mended", True): mended_strongly,
@@ -199,7 +214,8 @@ def _ratio(numerator: Array, c: Array) -> Array:
 def _log_or_cap(s: Setting, ratio: Array) -> Choice:
     tau = np.maximum(2, ratio)
     step = np.log(tau) / (s.q.mu / 2 * s.q.R)
-    return Choice(np.minimum(step, s.found.high), np.where(step < s.found.high, "log", "cap"), tau)
+    code = np.where(step < s.found.high, LOG, CAP).astype(np.int8)
+    return Choice(np.minimum(step, s.found.high), code, tau)
 
 
 def _finished(s: Setting, rule: str, choice: Choice, constants: str, horizon: str, outside: str) -> StepSize:
@@ -209,21 +225,21 @@ def _finished(s: Setting, rule: str, choice: Choice, constants: str, horizon: st
         start = "A" if s.q.case == NC else "D2"
         raise OutOfRange(f"{s.q.asker} has no best step for {start} = 0: the bound falls to 0 with the step")
     usable = np.broadcast_to(s.found.can_be_met, shape) & (step > 0)
-    step = np.where(usable, step, np.nan)  # which no condition holds for, so that the bound is blank there
-    bound = evaluated(s.algorithm, s.q.case, s.q.problem, step, constants, horizon, outside)
+    code = np.broadcast_to(choice.code, shape)
+    if not usable.all():
+        step = np.where(usable, step, np.nan)  # which no condition holds for, so that the bound is blank there
+        code = np.where(usable, code, np.int8(NONE))
 
     def blanked(values: Array | None) -> Values | None:
         return None if values is None else plain(np.where(usable, np.broadcast_to(values, shape), np.nan))
 
     return StepSize(
         rule=rule,
-        eta=plain(step / per_eta(s.algorithm, s.q)),
-        eta_tilde=plain(step),
-        branch=words(np.where(usable, np.broadcast_to(choice.branch, shape), "none")),
-        bound=bound,
+        bound=evaluated(s.algorithm, s.q.case, s.q.problem, step, constants, horizon, outside, found=s.found),
         explicit=blanked(choice.explicit),
         tau=blanked(choice.tau),
         low=plain(np.broadcast_to(s.found.low, shape)),
         high=plain(np.broadcast_to(s.found.high, shape)),
         applicable=truth(usable),
+        code=code,
     )
