@@ -36,7 +36,8 @@ def killed(folder: Path, wait: float) -> bool:
     alive = process.poll() is None
     os.kill(process.pid, signal.SIGKILL) if alive else None
     process.stdout.close()
-    process.wait()
+    if process.wait() > 0:
+        sys.exit(f"the run ended by itself, with exit code {process.returncode}")
     return alive
 
 

@@ -20,6 +20,7 @@ from splitrelay.data.schemes import SCHEMES, draw_partition, settings_of
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.experiments.engines import resolve_engine
 from splitrelay.experiments.learning import Learning, Look, Trial
+from splitrelay.experiments.report import write_report
 from splitrelay.experiments.spec import Spec, spec_of
 from splitrelay.files import write_text
 from splitrelay.models import blueprint
@@ -146,9 +147,12 @@ def _finish(directory: RunDirectory, learning: Learning, state: Any) -> None:
 
 def _epilogue(directory: RunDirectory) -> None:
     """What can be made again from a finished run; a kill may have come between."""
-    digest = directory.path / "model.sha256"  # for records that are published without weights
-    if not digest.exists() or digest.stat().st_mtime_ns < directory.model.stat().st_mtime_ns:
+    digest, report = directory.path / "model.sha256", directory.path / "report.html"
+    finished = directory.model.stat().st_mtime_ns
+    if not digest.exists() or digest.stat().st_mtime_ns < finished:  # for records published without weights
         write_text(digest, hashlib.sha256(directory.model.read_bytes()).hexdigest() + "\n")
+    if not report.exists() or report.stat().st_mtime_ns < finished:
+        write_report(directory.path)
 
 
 def _agree(spec: Spec, directory: RunDirectory) -> None:
