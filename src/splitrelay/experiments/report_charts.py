@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 Point = tuple[float, float]
 WIDTH, HEIGHT = 560, 250
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 30, 38  # margins: labels on the left and below, the key on top
+LEFT, RIGHT, TOP, BOTTOM = 52, 22, 30, 38  # margins: labels on the left and below, the key on top
 MOST = 400  # points of one line
 LEVELS = 8  # shades of a heat map
 COLUMNS = 400  # of a heat map; beyond it neighbours share one

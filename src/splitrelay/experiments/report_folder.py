@@ -13,7 +13,8 @@ from splitrelay.experiments.runs import Run
 from splitrelay.experiments.tables.accuracy import accuracy_table
 from splitrelay.experiments.tables.groups import is_complete
 from splitrelay.experiments.tables.listing import runs_table
-from splitrelay.experiments.tables.names import algorithm_label, data_label, partition_label, setting_label
+from splitrelay.experiments.tables.names import algorithm_label, data_label, partition_label
+from splitrelay.experiments.tables.places import Place, column_key, column_of, place_key, place_of
 from splitrelay.experiments.tables.sheet import plain
 
 POINTS = 20_000  # of all curves together
@@ -31,14 +32,15 @@ def folder_page(folder: Path, runs: Sequence[Run], name: str) -> str:
 
 def _panels(runs: Sequence[Run]) -> Iterator[str]:
     """A chart for each set, setting, K and partition; a line for each run, coloured by algorithm."""
-    together: dict[str, list[Run]] = {}
-    for run in runs:
-        spec = run.spec
-        where = f"{data_label(spec.data.name)}, {setting_label(spec)}, {partition_label(spec.partition)}, K={spec.K}"
-        together.setdefault(where, []).append(run)
+    together: dict[tuple[Place, str], list[Run]] = {}
+    for run in sorted(runs, key=lambda run: (place_key(place_of(run.spec)), column_key(column_of(run.spec)))):
+        together.setdefault((place_of(run.spec), partition_label(run.spec.partition)), []).append(run)
     names = sorted({run.spec.algorithm for run in runs})
     most = max(20, min(MOST, POINTS // len(runs)))
-    charts = [chart(where, _many_lines(found, names, most)) for where, found in sorted(together.items())]
+    charts = [
+        chart(f"{data_label(place.data)}, {place.setting}, {part}, K={place.K}", _many_lines(found, names, most))
+        for (place, part), found in together.items()
+    ]
     yield f'<div class="charts many">{"".join(charts)}</div>'
     yield note("A line for each run; rest the pointer on it for its name.")
 

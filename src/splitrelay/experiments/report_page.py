@@ -22,9 +22,10 @@ p { margin: .3rem 0; } .note { color: var(--soft); font-size: .9rem; } a { color
 .tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1rem 0; }
 .tile { background: var(--tint); border: 1px solid var(--line); border-radius: 6px; padding: .5rem 1rem; }
 .tile b { display: block; font-size: 1.25rem; } .tile span { color: var(--soft); font-size: .85rem; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); gap: 1.2rem; }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 440px), 1fr)); gap: 1.2rem; }
 figure { margin: 0; } figcaption { font-weight: 600; margin-bottom: .2rem; }
-svg { width: 100%; height: auto; display: block; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
+svg { width: 100%; max-width: 640px; height: auto; display: block; }
+svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
 svg .small { font-size: 9px; } svg .end { text-anchor: end; } svg .middle { text-anchor: middle; }
 svg .over { fill: var(--paper); } .grid { stroke: var(--line); fill: none; }
 .frame { fill: none; stroke: var(--line); } .heat { fill: var(--blue); shape-rendering: crispEdges; }

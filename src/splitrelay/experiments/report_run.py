@@ -109,7 +109,9 @@ def _partition(directory: Path) -> str:
     except InputError as error:
         return section("Who holds what", note(str(error)))
     sizes = found.sizes
-    words = f"{found.title}; {found.N} samples, {sizes.min()} to {sizes.max()} a client; darker is more."
+    words = (
+        f"{found.title}; {found.N} samples, {sizes.min()} to {sizes.max()} a client; the stronger the colour, the more."
+    )
     return section("Who holds what", heat_map(counts, labels), note(words))
 
 
@@ -151,7 +153,10 @@ def _environment(directory: Path) -> str:
     file = directory / "environment.json"
     if not file.exists():
         return ""
-    content = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        content = dict(json.loads(file.read_text(encoding="utf-8")))
+    except ValueError:
+        return section("Environment", note(f"{file.name} cannot be read."))
     said = note("Equality to the bit is promised for the same versions and the same kind of processor.")
     return section("Environment", said, table(["what", "which"], [[str(k), str(v)] for k, v in content.items()]))
 
