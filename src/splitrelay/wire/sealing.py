@@ -84,8 +84,7 @@ def unseal(
 ) -> bytes:
     """The half, if it is of this spec, visit and fence, and nobody has touched it.
 
-    Whoever opens epoch e seals in e or a later one, so epochs never fall from visit to visit. A client passes the
-    epoch in which it last sealed as least_epoch: then the secret of a revoked client forges nothing any more.
+    What was sealed in an epoch below least_epoch is refused: see wire/sealer.py, which knows it for each visit.
     """
     label = label_of(sealed)
     _refuse_others(label, _digest(spec_hash), visit, fence)
