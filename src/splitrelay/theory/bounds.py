@@ -71,8 +71,12 @@ def evaluated(
     eta: Values | None = None,
     eta_tilde: Values | None = None,
     found: Range | None = None,
+    rounds: Array | None = None,
 ) -> Bound:
-    """The same for every row of the table of statements, minibatch SGD included; `step` is a checked eta_tilde."""
+    """The same for every row of the table of statements, minibatch SGD included; `step` is a checked eta_tilde.
+
+    found and rounds are step_range's and displayed_rounds', where the caller has them already.
+    """
     row = statement(algorithm, case, constants)
     check_choice("outside", outside, OUTSIDE)
     with np.errstate(all="ignore"):  # what is not finite is refused or blanked at the end
@@ -81,7 +85,7 @@ def evaluated(
         conditions = found.conditions(step)
         if outside == "refuse":
             refuse_outside(found, step, conditions, eta)
-        rounds = displayed_rounds(row, found.q, horizon)
+        rounds = displayed_rounds(row, found.q, horizon) if rounds is None else rounds
         facts: dict[str, Any] = {"algorithm": algorithm, "case": case, "constants": constants, "statement": row.where}
         one_more = row.one_more_round or horizon == "R+1"
         facts |= {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from splitrelay.errors import InputError, OutOfRange
-from splitrelay.theory.arrays import Array, Bools, Values, plain, truth
+from splitrelay.theory.arrays import Array, Bools, Values, in_pieces, plain, truth
 from splitrelay.theory.problem import Asked, Problem, positive
 from splitrelay.theory.results import Condition
 from splitrelay.theory.statements import NC, SC
@@ -41,12 +41,14 @@ class Range:
 
 def at_least(name: str, left: Array, right: Array) -> Condition:
     """left >= right, the end included."""
-    return Condition(name, plain(left), ">=", plain(right), truth(left >= right * (1 - END)))
+    (holds,) = in_pieces(lambda left, right: (left >= right * (1 - END),), (left, right), (np.bool_,))
+    return Condition(name, plain(left), ">=", plain(right), truth(holds))
 
 
 def at_most(name: str, left: Array, right: Array) -> Condition:
     """left <= right, the end included."""
-    return Condition(name, plain(left), "<=", plain(right), truth(left <= right * (1 + END)))
+    (holds,) = in_pieces(lambda left, right: (left <= right * (1 + END),), (left, right), (np.bool_,))
+    return Condition(name, plain(left), "<=", plain(right), truth(holds))
 
 
 def step_range(algorithm: str, case: str, problem: Problem, constants: str) -> Range:

@@ -233,9 +233,10 @@ def _finished(s: Setting, rule: str, choice: Choice, constants: str, horizon: st
     def blanked(values: Array | None) -> Values | None:
         return None if values is None else plain(np.where(usable, np.broadcast_to(values, shape), np.nan))
 
+    known: Any = {"found": s.found, "rounds": s.rounds}
     return StepSize(
         rule=rule,
-        bound=evaluated(s.algorithm, s.q.case, s.q.problem, step, constants, horizon, outside, found=s.found),
+        bound=evaluated(s.algorithm, s.q.case, s.q.problem, step, constants, horizon, outside, **known),
         explicit=blanked(choice.explicit),
         tau=blanked(choice.tau),
         low=plain(np.broadcast_to(s.found.low, shape)),
