@@ -20,6 +20,10 @@ BEFORE = {  # what must have been run for the example to have something to read
     "splitrelay verify": (f"{SMALL}/first",),
     "splitrelay compare": (f"{SMALL}/ssl", f"{SMALL}/fedavg algorithm=fedavg"),
     "splitrelay show": (f"{SMALL}/ssl", f"{SMALL}/fedavg algorithm=fedavg"),
+    **{
+        f"splitrelay {name}": (f"{SMALL}/ssl", f"{SMALL}/fedavg algorithm=fedavg")
+        for name in ("table", "figure", "report")
+    },
     "splitrelay keys issue": ("splitrelay keys authority",),
     **{
         f"splitrelay keys {name}": ("splitrelay keys authority", "splitrelay keys issue")

@@ -92,12 +92,12 @@ def _printed(sheet: Sheet, shape: str) -> str:
     writers = {"latex": latex, "markdown": markdown, "csv": comma_separated, "json": as_json}
     if shape in writers:
         return writers[shape](sheet).rstrip("\n")
-    texts = [[plain(cell) for cell in row] for row in sheet.rows]
-    wide = [max((len(row[j]) for row in texts), default=0) if head.numeric else 0 for j, head in enumerate(sheet.heads)]
-    rows = [[text.rjust(width) for text, width in zip(row, wide, strict=True)] for row in texts]
+    texts = [[head.full for head in sheet.heads], *([plain(cell) for cell in row] for row in sheet.rows)]
+    wide = [max(len(row[j]) for row in texts) if head.numeric else 0 for j, head in enumerate(sheet.heads)]
+    names, *rows = [[text.rjust(width) for text, width in zip(row, wide, strict=True)] for row in texts]
     lead = sum(not head.group for head in sheet.heads) if any(head.group for head in sheet.heads) else 2
     starred = ["Between stars: the better value."] * any(piece.bold for row in sheet.rows for c in row for piece in c)
-    return aligned(Table([head.full for head in sheet.heads], rows, sheet.caption, [*starred, *sheet.notes], lead))
+    return aligned(Table(names, rows, sheet.caption, [*starred, *sheet.notes], lead))
 
 
 def _words(how: dict[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from splitrelay.experiments.tables.summary import curve, tail
 
 ALWAYS = ("algorithm", "seed")
 AFTER = ("rounds", "accuracy (%)", "test loss", "MB", "seconds", "hash", "run")
+DECIMALS = {"accuracy (%)": 2, "test loss": 4, "MB": 1, "seconds": 1}
 
 
 def runs_table(runs: Sequence[Run], *, last: int = LAST) -> Sheet:
@@ -22,8 +23,8 @@ def runs_table(runs: Sequence[Run], *, last: int = LAST) -> Sheet:
     keys = [*ALWAYS, *differing((run.spec for run in runs), ("R", *ALWAYS))]
     records = [_record(run, keys, last) for run in runs]
     heads = [Head(key_label(key), numeric=_numeric(records, key_label(key))) for key in keys]
-    heads += [Head(name, numeric=name not in ("rounds", "hash", "run")) for name in AFTER]
-    rows = [[entry(_cell(record[name])) for name in (*map(key_label, keys), *AFTER)] for record in records]
+    heads += [Head(name, numeric=name in DECIMALS) for name in AFTER]
+    rows = [[entry(_cell(name, record[name])) for name in (*map(key_label, keys), *AFTER)] for record in records]
     ends = [run for run in runs if not is_complete(run)]
     notes = [f"{len(ends)} of {len(runs)} runs have not reached their last round."] if ends else []
     caption = f"{len(runs)} runs; accuracy is the mean over the last {last} rounds, loss that of the last look."
@@ -52,8 +53,10 @@ def _accuracy(run: Run, last: int) -> float:
     return float(values.mean()) if values is not None and values.size else math.nan
 
 
-def _cell(value: Any) -> str:
-    return "-" if is_nothing(value) else value_label(value)
+def _cell(name: str, value: Any) -> str:
+    if is_nothing(value):
+        return "-"
+    return f"{value:.{DECIMALS[name]}f}" if name in DECIMALS else value_label(value)
 
 
 def _numeric(records: Sequence[dict[str, Any]], name: str) -> bool:
