@@ -159,11 +159,17 @@ class Workers:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits. Blocking it here is for the processes, which inherit that; another thread may still be told."""
+    told: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: told.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+    if told:
+        raise KeyboardInterrupt
 
 
 def _belong_to_the_demo() -> None:

@@ -1,0 +1,41 @@
+"""The demo leaves nobody behind, however it ends. Real processes: all of them hold its stderr until they are gone."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PATIENCE = 60  # seconds, on a machine where much else runs
+
+
+def ctrl_c(demo: subprocess.Popen[str]) -> None:
+    os.killpg(demo.pid, signal.SIGINT)  # a terminal tells everybody
+
+
+def kill_9(demo: subprocess.Popen[str]) -> None:
+    os.kill(demo.pid, signal.SIGKILL)  # the others are not told
+
+
+@pytest.mark.parametrize(("end", "code"), [(ctrl_c, 130), (kill_9, -signal.SIGKILL)])
+def test_no_process_outlives_a_demo_that_was_stopped_as_it_began(
+    end: Callable[[subprocess.Popen[str]], None], code: int, tmp_path: Path
+) -> None:
+    program = "from splitrelay.cli.main import run; run()"
+    words = [sys.executable, "-c", program, "demo", "--workers", "2", "--out", str(tmp_path)]
+    with subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as demo:
+        try:
+            assert demo.stderr is not None
+            assert "algorithm" in demo.stderr.readline()  # the head of its table: the processes are starting now
+            end(demo)
+            _, said = demo.communicate(timeout=PATIENCE)  # until nobody holds stderr any more
+            assert demo.returncode == code
+            assert end is kill_9 or "Traceback" not in said  # who was killed cannot choose its last words
+        except BaseException:
+            os.killpg(demo.pid, signal.SIGKILL)
+            raise
