@@ -51,10 +51,10 @@ def target(command: Sequence[str], kind: str) -> list[str]:
     return [] if kind == "aarch64" else [f"-march={kind.replace('_v', '-v').replace('_', '-', 1)}"]
 
 
-def build(kind: str, command: Sequence[str], out: Path, *, sanitize: bool = False) -> None:
+def build(kind: str, command: Sequence[str], out: Path, *more: str, sanitize: bool = False) -> None:
     """One build; the file appears whole or not at all."""
     half = out.with_name(f".{out.name}.{os.getpid()}")
-    extra = SANITIZE if sanitize else ["-nostdlib"]
+    extra = [*(SANITIZE if sanitize else ["-nostdlib"]), *more]
     try:
         subprocess.run([*command, *target(command, kind), *FLAGS, *extra, "-o", str(half), str(SOURCE)], check=True)
         half.replace(out)

@@ -17,7 +17,6 @@ from splitrelay.kernels.structures import LayerC, SlotC, TensorC
 LANES = 8
 LINE = 16  # floats: buffers start on cache lines, and have one to spare behind them for vectors that run over
 NEAR = 24 * 1024  # bytes of images that stay in the nearest cache
-GO = 256  # products summed in one go
 KINDS = {Conv2d: 0, ReLU: 1, MaxPool2d: 2, Flatten: 3, Linear: 4, Dropout: 5}
 
 
@@ -43,7 +42,7 @@ class Geometry:
     arena: Space = field(default_factory=Space)
     marks: Space = field(default_factory=Space)
     packed: Space = field(default_factory=Space)
-    positions: list[npt.NDArray[np.int32]] = field(default_factory=list)
+    tables: list[npt.NDArray[np.int32]] = field(default_factory=list)
     found: int = 0
     dropouts: list[int] = field(default_factory=list)  # numbers of these layers in the whole plan
 
@@ -127,7 +126,6 @@ class Survey:
     def _convolution(self, one: LayerC, j: int, layer: Conv2d) -> int:
         one.kh, one.kw = layer.kernel
         one.vectors = up(one.kw * one.in_.stride, LANES) // LANES
-        one.rows = max(1, GO // (one.kw * one.in_.C))
         one.block = max(1, NEAR // (4 * one.in_.size))
         one.corner = (one.in_.border - layer.padding[0]) * one.in_.row() + (
             one.in_.border - layer.padding[1]
@@ -153,15 +151,19 @@ class Survey:
             one.marks = self.found.marks.take(self.batch * one.out.C * one.out.H * one.out.W)
         if one.kind != KINDS[Conv2d]:
             return
+        one.taps = self._table(_taps(one))
         if one.pooled:
             one.raw_at = self.found.arena.take(one.raw.size)
             one.marks = self.found.marks.take(self.batch * one.out.H * one.out.W * one.out.stride)
             one.count = one.out.H * one.out.W
         else:
-            one.positions = sum(table.size for table in self.found.positions)
-            self.found.positions.append(_positions(one))
+            one.positions = self._table(_positions(one))
             one.count = one.raw.H * one.raw.W
         self.found.found = max(self.found.found, one.block * one.count + 1)
+
+    def _table(self, table: npt.NDArray[np.int32]) -> int:
+        self.found.tables.append(table)
+        return sum(before.size for before in self.found.tables[:-1])
 
     def _slot(self, j: int, which: int, size: int, kind: int, here: TensorC, row: int) -> int:
         parameter = [p for p in self.plan.parameters if p.layer == j][which]
@@ -182,7 +184,14 @@ def _positions(one: LayerC) -> npt.NDArray[np.int32]:
     y, x = places[:, 0], places[:, 1]
     outputs = one.out.inside() + y * one.out.row() + x * one.out.stride
     inputs = one.corner + y * one.in_.row() + x * one.in_.stride
-    return np.stack([outputs, inputs], axis=1).astype(np.int32)
+    return np.stack([outputs, inputs], axis=1).astype(np.int32).ravel()
+
+
+def _taps(one: LayerC) -> npt.NDArray[np.int32]:
+    """Offsets of the inputs under a kernel: row by row, pixel by pixel, channel by channel."""
+    rows, pixels = one.in_.row() * np.arange(one.kh), one.in_.stride * np.arange(one.kw)
+    taps: npt.NDArray[np.int32] = (rows[:, None, None] + pixels[:, None] + np.arange(one.in_.C)).astype(np.int32)
+    return taps.ravel()
 
 
 def _window_order(H: int, W: int, h: int, w: int) -> Iterator[tuple[int, int]]:

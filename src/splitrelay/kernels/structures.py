@@ -25,12 +25,12 @@ class LayerC(c.Structure):
     """One pass over a layer, or over a convolution with what follows it."""
 
     _fields_ = [
-        *[(name, i32) for name in ("kind", "kh", "kw", "sh", "sw", "ph", "pw", "relu", "pooled", "vectors", "rows")],
+        *[(name, i32) for name in ("kind", "kh", "kw", "sh", "sw", "ph", "pw", "relu", "pooled", "vectors")],
         *[(name, i32) for name in ("block", "corner", "dropout")],
         ("p", f32),
         *[(name, TensorC) for name in ("in_", "raw", "out")],
         *[(name, i64) for name in ("in_at", "out_at", "g_in_at", "g_out_at", "weight", "bias", "forward_weight")],
-        *[(name, i64) for name in ("raw_at", "marks", "positions", "count")],
+        *[(name, i64) for name in ("raw_at", "marks", "taps", "positions", "count")],
     ]
 
 

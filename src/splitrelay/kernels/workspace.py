@@ -42,7 +42,7 @@ class Workspace:
         self.arena, self.x, self.g = zeros(found.arena.size + LINE), zeros(packed), zeros(packed if learnt else 0)
         self.velocity, self.start, self.shift = (zeros(packed if learnt else 0) for _ in range(3))
         self.marks = zeros(found.marks.size, np.int32)
-        self.positions = np.concatenate([np.zeros((0, 2), np.int32), *found.positions])
+        self.positions = np.concatenate([np.zeros(0, np.int32), *found.tables])
         self.found = zeros(2 * found.found, np.int32)
         self.sums = np.zeros(max((one.raw.stride for one in found.passes), default=0))
         self.norms, self.labels = np.zeros(len(found.slots)), np.zeros(batch, np.int64)

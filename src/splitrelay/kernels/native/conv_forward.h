@@ -1,20 +1,10 @@
 // Convolution, forward: no im2col. A tile of output pixels times one or two vectors of output channels stays in
-// registers while the kernel is walked through: row by row, pixel by pixel, channel by channel, at every place alike.
+// registers while the taps of the kernel are walked through, in the same order at every place; then relu, pool and
+// the place of the maximum, before anything is stored.
 #pragma once
 #include "net.h"
 
-struct ConvIn {
-    const float* in;      // the pixel under the kernel's corner for output (0, 0)
-    int32_t row, stride;  // floats from row to row, from pixel to pixel
-    int32_t kh, pieces, length, piece;  // a kernel row is `pieces` of `length` inputs, `piece` floats apart
-};
-
-INLINE ConvIn conv_in(const Layer& l, const float* image) {
-    const Tensor& t = l.in;
-    image += l.corner;
-    if (t.stride == t.C) return {image, t.row(), t.stride, l.kh, 1, l.kw * t.C, 0};
-    return {image, t.row(), t.stride, l.kh, l.kw, t.C, t.stride};
-}
+constexpr int TAPS = 256;  // products summed in one go: long sums in a few goes have fewer rounding errors
 
 // Kernels as the forward pass reads them: for each block of 16 (last: 8) output channels [ky][kx][channel][16 or 8].
 static void forward_kernels(const Layer& l, const float* W, float* to) {
@@ -32,80 +22,136 @@ static void forward_kernels(const Layer& l, const float* W, float* to) {
     }
 }
 
+// acc += the taps from first to last - 1, for the pixels at p[TY][TX]; w: NV vectors of output channels for each tap.
 template <int TY, int TX, int NV>
-INLINE void conv_tile(const ConvIn& from, int rows, const float* in, const float* w, const float* bias, float* out, int out_row, int out_stride) {
-    for (int first = 0; first < from.kh; first += rows) {  // long sums in a few goes: fewer rounding errors
-        vf acc[TY][TX][NV];
-        unrolled<NV>([&](auto v) {
-            vf start = first == 0 && bias ? load(bias + LANES * v.value) : splat(0.0f);
-            unrolled<TY>([&](auto y) { unrolled<TX>([&](auto x) { acc[y.value][x.value][v.value] = start; }); });
-        });
-        int last = least(from.kh, first + rows);
-        for (int ky = first; ky < last; ++ky) {
-            const float* pixel = in + ky * from.row;
-            for (int piece = 0; piece < from.pieces; ++piece, pixel += from.piece)
-                for (int q = 0; q < from.length; ++q, w += NV * LANES) {
-                    vf weight[NV];
-                    unrolled<NV>([&](auto v) { weight[v.value] = load(w + LANES * v.value); });
-                    unrolled<TY>([&](auto y) {
-                        unrolled<TX>([&](auto x) {
-                            vf s = splat(pixel[y.value * from.row + x.value * from.stride + q]);
-                            unrolled<NV>([&](auto v) {
-                                vf& sum = acc[y.value][x.value][v.value];
-                                sum = fma(s, weight[v.value], sum);
-                            });
-                        });
-                    });
-                }
-        }
+INLINE void conv_taps(vf (&acc)[TY][TX][NV], const float* const (&p)[TY][TX], const int32_t* taps, int64_t first, int64_t last, const float* w) {
+    w += first * NV * LANES;
+    for (int64_t t = first; t < last; ++t, w += NV * LANES) {
+        int64_t tap = taps[t];
+        vf weight[NV];
+        unrolled<NV>([&](auto v) { weight[v.value] = load(w + LANES * v.value); });
         unrolled<TY>([&](auto y) {
             unrolled<TX>([&](auto x) {
-                unrolled<NV>([&](auto v) {
-                    float* place = out + y.value * out_row + x.value * out_stride + LANES * v.value;
-                    vf sum = acc[y.value][x.value][v.value];
-                    store(place, first == 0 ? sum : load(place) + sum);
-                });
+                vf s = splat(p[y.value][x.value][tap]);
+                unrolled<NV>([&](auto v) { acc[y.value][x.value][v.value] = fma(s, weight[v.value], acc[y.value][x.value][v.value]); });
             });
         });
     }
 }
 
+template <int TY, int TX, int NV>
+INLINE void conv_sums(vf (&acc)[TY][TX][NV], const Layer& l, const float* in, const int32_t* taps, const float* w, const float* bias) {
+    const float* p[TY][TX];
+    int64_t row = l.in.row(), stride = l.in.stride, number = int64_t(l.kh) * l.kw * l.in.C;
+    unrolled<TY>([&](auto y) {
+        unrolled<TX>([&](auto x) {
+            p[y.value][x.value] = in + y.value * row + x.value * stride;
+            unrolled<NV>([&](auto v) { acc[y.value][x.value][v.value] = bias ? load(bias + LANES * v.value) : splat(0.0f); });
+        });
+    });
+    conv_taps<TY, TX, NV>(acc, p, taps, 0, least<int64_t>(number, TAPS), w);
+    for (int64_t first = TAPS; first < number; first += TAPS) {
+        vf more[TY][TX][NV] = {};
+        conv_taps<TY, TX, NV>(more, p, taps, first, least(number, first + TAPS), w);
+        unrolled<TY>([&](auto y) {
+            unrolled<TX>([&](auto x) {
+                unrolled<NV>([&](auto v) { acc[y.value][x.value][v.value] = acc[y.value][x.value][v.value] + more[y.value][x.value][v.value]; });
+            });
+        });
+    }
+}
+
+// The better of two, and where it was found: the first of equals; NaN over numbers.
+INLINE void contest(vf& best, vi& at, vf here, int32_t place) {
+    vi wins = ~(here <= best) & (best == best);
+    best = pick(wins, here, best);
+    at = pick(wins, splat(place), at);
+}
+
+struct ConvOut {
+    float* out;
+    int64_t row, stride;
+    int32_t* marks;  // where pooled: the place in the convolution's input to which each gradient will go back
+    bool relu;
+};
+
 // All tiles of one image; the last ones are moved back inside, since a pixel's sum is the same in any tile.
 template <int TY, int TX, int NV>
-static void conv_tiles(const Layer& l, const ConvIn& from, const float* w, const float* bias, float* out, int out_row, int out_stride) {
+static void conv_tiles(const Layer& l, const float* image, const int32_t* taps, const float* w, const float* bias, ConvOut to) {
+    int64_t row = l.in.row(), stride = l.in.stride;
     for (int y = 0; y < l.raw.H; y += TY)
         for (int x = 0; x < l.raw.W; x += TX) {
             int v = least(y, l.raw.H - TY), u = least(x, l.raw.W - TX);
-            conv_tile<TY, TX, NV>(from, l.rows, from.in + v * from.row + u * from.stride, w, bias, out + v * out_row + u * out_stride, out_row, out_stride);
+            vf acc[TY][TX][NV];
+            conv_sums<TY, TX, NV>(acc, l, image + v * row + u * stride, taps, w, bias);
+            float* out = to.out + v * to.row + u * to.stride;
+            unrolled<TY>([&](auto j) {
+                unrolled<TX>([&](auto i) {
+                    unrolled<NV>([&](auto k) {
+                        vf sum = acc[j.value][i.value][k.value];
+                        store(out + j.value * to.row + i.value * to.stride + LANES * k.value, to.relu ? relu(sum) : sum);
+                    });
+                });
+            });
         }
 }
 
-template <int NV>
-INLINE void conv_channels(const Layer& l, const ConvIn& from, const float* w, const float* bias, float* out, int out_row, int out_stride) {
-    int H = l.raw.H, W = l.raw.W;
-    if (NV == 1 && H >= 2 && W >= 4) conv_tiles<2, 4, NV>(l, from, w, bias, out, out_row, out_stride);
-    else if (H >= 2 && W >= 2) conv_tiles<2, 2, NV>(l, from, w, bias, out, out_row, out_stride);
-    else conv_tiles<1, 1, NV>(l, from, w, bias, out, out_row, out_stride);
+// The same, with a pool of 2 x 2 on the tile while it is in registers. PX: pooled pixels of a tile.
+template <int PX, int NV>
+static void conv_tiles_pooled(const Layer& l, const float* image, const int32_t* taps, const float* w, const float* bias, ConvOut to) {
+    int32_t row = l.in.row(), stride = l.in.stride;
+    for (int y = 0; y < l.out.H; ++y)
+        for (int x = 0; x < l.out.W; x += PX) {
+            int u = least(x, l.out.W - PX);
+            int32_t corner = l.corner + 2 * y * row + 2 * u * stride;
+            vf acc[2][2 * PX][NV];
+            conv_sums<2, 2 * PX, NV>(acc, l, image - l.corner + corner, taps, w, bias);
+            float* out = to.out + y * to.row + u * to.stride;
+            int32_t* marks = to.marks + (int64_t(y) * l.out.W + u) * l.out.stride;
+            unrolled<PX>([&](auto i) {
+                unrolled<NV>([&](auto k) {
+                    int32_t at = corner + 2 * i.value * stride;
+                    vf best = acc[0][2 * i.value][k.value];
+                    vi found = splat(at);
+                    contest(best, found, acc[0][2 * i.value + 1][k.value], at + stride);
+                    contest(best, found, acc[1][2 * i.value][k.value], at + row);
+                    contest(best, found, acc[1][2 * i.value + 1][k.value], at + row + stride);
+                    store(out + i.value * to.stride + LANES * k.value, to.relu ? relu(best) : best);
+                    store(marks + i.value * l.out.stride + LANES * k.value, found);
+                });
+            });
+        }
 }
 
-// One image: in -> raw (geometry of l.raw, or of l.out where nothing is pooled here).
-static void conv_image(const Layer& l, const float* image, const float* w, const float* bias, float* out, int out_row, int out_stride) {
-    ConvIn from = conv_in(l, image);
-    int taps = l.kh * l.kw * l.in.C;
+INLINE bool pooled_in_registers(const Layer& l) { return l.pooled && l.sh == 2 && l.sw == 2; }
+
+template <int NV> INLINE void conv_channels(const Layer& l, const float* image, const int32_t* taps, const float* w, const float* bias, ConvOut to) {
+    int H = l.raw.H, W = l.raw.W;
+    if (pooled_in_registers(l)) {
+        if (NV == 1 && l.out.W >= 2) conv_tiles_pooled<2, NV>(l, image, taps, w, bias, to);
+        else conv_tiles_pooled<1, NV>(l, image, taps, w, bias, to);
+    } else if (NV == 1 && H >= 2 && W >= 4) conv_tiles<2, 4, NV>(l, image, taps, w, bias, to);
+    else if (H >= 2 && W >= 2) conv_tiles<2, 2, NV>(l, image, taps, w, bias, to);
+    else conv_tiles<1, 1, NV>(l, image, taps, w, bias, to);
+}
+
+// One image, sixteen output channels at a time, the last ones eight.
+static void conv_image(const Layer& l, const float* image, const int32_t* taps, const float* w, const float* bias, ConvOut to) {
+    int64_t number = int64_t(l.kh) * l.kw * l.in.C;
     for (int co = 0; co < l.raw.stride;) {
-        const float *kernels = w + int64_t(co) * taps, *add = bias ? bias + co : nullptr;
+        const float *kernels = w + co * number, *add = bias ? bias + co : nullptr;
+        ConvOut here = {to.out + co, to.row, to.stride, to.marks + co, to.relu};
         if (l.raw.stride - co >= 2 * LANES) {
-            conv_channels<2>(l, from, kernels, add, out + co, out_row, out_stride);
+            conv_channels<2>(l, image + l.corner, taps, kernels, add, here);
             co += 2 * LANES;
         } else {
-            conv_channels<1>(l, from, kernels, add, out + co, out_row, out_stride);
+            conv_channels<1>(l, image + l.corner, taps, kernels, add, here);
             co += LANES;
         }
     }
 }
 
-// The pool behind a convolution: windows that do not overlap. Each maximum is kept with the place in the
-// convolution's *input* to which its gradient will go back.
+// The pool behind a convolution, of any size: windows that do not overlap.
 INLINE void pool_image(const Layer& l, const float* raw, float* out, int32_t* marks) {
     const Tensor &t = l.in, &o = l.out;
     int raw_row = l.raw.row();
@@ -117,34 +163,23 @@ INLINE void pool_image(const Layer& l, const float* raw, float* out, int32_t* ma
                 vf best = load(window);
                 vi at = splat(corner);
                 for (int v = 0; v < l.sh; ++v)
-                    for (int u = v == 0; u < l.sw; ++u) {
-                        vf here = load(window + v * raw_row + u * l.raw.stride);
-                        vi wins = ~(here <= best) & (best == best);  // the first of equals; NaN over numbers
-                        best = pick(wins, here, best);
-                        at = pick(wins, splat(int32_t(corner + v * t.row() + u * t.stride)), at);
-                    }
+                    for (int u = v == 0; u < l.sw; ++u)
+                        contest(best, at, load(window + v * raw_row + u * l.raw.stride), corner + v * t.row() + u * t.stride);
                 store(out + o.inside() + y * o.row() + x * o.stride + c, l.relu ? relu(best) : best);
                 store(marks, at);
                 marks += LANES;
             }
 }
 
-INLINE void relu_image(const Tensor& t, float* out) {
-    for (int y = 0; y < t.H; ++y) {
-        float* row = out + t.inside() + y * t.row();
-        for (int j = 0; j < t.W * t.stride; j += LANES) store(row + j, relu(load(row + j)));
-    }
-}
-
-static void conv_forward(const Layer& l, int n, const float* in, const float* w, const float* bias, float* raw, float* out, int32_t* marks) {
+static void conv_forward(const Layer& l, int n, const float* in, const int32_t* taps, const float* w, const float* bias, float* raw, float* out, int32_t* marks) {
     const Tensor& o = l.out;
     for (int b = 0; b < n; ++b, in += l.in.size, out += o.size) {
-        if (l.pooled) {
-            conv_image(l, in, w, bias, raw, l.raw.row(), l.raw.stride);
-            pool_image(l, raw, out, marks + int64_t(b) * o.H * o.W * o.stride);
+        int32_t* here = l.pooled ? marks + int64_t(b) * o.H * o.W * o.stride : marks;
+        if (l.pooled && !pooled_in_registers(l)) {
+            conv_image(l, in, taps, w, bias, {raw, l.raw.row(), l.raw.stride, here, false});
+            pool_image(l, raw, out, here);
         } else {
-            conv_image(l, in, w, bias, out + o.inside(), o.row(), o.stride);
-            if (l.relu) relu_image(o, out);
+            conv_image(l, in, taps, w, bias, {out + o.inside(), o.row(), o.stride, here, l.relu != 0});
         }
     }
 }

@@ -8,6 +8,7 @@
 #include "packing.h"
 #include "pool.h"
 #include "softmax.h"
+#include "stages.h"
 #include "update.h"
 
 #define DOOR extern "C" __attribute__((visibility("default")))
@@ -19,7 +20,7 @@ static void forward_layer(const Net& net, const Layer& l, int n, const float* co
     float* out = net.arena + l.out_at;
     switch (l.kind) {
         case CONV:
-            return conv_forward(l, n, in, net.arena + l.forward_weight, bias_of(net, l), net.arena + l.raw_at, out, net.marks + l.marks);
+            return conv_forward(l, n, in, net.positions + l.taps, net.arena + l.forward_weight, bias_of(net, l), net.arena + l.raw_at, out, net.marks + l.marks);
         case RELU: return relu_forward(l, n, in, out);
         case MAXPOOL: return maxpool_forward(l, n, in, out, net.marks + l.marks);
         case FLATTEN: return;  // the numbers lie the same
@@ -54,11 +55,11 @@ static void ready(const Net& net) {  // kernels as the forward pass reads them
 }
 
 static void forward(const Net& net, int n, const float* const* uniform) {
-    for (int j = 0; j < net.n_layers; ++j) forward_layer(net, net.layers[j], n, uniform);
+    for (int j = 0; j < net.n_layers; ++j) stage(PASSES + 2 * j, [&] { forward_layer(net, net.layers[j], n, uniform); });
 }
 
 static void backward(const Net& net, int n, const float* const* uniform) {
-    for (int j = net.n_layers - 1; j >= 0; --j) backward_layer(net, net.layers[j], n, uniform);
+    for (int j = net.n_layers - 1; j >= 0; --j) stage(PASSES + 2 * j + 1, [&] { backward_layer(net, net.layers[j], n, uniform); });
     shifted(net);
 }
 
@@ -94,15 +95,20 @@ DOOR int32_t visit(Net* net, const Images* set, const Step* step, const int32_t*
     int64_t first = 0;
     const Layer& bottom = net->layers[0];
     for (int k = 0; k < K; first += batch[k], ++k) {
-        gather(*set, first, batch[k], bottom.in, net->arena + bottom.in_at);
-        for (int b = 0; b < batch[k]; ++b) labels[b] = set->y[set->at[first + b]];
+        const float* const* masks = uniform + int64_t(k) * dropouts;
+        stage(GATHER, [&] {
+            gather(*set, first, batch[k], bottom.in, net->arena + bottom.in_at);
+            for (int b = 0; b < batch[k]; ++b) labels[b] = set->y[set->at[first + b]];
+        });
         ready(*net);
-        forward(*net, batch[k], uniform + int64_t(k) * dropouts);
-        losses[k] = loss(*net, batch[k], labels, true) / batch[k];
+        forward(*net, batch[k], masks);
+        stage(LOSS, [&] { losses[k] = loss(*net, batch[k], labels, true) / batch[k]; });
         if (!finite(losses[k])) return k + 1;
-        backward(*net, batch[k], uniform + int64_t(k) * dropouts);
-        if (step->clip >= 0) squared_norms(*net, norms);
-        move(*net, *step, step->clip < 0 ? 0.0 : joint(0.0, norms, net->n_slots));
+        backward(*net, batch[k], masks);
+        stage(UPDATE, [&] {
+            if (step->clip >= 0) squared_norms(*net, norms);
+            move(*net, *step, step->clip < 0 ? 0.0 : joint(0.0, norms, net->n_slots));
+        });
     }
     return K;
 }
@@ -169,3 +175,8 @@ DOOR double evaluate(Net* net, const Images* set, int64_t first, int64_t stop, i
     }
     return sum;
 }
+
+#ifdef STAGES
+DOOR const int64_t* stages() { return stage_ticks; }
+DOOR int64_t now() { return ticks(); }
+#endif

@@ -6,11 +6,11 @@
 template <int NB> INLINE void dots(const float* in, int64_t in_row, const float* W, int64_t row, const float* bias, float* out, int64_t out_row) {
     vf acc[NB][4] = {};
     for (int64_t i = 0; i < row; i += LANES) {
-        vf w[4];
-        unrolled<4>([&](auto o) { w[o.value] = load(W + o.value * row + i); });
-        unrolled<NB>([&](auto b) {
-            vf v = load(in + b.value * in_row + i);
-            unrolled<4>([&](auto o) { acc[b.value][o.value] = fma(v, w[o.value], acc[b.value][o.value]); });
+        vf v[NB];
+        unrolled<NB>([&](auto b) { v[b.value] = load(in + b.value * in_row + i); });
+        unrolled<4>([&](auto o) {
+            vf w = load(W + o.value * row + i);
+            unrolled<NB>([&](auto b) { acc[b.value][o.value] = fma(v[b.value], w, acc[b.value][o.value]); });
         });
     }
     quad add = bias ? quad{bias[0], bias[1], bias[2], bias[3]} : quad{0, 0, 0, 0};
@@ -24,9 +24,8 @@ INLINE void linear_forward(const Layer& l, int n, const float* in, const float* 
     for (int o = 0; o < l.out.C; o += 4) {  // W has zero rows up to a multiple of four
         const float *w = W + o * row, *add = bias ? bias + o : nullptr;
         int b = 0;
-        for (; b + 3 <= n; b += 3) dots<3>(in + b * row, row, w, row, add, out + b * out_row + o, out_row);
-        if (n - b == 2) dots<2>(in + b * row, row, w, row, add, out + b * out_row + o, out_row);
-        if (n - b == 1) dots<1>(in + b * row, row, w, row, add, out + b * out_row + o, out_row);
+        for (; b + 2 <= n; b += 2) dots<2>(in + b * row, row, w, row, add, out + b * out_row + o, out_row);
+        if (b < n) dots<1>(in + b * row, row, w, row, add, out + b * out_row + o, out_row);
     }
 }
 
@@ -44,7 +43,7 @@ struct Product {
 
 constexpr int PRODUCTS = 256;  // summed in one go
 
-template <int MM, int NN> INLINE void product_tile(const Product& p, int m, int64_t j) {
+template <int MM, int NN> INLINE void product_tile(const Product p, int m, int64_t j) {
     const float *a = p.A + m * p.a_m, *b = p.B + j;
     for (int first = 0; first < p.K; first += PRODUCTS) {
         vf acc[MM][NN] = {};
@@ -66,17 +65,22 @@ template <int MM, int NN> INLINE void product_tile(const Product& p, int m, int6
     }
 }
 
-template <int NN> INLINE void product_columns(const Product& p, int64_t j) {
+// Five rows by two vectors: ten sums, two vectors and one number fit the sixteen registers of AVX2.
+template <int NN> INLINE void product_columns(const Product p, int64_t j) {
     int m = 0;
-    for (; m + 4 <= p.M; m += 4) product_tile<4, NN>(p, m, j);
-    for (; m < p.M; ++m) product_tile<1, NN>(p, m, j);
+    for (; m + 5 <= p.M; m += 5) product_tile<5, NN>(p, m, j);
+    switch (p.M - m) {
+        case 4: return product_tile<4, NN>(p, m, j);
+        case 3: return product_tile<3, NN>(p, m, j);
+        case 2: return product_tile<2, NN>(p, m, j);
+        case 1: return product_tile<1, NN>(p, m, j);
+    }
 }
 
-static void product(const Product& p) {
+static void product(Product p) {
     int64_t j = 0;
-    for (; j + 3 * LANES <= p.N; j += 3 * LANES) product_columns<3>(p, j);
-    if (p.N - j == 2 * LANES) product_columns<2>(p, j);
-    if (p.N - j == LANES) product_columns<1>(p, j);
+    for (; j + 2 * LANES <= p.N; j += 2 * LANES) product_columns<2>(p, j);
+    if (j < p.N) product_columns<1>(p, j);
 }
 
 INLINE void linear_backward(const Layer& l, int n, const float* in, const float* W, const float* g_out, float* g_in, float* gW, float* g_bias) {

@@ -20,7 +20,6 @@ struct Layer {
     int32_t ph, pw;          // padding of a pool
     int32_t relu, pooled;    // convolution: is a relu, is a pool part of this pass (then kernel of the pool: sh, sw)
     int32_t vectors;         // convolution: eights of floats in one row of a kernel
-    int32_t rows;            // convolution: kernel rows summed in one go
     int32_t block;           // convolution: images at a time, so that they stay in the nearest cache
     int32_t corner;          // convolution: of the pixel under the kernel's corner for output (0, 0)
     int32_t dropout;         // number of this dropout layer in its stretch
@@ -32,6 +31,7 @@ struct Layer {
     int64_t forward_weight;  // convolution: kernels as the forward pass reads them, in the arena
     int64_t raw_at;          // convolution: one image before the pool, in the arena
     int64_t marks;           // pool: where each maximum was found
+    int64_t taps;            // convolution: offsets of the inputs under a kernel, in the order of summation
     int64_t positions;       // convolution that is not pooled here: order in which its outputs are summed
     int64_t count;           // of these positions
 };
@@ -54,7 +54,7 @@ struct Net {
     const Slot* slots;
     float* arena;
     int32_t* marks;
-    const int32_t* positions;  // pairs: offset of an output, offset of the input pixel under its kernel's corner
+    const int32_t* positions;  // tables: taps; and pairs (offset of an output, offset of the input pixel under its kernel's corner)
     Found* found;
     double* sums;            // one place per channel of the widest layer
     float *x, *g, *velocity, *start, *shift;  // packed; the last three may be null
