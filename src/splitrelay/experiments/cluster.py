@@ -138,29 +138,28 @@ class _Campaign:
         except ray.exceptions.RayError as error:
             first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             return News(errand.name, "failed", why=f"its process was lost: {first}")
-        _carried_home(files, Path(errand.path))
+        carried_home(files, Path(errand.path))
         return News(**news)
 
 
 def run_errand(plain: dict[str, Any], messenger: Any, cwd: str, word: str) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The task, on whichever host: (the last news, the files of a run that was not written to the sweep's folder)."""
-    if ray.get(messenger.halted.remote()):
-        return asdict(News(plain["name"], "waiting")), {}
+    errand, line = Errand(**plain), _Line(messenger)
+    if line.stop.is_set():
+        return asdict(News(errand.name, "waiting")), {}
     if Path(cwd).is_dir():
         os.chdir(cwd)  # data and models may be named from there
-    errand, stop, ended = Errand(**plain), Event(), Event()
-    Thread(target=_listen, args=(messenger, stop, ended), daemon=True).start()
     messenger.tell.remote(asdict(News(errand.name, "running")))
     try:
-        with _place(errand, word) as (here, at_home):
-            news = carry_out(here, stop, lambda each: messenger.tell.remote(asdict(each)))
-            return asdict(news), {} if at_home else _files(Path(here.path))
+        with place(errand, word) as (here, at_home):
+            news = carry_out(here, line.stop, lambda each: messenger.tell.remote(asdict(each)))
+            return asdict(news), {} if at_home else files_of(Path(here.path))
     finally:
-        ended.set()
+        line.ended.set()
 
 
 @contextmanager
-def _place(errand: Errand, word: str) -> Iterator[tuple[Errand, bool]]:
+def place(errand: Errand, word: str) -> Iterator[tuple[Errand, bool]]:
     """(where the run is written, whether that is the sweep's own folder)."""
     with suppress(OSError):
         if (Path(errand.path).parent / SHARED).read_text(encoding="ascii") == word:
@@ -170,20 +169,35 @@ def _place(errand: Errand, word: str) -> Iterator[tuple[Errand, bool]]:
         yield replace(errand, path=folder), False
 
 
-def _listen(messenger: Any, stop: Event, ended: Event) -> None:
-    with suppress(ray.exceptions.RayError):
-        while not ended.wait(LISTEN) and not stop.is_set():
-            if ray.get(messenger.halted.remote()):
-                stop.set()
+class _Line:
+    """Sets `stop` once the messenger has heard of it. On a thread: Ray gives away the core of a task that waits."""
+
+    def __init__(self, messenger: Any) -> None:
+        self.messenger, self.stop, self.asked, self.ended = messenger, Event(), Event(), Event()
+        Thread(target=self._listen, daemon=True).start()
+        self.asked.wait()
+
+    def _listen(self) -> None:
+        try:
+            while not self.stop.is_set():
+                if ray.get(self.messenger.halted.remote()):
+                    self.stop.set()
+                self.asked.set()
+                if self.ended.wait(LISTEN):
+                    return
+        except ray.exceptions.RayError:  # the sweep is gone, and Ray ends what it began
+            self.stop.set()
+            self.asked.set()
 
 
-def _files(folder: Path) -> dict[str, bytes]:
+def files_of(folder: Path) -> dict[str, bytes]:
     """All but the checkpoints, the model last: with it a run is finished."""
     found = [path for path in folder.iterdir() if path.is_file() and path.name != ".lock"]
     return {path.name: path.read_bytes() for path in sorted(found, key=lambda path: path.suffix == ".safetensors")}
 
 
-def _carried_home(files: dict[str, bytes], home: Path) -> None:
+def carried_home(files: dict[str, bytes], home: Path) -> None:
+    """Written where they belong, in the order in which they come."""
     for name, content in files.items():
         with replacing(home / Path(name).name) as temporary:
             temporary.write_bytes(content)
