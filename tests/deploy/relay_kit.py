@@ -60,14 +60,11 @@ class Stage:
         self.listening = threading.Event()
         absent = self.partition.empty
         self.offer = Offer(spec, folder_ / "run", policy=policy or Policy(), without=absent, heartbeat=0.5, **offer)
-        self.serving = Serving(self.offer, self._hear, self.stop)
+        self.serving = Serving(self.offer, self.said.append, self.stop)
+        self.serving.listening = lambda port: self.listening.set()
         self.clients: dict[int, Joined] = {}
         self.words: dict[int, Any] = {}
         self.threads: list[threading.Thread] = []
-
-    def _hear(self, text: str) -> None:
-        self.said.append(text)
-        self.listening.set()
 
     def join(self, m: int, *, address: Callable[[], str] | None = None, **wish: Any) -> None:
         """Client m, as soon as the server listens."""
@@ -79,7 +76,7 @@ class Stage:
         assert self.listening.wait(30)
         where = address() if address else f"127.0.0.1:{self.serving.port}"
         data = wish.pop("data", self.folder / "data" / folder(m, self.partition.M) / "data.npz")
-        self.clients[m] = Joined(Wish(where, m, data, **wish), None, self.said.append)
+        self.clients[m] = Joined(Wish(where, m, data, **{"patience": 20.0, **wish}), self.said.append)
         try:
             self.words[m] = self.clients[m].run()
         except Exception as error:

@@ -6,12 +6,14 @@ import pytest
 from relay_kit import Stage, simulated, small_spec, untimed
 
 WAYS = [
-    "algorithm=ssl model=lenet-small clip=1",
+    "algorithm=ssl model=lenet-small clip=1 engine=reference",
     "algorithm=ssl dtype=float64 order=replacement S=5 M=5 momentum=0.5 tau=proportional",
     "algorithm=fedavg placement=whole weighted=true",
     "algorithm=fedavg S=3 clip=per-half",
     "algorithm=splitfed-v2",
     "algorithm=scaffold",
+    "algorithm=ssl model=lenet-small clip=1 engine=fast",
+    "algorithm=fedavg placement=whole engine=fast draw=full",
 ]
 
 

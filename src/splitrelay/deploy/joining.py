@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -11,13 +12,15 @@ from typing import Any
 from splitrelay import __version__
 from splitrelay.data.images import ImageSet
 from splitrelay.deploy.own_data import own_images
-from splitrelay.deploy.terms import BUILDING, cpu_level, engine_of, spec_in
+from splitrelay.deploy.shapes import Outfit, engine_room
+from splitrelay.deploy.terms import spec_in
 from splitrelay.deploy.visiting import Visitor
 from splitrelay.errors import Diverged, InputError, SplitrelayError
 from splitrelay.experiments.spec import Spec
 from splitrelay.wire import limits
 from splitrelay.wire.client import Ended, Holding, LinkLost, Refused, Session, TakenBack, channel
 from splitrelay.wire.control import BadMessage
+from splitrelay.wire.identity import Identity, channel_credentials, load_identity
 from splitrelay.wire.messages import Accept, Fail, Lease, Leave, Terms
 
 Say = Callable[[str], None]
@@ -28,8 +31,9 @@ class Wish:
     """What a client wants: which server, who it is, its data; the spec it insists on, if any."""
 
     address: str
-    client: int
+    client: int | None  # whom the keys name, unless there are none
     data: Path
+    keys: Path | None = None
     spec: Spec | None = None
     check: bool = False
     patience: float = 0.0  # seconds without a server after which it gives up; 0: never
@@ -38,15 +42,17 @@ class Wish:
 class Joined:
     """A client that takes part until the server says goodbye."""
 
-    def __init__(self, wish: Wish, credentials: Any, say: Say, stop: Event | None = None) -> None:
-        self.wish, self.credentials, self.say = wish, credentials, say
+    def __init__(self, wish: Wish, say: Say, stop: Event | None = None) -> None:
+        self.identity = None if wish.keys is None else load_identity(wish.keys)
+        self.m = number_of(wish, self.identity)
+        self.wish, self.say = wish, say
         self.stop = stop or Event()
         self.visitor: Visitor | None = None
         self.images: ImageSet | None = None
         self.terms: Terms | None = None
         self.visits = 0
         self.session = Session(
-            wish.client, self._dial, self._agree, software=f"splitrelay {__version__}", patience=wish.patience
+            self.m, self._dial, self._agree, software=f"splitrelay {__version__}", patience=wish.patience
         )
         self.session.note = say
 
@@ -57,7 +63,7 @@ class Joined:
             if self.wish.check:
                 self.session.say(Leave("it was a check"))
                 return "all is well: the server would take this client"
-            self.say(f"joined as client {self.wish.client} with {len(self.images or ())} images")
+            self.say(f"joined as client {self.m} with {len(self.images or ())} images")
             return self._taking_part()
         except Ended as error:
             return str(error)
@@ -107,14 +113,16 @@ class Joined:
         return None
 
     def _dial(self) -> Any:
-        return channel(self.wish.address, self.credentials)
+        credentials = None if self.identity is None else channel_credentials(self.identity)
+        return channel(self.wish.address, credentials)
 
     def _agree(self, terms: Terms) -> Accept:
         """Everything is checked before the first turn; what does not fit is an error here, not at the server."""
         if self.terms is None or terms.spec_hash != self.terms.spec_hash:
             self._prepare(terms)
         spec = spec_in(terms)
-        return Accept(spec.hash, engine_of(spec), cpu_level(), len(self.images or ()), check=self.wish.check)
+        cpu = engine_room(spec.engine).cpu_level()
+        return Accept(spec.hash, spec.engine, cpu, len(self.images or ()), check=self.wish.check)
 
     def _prepare(self, terms: Terms) -> None:
         spec = spec_in(terms)
@@ -127,9 +135,30 @@ class Joined:
             way_out = "Give --spec with your own copy of the spec, so that you say which code is run."
             raise InputError("the server's spec names code of its own", value=spec.model.name, way_out=way_out)
         self.images = own_images(self.wish.data, terms)
-        with BUILDING:
-            self.visitor = Visitor(self.wish.client, terms, self.images)
+        self.visitor = Visitor(Outfit(self.m, spec, terms, self.images))
         self.terms = terms
+
+
+def number_of(wish: Wish, identity: Identity | None) -> int:
+    """Which client this is: the certificate says it."""
+    m = wish.client if identity is None else identity.m
+    if m is None:
+        name = "this client" if identity is None else identity.name
+        raise InputError(f"{name} has no client's number", way_out="Use keys issued with --client, or --client m.")
+    return m
+
+
+def join_all(wishes: Sequence[Wish], say: Callable[[int], Say], stop: Event) -> Iterator[str]:
+    """Each client on a thread and a connection of its own; their last words, as they leave."""
+    joined = [Joined(wish, lambda text: None, stop) for wish in wishes]
+    for one in joined:
+        one.say = one.session.note = say(one.m)
+    if len(joined) == 1:
+        yield joined[0].run()
+        return
+    with ThreadPoolExecutor(len(joined)) as threads:
+        for words in as_completed([threads.submit(one.run) for one in joined]):
+            yield words.result()
 
 
 __all__ = ["Joined", "SplitrelayError", "Wish"]

@@ -194,7 +194,7 @@ class Remote:
                 self._failed(pending, f"no step for {self._patience(pending):g} seconds", link)
 
     def _patience(self, pending: Pending) -> float:
-        return self.policy.step * (pending.visit.K if self.tops.shape.whole else 1)
+        return self.policy.step * (pending.visit.K if self.tops.whole else 1)
 
     def _away(self, pending: Pending, now: float) -> None:
         """The lease has run out."""

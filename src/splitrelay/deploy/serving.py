@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,18 +12,20 @@ from threading import Event
 from typing import Any
 
 from splitrelay.data import load
+from splitrelay.deploy.admission import Admit, anyone
 from splitrelay.deploy.hosting import Census, Hosted, agree, journal_of, refuse_undeployable
+from splitrelay.deploy.reference import BUILDING, shape_of
 from splitrelay.deploy.remote import TICK, Policy, Remote
-from splitrelay.deploy.tensors import on_wire
-from splitrelay.deploy.terms import BUILDING, Shape, disagreement, shape_of, terms_of
+from splitrelay.deploy.terms import disagreement, terms_of
 from splitrelay.deploy.turns import Tops
 from splitrelay.errors import InputError
-from splitrelay.experiments.running import Progress
+from splitrelay.experiments.running import Progress, resolved
 from splitrelay.experiments.spec import Spec
 from splitrelay.records import RunDirectory
 from splitrelay.wire import halves, limits
+from splitrelay.wire.asking import collect_handler, status_handler
 from splitrelay.wire.frames import Bounds
-from splitrelay.wire.messages import Accept, Hello
+from splitrelay.wire.messages import Accept, Bye, Hello
 from splitrelay.wire.server import Arrived, House, Hub
 
 SEALING = 4096  # bytes that a sealed half may be longer than the half
@@ -38,8 +42,9 @@ class Offer:
     without: tuple[int, ...] = ()  # clients that will not come
     quorum: int | None = None  # clients with whom to begin; all unless said
     credentials: Any = None
-    admitted: Callable[[Any, Hello], str | None] = lambda context, hello: None
+    admit: Admit = anyone
     heartbeat: float = limits.HEARTBEAT
+    linger: float = 0.0  # seconds to answer questions after the last round
 
 
 class Serving:
@@ -47,42 +52,84 @@ class Serving:
 
     def __init__(self, offer: Offer, say: Callable[[str], None], stop: Event | None = None) -> None:
         refuse_undeployable(offer.spec)
-        self.offer, self.spec, self.say, self.stop = offer, offer.spec, say, stop or Event()
+        self.offer, self.say, self.stop = offer, say, stop or Event()
+        self.spec, why = resolved(offer.spec)
+        say(f"engine {self.spec.engine}: {why}")
         self.directory = RunDirectory(offer.out)
         self.data = load(self.spec.data.name)
         with BUILDING:
-            self.shape = shape_of(self.spec, self.data.train.shape, len(self.data.train.classes))
+            self.shape = shape_of(self.spec, *self._kind())
         self.port = 0
+        self.phase, self.last = "waiting", dict[str, Any]()
+        self.began = time.monotonic()
+        self.listening: Callable[[int], None] = lambda port: None
+
+    def _kind(self) -> tuple[tuple[int, int, int], int]:
+        return self.data.train.shape, len(self.data.train.classes)
 
     def rows(self) -> Iterator[Progress]:
         """Listen, wait for the clients, train: a row for every look."""
         with self.directory.locked():
             agree(self.spec, self.directory)
-            if self.directory.finished(self.spec.R):
-                yield from (Progress(row, again=True) for row in self.directory.seen())
-                return
             self.journal = journal_of(self.directory)
             self.census = Census(self.directory.path / "relay" / "clients.json")
             self.sizes = self.census.read()
             self.hub = Hub(self._house(), self.journal.note)
+            self.hub.answering("Status", status_handler(self.report, self.offer.admit))
+            self.hub.answering("Collect", collect_handler(self.model, self.offer.admit))
             self.port = self.hub.start(self.offer.listen, self.offer.credentials)
             self.journal.note("listening", port=self.port)
             self.say(f"listening on port {self.port}, spec {self.spec.hash}")
+            self.listening(self.port)
             why, again = "the server was stopped", True
             try:
-                yield from self._trained()
+                yield from self._seen(self._trained())
                 why, again = "all rounds are done", False
+                self._linger(why)
             finally:
                 self.journal.note("closing", why=why)
                 self.hub.close(why, again=again)
 
     def _trained(self) -> Iterator[Progress]:
-        remote = Remote(self.hub, Tops(self.shape), self.journal, self.offer.policy, self.stop)
-        remote.arrived = self._counted
+        if self.directory.finished(self.spec.R):
+            yield from (Progress(row, again=True) for row in self.directory.seen())
+            return
         self._wait()
+        self.phase = "training"
+        tops = Tops(self.spec, self.shape, *self._kind(), self._largest())
+        self.remote = remote = Remote(self.hub, tops, self.journal, self.offer.policy, self.stop)
+        remote.arrived = self._counted
         with BUILDING:
             hosted = Hosted(self.spec, self.directory, self.data, remote, self.sizes)
         yield from hosted.rows()
+
+    def _seen(self, all_progress: Iterator[Progress]) -> Iterator[Progress]:
+        for progress in all_progress:
+            self.last = progress.row
+            yield progress
+        self.phase = "finished"
+
+    def _linger(self, why: str) -> None:
+        """Late clients are told that all is over; questions are answered."""
+        until = time.monotonic() + self.offer.linger
+        for link in self.hub.here().values():
+            self.hub.send(link, Bye(why))
+        while not self.stop.is_set() and time.monotonic() < until:
+            event = _next(self.hub)
+            if isinstance(event, Arrived):
+                self.hub.send(event.link, Bye(why))
+
+    def report(self) -> str:
+        """The status of the run, as JSON."""
+        return json.dumps(status(self))
+
+    def model(self) -> bytes | str:
+        """The final model, or why there is none."""
+        if self.phase != "finished":
+            return f"the model is not finished: round {self.last.get('round', 0)} of {self.spec.R}"
+        if self.spec.route == "peer-to-peer":
+            return "peer to peer the server has half a model; the evaluator has the whole one"
+        return self.directory.model.read_bytes()
 
     def _wait(self) -> None:
         """Until those have come without whom the run cannot begin; after a restart they are known."""
@@ -99,9 +146,14 @@ class Serving:
             self._refuse_unsized()
             self.sizes = {m: self.sizes.get(m, 1) for m in wanted}
 
+    def _largest(self) -> int:
+        """Samples of the largest step."""
+        full = self.spec.optimiser.draw == "full"
+        return max(self.sizes.values()) if full else self.spec.optimiser.batch
+
     def _refuse_unsized(self) -> None:
-        if self.spec.weighted or self.spec.tau == "proportional":
-            way_out = "Leave --quorum out, or take weighted=false and tau=same."
+        if self.spec.weighted or self.spec.tau == "proportional" or self.spec.optimiser.draw == "full":
+            way_out = "Leave --quorum out, or take weighted=false, tau=same, draw=passes."
             raise InputError("weights and steps by size need all clients before the first round", way_out=way_out)
 
     def _counted(self, event: Arrived) -> None:
@@ -111,13 +163,14 @@ class Serving:
             self.sizes[event.m] = event.accept.n
 
     def _house(self) -> House:
-        shape, trial = self.shape, self.shape.trial
-        terms = terms_of(self.spec, self.data, self.offer.heartbeat)
-        numbers = shape.size if shape.whole else shape.boundary
+        shape, dtype = self.shape, self.spec.model.dtype
+        terms = terms_of(self.spec, self.data, shape, self.offer.heartbeat)
+        numbers = shape.size if self.spec.placement == "whole" else shape.boundary
+        full = self.spec.optimiser.draw == "full"
         bounds = Bounds(
-            batch=_largest(shape),
-            h=on_wire(shape.h),
-            dtype=trial.dtype,
+            batch=limits.BATCH if full else self.spec.optimiser.batch,
+            h=shape.h,
+            dtype=dtype,
             classes=len(terms.classes),
             norms=shape.norms,
         )
@@ -128,12 +181,39 @@ class Serving:
                 return f"client {hello.client} has {accept.n} samples now and had {known} when the run began"
             return disagreement(terms, accept)
 
-        half = halves.size_of({"x": numbers}, trial.dtype) + SEALING
-        return House(terms, bounds, half, self.spec.partition.M, self.offer.admitted, agreed)
+        half = halves.size_of({"x": numbers}, dtype) + SEALING
+        return House(terms, bounds, half, self.spec.partition.M, self.offer.admit, agreed)
 
 
-def _largest(shape: Shape) -> int:
-    return limits.BATCH if shape.trial.batches.draw == "full" else shape.trial.batches.size
+def status(serving: Serving) -> dict[str, Any]:
+    """Who is here, whose turn it is, how far the run is, what it has sent, how long it will take."""
+    spec, last, here = serving.spec, serving.last, serving.hub.here()
+    remote = getattr(serving, "remote", None)
+    turns = {m: pending.visit.r for m, pending in dict(remote.pending if remote else {}).items()}
+    up, down = serving.hub.traffic()
+    done, seconds = last.get("round", 0), time.monotonic() - serving.began
+    return {
+        "spec": spec.hash,
+        "algorithm": spec.algorithm,
+        "route": spec.route,
+        "phase": serving.phase,
+        "round": done,
+        "rounds": spec.R,
+        "turn": sorted(turns),
+        "clients": [
+            {"client": m, "here": m in here, "turn": m in turns, "samples": serving.sizes.get(m)}
+            for m in range(spec.partition.M)
+        ],
+        "test_accuracy": last.get("test_accuracy"),
+        "test_loss": last.get("test_loss"),
+        "train_loss": last.get("train_loss"),
+        "bytes_up": last.get("bytes_up", 0),
+        "bytes_down": last.get("bytes_down", 0),
+        "frame_bytes_up": up,
+        "frame_bytes_down": down,
+        "seconds": round(seconds, 1),
+        "seconds_left": round(seconds / done * (spec.R - done), 1) if done else None,
+    }
 
 
 def _next(hub: Hub) -> object:

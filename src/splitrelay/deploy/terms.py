@@ -3,45 +3,26 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
-from threading import Lock
 
-import torch
 from pydantic import ValidationError
 
-from splitrelay.data.augment import Augmentation
 from splitrelay.data.images import DataSet
+from splitrelay.deploy.shapes import Shape, engine_room
 from splitrelay.errors import InputError
-from splitrelay.experiments.assembly import Trial
-from splitrelay.experiments.running import trial_of
 from splitrelay.experiments.spec import Spec
-from splitrelay.models import Blueprint, blueprint, cut_index
-from splitrelay.models.stretch import Stretch
 from splitrelay.wire import limits
 from splitrelay.wire.messages import Accept, Terms
 
 
-BUILDING = Lock()  # building a net draws from torch's own generator, and the check for hidden draws watches that
-
-
-def engine_of(spec: Spec) -> str:
-    """Who computes: bits are equal only between hosts with the same."""
-    return str(getattr(spec, "engine", "reference"))
-
-
-def cpu_level() -> str:
-    """The instructions that torch uses here: bits may differ between hosts with different ones."""
-    return torch.backends.cpu.get_cpu_capability()
-
-
-def terms_of(spec: Spec, data: DataSet, heartbeat: float = limits.HEARTBEAT) -> Terms:
-    """The spec, and how a pixel becomes a number: all that a client needs to know."""
-    train, augmentation = data.train, data.augmentation
+def terms_of(spec: Spec, data: DataSet, shape: Shape, heartbeat: float = limits.HEARTBEAT) -> Terms:
+    """The spec, and how a pixel becomes a number: all that a client needs to know. The spec's engine is written out."""
+    train, augmentation, room = data.train, data.augmentation, engine_room(spec.engine)
+    plan = room.document_of(spec, train.shape, len(train.classes)) if spec.engine == "fast" else ""
     return Terms(
         spec=spec.toml(),
         spec_hash=spec.hash,
-        engine=engine_of(spec),
-        cpu=cpu_level(),
+        engine=spec.engine,
+        cpu=room.cpu_level(),
         shape=train.shape,
         classes=train.classes,
         mean=train.mean,
@@ -50,55 +31,25 @@ def terms_of(spec: Spec, data: DataSet, heartbeat: float = limits.HEARTBEAT) -> 
         pad=augmentation.pad if augmentation else 0,
         flip=augmentation.flip if augmentation else False,
         heartbeat=heartbeat,
+        plan=plan,
+        cut=shape.cut,
     )
 
 
 def spec_in(terms: Terms) -> Spec:
-    """The spec that the server sent, if it is the one that it names."""
+    """The spec that the server sent, if it is the one that it names, and if this host has its engine."""
     try:
         spec = Spec.model_validate(tomllib.loads(terms.spec))
     except (tomllib.TOMLDecodeError, ValidationError) as error:
         raise InputError("the server's spec cannot be read", value=str(error).splitlines()[0]) from None
-    if spec.hash != terms.spec_hash or engine_of(spec) != terms.engine:
+    if spec.hash != terms.spec_hash or spec.engine != terms.engine:
         raise InputError("the server's spec is not the one it names", value=spec.hash, limit=terms.spec_hash)
+    if spec.engine not in ("reference", "fast"):
+        raise InputError("the server's spec leaves the engine open", value=spec.engine)
+    lacking = engine_room(spec.engine).missing()
+    if lacking is not None:
+        raise InputError(f"this host lacks the engine {spec.engine}", value=lacking)
     return spec
-
-
-def augmentation_in(terms: Terms) -> Augmentation | None:
-    """What training may do to an image."""
-    return Augmentation(terms.pad, terms.flip) if terms.pad or terms.flip else None
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What both ends can tell from a spec before anything is sent."""
-
-    trial: Trial
-    blueprint: Blueprint
-    cut: int  # layers of the client
-    boundary: int  # numbers of the client's half
-    size: int  # numbers of x
-    h: tuple[int, ...]  # smashed data of one sample
-    norms: int  # tensors of the server's half
-
-    @property
-    def whole(self) -> bool:
-        """Whether clients hold the whole model."""
-        return self.trial.placement == "whole"
-
-
-def shape_of(spec: Spec, images: tuple[int, int, int], classes: int) -> Shape:
-    """The sizes of a spec's messages."""
-    trial = trial_of(spec)
-    plan = blueprint(trial.model, images, classes, trial.cut)
-    layout = plan.layout(getattr(torch, trial.dtype))
-    cut = cut_index(plan, trial.cut)
-    bottom = Stretch(plan, 0, cut, layout.dtype)
-    bottom.layers.eval()
-    with torch.no_grad():
-        h = bottom.through(torch.zeros((1, *images), dtype=layout.dtype))
-    norms = sum(slot.parameter for slot in layout.slots if slot.layer >= cut)
-    return Shape(trial, plan, cut, layout.ends[cut], layout.size, tuple(h.shape[1:]), norms)
 
 
 def disagreement(terms: Terms, accept: Accept) -> str | None:

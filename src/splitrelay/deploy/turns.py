@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
-from splitrelay.clients.reference import Descent, TopHalf, finite, halved, mean_loss
-from splitrelay.clients.traffic import Overheard, message, shift_message
-from splitrelay.deploy.tensors import from_wire, to_wire
-from splitrelay.deploy.terms import BUILDING, Shape
+from splitrelay.clients.reference import finite, halved, mean_loss
+from splitrelay.clients.traffic import HEADER, LABEL, LOSS, NORM, message, shift_message
+from splitrelay.deploy.shapes import Shape, Vector, engine_room
 from splitrelay.errors import WorkError
-from splitrelay.models import Stretch
-from splitrelay.objectives.losses import loss_named
+from splitrelay.experiments.spec import Spec
 from splitrelay.wire import halves, messages
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.messages import Deposit, Lease
@@ -42,18 +38,14 @@ class Turn(Protocol):
         ...
 
 
-Turns = Callable[[Visit[Any]], Turn]
-
-
 class CutTurn:
     """The model is cut, and the client's half travels through the server."""
 
-    def __init__(self, shape: Shape, visit: Visit[torch.Tensor], stretch: Stretch) -> None:
-        self.shape, self.visit = shape, visit
-        self.below, self.above = halved(visit, shape.boundary)
-        self.stretch = stretch
-        self.top = TopHalf(Descent(stretch, self.above, shape.trial.seed), loss_named(shape.trial.loss))
-        self.line = Overheard(self.top)
+    def __init__(self, tops: Tops, visit: Visit[torch.Tensor], engine: Any) -> None:
+        self.tops, self.visit, self.engine = tops, visit, engine
+        self.below, above = halved(visit, tops.shape.boundary)
+        self.top = engine.begin(arrays(above))
+        self.up = self.down = 0
         self.losses: list[float] = []
         self.replies: dict[int, messages.Reply] = {}  # the last one: it may have been lost on its way
         self.finished = False
@@ -69,12 +61,13 @@ class CutTurn:
             return self.replies[step.k]
         if step.k >= self.visit.K or self.finished:
             raise BadMessage("too many steps", value=step.k + 1, limit=f"K = {self.visit.K}")
-        reply = self.line.step(step.k, from_wire(step.h), from_wire(step.labels).long(), step.norm2)
-        self.losses.append(float(reply.loss))
-        if not math.isfinite(self.losses[-1]):
+        gradient, norms, loss = self.top.step(step.k, step.h, step.labels, step.norm2)
+        self.losses.append(loss)
+        if not math.isfinite(loss):
             mean_loss(self.losses, self.visit)  # raises, with the round, the client and the step
-        norms = tuple(float(square) for square in reply.norms)
-        answer = messages.Reply(step.fence, step.k, to_wire(reply.gradient), norms, self.losses[-1])
+        self.up += HEADER + step.h.nbytes + LABEL * len(step.labels) + NORM
+        self.down += HEADER + gradient.nbytes + NORM * len(norms) + LOSS
+        answer = messages.Reply(step.fence, step.k, gradient, norms, loss)
         self.replies = {step.k: answer}
         return answer
 
@@ -83,28 +76,34 @@ class CutTurn:
         if len(self.losses) != self.visit.K or finish.k != self.visit.K:
             raise BadMessage("a visit ended too early", value=len(self.losses), limit=f"K = {self.visit.K}")
         if not self.finished:
-            self.line.finish(finish.norm2)
+            self.top.finish(finish.norm2)
+            self.up += HEADER + NORM
         self.finished = True
 
     def done(self, deposit: Deposit, half: bytes, fence: int) -> Done[Any]:
         """The joined model."""
+        self.refuse_unfinished()
+        bottom = halves.unpacked(half, {"x": self.tops.shape.boundary}, self.tops.spec.model.dtype)["x"]
+        joined = torch.cat([tensor(bottom), tensor(self.top.x())])
+        return Done(finite(joined, self.visit), self.cost())
+
+    def refuse_unfinished(self) -> None:
+        """Nothing is deposited before all K steps are made."""
         if not self.finished:
             raise BadMessage("a half was deposited before the visit was finished")
-        bottom = from_wire(halves.unpacked(half, {"x": self.shape.boundary}, self.shape.trial.dtype)["x"])
-        return Done(finite(torch.cat([bottom, self.stretch.x]), self.visit), self.cost())
 
     def cost(self) -> Cost:
         """What the simulation counts, by the same rule."""
         handover = message(self.below.x)
-        down = self.line.down + handover + shift_message(self.below.step.shift)
-        return Cost(self.line.up + handover, down, mean_loss(self.losses, self.visit))
+        down = self.down + handover + shift_message(self.below.step.shift)
+        return Cost(self.up + handover, down, mean_loss(self.losses, self.visit))
 
 
 class WholeTurn:
     """The whole model is at the client: it goes down, and comes back trained."""
 
-    def __init__(self, shape: Shape, visit: Visit[torch.Tensor]) -> None:
-        self.shape, self.visit = shape, visit
+    def __init__(self, tops: Tops, visit: Visit[torch.Tensor]) -> None:
+        self.tops, self.visit = tops, visit
 
     def lease(self, fence: int, visit: int) -> tuple[Lease, bytes]:
         """x, and the shift."""
@@ -121,39 +120,56 @@ class WholeTurn:
 
     def done(self, deposit: Deposit, half: bytes, fence: int) -> Done[Any]:
         """x as the client left it."""
-        if len(deposit.losses) != 1:
-            raise BadMessage("a visit has one mean loss", value=len(deposit.losses))
-        x = from_wire(halves.unpacked(half, {"x": self.shape.size}, self.shape.trial.dtype)["x"])
+        if len(deposit.losses) != 1 or not math.isfinite(deposit.losses[0]):
+            raise BadMessage("a visit has one mean loss", value=deposit.losses[:3])
+        x = tensor(halves.unpacked(half, {"x": self.tops.shape.size}, self.tops.spec.model.dtype)["x"])
         carried = message(self.visit.x)
         cost = Cost(carried, carried + shift_message(self.visit.step.shift), deposit.losses[0])
         return Done(finite(x, self.visit), cost)
 
 
 class Tops:
-    """Turns of a spec; buffers of finished ones are used again."""
+    """Turns of a spec; engines of finished ones are used again."""
 
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-        self.free: list[Stretch] = []
+    def __init__(self, spec: Spec, shape: Shape, images: tuple[int, int, int], classes: int, batch: int) -> None:
+        self.spec, self.shape, self.images, self.classes, self.batch = spec, shape, images, classes, batch
+        self.free: list[Any] = []
 
-    def __call__(self, visit: Visit[torch.Tensor]) -> Turn:
-        if self.shape.whole:
-            return WholeTurn(self.shape, visit)
-        return CutTurn(self.shape, visit, self.stretch())
+    @property
+    def whole(self) -> bool:
+        """Whether clients hold the whole model."""
+        return self.spec.placement == "whole"
 
-    def stretch(self) -> Stretch:
+    def __call__(self, visit: Visit[Any]) -> Turn:
+        return WholeTurn(self, visit) if self.whole else CutTurn(self, visit, self.engine())
+
+    def engine(self) -> Any:
         """Layers of the server's half, with memory of their own."""
         if self.free:
             return self.free.pop()
-        plan, trial = self.shape.blueprint, self.shape.trial
-        with BUILDING:
-            return Stretch(plan, self.shape.cut, len(plan.layers()), getattr(torch, trial.dtype))
+        return engine_room(self.spec.engine).Server(self.spec, self.images, self.classes, self.shape, self.batch)
 
     def back(self, turn: Turn) -> None:
         """The turn is over, whichever way."""
-        stretch = getattr(turn, "stretch", None)
-        if stretch is not None:
-            self.free.append(stretch)
+        engine = getattr(turn, "engine", None)
+        if engine is not None:
+            self.free.append(engine)
+
+
+def arrays(visit: Visit[torch.Tensor]) -> Visit[Vector]:
+    """The same visit on arrays that share torch's memory."""
+    shift = visit.step.shift
+    step = visit.step
+    moved: Step[Vector] = Step(
+        step.eta, step.weight_decay, step.clip, step.momentum, step.prox,
+        None if shift is None else shift.numpy(), step.per_half,
+    )  # fmt: skip
+    return Visit(visit.r, visit.i, visit.m, visit.x.numpy(), moved, visit.K)
+
+
+def tensor(vector: Vector) -> torch.Tensor:
+    """A copy of its own: what comes from the wire is read-only."""
+    return torch.from_numpy(vector.copy())
 
 
 def packed(visit: Visit[torch.Tensor]) -> bytes:
@@ -174,19 +190,3 @@ def granted(visit: Visit[Any], fence: int, number: int, blob: bytes) -> Lease:
         eta=float(step.eta), weight_decay=step.weight_decay, clip=step.clip or 0.0, momentum=step.momentum,
         prox=step.prox, per_half=step.per_half, bytes=len(blob), sha256=halves.sha256(blob) if blob else b"",
     )  # fmt: skip
-
-
-def visit_of(lease: Lease, x: torch.Tensor, shift: torch.Tensor | None) -> Visit[torch.Tensor]:
-    """The visit as the client makes it."""
-    step: Step[torch.Tensor] = Step(
-        lease.eta, lease.weight_decay, lease.clip or None, lease.momentum, lease.prox, shift, lease.per_half
-    )
-    return Visit(lease.r, lease.i, lease.m, x, step, lease.K)
-
-
-def vectors_of(blob: bytes, size: int, dtype: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """x and shift, from what came with a lease."""
-    has_shift = b'"shift"' in blob[:1000]
-    sizes = {"x": size, "shift": size} if has_shift else {"x": size}
-    found: dict[str, np.ndarray[Any, Any]] = halves.unpacked(blob, sizes, dtype)
-    return from_wire(found["x"]), from_wire(found["shift"]) if has_shift else None

@@ -104,6 +104,8 @@ class Terms(Message):
     pad: int = 0
     flip: bool = False
     heartbeat: float = 0.0
+    plan: str = ""
+    cut: int = 0
 
 
 @dataclass(frozen=True)

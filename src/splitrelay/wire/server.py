@@ -316,10 +316,15 @@ class Hub:
             self.inbox.put(Gone(link.m, link.number, why))
 
     async def _watching(self) -> None:
-        """Links that have fallen silent, or are still shaking hands, are cut."""
+        """Links that have fallen silent, or are still shaking hands, are cut; who is revoked meanwhile is refused."""
         while True:
             await asyncio.sleep(1.0)
             now = time.monotonic()
+            for link in list(self.links.values()):
+                why = self.house.admitted(link.context, link.hello) if link.hello else None
+                if why is not None and link.talk.state not in OVER:
+                    self._refuse(link, why, final=True)
+                    link.task.cancel()
             for link in list(self._all.values()):
                 young = link.talk.state in (State.CONNECTED, State.GREETED, State.OFFERED, State.AGREED)
                 if now - link.heard > limits.SILENCE or (young and now - link.began > limits.HANDSHAKE):
@@ -332,3 +337,5 @@ class Hub:
             link.outgoing.put_nowait(bye)
             link.outgoing.put_nowait(None)
         await self._server.stop(1.0)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.wait(others, timeout=2.0) if others else None

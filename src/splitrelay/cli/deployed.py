@@ -1,0 +1,89 @@
+"""What the programs that talk to other hosts share: keys, addresses, and their log."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event
+from types import FrameType
+from typing import Any
+
+import click
+
+from splitrelay.cli.console import mood
+
+LOGS = ("lines", "json")
+
+
+def keys_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--keys, or the word that does without."""
+    insecure = click.option("--insecure", is_flag=True, help="Without keys or encryption: for tests on one machine.")
+    keys = click.option(
+        "--keys", type=click.Path(path_type=Path), help="The folder that splitrelay keys issue made for this program."
+    )
+    return keys(insecure(command))
+
+
+def log_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--log, for people or for machines."""
+    return click.option(
+        "--log", type=click.Choice(LOGS), default="lines", show_default=True, help="How to say what happens."
+    )(command)
+
+
+def logger(form: str, **who: Any) -> Callable[[str], None]:
+    """Says what happens on stderr: a line, or a JSON object per line."""
+
+    def say(text: str) -> None:
+        if mood.quiet:
+            return
+        now = datetime.now(UTC)
+        if form == "json":
+            line = json.dumps({"time": now.isoformat(timespec="milliseconds"), **who, "message": text})
+        else:
+            line = f"{now:%H:%M:%S} {' '.join(str(value) for value in who.values())}: {text}"
+        click.echo(line, err=True)
+
+    return say
+
+
+def warn_insecure(insecure: bool) -> None:
+    """Nothing weaker than mutual TLS goes unsaid."""
+    if insecure:
+        text = "INSECURE: anybody who reaches this port can read everything and be anyone."
+        click.echo(click.style(text, fg="red", bold=True) if sys.stderr.isatty() else text, err=True)
+
+
+@contextmanager
+def until_told() -> Iterator[Event]:
+    """An event that SIGTERM or Ctrl-C sets: save, and leave. A second Ctrl-C leaves at once."""
+    stop = Event()
+
+    def told(number: int, frame: FrameType | None) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, told) for number in signals]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+
+
+def ready(state: str = "READY=1") -> None:
+    """Tell systemd, where it asks to be told."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if address:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+            line.connect("\0" + address[1:] if address.startswith("@") else address)
+            line.sendall(state.encode())

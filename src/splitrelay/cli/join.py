@@ -1,0 +1,63 @@
+"""`splitrelay join`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from splitrelay.cli.console import say
+from splitrelay.cli.deployed import log_option, logger, ready, until_told, warn_insecure
+from splitrelay.cli.lazy import Command
+from splitrelay.errors import InputError
+
+FOLDER = click.Path(path_type=Path)
+
+
+@click.command(cls=Command, example="splitrelay join s.example.org:7443 --keys hospital-3 --data patients.npz")
+@click.argument("address", metavar="HOST:PORT")
+@click.option("--keys", multiple=True, type=FOLDER, help="The folder that splitrelay keys issue made for this client.")
+@click.option("--data", multiple=True, type=FOLDER, help="This client's images: an .npz, a table, a folder.")
+@click.option("--insecure", is_flag=True, help="Without keys or encryption: for tests on one machine.")
+@click.option("--client", multiple=True, type=int, help="Which client this is, where there are no keys to say it.")
+@click.option("--spec", type=FOLDER, help="Take part only if the server runs this spec.")
+@click.option("--check", is_flag=True, help="Everything but training: would the server take this client?")
+@click.option("--patience", type=float, default=0, show_default=True,
+              help="Seconds without a server after which to give up; 0: never.")  # fmt: skip
+@log_option
+def join(
+    address: str,
+    keys: tuple[Path, ...],
+    data: tuple[Path, ...],
+    insecure: bool,
+    client: tuple[int, ...],
+    spec: Path | None,
+    check: bool,
+    patience: float,
+    log: str,
+) -> None:
+    """A client of a run: bring your own data, and train whenever it is your turn, until all rounds are done.
+
+    Features never leave this host: smashed data, labels and the client's half of the model do. Several clients of one
+    host can share a program: repeat --keys and --data, in the same order.
+    """
+    from splitrelay.deploy.joining import Wish, join_all
+    from splitrelay.experiments.spec import spec_of
+
+    who = client if insecure else keys
+    if not who or len(who) != len(data):
+        given = f"{len(who)} and {len(data)}"
+        what = "--client" if insecure else "--keys"
+        raise InputError(f"each client needs its {what} and its --data", value=given, way_out="See join --help.")
+    warn_insecure(insecure)
+    wanted = None if spec is None else spec_of(spec)
+    folders = [None] * len(data) if insecure else list(keys)
+    numbers = list(client) if insecure else [None] * len(data)
+    wishes = [
+        Wish(address, number, place, folder, wanted, check, patience or (10.0 if check else 0.0))
+        for number, place, folder in zip(numbers, data, folders, strict=True)
+    ]
+    with until_told() as stop:
+        ready()
+        for words in join_all(wishes, lambda m: logger(log, client=f"client {m}"), stop):
+            say(words)

@@ -1,0 +1,96 @@
+"""`splitrelay serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from splitrelay.cli.console import note, say
+from splitrelay.cli.deployed import keys_options, log_option, logger, ready, until_told, warn_insecure
+from splitrelay.cli.lazy import Command
+from splitrelay.cli.run import KEYS
+from splitrelay.cli.settings import settings_argument
+from splitrelay.errors import InputError
+
+if TYPE_CHECKING:
+    from splitrelay.experiments.spec import Spec
+
+
+@click.command(cls=Command, keys=KEYS, example="splitrelay serve first.toml --keys server")
+@settings_argument(KEYS, metavar="[SPEC] [KEY=VALUE]...")
+@keys_options
+@click.option("--listen", default="0.0.0.0:7443", show_default=True, help="Address and port; port 0: any that is free.")
+@click.option("--out", type=click.Path(path_type=Path), help="The run's directory (default: results/ and its name).")
+@click.option("--away", type=click.Choice(["wait", "retry", "skip"]), default="wait", show_default=True,
+              help="What to do about a client that stays away.")  # fmt: skip
+@click.option("--lease", type=float, default=60, show_default=True, help="Seconds that it may be away.")
+@click.option("--patience", type=float, default=300, show_default=True, help="Seconds that one local step may take.")
+@click.option("--retries", type=int, default=3, show_default=True, help="Leases, or failures, before the run stops.")
+@click.option("--quorum", type=int, help="Begin when so many clients are here (default: all).")
+@click.option("--without", type=int, multiple=True, help="A client that will not come. Repeatable.")
+@click.option("--linger", type=float, default=600, show_default=True,
+              help="Seconds to answer status and collect after the last round.")  # fmt: skip
+@click.option("--port-file", type=click.Path(path_type=Path), help="Write the port there once we listen.")
+@log_option
+def serve(
+    settings: Sequence[str], keys: Path | None, insecure: bool, listen: str, out: Path | None, **how: Any
+) -> None:
+    """The server of a spec: wait for its clients, train with them, keep the run's directory.
+
+    Stopped (SIGTERM, Ctrl-C) or killed, the same command goes on from the last committed visit, with the same bits.
+    """
+    from splitrelay.deploy.admission import anyone, by_certificate, identity_in
+    from splitrelay.deploy.remote import Policy
+    from splitrelay.deploy.serving import Offer, Serving
+    from splitrelay.wire.identity import server_credentials
+    from splitrelay.wire.revocation import Revocations
+
+    spec = spec_from(settings)
+    identity = identity_in(keys, insecure)
+    warn_insecure(insecure)
+    log = logger(how["log"], who="server")
+    admit = anyone if identity is None else by_certificate(Revocations(identity.revocations, identity.ca, log))
+    offer = Offer(
+        spec,
+        out or Path("results") / f"{spec.algorithm}-{spec.hash}",
+        listen,
+        Policy(how["away"], how["lease"], how["patience"], how["retries"]),
+        how["without"],
+        how["quorum"],
+        None if identity is None else server_credentials(identity),
+        admit,
+        linger=how["linger"],
+    )
+    with until_told() as stop:
+        serving = Serving(offer, log, stop)
+        serving.listening = lambda port: _listening(port, how["port_file"])
+        try:
+            for progress in serving.rows():
+                row = progress.row
+                log(f"round {row['round']}: accuracy {row['test_accuracy']:.2%}, test loss {row['test_loss']:.4f}")
+        except KeyboardInterrupt:
+            ready("STOPPING=1")
+            note(f"kept in {offer.out}; the same command goes on from there.")
+            return
+    say(str(offer.out))
+
+
+def _listening(port: int, file: Path | None) -> None:
+    from splitrelay.files import write_text
+
+    if file is not None:
+        write_text(file, f"{port}\n")
+    ready()
+
+
+def spec_from(settings: Sequence[str]) -> Spec:
+    """A spec's file, if one is named, with key=value words on top."""
+    from splitrelay.experiments.spec import spec_of
+
+    files = [word for word in settings if "=" not in word]
+    if len(files) > 1:
+        raise InputError("one spec at a time", value=" ".join(files))
+    return spec_of(Path(files[0]) if files else None, [word for word in settings if "=" in word])

@@ -1,0 +1,168 @@
+"""The reference engine at both ends of a wire: torch inside, arrays outside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+import torch
+
+from splitrelay.algorithms.base import Visit
+from splitrelay.clients import traffic
+from splitrelay.clients.reference import Descent, TopHalf, Whole, descend_cut, finite
+from splitrelay.deploy.shapes import Asked, Labels, Outfit, Shape, Vector
+from splitrelay.deploy.tensors import from_wire, on_wire, to_wire
+from splitrelay.errors import WorkError
+from splitrelay.experiments.spec import Spec
+from splitrelay.models import Blueprint, Stretch, blueprint, cut_index
+from splitrelay.objectives.images import DeviceImages
+from splitrelay.objectives.losses import loss_named
+from splitrelay.objectives.network import Network
+
+BUILDING = Lock()  # building a net draws from torch's own generator, and the check for hidden draws watches that
+
+
+def blueprint_of(spec: Spec, images: tuple[int, int, int], classes: int) -> Blueprint:
+    """The model of a spec."""
+    return blueprint(spec.model.name, images, classes, spec.model.cut)
+
+
+def shape_of(spec: Spec, images: tuple[int, int, int], classes: int) -> Shape:
+    """The sizes of a spec's messages."""
+    plan = blueprint_of(spec, images, classes)
+    layout = plan.layout(getattr(torch, spec.model.dtype))
+    cut = cut_index(plan, spec.model.cut)
+    bottom = Stretch(plan, 0, cut, layout.dtype)
+    bottom.layers.eval()
+    with torch.no_grad():
+        h = bottom.through(torch.zeros((1, *images), dtype=layout.dtype))
+    norms = sum(slot.parameter for slot in layout.slots if slot.layer >= cut)
+    return Shape(cut, layout.ends[cut], layout.size, on_wire(tuple(h.shape[1:])), norms)
+
+
+def cpu_level() -> str:
+    """The instructions that torch uses here: bits may differ between hosts with different ones."""
+    return torch.backends.cpu.get_cpu_capability()
+
+
+def missing() -> str | None:
+    """It runs wherever torch does."""
+    return None
+
+
+class Client:
+    """The client's half, or the whole model, with torch."""
+
+    def __init__(self, outfit: Outfit) -> None:
+        torch.set_num_threads(1)  # bits depend on it
+        spec, images = outfit.spec, outfit.images
+        with BUILDING:
+            self.shape = shape_of(spec, images.shape, len(images.classes))
+            self.blueprint = blueprint_of(spec, images.shape, len(images.classes))
+            self.dtype, self.seed = getattr(torch, spec.model.dtype), spec.seed
+            self.network = Network(
+                self.blueprint,
+                DeviceImages(images, self.dtype),
+                outfit.holdings,
+                outfit.batches,
+                outfit.augmentation,
+                loss_named(spec.model.loss),
+                self.dtype,
+            )
+            self.bottom = Stretch(self.blueprint, 0, self.shape.cut, self.dtype)
+            self.engine = Whole(self.network, spec.seed) if spec.placement == "whole" else None
+
+    def cut(self, visit: Visit[Vector], top: Asked) -> Vector:
+        """The same loop as in a simulation."""
+        here = on_torch(visit)
+        descent = Descent(self.bottom, here, self.seed)
+        descend_cut(descent, self.network.samples(descent.name, visit.K), RemoteTop(top))
+        half: Vector = finite(self.bottom.x, here).numpy()
+        return half
+
+    def whole(self, visit: Visit[Vector]) -> tuple[Vector, float]:
+        """FedAvg's part."""
+        assert self.engine is not None
+        done = self.engine.run(on_torch(visit))
+        return done.x.numpy(), done.cost.loss
+
+    def x0(self) -> Vector:
+        """Torch's own initialisation, by name."""
+        return start(self.blueprint, self.seed, self.dtype)[: self.shape.boundary]
+
+
+def start(plan: Blueprint, seed: int, dtype: torch.dtype) -> Vector:
+    """x^0."""
+    with BUILDING:
+        x0: Vector = plan.x0(seed, dtype).numpy()
+    return x0
+
+
+class RemoteTop:
+    """The inner seam of the reference engine, over a wire."""
+
+    def __init__(self, top: Asked) -> None:
+        self.top = top
+
+    def step(self, k: int, h: torch.Tensor, labels: torch.Tensor, norm2: float, /) -> traffic.Reply:
+        """Tensors in and out."""
+        reply = self.top.step(k, to_wire(h), labels.int().numpy(), norm2)
+        return traffic.Reply(from_wire(reply.gradient), reply.norms, reply.loss)
+
+    def finish(self, norm2: float, /) -> None:
+        """One number more."""
+        self.top.finish(norm2)
+
+    def predict(self, h: torch.Tensor, /) -> torch.Tensor:
+        """Not during a visit."""
+        raise WorkError("the server's half cannot be asked in the middle of a visit")
+
+
+class Server:
+    """The server's half of one visit after another, on layers of its own."""
+
+    def __init__(self, spec: Spec, images: tuple[int, int, int], classes: int, shape: Shape, batch: int) -> None:
+        with BUILDING:
+            plan = blueprint_of(spec, images, classes)
+            dtype = getattr(torch, spec.model.dtype)
+            self.stretch = Stretch(plan, shape.cut, len(plan.layers()), dtype)
+        self.seed, self.loss = spec.seed, loss_named(spec.model.loss)
+
+    def begin(self, visit: Visit[Vector]) -> Above:
+        """A visit of the server's half."""
+        return Above(TopHalf(Descent(self.stretch, on_torch(visit), self.seed), self.loss))
+
+    def predict(self, x: Vector, h: Vector) -> Vector:
+        """What comes out above the cut, as in evaluation."""
+        self.stretch.load(torch.from_numpy(x))
+        out: Vector = self.stretch.predict(from_wire(h)).numpy()
+        return out
+
+
+class Above:
+    """One visit of the server's half."""
+
+    def __init__(self, top: TopHalf) -> None:
+        self.top = top
+
+    def step(self, k: int, h: Vector, labels: Labels, norm2: float) -> tuple[Vector, tuple[float, ...], float]:
+        """Forward and backward."""
+        reply = self.top.step(k, from_wire(h), from_wire(labels).long(), norm2)
+        return to_wire(reply.gradient), tuple(float(square) for square in reply.norms), float(reply.loss)
+
+    def finish(self, norm2: float) -> None:
+        """Apply the step that waits."""
+        self.top.finish(norm2)
+
+    def x(self) -> Vector:
+        """The half as it stands."""
+        x: Vector = self.top.descent.stretch.x.numpy().copy()
+        return x
+
+
+def on_torch(visit: Visit[Vector]) -> Visit[torch.Tensor]:
+    """The same visit on torch's vectors."""
+    given: Any = visit.step
+    step = replace(given, shift=None if given.shift is None else torch.from_numpy(given.shift))
+    return Visit(visit.r, visit.i, visit.m, torch.from_numpy(visit.x), step, visit.K)

@@ -1,0 +1,175 @@
+"""A rehearsal: server and M clients as real processes here, over mutual TLS, then compared with the simulation."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from splitrelay.data import load
+from splitrelay.data.partition import Partition
+from splitrelay.data.partition_export import export_partition, folder
+from splitrelay.deploy.processes import POLL, Program, port_in
+from splitrelay.errors import OutputError, WorkError
+from splitrelay.experiments.running import execute, partition_of
+from splitrelay.experiments.spec import Spec
+from splitrelay.files import write_text
+from splitrelay.records import RunDirectory
+from splitrelay.wire.authority import create_authority
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the deployed run was the simulated one: its weights, and every row of its record."""
+
+    weights: bool
+    rows: bool
+    seconds: float  # of the deployed part, programs' start included
+    simulated: float
+    programs: int
+
+    @property
+    def same(self) -> bool:
+        """Both."""
+        return self.weights and self.rows
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who plays, and with what patience."""
+
+    spec: Spec
+    out: Path
+    hosts: int | None = None  # programs that the clients share; one each unless said
+    insecure: bool = False
+    patience: float = 600.0  # seconds for the whole rehearsal
+
+
+class Rehearsal:
+    """The stage: keys, data and logs under OUT/rehearsal, the server's run directory is OUT itself."""
+
+    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
+        self.plan, self.say, self.spec = plan, say, plan.spec
+        self.place = plan.out / "rehearsal"
+        self.server: Program | None = None
+        self.clients: list[Program] = []
+        self.port = 0
+
+    def prepare(self) -> Partition:
+        """Keys and data, as the hosts would have them."""
+        if self.plan.out.exists() and any(self.plan.out.iterdir()):
+            raise OutputError(f"{self.plan.out} is there already and not empty", way_out="Choose another --out.")
+        (self.place / "logs").mkdir(parents=True)
+        data = load(self.spec.data.name)
+        partition = partition_of(self.spec, data)
+        export_partition(partition, data.train.x, data.train.y, self.place / "data")
+        write_text(self.place / "spec.toml", self.spec.toml() + "\n")
+        if not self.plan.insecure:
+            authority = create_authority(self.place / "authority", "rehearsal", 2)
+            authority.issue_server("server", ["127.0.0.1", "localhost"], 1)
+            for m in partition.clients:
+                authority.issue_client(self._name(m), m, evaluator=m == self.spec.evaluator, days=1)
+        return partition
+
+    def play(self) -> Iterator[Verdict]:
+        """The whole piece."""
+        partition = self.prepare()
+        began = time.monotonic()
+        try:
+            self.raise_curtain(partition)
+            self.wait(began + self.plan.patience)
+        finally:
+            self.clear()
+        deployed = time.monotonic() - began
+        self.say(f"{1 + len(self.clients)} programs are done; now the simulation")
+        yield self.judged(deployed)
+
+    def raise_curtain(self, partition: Partition) -> None:
+        """The server, then the clients."""
+        self.server = Program(self._server_words(partition), self.place / "logs" / "server.log").start()
+        hosts = self._hosts(partition)  # clients may come first: they knock until the server is there
+        self.port = port_in(self.place / "port", self.server)
+        self.clients = [self._client(number, host).start() for number, host in enumerate(hosts)]
+        self.say(f"server on port {self.port}; {len(partition.clients)} clients in {len(hosts)} programs")
+
+    def wait(self, until: float) -> None:
+        """Until the server has all its rounds."""
+        assert self.server is not None
+        while self.server.running:
+            if time.monotonic() > until:
+                raise WorkError(
+                    "the rehearsal takes too long", limit=f"{self.plan.patience:g} seconds", way_out=self._logs()
+                )
+            fallen = [client for client in self.clients if client.code() not in (None, 0)]
+            if fallen:
+                raise WorkError("a client fell", value=fallen[0].last_words(), way_out=self._logs())
+            time.sleep(POLL)
+        if self.server.code() != 0:
+            raise WorkError("the server fell", value=self.server.last_words(), way_out=self._logs())
+
+    def clear(self) -> None:
+        """Nobody stays behind."""
+        for program in [*self.clients, *([self.server] if self.server else [])]:
+            until = time.monotonic() + 5.0
+            while program.running and program is not self.server and time.monotonic() < until and self._over():
+                time.sleep(POLL)
+            program.stop()
+
+    def judged(self, deployed: float) -> Verdict:
+        """The same spec in one process, and what differs."""
+        began = time.monotonic()
+        simulated = RunDirectory(self.place / "simulated")
+        for _ in execute(self.spec, simulated):
+            pass
+        ours = RunDirectory(self.plan.out)
+        return Verdict(
+            ours.model.read_bytes() == simulated.model.read_bytes(),
+            untimed(ours) == untimed(simulated),
+            deployed,
+            time.monotonic() - began,
+            1 + len(self.clients),
+        )
+
+    def _over(self) -> bool:
+        return self.server is not None and self.server.code() == 0
+
+    def _server_words(self, partition: Partition) -> list[str]:
+        words = ["serve", str(self.place / "spec.toml"), "--out", str(self.plan.out), "--listen", "127.0.0.1:0"]
+        words += ["--port-file", str(self.place / "port"), "--linger", "0"]
+        for m in partition.empty:
+            words += ["--without", str(m)]
+        return [*words, *(["--insecure"] if self.plan.insecure else ["--keys", str(self.place / "server")])]
+
+    def _hosts(self, partition: Partition) -> list[list[int]]:
+        """Which clients share a program."""
+        clients = list(partition.clients)
+        programs = min(self.plan.hosts or len(clients), len(clients))
+        return [clients[number::programs] for number in range(programs)]
+
+    def _client(self, number: int, clients: Sequence[int]) -> Program:
+        words = ["join", f"127.0.0.1:{self.port}"]
+        for m in clients:
+            data = self.place / "data" / folder(m, self.spec.partition.M) / "data.npz"
+            who = ["--client", str(m)] if self.plan.insecure else ["--keys", str(self.place / self._name(m))]
+            words += [*who, "--data", str(data)]
+        words += ["--insecure"] * self.plan.insecure
+        return Program(words, self.place / "logs" / f"host-{number}.log")
+
+    def _name(self, m: int) -> str:
+        return f"client-{m}"
+
+    def _logs(self) -> str:
+        return f"See {self.place / 'logs'}."
+
+
+def untimed(directory: RunDirectory) -> list[dict[str, Any]]:
+    """The record without its clock."""
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in directory.seen()]
+
+
+def forget(out: Path) -> None:
+    """Keys and data of a rehearsal; its record stays."""
+    shutil.rmtree(out / "rehearsal", ignore_errors=True)

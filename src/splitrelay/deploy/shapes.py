@@ -1,0 +1,124 @@
+"""What both ends can tell from a spec before anything is sent: numbers only, so that clients can do without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from splitrelay.algorithms.base import Step, Visit
+from splitrelay.data.augment import Augmentation
+from splitrelay.data.images import ImageSet
+from splitrelay.experiments.spec import Spec
+from splitrelay.objectives.batches import Batches
+from splitrelay.wire import messages
+from splitrelay.wire.messages import Lease, Terms
+
+Vector = npt.NDArray[Any]
+Labels = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a spec's messages."""
+
+    cut: int  # layers of the client
+    boundary: int  # numbers of the client's half
+    size: int  # numbers of x
+    h: tuple[int, ...]  # smashed data of one sample, as the wire has it: images channels last
+    norms: int  # tensors of the server's half
+
+
+class Asked(Protocol):
+    """The server's half during a visit, as arrays on a wire: what a client's engine calls."""
+
+    def step(self, k: int, h: Vector, labels: Labels, norm2: float, /) -> messages.Reply:
+        """Smashed data up, the gradient at the cut down."""
+        ...
+
+    def finish(self, norm2: float, /) -> None:
+        """The last step is closed."""
+        ...
+
+
+class Below(Protocol):
+    """A client's engine: its part of a visit."""
+
+    shape: Shape
+
+    def cut(self, visit: Visit[Vector], top: Asked) -> Vector:
+        """K steps of the client's half against the server's; the half after them."""
+        ...
+
+    def whole(self, visit: Visit[Vector]) -> tuple[Vector, float]:
+        """K steps of the whole model; x after them, and their mean loss."""
+        ...
+
+    def x0(self) -> Vector:
+        """The client's half before the first visit, drawn from the seed."""
+        ...
+
+
+class Above(Protocol):
+    """A server's engine: its half during one visit."""
+
+    def step(self, k: int, h: Vector, labels: Labels, norm2: float) -> tuple[Vector, tuple[float, ...], float]:
+        """The gradient at the cut, the squared norms of the server's tensors, the loss."""
+        ...
+
+    def finish(self, norm2: float) -> None:
+        """Apply the step that waits."""
+        ...
+
+    def x(self) -> Vector:
+        """The server's half as it stands."""
+        ...
+
+
+@dataclass(frozen=True)
+class Outfit:
+    """What a client has to train with."""
+
+    m: int
+    spec: Spec
+    terms: Terms
+    images: ImageSet
+
+    @property
+    def holdings(self) -> list[npt.NDArray[np.int64]]:
+        """Batches are positions in the client's own list; nobody else's is here."""
+        return [np.arange(0)] * self.m + [np.arange(len(self.images))]
+
+    @property
+    def batches(self) -> Batches:
+        """How steps are drawn."""
+        return Batches(self.spec.optimiser.batch, self.spec.optimiser.draw)
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """What training may do to an image."""
+        wanted = self.spec.data.augment and (self.terms.pad or self.terms.flip)
+        return Augmentation(self.terms.pad, self.terms.flip) if wanted else None
+
+
+def engine_room(engine: str) -> Any:
+    """The module of an engine; the reference one brings torch, the fast one does without."""
+    return import_module(f"splitrelay.deploy.{engine}")
+
+
+def below(outfit: Outfit) -> Below:
+    """The client's engine that the spec names."""
+    make: Callable[[Outfit], Below] = engine_room(outfit.spec.engine).Client
+    return make(outfit)
+
+
+def visit_of(lease: Lease, x: Vector, shift: Vector | None) -> Visit[Vector]:
+    """The visit as the client makes it."""
+    step: Step[Vector] = Step(
+        lease.eta, lease.weight_decay, lease.clip or None, lease.momentum, lease.prox, shift, lease.per_half
+    )
+    return Visit(lease.r, lease.i, lease.m, x, step, lease.K)
