@@ -17,8 +17,14 @@ fail() { # 2: something for the user to change; 1: work that failed
     exit "$code"
 }
 
-# What the environment is made from. The root is part of it because scripts carry their path.
-wanted() { { cat "$root/go" "$root/pyproject.toml" "$root/constraints.txt" && printf '%s' "$root"; } | cksum; }
+# What the environment is made from, compiled kernels included. The root is part of it because scripts carry their path.
+wanted() {
+    kernels=$root/src/splitrelay/kernels
+    {
+        cat "$root/go" "$root/pyproject.toml" "$root/constraints.txt" "$root/hatch_build.py" "$kernels/build.py" "$kernels/native/"*
+        printf '%s' "$root"
+    } | cksum
+}
 
 # made-from (the checksum, then the PYTHON asked for) is written last: an interrupted set-up has none.
 is_fresh() {

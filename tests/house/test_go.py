@@ -20,6 +20,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TOOLS = ["cat", "cksum", "cp", "dirname", "env", "grep", "mkdir", "mv", "rm", "sed", "sh"]
 SHELLS = ["dash", "bash --posix", "busybox sh"]
+KERNELS = "src/splitrelay/kernels"
 DEADLINE = 60.0
 WAITING = "go: another set-up is at work; waiting for it\n"
 
@@ -133,8 +134,10 @@ def checkout(tmp_path: Path) -> Iterator[Checkout]:
     made = Checkout(tmp_path, tmp_path / "a folder" / "it's [here]")
     made.root.mkdir(parents=True)
     (made.root / ".ci").mkdir()
-    for name in ["go", "pyproject.toml", "constraints.txt", ".ci/run"]:
+    (made.root / "src" / "splitrelay" / "kernels").mkdir(parents=True)
+    for name in ["go", "pyproject.toml", "constraints.txt", "hatch_build.py", ".ci/run", f"{KERNELS}/build.py"]:
         shutil.copy(ROOT / name, made.root / name)
+    shutil.copytree(ROOT / KERNELS / "native", made.root / KERNELS / "native")
     made.tools.mkdir()
     for tool in TOOLS:
         (made.tools / tool).symlink_to(str(shutil.which(tool)))
@@ -207,7 +210,7 @@ def test_ci_runs_the_tests_and_nothing_else(checkout: Checkout) -> None:
     assert (run.stdout, run.stderr) == (expected, "")
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt", "go"])
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt", "go", f"{KERNELS}/native/engine.cpp"])
 def test_a_change_in_what_it_was_made_from_is_noticed(checkout: Checkout, name: str) -> None:
     checkout.result()
     with (checkout.root / name).open("a") as file:
