@@ -1,4 +1,4 @@
-"""Learning: ours against the plain PyTorch way (DataLoader, nn.Module, optim.SGD) at its best thread count."""
+"""Learning on the reference engine, against the plain PyTorch way (DataLoader, nn.Module, optim.SGD) at its best."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ class Plain:
 
     def __init__(self, data: DataSet, learning: Learning) -> None:
         self.learning = learning
-        x, y = (torch.from_numpy(a) for a in (data.train.x, data.train.y))
+        x, y = (torch.from_numpy(a.copy()) for a in (data.train.x, data.train.y))
         x = (x.float() / 255 - 0.1307) / 0.3081
-        self.clients = [TensorDataset(x[held], y[held]) for held in learning.network.holdings]
+        holdings = [torch.from_numpy(held.copy()) for held in learning.network.holdings]
+        self.clients = [TensorDataset(x[held], y[held]) for held in holdings]
         self.test = TensorDataset(
-            (torch.from_numpy(data.test.x).float() / 255 - 0.1307) / 0.3081, torch.from_numpy(data.test.y)
+            (torch.from_numpy(data.test.x.copy()).float() / 255 - 0.1307) / 0.3081, torch.from_numpy(data.test.y.copy())
         )
         self.net = learning.blueprint.net()
 
@@ -91,7 +92,7 @@ class Plain:
 def rows() -> Iterator[Row]:
     """Every comparison, as it is measured."""
     data = DataSet("random", pictures(60_000), pictures(10_000))
-    trial = Trial(model="lenet5", S=S, K=K, order="sampled", placement="whole", eta=0.01)
+    trial = Trial(model="lenet5", S=S, K=K, order="sampled", placement="whole", eta=0.01, engine="reference")
     learning = Learning(trial, data, _partition(data))
     plain = Plain(data, learning)
     for comparison in (_steps, _evaluation, _rounds, _gather):
@@ -170,7 +171,8 @@ MEMORY = """
 import resource, sys
 from benchmarks.learning import DataSet, Learning, Trial, _partition, pictures
 data = DataSet("random", pictures(60_000), pictures(1_000))
-learning = Learning(Trial(model="lenet5", S=10, K=2, order="sampled"), data, _partition(data, int(sys.argv[1])))
+trial = Trial(model="lenet5", S=10, K=2, order="sampled", engine="reference")
+learning = Learning(trial, data, _partition(data, int(sys.argv[1])))
 list(learning.run(3))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
