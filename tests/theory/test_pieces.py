@@ -5,7 +5,7 @@ import pytest
 from theory_problems import ALL_CASES
 
 from splitrelay.theory import Problem, compare
-from splitrelay.theory.arrays import PIECE, in_pieces
+from splitrelay.theory.arrays import PIECE, THREADED, in_pieces
 
 R = np.unique(np.geomspace(12, 1e6, PIECE + 500).astype(int))  # more than one piece for each K
 KNOWN = {"L": 2, "mu": 1, "sigma2": 1, "zeta2": 4, "B2": 0.5, "M": 10, "S": 5, "D2": 1, "A": 1.5}
@@ -43,3 +43,10 @@ def test_pieces_broadcast_and_keep_the_shape() -> None:
     assert (total == rows + columns).all() and (larger == (rows > columns)).all()
     (nothing,) = in_pieces(lambda a: (a,), (np.zeros((0, 3)),), (np.float64,))
     assert nothing.shape == (0, 3)
+
+
+def test_threads_give_what_one_pass_gives() -> None:
+    x, y = np.linspace(-1, 1, 2 * THREADED + 7), np.array(0.5)
+    with np.errstate(invalid="ignore"):  # settings of the caller hold in every thread
+        (found,) = in_pieces(lambda x, y: (np.sqrt(x) * y,), (x, y), (np.float64,))
+        assert np.array_equal(found, np.sqrt(x) * y, equal_nan=True)
