@@ -7,8 +7,9 @@ import pytest
 
 from splitrelay.cli.spread import spread
 from splitrelay.errors import InputError, UnknownName
-from splitrelay.experiments.feasible import refuse_impossible
+from splitrelay.experiments.feasible import settled
 from splitrelay.experiments.points import Point, kind_of, points_of
+from splitrelay.experiments.running import resolved
 
 
 def points(*words: str) -> list[Point]:
@@ -103,7 +104,7 @@ def test_wrong_words_get_one_line(words: tuple[str, ...], says: str) -> None:
         ("cut=1,99", "point 2 of 2, cut=99: "),
         ("init=none,nothing.safetensors", "no weights at nothing.safetensors"),
         ("validation=0.2,0.001", "point 2 of 2, validation=0.001: no client has enough samples"),
-        ("gamma=1,2", "point 2 of 2, gamma=2: minibatch-sgd knows no gamma"),
+        ("loss=mse,huber", "point 2 of 2, loss=huber: unknown loss"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_starts(tmp_path: Path, word: str, says: str) -> None:
@@ -111,5 +112,13 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(tmp_path: Path, wo
     algorithm = [] if word.startswith("algorithm") else ["algorithm=minibatch-sgd"]
     found = points(f"data={tmp_path}/own.npz", "M=5", "C=1", *algorithm, word)
     with pytest.raises(InputError) as error:
-        refuse_impossible(found)
+        settled(found)
     assert says in str(error.value) and not isinstance(error.value, UnknownName)
+
+
+def test_auto_is_the_engine_that_it_stands_for(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", x=np.zeros((60, 8, 8), dtype=np.uint8), y=np.arange(60) % 3)
+    (auto,) = points(f"data={tmp_path}/own.npz", "M=5", "C=1", "engine=auto")
+    engine = resolved(auto.spec)[0].engine
+    found = settled(points(f"data={tmp_path}/own.npz", "M=5", "C=1", f"engine=auto,{engine}"))
+    assert [point.spec.engine for point in found.points] == [engine] and len(found.dropped) == 1

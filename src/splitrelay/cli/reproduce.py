@@ -87,7 +87,8 @@ def _planned(found: Sequence[Unit], out: Path, budget: float | None, jobs: int |
 
 
 def _run(taken: Sequence[Unit], out: Path, jobs: int | None, again: str) -> None:
-    from splitrelay.cli.sweep import HERE, swept
+    from splitrelay.cli.run import HERE
+    from splitrelay.cli.sweep import swept
 
     for kind in dict.fromkeys(unit.kind for unit in taken):
         points = [point for unit in taken if unit.kind == kind for point in unit.points]

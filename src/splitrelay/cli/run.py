@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -63,6 +65,7 @@ KEYS = tuple(
         ("evaluator", "the client that looks, where the route is peer-to-peer (default 0)"),
     )
 )
+HERE = "local"
 COLUMNS = "round  accuracy  test loss  train loss   MB up  MB down  seconds     left"
 
 
@@ -72,12 +75,14 @@ COLUMNS = "round  accuracy  test loss  train loss   MB up  MB down  seconds     
 @click.option("--print-spec", is_flag=True, help="Print the whole spec as TOML, and do nothing.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True,
               help="Clients trained at once, where the algorithm allows.")  # fmt: skip
+@click.option("--clients", default=HERE, show_default=True, metavar="local|ray|ADDRESS",
+              help="Where visits are made, with the same bits: here, on a Ray started here or elsewhere.")  # fmt: skip
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda or mps.")
 @click.option(
     "--checkpoint", type=click.IntRange(min=1), default=10, show_default=True, help="Looks between two of them."
 )
 @format_option
-def run(settings: Sequence[str], out: Path | None, print_spec: bool, shape: str, **how: Any) -> None:
+def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: str, shape: str, **how: Any) -> None:
     """Train on images: one algorithm, one model, one partition of one data set; a row for every round.
 
     SPEC is a TOML file (--print-spec writes one); key=value words go on top of it. The run is a directory: spec.toml,
@@ -94,8 +99,8 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, shape: str,
     directory = RunDirectory(out or Path("results") / f"{spec.algorithm}-{spec.hash}")
     rows = []
     try:
-        with stopping() as stop:
-            for progress in _shown(execute(spec, directory, stop=stop, **how), spec.R, shape):
+        with stopping() as stop, _elsewhere(clients, spec, stop) as there:
+            for progress in _shown(execute(spec, directory, stop=stop, **how, **there), spec.R, shape):
                 rows.append(progress.row)
     except KeyboardInterrupt:
         note(f"kept in {directory.path}. Go on with: splitrelay run {directory.spec} --out {directory.path}")
@@ -112,6 +117,29 @@ def _spec(settings: Sequence[str]) -> Spec:
     if len(files) > 1:
         raise InputError("run takes one spec", value=" ".join(files))
     return spec_of(Path(files[0]) if files else None, [word for word in settings if "=" in word])
+
+
+@contextmanager
+def _elsewhere(clients: str, spec: Spec, stop: Event) -> Iterator[dict[str, Any]]:
+    """The clients of the run, if they are not here."""
+    if clients == HERE:
+        yield {}
+        return
+    with at_hand("ray"):
+        from splitrelay.experiments.hosts import ray_clients
+    with ray_clients(spec, None if clients == "ray" else clients, stop) as there:
+        yield {"clients": there}
+
+
+@contextmanager
+def at_hand(package: str) -> Iterator[None]:
+    """An extra that is not installed is said with the way to it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise InputError(f"{package} is not installed here", way_out=f"pip install 'splitrelay[{package}]'.") from None
 
 
 def _resolved(spec: Spec, device: str) -> Spec:

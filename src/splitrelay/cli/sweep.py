@@ -16,7 +16,7 @@ from splitrelay.cli.console import note
 from splitrelay.cli.interrupts import stopping
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import emit, format_option, ready
-from splitrelay.cli.run import KEYS
+from splitrelay.cli.run import HERE, KEYS, at_hand
 from splitrelay.cli.settings import settings_argument
 from splitrelay.cli.spread import spread
 from splitrelay.errors import InputError, WorkError
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from splitrelay.experiments.places import Places
     from splitrelay.experiments.points import Point
     from splitrelay.experiments.sweep import Board
-
-HERE = "local"
 
 
 def places_options(command: Any) -> Any:
@@ -69,18 +67,20 @@ def sweep(settings: Sequence[str], out: Path | None, status: Path | None, shape:
     emit(results(board), payload(board), shape)
     broken = board.number(*BROKEN)
     if broken:
-        raise WorkError(f"{broken} of {len(found.points)} points failed", way_out="The others are done.")
+        raise WorkError(f"{broken} of {len(board.entries)} points failed", way_out="The others are done.")
 
 
 def swept(points: Sequence[Point], folder: Path, again: str, *, on: str, jobs: int | None, checkpoint: int) -> Board:
     """The sweep, shown while it runs; `again` is the command that goes on after Ctrl-C."""
     where = places(on, jobs, folder)
-    from splitrelay.experiments.feasible import refuse_impossible
+    from splitrelay.experiments.feasible import settled
 
-    refuse_impossible(points)
+    found = settled(points)
+    for twin in found.dropped:
+        note(f"left out: {twin}")
     ready(folder)
     try:
-        return _watched(points, folder, where, checkpoint)
+        return _watched(found.points, folder, where, checkpoint)
     except KeyboardInterrupt:
         note(f"kept in {folder}. Go on with: {again}")
         raise
@@ -107,10 +107,8 @@ def places(on: str, jobs: int | None, folder: Path) -> Places:
         return Local(jobs, folder / "workers.log")
     if on == "slurm":
         raise InputError("--on slurm is not there yet", way_out="Use local, ray, or the address of a Ray cluster.")
-    try:
+    with at_hand("ray"):
         from splitrelay.experiments.cluster import OnRay
-    except ModuleNotFoundError:
-        raise InputError("Ray is not installed here", way_out="Install it: pip install 'splitrelay[ray]'.") from None
     return OnRay(None if on == "ray" else on, jobs)
 
 

@@ -19,7 +19,7 @@ from splitrelay.data import load
 from splitrelay.errors import Diverged, InputError, SplitrelayError, WorkError
 from splitrelay.experiments.assembly import engine_of, network_of
 from splitrelay.experiments.cluster import joined
-from splitrelay.experiments.running import partition_of, trial_of
+from splitrelay.experiments.running import partition_of, resolved, trial_of
 from splitrelay.experiments.spec import Spec
 
 AHEAD = 2  # visits that an actor has before it: one it is at, one that need not be waited for
@@ -102,7 +102,7 @@ class RayClients:
 def ray_clients(spec: Spec, address: str | None, stop: Event) -> Iterator[RayClients]:
     """The clients of a run on a cluster: joined by its address, or started here."""
     with joined(address):
-        clients = RayClients(spec, stop)
+        clients = RayClients(resolved(spec)[0], stop)
         try:
             yield clients
         finally:

@@ -59,10 +59,10 @@ def points_of(file: Path | None, values: Values, varying: Collection[str] | None
         telling = tuple((name, text) for name, text in settings if name in several)
         where = f"point {number + 1} of {len(chosen)}, {_label(telling)}" if len(chosen) > 1 else ""
         points.append(_point(file, settings, telling, where))
-    return _without_twins(points)
+    return without_twins(points)
 
 
-def _without_twins(points: Sequence[Point]) -> Points:
+def without_twins(points: Sequence[Point]) -> Points:
     """R is not in a run's hash: of two points that differ only in it, the longer run holds the other."""
     found: dict[str, Point] = {}
     for point in points:

@@ -154,7 +154,9 @@ def _entry(point: Point, home: Path) -> Entry:
 
 def home(folder: Path, point: Point) -> Path:
     """Where the run is or will be: known by its hash, whatever its readable name was when it began."""
-    found = sorted(path for path in folder.glob(f"*-{point.spec.hash}") if path.is_dir())
+    engines = ("fast", "reference") if point.spec.engine == "auto" else (point.spec.engine,)
+    hashes = [point.spec.model_copy(update={"engine": engine}).hash for engine in (*engines, point.spec.engine)]
+    found = [path for name in hashes for path in sorted(folder.glob(f"*-{name}")) if path.is_dir()]
     return found[0] if found else folder / point.name
 
 
