@@ -26,7 +26,7 @@ from splitrelay.experiments.tables import (
 )
 from splitrelay.experiments.tables.latex import escaped
 from splitrelay.experiments.tables.places import laid_out
-from splitrelay.experiments.tables.sheet import Sheet, comma_separated, latex, markdown, plain
+from splitrelay.experiments.tables.sheet import Sheet, as_json, comma_separated, latex, markdown, plain
 
 SEEDS = (1234, 666, 22)
 
@@ -244,6 +244,14 @@ def test_a_rate_that_was_not_run_to_its_end_is_never_the_best(searched: Path) ->
     sheet = rates_table(runs_under(searched), beside=True)
     assert cells(sheet, *ROW) == ["0.03 [0.05]"]
     assert "0.3: 99.00 (ends at round 1)" in str(sheet.records[0]["tried"])
+
+
+def test_a_run_that_diverged_in_its_first_round_has_no_score(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1], "eta=0.5", "R=9")
+    sheet = rates_table(runs_under(tmp_path))
+    assert sheet.records[0]["accuracy_percent"] is None and "0.5: no score" in str(sheet.records[0]["tried"])
+    assert cells(accuracy_table(runs_under(tmp_path)), *ROW) == ["-"]
+    assert json.loads(as_json(sheet))["rows"][0]["tried"].endswith("(ends at round 0)")
 
 
 def test_of_rates_that_are_as_good_the_smallest_is_taken(tmp_path: Path) -> None:

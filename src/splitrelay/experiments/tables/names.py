@@ -51,7 +51,9 @@ def setting_label(spec: Spec) -> str:
 def setting_words(spec: Spec) -> str:
     """A setting in a few words, for notes."""
     where = f"{data_label(spec.data.name)} {partition_label(spec.partition)}"
-    return f"{algorithm_label(spec.algorithm)} on {where}, M={spec.partition.M}, K={spec.K}, η={spec.optimiser.eta:g}"
+    step = spec.optimiser
+    norm = "" if step.clip is None else f", clip {step.clip:g}"
+    return f"{algorithm_label(spec.algorithm)} on {where}, M={spec.partition.M}, K={spec.K}, η={step.eta:g}{norm}"
 
 
 def key_label(key: str) -> str:

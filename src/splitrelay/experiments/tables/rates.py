@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -82,7 +83,7 @@ def _record(choice: Choice) -> dict[str, Any]:
         "on_edge": choice.on_edge,
         "rule": choice.rule,
         "seed": choice.seed,
-        "accuracy_percent": round(100 * choice.score(choice.best), 4),
+        "accuracy_percent": _percent(choice, choice.best),
         "tried": "; ".join(_tried(choice, group) for group in sorted(choice.tried, key=_eta)),
         "paper_eta": printed and printed.eta,
     }
@@ -97,4 +98,11 @@ def _tried(choice: Choice, group: Group) -> str:
     step = group.spec.optimiser
     norm = "" if step.clip is None else f" clip {step.clip:g}"
     stopped = "" if group.complete else f" (ends at round {group.runs[0].rows[-1]['round']})"
-    return f"{step.eta:g}{norm}: {100 * choice.score(group):.2f}{stopped}"
+    score = _percent(choice, group)
+    return f"{step.eta:g}{norm}: {'no score' if score is None else f'{score:.2f}'}{stopped}"
+
+
+def _percent(choice: Choice, group: Group) -> float | None:
+    """The score; None where there is none, as for a run that diverged in its first round."""
+    score = choice.score(group)
+    return round(100 * score, 4) if math.isfinite(score) else None
