@@ -23,7 +23,7 @@ OTHERS = (GREEN, PURPLE, ORANGE, SKY, BLACK)
 RAMPS, SPARE_RAMPS = {"ssl": "Blues", "fedavg": "Oranges"}, ("Greens", "Purples", "Greys", "YlOrBr")
 STYLES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 WIDTH, HEIGHT = 2.6, 1.9  # inches of a panel
-LETTERS_AN_INCH = 25  # of the notes' small print
+LETTERS_AN_INCH = 20  # of the notes' small print, also where a reader's SVG has to do without our font
 
 
 @dataclass(frozen=True)
