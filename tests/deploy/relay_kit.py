@@ -11,12 +11,16 @@ import numpy as np
 from splitrelay.data import load
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_export import export_partition, folder
+from splitrelay.deploy.admission import by_certificate
 from splitrelay.deploy.joining import Joined, Wish
 from splitrelay.deploy.remote import Policy
 from splitrelay.deploy.serving import Offer, Serving
 from splitrelay.experiments.running import execute, partition_of
 from splitrelay.experiments.spec import Spec, spec_of
 from splitrelay.records import RunDirectory
+from splitrelay.wire.authority import create_authority
+from splitrelay.wire.identity import load_identity, server_credentials
+from splitrelay.wire.revocation import Revocations
 
 SMALL = ("M=4", "C=3", "K=2", "R=2", "batch=5", "model=mlp")
 
@@ -45,20 +49,33 @@ def dealt(spec: Spec, to: Path) -> Partition:
     """Each client's own file under `to`."""
     data = load(spec.data.name)
     partition = partition_of(spec, data)
-    export_partition(partition, data.train.x, data.train.y, to)
+    if not to.exists():
+        export_partition(partition, data.train.x, data.train.y, to)
+        np.savez(to / "test.npz", x=data.test.x, y=data.test.y)
     return partition
 
 
 class Stage:
     """A server in this thread, and clients in threads of their own."""
 
-    def __init__(self, spec: Spec, folder_: Path, *, policy: Policy | None = None, **offer: Any) -> None:
+    def __init__(
+        self, spec: Spec, folder_: Path, *, policy: Policy | None = None, keys: bool = False, **offer: Any
+    ) -> None:
         self.spec, self.folder = spec, folder_
         self.partition = dealt(spec, folder_ / "data")
         self.said: list[str] = []
         self.stop = threading.Event()
         self.listening = threading.Event()
-        absent = self.partition.empty
+        absent, self.keys = self.partition.empty, keys
+        if keys and not (folder_ / "authority").exists():
+            authority = create_authority(folder_ / "authority", "tests")
+            authority.issue_server("server", ["127.0.0.1"])
+            for m in self.partition.clients:
+                authority.issue_client(f"client-{m}", m)
+        if keys:
+            identity = load_identity(folder_ / "server")
+            admit = by_certificate(Revocations(identity.revocations, identity.ca))
+            offer = {"credentials": server_credentials(identity), "admit": admit, **offer}
         self.offer = Offer(spec, folder_ / "run", policy=policy or Policy(), without=absent, heartbeat=0.5, **offer)
         self.serving = Serving(self.offer, self.said.append, self.stop)
         self.serving.listening = lambda port: self.listening.set()
@@ -76,8 +93,10 @@ class Stage:
         assert self.listening.wait(30)
         where = address() if address else f"127.0.0.1:{self.serving.port}"
         data = wish.pop("data", self.folder / "data" / folder(m, self.partition.M) / "data.npz")
-        self.clients[m] = Joined(Wish(where, m, data, **{"patience": 20.0, **wish}), self.said.append)
+        keys = self.folder / f"client-{m}" if self.keys else None
         try:
+            wishes = {"patience": 20.0, "keys": keys, **wish}
+            self.clients[m] = Joined(Wish(where, m, data, **wishes), self.said.append)
             self.words[m] = self.clients[m].run()
         except Exception as error:
             self.words[m] = error

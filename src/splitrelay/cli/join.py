@@ -21,6 +21,9 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--insecure", is_flag=True, help="Without keys or encryption: for tests on one machine.")
 @click.option("--client", multiple=True, type=int, help="Which client this is, where there are no keys to say it.")
 @click.option("--spec", type=FOLDER, help="Take part only if the server runs this spec.")
+@click.option("--test", type=FOLDER, help="The evaluator's test set, where the route is peer-to-peer.")
+@click.option("--keep", type=FOLDER, default=Path("model.safetensors"), show_default=True,
+              help="Where the evaluator writes the model.")  # fmt: skip
 @click.option("--check", is_flag=True, help="Everything but training: would the server take this client?")
 @click.option("--patience", type=float, default=0, show_default=True,
               help="Seconds without a server after which to give up; 0: never.")  # fmt: skip
@@ -32,6 +35,8 @@ def join(
     insecure: bool,
     client: tuple[int, ...],
     spec: Path | None,
+    test: Path | None,
+    keep: Path,
     check: bool,
     patience: float,
     log: str,
@@ -54,7 +59,7 @@ def join(
     folders = [None] * len(data) if insecure else list(keys)
     numbers = list(client) if insecure else [None] * len(data)
     wishes = [
-        Wish(address, number, place, folder, wanted, check, patience or (10.0 if check else 0.0))
+        Wish(address, number, place, folder, wanted, check, patience or (10.0 if check else 0.0), test, keep)
         for number, place, folder in zip(numbers, data, folders, strict=True)
     ]
     with until_told() as stop:

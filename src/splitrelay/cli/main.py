@@ -44,7 +44,7 @@ COMMANDS = {
     "keys": ("splitrelay.cli.keys:keys", "Who may take part: authority, certificates, revocation."),
     "serve": ("splitrelay.cli.serve:serve", "The server of a run whose clients are on other hosts."),
     "join": ("splitrelay.cli.join:join", "A client of such a run, with its own data."),
-    "rehearse": ("splitrelay.cli.rehearse:rehearse", "Deploy a run on this machine and compare it with the simulation."),
+    "rehearse": ("splitrelay.cli.rehearse:rehearse", "Deploy a run here, and compare it with the simulation."),
     "notation": ("splitrelay.cli.notation:notation", "The paper's symbols beside our names."),
     "completion": ("splitrelay.cli.completion:completion", "Print the completion script of your shell."),
 }

@@ -13,6 +13,7 @@ import numpy as np
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
 from splitrelay.deploy.journal import Journal
+from splitrelay.deploy.peers import Judged, unmade
 from splitrelay.deploy.remote import Remote
 from splitrelay.errors import InputError
 from splitrelay.experiments.learning import Learning, Look
@@ -57,7 +58,11 @@ class Hosted:
 
     def __init__(self, spec: Spec, directory: RunDirectory, data: DataSet, remote: Remote, sizes: Mapping[int, int]):
         self.spec, self.directory, self.journal = spec, directory, remote.journal
+        self.boundary = remote.tops.shape.boundary
         self.learning = Learning(trial_of(spec), data, sized(sizes, spec.partition.M), clients=remote)
+        self.judged = Judged(remote, spec.evaluator) if spec.route == "peer-to-peer" else None
+        if self.judged:
+            self.learning.evaluator = self.judged  # type: ignore[assignment]  # it scores, which is all that is asked
 
     def rows(self) -> Iterator[Progress]:
         """All rows: those that are there already, then those that are still to come."""
@@ -66,11 +71,14 @@ class Hosted:
         yield from (Progress(row, again=True) for row in rows)
         write_text(self.directory.spec, self.spec.toml() + "\n")
         write_text(self.directory.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
-        looks = self.learning.run(self.spec.R, self.spec.every, start=start)
+        state = start[1] if start else self._begun()
+        at = start[0] if start else 0
+        if start and self.judged:
+            self.judged.r = at + 1  # the first look is not asked again
+        looks = self.learning.run(self.spec.R, self.spec.every, overlap=not self.judged, start=(at, state))
         if start:
             next(looks)  # its row is there already
         before = rows[-1]["seconds"] if rows else 0.0
-        state = start[1] if start else None
         for look, state in looks:
             yield self._kept(look, state, before)
         self._finish(state)
@@ -86,15 +94,22 @@ class Hosted:
 
     def _start(self) -> tuple[int, Any] | None:
         seen = {row["round"] for row in self.directory.seen()}
-        like = self.learning.algorithm.init(self.learning.x0())
-        found = self.directory.checkpoints.newest(like, at_most=self.spec.R)
+        found = self.directory.checkpoints.newest(self._begun(), at_most=self.spec.R)
         if found is None or found[0].round not in seen:
             return None
         self.learning.clients.up, self.learning.clients.down = found[0].up, found[0].down
         return found[0].round, found[1]
 
+    def _begun(self) -> Any:
+        """The state before the first round; peer to peer without the clients' half."""
+        x0 = self.learning.x0()
+        return self.learning.algorithm.init(unmade(x0[self.boundary :].clone()) if self.judged else x0)  # type: ignore[arg-type]
+
     def _finish(self, state: Any) -> None:
         self.directory.table()
+        if self.judged:
+            self.judged.hand_over(state)
+            return
         layout = self.learning.blueprint.layout(self.learning.network.dtype)
         save_weights(self.directory.model, layout, self.learning.algorithm.model(state))
 

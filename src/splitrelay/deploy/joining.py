@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -14,14 +15,14 @@ from splitrelay.data.images import ImageSet
 from splitrelay.deploy.own_data import own_images
 from splitrelay.deploy.shapes import Outfit, engine_room
 from splitrelay.deploy.terms import spec_in
-from splitrelay.deploy.visiting import Visitor
+from splitrelay.deploy.visiting import Judging, Seals, Visitor
 from splitrelay.errors import Diverged, InputError, SplitrelayError
 from splitrelay.experiments.spec import Spec
 from splitrelay.wire import limits
 from splitrelay.wire.client import Ended, Holding, LinkLost, Refused, Session, TakenBack, channel
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.identity import Identity, channel_credentials, load_identity
-from splitrelay.wire.messages import Accept, Fail, Lease, Leave, Terms
+from splitrelay.wire.messages import Accept, Fail, Lease, Leave, Look, Terms
 
 Say = Callable[[str], None]
 
@@ -37,6 +38,8 @@ class Wish:
     spec: Spec | None = None
     check: bool = False
     patience: float = 0.0  # seconds without a server after which it gives up; 0: never
+    test: Path | None = None  # the evaluator's images
+    keep: Path = Path("model.safetensors")  # where the evaluator writes the model
 
 
 class Joined:
@@ -88,11 +91,13 @@ class Joined:
         return "left"
 
     def _turn(self) -> None:
-        """Wait for a lease, and make the visit."""
-        lease = self._next_lease()
-        if lease is None:
-            return
+        """Wait for a lease, and make the visit; or for a half to be scored."""
+        lease = self._next_word()
         assert self.visitor is not None
+        if isinstance(lease, Look):
+            self.visitor.look(self.session, lease)
+        if not isinstance(lease, Lease):
+            return
         try:
             self.visitor.visit(self.session, lease)
             self.visits += 1
@@ -102,13 +107,13 @@ class Joined:
         finally:
             self.session.holding = Holding()
 
-    def _next_lease(self) -> Lease | None:
+    def _next_word(self) -> Lease | Look | None:
         link = self.session.link
         assert link is not None
         while not self.stop.is_set():
             if link.waits(1.0):
                 word = self.session.hear()
-                if isinstance(word, Lease):
+                if isinstance(word, Lease | Look):
                     return word
         return None
 
@@ -135,8 +140,23 @@ class Joined:
             way_out = "Give --spec with your own copy of the spec, so that you say which code is run."
             raise InputError("the server's spec names code of its own", value=spec.model.name, way_out=way_out)
         self.images = own_images(self.wish.data, terms)
-        self.visitor = Visitor(Outfit(self.m, spec, terms, self.images))
+        outfit = Outfit(self.m, spec, terms, self.images)
+        self.visitor = Visitor(outfit, self._seals(spec), self._judge(outfit))
         self.terms = terms
+
+    def _seals(self, spec: Spec) -> Seals | None:
+        if spec.route == "centralized":
+            return None
+        if self.wish.keys is None:
+            raise InputError("peer to peer the clients' half is sealed", way_out="Join with --keys.")
+        return Seals(self.wish.keys, spec.hash)
+
+    def _judge(self, outfit: Outfit) -> Judging | None:
+        if self.wish.test is None or self.m != outfit.spec.evaluator:
+            return None
+        room = import_module("splitrelay.deploy.judging")  # with torch
+        judge: Judging = room.Judge(outfit, own_images(self.wish.test, outfit.terms), self.wish.keep)
+        return judge
 
 
 def number_of(wish: Wish, identity: Identity | None) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from splitrelay.data import load
 from splitrelay.deploy.admission import Admit, anyone
 from splitrelay.deploy.hosting import Census, Hosted, agree, journal_of, refuse_undeployable
+from splitrelay.deploy.peers import Relays
 from splitrelay.deploy.reference import BUILDING, shape_of
 from splitrelay.deploy.remote import TICK, Policy, Remote
 from splitrelay.deploy.terms import disagreement, terms_of
@@ -96,7 +97,8 @@ class Serving:
             return
         self._wait()
         self.phase = "training"
-        tops = Tops(self.spec, self.shape, *self._kind(), self._largest())
+        make = Relays if self.spec.route == "peer-to-peer" else Tops
+        tops = make(self.spec, self.shape, *self._kind(), self._largest())
         self.remote = remote = Remote(self.hub, tops, self.journal, self.offer.policy, self.stop)
         remote.arrived = self._counted
         with BUILDING:

@@ -94,9 +94,17 @@ class CutTurn:
 
     def cost(self) -> Cost:
         """What the simulation counts, by the same rule."""
-        handover = message(self.below.x)
-        down = self.down + handover + shift_message(self.below.step.shift)
+        handover = self.handover()
+        down = self.down + handover + shift_message(self.visit_shift())
         return Cost(self.up + handover, down, mean_loss(self.losses, self.visit))
+
+    def handover(self) -> int:
+        """The bytes of the client's half."""
+        return message(self.below.x)
+
+    def visit_shift(self) -> torch.Tensor | None:
+        """The client's part of SCAFFOLD's shift."""
+        return self.visit.step.shift if self.visit.step.shift is None else self.below.step.shift
 
 
 class WholeTurn:

@@ -4,11 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
 
 from splitrelay.deploy.shapes import Labels, Outfit, Vector, below, visit_of
 from splitrelay.wire import halves, limits, messages
 from splitrelay.wire.client import Session
-from splitrelay.wire.messages import Chunk, Commit, Deposit, Lease, Message, Ready
+from splitrelay.wire.epochs import load_epochs
+from splitrelay.wire.messages import Chunk, Commit, Deposit, Fail, Lease, Look, Message, Ready, Score
+from splitrelay.wire.sealing import seal, unseal
+
+
+class Seals:
+    """The clients' secret, read again at every visit so that a new epoch is seen; epochs never fall."""
+
+    def __init__(self, folder: Path, spec_hash: str) -> None:
+        self.folder, self.spec_hash, self.least = folder, spec_hash, 1
+
+    def opened(self, blob: bytes, visit: int, fence: int) -> bytes:
+        """What the client before us sealed."""
+        epochs = load_epochs(self.folder)
+        return unseal(blob, epochs, spec_hash=self.spec_hash, visit=visit, fence=fence, least_epoch=self.least)
+
+    def closed(self, half: bytes, visit: int, fence: int) -> bytes:
+        """For the client after us."""
+        epochs = load_epochs(self.folder)
+        self.least = epochs.current
+        return seal(half, epochs, spec_hash=self.spec_hash, visit=visit, fence=fence)
+
+
+class Judging(Protocol):
+    """Whoever scores: with torch, so it is brought only where it is needed."""
+
+    def written(self, bottom: Vector, top: Vector) -> None:
+        """Keep the whole model."""
+        ...
+
+    def score(self, session: Session, fence: int, bottom: Vector) -> Score:
+        """Loss and accuracy."""
+        ...
 
 
 class Calls:
@@ -34,8 +68,9 @@ class Calls:
 class Visitor:
     """One client, ready to train."""
 
-    def __init__(self, outfit: Outfit) -> None:
+    def __init__(self, outfit: Outfit, seals: Seals | None = None, judge: Judging | None = None) -> None:
         self.spec, self.engine = outfit.spec, below(outfit)
+        self.seals, self.judge = seals, judge
 
     @property
     def whole(self) -> bool:
@@ -44,7 +79,8 @@ class Visitor:
 
     def visit(self, session: Session, lease: Lease) -> None:
         """From the lease to the commit."""
-        x, shift = self.vectors(received(session, lease.bytes, lease.sha256))
+        blob = received(session, lease.bytes, lease.sha256)
+        x, shift = (self.opened(blob, lease), None) if self.seals else self.vectors(blob)
         session.holding = replace(session.holding, fence=lease.fence, k=0)
         session.say(Ready(lease.fence))
         visit = visit_of(lease, x, shift)
@@ -55,9 +91,34 @@ class Visitor:
             calls = Calls(session, lease.fence)
             half = self.engine.cut(visit, calls)
             assert calls.closing is not None
-            words = [calls.closing, *deposited(lease.fence, halves.packed(x=half))]
+            words = [calls.closing, *deposited(lease.fence, self.closed(halves.packed(x=half), lease))]
         answer = session.exchange(lambda: iter(words), limits.STEP)
         assert isinstance(answer, Commit)
+
+    def look(self, session: Session, look: Look) -> None:
+        """Score the half that comes, or keep the model."""
+        blob = received(session, look.bytes + look.top_bytes, look.sha256)
+        if self.judge is None or self.seals is None:
+            session.say(Fail(look.fence, "this client has no test set: it was joined without --test"))
+            return
+        bottom = self.opened(blob[: look.bytes], look)
+        if look.top_bytes:
+            size = self.engine.shape.size - self.engine.shape.boundary
+            self.judge.written(bottom, halves.unpacked(blob[look.bytes :], {"x": size}, self.spec.model.dtype)["x"])
+            session.say(Score(look.fence, 0.0, 0.0))
+        else:
+            session.say(self.judge.score(session, look.fence, bottom))
+
+    def opened(self, blob: bytes, words: Lease | Look) -> Vector:
+        """The half that the client before us sealed; before the first visit, x_c^0."""
+        assert self.seals is not None
+        if not blob and words.sealed_visit == 0:
+            return self.engine.x0()
+        return self.vectors(self.seals.opened(blob, words.sealed_visit, words.sealed_fence))[0]
+
+    def closed(self, blob: bytes, lease: Lease) -> bytes:
+        """Sealed for the next client, where the server is not to read it."""
+        return blob if self.seals is None else self.seals.closed(blob, lease.visit, lease.fence)
 
     def vectors(self, blob: bytes) -> tuple[Vector, Vector | None]:
         """x and shift, from what came with a lease; copies, as what comes from the wire is read-only."""

@@ -239,9 +239,9 @@ class Session:
         assert self.link is not None
         return self.link.receive(timeout)
 
-    def exchange(self, messages: Callable[[], Iterator[Message]], timeout: float) -> Message:
+    def exchange(self, messages: Callable[[], Iterator[Message]], timeout: float, fence: int = 0) -> Message:
         """Say, and wait for the answer; over a new link, if need be, as long as the visit is still ours."""
-        fence = self.holding.fence
+        fence = fence or self.holding.fence
         while True:
             try:
                 if self.link is None and not self.connect():

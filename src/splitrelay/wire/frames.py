@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
@@ -42,6 +42,7 @@ class Bounds:
     dtype: str | None = None
     classes: int = 2**31 - 1
     norms: int = limits.NORMS
+    look: int = limits.BATCH  # samples of one slice of a test set
 
 
 ANY = Bounds()
@@ -176,7 +177,7 @@ def _chunk(header: Header, payload: memoryview, bounds: Bounds) -> Message:
 
 
 def _predict(header: Header, payload: memoryview, bounds: Bounds) -> Message:
-    return Predict(header.fence, header.k, _array(header, payload, bounds, bounds.h, 0))
+    return Predict(header.fence, header.k, _array(header, payload, replace(bounds, batch=bounds.look), bounds.h, 0))
 
 
 def _output(header: Header, payload: memoryview, bounds: Bounds) -> Message:

@@ -1,0 +1,151 @@
+"""Peer to peer: the clients' half passes the server sealed, and the evaluator is asked how good the model is."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from queue import Empty
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from splitrelay.algorithms.base import Done, Visit
+from splitrelay.clients.traffic import HEADER
+from splitrelay.deploy.remote import TICK, Remote
+from splitrelay.deploy.turns import CutTurn, Tops, Turn, arrays, granted, tensor
+from splitrelay.errors import InputError
+from splitrelay.evaluation import Score
+from splitrelay.wire import halves, messages
+from splitrelay.wire.control import BadMessage
+from splitrelay.wire.messages import Deposit, Lease
+from splitrelay.wire.sealing import Tampered, label_of
+from splitrelay.wire.server import Arrived, Gone, Heard
+
+WAY_OUT = "Use route=centralized, or an algorithm that only passes x on, such as ssl."
+
+
+@dataclass(frozen=True, eq=False)
+class Sealed:
+    """x as the server has it: a half that it cannot read, sealed after a visit under a fence, and its own half."""
+
+    blob: torch.Tensor  # bytes; none of them: the first client makes x_c^0
+    top: torch.Tensor
+    visit: int = 0
+    fence: int = 0
+
+    def _refuse(self, _: object) -> NoReturn:
+        what = "peer to peer the server does not hold the clients' halves, and cannot average them"
+        raise InputError(what, way_out=WAY_OUT)
+
+    __add__ = __sub__ = __rmul__ = __truediv__ = _refuse
+
+    def bytes(self) -> bytes:
+        """The sealed half as it travels."""
+        return self.blob.numpy().tobytes()
+
+
+def unmade(top: torch.Tensor) -> Sealed:
+    """x^0: the server makes its own half, and the first client the other, from the same named randomness."""
+    return Sealed(torch.zeros(0, dtype=torch.uint8), top)
+
+
+class RelayTurn(CutTurn):
+    """A visit whose half goes down sealed and comes back sealed."""
+
+    def __init__(self, tops: Tops, visit: Visit[Any], engine: Any) -> None:
+        self.tops, self.visit, self.engine, self.x = tops, visit, engine, visit.x
+        self.top = engine.begin(arrays(replace(visit, x=visit.x.top)))
+        self.up = self.down = 0
+        self.losses, self.replies, self.finished = [], {}, False
+
+    def lease(self, fence: int, visit: int) -> tuple[Lease, bytes]:
+        """What the blob was sealed under goes with it: who opens it checks that."""
+        blob = self.x.bytes()
+        words = granted(self.visit, fence, self.x.visit + 1, blob)
+        return replace(words, sealed_visit=self.x.visit, sealed_fence=self.x.fence), blob
+
+    def done(self, deposit: Deposit, half: bytes, fence: int) -> Done[Any]:
+        """Another sealed half, of this visit and fence."""
+        self.refuse_unfinished()
+        try:
+            label = label_of(half)
+        except Tampered as error:
+            raise BadMessage(error.what) from None
+        if (label.visit, label.fence) != (self.x.visit + 1, fence):
+            raise BadMessage("a half was sealed for another visit", value=(label.visit, label.fence))
+        blob = torch.from_numpy(np.frombuffer(half, np.uint8).copy())
+        return Done(Sealed(blob, tensor(self.top.x()), label.visit, fence), self.cost())
+
+    def handover(self) -> int:
+        """As if it were not sealed: the same count as in a simulation."""
+        return HEADER + self.tops.shape.boundary * int(self.x.top.element_size())
+
+
+class Relays(Tops):
+    """Turns of a peer-to-peer spec."""
+
+    def __call__(self, visit: Visit[Any]) -> Turn:
+        return RelayTurn(self, visit, self.engine())
+
+
+class Judged:
+    """The evaluator client in the place of an evaluator: it has the test set, and the server the upper half."""
+
+    def __init__(self, remote: Remote, m: int) -> None:
+        self.remote, self.hub, self.m = remote, remote.hub, m
+        self.r = 0
+
+    def score(self, x: Sealed) -> Score:
+        """What the evaluator sees."""
+        found = self._asked(x, keep=False)
+        self.r += 1
+        return Score(math.nan, math.nan, ()) if found is None else Score(found.loss, found.accuracy, found.per_class)
+
+    def hand_over(self, x: Sealed) -> None:
+        """The upper half too, so that the evaluator can write the whole model down."""
+        self._asked(x, keep=True)
+
+    def _asked(self, x: Sealed, keep: bool) -> messages.Score | None:
+        engine, since, link, fence = self.remote.tops.engine(), time.monotonic(), None, 0
+        top = halves.packed(x=x.top.numpy()) if keep else b""
+        try:
+            while True:
+                if self.remote.stop.is_set():
+                    raise KeyboardInterrupt
+                here = self.hub.here().get(self.m)
+                if here is not None and here != link:
+                    link, fence = here, self._begin(here, x, top)
+                event = self._event()
+                if isinstance(event, Heard) and event.link == link and messages.fence_of(event.message) == fence:
+                    since = time.monotonic()
+                    if isinstance(event.message, messages.Score):
+                        return event.message
+                    if isinstance(event.message, messages.Predict):
+                        out = engine.predict(x.top.numpy(), event.message.h)
+                        self.hub.send(event.link, messages.Output(fence, event.message.k, out))
+                    elif isinstance(event.message, messages.Fail):
+                        raise InputError(f"the evaluator, client {self.m}, cannot look", value=event.message.why)
+                elif isinstance(event, Gone) and event.link == link:
+                    link = None
+                if self.remote.policy.away == "skip" and time.monotonic() - since > self.remote.policy.lease:
+                    self.remote.journal.note("unseen", client=self.m)
+                    return None
+        finally:
+            self.remote.tops.free.append(engine)
+
+    def _begin(self, link: int, x: Sealed, top: bytes) -> int:
+        fence, blob = self.remote.journal.fences.next(), x.bytes()
+        look = messages.Look(fence, self.r, len(blob), halves.sha256(blob + top), x.visit, x.fence, top_bytes=len(top))
+        self.hub.send(link, look, *halves.chunks(fence, blob + top))
+        return fence
+
+    def _event(self) -> Any:
+        try:
+            event = self.hub.inbox.get(timeout=TICK)
+        except Empty:
+            return None
+        if isinstance(event, Arrived):
+            self.remote.arrived(event)
+        return event
