@@ -126,7 +126,6 @@ class Survey:
     def _convolution(self, one: LayerC, j: int, layer: Conv2d) -> int:
         one.kh, one.kw = layer.kernel
         one.vectors = up(one.kw * one.in_.stride, LANES) // LANES
-        one.block = max(1, NEAR // (4 * one.in_.size))
         one.corner = (one.in_.border - layer.padding[0]) * one.in_.row() + (
             one.in_.border - layer.padding[1]
         ) * one.in_.stride
@@ -137,6 +136,7 @@ class Survey:
         one.bias = self._slot(j, 1, up(C, LANES), 0, one.in_, 0) if layer.bias else -1
         one.forward_weight = self.found.arena.take(one.raw.stride * one.kh * one.kw * one.in_.C)
         behind, pool = j + 1, pool_behind(self.plan, j)
+        one.block = _block(one, pool[1] if pool else None)
         if behind < self.last and isinstance(self.plan.layers[behind], ReLU):
             one.relu, behind = 1, behind + 1
         if pool is not None and pool[0] == behind < self.last:
@@ -159,7 +159,7 @@ class Survey:
         else:
             one.positions = self._table(_positions(one))
             one.count = one.raw.H * one.raw.W
-        self.found.found = max(self.found.found, one.block * one.count + 1)
+        self.found.found = max(self.found.found, 2 * LANES * (one.block * one.count + LANES))
 
     def _table(self, table: npt.NDArray[np.int32]) -> int:
         self.found.tables.append(table)
@@ -172,6 +172,12 @@ class Survey:
         flat = parameter.start - self.plan.ends[self.first]
         self.found.slots.append(SlotC(flat, packed, size, kind, parameter.shape[0], C, H, W, here.stride, row))
         return packed
+
+
+def _block(one: LayerC, pool: MaxPool2d | None) -> int:
+    """Images at a time: they, and eight lists of one gradient per window, are to stay in the nearest cache."""
+    h, w = pool.kernel if pool else (1, 1)
+    return max(1, NEAR // int(4 * one.in_.size + 8 * LANES * (one.raw.H // h) * (one.raw.W // w)))
 
 
 def _positions(one: LayerC) -> npt.NDArray[np.int32]:

@@ -43,7 +43,7 @@ class Workspace:
         self.velocity, self.start, self.shift = (zeros(packed if learnt else 0) for _ in range(3))
         self.marks = zeros(found.marks.size, np.int32)
         self.positions = np.concatenate([np.zeros(0, np.int32), *found.tables])
-        self.found = zeros(2 * found.found, np.int32)
+        self.found = zeros(found.found, np.int32)
         self.sums = np.zeros(max((one.raw.stride for one in found.passes), default=0))
         self.norms, self.labels = np.zeros(len(found.slots)), np.zeros(batch, np.int64)
         self.net = self._net()

@@ -62,11 +62,12 @@ INLINE void conv_sums(vf (&acc)[TY][TX][NV], const Layer& l, const float* in, co
 }
 
 // The better of two, and where it was found: the first of equals; NaN over numbers.
-INLINE void contest(vf& best, vi& at, vf here, int32_t place) {
+INLINE void contest(vf& best, vi& at, vf here, vi place) {
     vi wins = ~(here <= best) & (best == best);
     best = pick(wins, here, best);
-    at = pick(wins, splat(place), at);
+    at = pick(wins, place, at);
 }
+INLINE void contest(vf& best, vi& at, vf here, int32_t place) { contest(best, at, here, splat(place)); }
 
 struct ConvOut {
     float* out;
@@ -123,12 +124,15 @@ static void conv_tiles_pooled(const Layer& l, const float* image, const int32_t*
         }
 }
 
+#include "conv_grey.h"
+
 INLINE bool pooled_in_registers(const Layer& l) { return l.pooled && l.sh == 2 && l.sw == 2; }
 
 template <int NV> INLINE void conv_channels(const Layer& l, const float* image, const int32_t* taps, const float* w, const float* bias, ConvOut to) {
     int H = l.raw.H, W = l.raw.W;
     if (pooled_in_registers(l)) {
-        if (NV == 1 && l.out.W >= 2) conv_tiles_pooled<2, NV>(l, image, taps, w, bias, to);
+        if (NV == 1 && grey(l)) conv_grey(l, image, taps, w, bias, to);
+        else if (NV == 1 && l.out.W >= 2) conv_tiles_pooled<2, NV>(l, image, taps, w, bias, to);
         else conv_tiles_pooled<1, NV>(l, image, taps, w, bias, to);
     } else if (NV == 1 && H >= 2 && W >= 4) conv_tiles<2, 4, NV>(l, image, taps, w, bias, to);
     else if (H >= 2 && W >= 2) conv_tiles<2, 2, NV>(l, image, taps, w, bias, to);

@@ -38,7 +38,8 @@ static void backward_layer(const Net& net, const Layer& l, int n, const float* c
     if (!g_in && l.kind != CONV && l.kind != LINEAR) return;
     switch (l.kind) {
         case CONV:
-            return conv_backward(l, n, in, net.x + l.weight, out, net.marks + l.marks, net.positions + l.positions, net.found, net.sums, g_out, g_in, gW, g_bias);
+            return conv_backward(l, n, {in, net.x + l.weight, out, net.marks + l.marks, net.positions + l.positions, g_out, g_in, gW, g_bias},
+                                 net.found, net.sums);
         case RELU: return relu_backward(l, n, out, g_out, g_in);
         case MAXPOOL: return maxpool_backward(l, n, net.marks + l.marks, g_out, g_in);
         case FLATTEN: return;

@@ -44,18 +44,13 @@ struct Slot {
     int32_t stride, row;     // floats of one pixel, of one packed row
 };
 
-struct Found {               // one gradient that is not zero, and the input pixel it goes back to
-    int32_t at;
-    float g;
-};
-
 struct Net {
     const Layer* layers;
     const Slot* slots;
     float* arena;
     int32_t* marks;
     const int32_t* positions;  // tables: taps; and pairs (offset of an output, offset of the input pixel under its kernel's corner)
-    Found* found;
+    int32_t* found;          // room for lists of gradients that are not zero
     double* sums;            // one place per channel of the widest layer
     float *x, *g, *velocity, *start, *shift;  // packed; the last three may be null
     int64_t packed_size;
