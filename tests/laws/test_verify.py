@@ -18,6 +18,8 @@ from splitrelay.experiments.spec import spec_of
 from splitrelay.randomness import Purpose, rng
 from splitrelay.records import RunDirectory
 
+PUBLISHED = ["environment.json", "model.sha256", "rounds.jsonl.gz", "spec.toml"]
+
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -30,8 +32,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(own: Path, tmp_path: Path) -> Path:
     spec = spec_of(None, [f"data={own}", "M=5", "K=2", "C=1", "R=4"])
-    list(execute(spec, RunDirectory(tmp_path / "run"), checkpoint=2))
-    return tmp_path / "run"
+    list(execute(spec, RunDirectory(tmp_path / "runs" / "run"), checkpoint=2))
+    return tmp_path / "runs" / "run"
 
 
 def asked(*words: str) -> Result:
@@ -58,8 +60,10 @@ def test_what_was_changed_is_found(run: Path, how: str) -> None:
         model = (run / "model.safetensors").read_bytes()
         (run / "model.safetensors").write_bytes(model[:-1] + bytes([model[-1] ^ 1]))
     if how == "published":  # a record without its weights
-        (run / "model.safetensors").unlink()
-        (run / "model.safetensors").touch()
+        asked("publish", str(run.parent), "--to", str(run.parent.parent / "out"))
+        run = run.parent.parent / "out" / "run"
+        assert sorted(path.name for path in run.iterdir()) == PUBLISHED
+        assert asked("verify", str(run)).exit_code == 0
         (run / "model.sha256").write_text("0" * 64)
     result = asked("verify", str(run), "--format", "json")
     found = json.loads(result.stdout)

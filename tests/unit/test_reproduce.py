@@ -72,3 +72,15 @@ def test_a_cell_end_to_end_and_not_twice(tmp_path: Path) -> None:
     assert (tmp_path / "paper/cells.pdf").exists() and len(list((tmp_path / "paper/cells").glob("*/spec.toml"))) == 2
     again = CliRunner().invoke(app, words)
     assert again.exit_code == 0 and "to be run now: 0 s" in again.output
+    published = CliRunner().invoke(app, ["publish", str(tmp_path / "paper"), "--to", str(tmp_path / "evidence")])
+    assert published.exit_code == 0, published.output
+    redrawn = CliRunner().invoke(
+        app, ["reproduce", "--from", str(tmp_path / "evidence"), "--out", str(tmp_path / "redrawn")]
+    )
+    assert redrawn.exit_code == 0, redrawn.output
+    assert (tmp_path / "redrawn/cells.md").read_text() == (tmp_path / "paper/cells.md").read_text()
+
+
+def test_nothing_to_redraw_is_said(tmp_path: Path) -> None:
+    error = CliRunner().invoke(app, ["reproduce", "--from", str(tmp_path), "--out", str(tmp_path / "out")]).exception
+    assert "no records in" in str(error)

@@ -32,6 +32,7 @@ COMMANDS = {
     "run": ("splitrelay.cli.run:run", "Train on images: any algorithm, model, partition."),
     "show": ("splitrelay.cli.show:show", "A run, or a folder of runs, at one look."),
     "reproduce": ("splitrelay.cli.reproduce:reproduce", "The paper's studies again, beside its own numbers."),
+    "publish": ("splitrelay.cli.publish:publish", "Records to hand out, without weights."),
     "verify": ("splitrelay.cli.verify:verify", "Run a run again and compare to the bit."),
     "compare": ("splitrelay.cli.verify:compare", "Two runs side by side."),
     "sweep": ("splitrelay.cli.sweep:sweep", "Run every combination of the given values, on all cores or a cluster."),

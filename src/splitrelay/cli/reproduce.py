@@ -5,51 +5,63 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from splitrelay.cli.console import note, say
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, ready
+from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
     from splitrelay.experiments.reproduction import Unit
 
 
 @click.command(cls=Command, example="splitrelay reproduce quadratics --out results/paper")
-@click.argument("names", nargs=-1, required=True, metavar="LIST... [KEY=VALUE]...")
+@click.argument("names", nargs=-1, metavar="LIST... [KEY=VALUE]...")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("results/paper"), show_default=True,
               help="Where runs, tables and figures go; what is there already is not run again.")  # fmt: skip
 @click.option("--budget", help="Take the most telling cells that fit: 2h, 30m.")
 @click.option("--seeds", type=click.IntRange(1, 3), default=3, show_default=True, help="How many of the paper's seeds.")
+@click.option("--from", "source", type=click.Path(path_type=Path), metavar="FOLDER",
+              help="Run nothing: tables and figures from the records in this folder.")  # fmt: skip
 @click.option("--plan", is_flag=True, help="Only say what it would cost.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes at once (default: one for each core).")
-def reproduce(names: Sequence[str], out: Path, budget: str | None, seeds: int, plan: bool, jobs: int | None) -> None:
+def reproduce(names: Sequence[str], out: Path, source: Path | None, plan: bool, **how: Any) -> None:
     """See the paper's results again, beside its own numbers.
 
     LIST: quadratics, partitions, cross-device, cross-silo, rates, clipping, or a single cell such as
     cross-device-mnist-c1-k10 (splitrelay presets shows them). First comes what it will cost on this machine, measured
     by a short probe; whatever is in --out already is not run again, and Ctrl-C loses nothing. Words such as R=50 or
-    protocol=authors go on top of the paper's settings.
+    protocol=authors go on top of the paper's settings. With --from nothing is run.
     """
+    if source is not None:
+        ready(out)
+        _shown(source, out)
+        return
+    if not names:
+        raise InputError("reproduce what?", way_out="For example: splitrelay reproduce quadratics partitions")
+    taken = _taken(names, out, **how)
+    if plan:
+        return
+    ready(out)
+    for name, study in (("quadratics", _quadratics), ("partitions", _partitions)):
+        if name in names:
+            study(out)
+    if taken:
+        _run(taken, out, how["jobs"], shlex.join(["splitrelay", "reproduce", *names, "--out", str(out)]))
+        _shown(out, out)
+
+
+def _taken(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs: int | None) -> list[Unit]:
     from splitrelay.experiments.paper import SEEDS
     from splitrelay.experiments.reproduction import seconds_of, units
 
     limit = None if budget is None else seconds_of(budget)
     words = [name for name in names if "=" in name]
     found = units([name for name in names if "=" not in name], SEEDS[:seeds], words)
-    taken = _planned(found, out, limit, jobs) if found else []
-    if plan:
-        return
-    ready(out)
-    if "quadratics" in names:
-        _quadratics(out)
-    if "partitions" in names:
-        _partitions(out)
-    if taken:
-        _run(taken, out, jobs, shlex.join(["splitrelay", "reproduce", *names, "--out", str(out)]))
-        _shown(out)
+    return _planned(found, out, limit, jobs) if found else []
 
 
 def _quadratics(out: Path) -> None:
@@ -102,18 +114,21 @@ ENDINGS = {  # of each kind of run: its table, and its figure
 }
 
 
-def _shown(out: Path) -> None:
+def _shown(source: Path, out: Path) -> None:
     """Paper and ours side by side, from whatever lies in the folder."""
     from splitrelay.cli.figure import figure
     from splitrelay.cli.table import table
 
-    for kind, ((rows, beside), drawn) in ENDINGS.items():
-        if (out / kind).is_dir():
-            say("")
-            words = ["--beside", beside] if beside else []
-            _invoked(table, rows, str(out / kind), *words)
-            _invoked(table, rows, str(out / kind), *words, "--out", str(out / f"{kind}.md"))
-            _invoked(figure, drawn, str(out / kind), "--out", str(out / f"{kind}.pdf"))
+    kinds = [kind for kind in ENDINGS if (source / kind).is_dir()]
+    if not kinds:
+        raise InputError(f"no records in {source}", limit=f"one of the folders {', '.join(ENDINGS)}")
+    for kind in kinds:
+        (rows, beside), drawn = ENDINGS[kind]
+        words = ["--beside", beside] if beside else []
+        say("")
+        _invoked(table, rows, str(source / kind), *words)
+        _invoked(table, rows, str(source / kind), *words, "--out", str(out / f"{kind}.md"))
+        _invoked(figure, drawn, str(source / kind), "--out", str(out / f"{kind}.pdf"))
 
 
 def _invoked(command: click.Command, *words: str) -> None:

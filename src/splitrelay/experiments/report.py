@@ -8,6 +8,7 @@ from splitrelay.experiments.report_folder import folder_page
 from splitrelay.experiments.report_run import run_page
 from splitrelay.experiments.runs import is_run, run_at, runs_under
 from splitrelay.files import write_text
+from splitrelay.records import RunDirectory
 
 NAME = "report.html"
 
@@ -28,5 +29,6 @@ def write_report(directory: Path) -> Path:
 
 def _is_stale(directory: Path) -> bool:
     """Whether a run has no page, or one that is older than its rows."""
-    own = directory / NAME
-    return not own.exists() or own.stat().st_mtime_ns < (directory / "rounds.jsonl").stat().st_mtime_ns
+    own, records = directory / NAME, RunDirectory(directory)
+    rows = records.rounds if records.rounds.exists() else records.published
+    return not own.exists() or own.stat().st_mtime_ns < rows.stat().st_mtime_ns

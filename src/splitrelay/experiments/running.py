@@ -147,7 +147,9 @@ def _finish(directory: RunDirectory, learning: Learning, state: Any) -> None:
 
 def _epilogue(directory: RunDirectory) -> None:
     """What can be made again from a finished run; a kill may have come between."""
-    digest, report = directory.path / "model.sha256", directory.path / "report.html"
+    if not directory.model.exists():  # a published record
+        return
+    digest, report = directory.digest, directory.path / "report.html"
     finished = directory.model.stat().st_mtime_ns
     if not digest.exists() or digest.stat().st_mtime_ns < finished:  # for records published without weights
         write_text(digest, hashlib.sha256(directory.model.read_bytes()).hexdigest() + "\n")

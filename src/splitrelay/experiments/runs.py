@@ -37,7 +37,8 @@ class Run:
 
 def is_run(path: Path) -> bool:
     """Whether a folder is the directory of a run."""
-    return (path / "spec.toml").is_file() and (path / "rounds.jsonl").is_file()
+    directory = RunDirectory(path)
+    return directory.spec.is_file() and (directory.rounds.is_file() or directory.published.is_file())
 
 
 def run_at(path: Path) -> Run:
@@ -64,3 +65,13 @@ def _directories(folder: Path) -> Iterator[Path]:
         return
     for inner in sorted(path for path in folder.iterdir() if path.is_dir()):
         yield from _directories(inner)
+
+
+def publish(source: Path, target: Path) -> tuple[int, int]:
+    """All finished runs of a folder into another, without weights: (runs, bytes). What is unfinished is left out."""
+    found = [run for run in runs_under(source) if run.finished]
+    if not found:
+        raise InputError(f"no run in {source} is finished", way_out="splitrelay show says how far they are.")
+    for run in found:
+        RunDirectory(run.path).publish(target / run.path.relative_to(source))
+    return len(found), sum(file.stat().st_size for file in target.rglob("*") if file.is_file())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import fcntl
+import gzip
 import io
 import json
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.errors import InputError, OutputError
-from splitrelay.files import write_text
+from splitrelay.files import replacing, write_text
 from splitrelay.records.checkpoint import Checkpoints
 
 
@@ -24,6 +25,8 @@ class RunDirectory:
         self.path = path
         self.spec, self.model = path / "spec.toml", path / "model.safetensors"
         self.rounds = path / "rounds.jsonl"
+        self.published = path / "rounds.jsonl.gz"  # of records that are handed out without their weights
+        self.digest = path / "model.sha256"
         self.checkpoints = Checkpoints(path / "checkpoints")
 
     @contextmanager
@@ -46,19 +49,30 @@ class RunDirectory:
 
     def seen(self) -> list[dict[str, Any]]:
         """The rows so far; a half-written last line does not count."""
-        if not self.rounds.exists():
-            return []
         rows = []
-        for line in self.rounds.read_text(encoding="utf-8").splitlines(keepends=True):
+        for line in self._text().splitlines(keepends=True):
             if not line.endswith("\n"):
                 break
             rows.append(json.loads(line))
         return rows
 
+    def _text(self) -> str:
+        if self.rounds.exists():
+            return self.rounds.read_text(encoding="utf-8")
+        return gzip.decompress(self.published.read_bytes()).decode() if self.published.exists() else ""
+
     def finished(self, R: int) -> bool:
-        """Whether all R rounds are there, and the model that they end with."""
+        """Whether all R rounds are there, and the model that they end with, or its checksum in what was published."""
         rows = self.seen()
-        return bool(rows) and rows[-1]["round"] == R and self.model.exists()
+        ended = self.model.exists() or (self.published.exists() and self.digest.exists())
+        return bool(rows) and rows[-1]["round"] == R and ended
+
+    def publish(self, folder: Path) -> None:
+        """Spec, environment, rows and the model's checksum into another folder: what others need to check the run."""
+        for file in (self.spec, self.path / "environment.json", self.digest):
+            write_text(folder / file.name, file.read_text(encoding="utf-8"))
+        with replacing(folder / self.published.name) as temporary:
+            temporary.write_bytes(gzip.compress(self._text().encode(), mtime=0))
 
     def cut_back(self, r: int) -> list[dict[str, Any]]:
         """Forget the rows after round r: the run goes on from there and will write them again."""
