@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.measure import machine
 
-NAMES = ("ground", "learning")
+NAMES = ("ground", "learning", "runs")
 
 
 def main(names: list[str]) -> None:
