@@ -179,7 +179,7 @@ def untimed(directory: RunDirectory) -> list[dict[str, Any]]:
 
 
 def agreeing(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], route: str) -> bool:
-    """To the bit; peer to peer the evaluator adds up the test loss on its own engine, and may differ in the last digits."""
+    """To the bit; peer to peer the evaluator adds up the test loss with torch, and may differ in the last digits."""
     if route == "centralized" or len(ours) != len(theirs):
         return ours == theirs
     return all(_near(one, other) for one, other in zip(ours, theirs, strict=True))

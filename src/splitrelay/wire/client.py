@@ -45,8 +45,15 @@ def channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.C
     return grpc.secure_channel(address, credentials, OPTIONS)
 
 
+REFUSALS = 5  # in a row, after which trying again makes no sense
+
+
 class LinkLost(WorkError):
     """The server cannot be heard any more; the visit may go on over another link."""
+
+
+class NoServer(WorkError):
+    """The client's patience is at an end."""
 
 
 class Refused(WorkError):
@@ -216,8 +223,10 @@ class Session:
                 return self._handshake()
             except (LinkLost, Refused, Ended) as error:
                 refusals += isinstance(error, Refused)
-                if _hopeless(error) or refusals >= 5 or 0 < self.patience < time.monotonic() - began:
+                if _hopeless(error) or refusals >= REFUSALS:
                     raise
+                if 0 < self.patience < time.monotonic() - began:
+                    raise NoServer(f"no server within {self.patience:g} seconds", value=str(error)) from None
                 self.note(f"no link yet: {error}; trying again in {wait:.1f} s")
             time.sleep(wait)
             wait = min(2 * wait, longest)
@@ -292,4 +301,16 @@ def _hopeless(error: SplitrelayError) -> bool:
     return (isinstance(error, Refused) and error.final) or (isinstance(error, Ended) and not error.again)
 
 
-__all__ = ["BadMessage", "Ended", "Holding", "Link", "LinkLost", "Meter", "Refused", "Session", "TakenBack", "channel"]
+__all__ = [
+    "BadMessage",
+    "Ended",
+    "Holding",
+    "Link",
+    "LinkLost",
+    "Meter",
+    "NoServer",
+    "Refused",
+    "Session",
+    "TakenBack",
+    "channel",
+]
