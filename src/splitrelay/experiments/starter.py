@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
 from splitrelay.experiments.spec import Spec
 
@@ -49,6 +48,6 @@ def _section(part: type[BaseModel], title: str = "") -> Iterator[str]:
 
 
 def _line(name: str, default: Any, words: str) -> str:
-    if default is None or default is PydanticUndefined:
+    if default is None:
         return f"{f'# {name} =':<{SHOWN}} # {words}".rstrip()
     return f"{f'{name} = {json.dumps(default)}':<{SHOWN}} # {words}".rstrip()
