@@ -46,6 +46,8 @@ COMMANDS = {
     "serve": ("splitrelay.cli.serve:serve", "The server of a run whose clients are on other hosts."),
     "join": ("splitrelay.cli.join:join", "A client of such a run, with its own data."),
     "rehearse": ("splitrelay.cli.rehearse:rehearse", "Deploy a run here, and compare it with the simulation."),
+    "status": ("splitrelay.cli.status:status", "How a deployed run goes: who is here, whose turn, how long still."),
+    "collect": ("splitrelay.cli.status:collect", "The final model of a deployed run."),
     "notation": ("splitrelay.cli.notation:notation", "The paper's symbols beside our names."),
     "completion": ("splitrelay.cli.completion:completion", "Print the completion script of your shell."),
 }

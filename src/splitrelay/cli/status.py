@@ -1,0 +1,62 @@
+"""`splitrelay status` and `splitrelay collect`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from splitrelay.cli.console import note, say
+from splitrelay.cli.deployed import keys_options
+from splitrelay.cli.lazy import Command
+from splitrelay.cli.output import Table, emit, format_option
+
+
+@click.command(cls=Command, example="splitrelay status s.example.org:7443 --keys observer")
+@click.argument("address", metavar="HOST:PORT")
+@keys_options
+@click.option("--watch", is_flag=True, help="Ask again every few seconds, until the run is finished.")
+@click.option(
+    "--every", type=click.FloatRange(min=0.1), default=2, show_default=True, help="Seconds between two questions."
+)
+@format_option
+def status(address: str, keys: Path | None, insecure: bool, watch: bool, every: float, shape: str) -> None:
+    """How a run goes: who is here, whose turn it is, round, loss, bytes, and the time that is left."""
+    from splitrelay.deploy.asking import ask_status
+
+    while True:
+        report = ask_status(address, keys, insecure)
+        emit(_table(report), report, shape)
+        if not watch or report["phase"] == "finished":
+            return
+        time.sleep(every)
+
+
+@click.command(cls=Command, example="splitrelay collect s.example.org:7443 --keys observer --out model.safetensors")
+@click.argument("address", metavar="HOST:PORT")
+@keys_options
+@click.option("--out", type=click.Path(path_type=Path), default=Path("model.safetensors"), show_default=True,
+              help="Where to write it.")  # fmt: skip
+def collect(address: str, keys: Path | None, insecure: bool, out: Path) -> None:
+    """The final model of a run, for whoever the authority has named; plain torch loads it."""
+    from splitrelay.deploy.asking import collect_model
+
+    size = collect_model(address, keys, insecure, out)
+    note(f"{size} bytes")
+    say(str(out))
+
+
+def _table(report: dict[str, Any]) -> Table:
+    left, loss, accuracy = (report[name] for name in ("seconds_left", "test_loss", "test_accuracy"))
+    title = f"{report['algorithm']}, {report['route']}, spec {report['spec']}: {report['phase']}"
+    title += f", round {report['round']} of {report['rounds']}"
+    seen = "" if loss is None else f"; test loss {loss:.4f}, accuracy {accuracy:.2%}"
+    traffic = f"{report['bytes_up'] / 1e6:.1f} MB up, {report['bytes_down'] / 1e6:.1f} MB down{seen}"
+    notes = (traffic, "" if left is None else f"{report['seconds']:.0f} s, about {left:.0f} s left")
+    rows = [
+        (one["client"], "here" if one["here"] else "away", "its turn" if one["turn"] else "", one["samples"])
+        for one in report["clients"]
+    ]
+    return Table(("client", "is", "", "samples"), rows, title, tuple(filter(None, notes)))
