@@ -71,6 +71,7 @@ class Remote:
             if before is None:
                 waiting.append((index, visit))
             else:
+                self.journal.note("found", client=visit.m, round=visit.r, occurrence=visit.i)
                 self.outcomes[index] = before
         try:
             self._work(waiting)
@@ -137,6 +138,7 @@ class Remote:
     def _gone(self, event: Gone, now: float) -> None:
         pending = self.pending.get(event.m)
         if pending is None or pending.link != event.link:
+            self.journal.note("gone", client=event.m, why=event.why)
             return
         pending.link, pending.since = None, now
         self._note("lost", pending, why=event.why)
