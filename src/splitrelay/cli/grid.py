@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from splitrelay.cli.output import Table, emit, format_option
 from splitrelay.cli.run import KEYS
 from splitrelay.cli.settings import Key, settings_argument, words
 from splitrelay.cli.spread import spread
-from splitrelay.cli.sweep import places_options, swept
+from splitrelay.cli.sweep import command, places_options, swept
 
 if TYPE_CHECKING:
     from splitrelay.experiments.grid import Choice, Search
@@ -43,7 +42,8 @@ def grid(settings: Sequence[str], extend: bool, fine: bool, out: Path | None, sh
     plan, folder = _plan(settings, out)
     for twin in plan.points().dropped:
         note(f"left out: {twin}")
-    again = shlex.join(["splitrelay", "grid", *settings, "--out", str(folder)])
+    flags = ["--extend"] * extend + ["--fine"] * fine
+    again = command("grid", settings, folder, *flags, **how)
     choices = search(plan, lambda points: swept(points, folder, again, **how), extend=extend, fine=fine)
     keep(choices, plan.tune, folder)
     emit(table(choices, plan.tune), content(choices, plan.tune), shape)

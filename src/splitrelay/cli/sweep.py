@@ -27,13 +27,16 @@ if TYPE_CHECKING:
     from splitrelay.experiments.sweep import Board
 
 
+OFTEN = 10  # looks between two checkpoints
+
+
 def places_options(command: Any) -> Any:
     """Where points are run, and how often they are kept."""
     for option in (
         click.option("--jobs", type=click.IntRange(min=1), help="Points at once (default: one a core)."),
         click.option("--on", default=HERE, show_default=True, metavar="local|ray|ADDRESS",
                      help="local: the cores of this machine; ray: a Ray started here; or the address of one: ray://..."),
-        click.option("--checkpoint", type=click.IntRange(min=1), default=10, show_default=True,
+        click.option("--checkpoint", type=click.IntRange(min=1), default=OFTEN, show_default=True,
                      help="Looks between two of them."),
     ):  # fmt: skip
         command = option(command)
@@ -62,12 +65,20 @@ def sweep(settings: Sequence[str], out: Path | None, status: Path | None, shape:
     for twin in found.dropped:
         note(f"left out: {twin}")
     folder = out or Path("results/sweep")
-    again = shlex.join(["splitrelay", "sweep", *settings, "--out", str(folder)])
-    board = swept(found.points, folder, again, **how)
+    board = swept(found.points, folder, command("sweep", settings, folder, **how), **how)
     emit(results(board), payload(board), shape)
     broken = board.number(*BROKEN)
     if broken:
         raise WorkError(f"{broken} of {len(board.entries)} points failed", way_out="The others are done.")
+
+
+def command(
+    name: str, settings: Sequence[str], folder: Path, *more: str, on: str, jobs: int | None, checkpoint: int
+) -> str:
+    """What to type to go on."""
+    places = ["--on", on] * (on != HERE) + ["--jobs", str(jobs)] * (jobs is not None)
+    often = ["--checkpoint", str(checkpoint)] * (checkpoint != OFTEN)
+    return shlex.join(["splitrelay", name, *settings, *more, *places, *often, "--out", str(folder)])
 
 
 def swept(points: Sequence[Point], folder: Path, again: str, *, on: str, jobs: int | None, checkpoint: int) -> Board:
