@@ -33,7 +33,7 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
     "records": (set(), {"torch", "safetensors"}),
     "testing": ({"algorithms", "orders", "clients", "objectives", "training"}, {"numpy"}),
     "experiments": (EXPERIMENTS, {"numpy", "matplotlib", "torch", "pydantic", "ray"}),
-    "deploy": (DEPLOY, {"numpy", "torch", "safetensors", "pydantic"}),
+    "deploy": (DEPLOY, {"numpy", "torch", "safetensors", "pydantic", "grpc"}),
     "cli": (DEPLOY | {"deploy"}, {"click"}),
 }
 

@@ -1,0 +1,168 @@
+"""Hostile frames: `python -m splitrelay.deploy.fuzzing FRAMES CONVERSATIONS`.
+
+FRAMES go to codec and table, CONVERSATIONS to a real server over a socket. True frames, damaged in every way: bytes
+flipped, cut, added, header fields rewritten under a fitting checksum, and said in any state. Nothing but BadMessage may
+come of it, no conversation may hang, and memory must stay flat.
+"""
+
+from __future__ import annotations
+
+import resource
+import struct
+import sys
+import time
+from collections import Counter
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from grpc import RpcError
+
+from splitrelay.randomness import Purpose, rng
+from splitrelay.wire import messages as say
+from splitrelay.wire.client import channel
+from splitrelay.wire.control import BadMessage
+from splitrelay.wire.frames import COVERED, HEADER, Bounds, decode, encode
+from splitrelay.wire.halves import Assembly, packed, unpacked
+from splitrelay.wire.messages import Message
+from splitrelay.wire.protocol import HELD, OPEN, OVER, Conversation, End
+from splitrelay.wire.server import SERVICE, House, Hub
+
+H = np.ones((2, 3), np.float32)
+LABELS = np.zeros(2, np.int32)
+BOUNDS = Bounds(batch=4, h=(3,), out=2, dtype="float32", classes=10, norms=8, look=4)
+FIELDS = (
+    (4, "<B"), (5, "<B"), (6, "<B"), (7, "<B"), (8, "<Q"), (16, "<I"), (20, "<I"), (24, "<I"), (28, "<I"), (40, "<Q"),
+)  # fmt: skip
+WORDS: tuple[Message, ...] = (
+    say.Hello(1, 0, "me"),
+    say.Accept("h", "fast", "cpu", 5),
+    say.Ready(1),
+    say.Step(1, 0, H, LABELS, 0.5),
+    say.Step(1, 1, H, LABELS, 0.5),
+    say.Finish(1, 2, 0.5),
+    say.Chunk(1, 0, packed(x=np.ones(4, np.float32))),
+    say.Deposit(1, 80, b"x" * 32, (0.5,)),
+    say.Fail(1, "no"),
+    say.Predict(1, 0, H),
+    say.Score(1, 0.5, 0.5, (0.5,)),
+    say.Heartbeat(1),
+    say.Leave("bye"),
+)
+TERMS = say.Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=1.0)
+GRANTS: tuple[Message, ...] = (
+    TERMS,
+    say.Welcome(),
+    say.Lease(1, 1, 0, 0, 0, 2, 0.1),
+    say.Reply(1, 0, H, (), 0.5),
+    say.Commit(1),
+    say.Cancel(1),
+    say.Look(2, 0, 8, b"x" * 32),
+)
+
+
+def damaged(frame: bytes, draw: np.random.Generator) -> bytes:
+    """The frame, or what is left of it."""
+    body, way = bytearray(frame), int(draw.integers(6))
+    if way == 0:
+        body[int(draw.integers(len(body)))] ^= 1 << int(draw.integers(8))
+    elif way == 1:
+        body = body[: int(draw.integers(len(body)))]
+    elif way == 2:
+        body += draw.bytes(int(draw.integers(1, 50)))
+    elif way == 3:
+        offset, form = FIELDS[int(draw.integers(len(FIELDS)))]
+        value = int(draw.integers(2 ** (8 * struct.calcsize(form)) - 1, dtype=np.uint64)) >> int(draw.integers(60))
+        struct.pack_into(form, body, offset, value % 2 ** (8 * struct.calcsize(form)))
+    elif way == 4 and len(body) > HEADER.size:
+        body[int(draw.integers(HEADER.size, len(body)))] = int(draw.integers(256))
+    if len(body) >= HEADER.size and draw.integers(2):  # under a checksum that fits
+        struct.pack_into("<I", body, COVERED, crc32(bytes(body[HEADER.size :]), crc32(bytes(body[:COVERED]))))
+    return bytes(body)
+
+
+def said(talk: Conversation, frame: bytes, seen: Counter[str]) -> None:
+    """One frame at the server's door."""
+    try:
+        message = decode(frame, BOUNDS)
+        seen[f"heard {talk.hear(message)}"] += 1
+        if isinstance(message, say.Chunk):
+            Assembly(100).add(message)
+            unpacked(message.data, {"x": 4}, "float32")
+    except BadMessage as error:
+        seen[f"refused: {error.what}"] += 1
+
+
+def answered(talk: Conversation, draw: np.random.Generator) -> None:
+    """The server goes on as it would, now and then."""
+    before = talk.state
+    try:
+        talk.say(GRANTS[int(draw.integers(len(GRANTS)))])
+    except BadMessage:
+        talk.state = before
+
+
+def begun(draw: np.random.Generator) -> Conversation:
+    """A conversation somewhere in its middle."""
+    talk = Conversation(End.SERVER)
+    talk.state = OPEN[int(draw.integers(len(OPEN)))]
+    talk.fence = int(talk.state in HELD)
+    return talk
+
+
+def fuzz(frames: int, seed: int = 0) -> Counter[str]:
+    """So many hostile frames in conversations of some twenty words; what became of them."""
+    draw, seen, talk = rng(seed, Purpose.INSTANCES), Counter[str](), Conversation(End.SERVER)
+    true = [encode(word) for word in WORDS]
+    for _ in range(frames):
+        if talk.state in OVER or not draw.integers(20):
+            talk = begun(draw)
+        frame = true[int(draw.integers(len(true)))]
+        said(talk, damaged(frame, draw) if draw.integers(4) else frame, seen)
+        if not draw.integers(3):
+            answered(talk, draw)
+    return seen
+
+
+def converse(conversations: int, seed: int = 0) -> Counter[str]:
+    """So many hostile conversations with a real server, one stream each; how they ended."""
+    house = House(TERMS, BOUNDS, 1000, 4)
+    hub, seen, draw = Hub(house), Counter[str](), rng(seed, Purpose.INSTANCES, 1)
+    line = channel(f"127.0.0.1:{hub.start('127.0.0.1:0')}", None)
+    true = [encode(word) for word in WORDS]
+    join: Any = line.stream_stream(f"/{SERVICE}/Join")
+    try:
+        for _ in range(conversations):
+            frames = true[: int(draw.integers(3))]
+            frames += [damaged(true[int(draw.integers(len(true)))], draw) for _ in range(int(draw.integers(1, 6)))]
+            try:
+                words = [decode(answer).event for answer in join(iter(frames), timeout=10)]
+                seen["ended: " + (words[-1] if words else "without a word")] += 1
+            except RpcError as error:
+                seen[f"ended: {error.code()}"] += 1
+    finally:
+        line.close()
+        hub.close("enough", again=False)
+    return seen
+
+
+def main(words: list[str]) -> None:
+    """In pieces, so that growing memory would show."""
+    frames, conversations = (int(word) for word in (words or ["10000", "100"]))
+    began, seen, pieces = time.perf_counter(), Counter[str](), 10
+    for piece in range(pieces):
+        seen += fuzz(frames // pieces, piece)
+        print(f"{frames // pieces} frames, {time.perf_counter() - began:.0f} s, peak memory {_peak()} kB")
+    for what, number in seen.most_common():
+        print(f"{number:>9}  {what}")
+    for piece in range(pieces):
+        ends = dict(converse(conversations // pieces, piece))
+        print(f"{conversations // pieces} conversations, {time.perf_counter() - began:.0f} s, {_peak()} kB: {ends}")
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,16 @@
+"""Does anything but a refusal come of hostile frames? A small share of `python -m splitrelay.deploy.fuzzing`."""
+
+from splitrelay.deploy.fuzzing import converse, fuzz
+
+
+def test_hostile_frames_are_heard_or_refused() -> None:
+    seen = fuzz(3000)
+    assert sum(seen.values()) == 3000
+    assert all(what.startswith(("heard", "refused: ")) for what in seen)
+    assert len(seen) > 50  # many ways, in many states
+
+
+def test_hostile_conversations_end() -> None:
+    seen = converse(40)
+    assert sum(seen.values()) == 40
+    assert "ended: StatusCode.DEADLINE_EXCEEDED" not in seen
