@@ -85,10 +85,11 @@ def said(talk: Conversation, frame: bytes, seen: Counter[str]) -> None:
     """One frame at the server's door."""
     try:
         message = decode(frame, BOUNDS)
-        seen[f"heard {talk.hear(message)}"] += 1
+        verdict = talk.hear(message)
         if isinstance(message, say.Chunk):
             Assembly(100).add(message)
             unpacked(message.data, {"x": 4}, "float32")
+        seen[f"heard {verdict}"] += 1
     except BadMessage as error:
         seen[f"refused: {error.what}"] += 1
 
