@@ -1,0 +1,203 @@
+"""Softmax regression with an l2 term: a convex problem on real data, with every constant of the theorems at hand.
+
+F_m(x) = mean over client m's samples (a, y) of -log softmax(a'x)_y, plus (mu/2) ||x||^2; F is the plain mean of the
+F_m, as in the paper, however many samples each client holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from splitrelay.errors import InputError, OutOfRange
+from splitrelay.objectives.batches import Batches
+
+Array = npt.NDArray[np.float64]
+Positions = npt.NDArray[np.int64]
+
+BIAS = 0.1  # about the size of a pixel in a row of length 1
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax:
+    """M clients; `features` holds one sample a row, `holdings[m]` the rows of client m, `batch` the rows of a step.
+
+    x has shape (d, classes), or (d, classes, ...) with many settings side by side. Batches are drawn with
+    replacement, as the theory has it; with batch = None every step sees all samples and nothing is random.
+    """
+
+    features: Array
+    labels: Positions
+    holdings: Sequence[Positions]
+    mu: float
+    classes: int
+    batch: int | None = 20
+
+    def __post_init__(self) -> None:
+        if self.features.ndim != 2 or self.labels.shape != self.features.shape[:1]:
+            shapes = f"features {self.features.shape}, labels {self.labels.shape}"
+            raise InputError("softmax regression needs features of shape (N, d) and N labels", value=shapes)
+        if not 0 < self.mu < np.inf:
+            raise OutOfRange("the l2 term of softmax regression", limit="mu > 0", value=self.mu)
+        if not self.holdings:
+            raise InputError("softmax regression needs at least one client")
+        for m, held in enumerate(self.holdings):
+            if len(held) == 0:
+                way_out = "Take another seed, fewer clients or a larger alpha."
+                raise InputError(f"F_m is a mean over samples, and client {m} has none", way_out=way_out)
+
+    @property
+    def M(self) -> int:
+        """The number of clients."""
+        return len(self.holdings)
+
+    @property
+    def d(self) -> int:
+        """The numbers in a sample, the constant 1 included where there is one."""
+        return int(self.features.shape[1])
+
+    @property
+    def x0(self) -> Array:
+        """The start: all zero, so that every class is as likely as any other."""
+        return np.zeros((self.d, self.classes))
+
+    # What a client can do
+
+    def draw(self, m: int, K: int, generator: Callable[[], np.random.Generator], /) -> Sequence[Positions | None]:
+        """The rows of K batches; where all samples are used K times None, and the generator is never made."""
+        if self.batch is None:
+            return [None] * K
+        held = self.holdings[m]
+        return [held[at] for at in Batches(self.batch, "replacement").positions(len(held), K, generator())]
+
+    def gradient(self, m: int, x: Array, xi: Positions | None = None, /) -> Array:
+        """The gradient of the mean loss over the rows xi, the l2 term included; without xi that of F_m."""
+        rows = self.holdings[m] if xi is None else xi
+        a = self.features[rows]
+        apart = self._apart(a, self.labels[rows], x).reshape(len(a), -1)
+        return np.asarray((a.T @ apart).reshape(x.shape) / len(a) + self.mu * x)
+
+    # What only we can do
+
+    def F(self, x: Array) -> Array:
+        """The mean of all clients' objectives at x, one number for each setting."""
+        return np.asarray(
+            np.tensordot(self.shares, self._losses(self.features, self.labels, x), axes=1) + self._penalty(x)
+        )
+
+    def F_m(self, m: int, x: Array) -> Array:
+        """The objective of client m at x."""
+        held = self.holdings[m]
+        return np.asarray(self._losses(self.features[held], self.labels[held], x).mean(axis=0) + self._penalty(x))
+
+    def full_gradient(self, x: Array) -> Array:
+        """The gradient of F at x."""
+        apart = self.shares.reshape(-1, *[1] * (x.ndim - 1)) * self._apart(self.features, self.labels, x)
+        return np.asarray((self.features.T @ apart.reshape(len(apart), -1)).reshape(x.shape) + self.mu * x)
+
+    def curvature(self, x: Array) -> Callable[[Array], Array]:
+        """v -> the Hessian of F at x (one setting), times v."""
+        p = _softmax(self.features @ x)
+
+        def product(v: Array) -> Array:
+            tilted = p * (self.features @ v)
+            tilted -= p * tilted.sum(axis=1, keepdims=True)
+            return np.asarray(self.features.T @ (self.shares[:, np.newaxis] * tilted) + self.mu * v)
+
+        return product
+
+    @cached_property
+    def shares(self) -> Array:
+        """What each sample counts in F: 1/(M n_m) for a sample of client m, who holds n_m; 0 where nobody does."""
+        shares = np.zeros(len(self.features))
+        for held in self.holdings:
+            np.add.at(shares, held, 1 / (self.M * len(held)))
+        return shares
+
+    @cached_property
+    def L(self) -> float:
+        """A smoothness that every F_m has: max_m (1/2) lambda_max(A_m'A_m / n_m) + mu.
+
+        The Hessian of one sample is (diag p - pp') x aa', and no diag p - pp' has an eigenvalue above 1/2.
+        """
+        grams = (self.features[held].T @ self.features[held] / len(held) for held in self.holdings)
+        return max(float(np.linalg.eigvalsh(gram)[-1]) for gram in grams) / 2 + self.mu
+
+    def gradients(self, x: Array) -> Array:
+        """grad F_m(x) of every client, of shape (M, d, classes)."""
+        return np.stack([self.gradient(m, x) for m in range(self.M)])
+
+    def zeta2(self, x: Array) -> float:
+        """The mean over clients of ||grad F_m(x)||^2: zeta_*^2 where x is x*."""
+        return float((self.gradients(x) ** 2).sum(axis=(1, 2)).mean())
+
+    def noise(self, x: Array) -> Array:
+        """E||g_m - grad F_m(x)||^2 of every client, exactly: the variance of one sample's gradient over the batch."""
+        if self.batch is None:
+            return np.zeros(self.M)
+        found = []
+        for m, held in enumerate(self.holdings):
+            each = (
+                self.squares[held]
+                @ (self._apart(self.features[held], self.labels[held], x) ** 2).sum(axis=1)
+                / len(held)
+            )
+            found.append(each - ((self.gradient(m, x) - self.mu * x) ** 2).sum())
+        return np.maximum(found, 0) / self.batch
+
+    @property
+    def sigma2_everywhere(self) -> float:
+        """A variance that no client exceeds at any x: a sample's gradient is a (p - y)', and ||p - y||^2 <= 2."""
+        if self.batch is None:
+            return 0.0
+        return 2 * max(float(self.squares[held].mean()) for held in self.holdings) / self.batch
+
+    @cached_property
+    def squares(self) -> Array:
+        """||a||^2 of every sample."""
+        return np.asarray((self.features**2).sum(axis=1))
+
+    def _apart(self, a: Array, y: Positions, x: Array) -> Array:
+        """softmax(a'x) - y of every row."""
+        p = _softmax(self._scores(a, x))
+        p[np.arange(len(p)), y] -= 1
+        return p
+
+    def _losses(self, a: Array, y: Positions, x: Array) -> Array:
+        z = self._scores(a, x)
+        z -= z.max(axis=1, keepdims=True)
+        true = z[np.arange(len(z)), y]
+        return np.asarray(np.log(np.exp(z, out=z).sum(axis=1)) - true)
+
+    def _scores(self, a: Array, x: Array) -> Array:
+        return np.asarray((a @ x.reshape(self.d, -1)).reshape(len(a), *x.shape[1:]))
+
+    def _penalty(self, x: Array) -> Array:
+        return np.asarray(self.mu / 2 * (x**2).sum(axis=(0, 1)))
+
+
+def _softmax(z: Array) -> Array:
+    """Over the classes, in place."""
+    z -= z.max(axis=1, keepdims=True)
+    np.exp(z, out=z)
+    z /= z.sum(axis=1, keepdims=True)
+    return z
+
+
+def feature_rows(images: npt.NDArray[np.uint8], middle: npt.NDArray[np.float64]) -> Array:
+    """One row an image: less the mean image, scaled to length 1, and in the end the constant BIAS.
+
+    Both keep L small beside mu: what all images share would make it larger and tell no class from another.
+    """
+    flat = images.reshape(len(images), -1) - middle
+    length = np.sqrt((flat**2).sum(axis=1, keepdims=True))
+    return np.hstack([flat / np.where(length > 0, length, 1), np.full((len(flat), 1), BIAS)])
+
+
+def mean_image(images: npt.NDArray[np.uint8]) -> Array:
+    """The mean of all images, pixel by pixel."""
+    return np.asarray(images.reshape(len(images), -1).mean(axis=0))
