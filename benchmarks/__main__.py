@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.measure import machine
 
-NAMES = ("ground", "learning", "runs")
+NAMES = ("ground", "learning", "runs", "kernels")
 
 
 def main(names: list[str]) -> None:

@@ -14,9 +14,12 @@ from splitrelay.clients.pool import Pool
 from splitrelay.clients.reference import InTwo, Whole
 from splitrelay.data.augment import Augmentation
 from splitrelay.data.images import ImageSet
-from splitrelay.errors import Diverged, InputError
+from splitrelay.errors import Diverged, InputError, WorkError
 from splitrelay.evaluation import Evaluator
 from splitrelay.experiments.engines import Fast, FastEvaluator
+from splitrelay.kernels import plan_of
+from splitrelay.kernels.descent import Descent, TopHalf
+from splitrelay.kernels.workspace import Workspace
 from splitrelay.models import Blueprint, blueprint
 from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.images import DeviceImages
@@ -158,3 +161,39 @@ def test_a_client_on_the_fast_engine_needs_no_torch() -> None:
     needed = "splitrelay.kernels, splitrelay.objectives.batches, splitrelay.data.images"
     code = f"import sys; sys.modules['torch'] = None; import {needed}"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_does_not_fit_never_reaches_the_kernels() -> None:
+    net = network("lenet-small", augmentation=None)
+    given, engine = visit(net, EVERYTHING), Fast(net, 5, "cut")
+    with pytest.raises(InputError, match="a vector of another model"):
+        engine.run(replace(given, x=given.x[:-16]))
+    with pytest.raises(InputError, match="images of another shape"):
+        Fast(replace(net, images=DeviceImages(pictures((1, 9, 9)))), 5, "whole")
+    with pytest.raises(InputError, match=r"labels outside the net's classes; needs 0 <= y < 4"):
+        Fast(replace(net, blueprint=blueprint("lenet-small", (1, 8, 8), 4)), 5, "whole")
+    with pytest.raises(IndexError, match="an image that is not there"):
+        Fast(replace(net, holdings=[np.arange(120, 150)] * 4), 5, "whole").run(given)
+
+
+def top_half(net: Network) -> tuple[TopHalf, np.ndarray, np.ndarray]:
+    plan, x = plan_of(net.blueprint.net(), net.blueprint.input_shape), net.blueprint.x0(7).numpy()
+    work = Workspace(plan, 6, len(plan.layers), 8, asked=True)
+    top = TopHalf(Descent(work, Visit(0, 0, 0, x[plan.ends[6] :], Step(0.1, clip=1.0), 3), 5))
+    h = rng(3, Purpose.INSTANCES).random((7, 16, 2, 2), dtype=np.float32)
+    return top, h, np.arange(7)
+
+
+def test_a_step_that_comes_again_changes_nothing_and_one_out_of_order_is_refused() -> None:
+    top, h, labels = top_half(network("lenet-small"))
+    first = top.step(0, h, labels, 0.0)
+    assert top.step(0, h, labels, 0.0) is first
+    with pytest.raises(WorkError, match="step 0 again or step 1; got 3"):
+        top.step(3, h, labels, 0.0)
+    with pytest.raises(WorkError, match="in the middle of a visit"):
+        top.predict(h)
+    top.finish(0.5)
+    top.finish(0.5)
+    assert top.predict(h).shape == (7, 10)
+    with pytest.raises(InputError, match="smashed data of another cut"):
+        top.predict(h[:, :8])

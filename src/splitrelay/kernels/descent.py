@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from splitrelay.algorithms.base import Step, Visit
-from splitrelay.errors import Diverged, WorkError
+from splitrelay.errors import Diverged, InputError, WorkError
 from splitrelay.kernels.plan import Plan
-from splitrelay.kernels.samples import Draw, Integers, Masks, Table, addresses
+from splitrelay.kernels.samples import Draw, Integers, Masks, Table, addresses, refuse_labels
 from splitrelay.kernels.structures import StepC
 from splitrelay.kernels.workspace import Floats, Workspace
 
@@ -88,7 +88,14 @@ def descend(descent: Descent, table: Table, draw: Draw) -> list[float]:
         len(work.dropouts), work.labels.ctypes.data, work.norms.ctypes.data, losses.ctypes.data,
     )  # fmt: skip
     del kept
+    there(done)
     return [float(loss) for loss in losses[:done]]
+
+
+def there(done: int) -> None:
+    """The kernels read no image that is not there."""
+    if done < 0:
+        raise IndexError("a visit names an image that is not there")
 
 
 class Bottom:
@@ -98,7 +105,7 @@ class Bottom:
         self.descent, self.table, self.draw = descent, table, draw
         self.chosen, self.kept = table.chosen(draw)
         self.shape, self.flat = smashed(descent.work.plan, descent.work.last)
-        self.start = 0
+        self.start = self.k = 0
         self.uniform: Any = None
 
     def forward(self, k: int) -> tuple[Floats, Integers]:
@@ -106,11 +113,12 @@ class Bottom:
         work, n = self.descent.work, self.draw.sizes[k]
         self.masks = self.descent.masks.step(k, n)
         self.uniform, h = addresses(self.masks), np.empty((n, *self.shape), np.float32)
-        work.kernels.bottom_forward(
+        done = work.kernels.bottom_forward(
             work.at, c.addressof(self.chosen), self.start, n, c.addressof(self.uniform), self.flat, h.ctypes.data
         )
+        there(done)
         labels = self.table.y[self.draw.at[self.start : self.start + n]]
-        self.start += n
+        self.start, self.k = self.start + n, k
         return channels_last(h), labels
 
     def backward(self, gradient: Floats) -> None:
@@ -118,6 +126,8 @@ class Bottom:
         work = self.descent.work
         if work.weighty:  # layers without parameters have nothing to learn
             g = in_memory(gradient)
+            if g.shape != (self.draw.sizes[self.k], *self.shape):
+                raise InputError("a gradient of another cut", value=g.shape[1:], limit=self.shape)
             work.kernels.bottom_backward(
                 work.at, len(g), g.ctypes.data, self.flat, c.addressof(self.uniform), self.descent.norms_place()
             )
@@ -155,8 +165,12 @@ class TopHalf:
             again = [] if self.reply is None else [f"step {self.k} again"]
             allowed = again + ([] if self.closed else [f"step {self.k + 1}"])
             raise WorkError("a step of this visit came out of order", limit=" or ".join(allowed) or "none", value=k)
+        h, labels = self._fitting(h), np.ascontiguousarray(labels, np.int64)
+        refuse_labels(labels, self.descent.work.plan.classes)
+        if not 0 < len(h) == len(labels) <= self.descent.work.batch:
+            raise InputError("a batch and its labels", value=f"{len(h)} and {len(labels)}", limit="equal numbers")
         self._apply(norm2)
-        self.reply = self._answered(k, in_memory(h), np.ascontiguousarray(labels, np.int64))
+        self.reply = self._answered(k, h, labels)
         self.k = k
         return self.reply
 
@@ -169,12 +183,18 @@ class TopHalf:
         """The outputs of the half as it stands between two visits."""
         if self.norms is not None:
             raise WorkError("the server's half cannot be asked in the middle of a visit", way_out="Finish it first.")
-        work, h = self.descent.work, in_memory(h)
+        work, h = self.descent.work, self._fitting(h)
         outputs = np.empty((len(h), work.plan.classes), np.float32)
         for b in range(0, len(h), work.batch):
             part = h[b : b + work.batch]
             work.kernels.top_predict(work.at, len(part), part.ctypes.data, self.flat, outputs[b:].ctypes.data)
         return outputs
+
+    def _fitting(self, h: Floats) -> Floats:
+        found = in_memory(h)
+        if found.shape[1:] != self.shape:
+            raise InputError("smashed data of another cut", value=found.shape[1:], limit=self.shape)
+        return found
 
     def _answered(self, k: int, h: Floats, labels: Integers) -> Reply:
         work, n, g = self.descent.work, len(h), np.empty((len(h), *self.shape), np.float32)

@@ -32,7 +32,7 @@ class Whole:
     """Placement: the whole model at the client."""
 
     def __init__(self, plan: Plan, images: Pictures, draw: Drawing, seed: int) -> None:
-        self.plan, self.table, self.draw, self.seed = plan, Table(images), draw, seed
+        self.plan, self.table, self.draw, self.seed = plan, Table(images, plan), draw, seed
         self.work: Workspace | None = None
 
     def run(self, visit: Visit[Floats], /) -> Done[Floats]:
@@ -52,7 +52,7 @@ class InTwo:
     """Placement: cut after `cut` layers, both halves in this process."""
 
     def __init__(self, plan: Plan, images: Pictures, draw: Drawing, seed: int, cut: int) -> None:
-        self.plan, self.table, self.draw, self.seed, self.cut = plan, Table(images), draw, seed, cut
+        self.plan, self.table, self.draw, self.seed, self.cut = plan, Table(images, plan), draw, seed, cut
         self.boundary = plan.ends[cut]
         self.bottom: Workspace | None = None
         self.top: Workspace | None = None

@@ -22,7 +22,7 @@ DOORS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "save_x": (i32, (pointer, pointer)),
     "save_gradient": (None, (pointer, pointer)),
     "visit": (i32, (pointer, pointer, pointer, pointer, i32, pointer, i32, pointer, pointer, pointer)),
-    "bottom_forward": (None, (pointer, pointer, i64, i32, pointer, i32, pointer)),
+    "bottom_forward": (i32, (pointer, pointer, i64, i32, pointer, i32, pointer)),
     "bottom_backward": (None, (pointer, i32, pointer, i32, pointer, pointer)),
     "top_step": (f64, (pointer, i32, pointer, i32, pointer, pointer, pointer, pointer)),
     "apply": (None, (pointer, pointer, f64)),

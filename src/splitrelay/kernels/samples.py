@@ -12,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from splitrelay.algorithms.base import Visit
+from splitrelay.errors import InputError, OutOfRange
 from splitrelay.kernels.plan import Plan
 from splitrelay.kernels.structures import ImagesC
 from splitrelay.randomness import Purpose, rng
 
 Integers = npt.NDArray[np.int64]
+LEVELS = 256  # values of a byte
 
 
 class Pictures(Protocol):
@@ -56,11 +58,15 @@ Drawing = Callable[[Visit[Any]], Draw]
 
 
 class Table:
-    """A set of images as the kernels read it; arrays are kept alive here."""
+    """A set of images as the kernels read it; arrays are kept alive here. What does not fit the net is refused."""
 
-    def __init__(self, images: Pictures) -> None:
+    def __init__(self, images: Pictures, plan: Plan) -> None:
         self.x, self.y = np.ascontiguousarray(images.x, np.uint8), np.ascontiguousarray(images.y, np.int64)
         self.levels = np.ascontiguousarray(images.levels, np.float32)
+        if self.x.shape != (len(self.y), *plan.shape) or self.levels.shape != (plan.shape[0], LEVELS):
+            raise InputError("images of another shape", value=self.x.shape[1:], limit=plan.shape)
+        refuse_labels(self.y, plan.classes)
+        self.places = tuple(array.ctypes.data for array in (self.x, self.y, self.levels))
 
     def __len__(self) -> int:
         return len(self.y)
@@ -68,21 +74,30 @@ class Table:
     def all(self) -> ImagesC:
         """Every image, in order."""
         C, H, W = self.x.shape[1:]
-        return ImagesC(self.x.ctypes.data, self.y.ctypes.data, self.levels.ctypes.data, C=C, H=H, W=W)
+        return ImagesC(*self.places, N=len(self.y), C=C, H=H, W=W)
 
     def chosen(self, draw: Draw) -> tuple[ImagesC, tuple[object, ...]]:
         """These images, and what must live as long as they are read."""
         found, at = self.all(), np.ascontiguousarray(draw.at, np.int64)
-        if len(at) and not 0 <= int(at.min()) <= int(at.max()) < len(self):
-            raise IndexError("a visit names an image that is not there")
+        if sum(draw.sizes) > len(at):
+            raise IndexError("a visit names fewer images than its steps need")
         found.at = at.ctypes.data
         if draw.crops is None:
             return found, (at,)
         corners = [np.ascontiguousarray(side, np.int64) for side in (draw.crops.top, draw.crops.left)]
         flip = np.ascontiguousarray(draw.crops.flip, np.uint8)
+        if min(len(flip), *map(len, corners)) < len(at):
+            raise IndexError("a visit has fewer crops than images")
         found.top, found.left, found.flip = corners[0].ctypes.data, corners[1].ctypes.data, flip.ctypes.data
         found.pad = draw.crops.pad
         return found, (at, corners, flip)
+
+
+def refuse_labels(labels: Integers, classes: int) -> None:
+    """A label is a place in the net's outputs."""
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        span = f"{int(labels.min())} to {int(labels.max())}"
+        raise OutOfRange("labels outside the net's classes", value=span, limit=f"0 <= y < {classes}")
 
 
 class Masks:

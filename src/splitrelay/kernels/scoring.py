@@ -32,7 +32,7 @@ class Scorer:
     """Scores x on one set of images. Threads share x; each has its own activations."""
 
     def __init__(self, plan: Plan, images: Pictures, *, threads: int | None = None) -> None:
-        self.plan, self.table = plan, Table(images)
+        self.plan, self.table = plan, Table(images, plan)
         number = threads or os.cpu_count() or 1
         self.works = [Workspace(plan, 0, len(plan.layers), AT_ONCE, learnt=False) for _ in range(number)]
         self.idle: SimpleQueue[Workspace] = SimpleQueue()

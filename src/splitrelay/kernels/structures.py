@@ -59,6 +59,7 @@ class ImagesC(c.Structure):
 
     _fields_ = [
         *[(name, pointer) for name in ("x", "y", "levels", "at", "top", "left", "flip")],
+        ("N", i64),
         *[(name, i32) for name in ("C", "H", "W", "pad")],
     ]
 

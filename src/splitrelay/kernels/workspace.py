@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from splitrelay.kernels.geometry import LINE, Survey
+from splitrelay.errors import InputError
+from splitrelay.kernels.geometry import LINE, Survey, up
 from splitrelay.kernels.library import library
 from splitrelay.kernels.plan import Plan
 from splitrelay.kernels.structures import LayerC, NetC, SlotC
@@ -38,7 +39,7 @@ class Workspace:
         self.weighty = bool(found.slots)
         self.layers = (LayerC * len(found.passes))(*found.passes)
         self.slots = (SlotC * len(found.slots))(*found.slots)
-        packed = found.packed.size + LINE
+        packed = up(found.packed.size + LINE, 2 * LINE)
         self.arena, self.x, self.g = zeros(found.arena.size + LINE), zeros(packed), zeros(packed if learnt else 0)
         self.velocity, self.start, self.shift = (zeros(packed if learnt else 0) for _ in range(3))
         self.marks = zeros(found.marks.size, np.int32)
@@ -60,7 +61,7 @@ class Workspace:
 
     def load(self, x: Floats, *, momentum: float = 0.0, prox: float = 0.0, shift: Floats | None = None) -> None:
         """Start from x, which stays untouched."""
-        x = np.ascontiguousarray(x, dtype=np.float32)
+        x = self._fitting(x)
         self.kernels.load_x(self.at, x.ctypes.data)
         self.net.velocity = self.velocity.ctypes.data if momentum else None
         self.net.start = self.start.ctypes.data if prox else None
@@ -68,8 +69,13 @@ class Workspace:
         if prox:
             self.start[:] = self.x
         if shift is not None:
-            shift = np.ascontiguousarray(shift, dtype=np.float32)
+            shift = self._fitting(shift)
             self.kernels.pack_into(self.at, shift.ctypes.data, self.shift.ctypes.data)
+
+    def _fitting(self, x: Floats) -> Floats:
+        if x.shape != (self.size,):
+            raise InputError("a vector of another model", value=x.shape, limit=f"{self.size} numbers")
+        return np.ascontiguousarray(x, dtype=np.float32)
 
     def save(self) -> tuple[Floats, bool]:
         """x as the house lays it out, and whether all of it is finite."""

@@ -90,13 +90,14 @@ DOOR int32_t save_x(const Net* net, float* flat) { return unpack(*net, net->x, f
 
 DOOR void save_gradient(const Net* net, float* flat) { unpack(*net, net->g, flat); }
 
-// K local steps of the whole model; stops at a loss that is no number. `norms` has one place per slot.
+// K local steps of the whole model; stops at a loss that is no number: steps done, or -1 where an image is not there.
 DOOR int32_t visit(Net* net, const Images* set, const Step* step, const int32_t* batch, int32_t K, const float* const* uniform, int32_t dropouts,
                    int64_t* labels, double* norms, double* losses) {
     int64_t first = 0;
     const Layer& bottom = net->layers[0];
     for (int k = 0; k < K; first += batch[k], ++k) {
         const float* const* masks = uniform + int64_t(k) * dropouts;
+        if (!are_there(*set, first, batch[k])) return -1;
         stage(GATHER, [&] {
             gather(*set, first, batch[k], bottom.in, net->arena + bottom.in_at);
             for (int b = 0; b < batch[k]; ++b) labels[b] = set->y[set->at[first + b]];
@@ -115,12 +116,14 @@ DOOR int32_t visit(Net* net, const Images* set, const Step* step, const int32_t*
 }
 
 // The client's half of one step: images -> h, dense.
-DOOR void bottom_forward(Net* net, const Images* set, int64_t first, int32_t n, const float* const* uniform, int32_t flat, float* h) {
+DOOR int32_t bottom_forward(Net* net, const Images* set, int64_t first, int32_t n, const float* const* uniform, int32_t flat, float* h) {
     const Layer &bottom = net->layers[0], &last = net->layers[net->n_layers - 1];
+    if (!are_there(*set, first, n)) return -1;
     gather(*set, first, n, bottom.in, net->arena + bottom.in_at);
     ready(*net);
     forward(*net, n, uniform);
     given_out(last.out, flat, n, net->arena + last.out_at, h);
+    return 0;
 }
 
 // The client's half of one step: gradient at the cut -> its own gradient and, if asked for, squared norms.

@@ -37,3 +37,10 @@ INLINE void gather(const Images& set, int64_t first, int n, const Tensor& t, flo
         if (set.top) cropped_image(set, first + b, t, to);
         else image(set, first + b, t, to);
 }
+
+// Whether images first, ..., first + n - 1 of the choice are there.
+INLINE bool are_there(const Images& set, int64_t first, int64_t n) {
+    bool good = true;
+    for (int64_t j = first; j < first + n; ++j) good &= uint64_t(set.at ? set.at[j] : j) < uint64_t(set.N);
+    return good;
+}

@@ -64,6 +64,7 @@ struct Images {
     const float* levels;     // (C, 256): what each byte becomes
     const int64_t *at, *top, *left;  // which images; corner of each crop, or null
     const uint8_t* flip;
+    int64_t N;               // images of the set
     int32_t C, H, W, pad;
 };
 
