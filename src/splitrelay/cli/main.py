@@ -48,6 +48,7 @@ COMMANDS = {
     "rehearse": ("splitrelay.cli.rehearse:rehearse", "Deploy a run here, and compare it with the simulation."),
     "status": ("splitrelay.cli.status:status", "How a deployed run goes: who is here, whose turn, how long still."),
     "collect": ("splitrelay.cli.status:collect", "The final model of a deployed run."),
+    "cost": ("splitrelay.cli.cost:cost", "What a client pays for a visit: bytes, messages, FLOPs, cut by cut."),
     "notation": ("splitrelay.cli.notation:notation", "The paper's symbols beside our names."),
     "completion": ("splitrelay.cli.completion:completion", "Print the completion script of your shell."),
 }

@@ -16,7 +16,7 @@ from splitrelay.experiments.spec import Spec
 from splitrelay.kernels.descent import Bottom, Descent, Reply, TopHalf, descend_cut, finite, smashed
 from splitrelay.kernels.engine import ready
 from splitrelay.kernels.plan import Plan
-from splitrelay.kernels.samples import Table, drawing
+from splitrelay.kernels.samples import drawing
 from splitrelay.kernels.workspace import Workspace
 
 LARGEST = 2**31  # numbers of x, and of what stands between two layers
@@ -64,10 +64,10 @@ class Client:
         self.spec, self.plan, self.seed = spec, plan_in(outfit.terms.plan), spec.seed
         self.images, self.classes = outfit.images.shape, len(outfit.images.classes)
         self.shape = shape_from(self.plan, outfit.terms.cut)
-        self.table = Table(outfit.images)
         self.draw = drawing(outfit.holdings, outfit.batches, outfit.augmentation, spec.seed)
         self.work: Workspace | None = None
         self.engine = kernels.Whole(self.plan, outfit.images, self.draw, spec.seed)
+        self.table = self.engine.table
 
     def cut(self, visit: Visit[Vector], top: Asked) -> Vector:
         """The same loop as in a simulation."""

@@ -114,6 +114,13 @@ class Hosted:
         save_weights(self.directory.model, layout, self.learning.algorithm.model(state))
 
 
+def begun(spec: Spec, directory: RunDirectory) -> Spec:
+    """Where the engine is left open, that of the run as it was begun: another one would make other bits."""
+    if spec.engine != "auto" or not directory.spec.exists():
+        return spec
+    return spec.model_copy(update={"engine": spec_of(directory.spec).engine})
+
+
 def agree(spec: Spec, directory: RunDirectory) -> None:
     """The directory belongs to this spec, or is new."""
     if directory.spec.exists() and spec_of(directory.spec).hash != spec.hash:

@@ -16,7 +16,7 @@ from splitrelay.data.partition import Partition
 from splitrelay.data.partition_export import export_partition, folder
 from splitrelay.deploy.processes import POLL, Program, port_in
 from splitrelay.errors import OutputError, WorkError
-from splitrelay.experiments.running import execute, partition_of
+from splitrelay.experiments.running import execute, partition_of, resolved
 from splitrelay.experiments.spec import Spec
 from splitrelay.files import write_text
 from splitrelay.records import RunDirectory
@@ -57,7 +57,7 @@ class Rehearsal:
     """The stage: keys, data and logs under OUT/rehearsal, the server's run directory is OUT itself."""
 
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
-        self.plan, self.say, self.spec = plan, say, plan.spec
+        self.plan, self.say, self.spec = plan, say, resolved(plan.spec)[0]
         self.place = plan.out / "rehearsal"
         self.server: Program | None = None
         self.clients: list[Program] = []

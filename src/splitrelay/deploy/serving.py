@@ -13,7 +13,7 @@ from typing import Any
 
 from splitrelay.data import load
 from splitrelay.deploy.admission import Admit, anyone
-from splitrelay.deploy.hosting import Census, Hosted, agree, journal_of, refuse_undeployable
+from splitrelay.deploy.hosting import Census, Hosted, agree, begun, journal_of, refuse_undeployable
 from splitrelay.deploy.peers import Relays
 from splitrelay.deploy.reference import BUILDING, shape_of
 from splitrelay.deploy.remote import TICK, Policy, Remote
@@ -54,9 +54,9 @@ class Serving:
     def __init__(self, offer: Offer, say: Callable[[str], None], stop: Event | None = None) -> None:
         refuse_undeployable(offer.spec)
         self.offer, self.say, self.stop = offer, say, stop or Event()
-        self.spec, why = resolved(offer.spec)
-        say(f"engine {self.spec.engine}: {why}")
         self.directory = RunDirectory(offer.out)
+        self.spec, why = resolved(begun(offer.spec, self.directory))
+        say(f"engine {self.spec.engine}: {why}")
         self.data = load(self.spec.data.name)
         with BUILDING:
             self.shape = shape_of(self.spec, *self._kind())
