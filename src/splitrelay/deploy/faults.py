@@ -89,6 +89,7 @@ class Troubled(Rehearsal):
             while self.faults and self.commits() >= self.faults[0].after:
                 self._happen(self.faults.pop(0))
             self._end_silences()
+            self._refuse_fallen()
             if not self.server.running and self.server.code() != 0:
                 raise WorkError("the server fell", value=self.server.last_words(), way_out=self._logs())
             time.sleep(POLL)

@@ -109,12 +109,15 @@ class Rehearsal:
                 raise WorkError(
                     "the rehearsal takes too long", limit=f"{self.plan.patience:g} seconds", way_out=self._logs()
                 )
-            fallen = [client for client in self.clients if client.code() not in (None, 0)]
-            if fallen:
-                raise WorkError("a client fell", value=fallen[0].last_words(), way_out=self._logs())
+            self._refuse_fallen()
             time.sleep(POLL)
         if self.server.code() != 0:
             raise WorkError("the server fell", value=self.server.last_words(), way_out=self._logs())
+
+    def _refuse_fallen(self) -> None:
+        fallen = [client for client in self.clients if client.code() not in (None, 0)]
+        if fallen:
+            raise WorkError("a client fell", value=fallen[0].last_words(), way_out=self._logs())
 
     def clear(self) -> None:
         """Nobody stays behind."""
