@@ -22,6 +22,7 @@ COMMANDS = {
         "splitrelay.cli.quadratics.command:quadratics",
         "The paper's simulations on quadratics, beside their exact values.",
     ),
+    "convex": ("splitrelay.cli.convex:convex", "Softmax regression on real data, beside the theorems' bounds."),
     "data": ("splitrelay.cli.data:data", "Data sets: list, get, check, path."),
     "partition": (
         "splitrelay.cli.partition:partition",
@@ -49,6 +50,7 @@ COMMANDS = {
     "status": ("splitrelay.cli.status:status", "How a deployed run goes: who is here, whose turn, how long still."),
     "collect": ("splitrelay.cli.status:collect", "The final model of a deployed run."),
     "cost": ("splitrelay.cli.cost:cost", "What a client pays for a visit: bytes, messages, FLOPs, cut by cut."),
+    "doctor": ("splitrelay.cli.doctor:doctor", "What this machine can do: CPU, engines, threads, speed."),
     "notation": ("splitrelay.cli.notation:notation", "The paper's symbols beside our names."),
     "completion": ("splitrelay.cli.completion:completion", "Print the completion script of your shell."),
 }

@@ -1,0 +1,18 @@
+"""`splitrelay doctor`."""
+
+from __future__ import annotations
+
+import click
+
+from splitrelay.cli.lazy import Command
+from splitrelay.cli.output import Table, emit, format_option
+
+
+@click.command(cls=Command, example="splitrelay doctor")
+@format_option
+def doctor(shape: str) -> None:
+    """What this machine can do: CPU, engines, threads, and a measurement of two seconds."""
+    from splitrelay.experiments.doctor import findings
+
+    rows = [(found.what, found.seen) for found in findings()]
+    emit(Table(("what", "seen"), rows, "This machine"), dict(rows), shape)
