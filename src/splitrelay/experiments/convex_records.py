@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from splitrelay.errors import InputError
 from splitrelay.files import write_text
@@ -27,15 +28,15 @@ class Study(Kept):
     """What to run: four algorithms on ExDir(C, alpha) for each C, at each rate and at theory's, with each seed."""
 
     data: str = "digits"
-    Cs: tuple[int, ...] = Field((1, 2, 5, 10), min_length=1)
+    Cs: tuple[PositiveInt, ...] = Field((1, 2, 5, 10), min_length=1)
     alpha: float = Field(10.0, gt=0)
     M: int = Field(10, ge=1)
     K: int = Field(5, ge=1)
     R: int = Field(500, ge=1)
     mu: float = Field(0.01, gt=0)
     batch: int | None = Field(20, ge=1)
-    etas: tuple[float, ...] = Field(GRID, min_length=1)
-    seeds: tuple[int, ...] = Field((1234,), min_length=1)
+    etas: tuple[PositiveFloat, ...] = Field(GRID, min_length=1)
+    seeds: tuple[NonNegativeInt, ...] = Field((1234,), min_length=1)
     points: int = Field(40, ge=1)
 
     @property
@@ -116,6 +117,15 @@ class Record(Kept):
     study: Study
     rounds: list[int]
     cells: list[Cell]
+
+
+def checked(**settings: Any) -> Study:
+    """A study of these settings; what cannot be is named in one line."""
+    try:
+        return Study(**settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"the convex study's {first['loc'][0]}: {first['msg']}", value=first["input"]) from None
 
 
 def last(rows: Rows) -> float:

@@ -1,0 +1,168 @@
+"""`splitrelay convex`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from splitrelay.cli.console import note, say
+from splitrelay.cli.lazy import Command
+from splitrelay.cli.output import Table, emit, format_option, ready
+from splitrelay.cli.partition.keys import word
+from splitrelay.cli.settings import Key, count, number, parsed, seed, settings_argument
+from splitrelay.errors import InputError
+
+if TYPE_CHECKING:
+    from splitrelay.experiments.convex_records import Cell, Record, Side, Study
+
+
+def batch(name: str, text: str) -> int | None:
+    """A number of samples, or `full`."""
+    return None if text == "full" else count(name, text)
+
+
+KEYS = (
+    Key("data", word, "a data set's name, or a path to your own (default digits)", many=False),
+    Key("C", count, "classes a client, one column each (default 1,2,5,10)"),
+    Key("alpha", number, "concentration of ExDir(C, alpha) (default 10)", many=False),
+    Key("M", count, "clients (default 10)", many=False),
+    Key("K", count, "local steps of a visit (default 5)", many=False),
+    Key("R", count, "rounds (default 500)", many=False),
+    Key("mu", number, "the l2 term, and so the strong convexity (default 0.01)", many=False),
+    Key("batch", batch, "samples a step, drawn with replacement, or full (default 20)", many=False),
+    Key("eta", number, "the grid of rates (default .01 to 10 by half decades)"),
+    Key("seed", seed, "one run each; the first also deals the data (default 1234)"),
+    Key("points", count, "rounds at which the gap is measured (default 40)", many=False),
+)
+LISTS = {"C": "Cs", "eta": "etas", "seed": "seeds"}
+
+
+@click.command(cls=Command, keys=KEYS, example="splitrelay convex data=digits C=1,10 R=20")
+@settings_argument(KEYS)
+@click.option("--from", "source", type=click.Path(path_type=Path), metavar="RECORD",
+              help="Nothing is run: tables and figure from a record that was written before.")  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path), default=Path("results/convex"), show_default=True,
+              help="Where record and figure go.")  # fmt: skip
+@click.option("--ending", type=click.Choice(["png", "pdf", "svg"]), default="png", show_default=True,
+              help="Kind of figure.")  # fmt: skip
+@click.option("--figures/--no-figures", default=True, show_default=True, help="Draw it, or not.")
+@format_option
+def convex(settings: Sequence[str], source: Path | None, out: Path, ending: str, figures: bool, shape: str) -> None:
+    """The convex case on real data, beside the theorems' bounds.
+
+    Softmax regression with an l2 term, dealt by ExDir(C, alpha). SSL, FedAvg, minibatch SGD and SCAFFOLD, each at
+    the rate of the grid that ends lowest and at the step that its theorem would take; F(x) - F* against rounds, with
+    every constant of the theorems measured on the data, and the bound where it applies.
+    """
+    given = parsed(settings, KEYS)
+    if source is not None and given:
+        raise InputError("--from brings its own settings", value=" ".join(settings), way_out="Leave one of them out.")
+    written = shape == "table"
+    if written:
+        ready(out)
+    record = _run(given) if source is None else _read(source)
+    _report(record, shape)
+    if written:
+        _write(record, out, ending, source is None, figures)
+
+
+def _run(given: dict[str, list[Any]]) -> Record:
+    from splitrelay.cli.data import Bars
+    from splitrelay.data import load
+    from splitrelay.experiments.convex import cells
+    from splitrelay.experiments.convex_records import Record, checked
+
+    study = checked(**{LISTS.get(key, key): tuple(v) if key in LISTS else v[0] for key, v in given.items()})
+    with Bars(study.data) as bars:
+        data = load(study.data, watch=bars.show)
+    return Record(study=study, rounds=study.rounds, cells=list(_told(study, cells(study, data))))
+
+
+def _read(source: Path) -> Record:
+    from splitrelay.experiments.convex_records import read_record
+
+    return read_record(source)
+
+
+def _told(study: Study, cells: Iterator[Cell]) -> Iterator[Cell]:
+    """A line for each C when it is done, with the time that the others will take."""
+    total, spent = len(study.Cs), 0.0
+    note(f"{total} partitions, four algorithms, {len(study.etas) + 1} rates, {len(study.seeds)} seeds, R={study.R}")
+    for done, cell in enumerate(cells, start=1):
+        spent += cell.seconds
+        left = f", about {spent / done * (total - done):.0f} s left" if done < total else ""
+        note(f"C={cell.C}: {cell.seconds:.0f} s ({done}/{total}{left})")
+        yield cell
+
+
+def _write(record: Record, out: Path, ending: str, new: bool, figures: bool) -> None:
+    from splitrelay.experiments.convex_records import write_record
+
+    name = f"convex-{Path(record.study.data).stem}"
+    if new:
+        say(f"record: {write_record(record, out / f'{name}.json')}")
+    if figures:
+        from splitrelay.experiments.figures.convex import draw
+
+        say(f"figure: {draw(record, out / f'{name}.{ending}')}")
+
+
+def _report(record: Record, shape: str) -> None:
+    """Two tables to read, the second alone as CSV, or the record as JSON."""
+    if shape != "csv":
+        emit(_constants(record), record.model_dump(), shape)
+    if shape in ("table", "markdown"):
+        say("")
+    if shape != "json":
+        emit(_results(record), None, shape)
+
+
+def _constants(record: Record) -> Table:
+    columns = ("C", "L", "kappa", "6 kappa", "zeta_*^2", "sigma_*^2", "sigma^2 seen", "sigma^2 at most",
+               "D^2", "F(x0)-F*", "F*", "||grad F(x*)||", "accuracy", "1/(mu R)", "1/(6 L)")  # fmt: skip
+    rows = []
+    for cell in record.cells:
+        c = cell.constants
+        noise = (c.sigma2_star, c.sigma2_seen, c.sigma2_everywhere)
+        ends = (1 / (c.mu * record.study.R), 1 / (6 * c.L))
+        rows.append((cell.C, c.L, c.kappa, c.rounds_needed, c.zeta2_star, *noise, c.D2, c.A, c.F_star,
+                     c.gradient_norm, c.accuracy, *ends))  # fmt: skip
+    title = f"The constants, measured (mu = {record.study.mu:g}; R = {record.study.R})"
+    return Table(columns, rows, title, _applicability(record))
+
+
+def _applicability(record: Record) -> list[str]:
+    R = record.study.R
+    short = [str(cell.C) for cell in record.cells if cell.constants.rounds_needed > R]
+    notes = ["L is a bound, sigma^2 seen the largest over clients and iterates seen; the rest is exact at x*."]
+    if short:
+        notes.append(f"R = {R} < 6 kappa for C = {', '.join(short)}: no theorem applies; the step is 1/(6 L).")
+    else:
+        notes.append(f"R = {R} >= 6 kappa for every C: the strongly convex theorems apply.")
+    return notes
+
+
+def _results(record: Record) -> Table:
+    columns = ("C", "algorithm", "tuned η", "η̃ 6L", "F(x)-F*", "theory η", "F(x)-F*", "F(x̄)-F*", "proved", "tight",
+               "bound/gap")  # fmt: skip
+    rows = [_row(cell, side) for cell in record.cells for side in cell.sides]
+    notes = ["SCAFFOLD has no theorem in the paper: it takes FedAvg's step, and has no bound."]
+    if any(side.tuned.on_edge for cell in record.cells for side in cell.sides):
+        notes.append("* the best rate is on the grid's edge: the grid decides, not the optimum.")
+    title = f"After {record.study.R} rounds, mean over seeds {', '.join(map(str, record.study.seeds))}"
+    return Table(columns, rows, title, notes, lead=2)
+
+
+def _row(cell: Cell, side: Side) -> tuple[object, ...]:
+    from splitrelay.experiments.convex_records import last
+
+    tuned, theory = side.tuned, side.theory
+    beyond = tuned.eta * side.per_eta * 6 * cell.constants.L
+    gap, proved = last(theory.gap_bar), theory.proved[-1]
+    ratio = None if proved is None else proved / gap
+    marked = f"{tuned.eta:g}{'*' if tuned.on_edge else ''}"
+    return (cell.C, side.algorithm, marked, round(beyond, 2), last(tuned.gap), theory.eta, last(theory.gap), gap,
+            proved, theory.tight[-1], ratio)  # fmt: skip
