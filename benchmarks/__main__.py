@@ -22,11 +22,16 @@ def main(names: list[str]) -> None:
         found = []
         for row in importlib.import_module(f"benchmarks.{name}").rows():
             print(
-                f"{row.what:<62} {row.ours:>7.3f} s {row.baseline:>7.3f} s {row.ratio:>6.1f}x  {row.baseline_is}",
+                f"{row.what:<62} {shown(row.ours)} {shown(row.baseline)} {row.ratio:>6.1f}x  {row.baseline_is}",
                 flush=True,
             )
             found.append({**asdict(row), "ratio": row.ratio})
         _save(name, found)
+
+
+def shown(seconds: float) -> str:
+    """Seconds, or microseconds where they are few."""
+    return f"{seconds:>7.3f} s" if seconds >= 0.01 else f"{1e6 * seconds:>6.0f} us"
 
 
 def _save(name: str, rows: list[dict[str, object]]) -> None:

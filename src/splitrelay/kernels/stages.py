@@ -97,11 +97,11 @@ def measured(plan: Plan, batch: int, runs: int) -> list[tuple[str, float]]:
     library().stages.restype = c.POINTER(c.c_int64)
     ticks, scale = library().stages(), ticks_per_microsecond()
     names = {number: kind.__name__ for kind, number in KINDS.items()}
-    rows = [(name, ticks[j] / scale) for j, name in enumerate(("gather", "loss", "update"))]
+    rows = [(name, ticks[j] / scale) for j, name in enumerate(("gather", "kernels made ready", "loss", "update"))]
     for j, one in enumerate(engine.work.layers):
         shape = f"{names[one.kind]} {one.in_.C}x{one.in_.H}x{one.in_.W} -> {one.out.C}x{one.out.H}x{one.out.W}"
         rows += [
-            (f"{shape}, {way}", ticks[3 + 2 * j + back] / scale) for back, way in enumerate(("forward", "backward"))
+            (f"{shape}, {way}", ticks[4 + 2 * j + back] / scale) for back, way in enumerate(("forward", "backward"))
         ]
     return rows
 

@@ -102,7 +102,7 @@ DOOR int32_t visit(Net* net, const Images* set, const Step* step, const int32_t*
             gather(*set, first, batch[k], bottom.in, net->arena + bottom.in_at);
             for (int b = 0; b < batch[k]; ++b) labels[b] = set->y[set->at[first + b]];
         });
-        ready(*net);
+        stage(READY, [&] { ready(*net); });
         forward(*net, batch[k], masks);
         stage(LOSS, [&] { losses[k] = loss(*net, batch[k], labels, true) / batch[k]; });
         if (!finite(losses[k])) return k + 1;
