@@ -48,17 +48,18 @@ def run_study(study: Study, data: DataSet) -> Record:
 
 
 def cells(study: Study, data: DataSet) -> Iterator[Cell]:
-    """One cell for each C, as soon as it is done. The partition is that of the first seed."""
-    features = feature_rows(data.train.x, mean_image(data.train.x))
-    for C in study.Cs:
-        start = perf_counter()
-        partition = draw_partition("exdir", data.train.y, M=study.M, C=C, alpha=study.alpha, seed=study.seeds[0])
-        classes = len(data.train.classes)
-        objective = Softmax(features, data.train.y, partition.indices, study.mu, classes, study.batch)
-        constants, sides = _measured(study, objective, data)
-        yield Cell(
-            C=C, sizes=partition.sizes.tolist(), constants=constants, sides=sides, seconds=perf_counter() - start
-        )
+    """One cell for each C, as soon as it is done. All are dealt first, by the first seed: no error comes late."""
+    y, features = data.train.y, feature_rows(data.train.x, mean_image(data.train.x))
+    dealt = [draw_partition("exdir", y, M=study.M, C=C, alpha=study.alpha, seed=study.seeds[0]) for C in study.Cs]
+    objectives = [Softmax(features, y, one.indices, study.mu, len(data.train.classes), study.batch) for one in dealt]
+    return (_cell(C, study, objective, data) for C, objective in zip(study.Cs, objectives, strict=True))
+
+
+def _cell(C: int, study: Study, objective: Softmax, data: DataSet) -> Cell:
+    start = perf_counter()
+    constants, sides = _measured(study, objective, data)
+    sizes = [len(held) for held in objective.holdings]
+    return Cell(C=C, sizes=sizes, constants=constants, sides=sides, seconds=perf_counter() - start)
 
 
 def _measured(study: Study, objective: Softmax, data: DataSet) -> tuple[Constants, list[Side]]:
@@ -116,8 +117,9 @@ def _side(name: str, study: Study, objective: Softmax, optimum: Optimum, constan
 
 def _path(name: str, study: Study, objective: Softmax, rates: Array, decay: Array, seed: int) -> Path:
     """One run with all rates side by side; a rate that is too large diverges, and is shown to."""
-    algorithm = Averaged(ALGORITHMS[name](Step(rates), study), decay)
     x0 = np.repeat(objective.x0[..., np.newaxis], len(rates), axis=-1)
+    eta, shrinking = (np.broadcast_to(values, x0.shape).copy() for values in (rates, decay))  # of x's shape: faster
+    algorithm = Averaged(ALGORITHMS[name](Step(eta), study), shrinking)
     order, clients, measured = Permutation(study.M, seed), InProcess(objective, seed), set(study.rounds)
     with np.errstate(over="ignore", invalid="ignore"):
         states = train(algorithm, x0, order, clients, R=study.R)

@@ -26,6 +26,12 @@ LOOKS: dict[str, tuple[str, Any]] = {
 WIDTH, HEIGHT, LEAST_WIDTH = 1.75, 4.3, 3.6  # inches: of a column, of the whole, of a figure with one column
 BOUND: dict[str, Any] = {"linewidth": 0.8, "linestyle": (0, (1, 1))}
 GREY = "0.75"
+# White under words, so that curves and hatching do not cross them.
+SMALL: dict[str, Any] = {
+    "fontsize": 6,
+    "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85},
+}
+ROOMY = 2  # columns: with more of them title and key stand side by side
 
 
 def draw(record: Record, path: Path) -> Path:
@@ -49,10 +55,8 @@ def draw(record: Record, path: Path) -> Path:
 def _title(record: Record) -> str:
     study = record.study
     batch = "full gradients" if study.batch is None else f"batches of {study.batch}"
-    return (
-        f"Softmax regression on {data_label(study.data)}, $M$ = {study.M} clients by ExDir($C$, {study.alpha:g}), "
-        rf"$K$ = {study.K}, $\mu$ = {study.mu:g}, {batch}"
-    )
+    dealt = f"Softmax regression on {data_label(study.data)}, $M$ = {study.M} clients by ExDir($C$, {study.alpha:g})"
+    return rf"{dealt}{', ' if len(study.Cs) > ROOMY else chr(10)}$K$ = {study.K}, $\mu$ = {study.mu:g}, {batch}"
 
 
 def _tuned(ax: Axes, record: Record, cell: Cell) -> None:
@@ -65,7 +69,8 @@ def _tuned(ax: Axes, record: Record, cell: Cell) -> None:
     for j, side in enumerate(sorted(cell.sides, key=lambda side: last(side.tuned.gap))):
         edge = "*" if side.tuned.on_edge else ""
         words = f"{algorithm_label(side.algorithm)} {last(side.tuned.gap):.1e}, η = {side.tuned.eta:g}{edge}"
-        ax.text(0.97, 0.95 - 0.075 * j, words, color=LOOKS[side.algorithm][0], **_corner(ax))
+        place: Any = {"transform": ax.transAxes, "ha": "right", "va": "top"}
+        ax.text(0.97, 0.97 - 0.075 * j, words, color=LOOKS[side.algorithm][0], **place, **SMALL)
 
 
 def _theory(ax: Axes, record: Record, cell: Cell) -> None:
@@ -76,11 +81,11 @@ def _theory(ax: Axes, record: Record, cell: Cell) -> None:
     needed = cell.constants.rounds_needed
     ax.axvspan(0, min(needed, record.study.R), facecolor="none", edgecolor=GREY, hatch="////", linewidth=0, zorder=0.4)
     words = rf"$R < 6\kappa$ = {needed:.0f}" if needed < record.study.R else rf"no bound: $R < 6\kappa$ = {needed:.0f}"
-    ax.text(0.03, 0.04, words, transform=ax.transAxes, fontsize=6, color="0.3", bbox=_paper())
-    for j, side in enumerate(side for side in cell.sides if side.theory.applies):
-        ratio = (side.theory.proved[-1] or np.nan) / last(side.theory.gap_bar)
-        words = f"{algorithm_label(side.algorithm)}: bound {_times(ratio)} the gap"
-        ax.text(0.97, 0.95 - 0.075 * j, words, color=LOOKS[side.algorithm][0], **_corner(ax))
+    ax.text(0.03, 0.03, words, color="0.3", transform=ax.transAxes, **SMALL)
+    bounded = [side for side in reversed(cell.sides) if side.theory.applies]
+    lines = [(f"{algorithm_label(side.algorithm)} {_ratio(side)}", LOOKS[side.algorithm][0]) for side in bounded]
+    for j, (words, colour) in enumerate([*lines, ("bound / gap:", "0.3")] if lines else []):
+        ax.text(0.03, 0.105 + 0.075 * j, words, color=colour, transform=ax.transAxes, **SMALL)
 
 
 def _curve(ax: Axes, record: Record, side: Side, gap: Rows) -> None:
@@ -111,7 +116,7 @@ def _key(figure: Figure, record: Record) -> None:
     words += ["bound, proved constants", "SSL's bound, tight to proved"]
     entries.append(Patch(facecolor="none", edgecolor=GREY, hatch="////", linewidth=0))
     words.append("theorem does not apply")
-    figure.legend(entries, words, loc="outside lower center", ncols=min(len(entries), 2 * len(record.cells)))
+    figure.legend(entries, words, loc="outside lower center", ncols=4 if len(record.cells) > ROOMY else 2)
 
 
 def _positive(gap: Array) -> Array:
@@ -119,14 +124,7 @@ def _positive(gap: Array) -> Array:
     return np.where(gap > 0, gap, np.nan)
 
 
-def _times(ratio: float) -> str:
+def _ratio(side: Side) -> str:
+    """How many times the gap the proved bound is, in the end."""
+    ratio = (side.theory.proved[-1] or np.nan) / last(side.theory.gap_bar)
     return f"{ratio:.2g}×" if ratio < 100 else f"{ratio:.0f}×"
-
-
-def _corner(ax: Axes) -> dict[str, Any]:
-    return {"transform": ax.transAxes, "ha": "right", "va": "top", "fontsize": 6, "bbox": _paper()}
-
-
-def _paper() -> dict[str, Any]:
-    """White under words, so that curves and hatching do not cross them."""
-    return {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
