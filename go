@@ -118,6 +118,18 @@ install_packages() {
         fail 1 "the packages could not be installed; pip's words are above. Is there a network? Behind a proxy or mirror, tell pip: pip config set global.proxy (or index-url) ..."
 }
 
+# Where Python is kept from writing caches, every call would compile all of torch again: that is done once, here.
+warm_up() {
+    [ -n "${PYTHONDONTWRITEBYTECODE:-}" ] || return 0
+    PYTHONDONTWRITEBYTECODE='' "$python" -W ignore -c '
+import contextlib, importlib
+for name in ("torch.fx.experimental.symbolic_shapes", "safetensors.torch", "sklearn.datasets", "matplotlib.figure",
+             "matplotlib.backends.backend_agg", "pydantic", "grpc.aio", "google.protobuf.message", "cryptography.x509",
+             "hypothesis", "pytest", "ray"):
+    with contextlib.suppress(Exception):
+        importlib.import_module(name)' >/dev/null 2>&1 || :
+}
+
 set_up() {
     lock
     if is_fresh; then return; fi # another set-up has just made it
@@ -130,6 +142,7 @@ set_up() {
     find_uv || find_pip
     say "setting up .venv with $(version_of "$base") (about a minute, once)"
     install_packages
+    warm_up
     printf '%s\n' "$from" "${PYTHON:-}" >"$venv/made-from.new"
     mv "$venv/made-from.new" "$venv/made-from"
 }
@@ -151,6 +164,6 @@ if [ "${1:-}" = test ]; then
     "$venv/bin/ruff" check .
     "$venv/bin/ruff" format --check --quiet . || fail 1 "some files are not formatted. Run: .venv/bin/ruff format ."
     "$venv/bin/mypy"
-    exec "$python" -m pytest "$@"
+    exec "$python" -m pytest --numprocesses auto --dist worksteal "$@"
 fi
 exec "$venv/bin/splitrelay" "$@"

@@ -198,7 +198,7 @@ def test_tests_are_linted_and_typed_first_and_take_arguments(checkout: Checkout,
         "ruff check .",
         "ruff format --check --quiet .",
         "mypy",
-        "pytest -m pytest -k a b",
+        "pytest -m pytest --numprocesses auto --dist worksteal -k a b",
     ]
 
 
