@@ -6,12 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from splitrelay.data import DataSet, ImageSet
+from splitrelay.algorithms import SSL, Step
+from splitrelay.clients import InProcess
+from splitrelay.data import DataSet, ImageSet, draw_partition
 from splitrelay.experiments.convex import run_study
 from splitrelay.experiments.convex_bounds import bound_after, problem, theory_step
 from splitrelay.experiments.convex_records import Record, Study, mean
+from splitrelay.objectives.softmax import Softmax, feature_rows, mean_image
+from splitrelay.orders import Permutation
 from splitrelay.randomness import Purpose, rng
-from splitrelay.theory import bound, stepsize
+from splitrelay.theory import bound, stepsize, weights
+from splitrelay.training import train
 
 STUDY = Study(data="tiny", Cs=(1, 3), M=4, K=2, R=120, mu=0.05, batch=3, etas=(0.3,), seeds=(1, 2), points=15)
 
@@ -37,6 +42,20 @@ def test_the_bound_is_above_the_gap_wherever_it_applies(record: Record, algorith
         applies = np.isfinite(bounds)
         assert applies.any()
         assert (mean(side.theory.gap_bar)[applies] <= bounds[applies]).all()
+
+
+def test_the_averaged_output_has_the_theorems_weights(record: Record) -> None:
+    """One run of SSL alone at theory's step, all its models kept, weighed by w_r / W_R in the end."""
+    theory, train_set = record.cells[0].sides[0].theory, images(90)
+    dealt = draw_partition("exdir", train_set.y, M=4, C=1, alpha=10.0, seed=1)
+    features = feature_rows(train_set.x, mean_image(train_set.x))
+    objective = Softmax(features, train_set.y, dealt.indices, STUDY.mu, 3, STUDY.batch)
+    step: Step[np.ndarray] = Step(theory.eta)
+    states = train(SSL(step, STUDY.K), objective.x0, Permutation(4, 2), InProcess(objective, 2), R=STUDY.R)
+    models = np.stack([x for _, x in states])
+    x_bar = np.tensordot(weights(STUDY.mu, theory.eta_tilde, STUDY.R).share, models, axes=1)
+    gap = float(objective.F(x_bar)) - record.cells[0].constants.F_star
+    assert theory.gap_bar[1][-1] == pytest.approx(gap, rel=1e-8)
 
 
 def test_it_applies_from_6_kappa_on(record: Record) -> None:
