@@ -14,7 +14,16 @@ from splitrelay.clients import InProcess
 from splitrelay.data import DataSet, ImageSet, draw_partition
 from splitrelay.errors import InputError
 from splitrelay.experiments.convex import run_study
-from splitrelay.experiments.convex_records import Record, Side, Study, checked, last, read_record, write_record
+from splitrelay.experiments.convex_records import (
+    Record,
+    Side,
+    Study,
+    checked,
+    first_within,
+    last,
+    read_record,
+    write_record,
+)
 from splitrelay.experiments.figures.convex import draw
 from splitrelay.objectives.softmax import Softmax, feature_rows, mean_image
 from splitrelay.orders import Permutation
@@ -91,6 +100,11 @@ def test_tuned_is_the_rate_that_ends_lowest(record: Record) -> None:
             assert found.tuned.eta == STUDY.etas[int(np.argmin(finals))]
             assert last(found.tuned.gap) == pytest.approx(min(finals))
             assert found.tuned.on_edge  # a grid of two is all edge
+
+
+@pytest.mark.parametrize(("level", "round_"), [(4.0, 0), (2.5, 10), (1.0, 20), (0.5, None)])
+def test_the_first_round_within_a_level_is_that_of_the_mean(level: float, round_: int | None) -> None:
+    assert first_within([0, 10, 20], [[5, 3, 1], [3, 2, 1]], level) == round_
 
 
 def test_no_gap_is_negative(record: Record) -> None:

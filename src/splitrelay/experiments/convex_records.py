@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from splitrelay.files import write_text
 Array = npt.NDArray[np.float64]
 Rows = list[list[float]]  # one row a seed, one number a point
 
-GRID = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+GRID = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class Kept(BaseModel):
@@ -136,6 +137,12 @@ def last(rows: Rows) -> float:
 def mean(rows: Rows) -> Array:
     """The mean over seeds, point by point."""
     return np.asarray(np.mean(np.asarray(rows, dtype=float), axis=0))
+
+
+def first_within(rounds: Sequence[int], rows: Rows, level: float) -> int | None:
+    """The first measured round after which the mean gap is at most this; None if it never is."""
+    reached = np.flatnonzero(mean(rows) <= level)
+    return rounds[int(reached[0])] if len(reached) else None
 
 
 def write_record(record: Record, path: Path) -> Path:
