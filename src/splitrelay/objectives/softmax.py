@@ -140,13 +140,11 @@ class Softmax:
         if self.batch is None:
             return np.zeros(self.M)
         found = []
-        for m, held in enumerate(self.holdings):
-            each = (
-                self.squares[held]
-                @ (self._apart(self.features[held], self.labels[held], x) ** 2).sum(axis=1)
-                / len(held)
-            )
-            found.append(each - ((self.gradient(m, x) - self.mu * x) ** 2).sum())
+        for held in self.holdings:
+            a = self.features[held]
+            apart = self._apart(a, self.labels[held], x)
+            each = self.squares[held] @ (apart**2).sum(axis=1) / len(held)
+            found.append(each - ((a.T @ apart / len(held)) ** 2).sum())
         return np.maximum(found, 0) / self.batch
 
     @property
