@@ -7,7 +7,7 @@ from torch import nn
 
 from splitrelay.errors import InputError
 from splitrelay.experiments.engines import resolve_engine
-from splitrelay.kernels import NotCovered, plan_from, plan_of
+from splitrelay.kernels import NotCovered, build, library, plan_from, plan_of
 from splitrelay.models import MODELS, Blueprint, blueprint
 
 SHAPE = (3, 32, 32)
@@ -69,3 +69,10 @@ def test_what_the_fast_engine_cannot_do_runs_on_the_reference_engine_and_is_refu
     with pytest.raises(InputError, match="loss cross-entropy only, not mse"):
         resolve_engine("fast", lenet, loss="mse")
     assert resolve_engine("reference", lenet) == ("reference", "as asked")
+
+
+def test_a_build_of_other_sources_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "sources", lambda: 0)
+    library.library.cache_clear()
+    assert library.missing() == f"{library.built().name} was built from other sources"
+    library.library.cache_clear()

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def target(command: Sequence[str], kind: str) -> list[str]:
 def build(kind: str, command: Sequence[str], out: Path, *more: str, sanitize: bool = False) -> None:
     """One build; the file appears whole or not at all, and zig leaves no cache behind."""
     half = out.with_name(f".{out.name}.{os.getpid()}")
-    extra = [*(SANITIZE if sanitize else ["-nostdlib"]), *more]
+    extra = [*(SANITIZE if sanitize else ["-nostdlib"]), f"-DSOURCES={sources()}", *more]
     with tempfile.TemporaryDirectory(prefix="splitrelay-") as cache:
         caches = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
         line = [*command, *target(command, kind), *FLAGS, *extra, "-o", str(half), str(SOURCE)]
@@ -64,6 +65,14 @@ def build(kind: str, command: Sequence[str], out: Path, *more: str, sanitize: bo
             half.replace(out)
         finally:
             half.unlink(missing_ok=True)
+
+
+def sources() -> int:
+    """A checksum of all that is compiled."""
+    checksum = 0
+    for path in sorted(SOURCE.parent.iterdir()):
+        checksum = zlib.crc32(path.read_bytes(), checksum)
+    return checksum
 
 
 def name(kind: str) -> str:

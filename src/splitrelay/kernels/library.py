@@ -82,8 +82,10 @@ def library() -> c.CDLL:
         found = c.CDLL(str(path))
     except OSError as error:
         raise InputError(f"the fast engine cannot be loaded from {path.name}", value=error, way_out=way_out) from None
-    found.sizes.restype = i64
-    if found.sizes() != SIZES:
+    from splitrelay.kernels import build  # noqa: PLC0415 - python -m wants to be the first to import it
+
+    found.sizes.restype = found.sources.restype = i64
+    if found.sizes() != SIZES or found.sources() != build.sources():
         raise InputError(f"{path.name} was built from other sources", way_out="python -m splitrelay.kernels.build")
     for name, (result, arguments) in DOORS.items():
         door = getattr(found, name)

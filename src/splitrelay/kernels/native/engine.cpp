@@ -79,6 +79,9 @@ static bool finite(double v) { return v - v == 0.0; }
 // Bytes of the structures, so that Python can see whether it means the same ones.
 DOOR int64_t sizes() { return sizeof(Layer) + 1000 * sizeof(Slot) + 1000000 * sizeof(Net) + 1000000000LL * sizeof(Images); }
 
+// A checksum of the sources, so that a build that is older than them is noticed.
+DOOR int64_t sources() { return SOURCES; }
+
 DOOR void load_x(Net* net, const float* flat) {
     pack(*net, flat, net->x);
     net->moved = 0;
