@@ -110,6 +110,7 @@ def _waiting(folder: Path, port: int, idle: int, serving: Serving) -> subprocess
 def idle(port: str, folder: str, number: str, spec_hash: str, engine: str) -> None:
     """The clients that wait; heartbeats keep them."""
     queues: list[SimpleQueue[bytes]] = []
+    lines = []  # a channel that nobody holds is closed
     credentials = channel_credentials(load_identity(Path(folder) / "client-0"))
     for m in range(1, int(number) + 1):
         line = channel(f"127.0.0.1:{port}", credentials)
@@ -120,6 +121,7 @@ def idle(port: str, folder: str, number: str, spec_hash: str, engine: str) -> No
         queue.put(encode(Accept(spec_hash, engine, "any", 10)))
         next(stream)  # welcome
         queues.append(queue)
+        lines.append((line, stream))
     while True:
         time.sleep(5)
         for queue in queues:
