@@ -1,6 +1,8 @@
 """The convex study: its record, its figure from the record alone, its tables, and what it refuses."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -214,3 +216,11 @@ def test_wrong_input_is_one_line_and_code_2(
 def test_an_empty_grid_is_refused() -> None:
     with pytest.raises(InputError, match="etas"):
         checked(etas=())
+
+
+def test_the_study_and_its_figure_need_no_torch() -> None:
+    script = (
+        "import sys, splitrelay.experiments.convex, splitrelay.experiments.figures.convex; "
+        "sys.exit(bool({'torch', 'scipy', 'sklearn'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -13,8 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from splitrelay.experiments.convex_records import Cell, Record, Rows, Side, last, mean
-from splitrelay.experiments.figures.style import GREEN, LOOK, PURPLE, drawn, save
-from splitrelay.experiments.tables.names import algorithm_label, data_label
+from splitrelay.experiments.figures.style import GREEN, LABEL, LOOK, PURPLE, drawn, save
 
 Array = npt.NDArray[np.float64]
 
@@ -23,6 +22,7 @@ LOOKS: dict[str, tuple[str, Any]] = {
     "minibatch-sgd": (GREEN, "-."),
     "scaffold": (PURPLE, (0, (3, 1, 1, 1, 1, 1))),
 }
+LABELS = {**LABEL, "minibatch-sgd": "minibatch SGD", "scaffold": "SCAFFOLD"}  # tables/names would bring torch
 WIDTH, HEIGHT, LEAST_WIDTH = 1.75, 4.3, 3.6  # inches: of a column, of the whole, of a figure with one column
 BOUND: dict[str, Any] = {"linewidth": 0.8, "linestyle": (0, (1, 1))}
 GREY = "0.75"
@@ -55,7 +55,7 @@ def draw(record: Record, path: Path) -> Path:
 def _title(record: Record) -> str:
     study = record.study
     batch = "full gradients" if study.batch is None else f"batches of {study.batch}"
-    dealt = f"Softmax regression on {data_label(study.data)}, $M$ = {study.M} clients by ExDir($C$, {study.alpha:g})"
+    dealt = f"Softmax regression on {Path(study.data).stem}, $M$ = {study.M} clients by ExDir($C$, {study.alpha:g})"
     return rf"{dealt}{', ' if len(study.Cs) > ROOMY else chr(10)}$K$ = {study.K}, $\mu$ = {study.mu:g}, {batch}"
 
 
@@ -68,7 +68,7 @@ def _tuned(ax: Axes, record: Record, cell: Cell) -> None:
         _curve(ax, record, side, side.tuned.gap)
     for j, side in enumerate(sorted(cell.sides, key=lambda side: last(side.tuned.gap))):
         edge = "*" if side.tuned.on_edge else ""
-        words = f"{algorithm_label(side.algorithm)} {last(side.tuned.gap):.1e}, η = {side.tuned.eta:g}{edge}"
+        words = f"{LABELS[side.algorithm]} {last(side.tuned.gap):.1e}, η = {side.tuned.eta:g}{edge}"
         place: Any = {"transform": ax.transAxes, "ha": "right", "va": "top"}
         ax.text(0.97, 0.97 - 0.075 * j, words, color=LOOKS[side.algorithm][0], **place, **SMALL)
 
@@ -83,7 +83,7 @@ def _theory(ax: Axes, record: Record, cell: Cell) -> None:
     words = rf"$R < 6\kappa$ = {needed:.0f}" if needed < record.study.R else rf"no bound: $R < 6\kappa$ = {needed:.0f}"
     ax.text(0.03, 0.03, words, color="0.3", transform=ax.transAxes, **SMALL)
     bounded = [side for side in reversed(cell.sides) if side.theory.applies]
-    lines = [(f"{algorithm_label(side.algorithm)} {_ratio(side)}", LOOKS[side.algorithm][0]) for side in bounded]
+    lines = [(f"{LABELS[side.algorithm]} {_ratio(side)}", LOOKS[side.algorithm][0]) for side in bounded]
     for j, (words, colour) in enumerate([*lines, ("bound / gap:", "0.3")] if lines else []):
         ax.text(0.03, 0.105 + 0.075 * j, words, color=colour, transform=ax.transAxes, **SMALL)
 
@@ -111,7 +111,7 @@ def _key(figure: Figure, record: Record) -> None:
     entries: list[Any] = [
         Line2D([], [], color=LOOKS[side.algorithm][0], linestyle=LOOKS[side.algorithm][1]) for side in sides
     ]
-    words = [algorithm_label(side.algorithm) for side in sides]
+    words = [LABELS[side.algorithm] for side in sides]
     entries += [Line2D([], [], color="black", **BOUND), Patch(color=LOOKS["ssl"][0], alpha=0.15, linewidth=0)]
     words += ["bound, proved constants", "SSL's bound, tight to proved"]
     entries.append(Patch(facecolor="none", edgecolor=GREY, hatch="////", linewidth=0))
