@@ -1,6 +1,7 @@
 """Who gets in, what they are told, and what a wrong word costs: the link, never the server."""
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,13 @@ def leased(port: int) -> tuple[Link, Lease]:
     return link, lease
 
 
+def noticed(stage: Stage, kind: str) -> None:
+    """Wait, ten seconds at most, until the server has noted such an event."""
+    deadline = time.monotonic() + 10
+    while not stage.events(kind) and time.monotonic() < deadline:
+        threading.Event().wait(0.01)
+
+
 def wrong(fence: int, which: str) -> bytes:
     h, labels = np.ones((5, 64), np.float32), np.zeros(5, np.int32)
     words: dict[str, Message] = {
@@ -128,6 +136,7 @@ def test_a_wrong_word_ends_the_link_and_the_server_goes_on(which: str, tmp_path:
             except (Refused, LinkLost) as error:
                 seen.append(error)
             link.close()
+            noticed(stage, "lost")
             stage.stop.set()
 
         thread = threading.Thread(target=hostile, daemon=True)

@@ -29,8 +29,6 @@ def cost(settings: Sequence[str], shape: str) -> None:
 
     spec = spec_from(settings)
     rows = prices(spec)
-    title = (
-        f"{spec.model.name} on {spec.data.name}, {spec.algorithm}: one visit, K={spec.K}"
-    )
+    title = f"{spec.model.name} on {spec.data.name}, {spec.algorithm}: one visit, K={spec.K}"
     notes = ("* as in the spec", f"A round is {spec.S or spec.partition.M} visits.")
     emit(Table(COLUMNS, list(table(rows)), title, notes), [asdict(row) for row in rows], shape)
