@@ -1,10 +1,11 @@
-"""Learning on the reference engine, against the plain PyTorch way (DataLoader, nn.Module, optim.SGD) at its best."""
+"""Learning, on the reference engine and as shipped, against plain PyTorch (DataLoader, nn.Module, optim.SGD)."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,9 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.measure import Row, compared, seconds
 from splitrelay.algorithms import Step, Visit
-from splitrelay.clients.reference import Whole
 from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.data.schemes import draw_partition
+from splitrelay.experiments.assembly import engine_of
 from splitrelay.experiments.learning import Learning, Trial
 from splitrelay.randomness import Purpose, rng
 
@@ -97,6 +98,10 @@ def rows() -> Iterator[Row]:
     plain = Plain(data, learning)
     for comparison in (_steps, _evaluation, _rounds, _gather):
         yield comparison(learning, plain)
+    shipped = Learning(replace(trial, engine="auto"), data, _partition(data))
+    for comparison in (_steps, _evaluation, _rounds):
+        row = comparison(shipped, plain)
+        yield replace(row, what=f"engine=auto: {row.what}")
     yield compared(
         "ExDir(2, 10), M=10,000",
         lambda: _partition(data, 10_000),
@@ -123,9 +128,9 @@ def _with_threads(number: int, work: Work) -> Work:
 
 def _steps(learning: Learning, plain: Plain) -> Row:
     largest = int(np.argmax([len(held) for held in learning.network.holdings]))
-    whole, x = Whole(learning.network, 1), learning.blueprint.x0(1)
+    engine, x = engine_of(learning.trial, learning.network), learning.blueprint.x0(1)
     visit = Visit(0, 0, largest, x, Step(0.01, 1e-4), STEPS)
-    return _against(plain, f"{STEPS} LeNet-5 steps, batch 20", lambda: whole.run(visit), "steps", largest, STEPS)
+    return _against(plain, f"{STEPS} LeNet-5 steps, batch 20", lambda: engine.run(visit), "steps", largest, STEPS)
 
 
 def _evaluation(learning: Learning, plain: Plain) -> Row:
