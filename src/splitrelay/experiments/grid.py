@@ -15,11 +15,10 @@ from splitrelay.errors import InputError, UnknownName, WorkError
 from splitrelay.experiments.paper.cells import GRID, LAST, SEEDS
 from splitrelay.experiments.points import Point, Points, Settings, Values, points_of
 from splitrelay.experiments.sweep import Board, final_accuracy
+from splitrelay.experiments.tables.places import RULES
 from splitrelay.files import write_text
 from splitrelay.records import RunDirectory
 
-# What decides, as a column of the rows. Both: the mean over the last rounds; a run that diverged is the worst.
-RULES = {"test": "test_accuracy", "validation": "validation_accuracy"}
 FURTHEST = 8  # rates beyond its edge to which a grid is extended
 Sweep = Callable[[Sequence[Point]], Board]
 
