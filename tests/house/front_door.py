@@ -14,10 +14,9 @@ EXEMPT = {
     r"splitrelay (serve|join|status|collect)\b": "it talks to another host; tests/deploy does",
     r"splitrelay rehearse\b": "it starts a process for every client; tests/deploy rehearses",
     r"splitrelay demo\b": "it trains on all cores for a minute",
-    r"splitrelay run\b(?!.*\bdata=)": "the default set, digits, may have to be brought here",
-    r"splitrelay evaluate\b": "it needs a run that is kept; tests/unit/test_cli_run.py scores one",
+    r"splitrelay convex data=digits\b": "it takes a minute and a half",
     r"splitrelay data get\b": "it brings a data set here",
-    r".*\bdata=(digits|mnist|fashion-mnist|cifar10)\b": "it brings the data set here if it is not",
+    r".*\bdata=(mnist|fashion-mnist|cifar10)\b": "it brings the data set here if it is not",
 }
 SHELL = {">", ">>", "|"}  # what follows them is the shell's business
 

@@ -17,6 +17,7 @@ SMALL = "splitrelay run data=digits M=5 C=2 R=2 K=1 --out results"
 BEFORE = {  # what must have been run for the example to have something to read
     "splitrelay partition show": ("splitrelay partition exdir",),
     "splitrelay partition export": ("splitrelay partition exdir",),
+    "splitrelay evaluate": (f"{SMALL}/run",),
     "splitrelay publish": (f"{SMALL}/ssl",),
     "splitrelay verify": (f"{SMALL}/first",),
     "splitrelay compare": (f"{SMALL}/ssl", f"{SMALL}/fedavg algorithm=fedavg"),
