@@ -55,6 +55,9 @@ def dealt(spec: Spec, to: Path) -> Partition:
     return partition
 
 
+PATIENCE = 60.0  # seconds that a play may take
+
+
 class Stage:
     """A server in this thread, and clients in threads of their own."""
 
@@ -102,10 +105,17 @@ class Stage:
             self.words[m] = error
 
     def play(self) -> list[dict[str, Any]]:
-        """All rows of the run; the clients have gone when it returns."""
+        """All rows of the run; the clients have gone when it returns. One that waits for ever is ended, and fails."""
+        overdue = threading.Event()
+        watch = threading.Timer(PATIENCE, lambda: (overdue.set(), self.stop.set()))
+        watch.start()
         try:
             return [progress.row for progress in self.serving.rows()]
+        except KeyboardInterrupt:
+            assert not overdue.is_set(), f"the server waits; its clients said {self.words}"
+            raise
         finally:
+            watch.cancel()
             for thread in self.threads:
                 thread.join(30)
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.models.dropout import named_dropout
-from splitrelay.models.hidden import refuse_hidden_randomness
+from splitrelay.models.hidden import GENERATOR, refuse_hidden_randomness
 from splitrelay.models.layout import Layout, lay_out
 from splitrelay.randomness import Purpose, rng
 
@@ -27,7 +27,7 @@ class Blueprint:
 
     def net(self) -> nn.Sequential:
         """The layers, with dropout by name; weights are whatever torch makes of them, its own generator left alone."""
-        with torch.random.fork_rng(devices=[]):
+        with GENERATOR, torch.random.fork_rng(devices=[]):
             net = self.build()
         if not isinstance(net, nn.Sequential) or len(net) == 0:
             raise InputError(f"model {self.name} must be an nn.Sequential of layers", value=type(net).__name__)
@@ -82,6 +82,6 @@ def cut_index(blueprint: Blueprint, cut: str | int | None) -> int:
 
 def _seeded(build: Callable[[], nn.Sequential], seed: int) -> nn.Sequential:
     """The one place that seeds torch: inside fork_rng, to build a model."""
-    with torch.random.fork_rng(devices=[]):
+    with GENERATOR, torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng(seed, Purpose.INIT).integers(2**63)))  # noqa: TID251
         return build()

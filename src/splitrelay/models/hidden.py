@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from threading import RLock
 
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from torch import nn
 from splitrelay.errors import InputError
 from splitrelay.models.dropout import Dropout
 
+GENERATOR = RLock()  # torch's own generator is one for all threads: whoever builds or watches a net has it alone
 WAY_OUT = "Switch its randomness off; nn.Dropout as a layer of the sequence has named masks."
 
 
@@ -20,7 +22,7 @@ def refuse_hidden_randomness(net: nn.Sequential, input_shape: tuple[int, ...]) -
         _watch(name, module)
         module.train(not isinstance(module, Dropout))  # ours draws by name
     h = torch.zeros(2, *input_shape)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with GENERATOR, torch.random.fork_rng(devices=[]), torch.no_grad():
         for name, layer in probe.named_children():
             try:
                 h = layer(h)
