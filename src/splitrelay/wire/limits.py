@@ -14,6 +14,8 @@ CLASSES = 2**20
 CLIENTS = 10_000  # connected at once
 STRANGERS = 64  # connections whose handshake is not over
 TEXT = 1000  # letters of a reason or a name
+SECONDS = 10**10  # that a client may say to have spent
+MEMORY = 2**50  # bytes that a client may say to have used
 WAITING = 64  # messages of one client that nobody has read yet
 
 HANDSHAKE = 30.0  # seconds from the first byte to the welcome

@@ -240,6 +240,17 @@ class Heartbeat(Message):
 
 
 @dataclass(frozen=True)
+class Paid(Message):
+    """What taking part has cost this client's program so far; `program` is another one after a restart."""
+
+    program: int
+    visits: int
+    waiting: float  # seconds of its visits
+    computing: float
+    memory: int  # bytes, at the peak
+
+
+@dataclass(frozen=True)
 class Leave(Message):
     """The client goes."""
 
@@ -262,6 +273,6 @@ def fence_of(message: Message) -> int:
 
 CONTROL: tuple[type[Message], ...] = (
     Hello, Terms, Accept, Welcome, Resume, Refuse, Lease, Ready, Deposit, Commit, Cancel, Fail, Look, Score, Heartbeat,
-    Leave, Bye,
+    Paid, Leave, Bye,
 )  # fmt: skip
 BUFFERS: tuple[type[Message], ...] = (Step, Reply, Finish, Chunk, Predict, Output)

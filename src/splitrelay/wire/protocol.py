@@ -70,6 +70,7 @@ LOOK: Table = {
 }
 HELD = (State.LEASED, State.STEPPING, State.COMPUTING, State.HANDING, State.DEPOSITED, State.LOOKING, State.ANSWERING)
 OVER = (State.LEFT, State.REFUSED)
+FREE = ("heartbeat", "paid", "leave", "bye", "refuse")  # words of no visit
 OPEN = tuple(state for state in State if state not in OVER)
 TABLE: Table = {
     **HANDSHAKE,
@@ -78,6 +79,7 @@ TABLE: Table = {
     **{(state, S, "cancel"): State.IDLE for state in HELD},
     **{(state, C, "fail"): State.IDLE for state in HELD},
     **{(state, end, "heartbeat"): state for state in OPEN for end in End},
+    **{(state, C, "paid"): state for state in (State.IDLE, *HELD)},
     **{(state, C, "leave"): State.LEFT for state in OPEN},
     **{(state, S, "bye"): State.LEFT for state in OPEN},
     **{(state, S, "refuse"): State.REFUSED for state in OPEN},
@@ -137,7 +139,7 @@ class Conversation:
             raise BadMessage(f"{event} from the {end} has no place in state {where}")
         if event in ("lease", "look", "resume"):
             self._begin(fence)
-        elif self.state in HELD and event not in ("heartbeat", "leave", "bye", "refuse") and fence != self.fence:
+        elif self.state in HELD and event not in FREE and fence != self.fence:
             self.state = State.REFUSED
             raise BadMessage(f"{event} of another visit", value=fence, limit=f"fence {self.fence}")
         if isinstance(message, Step) and message.k != self.answered:

@@ -1,0 +1,118 @@
+"""What each client has cost the network: messages, and the bytes that the kernel counted on its TCP connections.
+
+TLS, HTTP/2, handshakes, heartbeats and whatever had to be said twice are in them. They are read where the connection
+ends, at the server; a connection that breaks off takes at most its last second with it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote
+
+FOLDER = Path("/proc/self/fd")  # of Linux; elsewhere nothing is measured
+COUNTERS = struct.Struct("<128xQ64xQ")  # struct tcp_info up to tcpi_bytes_sent: what was received, what was sent
+
+
+@dataclass(frozen=True)
+class Carried:
+    """So far, over all links of a client; the bytes are None where the system does not count them."""
+
+    messages: int = 0
+    up: int | None = None
+    down: int | None = None
+
+    def __add__(self, other: Carried) -> Carried:
+        return Carried(self.messages + other.messages, _sum(self.up, other.up), _sum(self.down, other.down))
+
+
+class Metered(Protocol):
+    """A link, as far as it is metered."""
+
+    m: int
+    peer: str  # as gRPC writes it
+    messages: int
+    descriptor: int  # of its socket; -1 until it is found
+    bytes: tuple[int, int] | None  # from the client, to the client
+
+
+class Meters:
+    """The links of a server, looked at now and then."""
+
+    def __init__(self) -> None:
+        self._past: dict[int, Carried] = {}  # links that are closed, by client
+
+    def look(self, links: Iterable[Metered]) -> None:
+        """Read all counters; links whose socket is not known yet are looked up in one pass."""
+        known = list(links)
+        found = connections() if any(link.descriptor < 0 for link in known) else {}
+        for link in known:
+            if link.descriptor < 0:
+                link.descriptor = found.get(_plain(link.peer), -1)
+            _read(link)
+
+    def parted(self, link: Metered) -> None:
+        """The link is over; what it carried stays in the account."""
+        _read(link)
+        self._past[link.m] = self._past.get(link.m, Carried()) + _carried(link)
+
+    def by_client(self, links: Iterable[Metered]) -> dict[int, Carried]:
+        """Every client that was here."""
+        found = dict(self._past)
+        for link in links:
+            found[link.m] = found.get(link.m, Carried()) + _carried(link)
+        return {m: carried for m, carried in sorted(found.items()) if m >= 0}
+
+
+def connections() -> dict[str, int]:
+    """The TCP connections of this process: {address of the other end: descriptor}."""
+    found = {}
+    with suppress(OSError):
+        for entry in FOLDER.iterdir():
+            peer = _peer(int(entry.name))
+            if peer is not None:
+                found[peer] = int(entry.name)
+    return found
+
+
+def _read(link: Metered) -> None:
+    """The descriptor may be another connection's by now, so it is asked who is at the other end."""
+    with suppress(OSError):
+        if link.descriptor >= 0 and _peer(link.descriptor) == _plain(link.peer):
+            with socket.socket(fileno=os.dup(link.descriptor)) as line:
+                info = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, COUNTERS.size)
+                link.bytes = COUNTERS.unpack(info) if len(info) == COUNTERS.size else None
+
+
+def _peer(descriptor: int) -> str | None:
+    with suppress(OSError):
+        if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            with socket.socket(fileno=os.dup(descriptor)) as line:
+                if line.family in (socket.AF_INET, socket.AF_INET6) and line.type == socket.SOCK_STREAM:
+                    return _address(*line.getpeername()[:2])
+    return None
+
+
+def _plain(peer: str) -> str:
+    """gRPC writes ipv4:10.0.0.1:555 and ipv6:%5B::1%5D:555."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return _address(host.strip("[]"), port)
+
+
+def _address(host: str, port: int | str) -> str:
+    return f"{host.removeprefix('::ffff:')} {port}"
+
+
+def _carried(link: Metered) -> Carried:
+    return Carried(link.messages, *(link.bytes or (None, None)))
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else one + other
