@@ -156,7 +156,10 @@ class Remote:
     def _answer(self, pending: Pending, turn: Turn, event: Heard) -> None:
         said = event.message
         if isinstance(said, messages.Step):
+            before = turn.applied
             reply = turn.step(said)
+            if turn.applied == before:  # asked once more, and answered with the same bytes
+                self._note("repeated", pending, step=said.k)
             self.hub.grant(event.m, pending.fence, said.k + 1)
             self.hub.send(event.link, reply)
         elif isinstance(said, messages.Finish):
@@ -172,7 +175,8 @@ class Remote:
         self.journal.commit(pending.visit, pending.fence, done)
         self.hub.release(pending.visit.m)
         self.hub.send(link, Commit(pending.fence))
-        self._note("committed", pending, loss=done.cost.loss)
+        steps = pending.turn.applied if pending.turn else 0
+        self._note("committed", pending, steps=steps, loss=done.cost.loss)
         self._settle(pending, done)
 
     def _failed(self, pending: Pending, why: str, link: int | None) -> None:

@@ -19,7 +19,7 @@ from splitrelay.deploy.reference import BUILDING, shape_of
 from splitrelay.deploy.remote import TICK, Policy, Remote
 from splitrelay.deploy.terms import disagreement, terms_of
 from splitrelay.deploy.turns import Tops
-from splitrelay.errors import InputError
+from splitrelay.errors import InputError, OutputError, SplitrelayError
 from splitrelay.experiments.running import Progress, resolved
 from splitrelay.experiments.spec import Spec
 from splitrelay.records import RunDirectory
@@ -82,14 +82,25 @@ class Serving:
             self.journal.note("listening", port=self.port)
             self.say(f"listening on port {self.port}, spec {self.spec.hash}")
             self.listening(self.port)
-            why, again = "the server was stopped", True
+            why, again, reason = "the server was stopped", True, None
             try:
                 yield from self._seen(self._trained())
                 why, again = "all rounds are done", False
                 self._linger(why)
+            except SplitrelayError as error:
+                reason = str(error)
+                raise
             finally:
-                self.journal.note("closing", why=why)
-                self.hub.close(why, again=again)
+                self._close(why, again, reason or why)
+
+    def _close(self, why: str, again: bool, reason: str) -> None:
+        """The clients are told also where the record has no room for it."""
+        try:
+            self.journal.note("closing", why=reason)
+        except OutputError as error:
+            self.say(str(error))
+        finally:
+            self.hub.close(why, again=again)
 
     def _trained(self) -> Iterator[Progress]:
         if self.directory.finished(self.spec.R):

@@ -21,6 +21,11 @@ from splitrelay.wire.messages import Deposit, Lease
 class Turn(Protocol):
     """One visit at the server."""
 
+    @property
+    def applied(self) -> int:
+        """Steps that were made on the server's half, each counted when it was made."""
+        ...
+
     def lease(self, fence: int, visit: int) -> tuple[Lease, bytes]:
         """The words that grant it, and the half that goes with them."""
         ...
@@ -49,6 +54,11 @@ class CutTurn:
         self.losses: list[float] = []
         self.replies: dict[int, messages.Reply] = {}  # the last one: it may have been lost on its way
         self.finished = False
+
+    @property
+    def applied(self) -> int:
+        """One loss for each."""
+        return len(self.losses)
 
     def lease(self, fence: int, visit: int) -> tuple[Lease, bytes]:
         """The client's half, and its part of the shift."""
@@ -112,6 +122,11 @@ class WholeTurn:
 
     def __init__(self, tops: Tops, visit: Visit[torch.Tensor]) -> None:
         self.tops, self.visit = tops, visit
+
+    @property
+    def applied(self) -> int:
+        """All steps are made at the client."""
+        return 0
 
     def lease(self, fence: int, visit: int) -> tuple[Lease, bytes]:
         """x, and the shift."""
