@@ -15,7 +15,9 @@ from splitrelay.cli.output import Table, emit, ready
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
+    from splitrelay.experiments.points import Point
     from splitrelay.experiments.reproduction import Unit
+    from splitrelay.experiments.sweep import Board
 
 
 @click.command(cls=Command, example="splitrelay reproduce quadratics --out results/paper")
@@ -32,7 +34,8 @@ def reproduce(names: Sequence[str], out: Path, source: Path | None, plan: bool, 
     """See the paper's results again, beside its own numbers.
 
     LIST: quadratics, partitions, cross-device, cross-silo, rates, clipping, or a single cell such as
-    cross-device-mnist-c1-k10 (splitrelay presets shows them). First comes what it will cost on this machine, measured
+    cross-device-mnist-c1-k10 (splitrelay presets shows them); and studies of our own, in which every setting is tuned
+    on one grid before it runs with all seeds: tuned (the paper's cells), silos, family, cnncifar, landscape. First comes what it will cost on this machine, measured
     by a short probe; whatever is in --out already is not run again, and Ctrl-C loses nothing. Words such as R=50 or
     protocol=authors go on top of the paper's settings. With --from nothing is run.
     """
@@ -89,7 +92,7 @@ def _planned(found: Sequence[Unit], out: Path, budget: float | None, jobs: int |
     costs = [price.left / at_once for price in paid]
     taken = within(found, costs, budget)
     rows = [
-        (unit.name, len(unit.points), price.done, _span(cost), "yes" if unit in taken else "no")
+        (unit.name, price.runs, price.done, _span(cost), "yes" if unit in taken else "no")
         for unit, price, cost in zip(found, paid, costs, strict=True)
     ]
     total = sum(cost for unit, cost in zip(found, costs, strict=True) if unit in taken)
@@ -101,10 +104,18 @@ def _planned(found: Sequence[Unit], out: Path, budget: float | None, jobs: int |
 def _run(taken: Sequence[Unit], out: Path, jobs: int | None, again: str) -> None:
     from splitrelay.cli.run import HERE
     from splitrelay.cli.sweep import swept
+    from splitrelay.experiments.tuning import run_batch
 
-    for kind in dict.fromkeys(unit.kind for unit in taken):
-        points = [point for unit in taken if unit.kind == kind for point in unit.points]
-        swept(points, out / kind, again, on=HERE, jobs=jobs, checkpoint=10)
+    def run(points: Sequence[Point], folder: Path) -> Board:
+        return swept(points, folder, again, on=HERE, jobs=jobs, checkpoint=10)
+
+    plain = [unit for unit in taken if unit.tuning is None]
+    for kind in dict.fromkeys(unit.kind for unit in plain):
+        run([point for unit in plain if unit.kind == kind for point in unit.points], out / kind)
+    for unit in taken:
+        if unit.tuning is not None:
+            note(f"{unit.name}: every rate with one seed, then the best with {len(unit.seeds)}")
+            run_batch(unit.tuning, out / unit.kind, run, unit.seeds)
 
 
 ENDINGS = {  # of each kind of run: its table, and its figure

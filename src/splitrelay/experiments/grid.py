@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from splitrelay.errors import InputError, UnknownName, WorkError
 from splitrelay.experiments.paper.cells import GRID, LAST, SEEDS
@@ -21,6 +21,23 @@ from splitrelay.records import RunDirectory
 
 FURTHEST = 8  # rates beyond its edge to which a grid is extended
 Sweep = Callable[[Sequence[Point]], Board]
+
+
+class Plan(Protocol):
+    """Settings to search, each at several rates, and the rule by which the best is picked."""
+
+    @property
+    def tune(self) -> str:
+        """The rule's name."""
+        ...
+
+    def points(self) -> Points:
+        """Every setting at every rate of the grid."""
+        ...
+
+    def at(self, settings: Settings, etas: Sequence[float]) -> list[Point]:
+        """One of them at other rates."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -104,7 +121,7 @@ class Search:
         return [name for name, texts in self._values.items() if len(texts) > 1 or name == "eta"]
 
 
-def search(plan: Search, run: Sweep, *, extend: bool = False, fine: bool = False) -> list[Choice]:
+def search(plan: Plan, run: Sweep, *, extend: bool = False, fine: bool = False) -> list[Choice]:
     """The best rate of every setting. `run` runs points and keeps them in a folder; points it has are not run again."""
     choices = _chosen(plan, run(plan.points().points))
     for _ in range(FURTHEST if extend else 0):
@@ -155,7 +172,7 @@ def _plain(choice: Choice) -> dict[str, Any]:
     return {**dict(choice.settings), **found, "on_edge": choice.beyond is not None, "rates": rates}
 
 
-def _more(plan: Search, run: Sweep, choices: Sequence[Choice], wanted: dict[Settings, list[float]]) -> list[Choice]:
+def _more(plan: Plan, run: Sweep, choices: Sequence[Choice], wanted: dict[Settings, list[float]]) -> list[Choice]:
     points = [point for settings, etas in wanted.items() for point in plan.at(settings, etas)]
     found = {choice.settings: choice.rates for choice in _chosen(plan, run(points))} if points else {}
     return [replace(choice, rates=_merged(choice.rates, found.get(choice.settings, ()))) for choice in choices]
@@ -165,14 +182,14 @@ def _merged(one: Sequence[Tried], other: Sequence[Tried]) -> tuple[Tried, ...]:
     return tuple(sorted({tried.eta: tried for tried in (*one, *other)}.values(), key=lambda tried: tried.eta))
 
 
-def _chosen(plan: Search, board: Board) -> list[Choice]:
+def _chosen(plan: Plan, board: Board) -> list[Choice]:
     groups: dict[Settings, list[Tried]] = {}
     for settings, tried in _tried(plan, board):
         groups.setdefault(settings, []).append(tried)
     return [Choice(settings, _merged(rates, ())) for settings, rates in groups.items()]
 
 
-def _tried(plan: Search, board: Board) -> Iterator[tuple[Settings, Tried]]:
+def _tried(plan: Plan, board: Board) -> Iterator[tuple[Settings, Tried]]:
     for entry in board.entries.values():
         if entry.state not in ("done", "diverged"):
             raise WorkError(f"{entry.label} is {entry.state}, so the best rate is not known", value=entry.why or None)

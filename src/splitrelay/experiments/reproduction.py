@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -19,27 +19,36 @@ from splitrelay.experiments.points import Point
 from splitrelay.experiments.presets import PRESETS
 from splitrelay.experiments.running import partition_of, trial_of
 from splitrelay.experiments.spec import Spec, spec_of
+from splitrelay.experiments.studies import PAIR, STUDIES, Batch, batches
 from splitrelay.experiments.sweep import home
+from splitrelay.experiments.tuning import Tuning, expected
 from splitrelay.records import RunDirectory
 from splitrelay.training import resume
 
-STUDIES = ("quadratics", "partitions")  # need no training
-LISTS = (*STUDIES, "cross-device", "cross-silo", "rates", "clipping")
+UNTRAINED = ("quadratics", "partitions")
+LISTS = (*UNTRAINED, "cross-device", "cross-silo", "rates", "clipping", *STUDIES)
 SETS = ("mnist", "fashion-mnist", "cifar10")  # from the cheapest on
-PAIR = ("ssl", "fedavg")
-PROBE, PROBED = 2, 500  # rounds and test images of a probe
+PROBE, PROBED = 20, 500  # rounds and test images of a probe
 Words = tuple[str, ...]
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What only tells something together: the same cell and seed with every algorithm or rate."""
+    """What only tells something together: the same cell and seed with every algorithm or rate; or a batch to tune."""
 
-    kind: str  # cells, rates or clipping: the folder
+    kind: str  # cells, rates, clipping or a study: the folder
     name: str
     points: tuple[Point, ...]
     rank: tuple[int, ...]  # the most telling come first
+    tuning: Tuning | None = None
+    seeds: tuple[int, ...] = SEEDS
+
+    def runs(self, out: Path) -> list[tuple[Path, Point]]:
+        """Every run with its folder; of a batch, as far as is known."""
+        if self.tuning is not None:
+            return expected(self.tuning, out / self.kind, self.seeds)
+        return [(out / self.kind, point) for point in self.points]
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,9 @@ def _units(name: str, seeds: Sequence[int], words: Words) -> Iterator[Unit]:
         yield from (_clipping(C, algorithm, words) for C, algorithm in product((2, 1), PAIR))
     elif name == "rates":
         yield from (_rates(cell, algorithm, words) for cell, algorithm in product(CELLS, PAIR))
-    elif name not in STUDIES:
+    elif name in STUDIES:
+        yield from (_batch(number, batch, seeds, words) for number, batch in enumerate(batches(name)))
+    elif name not in UNTRAINED:
         cells = [cell for cell in CELLS if name in (cell, CELLS[cell].setting)]
         yield from (_cell(cell, seed, number, words) for cell in cells for number, seed in enumerate(seeds))
 
@@ -94,6 +105,11 @@ def _clipping(C: int, algorithm: str, words: Words) -> Unit:
     return Unit(
         "clipping", f"clipping, C={C}, {algorithm}", tuple(points), (1, *_telling(f"cross-device-mnist-c{C}-k10"))
     )
+
+
+def _batch(number: int, batch: Batch, seeds: Sequence[int], words: Words) -> Unit:
+    plan, rank = Tuning(batch, words), (len(SEEDS) + 1, list(STUDIES).index(batch.study), number)
+    return Unit(batch.study, f"{batch.study}: {batch.name}", tuple(plan.points().points), rank, plan, tuple(seeds))
 
 
 def _telling(name: str) -> tuple[int, ...]:
@@ -125,29 +141,43 @@ class Paces:
 
 
 def probe(spec: Spec) -> Pace:
-    """A few steps and a few test images, timed: seconds of a step and of a look at the whole test set."""
+    """A few steps and a few test images, timed: seconds of a step and of a look at the whole test set.
+
+    The best of several rounds counts: whatever else runs here only ever makes them longer.
+    """
     data, few = load(spec.data.name), min(PROBED, len(load(spec.data.name).test))
     small = replace(data, test=data.test.part(np.arange(few)))
     learning = Learning(trial_of(_short(spec)), small, partition_of(spec, data))
     state = learning.algorithm.init(learning.x0())
-    moments = [
-        time.perf_counter() for _ in resume(learning.algorithm, 0, state, learning.order, learning.clients, R=2 * PROBE)
-    ]
-    steps = PROBE**3  # rounds, visits and steps of each, of the second half of the rounds: the first ones warm up
-    learning.evaluator.score(learning.algorithm.model(state))
+    rounds = resume(learning.algorithm, 0, state, learning.order, learning.clients, R=PROBE)
+    step = _least(lambda: next(rounds)) / _short(spec).K
+    look = _least(lambda: learning.evaluator.score(learning.x0()))
+    return Pace(step, look * len(data.test) / few)
+
+
+def _least(work: Callable[[], object]) -> float:
+    """The shortest of at most PROBE times, within about a second after the first."""
+    work()
+    times: list[float] = []
     began = time.perf_counter()
-    learning.evaluator.score(learning.algorithm.model(state))
-    return Pace((moments[-1] - moments[PROBE]) / steps, (time.perf_counter() - began) * len(data.test) / few)
+    while len(times) < PROBE - 1 and (not times or time.perf_counter() - began < 1):
+        before = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - before)
+    return min(times)
 
 
 def _short(spec: Spec) -> Spec:
-    return spec.model_copy(update={"K": PROBE, "order": "sampled", "S": PROBE, "algorithm": "ssl"})
+    """Rounds of one visit."""
+    K = 1 if spec.model.name == "vgg11" else 10
+    return spec.model_copy(update={"K": K, "order": "sampled", "S": 1, "algorithm": "ssl"})
 
 
 @dataclass(frozen=True)
 class Price:
-    """Runs of a unit that are done, and the seconds that the others take on one core."""
+    """Runs of a unit, those that are done, and the seconds that the others take on one core."""
 
+    runs: int
     done: int
     left: float
 
@@ -159,12 +189,13 @@ def prices(found: Sequence[Unit], out: Path) -> list[Price]:
 
 
 def _price(unit: Unit, out: Path, paces: Paces) -> Price:
-    shares = [_left(out / unit.kind, point) for point in unit.points]
+    runs = unit.runs(out)
+    shares = [_left(folder, point) for folder, point in runs]
     costs = (
         share and share * paces.of(point.spec).seconds(point.spec)
-        for share, point in zip(shares, unit.points, strict=True)
+        for share, (_, point) in zip(shares, runs, strict=True)
     )
-    return Price(shares.count(0.0), sum(costs))
+    return Price(len(runs), shares.count(0.0), sum(costs))
 
 
 def _left(folder: Path, point: Point) -> float:
