@@ -1,0 +1,179 @@
+"""Every word of every link, as the server takes it: held against the table, then answered here or handed on.
+
+Nothing is read or written here: what is to be said on a link is put into its queue, what concerns the training into the
+inbox. It all happens on the event loop's thread; only the grants are set from the thread that trains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+from splitrelay.errors import WorkError
+from splitrelay.wire import limits
+from splitrelay.wire.control import BadMessage
+from splitrelay.wire.frames import VERSION, Bounds
+from splitrelay.wire.halves import Assembly
+from splitrelay.wire.inbox import Arrived, Event, Gone, Heard
+from splitrelay.wire.messages import (
+    Accept,
+    Chunk,
+    Deposit,
+    Heartbeat,
+    Hello,
+    Leave,
+    Message,
+    Paid,
+    Refuse,
+    Resume,
+    Terms,
+    Welcome,
+)
+from splitrelay.wire.protocol import Conversation, End, State, Verdict
+
+
+class Unwelcome(WorkError):
+    """A client that cannot take part, however often it asks."""
+
+
+@dataclass(eq=False)
+class Caller:
+    """One connection, as the event loop sees it."""
+
+    number: int
+    context: Any
+    task: asyncio.Task[None]
+    peer: str
+    began: float
+    heard: float
+    m: int = -1
+    hello: Hello | None = None
+    answered: int = 0  # steps of a resumed visit
+    talk: Conversation = field(default_factory=lambda: Conversation(End.SERVER))
+    half: Assembly | None = None
+    outgoing: asyncio.Queue[Message | None] = field(default_factory=asyncio.Queue)
+    received: int = 0
+    sent: int = 0
+    messages: int = 0
+    descriptor: int = -1  # of its socket, see metering
+    bytes: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class House:
+    """What the server stands for: its terms, who may come, what it expects of buffers."""
+
+    terms: Terms
+    bounds: Bounds
+    half: int  # bytes that a deposit may have
+    clients: int  # M
+    admitted: Callable[[Any, Hello], str | None] = lambda context, hello: None  # a reason to refuse, or None
+    agreed: Callable[[Hello, Accept], str | None] = lambda hello, accept: None
+
+
+class Reception:
+    """Who is here, and what becomes of their words."""
+
+    def __init__(self, house: House, said: Callable[..., None]) -> None:
+        self.house, self.said = house, said
+        self.inbox: SimpleQueue[Event] = SimpleQueue()
+        self.here: dict[int, Caller] = {}  # by client
+        self.all: dict[int, Caller] = {}  # by number, strangers too
+        self.paid: dict[int, Paid] = {}  # what each client last said that it has cost it
+        self._grants: dict[int, tuple[int, int]] = {}  # client: (fence, steps answered)
+        self._lock = threading.Lock()
+
+    def grant(self, m: int, fence: int, answered: int) -> None:
+        """Whoever comes back holding this fence goes on where it was; called by the thread that trains."""
+        with self._lock:
+            self._grants[m] = (fence, answered)
+
+    def release(self, m: int) -> None:
+        """Whoever comes back holding that visit starts afresh; called by the thread that trains."""
+        with self._lock:
+            self._grants.pop(m, None)
+
+    def enter(self, link: Caller) -> None:
+        """Somebody has called; BadMessage where there are too many of them."""
+        self.all[link.number] = link
+        if sum(other.m < 0 for other in self.all.values()) > limits.STRANGERS:
+            raise BadMessage("too many handshakes at once", limit=f"<= {limits.STRANGERS}")
+        if len(self.here) >= limits.CLIENTS:
+            raise BadMessage("too many clients at once", limit=f"<= {limits.CLIENTS}")
+
+    def hear(self, link: Caller, message: Message) -> None:
+        """One word: BadMessage or Unwelcome where it ends the link."""
+        verdict = link.talk.hear(message)
+        if verdict is Verdict.STALE:
+            self.said("stale", client=link.m, word=message.event)
+        elif isinstance(message, Heartbeat):
+            link.outgoing.put_nowait(message)
+        elif isinstance(message, Hello):
+            self._greet(link, message)
+        elif isinstance(message, Accept):
+            self._accept(link, message)
+        elif isinstance(message, Paid):
+            self.paid[link.m] = message
+        elif isinstance(message, Leave):
+            self.said("left", client=link.m, why=message.why)
+        elif isinstance(message, Chunk):
+            link.half = link.half if message.k else Assembly(self.house.half)
+            if link.half is None:
+                raise BadMessage("chunks out of order", value=message.k, limit=0)
+            link.half.add(message)
+        elif isinstance(message, Deposit):
+            half = (link.half or Assembly(0)).blob(message.bytes, message.sha256)
+            link.half = None
+            self.inbox.put(Heard(link.m, link.number, message, half))
+        else:
+            self.inbox.put(Heard(link.m, link.number, message))
+
+    def refuse(self, link: Caller, why: str, *, final: bool = False) -> None:
+        """The last word on a link. The table is not asked: it may be the reason."""
+        self.said("refused", client=link.m, peer=link.peer, why=why)
+        link.talk.state = State.REFUSED
+        link.outgoing.put_nowait(Refuse(why[: limits.TEXT], final))
+        link.outgoing.put_nowait(None)
+
+    def leave(self, link: Caller, why: str) -> None:
+        """The link is over."""
+        self.all.pop(link.number, None)
+        if self.here.get(link.m) is link:
+            del self.here[link.m]
+            self.inbox.put(Gone(link.m, link.number, why))
+
+    def _greet(self, link: Caller, hello: Hello) -> None:
+        why = self.house.admitted(link.context, hello)
+        if hello.version != VERSION:
+            why = f"this server speaks version {VERSION} of the protocol, not {hello.version}"
+        elif hello.client >= self.house.clients:
+            why = f"there is no client {hello.client}: this run has clients 0 to {self.house.clients - 1}"
+        if why is not None:
+            raise Unwelcome(why)
+        link.hello = hello
+        link.outgoing.put_nowait(self.house.terms)
+
+    def _accept(self, link: Caller, accept: Accept) -> None:
+        assert link.hello is not None  # the table has seen it
+        why = self.house.agreed(link.hello, accept)
+        if why is not None:
+            raise Unwelcome(why)
+        link.m = link.hello.client
+        if accept.check:
+            link.outgoing.put_nowait(Welcome("all is well"))
+            return
+        before = self.here.pop(link.m, None)
+        if before is not None:  # its end may not have been noticed yet
+            self.refuse(before, "the client came back on another link")
+            self.inbox.put(Gone(before.m, before.number, "the client came back on another link"))
+        self.here[link.m] = link
+        with self._lock:
+            fence, answered = self._grants.get(link.m, (0, 0))
+        resumed = 0 < fence == accept.fence and accept.k in (answered, answered - 1)
+        link.answered = answered
+        link.outgoing.put_nowait(Resume(fence) if resumed else Welcome())
+        self.inbox.put(Arrived(link.m, link.number, accept, resumed))
