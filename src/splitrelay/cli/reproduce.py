@@ -35,9 +35,11 @@ def reproduce(names: Sequence[str], out: Path, source: Path | None, plan: bool, 
 
     LIST: quadratics, partitions, cross-device, cross-silo, rates, clipping, or a single cell such as
     cross-device-mnist-c1-k10 (splitrelay presets shows them); and studies of our own, in which every setting is tuned
-    on one grid before it runs with all seeds: tuned (the paper's cells), silos, family, cnncifar, landscape. First comes what it will cost on this machine, measured
-    by a short probe; whatever is in --out already is not run again, and Ctrl-C loses nothing. Words such as R=50 or
-    protocol=authors go on top of the paper's settings. With --from nothing is run.
+    on one grid before it runs with all seeds: tuned (the paper's cells), silos, family, cnncifar, landscape.
+
+    First comes what it will cost on this machine, measured by a short probe; whatever is in --out already is not run
+    again, and Ctrl-C loses nothing. Words such as R=50 or protocol=authors go on top of the settings. With --from
+    nothing is run.
     """
     if source is not None:
         ready(out)
