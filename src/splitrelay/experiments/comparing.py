@@ -13,6 +13,7 @@ from splitrelay.errors import InputError
 from splitrelay.experiments.running import environment, execute
 from splitrelay.experiments.runs import Run, run_at
 from splitrelay.records import RunDirectory
+from splitrelay.records.measured import timeless
 
 Row = dict[str, Any]
 NEAR = 0.02  # accuracies that differ by less are near, where bits cannot be promised
@@ -41,11 +42,6 @@ class Comparison:
     def equal(self) -> bool:
         """Every row and the model, to the bit."""
         return self.difference is None and self.models is not False
-
-
-def timeless(row: Row) -> Row:
-    """A row without what depends on the clock."""
-    return {name: value for name, value in row.items() if "seconds" not in name}
 
 
 def compare(one: Run, other: Run) -> Comparison:

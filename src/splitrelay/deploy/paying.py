@@ -1,0 +1,142 @@
+"""What taking part costs a client, measured: its program tells of seconds and memory, the sockets of bytes."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from splitrelay.files import write_text
+from splitrelay.wire.messages import Paid
+from splitrelay.wire.metering import Carried
+
+
+class Purse:
+    """A client's own account; `waited` tells how long it has waited for others so far."""
+
+    def __init__(self, waited: Callable[[], float]) -> None:
+        self.waited = waited
+        self.program = time.time_ns()  # a name, not a time: nobody compares it with a clock
+        self.visits, self.waiting, self.computing = 0, 0.0, 0.0
+
+    @contextmanager
+    def visit(self) -> Iterator[None]:
+        """One visit: what is not waiting is computing."""
+        began, before = time.monotonic(), self.waited()
+        try:
+            yield
+        finally:
+            waiting = self.waited() - before
+            self.waiting += waiting
+            self.computing += max(time.monotonic() - began - waiting, 0.0)
+            self.visits += 1
+
+    def paid(self) -> Paid:
+        """So far, in words for the server."""
+        return Paid(self.program, self.visits, self.waiting, self.computing, peak_memory())
+
+
+def peak_memory() -> int:
+    """Bytes of this process at its largest."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What one client has paid so far, over all its programs and links."""
+
+    visits: int = 0
+    waiting_seconds: float = 0.0  # of its visits
+    computing_seconds: float = 0.0
+    memory_bytes: int = 0  # of its largest program, at the peak
+    socket_messages: int = 0
+    socket_bytes_up: int | None = None  # None where the server's system does not count
+    socket_bytes_down: int | None = None
+
+    def __add__(self, other: Bill) -> Bill:
+        mine, carried = _carried(self), _carried(other)
+        return _with(
+            Bill(
+                self.visits + other.visits,
+                self.waiting_seconds + other.waiting_seconds,
+                self.computing_seconds + other.computing_seconds,
+                max(self.memory_bytes, other.memory_bytes),
+            ),
+            mine + carried,
+        )
+
+
+@dataclass(frozen=True)
+class Account:
+    """A client's programs: those that have ended, and the one that spoke last. Sockets are with the past."""
+
+    past: Bill = Bill()
+    program: int = 0
+    now: Bill = Bill()
+
+    @property
+    def bill(self) -> Bill:
+        """All of them."""
+        return self.past + self.now
+
+    def told(self, paid: Paid) -> Account:
+        """After the client's own words; those of a program that is new mean that the one before has ended."""
+        past = self.past if paid.program == self.program else self.bill
+        return Account(past, paid.program, Bill(paid.visits, paid.waiting, paid.computing, paid.memory))
+
+
+class Ledger:
+    """All accounts of a run, kept beside its journal; written now and then, as nothing depends on it."""
+
+    def __init__(self, path: Path, said: Callable[[], Mapping[int, Paid]], carried: Callable[[], Mapping[int, Carried]]):
+        self.path, self.said, self.carried = path, said, carried
+        self._lock = threading.Lock()  # whoever asks for the status is on another thread than the run
+        self._accounts = read(path)
+
+    def accounts(self) -> dict[int, Account]:
+        """Every client's, with what it said last and what the sockets say now."""
+        with self._lock:
+            for m, paid in self.said().items():
+                self._accounts[m] = self._accounts.get(m, Account()).told(paid)
+            known = dict(self._accounts)
+        for m, more in self.carried().items():
+            account = known.get(m, Account())
+            known[m] = replace(account, past=account.past + _with(Bill(), more))
+        return dict(sorted(known.items()))
+
+    def bills(self) -> dict[int, Bill]:
+        """What each client has paid."""
+        return {m: account.bill for m, account in self.accounts().items()}
+
+    def row(self) -> dict[str, Any]:
+        """All clients together, as a row of the record has it."""
+        whole = asdict(sum(self.bills().values(), Bill()))
+        return {name: value for name, value in whole.items() if name != "visits"}
+
+    def save(self) -> None:
+        """For `cost --measured`, and for the next start of the server."""
+        write_text(self.path, json.dumps({m: asdict(account) for m, account in self.accounts().items()}) + "\n")
+
+
+def read(path: Path) -> dict[int, Account]:
+    """What was saved, if anything was."""
+    if not path.exists():
+        return {}
+    saved = json.loads(path.read_text(encoding="ascii"))
+    return {int(m): Account(Bill(**a["past"]), a["program"], Bill(**a["now"])) for m, a in saved.items()}
+
+
+def _carried(bill: Bill) -> Carried:
+    return Carried(bill.socket_messages, bill.socket_bytes_up, bill.socket_bytes_down)
+
+
+def _with(bill: Bill, carried: Carried) -> Bill:
+    return replace(bill, socket_messages=carried.messages, socket_bytes_up=carried.up, socket_bytes_down=carried.down)
