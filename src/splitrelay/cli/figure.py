@@ -22,6 +22,7 @@ KINDS = {
     "bytes": "accuracy against the megabytes over the link",
     "clipping": "with and without a largest norm of the gradient",
     "rates": "accuracy against the rate, the best marked",
+    "winners": "SSL minus FedAvg against C, alpha, K and S",
 }
 CURVED = ("curves", "bytes", "clipping")  # that may be smoothed
 
@@ -42,7 +43,8 @@ def figure(kind: str, folders: Sequence[Path], out: Path, **how: Any) -> None:
 
     curves: accuracy against rounds, the mean over seeds with its standard deviation, a panel for each partition;
     bytes: the same against what crossed the link; clipping: with and without it; rates: accuracy against eta, the best
-    marked. What must be said with it (fewer seeds, unfinished runs) stands below the panels.
+    marked; winners: SSL minus FedAvg against each factor that was varied alone. What must be said with it (fewer seeds,
+    unfinished runs) stands below the panels.
     """
     from splitrelay.experiments.figures.provenance import beside
     from splitrelay.experiments.figures.style import ENDINGS, save
@@ -63,7 +65,7 @@ def figure(kind: str, folders: Sequence[Path], out: Path, **how: Any) -> None:
 def _made(kind: str, how: dict[str, Any]) -> Callable[..., Drawing]:
     from functools import partial
 
-    from splitrelay.experiments.figures import clipping, curves, rates
+    from splitrelay.experiments.figures import clipping, curves, rates, winners
 
     if kind not in KINDS:
         raise UnknownName("figure", kind, KINDS)
@@ -78,6 +80,7 @@ def _made(kind: str, how: dict[str, Any]) -> Callable[..., Drawing]:
         "bytes": partial(curves.bytes_figure, **lines, every_rate=how["all_rates"]),
         "clipping": partial(clipping.clipping_figure, **lines),
         "rates": partial(rates.rates_figure, **rule),
+        "winners": partial(winners.winners_figure, **rule),
     }[kind]
 
 

@@ -23,6 +23,7 @@ KINDS = {
     "algorithms": "the same, turned: a row for each algorithm and variant",
     "rates": "the best rate of each algorithm, marked where it is on the grid's edge",
     "runs": "a row for each run",
+    "winners": "SSL against FedAvg, a row for each place in which both were run",
 }
 SHAPES = (*FORMATS, "latex")
 BESIDE = ("accuracy", "algorithms", "rates")
@@ -43,8 +44,9 @@ def table(kind: str, folders: Sequence[Path], out: Path | None, shape: str, **ho
     """Turn the runs in some folders into a table.
 
     accuracy: mean and standard deviation over seeds and the last 20 rounds, and the rounds that a goal took, as in
-    the paper; algorithms: the same with a row for each algorithm; rates: the best rates; runs: a row for each run.
-    Where there are fewer seeds than the paper's three, or a run is not finished, the caption says so.
+    the paper; algorithms: the same with a row for each algorithm; rates: the best rates; runs: a row for each run;
+    winners: SSL against FedAvg, seed against seed, wherever both were run. Where there are fewer seeds than the
+    paper's three, or a run is not finished, the caption says so.
     """
     from splitrelay.experiments.figures.provenance import beside
     from splitrelay.experiments.tables.sheet import write, writer_of
@@ -70,7 +72,7 @@ def gathered(folders: Sequence[Path]) -> list[Run]:
 
 
 def _made(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Sheet]:
-    from splitrelay.experiments.tables import accuracy_table, rates_table, runs_table
+    from splitrelay.experiments.tables import accuracy_table, rates_table, runs_table, winners_table
 
     if kind not in KINDS:
         raise UnknownName("table", kind, KINDS)
@@ -82,6 +84,8 @@ def _made(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Sheet]:
         return lambda runs: runs_table(runs, last=last)
     if kind == "rates":
         return lambda runs: rates_table(runs, rule=rule, last=last, beside=paper)
+    if kind == "winners":
+        return lambda runs: winners_table(runs, rule=rule, last=last)
     turned = kind == "algorithms"
     return lambda runs: accuracy_table(runs, rule=rule, last=last, goal=goal, beside=paper, by_algorithm=turned)
 

@@ -1,6 +1,7 @@
 """Tables from records: a setting is summed up over its seeds, laid out as the paper does, and written in any shape."""
 
 from splitrelay.experiments.tables.accuracy import accuracy_table
+from splitrelay.experiments.tables.contests import winners_table
 from splitrelay.experiments.tables.groups import Group, differing, grouped
 from splitrelay.experiments.tables.listing import runs_table
 from splitrelay.experiments.tables.rates import rates_table
@@ -17,5 +18,6 @@ __all__ = [
     "rates_table",
     "runs_table",
     "summarised",
+    "winners_table",
     "write",
 ]

@@ -1,0 +1,100 @@
+"""Who wins: seed against seed, each algorithm at its best, and the factor that the gap depends on."""
+
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from run_kit import write_run
+
+from splitrelay.cli.main import app
+from splitrelay.errors import InputError
+from splitrelay.experiments.figures.winners import varied, winners_figure
+from splitrelay.experiments.runs import Run, runs_under
+from splitrelay.experiments.tables.contests import Contest, contests, winners_table
+
+SEEDS = (1234, 666)
+
+
+def met(folder: Path, ssl: tuple[float, ...], fedavg: tuple[float, ...], *words: str) -> None:
+    """Both algorithms in one place; an accuracy for each seed."""
+    where = "-".join(words) or "place"
+    for name, tops in (("ssl", ssl), ("fedavg", fedavg)):
+        for seed, top in zip(SEEDS, tops, strict=False):
+            write_run(folder / f"{where}-{name}-{seed}", [0.1, top, top], *words, f"algorithm={name}", f"seed={seed}")
+
+
+def only(runs: list[Run]) -> Contest:
+    (pair,) = contests(runs)[0]
+    return pair
+
+
+def test_the_gap_is_the_mean_of_the_seeds_own_gaps(tmp_path: Path) -> None:
+    met(tmp_path, (0.9, 0.8), (0.7, 0.75), "C=1")
+    pair = only(runs_under(tmp_path))
+    assert pair.gap == pytest.approx((20 + 5) / 2)
+    assert pair.spread == pytest.approx(15 / math.sqrt(2))
+
+
+@pytest.mark.parametrize(
+    ("ssl", "fedavg", "winner"),
+    [((0.9, 0.8), (0.7, 0.7), "ssl"), ((0.6, 0.6), (0.7, 0.7), "fedavg"), ((0.9, 0.6), (0.7, 0.7), None)],
+)
+def test_ahead_is_who_is_ahead_with_every_seed(
+    tmp_path: Path, ssl: tuple[float, ...], fedavg: tuple[float, ...], winner: str | None
+) -> None:
+    met(tmp_path, ssl, fedavg)
+    assert only(runs_under(tmp_path)).winner == winner
+
+
+def test_each_algorithm_comes_with_its_best_rate(tmp_path: Path) -> None:
+    met(tmp_path, (0.9, 0.9), (0.3, 0.3), "C=1", "eta=0.001")
+    write_run(tmp_path / "better", [0.1, 0.8], "C=1", "eta=0.1", "algorithm=fedavg", "seed=1234")
+    pair = only(runs_under(tmp_path))
+    assert pair.fedavg.best.spec.optimiser.eta == 0.1 and pair.gaps.tolist() == pytest.approx([10.0])
+
+
+def test_a_seed_that_one_of_them_lacks_does_not_count(tmp_path: Path) -> None:
+    met(tmp_path, (0.9, 0.1), (0.7,))
+    assert only(runs_under(tmp_path)).gaps.tolist() == pytest.approx([20.0])
+
+
+def test_the_table_counts_the_places(tmp_path: Path) -> None:
+    met(tmp_path, (0.9, 0.9), (0.7, 0.7), "C=1")
+    met(tmp_path, (0.8, 0.8), (0.9, 0.9), "C=2")
+    sheet = winners_table(runs_under(tmp_path))
+    assert sheet.notes[0] == "SSL is ahead in 1 of 2 places, FedAvg in 1, 0 are even."
+    assert [record["ahead"] for record in sheet.records] == ["ssl", "fedavg"]
+
+
+def test_a_factor_is_drawn_where_it_alone_is_varied(tmp_path: Path) -> None:
+    met(tmp_path, (0.9, 0.9), (0.7, 0.7), "C=1")
+    met(tmp_path, (0.8, 0.8), (0.9, 0.9), "C=2")
+    met(tmp_path, (0.8, 0.8), (0.9, 0.9), "C=2", "alpha=1")
+    pairs, _ = contests(runs_under(tmp_path))
+    assert [[pair.factors["C"] for pair in found] for found in varied(pairs, "C").values()] == [[1, 2]]
+    assert varied(pairs, "K") == {} == varied(pairs, "S")
+    axes = winners_figure(runs_under(tmp_path)).figure.axes
+    assert [axis.get_xlabel() for axis in axes] == ["classes a client, C", r"concentration, $\alpha$"]
+    assert axes[0].lines[0].get_ydata() == pytest.approx([20, -10])
+
+
+def test_one_algorithm_alone_is_no_contest(tmp_path: Path) -> None:
+    write_run(tmp_path / "ssl", [0.1, 0.9], "algorithm=ssl")
+    with pytest.raises(InputError, match="SSL and FedAvg meet in none of these runs"):
+        winners_table(runs_under(tmp_path))
+
+
+def test_nothing_varied_is_no_figure(tmp_path: Path) -> None:
+    met(tmp_path, (0.9, 0.9), (0.7, 0.7))
+    with pytest.raises(InputError, match="no factor is varied alone"):
+        winners_figure(runs_under(tmp_path))
+
+
+def test_both_come_from_the_command_line(tmp_path: Path) -> None:
+    met(tmp_path / "runs", (0.9, 0.9), (0.7, 0.7), "C=1")
+    met(tmp_path / "runs", (0.8, 0.8), (0.9, 0.9), "C=2")
+    table = CliRunner().invoke(app, ["table", "winners", str(tmp_path / "runs")])
+    assert table.exit_code == 0 and "+20.00" in table.output
+    figure = CliRunner().invoke(app, ["figure", "winners", str(tmp_path / "runs"), "--out", str(tmp_path / "w.svg")])
+    assert figure.exit_code == 0 and "SSL ahead" in (tmp_path / "w.svg").read_text()
