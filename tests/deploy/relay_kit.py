@@ -77,7 +77,7 @@ class Stage:
                 authority.issue_client(f"client-{m}", m)
         if keys:
             identity = load_identity(folder_ / "server")
-            admit = by_certificate(Revocations(identity.revocations, identity.ca))
+            admit = by_certificate(Revocations(identity.revocations, identity.ca), spec.partition.M)
             offer = {"credentials": server_credentials(identity), "admit": admit, **offer}
         self.offer = Offer(spec, folder_ / "run", policy=policy or Policy(), without=absent, heartbeat=0.5, **offer)
         self.serving = Serving(self.offer, self.said.append, self.stop)

@@ -24,8 +24,11 @@ from splitrelay.models.files import save_weights
 from splitrelay.records import RunDirectory
 
 
-def refuse_undeployable(spec: Spec) -> None:
+def refuse_undeployable(spec: Spec, judge: bool = False) -> None:
     """What a simulation can do and a deployment cannot, with the reason."""
+    if judge and spec.route == "centralized":
+        way_out = "Leave --judge out, or take route=peer-to-peer."
+        raise InputError("the server itself scores a centralized run", way_out=way_out)
     if spec.data.validation:
         way_out = "Take validation=0: the test set at the server is scored."
         raise InputError("clients' own samples cannot be scored at the server, which never sees them", way_out=way_out)
@@ -56,11 +59,20 @@ class Census:
 class Hosted:
     """A run on a server, in its directory: begun, or taken up where it stopped."""
 
-    def __init__(self, spec: Spec, directory: RunDirectory, data: DataSet, remote: Remote, sizes: Mapping[int, int]):
+    def __init__(
+        self,
+        spec: Spec,
+        directory: RunDirectory,
+        data: DataSet,
+        remote: Remote,
+        sizes: Mapping[int, int],
+        judge: int | None = None,  # who scores, peer to peer; the spec's evaluator unless said
+    ) -> None:
         self.spec, self.directory, self.journal = spec, directory, remote.journal
         self.boundary = remote.tops.shape.boundary
         self.learning = Learning(trial_of(spec), data, sized(sizes, spec.partition.M), clients=remote)
-        self.judged = Judged(remote, spec.evaluator) if spec.route == "peer-to-peer" else None
+        who = spec.evaluator if judge is None else judge
+        self.judged = Judged(remote, who) if spec.route == "peer-to-peer" else None
         if self.judged:
             self.learning.evaluator = self.judged  # type: ignore[assignment]  # it scores, which is all that is asked
 

@@ -12,7 +12,7 @@ from threading import Event
 from typing import Any
 
 from splitrelay.data import load
-from splitrelay.deploy.admission import Admit, anyone
+from splitrelay.deploy.admission import Doors, anyone
 from splitrelay.deploy.hosting import Census, Hosted, agree, begun, journal_of, refuse_undeployable
 from splitrelay.deploy.peers import Relays
 from splitrelay.deploy.reference import BUILDING, shape_of
@@ -20,6 +20,7 @@ from splitrelay.deploy.remote import TICK, Policy, Remote
 from splitrelay.deploy.terms import disagreement, terms_of
 from splitrelay.deploy.turns import Tops
 from splitrelay.errors import InputError, OutputError, SplitrelayError
+from splitrelay.evaluation import SLICE
 from splitrelay.experiments.running import Progress, resolved
 from splitrelay.experiments.spec import Spec
 from splitrelay.records import RunDirectory
@@ -27,9 +28,10 @@ from splitrelay.wire import halves, limits
 from splitrelay.wire.asking import collect_handler, status_handler
 from splitrelay.wire.frames import Bounds
 from splitrelay.wire.messages import Accept, Bye, Hello
+from splitrelay.wire.reception import JUDGE
 from splitrelay.wire.server import Arrived, House, Hub
 
-SEALING = 4096  # bytes that a sealed half may be longer than the half
+SEALING = 4096  # bytes that a sealed half may be longer than the half, beside the last visit of each client
 
 
 @dataclass(frozen=True)
@@ -43,16 +45,17 @@ class Offer:
     without: tuple[int, ...] = ()  # clients that will not come
     quorum: int | None = None  # clients with whom to begin; all unless said
     credentials: Any = None
-    admit: Admit = anyone
+    admit: Doors = anyone
     heartbeat: float = limits.HEARTBEAT
     linger: float = 0.0  # seconds to answer questions after the last round
+    judge: bool = False  # the evaluator is none of the clients: it comes with keys and a connection of its own
 
 
 class Serving:
     """The server, from listening to the last row."""
 
     def __init__(self, offer: Offer, say: Callable[[str], None], stop: Event | None = None) -> None:
-        refuse_undeployable(offer.spec)
+        refuse_undeployable(offer.spec, offer.judge)
         self.offer, self.say, self.stop = offer, say, stop or Event()
         self.directory = RunDirectory(offer.out)
         self.spec, why = resolved(begun(offer.spec, self.directory))
@@ -76,8 +79,8 @@ class Serving:
             self.census = Census(self.directory.path / "relay" / "clients.json")
             self.sizes = self.census.read()
             self.hub = Hub(self._house(), self.journal.note)
-            self.hub.answering("Status", status_handler(self.report, self.offer.admit))
-            self.hub.answering("Collect", collect_handler(self.model, self.offer.admit))
+            self.hub.answering("Status", status_handler(self.report, self.offer.admit.status))
+            self.hub.answering("Collect", collect_handler(self.model, self.offer.admit.collect))
             self.port = self.hub.start(self.offer.listen, self.offer.credentials)
             self.journal.note("listening", port=self.port)
             self.say(f"listening on port {self.port}, spec {self.spec.hash}")
@@ -113,7 +116,8 @@ class Serving:
         self.remote = remote = Remote(self.hub, tops, self.journal, self.offer.policy, self.stop)
         remote.arrived = self._counted
         with BUILDING:
-            hosted = Hosted(self.spec, self.directory, self.data, remote, self.sizes)
+            judge = JUDGE if self.offer.judge else self.spec.evaluator
+            hosted = Hosted(self.spec, self.directory, self.data, remote, self.sizes, judge)
         yield from hosted.rows()
 
     def _seen(self, all_progress: Iterator[Progress]) -> Iterator[Progress]:
@@ -154,7 +158,8 @@ class Serving:
             event = _next(self.hub)
             if isinstance(event, Arrived):
                 self._counted(event)
-                self.say(f"client {event.m} is here; {enough - len(wanted & set(self.sizes))} to come")
+                who = "the evaluator" if event.m == JUDGE else f"client {event.m}"
+                self.say(f"{who} is here; {enough - len(wanted & set(self.sizes))} clients to come")
         if enough < len(wanted):
             self._refuse_unsized()
             self.sizes = {m: self.sizes.get(m, 1) for m in wanted}
@@ -171,7 +176,7 @@ class Serving:
 
     def _counted(self, event: Arrived) -> None:
         self.journal.note("arrived", client=event.m, samples=event.accept.n, cpu=event.accept.cpu)
-        if event.m not in self.census.read():
+        if event.m != JUDGE and event.m not in self.census.read():
             self.census.add(event.m, event.accept.n)
             self.sizes[event.m] = event.accept.n
 
@@ -186,16 +191,17 @@ class Serving:
             dtype=dtype,
             classes=len(terms.classes),
             norms=shape.norms,
+            look=SLICE,
         )
 
         def agreed(hello: Hello, accept: Accept) -> str | None:
             known = self.census.read().get(hello.client, accept.n)
             if known != accept.n:
                 return f"client {hello.client} has {accept.n} samples now and had {known} when the run began"
-            return disagreement(terms, accept)
+            return disagreement(terms, accept, trains=hello.client != JUDGE)
 
-        half = halves.size_of({"x": numbers}, dtype) + SEALING
-        return House(terms, bounds, half, self.spec.partition.M, self.offer.admit, agreed)
+        half = halves.size_of({"x": numbers}, dtype) + SEALING + 16 * self.spec.partition.M
+        return House(terms, bounds, half, self.spec.partition.M, self.offer.admit.join, agreed, self.offer.judge)
 
 
 def status(serving: Serving) -> dict[str, Any]:

@@ -52,12 +52,12 @@ def spec_in(terms: Terms) -> Spec:
     return spec
 
 
-def disagreement(terms: Terms, accept: Accept) -> str | None:
+def disagreement(terms: Terms, accept: Accept, *, trains: bool = True) -> str | None:
     """Why a client cannot take part; None where it can. Another CPU level is allowed, and recorded."""
     if accept.spec_hash != terms.spec_hash:
         return f"this run is of spec {terms.spec_hash}, not {accept.spec_hash}"
     if accept.engine != terms.engine:
         return f"this run is computed by the engine {terms.engine}, not {accept.engine}"
-    if accept.n == 0:
+    if trains and accept.n == 0:
         return "a client without samples cannot train"
     return None

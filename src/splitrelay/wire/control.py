@@ -59,7 +59,7 @@ LIMITS: dict[str, Callable[[Any], bool]] = {
     "engine": lambda v: len(v) <= limits.TEXT,
     "cpu": lambda v: len(v) <= limits.TEXT,
     "spec_hash": lambda v: len(v) <= limits.TEXT,
-    "client": lambda v: v < limits.CLIENTS,
+    "client": lambda v: v <= limits.CLIENTS,  # one more than clients: the evaluator
     "classes": lambda v: len(v) <= limits.CLASSES,
     "shape": lambda v: len(v) == 3 and all(1 <= side <= 2**16 for side in v),
     "K": lambda v: 1 <= v <= limits.STEPS,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from dataclasses import dataclass
+from queue import SimpleQueue
 
 from splitrelay.wire.messages import Accept, Message
 
@@ -37,3 +40,34 @@ class Heard:
 
 
 Event = Arrived | Gone | Heard
+
+
+class Inbox:
+    """Events in the order in which they came. It knows how many words of each link nobody has read yet."""
+
+    def __init__(self) -> None:
+        self._events: SimpleQueue[Event] = SimpleQueue()
+        self._unread: Counter[int] = Counter()  # by link
+        self._lock = threading.Lock()
+
+    def put(self, event: Event) -> None:
+        """One event more; the loop's side."""
+        if isinstance(event, Heard):
+            with self._lock:
+                self._unread[event.link] += 1
+        self._events.put(event)
+
+    def get(self, timeout: float | None = None) -> Event:
+        """The next event; queue.Empty where none comes in time."""
+        event = self._events.get(timeout=timeout)
+        if isinstance(event, Heard):
+            with self._lock:
+                self._unread[event.link] -= 1
+                if not self._unread[event.link]:
+                    del self._unread[event.link]
+        return event
+
+    def unread(self, link: int) -> int:
+        """Words of this link that wait."""
+        with self._lock:
+            return self._unread[link]

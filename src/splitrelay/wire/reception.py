@@ -7,18 +7,20 @@ inbox. It all happens on the event loop's thread; only the grants are set from t
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 from typing import Any
+
+import numpy as np
 
 from splitrelay.errors import WorkError
 from splitrelay.wire import limits
 from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import VERSION, Bounds
+from splitrelay.wire.frames import HEADER, LABEL, NUMBER, VERSION, Bounds
 from splitrelay.wire.halves import Assembly
-from splitrelay.wire.inbox import Arrived, Event, Gone, Heard
+from splitrelay.wire.inbox import Arrived, Gone, Heard, Inbox
 from splitrelay.wire.messages import (
     Accept,
     Chunk,
@@ -32,8 +34,15 @@ from splitrelay.wire.messages import (
     Resume,
     Terms,
     Welcome,
+    fence_of,
 )
 from splitrelay.wire.protocol import Conversation, End, State, Verdict
+
+JUDGE = limits.CLIENTS  # the number of an evaluator that is none of the clients
+
+
+class Busy(WorkError):
+    """Too many are at the door; later there may be room."""
 
 
 class Unwelcome(WorkError):
@@ -50,11 +59,14 @@ class Caller:
     peer: str
     began: float
     heard: float
+    shown: bytes = b""  # its certificate
     m: int = -1
     hello: Hello | None = None
     answered: int = 0  # steps of a resumed visit
     talk: Conversation = field(default_factory=lambda: Conversation(End.SERVER))
     half: Assembly | None = None
+    stale: int = 0  # the last visit of which a word came too late
+    why: str = "the link was lost"  # it is over
     outgoing: asyncio.Queue[Message | None] = field(default_factory=asyncio.Queue)
     received: int = 0
     sent: int = 0
@@ -73,6 +85,16 @@ class House:
     clients: int  # M
     admitted: Callable[[Any, Hello], str | None] = lambda context, hello: None  # a reason to refuse, or None
     agreed: Callable[[Hello, Accept], str | None] = lambda hello, accept: None
+    judge: bool = False  # whether an evaluator is expected that is none of the clients
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the longest message that anybody may send."""
+        bounds = self.bounds
+        number = 8 if bounds.dtype is None else np.dtype(bounds.dtype).itemsize
+        sample = limits.MESSAGE if bounds.h is None else number * math.prod(bounds.h) + LABEL.itemsize
+        buffer = max(limits.CHUNK, limits.CONTROL, max(bounds.batch, bounds.look) * sample + NUMBER.itemsize)
+        return min(limits.MESSAGE, HEADER.size + buffer)
 
 
 class Reception:
@@ -80,7 +102,7 @@ class Reception:
 
     def __init__(self, house: House, said: Callable[..., None]) -> None:
         self.house, self.said = house, said
-        self.inbox: SimpleQueue[Event] = SimpleQueue()
+        self.inbox = Inbox()
         self.here: dict[int, Caller] = {}  # by client
         self.all: dict[int, Caller] = {}  # by number, strangers too
         self.paid: dict[int, Paid] = {}  # what each client last said that it has cost it
@@ -98,20 +120,22 @@ class Reception:
             self._grants.pop(m, None)
 
     def enter(self, link: Caller) -> None:
-        """Somebody has called; BadMessage where there are too many of them."""
+        """Somebody has called; Busy where too many do."""
         self.all[link.number] = link
-        if sum(other.m < 0 for other in self.all.values()) > limits.STRANGERS:
-            raise BadMessage("too many handshakes at once", limit=f"<= {limits.STRANGERS}")
-        if len(self.here) >= limits.CLIENTS:
-            raise BadMessage("too many clients at once", limit=f"<= {limits.CLIENTS}")
+        strangers = [other for other in self.all.values() if self.here.get(other.m) is not other]
+        if len(strangers) > limits.STRANGERS:
+            raise Busy("too many handshakes at once", limit=f"<= {limits.STRANGERS}")
+        if link.shown and sum(other.shown == link.shown for other in strangers) > limits.HANDSHAKES:
+            raise Busy("too many handshakes under one certificate", limit=f"<= {limits.HANDSHAKES}")
 
     def hear(self, link: Caller, message: Message) -> None:
         """One word: BadMessage or Unwelcome where it ends the link."""
         verdict = link.talk.hear(message)
         if verdict is Verdict.STALE:
-            self.said("stale", client=link.m, word=message.event)
+            self._late(link, message)
         elif isinstance(message, Heartbeat):
-            link.outgoing.put_nowait(message)
+            if link.outgoing.empty():  # else it hears from us anyway
+                link.outgoing.put_nowait(message)
         elif isinstance(message, Hello):
             self._greet(link, message)
         elif isinstance(message, Accept):
@@ -126,31 +150,52 @@ class Reception:
                 raise BadMessage("chunks out of order", value=message.k, limit=0)
             link.half.add(message)
         elif isinstance(message, Deposit):
+            self.keep_out(link)
             half = (link.half or Assembly(0)).blob(message.bytes, message.sha256)
             link.half = None
-            self.inbox.put(Heard(link.m, link.number, message, half))
+            self._hand_on(Heard(link.m, link.number, message, half))
         else:
-            self.inbox.put(Heard(link.m, link.number, message))
+            self._hand_on(Heard(link.m, link.number, message))
+
+    def keep_out(self, link: Caller) -> None:
+        """Asked again whenever something is granted or counts: Unwelcome for whoever is revoked meanwhile."""
+        why = None if link.hello is None else self.house.admitted(link.context, link.hello)
+        if why is not None:
+            raise Unwelcome(why)
+
+    def _hand_on(self, heard: Heard) -> None:
+        if self.inbox.unread(heard.link) >= limits.WAITING:
+            raise BadMessage("too many words at once", limit=f"<= {limits.WAITING} that are not answered")
+        self.inbox.put(heard)
+
+    def _late(self, link: Caller, message: Message) -> None:
+        """Told of once for each visit: who goes on saying it must not fill the disk."""
+        if link.stale < fence_of(message):
+            link.stale = fence_of(message)
+            self.said("stale", client=link.m, word=message.event)
 
     def refuse(self, link: Caller, why: str, *, final: bool = False) -> None:
         """The last word on a link. The table is not asked: it may be the reason."""
         self.said("refused", client=link.m, peer=link.peer, why=why)
+        link.why = why
         link.talk.state = State.REFUSED
         link.outgoing.put_nowait(Refuse(why[: limits.TEXT], final))
         link.outgoing.put_nowait(None)
 
-    def leave(self, link: Caller, why: str) -> None:
+    def leave(self, link: Caller) -> None:
         """The link is over."""
         self.all.pop(link.number, None)
         if self.here.get(link.m) is link:
             del self.here[link.m]
-            self.inbox.put(Gone(link.m, link.number, why))
+            self.inbox.put(Gone(link.m, link.number, link.why))
 
     def _greet(self, link: Caller, hello: Hello) -> None:
         why = self.house.admitted(link.context, hello)
         if hello.version != VERSION:
             why = f"this server speaks version {VERSION} of the protocol, not {hello.version}"
-        elif hello.client >= self.house.clients:
+        elif hello.client == JUDGE and not self.house.judge:
+            why = "the evaluator of this run is one of its clients; serve --judge expects another"
+        elif self.house.clients <= hello.client != JUDGE:
             why = f"there is no client {hello.client}: this run has clients 0 to {self.house.clients - 1}"
         if why is not None:
             raise Unwelcome(why)
@@ -159,6 +204,7 @@ class Reception:
 
     def _accept(self, link: Caller, accept: Accept) -> None:
         assert link.hello is not None  # the table has seen it
+        self.keep_out(link)
         why = self.house.agreed(link.hello, accept)
         if why is not None:
             raise Unwelcome(why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,15 +12,15 @@ from typing import Any
 
 import grpc
 
-from splitrelay.errors import InputError
+from splitrelay.errors import InputError, OutOfRange
 from splitrelay.wire import limits
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.frames import decode, encode
 from splitrelay.wire.inbox import Arrived, Event, Gone, Heard
-from splitrelay.wire.messages import Bye, Message, Paid, Refuse, Resume
+from splitrelay.wire.messages import Bye, Lease, Look, Message, Paid, Refuse, Resume
 from splitrelay.wire.metering import Carried, Meters
 from splitrelay.wire.protocol import OVER, State
-from splitrelay.wire.reception import Caller, House, Reception, Unwelcome
+from splitrelay.wire.reception import Busy, Caller, House, Reception, Unwelcome
 
 __all__ = ["SERVICE", "Arrived", "Event", "Gone", "Heard", "House", "Hub", "Unwelcome"]
 
@@ -29,7 +30,25 @@ OPTIONS = (
     ("grpc.max_send_message_length", limits.MESSAGE),
     ("grpc.so_reuseport", 0),  # a second server on the same port must fail, not share it
 )
-YOUNG = (State.CONNECTED, State.GREETED, State.OFFERED, State.AGREED)
+GRANTS = (Lease, Look, Resume)  # whoever is given one is asked for its certificate once more
+
+
+def options(house: House) -> tuple[tuple[str, int], ...]:
+    """The limits that gRPC sees to; past them it closes the stream, or the connection."""
+    own = {
+        "grpc.max_receive_message_length": house.largest,
+        "grpc.max_concurrent_streams": limits.STREAMS,
+        "grpc.max_allowed_incoming_connections": connections(),
+        "grpc.server_handshake_timeout_ms": int(1000 * limits.HANDSHAKE),
+        "grpc.max_connection_idle_ms": int(1000 * limits.IDLE),
+    }
+    return tuple({**dict(OPTIONS), **own}.items())
+
+
+def connections() -> int:
+    """How many there may be: files that are open to strangers must not be those that the journal needs."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limits.CONNECTIONS if most == resource.RLIM_INFINITY else min(limits.CONNECTIONS, most - limits.SPARE)
 
 
 class Hub:
@@ -42,6 +61,7 @@ class Hub:
         self.meters = Meters()
         self.spent = (0, 0)  # bytes of links that are closed
         self._count = 0
+        self._crowded = 0.0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="wire", daemon=True)
         self._server: Any = None
@@ -55,6 +75,9 @@ class Hub:
 
     def start(self, address: str, credentials: Any = None) -> int:
         """Listen, and say on which port."""
+        if self.house.clients > min(limits.CLIENTS, connections()):
+            limit, way_out = f"<= {min(limits.CLIENTS, connections())}", "Raise ulimit -n, or take a smaller M."
+            raise OutOfRange("clients at once", value=self.house.clients, limit=limit, way_out=way_out)
         self._thread.start()
         return asyncio.run_coroutine_threadsafe(self._listen(address, credentials), self._loop).result()
 
@@ -99,7 +122,7 @@ class Hub:
     # The loop's side
 
     async def _listen(self, address: str, credentials: Any) -> int:
-        server = grpc.aio.server(options=OPTIONS)
+        server = grpc.aio.server(options=options(self.house))
         methods = {"Join": grpc.stream_stream_rpc_method_handler(self._join), **self._unary}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
         try:
@@ -121,19 +144,21 @@ class Hub:
         self._count += 1
         task = asyncio.current_task()
         assert task is not None
-        link = Caller(self._count, context, task, context.peer(), now, now)
+        shown = next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
+        link = Caller(self._count, context, task, context.peer(), now, now, shown)
         writer = asyncio.ensure_future(self._writing(link))
-        why = "the link was lost"
         try:
             self.reception.enter(link)
-            why = await self._reading(link)
+            link.why = await self._reading(link)
+        except Busy as error:
+            self._note_busy(link, str(error))
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except (BadMessage, Unwelcome) as error:
-            why = str(error)
-            self.reception.refuse(link, why, final=isinstance(error, Unwelcome))
+            self.reception.refuse(link, str(error), final=isinstance(error, Unwelcome))
         except (asyncio.CancelledError, grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
             pass
         finally:
-            await self._parted(link, why, writer)
+            await self._parted(link, writer)
 
     async def _reading(self, link: Caller) -> str:
         while link.talk.state not in OVER:
@@ -144,7 +169,7 @@ class Hub:
             link.received += len(frame)
             link.messages += 1
             self.reception.hear(link, decode(frame, self.house.bounds))
-        return "the client left" if link.talk.state is State.LEFT else "refused"
+        return "the client left" if link.talk.state is State.LEFT else link.why
 
     def _put(self, number: int, messages: Sequence[Message]) -> None:
         link = self.reception.all.get(number)
@@ -158,6 +183,8 @@ class Hub:
                 if not isinstance(message, Refuse):  # which may be said whatever the table thinks
                     if link.talk.state in OVER:
                         continue
+                    if isinstance(message, GRANTS) and self._kept_out(link):
+                        continue
                     link.talk.say(message)
                 if isinstance(message, Resume):
                     link.talk.take_up(link.answered)
@@ -166,13 +193,30 @@ class Hub:
                 link.messages += 1
                 await link.context.write(frame)
 
-    async def _parted(self, link: Caller, why: str, writer: asyncio.Future[None]) -> None:
+    def _kept_out(self, link: Caller) -> bool:
+        """Whether it is revoked by now: then it hears so, and nothing else."""
+        try:
+            self.reception.keep_out(link)
+        except Unwelcome as error:
+            self.reception.refuse(link, str(error), final=True)
+            link.task.cancel()
+            return True
+        return False
+
+    def _note_busy(self, link: Caller, why: str) -> None:
+        """Once a second at most: a crowd must not fill the disk."""
+        now = time.monotonic()
+        if now - self._crowded > 1.0:
+            self._crowded = now
+            self.said("busy", peer=link.peer, why=why)
+
+    async def _parted(self, link: Caller, writer: asyncio.Future[None]) -> None:
         link.outgoing.put_nowait(None)
         with suppress(asyncio.TimeoutError, asyncio.CancelledError):
             await asyncio.wait_for(writer, 2.0)
         self.spent = self.spent[0] + link.received, self.spent[1] + link.sent
         self.meters.parted(link)
-        self.reception.leave(link, why)
+        self.reception.leave(link)
 
     async def _watching(self) -> None:
         """Links that have fallen silent, or are still shaking hands, are cut; who is revoked meanwhile is refused."""
@@ -181,13 +225,11 @@ class Hub:
             now = time.monotonic()
             self.meters.look(self.reception.all.values())
             for link in list(self.reception.here.values()):
-                why = self.house.admitted(link.context, link.hello) if link.hello else None
-                if why is not None and link.talk.state not in OVER:
-                    self.reception.refuse(link, why, final=True)
-                    link.task.cancel()
+                if link.talk.state not in OVER:
+                    self._kept_out(link)
             for link in list(self.reception.all.values()):
-                young = link.talk.state in YOUNG
-                if now - link.heard > limits.SILENCE or (young and now - link.began > limits.HANDSHAKE):
+                stranger = self.reception.here.get(link.m) is not link  # also who only came for a check
+                if now - link.heard > limits.SILENCE or (stranger and now - link.began > limits.HANDSHAKE):
                     self.said("silent", client=link.m, peer=link.peer)
                     link.task.cancel()
 
