@@ -69,7 +69,7 @@ def test_a_cell_end_to_end_and_not_twice(tmp_path: Path) -> None:
     first = CliRunner().invoke(app, words)
     assert first.exit_code == 0, first.output
     assert "to be run now" in first.output and (tmp_path / "paper/cells.md").exists()
-    assert (tmp_path / "paper/cells.pdf").exists() and len(list((tmp_path / "paper/cells").glob("*/spec.toml"))) == 2
+    assert (tmp_path / "paper/cells.png").exists() and len(list((tmp_path / "paper/cells").glob("*/spec.toml"))) == 2
     again = CliRunner().invoke(app, words)
     assert again.exit_code == 0 and "to be run now: 0 s" in again.output
     published = CliRunner().invoke(app, ["publish", str(tmp_path / "paper"), "--to", str(tmp_path / "evidence")])

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 @click.option("--seeds", type=click.IntRange(1, 3), default=3, show_default=True, help="How many of the paper's seeds.")
 @click.option("--from", "source", type=click.Path(path_type=Path), metavar="FOLDER",
               help="Run nothing: tables and figures from the records in this folder.")  # fmt: skip
+@click.option("--page", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
+              help="With --from: bring the tables in this Markdown page up to date.")  # fmt: skip
 @click.option("--plan", is_flag=True, help="Only say what it would cost.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes at once (default: one for each core).")
-def reproduce(names: Sequence[str], out: Path, source: Path | None, plan: bool, **how: Any) -> None:
+def reproduce(names: Sequence[str], out: Path, source: Path | None, page: Path | None, plan: bool, **how: Any) -> None:
     """See the paper's results again, beside its own numbers.
 
     LIST: quadratics, partitions, cross-device, cross-silo, rates, clipping, or a single cell such as
@@ -44,7 +46,10 @@ def reproduce(names: Sequence[str], out: Path, source: Path | None, plan: bool, 
     if source is not None:
         ready(out)
         _shown(source, out)
+        _filled(page, out)
         return
+    if page is not None:
+        raise InputError("--page goes with --from", way_out="splitrelay reproduce --from evidence --page FILE")
     if not names:
         raise InputError("reproduce what?", way_out="For example: splitrelay reproduce quadratics partitions")
     taken = _taken(names, out, **how)
@@ -120,28 +125,47 @@ def _run(taken: Sequence[Unit], out: Path, jobs: int | None, again: str) -> None
             run_batch(unit.tuning, out / unit.kind, run, unit.seeds)
 
 
-ENDINGS = {  # of each kind of run: its table, and its figure
-    "cells": (("accuracy", "paper"), "curves"),
-    "rates": (("rates", "paper"), "rates"),
-    "clipping": (("runs", None), "clipping"),
-}
-
-
 def _shown(source: Path, out: Path) -> None:
-    """Paper and ours side by side, from whatever lies in the folder."""
+    """Every table and figure that the records in a folder make, and the paper's claims."""
     from splitrelay.cli.figure import figure
     from splitrelay.cli.table import table
+    from splitrelay.experiments.evidence import VIEWS
 
-    kinds = [kind for kind in ENDINGS if (source / kind).is_dir()]
-    if not kinds:
-        raise InputError(f"no records in {source}", limit=f"one of the folders {', '.join(ENDINGS)}")
-    for kind in kinds:
-        (rows, beside), drawn = ENDINGS[kind]
-        words = ["--beside", beside] if beside else []
+    commands = {"table": table, "figure": figure}
+    found = [(view, words) for view in VIEWS if (words := view.words(source, out)) is not None]
+    if not found:
+        limit = f"one of the folders {', '.join(dict.fromkeys(f for view in VIEWS for f in view.folders))}"
+        raise InputError(f"no records in {source}", limit=limit)
+    for view, words in found:
         say("")
-        _invoked(table, rows, str(source / kind), *words)
-        _invoked(table, rows, str(source / kind), *words, "--out", str(out / f"{kind}.md"))
-        _invoked(figure, drawn, str(source / kind), "--out", str(out / f"{kind}.pdf"))
+        try:
+            if view.command == "table":
+                _invoked(table, *words[: words.index("--out")])
+            _invoked(commands[view.command], *words)
+        except InputError as error:  # such as a figure of two values where there is one yet
+            note(f"{view.name} is left out: {error}")
+    _claims(source, out)
+
+
+def _claims(source: Path, out: Path) -> None:
+    from splitrelay.experiments.claims import claims_table
+    from splitrelay.experiments.tables.sheet import markdown, write
+
+    try:
+        sheet = claims_table(source)
+    except InputError as error:
+        note(f"claims.md is left out: {error}")
+        return
+    say(f"\n{markdown(sheet)}")
+    note(f"table: {write(sheet, out / 'claims.md')}")
+
+
+def _filled(page: Path | None, out: Path) -> None:
+    if page is not None:
+        from splitrelay.experiments.evidence import fill
+
+        fill(page, out)
+        note(f"up to date: {page}")
 
 
 def _invoked(command: click.Command, *words: str) -> None:

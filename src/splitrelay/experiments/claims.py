@@ -1,0 +1,232 @@
+"""What the paper says of its experiments, claim by claim in our words, and what our records say to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from splitrelay.errors import InputError
+from splitrelay.experiments.runs import runs_under
+from splitrelay.experiments.tables.contests import Contest, contests
+from splitrelay.experiments.tables.names import data_label
+from splitrelay.experiments.tables.places import Choice
+from splitrelay.experiments.tables.sheet import Head, Sheet, entry
+from splitrelay.experiments.tables.summary import curve, summarised, tail
+
+DEVICES, TUNED, SILOS = "cells", "tuned/best", "silos/best"
+WHERE = {DEVICES: "at the paper's rates", TUNED: "tuned", SILOS: "ten clients, tuned"}
+OPEN = "not run yet"
+SHORTER = 400  # rounds of the paper's C=2 cells; those with C=1 have 1000
+
+
+class Evidence:
+    """The contests in a folder of records, by study."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.study = cache(self._study)
+
+    def _study(self, name: str) -> list[Contest]:
+        """None where nothing has been run there yet, or one algorithm alone."""
+        with suppress(InputError):
+            return contests(runs_under(self.folder / name))[0]
+        return []
+
+    def of(self, study: str, **factors: object) -> list[Contest]:
+        """Contests of a study with these values: C, K, data."""
+        return [pair for pair in self.study(study) if factors.items() <= _known(pair).items()]
+
+
+def _known(pair: Contest) -> dict[str, object]:
+    return {**pair.factors, "data": pair.place.data}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Whether it holds here, and the numbers."""
+
+    holds: str  # yes, no, in part, or not run yet
+    seen: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the paper in our words, where it stands, and how it is looked up."""
+
+    says: str
+    where: str
+    look: Callable[[Evidence], Finding]
+
+
+def _gaps(pairs: Sequence[Contest]) -> str:
+    """'+28.1 to +37.1 points (4 places; SSL ahead in 4, FedAvg in 0)'."""
+    gaps = [pair.gap for pair in pairs]
+    ahead = [sum(pair.winner == name for pair in pairs) for name in ("ssl", "fedavg")]
+    span = f"{min(gaps):+.1f}" if len(gaps) == 1 else f"{min(gaps):+.1f} to {max(gaps):+.1f}"
+    return f"{span} points ({len(pairs)} places; SSL ahead in {ahead[0]}, FedAvg in {ahead[1]})"
+
+
+def _in_studies(found: dict[str, list[Contest]], holds: Callable[[Sequence[Contest]], bool]) -> Finding:
+    """The same question in several studies: yes where it holds in all that were run."""
+    ran = {study: pairs for study, pairs in found.items() if pairs}
+    if not ran:
+        return Finding(OPEN, "")
+    answers = {study: holds(pairs) for study, pairs in ran.items()}
+    verdict = "yes" if all(answers.values()) else "in part" if any(answers.values()) else "no"
+    return Finding(verdict, "; ".join(f"{WHERE[study]} {_gaps(pairs)}" for study, pairs in ran.items()))
+
+
+def extreme(records: Evidence) -> Finding:
+    """C = 1 across devices: is SSL ahead by ten points and more, everywhere?"""
+    found = {study: records.of(study, C=1) for study in (DEVICES, TUNED)}
+    return _in_studies(found, lambda pairs: all(pair.winner == "ssl" and pair.gap >= 10 for pair in pairs))
+
+
+def ahead_at_all(records: Evidence) -> Finding:
+    """C = 1: is SSL ahead with every seed, by however little?"""
+    found = {study: records.of(study, C=1) for study in (DEVICES, TUNED, SILOS)}
+    return _in_studies(found, lambda pairs: all(pair.winner == "ssl" for pair in pairs))
+
+
+def moderate(records: Evidence) -> Finding:
+    """C = 2 across devices: is neither ahead by ten points anywhere?"""
+    found = {study: records.of(study, C=2) for study in (DEVICES, TUNED)}
+    return _in_studies(found, lambda pairs: all(abs(pair.gap) < 10 for pair in pairs))
+
+
+def fashion(records: Evidence) -> Finding:
+    """C = 2 on Fashion-MNIST: is FedAvg ahead?"""
+    found = {study: records.of(study, C=2, data="fashion-mnist") for study in (DEVICES, TUNED)}
+    return _in_studies(found, lambda pairs: all(pair.winner == "fedavg" for pair in pairs))
+
+
+def faster(records: Evidence) -> Finding:
+    """C = 1 across devices: does SSL reach 30 % in fewer rounds?"""
+    told = []
+    for study in (DEVICES, TUNED):
+        for pair in records.of(study, C=1):
+            ssl, fedavg = (summarised(choice.best).rounds for choice in (pair.ssl, pair.fedavg))
+            told.append((_place(pair), WHERE[study], ssl, fedavg))
+    sooner = [ssl is not None and (fedavg is None or ssl < fedavg) for _, _, ssl, fedavg in told]
+    words = [f"{place} {where}: {_rounds(ssl)} against {_rounds(fedavg)}" for place, where, ssl, fedavg in told]
+    return _counted(sooner, words)
+
+
+def fewer_rounds(records: Evidence) -> Finding:
+    """SSL is worse at C = 2 than at C = 1 on the small sets: is it so after the same number of rounds?"""
+    pairs = [
+        (one, two)
+        for one in records.of(DEVICES, C=1)
+        for two in records.of(DEVICES, C=2, K=one.factors["K"], data=one.place.data)
+    ]
+    words, explained = [], []
+    for one, two in pairs:
+        ends = [_percent(one.ssl), _percent(one.ssl, SHORTER), _percent(two.ssl)]
+        explained.append(ends[0] > ends[2] >= ends[1])
+        words.append(f"{_place(one)}: C=1 {ends[0]:.1f}, after {SHORTER} rounds {ends[1]:.1f}; C=2 {ends[2]:.1f}")
+    return _counted(explained, words)
+
+
+def more_of_them(records: Evidence) -> Finding:
+    """C = 1: does FedAvg do better among ten clients that all take part than with 10 of 500?"""
+    words, better = [], []
+    for device in records.of(TUNED, C=1):
+        for silo in records.of(SILOS, C=1, K=device.factors["K"], data=device.place.data):
+            ends = [_percent(silo.fedavg), _percent(device.fedavg, silo.fedavg.best.spec.R)]
+            better.append(ends[0] > ends[1])
+            words.append(f"{_place(device)}: {ends[0]:.1f} against {ends[1]:.1f}")
+    return _counted(better, words)
+
+
+def hurt(records: Evidence) -> Finding:
+    """Ten clients: is SSL worse at C = 1 than at C = 2?"""
+    words, worse = [], []
+    for one in records.of(SILOS, C=1):
+        for two in records.of(SILOS, C=2, K=one.factors["K"], data=one.place.data):
+            ends = [_percent(pair.ssl) for pair in (one, two)]
+            worse.append(ends[0] < ends[1])
+            words.append(f"{_place(one)}: {ends[0]:.1f} and {ends[1]:.1f}")
+    return _counted(worse, words)
+
+
+def by_K(algorithm: str, C: int, holds: Callable[[list[float]], bool]) -> Callable[[Evidence], Finding]:
+    """Ten clients: does accuracy go with K as is said?"""
+
+    def look(records: Evidence) -> Finding:
+        words, answers = [], []
+        for data in dict.fromkeys(pair.place.data for pair in records.of(SILOS, C=C)):
+            pairs = sorted(records.of(SILOS, C=C, data=data), key=lambda pair: pair.factors["K"])
+            ends = [_percent(getattr(pair, algorithm)) for pair in pairs]
+            answers.append(len(ends) > 1 and holds(ends))
+            steps = " ".join(f"{pair.factors['K']:g}" for pair in pairs)
+            words.append(f"{data_label(data)}, K = {steps}: {' '.join(f'{end:.1f}' for end in ends)}")
+        return _counted(answers, words)
+
+    return look
+
+
+def _rises_then_falls(ends: Sequence[float]) -> bool:
+    return ends[0] < ends[1] and ends[1] > ends[-1]
+
+
+def _falls_far(ends: Sequence[float]) -> bool:
+    return ends[-1] < ends[0] - 5
+
+
+def _counted(answers: Sequence[bool], words: Sequence[str]) -> Finding:
+    if not answers:
+        return Finding(OPEN, "")
+    verdict = "yes" if all(answers) else "in part" if any(answers) else "no"
+    return Finding(verdict, "; ".join(words))
+
+
+def _percent(choice: Choice, until: int | None = None) -> float:
+    """The mean over seeds and the last rounds, or those up to a round."""
+    seen = curve(choice.best)
+    kept = seen if until is None else seen.at(seen.rounds <= until)
+    return 100 * float(np.mean(tail(kept, choice.last).values))
+
+
+def _place(pair: Contest) -> str:
+    return f"{data_label(pair.place.data)} K={pair.place.K}"
+
+
+def _rounds(found: int | None) -> str:
+    return "never" if found is None else str(found)
+
+
+CLAIMS = (
+    Claim("On extremely heterogeneous data (C = 1) SSL beats FedAvg by far across devices.", "abstract, 5", extreme),
+    Claim("On such data SSL beats FedAvg.", "abstract, 5", ahead_at_all),
+    Claim("There SSL needs fewer rounds to 30 %.", "table", faster),
+    Claim("On moderately heterogeneous data (C = 2) neither is clearly ahead across devices.", "5", moderate),
+    Claim("On Fashion-MNIST with C = 2 FedAvg is ahead.", "5, table", fashion),
+    Claim("SSL is worse at C = 2 than at C = 1 only because it ran 400 rounds instead of 1000.", "5", fewer_rounds),
+    Claim("FedAvg does better where all clients take part (C = 1).", "5", more_of_them),
+    Claim("Heterogeneity hurts SSL: it is worse at C = 1 than at C = 2 (silos).", "5", hurt),
+    Claim("SSL gains from K = 5 to 10, then loses (silos, C = 1).", "5", by_K("ssl", 1, _rises_then_falls)),
+    Claim("FedAvg loses heavily as K grows (silos, C = 1).", "5", by_K("fedavg", 1, _falls_far)),
+    Claim("FedAvg gains as K grows (silos, C = 2).", "5", by_K("fedavg", 2, lambda ends: ends == sorted(ends))),
+)
+
+
+def claims_table(folder: Path) -> Sheet:
+    """Every claim with its answer."""
+    records = Evidence(folder)
+    found = [(claim, claim.look(records)) for claim in CLAIMS]
+    if all(finding.holds == OPEN for _, finding in found):
+        raise InputError(f"no claim of the paper can be looked up in {folder}", limit=f"folders {DEVICES}, {TUNED}")
+    heads = [Head("the paper says"), Head("where"), Head("here"), Head("what we saw")]
+    rows = [
+        [entry(text) for text in (claim.says, claim.where, finding.holds, finding.seen)] for claim, finding in found
+    ]
+    caption = (
+        "The paper's claims in our words. Gaps are SSL minus FedAvg in points of test accuracy; ahead: with every seed."
+    )
+    kept = [{"claim": c.says, "where": c.where, "holds": f.holds, "seen": f.seen} for c, f in found]
+    return Sheet("claims", caption, heads, rows, [], kept)

@@ -1,0 +1,84 @@
+"""From records to a page: the paper's claims looked up, every table made again, and a page that holds them."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from run_kit import write_run
+
+from splitrelay.cli.main import app
+from splitrelay.errors import InputError
+from splitrelay.experiments.claims import CLAIMS, Evidence, claims_table
+from splitrelay.experiments.evidence import VIEWS, filled
+
+FAR, AT_ALL, SOONER, CLOSE = (claim.says for claim in CLAIMS[:4])
+
+
+def met(folder: Path, ssl: float, fedavg: float, *words: str) -> None:
+    """Both algorithms in one place: accuracies at the end."""
+    for name, top in (("ssl", ssl), ("fedavg", fedavg)):
+        home = folder / "-".join([name, *words]).replace("=", "")
+        write_run(home, [0.1, top, top], *words, f"algorithm={name}", "seed=1234")
+
+
+def answers(folder: Path) -> dict[str, str]:
+    return {record["claim"]: record["holds"] for record in claims_table(folder).records}
+
+
+def test_a_large_gap_at_the_papers_rates_that_tuning_closes_holds_in_part(tmp_path: Path) -> None:
+    met(tmp_path / "cells", 0.9, 0.5, "C=1")
+    assert answers(tmp_path)[FAR] == "yes"
+    met(tmp_path / "tuned/best", 0.9, 0.89, "C=1")
+    found = answers(tmp_path)
+    assert (found[FAR], found[AT_ALL]) == ("in part", "yes")
+
+
+def test_what_was_not_run_is_open(tmp_path: Path) -> None:
+    met(tmp_path / "cells", 0.9, 0.5, "C=1")
+    found = answers(tmp_path)
+    assert found[CLOSE] == "not run yet" and found[SOONER] == "yes"
+
+
+def test_one_algorithm_alone_says_nothing(tmp_path: Path) -> None:
+    write_run(tmp_path / "cells" / "ssl", [0.1, 0.9], "C=1", "algorithm=ssl")
+    assert Evidence(tmp_path).of("cells") == []
+    with pytest.raises(InputError, match="no claim of the paper can be looked up"):
+        claims_table(tmp_path)
+
+
+@pytest.mark.parametrize(("ends", "holds"), [((0.5, 0.7, 0.6), "yes"), ((0.5, 0.6, 0.7), "no")])
+def test_more_local_steps_help_and_then_hurt(tmp_path: Path, ends: tuple[float, ...], holds: str) -> None:
+    for K, top in zip((5, 10, 20), ends, strict=True):
+        met(tmp_path / "silos/best", top, 0.4, "C=1", f"K={K}", "M=10")
+    assert answers(tmp_path)["SSL gains from K = 5 to 10, then loses (silos, C = 1)."] == holds
+
+
+def test_fewer_rounds_explain_the_loss_where_the_longer_run_was_no_better_then(tmp_path: Path) -> None:
+    for name in ("ssl", "fedavg"):
+        long = {r: 0.6 if r < 600 else 0.9 for r in range(0, 1001, 10)}
+        write_run(tmp_path / "cells" / f"{name}-1", long, "C=1", f"algorithm={name}")
+        write_run(tmp_path / "cells" / f"{name}-2", dict.fromkeys(range(0, 401, 10), 0.8), "C=2", f"algorithm={name}")
+    (found,) = [record for record in claims_table(tmp_path).records if "400 rounds instead" in record["claim"]]
+    assert found["holds"] == "yes" and found["seen"] == "MNIST K=10: C=1 90.0, after 400 rounds 60.0; C=2 80.0"
+
+
+def test_no_two_views_have_one_name() -> None:
+    assert len({view.name for view in VIEWS}) == len(VIEWS)
+
+
+def test_a_page_holds_what_is_shown_and_keeps_its_own_words() -> None:
+    page = "# Title\n<!-- shown: a.md -->\nold\n<!-- end -->\nmine\n"
+    assert filled(page, {"a.md": "new\n"}) == "# Title\n<!-- shown: a.md -->\n\nnew\n\n<!-- end -->\nmine\n"
+    with pytest.raises(InputError, match=r"the page shows a.md, which these records do not make"):
+        filled(page, {})
+
+
+def test_a_page_is_brought_up_to_date_from_the_command_line(tmp_path: Path) -> None:
+    met(tmp_path / "records/cells", 0.9, 0.5, "C=1")
+    page = tmp_path / "page.md"
+    page.write_text("<!-- shown: claims.md -->\n<!-- end -->\n<!-- shown: cells.md -->\n<!-- end -->\n")
+    words = ["reproduce", "--from", str(tmp_path / "records"), "--out", str(tmp_path / "out"), "--page", str(page)]
+    answer = CliRunner().invoke(app, words)
+    assert answer.exit_code == 0, answer.output
+    assert "+40.0 points" in page.read_text() and "*90.00*" in page.read_text()
+    assert CliRunner().invoke(app, ["reproduce", "--page", str(page)]).exit_code != 0
