@@ -34,7 +34,7 @@ def test_a_large_gap_at_the_papers_rates_that_tuning_closes_holds_in_part(tmp_pa
 
 
 def test_what_was_not_run_is_open(tmp_path: Path) -> None:
-    met(tmp_path / "cells", 0.9, 0.5, "C=1")
+    met(tmp_path / "cells", 0.9, 0.2, "C=1")
     found = answers(tmp_path)
     assert found[CLOSE] == "not run yet" and found[SOONER] == "yes"
 
