@@ -25,7 +25,8 @@ from splitrelay.experiments.running import execute, prepared
 from splitrelay.experiments.spec import Spec
 from splitrelay.experiments.sweep import sweep
 from splitrelay.randomness import Purpose, rng
-from splitrelay.records import Checkpoints, RunDirectory
+from splitrelay.records import RunDirectory
+from splitrelay.records.checkpoint import Checkpoints
 
 EVERY = 10  # rounds between two checkpoints, unless said
 PROGRAM = [sys.executable, "-c", "from splitrelay.cli.main import run; run()", "-q", "run"]

@@ -20,11 +20,13 @@ from splitrelay.experiments.places import Errand
 from splitrelay.experiments.points import Point, points_of
 from splitrelay.experiments.running import execute
 from splitrelay.experiments.sweep import status, sweep
+from splitrelay.kernels import missing
 from splitrelay.randomness import Purpose, rng
 from splitrelay.records import RunDirectory
 
 STORE = 80 * 1024 * 1024
-ALERT = {"health_check_period_ms": 500, "health_check_timeout_ms": 500, "health_check_failure_threshold": 3}
+# A raylet that is gone is missed after some seconds; one that is slow, because others use the machine, is not.
+ALERT = {"health_check_period_ms": 1000, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 5}
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +65,13 @@ def assert_same(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "splitfed-v3", "scaffold"])
+@pytest.mark.parametrize("engine", ["fast", "reference"])
 def test_visits_on_actors_have_the_bits_of_one_process(
-    cluster: Cluster, own: Path, tmp_path: Path, algorithm: str
+    cluster: Cluster, own: Path, tmp_path: Path, algorithm: str, engine: str
 ) -> None:
-    (point,) = points(own, 4, algorithm=[algorithm], clip=["1"])
+    if engine == "fast" and missing():
+        pytest.skip("needs the kernels")
+    (point,) = points(own, 4, algorithm=[algorithm], clip=["1"], engine=[engine])
     with ray_clients(point.spec, None, Event()) as clients:
         for progress in execute(point.spec, RunDirectory(tmp_path / "ray"), clients=clients):
             if progress.row["round"] == 2:

@@ -18,7 +18,8 @@ from splitrelay.experiments.running import execute
 from splitrelay.experiments.spec import Spec, spec_of
 from splitrelay.models.cut import FlatCut
 from splitrelay.randomness import Purpose, rng
-from splitrelay.records import Checkpoints, RunDirectory
+from splitrelay.records import RunDirectory
+from splitrelay.records.checkpoint import Checkpoints
 from splitrelay.records.state import flattened, rebuilt
 
 

@@ -125,9 +125,11 @@ def _elsewhere(clients: str, spec: Spec, stop: Event) -> Iterator[dict[str, Any]
     if clients == HERE:
         yield {}
         return
+    from splitrelay.experiments.addresses import address_of
+
     with at_hand("ray"):
         from splitrelay.experiments.hosts import ray_clients
-    with ray_clients(spec, None if clients == "ray" else clients, stop) as there:
+    with ray_clients(spec, address_of(clients), stop) as there:
         yield {"clients": there}
 
 

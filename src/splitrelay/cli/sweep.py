@@ -118,9 +118,11 @@ def places(on: str, jobs: int | None, folder: Path) -> Places:
         return Local(jobs, folder / "workers.log")
     if on == "slurm":
         raise InputError("--on slurm is not there yet", way_out="Use local, ray, or the address of a Ray cluster.")
+    from splitrelay.experiments.addresses import address_of
+
     with at_hand("ray"):
         from splitrelay.experiments.cluster import OnRay
-    return OnRay(None if on == "ray" else on, jobs)
+    return OnRay(address_of(on), jobs)
 
 
 def show_status(folder: Path, shape: str) -> None:

@@ -11,6 +11,7 @@ import logging
 import os
 import tempfile
 import time
+import warnings
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,7 +23,8 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from splitrelay.errors import InputError
+from splitrelay.errors import WorkError
+from splitrelay.experiments.addresses import refused
 from splitrelay.experiments.errands import carry_out
 from splitrelay.experiments.places import Errand, News
 from splitrelay.files import replacing
@@ -44,10 +46,10 @@ def joined(address: str | None, cores: int | None = None) -> Iterator[None]:
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
     own: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE}
     try:
-        ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **({} if address else own))
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"no Ray at {address}", value=first, way_out="Start one: ray start --head.") from None
+        with warnings.catch_warnings(action="ignore"):  # what matters of it is in the error
+            ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **({} if address else own))
+    except (ConnectionError, ImportError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise refused(address, error) from None
     try:
         yield
     finally:
@@ -96,7 +98,8 @@ class OnRay:
 class _Campaign:
     def __init__(self, errands: Sequence[Errand], room: int) -> None:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-        self.messenger: Any = ray.remote(Messenger).options(num_cpus=0, scheduling_strategy=here).remote()
+        lasting = {"num_cpus": 0, "max_restarts": RETRIES, "max_task_retries": RETRIES, "scheduling_strategy": here}
+        self.messenger: Any = ray.remote(Messenger).options(**lasting).remote()
         self.point = ray.remote(run_errand).options(num_cpus=1, max_retries=RETRIES)
         self.waiting, self.room = deque(errands), room
         self.open: dict[Any, Errand] = {}
@@ -105,12 +108,10 @@ class _Campaign:
             (folder / SHARED).write_text(self.word, encoding="ascii")
 
     def run(self, stop: Event) -> Iterator[News | None]:
-        halted = False
         try:
             while self.open or (self.waiting and not stop.is_set()):
-                if stop.is_set() and not halted:
-                    self.messenger.halt.remote()
-                    halted = True
+                if stop.is_set():
+                    self.messenger.halt.remote()  # again and again: a messenger whose host was lost forgets
                 self._submit(stop)
                 ended, _ = ray.wait(list(self.open), timeout=TICK)
                 yield from self._told()
@@ -129,15 +130,18 @@ class _Campaign:
 
     def _told(self) -> Iterator[News]:
         names = {errand.name for errand in self.open.values()}
-        told = (News(**news) for news in ray.get(self.messenger.told.remote()))
+        try:
+            told = [News(**news) for news in ray.get(self.messenger.told.remote())]
+        except ray.exceptions.RayError as error:
+            way_out = "The same command goes on once it is there again."
+            raise WorkError("this Ray is lost", value=_first(error), way_out=way_out) from None
         yield from (news for news in told if news.name in names)
 
     def _ending(self, reference: Any, errand: Errand) -> News:
         try:
             news, files = ray.get(reference)
         except ray.exceptions.RayError as error:
-            first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            return News(errand.name, "failed", why=f"its process was lost: {first}")
+            return News(errand.name, "failed", why=f"its process was lost: {_first(error)}")
         carried_home(files, Path(errand.path))
         return News(**news)
 
@@ -188,6 +192,10 @@ class _Line:
         except ray.exceptions.RayError:  # the sweep is gone, and Ray ends what it began
             self.stop.set()
             self.asked.set()
+
+
+def _first(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

@@ -12,14 +12,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from splitrelay.errors import InputError
 from splitrelay.experiments.paper.cells import LAST
 from splitrelay.experiments.places import Errand, News, Places
-from splitrelay.experiments.points import Point
 from splitrelay.files import write_text
 from splitrelay.records import RunDirectory
+
+if TYPE_CHECKING:
+    from splitrelay.experiments.points import Point
 
 ENDED = ("done", "diverged", "failed")
 

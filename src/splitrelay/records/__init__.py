@@ -1,6 +1,5 @@
-"""A run is a directory that explains itself: what was asked, what was seen, where to go on."""
+"""A run is a directory that explains itself: what was asked, what was seen, where to go on (records.checkpoint)."""
 
-from splitrelay.records.checkpoint import Checkpoint, Checkpoints
 from splitrelay.records.directory import RunDirectory
 
-__all__ = ["Checkpoint", "Checkpoints", "RunDirectory"]
+__all__ = ["RunDirectory"]

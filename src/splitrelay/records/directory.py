@@ -10,12 +10,16 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from splitrelay.errors import InputError, OutputError
 from splitrelay.files import replacing, write_text
-from splitrelay.records.checkpoint import Checkpoints
+
+if TYPE_CHECKING:
+    from splitrelay.records.checkpoint import Checkpoints
 
 
 class RunDirectory:
@@ -27,7 +31,12 @@ class RunDirectory:
         self.rounds = path / "rounds.jsonl"
         self.published = path / "rounds.jsonl.gz"  # of records that are handed out without their weights
         self.digest = path / "model.sha256"
-        self.checkpoints = Checkpoints(path / "checkpoints")
+
+    @cached_property
+    def checkpoints(self) -> Checkpoints:
+        """The states that are kept. They need torch, which takes seconds to import: whoever reads rows does without."""
+        kept: Checkpoints = import_module("splitrelay.records.checkpoint").Checkpoints(self.path / "checkpoints")
+        return kept
 
     @contextmanager
     def locked(self) -> Iterator[None]:

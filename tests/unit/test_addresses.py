@@ -1,0 +1,33 @@
+"""Addresses of a Ray: what is no address, or one where nobody is, is told before anything starts."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from splitrelay.cli.main import app
+from splitrelay.errors import InputError
+from splitrelay.experiments.addresses import address_of
+
+
+def test_words_that_need_nobody_to_answer() -> None:
+    assert address_of("ray") is None
+    assert address_of("auto") == "auto"
+
+
+@pytest.mark.parametrize("word", ["head", "head:", ":6379", "head:0", "head:65536", "head:x", "ray://", "", "slurm"])
+def test_what_is_no_address_is_refused(word: str) -> None:
+    with pytest.raises(InputError, match="host:port or ray://host:port"):
+        address_of(word)
+
+
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
+def test_an_address_where_nobody_answers_is_refused(form: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    words = ["sweep", "data=digits", "R=1", "eta=0.1,0.3", "--on", form.format(port), "--out", str(tmp_path / "sweep")]
+    answer = CliRunner().invoke(app, words)
+    assert isinstance(answer.exception, InputError)
+    assert "nobody answers" in str(answer.exception) and "ray start --head" in str(answer.exception)
+    assert not (tmp_path / "sweep").exists()
