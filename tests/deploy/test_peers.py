@@ -1,13 +1,18 @@
 """Peer to peer, past a server that cannot read the clients' half: the same weights, and only the evaluator has them."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from relay_kit import Stage, simulated, small_spec
 from safetensors.numpy import load_file
 
+from splitrelay.algorithms.base import Visit
+from splitrelay.deploy.peers import Relays, Sealed
 from splitrelay.deploy.rehearsal import agreeing, untimed
-from splitrelay.errors import InputError
+from splitrelay.deploy.turns import Turn
+from splitrelay.errors import InputError, WorkError
 
 
 def staged(tmp_path: Path, *words: str) -> Stage:
@@ -54,3 +59,71 @@ def test_without_keys_nobody_can_seal(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         stage.play()
     assert isinstance(stage.words[0], InputError) and "sealed" in str(stage.words[0])
+
+
+class Forgetful(Relays):
+    """A server that hands out an older half, as if the last visits had never been."""
+
+    before: dict[int, Sealed]
+    by, since = 2, 0  # by how many visits, and from which one on
+
+    def __call__(self, visit: Visit[Any]) -> Turn:
+        self.before = {**getattr(self, "before", {}), visit.x.visit: visit.x}
+        past = visit.x.visit - self.by
+        return super().__call__(replace(visit, x=self.before[past]) if past >= self.since else visit)
+
+
+class Lying(Forgetful):
+    """The same, and it says that it is the newest one."""
+
+    def __call__(self, visit: Visit[Any]) -> Turn:
+        turn: Any = super().__call__(visit)
+        turn.x = replace(turn.x, visit=visit.x.visit, fence=visit.x.fence)
+        return turn  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("server", "since", "why"),
+    [(Forgetful, 0, "OldHalf: the half is older"), (Forgetful, 1, "OldHalf: the half is older"), (Lying, 1, "OtherV")],
+)
+def test_a_server_that_hands_out_the_past_is_refused_by_name(
+    server: type[Forgetful], since: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two clients take turns, so that the one whose turn it is has seen what came after the older half."""
+    monkeypatch.setattr(server, "since", since)
+    monkeypatch.setattr("splitrelay.deploy.serving.Relays", server)
+    stage = staged(tmp_path, "M=2", "C=9", "R=4", "order=fixed")
+    with pytest.raises(WorkError, match=rf"failed 4 times.*{why}"):
+        stage.play()
+    assert [event["why"].startswith(why) for event in stage.events("failed")] == [True] * 4
+    assert [words for words in stage.said if words.startswith(f"refused: {why}")]
+
+
+def test_the_evaluator_refuses_a_half_that_replaces_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other client, set back by one, makes the evaluator's visit once more: it is not the one that counted."""
+    monkeypatch.setattr(Forgetful, "by", 1)
+    monkeypatch.setattr(Forgetful, "since", 2)
+    monkeypatch.setattr("splitrelay.deploy.serving.Relays", Forgetful)
+    stage = staged(tmp_path, "M=2", "C=9", "R=4", "order=fixed")
+    with pytest.raises(InputError, match=r"client 0, cannot look; got OldHalf: the half of visit 3 is not the one"):
+        stage.play()
+
+
+def test_a_server_that_drops_a_committed_visit_is_found_out_by_who_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third visit goes on from the first: the client of the second does not find its own in what it is handed."""
+
+    class Forking(Relays):
+        def __call__(self, visit: Visit[Any]) -> Turn:
+            if visit.x.visit == 1:
+                Forking.first = visit.x  # type: ignore[attr-defined]
+            turn: Any = super().__call__(visit)
+            if (visit.r, visit.x.visit) == (0, 2):
+                turn.x = replace(Forking.first, top=visit.x.top)  # type: ignore[attr-defined]
+            return turn  # type: ignore[no-any-return]
+
+    monkeypatch.setattr("splitrelay.deploy.serving.Relays", Forking)
+    stage = staged(tmp_path, "M=3", "C=9", "R=3", "order=fixed")
+    with pytest.raises(WorkError, match=r"client 1 failed 4 times.*LeftOut: the half has not been through visit 2"):
+        stage.play()

@@ -10,6 +10,7 @@ from splitrelay.errors import InputError
 from splitrelay.wire.authority import Authority
 from splitrelay.wire.epochs import WrongEpoch
 from splitrelay.wire.sealer import Sealer
+from splitrelay.wire.sealing import LeftOut, OldHalf
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def test_a_visit_is_replayed_from_a_half_of_the_epoch_before(authority: Authorit
     start = sealer(authority, "hospital-3").seal(b"half", visit=4, fence=7)
     authority.rotate(TODAY)
     client.unseal(start, visit=4, fence=7)
-    client.committed(client.seal(b"next", visit=5, fence=8))
+    client.seal(b"lost", visit=5, fence=8)
     assert client.unseal(start, visit=4, fence=7) == b"half"
 
 
@@ -77,3 +78,48 @@ def test_a_half_that_was_never_committed_binds_nobody(authority: Authority, tmp_
     authority.rotate(TODAY)
     client.seal(b"lost", visit=5, fence=8)
     assert client.unseal(late.seal(b"half", visit=6, fence=9), visit=6, fence=9) == b"half"
+
+
+def test_after_its_own_commit_a_client_takes_nothing_older(authority: Authority) -> None:
+    before, client = sealer(authority, "hospital-3"), sealer(authority, "hospital-4")
+    start = before.seal(b"half", visit=4, fence=7)
+    client.unseal(start, visit=4, fence=7)
+    client.committed(client.seal(b"next", visit=5, fence=8))
+    with pytest.raises(OldHalf, match=r"older than one that was committed; needs visit 5 or later; got 4"):
+        client.unseal(start, visit=4, fence=7)
+    with pytest.raises(OldHalf):
+        client.begin()
+
+
+def test_of_one_visit_there_is_one_half(authority: Authority) -> None:
+    before, client = sealer(authority, "hospital-3"), sealer(authority, "hospital-4")
+    given_up, kept = (before.seal(b"half", visit=4, fence=fence) for fence in (6, 7))
+    client.unseal(kept, visit=4, fence=7)
+    with pytest.raises(OldHalf, match=r"visit 4 is not the one that was committed; needs fence 7; got fence 6"):
+        client.unseal(given_up, visit=4, fence=6)
+    with pytest.raises(OldHalf, match=r"needs fence 7 or later"):
+        client.unseal(before.seal(b"half", visit=5, fence=5), visit=5, fence=5)
+
+
+def test_what_came_straight_from_a_peer_may_come_again_under_another_fence(authority: Authority) -> None:
+    before, client = sealer(authority, "hospital-3"), sealer(authority, "hospital-4")
+    lost, again = (before.seal(b"half", visit=4, fence=fence) for fence in (7, 9))
+    client.unseal(lost, visit=4, fence=7, committed=False)
+    assert client.unseal(again, visit=4, fence=9) == b"half"
+
+
+def test_a_client_whose_committed_visit_is_missing_from_the_half_refuses_it(authority: Authority) -> None:
+    """The server gave visit 5 to two clients, and goes on from the other one's."""
+    folder = authority.folder.parent
+    left, other = Sealer(folder / "hospital-3", "9f", 3), Sealer(folder / "hospital-4", "9f", 4)
+    mine = left.seal(b"mine", visit=5, fence=8)
+    left.committed(mine)
+    theirs = other.seal(b"theirs", visit=5, fence=9)
+    with pytest.raises(OldHalf):
+        left.unseal(theirs, visit=5, fence=9)
+    other.unseal(theirs, visit=5, fence=9)
+    with pytest.raises(LeftOut, match="not been through visit 5"):
+        left.unseal(other.seal(b"theirs", visit=6, fence=10), visit=6, fence=10)
+    other = Sealer(folder / "hospital-4", "9f", 4)
+    other.unseal(mine, visit=5, fence=8)
+    assert left.unseal(other.seal(b"next", visit=6, fence=10), visit=6, fence=10) == b"next"

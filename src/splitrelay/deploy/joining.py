@@ -15,14 +15,17 @@ from splitrelay.data.images import ImageSet
 from splitrelay.deploy.own_data import own_images
 from splitrelay.deploy.shapes import Outfit, engine_room
 from splitrelay.deploy.terms import spec_in
-from splitrelay.deploy.visiting import Judging, Seals, Visitor
+from splitrelay.deploy.visiting import Judging, Visitor
 from splitrelay.errors import Diverged, InputError, SplitrelayError
 from splitrelay.experiments.spec import Spec
 from splitrelay.wire import limits
 from splitrelay.wire.client import Ended, Holding, LinkLost, Refused, Session, TakenBack, channel
 from splitrelay.wire.control import BadMessage
+from splitrelay.wire.epochs import WrongEpoch
 from splitrelay.wire.identity import Identity, channel_credentials, load_identity
 from splitrelay.wire.messages import Accept, Fail, Lease, Leave, Look, Terms
+from splitrelay.wire.sealer import Sealer
+from splitrelay.wire.sealing import NotOurs
 
 Say = Callable[[str], None]
 
@@ -53,6 +56,7 @@ class Joined:
         self.visitor: Visitor | None = None
         self.images: ImageSet | None = None
         self.terms: Terms | None = None
+        self.sealers: dict[str, Sealer] = {}  # by spec: what one has seen is not forgotten over another
         self.visits = 0
         self.session = Session(
             self.m, self._dial, self._agree, software=f"splitrelay {__version__}", patience=wish.patience
@@ -92,20 +96,27 @@ class Joined:
 
     def _turn(self) -> None:
         """Wait for a lease, and make the visit; or for a half to be scored."""
-        lease = self._next_word()
-        assert self.visitor is not None
-        if isinstance(lease, Look):
-            self.visitor.look(self.session, lease)
-        if not isinstance(lease, Lease):
+        word = self._next_word()
+        if word is None:
             return
         try:
-            self.visitor.visit(self.session, lease)
-            self.visits += 1
-            self.say(f"round {lease.r}: {lease.K} steps, committed")
+            self._follow(word)
         except Diverged as error:
-            self.session.say(Fail(lease.fence, str(error)[: limits.TEXT], diverged=True))
+            self.session.say(Fail(word.fence, str(error)[: limits.TEXT], diverged=True))
+        except (NotOurs, WrongEpoch) as error:  # the server is told, and this client keeps what it knows
+            self.say(f"refused: {type(error).__name__}: {error}")
+            self.session.say(Fail(word.fence, f"{type(error).__name__}: {error}"[: limits.TEXT]))
         finally:
             self.session.holding = Holding()
+
+    def _follow(self, word: Lease | Look) -> None:
+        assert self.visitor is not None
+        if isinstance(word, Look):
+            self.visitor.look(self.session, word)
+            return
+        self.visitor.visit(self.session, word)
+        self.visits += 1
+        self.say(f"round {word.r}: {word.K} steps, committed")
 
     def _next_word(self) -> Lease | Look | None:
         link = self.session.link
@@ -144,12 +155,12 @@ class Joined:
         self.visitor = Visitor(outfit, self._seals(spec), self._judge(outfit))
         self.terms = terms
 
-    def _seals(self, spec: Spec) -> Seals | None:
+    def _seals(self, spec: Spec) -> Sealer | None:
         if spec.route == "centralized":
             return None
         if self.wish.keys is None:
             raise InputError("peer to peer the clients' half is sealed", way_out="Join with --keys.")
-        return Seals(self.wish.keys, spec.hash)
+        return self.sealers.setdefault(spec.hash, Sealer(self.wish.keys, spec.hash, self.m))
 
     def _judge(self, outfit: Outfit) -> Judging | None:
         if self.wish.test is None or self.m != outfit.spec.evaluator:

@@ -4,33 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol
 
 from splitrelay.deploy.shapes import Labels, Outfit, Vector, below, visit_of
 from splitrelay.wire import halves, limits, messages
 from splitrelay.wire.client import Session
-from splitrelay.wire.epochs import load_epochs
 from splitrelay.wire.messages import Chunk, Commit, Deposit, Fail, Lease, Look, Message, Ready, Score
-from splitrelay.wire.sealing import seal, unseal
-
-
-class Seals:
-    """The clients' secret, read again at every visit so that a new epoch is seen; epochs never fall."""
-
-    def __init__(self, folder: Path, spec_hash: str) -> None:
-        self.folder, self.spec_hash, self.least = folder, spec_hash, 1
-
-    def opened(self, blob: bytes, visit: int, fence: int) -> bytes:
-        """What the client before us sealed."""
-        epochs = load_epochs(self.folder)
-        return unseal(blob, epochs, spec_hash=self.spec_hash, visit=visit, fence=fence, least_epoch=self.least)
-
-    def closed(self, half: bytes, visit: int, fence: int) -> bytes:
-        """For the client after us."""
-        epochs = load_epochs(self.folder)
-        self.least = epochs.current
-        return seal(half, epochs, spec_hash=self.spec_hash, visit=visit, fence=fence)
+from splitrelay.wire.sealer import Sealer
+from splitrelay.wire.sealing import OtherVisit
 
 
 class Judging(Protocol):
@@ -68,7 +49,7 @@ class Calls:
 class Visitor:
     """One client, ready to train."""
 
-    def __init__(self, outfit: Outfit, seals: Seals | None = None, judge: Judging | None = None) -> None:
+    def __init__(self, outfit: Outfit, seals: Sealer | None = None, judge: Judging | None = None) -> None:
         self.spec, self.engine = outfit.spec, below(outfit)
         self.seals, self.judge = seals, judge
 
@@ -91,9 +72,12 @@ class Visitor:
             calls = Calls(session, lease.fence)
             half = self.engine.cut(visit, calls)
             assert calls.closing is not None
-            words = [calls.closing, *deposited(lease.fence, self.closed(halves.packed(x=half), lease))]
+            sealed = self.closed(halves.packed(x=half), lease)
+            words = [calls.closing, *deposited(lease.fence, sealed)]
         answer = session.exchange(lambda: iter(words), limits.STEP)
         assert isinstance(answer, Commit)
+        if self.seals is not None:
+            self.seals.committed(sealed)
 
     def look(self, session: Session, look: Look) -> None:
         """Score the half that comes, or keep the model."""
@@ -112,13 +96,17 @@ class Visitor:
     def opened(self, blob: bytes, words: Lease | Look) -> Vector:
         """The half that the client before us sealed; before the first visit, x_c^0."""
         assert self.seals is not None
+        if isinstance(words, Lease) and words.visit != words.sealed_visit + 1:
+            value, limit = words.sealed_visit, f"visit {words.visit - 1}"
+            raise OtherVisit("the half is not that of the visit before", value=value, limit=limit)
         if not blob and words.sealed_visit == 0:
+            self.seals.begin()
             return self.engine.x0()
-        return self.vectors(self.seals.opened(blob, words.sealed_visit, words.sealed_fence))[0]
+        return self.vectors(self.seals.unseal(blob, visit=words.sealed_visit, fence=words.sealed_fence))[0]
 
     def closed(self, blob: bytes, lease: Lease) -> bytes:
         """Sealed for the next client, where the server is not to read it."""
-        return blob if self.seals is None else self.seals.closed(blob, lease.visit, lease.fence)
+        return blob if self.seals is None else self.seals.seal(blob, visit=lease.visit, fence=lease.fence)
 
     def vectors(self, blob: bytes) -> tuple[Vector, Vector | None]:
         """x and shift, from what came with a lease; copies, as what comes from the wire is read-only."""

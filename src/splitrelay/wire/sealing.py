@@ -28,24 +28,36 @@ OVERHEAD = HEADER.size + TAG_BYTES
 LARGEST = 2**31 - 1 - OVERHEAD  # bytes of a half, as the cipher's interface takes them at once
 
 
-class Tampered(WorkError):
+class NotOurs(WorkError):
+    """A half that this client does not take over."""
+
+
+class Tampered(NotOurs):
     """What came is not what a client of this consortium sealed."""
 
 
-class OtherSpec(WorkError):
+class OtherSpec(NotOurs):
     """A half of another experiment."""
 
 
-class OtherVisit(WorkError):
+class OtherVisit(NotOurs):
     """A half of another visit."""
 
 
-class OldFence(WorkError):
+class OldFence(NotOurs):
     """A half of an attempt that was given up."""
 
 
-class FutureFence(WorkError):
+class FutureFence(NotOurs):
     """A half of an attempt that this client has not been told of."""
+
+
+class OldHalf(NotOurs):
+    """A half of the past: one that came after it is known to be committed."""
+
+
+class LeftOut(NotOurs):
+    """A half of another history, without a visit that this client made and the server committed."""
 
 
 @dataclass(frozen=True)
