@@ -119,6 +119,7 @@ class Accept(Message):
     fence: int = 0
     k: int = 0
     check: bool = False
+    address: str = ""  # where other clients reach it
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,15 @@ class Lease(Message):
     sealed_visit: int = 0
     sealed_fence: int = 0
     epoch: int = 0
+    direct: bool = False  # the half comes from the client before
+    heir: str = ""  # where the next client is reached
+
+
+@dataclass(frozen=True)
+class Want(Message):
+    """The half has not come from the client before: send it."""
+
+    fence: int
 
 
 @dataclass(frozen=True)
@@ -171,6 +181,16 @@ class Ready(Message):
     """The half has come, whole."""
 
     fence: int
+
+
+@dataclass(frozen=True)
+class Handed(Message):
+    """The next client has the half, which will be deposited too; `why` where it could not be handed over."""
+
+    fence: int
+    bytes: int
+    sha256: Any
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -272,7 +292,7 @@ def fence_of(message: Message) -> int:
 
 
 CONTROL: tuple[type[Message], ...] = (
-    Hello, Terms, Accept, Welcome, Resume, Refuse, Lease, Ready, Deposit, Commit, Cancel, Fail, Look, Score, Heartbeat,
-    Paid, Leave, Bye,
+    Hello, Terms, Accept, Welcome, Resume, Refuse, Lease, Want, Ready, Handed, Deposit, Commit, Cancel, Fail,
+    Look, Score, Heartbeat, Paid, Leave, Bye,
 )  # fmt: skip
 BUFFERS: tuple[type[Message], ...] = (Step, Reply, Finish, Chunk, Predict, Output)

@@ -52,11 +52,13 @@ HANDSHAKE: Table = {
 VISIT: Table = {
     (State.IDLE, S, "lease"): State.LEASED,
     (State.LEASED, S, "chunk"): State.LEASED,
+    (State.LEASED, C, "want"): State.LEASED,  # what the client before should have handed over has not come
     (State.LEASED, C, "ready"): State.STEPPING,
     (State.STEPPING, C, "step"): State.COMPUTING,
     (State.COMPUTING, S, "reply"): State.STEPPING,
     (State.STEPPING, C, "finish"): State.HANDING,
     (State.STEPPING, C, "chunk"): State.HANDING,  # the whole model is at the client: nothing to finish
+    (State.HANDING, C, "handed"): State.HANDING,  # to the next client; the deposit follows
     (State.HANDING, C, "chunk"): State.HANDING,
     (State.HANDING, C, "deposit"): State.DEPOSITED,
     (State.DEPOSITED, S, "commit"): State.IDLE,
