@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError, UnknownName
-from splitrelay.experiments.reproduction import seconds_of, units, within
+from splitrelay.experiments.pricing import seconds_of, within
+from splitrelay.experiments.reproduction import units
 from splitrelay.randomness import Purpose, rng
 
 CELL = "cross-device-mnist-c2-k10"
@@ -29,6 +30,17 @@ def test_rates_and_clipping_bring_their_own_points() -> None:
     assert {len(unit.points) for unit in units(["rates"])} == {7}
     points = [point for unit in units(["clipping"]) for point in unit.points]
     assert len(points) == 16 and {point.spec.optimiser.clip for point in points} == {10.0, None}
+
+
+def test_lenet_is_cut_at_every_layer_but_the_last() -> None:
+    (unit,) = units(["cuts"])
+    cuts = [point.spec.model.cut for point in unit.points]
+    assert cuts[0] == "conv1" and "fc3" not in cuts and len(set(cuts)) == len(cuts) == 11
+
+
+def test_vgg_runs_as_long_as_is_affordable_and_no_longer() -> None:
+    specs = [point.spec for unit in units(["vgg11"]) for point in unit.points]
+    assert {(spec.model.name, spec.R) for spec in specs} == {("vgg11", 200)} and len(specs) == 4
 
 
 def test_words_go_on_top() -> None:

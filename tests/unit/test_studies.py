@@ -8,7 +8,8 @@ import pytest
 
 from splitrelay.experiments.places import News
 from splitrelay.experiments.points import Point
-from splitrelay.experiments.reproduction import Pace, units
+from splitrelay.experiments.pricing import Pace
+from splitrelay.experiments.reproduction import units
 from splitrelay.experiments.studies import STUDIES, Batch, batches, said
 from splitrelay.experiments.sweep import Board, Entry
 from splitrelay.experiments.tuning import Tuning, expected, run_batch

@@ -37,7 +37,8 @@ def reproduce(names: Sequence[str], out: Path, source: Path | None, page: Path |
 
     LIST: quadratics, partitions, cross-device, cross-silo, rates, clipping, or a single cell such as
     cross-device-mnist-c1-k10 (splitrelay presets shows them); and studies of our own, in which every setting is tuned
-    on one grid before it runs with all seeds: tuned (the paper's cells), silos, family, cnncifar, landscape.
+    on one grid before it runs with all seeds: tuned (the paper's cells), silos, family, cnncifar, landscape; cuts (every
+    cut of LeNet-5) and vgg11 (as many rounds as are affordable without a GPU).
 
     First comes what it will cost on this machine, measured by a short probe; whatever is in --out already is not run
     again, and Ctrl-C loses nothing. Words such as R=50 or protocol=authors go on top of the settings. With --from
@@ -66,7 +67,8 @@ def reproduce(names: Sequence[str], out: Path, source: Path | None, page: Path |
 
 def _taken(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs: int | None) -> list[Unit]:
     from splitrelay.experiments.paper import SEEDS
-    from splitrelay.experiments.reproduction import seconds_of, units
+    from splitrelay.experiments.pricing import seconds_of
+    from splitrelay.experiments.reproduction import units
 
     limit = None if budget is None else seconds_of(budget)
     words = [name for name in names if "=" in name]
@@ -91,7 +93,7 @@ def _partitions(out: Path) -> None:
 def _planned(found: Sequence[Unit], out: Path, budget: float | None, jobs: int | None) -> list[Unit]:
     """Say what each unit costs and which are taken; the budget counts what is still to be done."""
     from splitrelay.experiments.pool import cores
-    from splitrelay.experiments.reproduction import prices, within
+    from splitrelay.experiments.pricing import prices, within
 
     note("measuring the pace of this machine ...")
     at_once = jobs or len(cores())
