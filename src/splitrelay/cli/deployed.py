@@ -39,19 +39,27 @@ def log_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def logger(form: str, **who: Any) -> Callable[[str], None]:
-    """Says what happens on stderr: a line, or a JSON object per line."""
+    """Says what happens on stderr: a line, or a JSON object per line; silent under -q."""
 
     def say(text: str) -> None:
-        if mood.quiet:
-            return
-        now = datetime.now(UTC)
-        if form == "json":
-            line = json.dumps({"time": now.isoformat(timespec="milliseconds"), **who, "message": text})
-        else:
-            line = f"{now:%H:%M:%S} {' '.join(str(value) for value in who.values())}: {text}"
-        click.echo(line, err=True)
+        if not mood.quiet:
+            _log(form, who, text)
 
     return say
+
+
+def alarm(form: str, **who: Any) -> Callable[[str], None]:
+    """Says what somebody must see to, -q or not."""
+    return lambda text: _log(form, {**who, "level": "error"}, text)
+
+
+def _log(form: str, who: dict[str, Any], text: str) -> None:
+    now = datetime.now(UTC)
+    if form == "json":
+        line = json.dumps({"time": now.isoformat(timespec="milliseconds"), **who, "message": text})
+    else:
+        line = f"{now:%H:%M:%S} {' '.join(str(value) for value in who.values())}: {text}"
+    click.echo(line, err=True)
 
 
 def warn_insecure(insecure: bool) -> None:

@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.console import note, say
-from splitrelay.cli.deployed import keys_options, log_option, logger, ready, until_told, warn_insecure
+from splitrelay.cli.deployed import alarm, keys_options, log_option, logger, ready, until_told, warn_insecure
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.run import KEYS
 from splitrelay.cli.settings import settings_argument
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
+    from splitrelay.deploy.admission import Doors
     from splitrelay.experiments.spec import Spec
 
 
 @click.command(cls=Command, keys=KEYS, example="splitrelay serve first.toml --keys server")
 @settings_argument(KEYS, metavar="[SPEC] [KEY=VALUE]...")
 @keys_options
-@click.option("--listen", default="0.0.0.0:7443", show_default=True, help="Address and port; port 0: any that is free.")
+@click.option(
+    "--listen", help="Address and port; port 0: any that is free (default: 0.0.0.0:7443; insecure 127.0.0.1:7443)."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="The run's directory (default: results/ and its name).")
 @click.option("--away", type=click.Choice(["wait", "retry", "skip"]), default="wait", show_default=True,
               help="What to do about a client that stays away.")  # fmt: skip
@@ -31,38 +34,39 @@ if TYPE_CHECKING:
 @click.option("--retries", type=int, default=3, show_default=True, help="Leases, or failures, before the run stops.")
 @click.option("--quorum", type=int, help="Begin when so many clients are here (default: all).")
 @click.option("--without", type=int, multiple=True, help="A client that will not come. Repeatable.")
+@click.option("--judge", is_flag=True,
+              help="Peer to peer: the evaluator is none of the clients (keys issue --evaluator).")  # fmt: skip
+@click.option("--model-for", type=click.Choice(["observer", "evaluator", "client", "nobody"]), multiple=True,
+              default=["observer"], show_default=True, help="To whom collect gives the model. Repeatable.")  # fmt: skip
 @click.option("--linger", type=float, default=600, show_default=True,
               help="Seconds to answer status and collect after the last round.")  # fmt: skip
 @click.option("--port-file", type=click.Path(path_type=Path), help="Write the port there once we listen.")
 @log_option
 def serve(
-    settings: Sequence[str], keys: Path | None, insecure: bool, listen: str, out: Path | None, **how: Any
+    settings: Sequence[str], keys: Path | None, insecure: bool, listen: str | None, out: Path | None, **how: Any
 ) -> None:
     """The server of a spec: wait for its clients, train with them, keep the run's directory.
 
     Stopped (SIGTERM, Ctrl-C) or killed, the same command goes on from the last committed visit, with the same bits.
     """
-    from splitrelay.deploy.admission import anyone, by_certificate, identity_in
     from splitrelay.deploy.remote import Policy
     from splitrelay.deploy.serving import Offer, Serving
-    from splitrelay.wire.identity import server_credentials
-    from splitrelay.wire.revocation import Revocations
 
     spec = spec_from(settings)
-    identity = identity_in(keys, insecure)
+    credentials, admit = _doors(spec, keys, insecure, how["model_for"], how["log"])
     warn_insecure(insecure)
     log = logger(how["log"], who="server")
-    admit = anyone if identity is None else by_certificate(Revocations(identity.revocations, identity.ca, log))
     offer = Offer(
         spec,
         out or Path("results") / f"{spec.algorithm}-{spec.hash}",
-        listen,
+        listen or ("127.0.0.1:7443" if insecure else "0.0.0.0:7443"),
         Policy(how["away"], how["lease"], how["patience"], how["retries"]),
         how["without"],
         how["quorum"],
-        None if identity is None else server_credentials(identity),
+        credentials,
         admit,
         linger=how["linger"],
+        judge=how["judge"],
     )
     with until_told() as stop:
         serving = Serving(offer, log, stop)
@@ -76,6 +80,23 @@ def serve(
             note(f"kept in {offer.out}; the same command goes on from there.")
             return
     say(str(offer.out))
+
+
+def _doors(spec: Spec, keys: Path | None, insecure: bool, model_for: Sequence[str], log: str) -> tuple[Any, Doors]:
+    """The server's certificate, which can be renewed while it runs, and whom it lets in."""
+    from splitrelay.deploy.admission import anyone, by_certificate, identity_in
+    from splitrelay.wire.certificates import SERVER
+    from splitrelay.wire.renewal import Keys, renewed_credentials
+    from splitrelay.wire.revocation import Revocations
+
+    identity, tell = identity_in(keys, insecure, (SERVER,)), alarm(log, who="server")
+    if identity is None:
+        return None, anyone
+    if "nobody" in model_for and len(model_for) > 1:
+        raise InputError("--model-for nobody stands alone", value=" ".join(model_for))
+    revocations = Revocations(identity.revocations, identity.ca, tell)
+    roles = [role for role in model_for if role != "nobody"]
+    return renewed_credentials(Keys(identity, tell)), by_certificate(revocations, spec.partition.M, roles)
 
 
 def _listening(port: int, file: Path | None) -> None:

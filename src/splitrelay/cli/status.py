@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from splitrelay.cli.console import note, say
-from splitrelay.cli.deployed import keys_options
+from splitrelay.cli.deployed import keys_options, warn_insecure
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, format_option
 
@@ -26,6 +26,7 @@ def status(address: str, keys: Path | None, insecure: bool, watch: bool, every: 
     """How a run goes: who is here, whose turn it is, round, loss, bytes, and the time that is left."""
     from splitrelay.deploy.asking import ask_status
 
+    warn_insecure(insecure)
     while True:
         report = ask_status(address, keys, insecure)
         emit(_table(report), report, shape)
@@ -40,9 +41,10 @@ def status(address: str, keys: Path | None, insecure: bool, watch: bool, every: 
 @click.option("--out", type=click.Path(path_type=Path), default=Path("model.safetensors"), show_default=True,
               help="Where to write it.")  # fmt: skip
 def collect(address: str, keys: Path | None, insecure: bool, out: Path) -> None:
-    """The final model of a run, for whoever the authority has named; plain torch loads it."""
+    """The final model of a run, for whoever may have it (serve --model-for); plain torch loads it."""
     from splitrelay.deploy.asking import collect_model
 
+    warn_insecure(insecure)
     size = collect_model(address, keys, insecure, out)
     note(f"{size} bytes")
     say(str(out))

@@ -27,6 +27,7 @@ __all__ = [
     "channel_credentials",
     "load_identity",
     "peer_identity",
+    "refuse_uncallable",
     "server_credentials",
 ]
 
@@ -67,11 +68,16 @@ def load_identity(folder: Path, now: datetime | None = None) -> Identity:
 
 def server_credentials(identity: Identity) -> grpc.ServerCredentials:
     """Mutual TLS: whoever calls must show a certificate of the same authority."""
+    refuse_uncallable(identity)
+    pair = [(identity.key, identity.certificate)]
+    return grpc.ssl_server_credentials(pair, root_certificates=identity.ca, require_client_auth=True)
+
+
+def refuse_uncallable(identity: Identity) -> None:
+    """Nobody could check whom it has reached."""
     if not identity.hosts:
         way_out = "Use keys issued with --host."
         raise InputError(f"{identity.name} ({identity.role}) has no hosts to be called at", way_out=way_out)
-    pair = [(identity.key, identity.certificate)]
-    return grpc.ssl_server_credentials(pair, root_certificates=identity.ca, require_client_auth=True)
 
 
 def channel_credentials(identity: Identity) -> grpc.ChannelCredentials:

@@ -67,7 +67,7 @@ class Revocations:
         self.trouble: str | None = None  # why the file as it is now is not in force
         self._ca = read_public(path.parent / CA) if ca is None else ca
         self._tell = tell or logging.getLogger("splitrelay.wire").warning
-        self._stamp = _stamp(path)
+        self._stamp = stamp_of(path)
         self._in_force = read_list(path, self._ca)
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class Revocations:
         return serial in self._in_force.serials
 
     def _look_again(self) -> None:
-        stamp = _stamp(self.path)
+        stamp = stamp_of(self.path)
         if stamp == self._stamp:
             return
         self._stamp = stamp
@@ -102,7 +102,8 @@ class Revocations:
         return found
 
 
-def _stamp(path: Path) -> Stamp:
+def stamp_of(path: Path) -> Stamp:
+    """What changes when a file does."""
     try:
         found = path.stat()
     except OSError:
