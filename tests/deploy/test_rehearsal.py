@@ -1,29 +1,92 @@
-"""Server and clients as real processes, with kill -9 in between: the same weights as in the simulation."""
+"""Server and clients as real processes, with trouble in between: the same weights as in the simulation."""
 
 from pathlib import Path
 
+import pytest
 from relay_kit import small_spec
 
-from splitrelay.deploy.faults import Fault, Troubled, plan_in, random_plan
+from splitrelay.deploy.faults import KINDS, Fault, kinds_of, plan_in, random_plan
 from splitrelay.deploy.rehearsal import Plan
+from splitrelay.deploy.trouble import Troubled
+from splitrelay.errors import InputError, OutOfRange, UnknownName
+
+QUIET = lambda text: None  # noqa: E731
 
 
 def test_real_processes_survive_a_plan_of_faults(tmp_path: Path) -> None:
-    spec = small_spec(tmp_path, "M=2", "C=5", "R=3", "K=3", "engine=fast")
-    faults = [Fault("cut", 1, 0), Fault("kill-server", 3), Fault("kill-client", 4, 1)]
-    rehearsal = Troubled(Plan(spec, tmp_path / "run", patience=120), lambda text: None, faults)
+    spec = small_spec(tmp_path, "M=2", "C=5", "R=4", "K=3", "engine=fast")
+    faults = [
+        Fault("duplicate", 0, 0, 1),
+        Fault("cut", 1, 1, 1),
+        Fault("kill-server", 2, 0, 1),
+        Fault("full-disk", 3, 1),
+        Fault("kill-client", 4, 0, 2),
+        Fault("lost-commit", 5, 1),
+        Fault("nan", 6, 0, 2),
+    ]
+    rehearsal = Troubled(Plan(spec, tmp_path / "run", patience=120), QUIET, faults)
     (verdict,) = rehearsal.play()
-    assert verdict.same and rehearsal.twice() == 0
-    assert [fault.kind for fault in rehearsal.done] == ["cut", "kill-server", "kill-client"]
-    assert sum(event["event"] == "listening" for event in rehearsal.events()) == 2
-    assert (tmp_path / "run" / "rehearsal" / "logs" / "server.log").exists()
+    assert rehearsal.findings().sound, rehearsal.findings()
+    assert verdict.same and len(rehearsal.plot.happened) == len(faults)
+    assert sum(event["event"] == "listening" for event in rehearsal.events()) == 3
+    assert "cannot write" in (tmp_path / "run" / "rehearsal" / "logs" / "server.log").read_text()
 
 
-def test_a_random_plan_is_the_same_from_the_same_seed() -> None:
-    assert random_plan(7, 20, range(5)) == random_plan(7, 20, range(5)) != random_plan(8, 20, range(5))
+def test_skipped_visits_are_left_out_of_the_simulation_too(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, "M=2", "C=5", "K=3", "engine=fast")
+    plan = Plan(spec, tmp_path / "run", patience=120, away="skip", lease=0.5)
+    rehearsal = Troubled(plan, QUIET, [Fault("stay-away", 1, 1)])
+    (verdict,) = rehearsal.play()
+    assert rehearsal.findings().sound, rehearsal.findings()
+    assert verdict.skips >= 1 and verdict.weights
+
+
+def test_a_fault_that_never_comes_to_its_moment_is_found(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, "M=2", "C=5", "R=1", "K=3", "engine=fast")
+    rehearsal = Troubled(Plan(spec, tmp_path / "run", patience=120), QUIET, [Fault("cut", 100)])
+    (verdict,) = rehearsal.play()
+    assert verdict.same and rehearsal.findings().missed == ("cut of client 0 at step 0, after 100 visits",)
+
+
+def test_a_random_plan_is_the_same_from_the_same_seed(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path)
+    assert random_plan(7, spec, range(4)) == random_plan(7, spec, range(4)) != random_plan(8, spec, range(4))
+
+
+def test_random_plans_draw_every_kind(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path)
+    assert {fault.kind for seed in range(200) for fault in random_plan(seed, spec, range(4))} == set(KINDS)
 
 
 def test_a_plan_is_read_in_the_order_of_its_moments(tmp_path: Path) -> None:
     file = tmp_path / "plan.toml"
-    file.write_text('[[fault]]\nkind = "cut"\nafter = 5\n[[fault]]\nkind = "kill-client"\nafter = 2\nclient = 1\n')
-    assert plan_in(file) == [Fault("kill-client", 2, 1), Fault("cut", 5, 0)]
+    file.write_text('[[fault]]\nkind = "cut"\nafter = 5\n[[fault]]\nkind = "nan"\nafter = 2\nclient = 1\nstep = 3\n')
+    assert plan_in(file) == [Fault("nan", 2, 1, 3), Fault("cut", 5, 0)]
+
+
+def test_an_unknown_fault_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text('[[fault]]\nkind = "kill-sever"\nafter = 5\n')
+    with pytest.raises(UnknownName, match="kill-server"):
+        plan_in(file)
+
+
+@pytest.mark.parametrize(
+    ("words", "fault", "error"),
+    [
+        ("placement=whole algorithm=fedavg", Fault("nan", 0), InputError),
+        ("", Fault("cut", 0, client=9), OutOfRange),
+        ("", Fault("cut", 0, step=2), OutOfRange),
+    ],
+)
+def test_what_cannot_happen_is_refused_before_anything_starts(
+    words: str, fault: Fault, error: type[Exception], tmp_path: Path
+) -> None:
+    rehearsal = Troubled(Plan(small_spec(tmp_path, *words.split()), tmp_path / "run"), QUIET, [fault])
+    with pytest.raises(error):
+        rehearsal.prepare()
+
+
+def test_where_the_whole_model_is_at_the_client_no_step_can_be_wrong(tmp_path: Path) -> None:
+    kinds = kinds_of(small_spec(tmp_path, "placement=whole", "algorithm=fedavg"), 4, False)
+    assert "kill-server" in kinds and not {"nan", "duplicate", "extra-step", "lost-reply"} & set(kinds)

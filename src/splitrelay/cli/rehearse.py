@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 @click.option("--plans", type=click.IntRange(min=1), default=1, show_default=True,
               help="So many random plans, from as many seeds.")  # fmt: skip
 @click.option("--insecure", is_flag=True, help="Without keys or encryption.")
+@click.option("--away", type=click.Choice(["wait", "retry", "skip"]), default="wait", show_default=True,
+              help="What the server does about a client that stays away.")  # fmt: skip
+@click.option("--lease", type=float, help="Seconds that a client may be away (default: 60, with faults 5).")
 @click.option("--patience", type=float, default=600, show_default=True, help="Seconds for the deployed part.")
 @format_option
 def rehearse(
@@ -41,6 +44,8 @@ def rehearse(
     seed: int | None,
     plans: int,
     insecure: bool,
+    away: str,
+    lease: float | None,
     patience: float,
     shape: str,
 ) -> None:
@@ -52,10 +57,12 @@ def rehearse(
 
     spec = spec_from(settings)
     warn_insecure(insecure)
-    if faults is not None or seed is not None:
-        _troubled(Plan(spec, out, None, insecure, patience), faults, seed or 0, plans, shape)
+    calm = faults is None and seed is None
+    plan = Plan(spec, out, hosts, insecure, patience, away, lease or (60.0 if calm else 5.0))
+    if not calm:
+        _troubled(plan, faults, seed or 0, plans, shape)
         return
-    for verdict in Rehearsal(Plan(spec, out, hosts, insecure, patience), note).play():
+    for verdict in Rehearsal(plan, note).play():
         row: list[Any] = [tick(verdict.weights), tick(verdict.rows), verdict.programs]
         row += [round(verdict.seconds, 1), round(verdict.simulated, 1)]
         columns = ("same weights", "same record", "programs", "deployed s", "simulated s")
@@ -68,20 +75,13 @@ def rehearse(
 
 def _troubled(plan: Plan, file: Path | None, seed: int, plans: int, shape: str) -> None:
     """Rehearsals with faults: each in a folder of its own where there are several."""
-    from splitrelay.deploy.faults import Troubled, plan_in, random_plan
+    from splitrelay.deploy.series import COLUMNS, played
 
-    spec, rows = plan.spec, list[tuple[Any, ...]]()
-    visits, clients = spec.R * (spec.S or spec.partition.M), range(spec.partition.M)
-    for number in range(seed, seed + plans):
-        faults = plan_in(file) if file is not None else random_plan(number, visits, clients)
-        here = plan if plans == 1 else replace(plan, out=plan.out / f"plan-{number:04d}")
-        trouble = Troubled(here, note, faults)
-        for verdict in trouble.play():
-            rows.append((number, len(trouble.done), verdict.weights, trouble.twice(), round(verdict.seconds, 1)))
-            note(
-                f"plan {number}: {'the same weights' if verdict.weights else 'OTHER WEIGHTS'}, {verdict.seconds:.1f} s"
-            )
-    columns = ("plan", "faults", "same weights", "committed twice", "seconds")
-    emit(Table(columns, rows), [dict(zip(columns, row, strict=True)) for row in rows], shape)
-    if any(not row[2] or row[3] for row in rows):
-        raise WorkError("a plan of faults changed the run", way_out=f"See {plan.out}, and please report it.")
+    rows = list(played(plan, file, seed, plans, note))
+    emit(Table(COLUMNS, [tuple(row.values()) for row in rows]), rows, shape)
+    wrong = [str(row["plan"]) for row in rows if not row["sound"]]
+    if wrong:
+        way_out = f"See {plan.out}, and please report it."
+        raise WorkError(
+            "plans of faults that changed the run, or did not happen", value=", ".join(wrong), way_out=way_out
+        )

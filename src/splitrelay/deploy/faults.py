@@ -1,46 +1,109 @@
-"""Trouble by plan: who is killed, which link is cut, slowed or silenced, after how many committed visits."""
+"""What can go wrong: every kind of fault, how it is made, what must follow, and which event it must leave.
+
+The table of docs/faults.md is made from KINDS. A fault happens after `after` settled visits, when its client next comes
+to the word that the kind names; kinds that happen at a step wait for step `step` of the visit.
+"""
 
 from __future__ import annotations
 
-import json
-import time
 import tomllib
-from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from splitrelay.data.partition import Partition
-from splitrelay.deploy.processes import POLL, Program, port_in
-from splitrelay.deploy.proxy import Proxy
-from splitrelay.deploy.rehearsal import Rehearsal
-from splitrelay.deploy.strangers import pester
-from splitrelay.errors import InputError, UnknownName, WorkError
+from splitrelay.errors import InputError, OutOfRange, UnknownName
+from splitrelay.experiments.spec import Spec
 from splitrelay.randomness import Purpose, rng
 
-KINDS = ("kill-server", "stop-server", "kill-client", "cut", "delay", "silence", "stranger")
-SILENT = 3.0  # seconds that a silenced link carries nothing, before it is cut
-SLOW = 0.02  # seconds that every piece of a slowed link is late
+LOST = ("lost", "gone", "resumed", "restarted", "silent", "refused")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a fault is made; the word at which it happens; what follows; the events, one of which it leaves."""
+
+    made: str
+    at: str  # turn (any word of a visit), step, finish, deposit from the client; reply, commit from the server
+    follows: str
+    events: tuple[str, ...] = ()  # none: the server cannot know of it
+    why: str = ""  # what the event says
+    own: bool = True  # the event names the fault's client
+
+
+RESUMED = "the client connects again; the visit goes on at its step"
+AGAIN = "started again, it finds what was committed; the visit is made again"
+WRONG = "the link is refused with the reason; the client connects again and says it right"
+KINDS: dict[str, Kind] = {
+    "kill-server": Kind("kill -9", "turn", AGAIN, ("listening",), own=False),
+    "stop-server": Kind("SIGTERM", "turn", "it says goodbye; " + AGAIN, ("closing",), "stopped", own=False),
+    "kill-relay": Kind("kill -9 with a half on its way up", "deposit", AGAIN, ("listening",), own=False),
+    "full-disk": Kind(
+        "the kernel refuses the server's writes (RLIMIT_FSIZE)",
+        "deposit",
+        "the server stops with one line; " + AGAIN,
+        ("listening",),
+        own=False,
+    ),
+    "kill-client": Kind("kill -9", "turn", "started again, it makes the visit from its start", LOST),
+    "stay-away": Kind(
+        "kill -9, and back when the lease is over",
+        "turn",
+        "the visit is taken back and made again, or skipped and recorded",
+        ("expired", "skipped"),
+    ),
+    "cut": Kind("the proxy ends the connection", "turn", RESUMED, LOST),
+    "lost-reply": Kind("the answer to a step is lost with its connection", "reply", RESUMED, LOST),
+    "lost-commit": Kind("the word commit is lost with its connection", "commit", "the visit counts, once", LOST),
+    "silence": Kind("nothing is carried for 3 s, then the connection ends", "turn", RESUMED, LOST),
+    "half-open": Kind("the connection stays open and carries nothing more", "turn", RESUMED, LOST),
+    "delay": Kind("every piece comes 20 ms late from then on", "turn", "nothing but the delay"),
+    "stranger": Kind("bytes that are no TLS at the server's port", "turn", "their connections end"),
+    "duplicate": Kind("a step is sent twice", "step", "the same answer, twice; the step counts once", ("repeated",)),
+    "reorder": Kind("the half goes before the word that ends the steps", "finish", WRONG, ("refused",), "no place"),
+    "leap": Kind("a step carries the number of the next one", "step", WRONG, ("refused",), "out of order"),
+    "replay": Kind("a step of an earlier visit, byte for byte", "step", "dropped, or refused", ("stale", "refused")),
+    "wrong-fence": Kind("a step under a fence that nobody has", "step", WRONG, ("refused",), "of another visit"),
+    "extra-step": Kind(
+        "one step more than K",
+        "finish",
+        "the visit is taken back and made again, or skipped and recorded",
+        ("failed",),
+        "too many steps",
+    ),
+    "nan": Kind("smashed data with a NaN", "step", WRONG, ("refused",), "NaN"),
+    "labels": Kind("a label that is no class", "step", WRONG, ("refused",), "labels out of range"),
+    "shape": Kind("smashed data of another shape", "step", WRONG, ("refused",), "shape of a sample"),
+    "corrupt": Kind("a bit of a frame is flipped", "step", WRONG, ("refused",), "checksum"),
+    "wrong-spec": Kind(
+        "valid keys, another spec", "turn", "refused for good", ("refused",), "this run is of spec", own=False
+    ),
+    "another-name": Kind(
+        "valid keys, another client's number", "turn", "refused for good", ("refused",), "is not that of", own=False
+    ),
+}
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens, after how many committed visits, to which client."""
+    """What happens, after how many settled visits, to which client, at which of its steps."""
 
     kind: str
     after: int
     client: int = 0
+    step: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind} of client {self.client} at step {self.step}, after {self.after} visits"
 
 
 def plan_in(file: Path) -> list[Fault]:
-    """A plan from a TOML file: [[fault]] kind, after, client."""
+    """A plan from a TOML file: [[fault]] kind, after, client, step."""
     try:
         entries = tomllib.loads(file.read_text(encoding="utf-8"))["fault"]
-        faults = [Fault(str(entry["kind"]), int(entry["after"]), int(entry.get("client", 0))) for entry in entries]
+        faults = [_fault(entry) for entry in entries]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        way_out = "Each fault is a [[fault]] with kind, after and client."
+        way_out = "Each fault is a [[fault]] with kind, after, client and step."
         raise InputError(f"cannot read the plan {file}", value=str(error), way_out=way_out) from None
     for fault in faults:
         if fault.kind not in KINDS:
@@ -48,119 +111,41 @@ def plan_in(file: Path) -> list[Fault]:
     return sorted(faults, key=lambda fault: fault.after)
 
 
-def random_plan(seed: int, visits: int, clients: Sequence[int]) -> list[Fault]:
-    """One to five faults, at any moment of the run, by name."""
-    draw = rng(seed, Purpose.INSTANCES)
+def _fault(entry: dict[str, Any]) -> Fault:
+    return Fault(str(entry["kind"]), int(entry["after"]), int(entry.get("client", 0)), int(entry.get("step", 0)))
+
+
+def refuse_impossible(faults: Sequence[Fault], spec: Spec, clients: Sequence[int], insecure: bool) -> None:
+    """What cannot happen in a run of this spec is said before it begins."""
+    possible = kinds_of(spec, len(clients), insecure)
+    for fault in faults:
+        if fault.kind not in possible:
+            raise InputError(f"{fault.kind} cannot happen here", way_out="Possible: " + ", ".join(possible) + ".")
+        if fault.client not in clients:
+            raise OutOfRange("the client of a fault", value=fault.client, limit=f"one of {list(clients)}")
+        if not 0 <= fault.step < spec.K:
+            raise OutOfRange("the step of a fault", value=fault.step, limit=f"0 to {spec.K - 1}")
+
+
+def kinds_of(spec: Spec, clients: int, insecure: bool) -> list[str]:
+    """Kinds that can happen: there are no steps where the whole model is at the client, and no names without keys."""
+    whole = spec.placement == "whole"
+    here = [name for name, kind in KINDS.items() if not (whole and kind.at in ("step", "reply", "finish"))]
+    here = [name for name in here if name != "replay" or spec.R > 1]
+    return [name for name in here if name != "another-name" or (clients > 1 and not insecure)]
+
+
+def random_plan(seed: int, spec: Spec, clients: Sequence[int], insecure: bool = False) -> list[Fault]:
+    """One to five faults by name, at any moment up to the start of the last round."""
+    draw, kinds = rng(seed, Purpose.INSTANCES), kinds_of(spec, len(clients), insecure)
+    last = (spec.R - 1) * (spec.S or len(clients))
     faults = [
         Fault(
-            str(KINDS[int(draw.integers(len(KINDS)))]),
-            int(draw.integers(visits)),
+            kinds[int(draw.integers(len(kinds)))],
+            int(draw.integers(last + 1)),
             int(clients[int(draw.integers(len(clients)))]),
+            int(draw.integers(spec.K)),
         )
         for _ in range(int(draw.integers(1, 6)))
     ]
     return sorted(faults, key=lambda fault: fault.after)
-
-
-class Troubled(Rehearsal):
-    """A rehearsal in which a plan of faults is carried out; every client has a proxy of its own before the server."""
-
-    def __init__(self, plan: Any, say: Callable[[str], None], faults: Sequence[Fault]) -> None:
-        super().__init__(plan, say)
-        self.faults, self.done = list(faults), list[Fault]()
-        self.proxies: dict[int, Proxy] = {}
-        self.silenced: list[tuple[float, Proxy]] = []
-
-    def raise_curtain(self, partition: Partition) -> None:
-        """As always, with a proxy in between."""
-        self.partition = partition
-        self.server = Program(self._server_words(partition), self.place / "logs" / "server.log").start()
-        self.port = port_in(self.place / "port", self.server)
-        self.proxies = {m: Proxy(self.port) for m in partition.clients}
-        self.clients = [self._client(m, [m]).start() for m in partition.clients]
-        self.say(f"server on port {self.port}; {len(self.clients)} clients behind proxies; {len(self.faults)} faults")
-
-    def wait(self, until: float) -> None:
-        """Carry the plan out; whoever was killed is started again."""
-        assert self.server is not None
-        while self.server.running or self.server.code() != 0:
-            if time.monotonic() > until:
-                raise WorkError("the rehearsal hangs", limit=f"{self.plan.patience:g} seconds", way_out=self._logs())
-            while self.faults and self.commits() >= self.faults[0].after:
-                self._happen(self.faults.pop(0))
-            self._end_silences()
-            self._refuse_fallen()
-            if not self.server.running and self.server.code() != 0:
-                raise WorkError("the server fell", value=self.server.last_words(), way_out=self._logs())
-            time.sleep(POLL)
-
-    def clear(self) -> None:
-        """Nobody stays behind, and no proxy either."""
-        super().clear()
-        for proxy in self.proxies.values():
-            proxy.close()
-
-    def events(self) -> list[dict[str, Any]]:
-        """The server's record; a last line that is being written does not count."""
-        found: list[dict[str, Any]] = []
-        with suppress(OSError, ValueError):
-            for line in (self.plan.out / "relay" / "events.jsonl").read_text(encoding="utf-8").splitlines():
-                found.append(json.loads(line))
-        return found
-
-    def commits(self) -> int:
-        """Committed visits so far."""
-        return sum(event["event"] == "committed" for event in self.events())
-
-    def twice(self) -> int:
-        """Visits that were committed more than once: none may be."""
-        seen = Counter(
-            (event["round"], event["client"], event["occurrence"])
-            for event in self.events()
-            if event["event"] == "committed"
-        )
-        return sum(number > 1 for number in seen.values())
-
-    def _happen(self, fault: Fault) -> None:
-        self.say(f"after {fault.after} visits: {fault.kind} {fault.client}")
-        self.done.append(fault)
-        proxy = self.proxies[fault.client]
-        if fault.kind in ("kill-server", "stop-server"):
-            self._restart_server(gently=fault.kind == "stop-server")
-        elif fault.kind == "kill-client":
-            program = self.clients[list(self.partition.clients).index(fault.client)]
-            program.kill()
-            program.start()
-        elif fault.kind == "cut":
-            proxy.cut()
-        elif fault.kind == "delay":
-            proxy.delay = SLOW
-        elif fault.kind == "silence":
-            proxy.silent = True
-            self.silenced.append((time.monotonic() + SILENT, proxy))
-        elif fault.kind == "stranger":
-            pester(self.port, fault.after)
-
-    def _restart_server(self, gently: bool) -> None:
-        assert self.server is not None
-        if gently:
-            self.server.stop()
-        else:
-            self.server.kill()
-        (self.place / "port").unlink(missing_ok=True)
-        self.server.start()
-        self.port = port_in(self.place / "port", self.server)
-        for proxy in self.proxies.values():
-            proxy.target = self.port
-
-    def _end_silences(self) -> None:
-        for when, proxy in list(self.silenced):
-            if time.monotonic() > when:
-                self.silenced.remove((when, proxy))
-                proxy.silent = False
-                proxy.cut()  # what vanished cannot be made up for on the same connection
-
-    def _client(self, number: int, clients: Sequence[int]) -> Program:
-        program = super()._client(number, clients)
-        program.words[1] = f"127.0.0.1:{self.proxies[clients[0]].port}"
-        return program

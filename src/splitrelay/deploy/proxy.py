@@ -9,20 +9,23 @@ from collections.abc import Callable
 from contextlib import suppress
 
 PIECE = 65536  # bytes read at once
+Pair = tuple[socket.socket, socket.socket]
 
 
 class Proxy:
-    """Carries TCP connections to 127.0.0.1:port; each trouble holds from the moment it is set."""
+    """Carries TCP connections to a port; each trouble holds from the moment it is set."""
 
-    def __init__(self, port: int) -> None:
-        self.target = port
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self.host, self.target = host, port
         self.delay = 0.0  # seconds before a piece is passed on
-        self.silent = False  # half-open: bytes are taken, and vanish
+        self.late = 0  # pieces that were
+        self.silent = False  # bytes are taken, and vanish
         self.cut_at: int | None = None  # bytes from the clients after which every connection is cut, once
         self.carried = 0
         self.cuts = 0
         self.cut_happened: Callable[[], None] = lambda: None
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._pairs: list[Pair] = []
+        self._frozen: set[socket.socket] = set()  # both ends of connections that are half open
         self._lock = threading.Lock()
         self._door = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._door.getsockname()[1]
@@ -39,6 +42,11 @@ class Proxy:
                     end.shutdown(socket.SHUT_RDWR)
         self.cut_happened()
 
+    def freeze(self) -> None:
+        """Connections that are there stay open and carry nothing more; new ones are as good as ever."""
+        with self._lock:
+            self._frozen.update(end for pair in self._pairs for end in pair)
+
     def close(self) -> None:
         """No more."""
         self._door.close()
@@ -49,7 +57,7 @@ class Proxy:
             while True:
                 near, _ = self._door.accept()
                 try:
-                    far = socket.create_connection(("127.0.0.1", self.target))
+                    far = socket.create_connection((self.host, self.target))
                 except OSError:  # nobody is there: so the caller shall see
                     near.close()
                     continue
@@ -63,13 +71,16 @@ class Proxy:
     def _carrying(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
         with suppress(OSError):
             while piece := source.recv(PIECE):
-                if self.silent:
+                if self.silent or source in self._frozen:
                     continue
                 if self.delay:
+                    self.late += 1
                     time.sleep(self.delay)
                 if up and self._passed(len(piece)):
                     break
                 sink.sendall(piece)
+        if source in self._frozen:
+            return  # the other side is never told
         for end in (source, sink):
             with suppress(OSError):
                 end.close()

@@ -11,14 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from splitrelay.algorithms.base import Visit
+from splitrelay.clients import Flaky
 from splitrelay.data import load
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_export import export_partition, folder
 from splitrelay.deploy.processes import POLL, Program, port_in
 from splitrelay.errors import OutputError, WorkError
-from splitrelay.experiments.running import execute, partition_of, resolved
+from splitrelay.experiments.running import execute, partition_of, prepared, resolved
 from splitrelay.experiments.spec import Spec
 from splitrelay.files import write_text
+from splitrelay.models.files import save_weights
 from splitrelay.records import RunDirectory
 from splitrelay.wire.authority import create_authority
 
@@ -35,6 +38,7 @@ class Verdict:
     seconds: float  # of the deployed part, programs' start included
     simulated: float
     programs: int
+    skips: int = 0  # visits that were left out, here and in the simulation; rows are not compared then
 
     @property
     def same(self) -> bool:
@@ -51,10 +55,15 @@ class Plan:
     hosts: int | None = None  # programs that the clients share; one each unless said
     insecure: bool = False
     patience: float = 600.0  # seconds for the whole rehearsal
+    away: str = "wait"  # the server's policy, and its lease in seconds
+    lease: float = 60.0
+    simulated: Path | None = None  # where the simulation is kept, if several rehearsals share it
 
 
 class Rehearsal:
     """The stage: keys, data and logs under OUT/rehearsal, the server's run directory is OUT itself."""
+
+    program: type[Program] = Program
 
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
         self.plan, self.say, self.spec = plan, say, resolved(plan.spec)[0]
@@ -95,7 +104,7 @@ class Rehearsal:
 
     def raise_curtain(self, partition: Partition) -> None:
         """The server, then the clients."""
-        self.server = Program(self._server_words(partition), self.place / "logs" / "server.log").start()
+        self.server = self._server(partition).start()
         hosts = self._hosts(partition)  # clients may come first: they knock until the server is there
         self.port = port_in(self.place / "port", self.server)
         self.clients = [self._client(number, host).start() for number, host in enumerate(hosts)]
@@ -130,24 +139,40 @@ class Rehearsal:
     def judged(self, deployed: float) -> Verdict:
         """The same spec in one process, and what differs."""
         began = time.monotonic()
-        simulated = RunDirectory(self.place / "simulated")
-        for _ in execute(self.spec, simulated):
-            pass
-        ours = RunDirectory(self.plan.out)
+        skips = self.skips()
+        ours, theirs = RunDirectory(self.plan.out), self._simulated(skips)
+        rows = untimed(ours), untimed(theirs)
         return Verdict(
-            ours.model.read_bytes() == simulated.model.read_bytes(),
-            agreeing(untimed(ours), untimed(simulated), self.spec.route),
+            ours.model.exists() and ours.model.read_bytes() == theirs.model.read_bytes(),
+            bool(skips) or agreeing(*rows, self.spec.route),
             deployed,
             time.monotonic() - began,
             1 + len(self.clients),
+            len(skips),
         )
+
+    def skips(self) -> frozenset[tuple[int, int, int]]:
+        """Visits (round, client, occurrence) that were left out, and must be in the simulation too: none."""
+        return frozenset()
+
+    def _simulated(self, skips: frozenset[tuple[int, int, int]]) -> RunDirectory:
+        if skips:
+            return replayed(self.spec, RunDirectory(self.place / "simulated"), skips)
+        simulated = RunDirectory(self.plan.simulated or self.place / "simulated")
+        for _ in execute(self.spec, simulated):
+            pass
+        return simulated
 
     def _over(self) -> bool:
         return self.server is not None and self.server.code() == 0
 
+    def _server(self, partition: Partition) -> Program:
+        return self.program(self._server_words(partition), self.place / "logs" / "server.log")
+
     def _server_words(self, partition: Partition) -> list[str]:
         words = ["serve", str(self.place / "spec.toml"), "--out", str(self.plan.out), "--listen", "127.0.0.1:0"]
         words += ["--port-file", str(self.place / "port"), "--linger", "0"]
+        words += ["--away", self.plan.away, "--lease", f"{self.plan.lease:g}"]
         for m in partition.empty:
             words += ["--without", str(m)]
         return [*words, *(["--insecure"] if self.plan.insecure else ["--keys", str(self.place / "server")])]
@@ -159,7 +184,7 @@ class Rehearsal:
         return [clients[number::programs] for number in range(programs)]
 
     def _client(self, number: int, clients: Sequence[int]) -> Program:
-        words = ["join", f"127.0.0.1:{self.port}"]
+        words = ["join", self._address(clients)]
         for m in clients:
             data = self.place / "data" / folder(m, self.spec.partition.M) / "data.npz"
             who = ["--client", str(m)] if self.plan.insecure else ["--keys", str(self.place / self._name(m))]
@@ -167,13 +192,31 @@ class Rehearsal:
             if m == self.spec.evaluator and self.spec.route == "peer-to-peer":
                 words += ["--test", str(self.place / "data" / "test.npz"), "--keep", str(self.plan.out / MODEL)]
         words += ["--insecure"] * self.plan.insecure
-        return Program(words, self.place / "logs" / f"host-{number}.log")
+        return self.program(words, self.place / "logs" / f"host-{number}.log")
+
+    def _address(self, clients: Sequence[int]) -> str:
+        """Where these clients find the server."""
+        return f"127.0.0.1:{self.port}"
 
     def _name(self, m: int) -> str:
         return f"client-{m}"
 
     def _logs(self) -> str:
         return f"See {self.place / 'logs'}."
+
+
+def replayed(spec: Spec, directory: RunDirectory, skips: frozenset[tuple[int, int, int]]) -> RunDirectory:
+    """The simulation in which the same visits are left out: its model."""
+    learning, _ = prepared(spec)
+
+    def fails(visit: Visit[Any]) -> bool:
+        return (visit.r, visit.m, visit.i) in skips
+
+    learning.clients.clients = Flaky(learning.clients.clients, fails)
+    *_, (_, state) = learning.run(spec.R, spec.every)
+    layout = learning.blueprint.layout(learning.network.dtype)
+    save_weights(directory.model, layout, learning.algorithm.model(state))
+    return directory
 
 
 def untimed(directory: RunDirectory) -> list[dict[str, Any]]:

@@ -1,0 +1,69 @@
+"""What a plan of faults has shown, read from the record: did everything happen, and did anything count twice?"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from splitrelay.deploy.faults import Fault
+from splitrelay.deploy.plot import Happened, recorded, visit_of
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything that must be empty or nought after a plan."""
+
+    missed: tuple[str, ...]  # faults that never happened
+    unrecorded: tuple[str, ...]  # faults that left no event
+    committed_twice: int  # visits
+    steps_twice: int  # visits whose applied steps are not those that were granted
+    fences_back: int  # fences that did not grow
+
+    @property
+    def sound(self) -> bool:
+        """Nothing to find."""
+        return not (self.missed or self.unrecorded or self.committed_twice or self.steps_twice or self.fences_back)
+
+
+def found(
+    waiting: Sequence[Fault],
+    happened: Sequence[Happened],
+    events: Sequence[Event],
+    K: Mapping[int, int],
+    witnessed: Mapping[Fault, bool],
+) -> Findings:
+    """`K`: the steps that were granted, by fence, as seen on the way; none where the whole model is at the client."""
+    commits = [event for event in events if event["event"] == "committed"]
+    visits = Counter(visit_of(event) for event in commits)
+    wrong = [event for event in commits if event["steps"] not in (0, K.get(event["fence"], event["steps"]))]
+    fences = [event["fence"] for event in events if event["event"] == "leased"]
+    return Findings(
+        tuple([str(fault) for fault in waiting] + [str(fault) for fault, seen in witnessed.items() if not seen]),
+        tuple(str(one.fault) for one in happened if not recorded(one, events)),
+        sum(number > 1 for number in visits.values()),
+        len(wrong),
+        sum(after <= before for before, after in pairwise(fences)),
+    )
+
+
+def events_in(file: Path) -> list[Event]:
+    """The server's record; a line that was not written to its end does not count."""
+    events: list[Event] = []
+    with suppress(OSError):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):
+                events.append(json.loads(line))
+    return events
+
+
+def skips_in(events: Sequence[Event]) -> frozenset[tuple[int, int, int]]:
+    """Visits that were left out: round, client, occurrence."""
+    return frozenset(visit_of(event) for event in events if event["event"] == "skipped")

@@ -1,0 +1,262 @@
+"""A rehearsal in which a plan of faults is carried out, and the record is held against the plan."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from splitrelay.data.partition import Partition
+from splitrelay.deploy.faults import Fault, refuse_impossible
+from splitrelay.deploy.findings import Findings, events_in, found, skips_in
+from splitrelay.deploy.middle import Middle
+from splitrelay.deploy.nursery import Child
+from splitrelay.deploy.plot import Plot
+from splitrelay.deploy.processes import POLL, Program, port_in
+from splitrelay.deploy.proxy import Proxy
+from splitrelay.deploy.rehearsal import Plan, Rehearsal
+from splitrelay.deploy.strangers import pester, refused_as, refused_with
+from splitrelay.deploy.tampering import CHANGES, changed, flipped, one_more
+from splitrelay.errors import WorkError
+from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
+
+SILENT = 3.0  # seconds that a silenced link carries nothing, before it is cut
+SLOW = 0.02  # seconds that every piece of a slowed link is late
+ROOM = 2048  # bytes that the record may still grow on a full disk
+
+
+class Troubled(Rehearsal):
+    """Every client has somebody in the middle and a proxy of its own before the server."""
+
+    program: type[Program] = Child
+
+    def __init__(self, plan: Plan, say: Callable[[str], None], faults: Sequence[Fault]) -> None:
+        super().__init__(plan, say)
+        self.faults = list(faults)
+        self.plot = Plot(faults, self.events, self._act)
+        self.proxies: dict[int, Proxy] = {}
+        self.middles: dict[int, Middle] = {}
+        self.silenced: list[tuple[float, Proxy]] = []
+        self.leaving: list[str] = []  # why the server is about to leave
+        self.absent: dict[int, int | None] = {}  # clients that were killed; events after which they may come back
+        self.witnessed: dict[Fault, bool] = {}  # of faults that the server cannot know of
+
+    def prepare(self) -> Partition:
+        """As always; a plan that cannot be carried out is refused."""
+        partition = super().prepare()
+        refuse_impossible(self.faults, self.spec, partition.clients, self.plan.insecure)
+        return partition
+
+    def raise_curtain(self, partition: Partition) -> None:
+        """As always, with somebody in between."""
+        self.partition = partition
+        self.server = self._server(partition).start()
+        self.port = port_in(self.place / "port", self.server)
+        self.proxies = {m: Proxy(self.port) for m in partition.clients}
+        self.middles = {m: self._middle(m) for m in partition.clients}
+        self.clients = [self._client(m, [m]).start() for m in partition.clients]
+        self.say(f"server on port {self.port}; {len(self.clients)} clients behind proxies; {len(self.faults)} faults")
+
+    def wait(self, until: float) -> None:
+        """Carry the plan out; whoever was killed is started again."""
+        assert self.server is not None
+        while True:
+            if time.monotonic() > until:
+                raise WorkError("the rehearsal hangs", limit=f"{self.plan.patience:g} seconds", way_out=self._logs())
+            if self.plot.mistake is not None:
+                raise self.plot.mistake
+            gone = not self.server.running  # asked before `leaving`, which is said before anybody is killed
+            if gone and not self.leaving:
+                if self.server.code() == 0:
+                    return
+                raise WorkError("the server fell", value=self.server.last_words(), way_out=self._logs())
+            if gone:
+                self._restart_server()
+            self._bring_back()
+            self._end_silences()
+            time.sleep(POLL)
+
+    def clear(self) -> None:
+        """Nobody stays behind, and nothing in between either."""
+        super().clear()
+        for middle in self.middles.values():
+            middle.close()
+        for proxy in self.proxies.values():
+            proxy.close()
+
+    def events(self) -> list[dict[str, Any]]:
+        """The server's record."""
+        return events_in(self.plan.out / "relay" / "events.jsonl")
+
+    def findings(self) -> Findings:
+        """The record against the plan."""
+        late = {fault: self.proxies[fault.client].late > 0 for fault in self.witnessed if fault.kind == "delay"}
+        plot = self.plot
+        return found(plot.waiting, plot.happened, self.events(), plot.K, {**self.witnessed, **late})
+
+    def skips(self) -> frozenset[tuple[int, int, int]]:
+        """Visits that the simulation must leave out too."""
+        return skips_in(self.events())
+
+    def _act(self, fault: Fault, frame: bytes) -> list[bytes]:
+        """Make the fault; the frames that go on in the place of this one."""
+        self.say(str(fault))
+        if fault.kind in CHANGES:
+            return [changed(fault.kind, frame)]
+        name = fault.kind.replace("-", "_")
+        act: Callable[[Fault, bytes], list[bytes]] = getattr(self, f"_{name}")
+        return act(fault, frame)
+
+    # The server
+
+    def _kill_server(self, fault: Fault, frame: bytes) -> list[bytes]:
+        assert self.server is not None
+        self.leaving.append(fault.kind)
+        self.server.send(signal.SIGKILL)
+        return []
+
+    _kill_relay = _kill_server
+
+    def _stop_server(self, fault: Fault, frame: bytes) -> list[bytes]:
+        assert self.server is not None
+        self.leaving.append(fault.kind)
+        self.server.send(signal.SIGTERM)
+        return [frame]
+
+    def _full_disk(self, fault: Fault, frame: bytes) -> list[bytes]:
+        """From here on the kernel refuses to make a file as long as a model's; lines of the record may still fit."""
+        assert self.server is not None
+        self.leaving.append(fault.kind)
+        lines = (self.plan.out / "relay" / "events.jsonl", self.server.log)
+        models = [file.stat().st_size for file in self.plan.out.glob("checkpoints/*.safetensors")]
+        room = min([max(file.stat().st_size for file in lines) + ROOM, *(size - 1 for size in models)])
+        self.witnessed[fault] = False  # until the server has left of its own accord, with an error
+        with suppress(ProcessLookupError):
+            hard = resource.prlimit(self.server.pid, resource.RLIMIT_FSIZE)[1]
+            resource.prlimit(self.server.pid, resource.RLIMIT_FSIZE, (room, hard))
+        return [frame]
+
+    def _restart_server(self) -> None:
+        assert self.server is not None
+        (self.place / "port").unlink(missing_ok=True)
+        if (self.server.code() or 0) > 0:
+            self.witnessed |= {fault: True for fault in self.witnessed if fault.kind == "full-disk"}
+        self.leaving.clear()
+        self.server.start()
+        self.port = port_in(self.place / "port", self.server)
+        for proxy in self.proxies.values():
+            proxy.target = self.port
+
+    # Clients
+
+    def _kill_client(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self.absent[fault.client] = None
+        self._program(fault.client).send(signal.SIGKILL)
+        return [frame]
+
+    def _stay_away(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self.absent[fault.client] = len(self.events())
+        self._program(fault.client).send(signal.SIGKILL)
+        return [frame]
+
+    def _bring_back(self) -> None:
+        for m, after in list(self.absent.items()):
+            over = after is None or any(
+                event["event"] in ("expired", "skipped") and event["client"] == m for event in self.events()[after:]
+            )
+            if over and not self._program(m).running:
+                del self.absent[m]
+                self._program(m).start()
+        fallen = [m for m in self.partition.clients if self._program(m).code() not in (None, 0)]
+        if set(fallen) - set(self.absent):
+            words = self._program(fallen[0]).last_words()
+            raise WorkError("a client fell", value=words, way_out=self._logs())
+
+    def _program(self, m: int) -> Program:
+        return self.clients[list(self.partition.clients).index(m)]
+
+    # Links
+
+    def _cut(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self.proxies[fault.client].cut()
+        return []
+
+    _lost_reply = _lost_commit = _cut
+
+    def _half_open(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self.proxies[fault.client].freeze()
+        return []
+
+    def _silence(self, fault: Fault, frame: bytes) -> list[bytes]:
+        proxy = self.proxies[fault.client]
+        proxy.silent = True
+        self.silenced.append((time.monotonic() + SILENT, proxy))
+        return []
+
+    def _end_silences(self) -> None:
+        for when, proxy in list(self.silenced):
+            if time.monotonic() > when:
+                self.silenced.remove((when, proxy))
+                proxy.silent = False
+                proxy.cut()  # what vanished cannot be made up for on the same connection
+
+    def _delay(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self.proxies[fault.client].delay = SLOW
+        self.witnessed[fault] = False  # until a piece was late
+        return [frame]
+
+    # Words
+
+    def _duplicate(self, fault: Fault, frame: bytes) -> list[bytes]:
+        return [frame, frame]
+
+    def _corrupt(self, fault: Fault, frame: bytes) -> list[bytes]:
+        return [flipped(frame)]
+
+    def _replay(self, fault: Fault, frame: bytes) -> list[bytes]:
+        old = self.plot.old_step(fault.client)
+        assert old is not None  # the plot has waited for one
+        return [old, frame]
+
+    def _extra_step(self, fault: Fault, frame: bytes) -> list[bytes]:
+        return [one_more(self.plot.seen(fault.client).last), frame]
+
+    def _reorder(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self.plot.seen(fault.client).held = frame
+        return []
+
+    # Strangers
+
+    def _stranger(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self.witnessed[fault] = pester("127.0.0.1", self.port, fault.after) > 0
+        return [frame]
+
+    def _wrong_spec(self, fault: Fault, frame: bytes) -> list[bytes]:
+        m = fault.client
+        n = len(self.partition.indices[m])
+        self.witnessed[fault] = refused_with(self._door(), self._keys(m), m, "0" * 12, n)
+        return [frame]
+
+    def _another_name(self, fault: Fault, frame: bytes) -> list[bytes]:
+        other = next(m for m in self.partition.clients if m != fault.client)
+        self.witnessed[fault] = refused_as(self._door(), self._keys(fault.client), other)
+        return [frame]
+
+    def _door(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def _keys(self, m: int) -> Any:
+        return None if self.plan.insecure else channel_credentials(load_identity(self.place / self._name(m)))
+
+    def _middle(self, m: int) -> Middle:
+        near = None if self.plan.insecure else server_credentials(load_identity(self.place / "server"))
+        proxy = self.proxies[m]
+        up, down = partial(self.plot.up, m), partial(self.plot.down, m)
+        return Middle(lambda: f"127.0.0.1:{proxy.port}", near, self._keys(m), up, down)
+
+    def _address(self, clients: Sequence[int]) -> str:
+        return f"127.0.0.1:{self.middles[clients[0]].port}"

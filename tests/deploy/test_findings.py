@@ -1,0 +1,137 @@
+"""Does the judge of a plan see what is wrong? Records made by hand, each with one fault."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from splitrelay.deploy.faults import KINDS, Fault
+from splitrelay.deploy.findings import events_in, found, skips_in
+from splitrelay.deploy.plot import Happened, Plot, recorded, settled
+from splitrelay.deploy.tampering import CHANGES, changed, flipped, one_more
+from splitrelay.wire.control import BadMessage
+from splitrelay.wire.frames import Bounds, decode, encode
+from splitrelay.wire.messages import Commit, Finish, Hello, Lease, Message, Reply, Step
+
+H, LABELS = np.ones((2, 3), np.float32), np.zeros(2, np.int32)
+
+
+def visit(event: str, fence: int, r: int = 0, m: int = 0, **facts: Any) -> dict[str, Any]:
+    return {"event": event, "client": m, "round": r, "occurrence": 0, "fence": fence, **facts}
+
+
+SOUND = [visit("leased", 1), visit("committed", 1, steps=4), visit("leased", 2, 1), visit("committed", 2, 1, steps=4)]
+K = {1: 4, 2: 4}
+
+
+def test_a_sound_record_is_sound() -> None:
+    assert found([], [], SOUND, K, {}).sound
+
+
+@pytest.mark.parametrize(
+    ("events", "what"),
+    [
+        ([*SOUND, visit("committed", 3, 1, steps=4)], "committed_twice"),
+        ([*SOUND, visit("committed", 2, 2, steps=5)], "steps_twice"),
+        ([*SOUND, visit("leased", 2, 2)], "fences_back"),
+    ],
+)
+def test_what_counts_twice_is_found(events: list[dict[str, Any]], what: str) -> None:
+    findings = found([], [], events, K, {})
+    assert not findings.sound and getattr(findings, what) == 1
+
+
+def test_a_fault_without_its_event_is_found() -> None:
+    cut = Happened(Fault("cut", 0, 1), before=1)
+    early, others, own = visit("lost", 1, m=1), visit("lost", 1, m=0), visit("lost", 2, m=1)
+    assert found([], [cut], [early, others], K, {}).unrecorded
+    assert not found([], [cut], [early, others, own], K, {}).unrecorded
+
+
+def test_an_event_must_give_the_reason() -> None:
+    nan = Happened(Fault("nan", 0, 1), before=0)
+    assert not recorded(nan, [{"event": "refused", "client": 1, "why": "labels out of range"}])
+    assert recorded(nan, [{"event": "refused", "client": 1, "why": "a buffer holds NaN or infinity"}])
+
+
+def test_faults_that_did_not_happen_or_had_no_effect_are_missed() -> None:
+    late, slow = Fault("cut", 9), Fault("delay", 0)
+    assert len(found([late], [], SOUND, K, {slow: False}).missed) == 2
+
+
+def test_a_line_that_was_cut_short_does_not_hide_the_next_ones(tmp_path: Any) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text('{"event": "skipped", "round": 1, "client": 2, "occurrence": 0}\n{"eve\n{"event": "closing"}\n')
+    assert [event["event"] for event in events_in(file)] == ["skipped", "closing"]
+    assert skips_in(events_in(file)) == {(1, 2, 0)}
+
+
+def test_a_visit_that_was_found_again_is_settled_once() -> None:
+    assert settled([*SOUND, visit("found", 0, 1), visit("found", 0, 2)]) == 3
+
+
+# The plot
+
+
+def played(fault: Fault, *words: Message, events: list[dict[str, Any]] | None = None) -> list[int]:
+    """The positions of the words at which the fault was made, when client 0 and the server say them."""
+    made: list[int] = []
+    said: list[Message] = []
+
+    def act(fault: Fault, frame: bytes) -> list[bytes]:
+        made.append(len(said))
+        return []
+
+    plot = Plot([fault], lambda: events or [], act)
+    for word in words:
+        speak = plot.down if isinstance(word, Lease | Reply | Commit) else plot.up
+        speak(0, encode(word))
+        said.append(word)
+    return made
+
+
+LEASE, FINISH = Lease(1, 1, 0, 0, 0, 4, 0.1), Finish(1, 2, 0.5)
+STEPS = [Step(1, k, H, LABELS, 0.5) for k in range(2)]
+VISIT = (Hello(1, 0), LEASE, STEPS[0], Reply(1, 0, H, (), 0.5), STEPS[1], FINISH, Commit(1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "position"),
+    [("cut", 0, 2), ("cut", 1, 4), ("nan", 1, 4), ("lost-reply", 0, 3), ("reorder", 0, 5), ("lost-commit", 0, 6)],
+)
+def test_a_fault_happens_at_its_word(kind: str, step: int, position: int) -> None:
+    assert played(Fault(kind, 0, 0, step), *VISIT) == [position]
+
+
+def test_a_fault_waits_for_its_client_and_for_the_visits_before_it() -> None:
+    assert played(Fault("cut", 0, 1), *VISIT) == []
+    assert played(Fault("cut", 1), *VISIT) == []
+    assert played(Fault("cut", 1), *VISIT, events=[visit("committed", 1)]) == [2]
+
+
+def test_a_step_is_replayed_only_when_there_is_an_earlier_visit() -> None:
+    later = (Lease(2, 2, 1, 0, 0, 4, 0.1), Step(2, 0, H, LABELS, 0.5))
+    assert played(Fault("replay", 0), *VISIT) == []
+    assert played(Fault("replay", 0), *VISIT, *later) == [8]
+
+
+# Wrong messages
+
+BOUNDS = Bounds(batch=2, h=(3,), dtype="float32", classes=10)
+
+
+@pytest.mark.parametrize("kind", ["nan", "labels", "shape"])
+def test_a_wrong_step_is_refused_for_the_reason_of_its_kind(kind: str) -> None:
+    assert decode(encode(STEPS[0]), BOUNDS)
+    with pytest.raises(BadMessage, match=KINDS[kind].why):
+        decode(changed(kind, encode(STEPS[0])), BOUNDS)
+
+
+def test_a_flipped_bit_is_noticed() -> None:
+    with pytest.raises(BadMessage, match=KINDS["corrupt"].why):
+        decode(flipped(encode(STEPS[0])), BOUNDS)
+
+
+def test_one_step_more_is_the_next_one() -> None:
+    step = decode(one_more(encode(STEPS[1])), BOUNDS)
+    assert isinstance(step, Step) and step.k == 2 and set(CHANGES) < set(KINDS)
