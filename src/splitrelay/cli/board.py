@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from splitrelay.experiments.sweep import Board, Entry
 
 OFTEN = 0.2  # seconds between two drawings
+PULSE = 300.0  # seconds between two lines on the points that run, where there is no terminal
 BROKEN = ("diverged", "failed")
 
 
@@ -27,6 +28,7 @@ class Display:
 
     def __init__(self) -> None:
         self.live, self.lines, self.drawn = not progress_hidden(), 0, -math.inf
+        self.pulse = time.monotonic()
 
     def show(self, board: Board, news: News | None) -> None:
         """The board after this news."""
@@ -34,6 +36,9 @@ class Display:
             self._draw(board, at_once=news is not None and news.state != "running")
         elif news is not None and news.round is None:
             note(_change(board, board.entries[news.name]))
+        elif time.monotonic() - self.pulse > PULSE:
+            self.pulse = time.monotonic()
+            note(_pulse(board))
 
     def close(self) -> None:
         """The table of results takes its place."""
@@ -59,14 +64,18 @@ class Display:
 
 def summary(board: Board) -> str:
     """One line: how many are where, the time that is left, the best so far."""
+    best = board.best()
+    if best is None or best.accuracy is None:
+        return counted(board)
+    return f"{counted(board)}; best so far {best.accuracy:.2%} at {best.label}"
+
+
+def counted(board: Board) -> str:
+    """How many are where, and the time that is left."""
     counts = {state: board.number(state) for state in ("done", "running", "waiting", "stopped", *BROKEN)}
-    parts = [", ".join(f"{number} {state}" for state, number in counts.items() if number or state == "done")]
-    left, best = board.left(), board.best()
-    if counts["running"] and math.isfinite(left):
-        parts.append(f"{duration(left)} left")
-    if best is not None and best.accuracy is not None:
-        parts.append(f"best so far {best.accuracy:.2%} at {best.label}")
-    return "; ".join(parts)
+    words = ", ".join(f"{number} {state}" for state, number in counts.items() if number or state == "done")
+    left = board.left()
+    return f"{words}; {duration(left)} left" if counts["running"] and math.isfinite(left) else words
 
 
 def duration(seconds: float) -> str:
@@ -80,20 +89,22 @@ def results(board: Board) -> Table:
     """One row a point; what went wrong, below."""
     entries = board.entries.values()
     keys = list(dict.fromkeys(key for entry in entries for key in entry.settings))
-    columns = (*(keys or ["point"]), "state", "round", "accuracy (%)")
+    columns = (*(keys or ["point"]), "state", "round", "of", "accuracy (%)")
     rows = [(*([_plain(entry.settings.get(key)) for key in keys] or [entry.label]), *_seen(entry)) for entry in entries]
     return Table(columns, rows, notes=[*_reasons(board), summary(board)])
 
 
 def _seen(entry: Entry) -> tuple[object, ...]:
     percent = None if entry.accuracy is None else round(100 * entry.accuracy, 2)
-    return entry.state, entry.round, percent
+    return entry.state, entry.round, entry.R, percent
 
 
 def _reasons(board: Board) -> Iterator[str]:
     for entry in board.entries.values():
         if entry.state in BROKEN:
             yield f"{entry.state}: {entry.label}: {entry.why}"
+    if board.number("diverged"):
+        yield "A run that diverged is a result, and not run again; --retry does."
 
 
 def _plain(text: str | None) -> object:
@@ -124,8 +135,23 @@ def _row(entry: Entry, width: int) -> str:
 
 
 def _change(board: Board, entry: Entry) -> str:
-    place = f"{board.number('done', *BROKEN)}/{len(board.entries)}"
-    return f"{place:>7}  {entry.state:<8}  {_told(entry)}  ({summary(board)})"
+    best = ", the best so far" if entry is board.best() and entry.state == "done" else ""
+    return f"{_place(board)}  {entry.state:<8}  {_told(entry)}{best}  ({counted(board)})"
+
+
+def _pulse(board: Board) -> str:
+    running = [entry for entry in board.entries.values() if entry.state == "running"]
+    return f"{_place(board)}  {'running':<8}  {'; '.join(map(_so_far, running))}  ({counted(board)})"
+
+
+def _place(board: Board) -> str:
+    done = f"{board.number('done', *BROKEN)}/{len(board.entries)}"
+    return f"{time.strftime('%H:%M:%S')} {done:>7}"
+
+
+def _so_far(entry: Entry) -> str:
+    accuracy = "" if entry.accuracy is None else f" {entry.accuracy:.2%}"
+    return f"{entry.label} round {entry.round}/{entry.R}{accuracy}"
 
 
 def _told(entry: Entry) -> str:

@@ -56,11 +56,13 @@ def _one(run: Run, shape: str) -> None:
 
 
 def _notes(run: Run) -> list[str]:
+    from splitrelay.records import RunDirectory
+
     if not run.rows:
         return ["no row yet"]
     best = max(run.rows, key=lambda row: row["test_accuracy"])
     notes = [f"best: {best['test_accuracy']:.2%} in round {best['round']}"]
-    if not run.finished:
+    if not run.finished and not RunDirectory(run.path).at_work():
         notes.append(f"go on: splitrelay run {run.path / 'spec.toml'} --out {run.path}")
     return notes
 
@@ -86,9 +88,13 @@ def _last(run: Run, name: str) -> Any:
 
 
 def _state(run: Run) -> str:
+    from splitrelay.records import RunDirectory
+
     if run.finished:
         return f"finished, {run.spec.R} rounds"
-    return f"round {run.rows[-1]['round']} of {run.spec.R}" if run.rows else f"round 0 of {run.spec.R}"
+    directory, r = RunDirectory(run.path), run.rows[-1]["round"] if run.rows else 0
+    how = ", running" if directory.at_work() else ", diverged" if directory.diverged.exists() else ""
+    return f"round {r} of {run.spec.R}{how}"
 
 
 def curve(shares: list[float]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from splitrelay.cli.board import BROKEN, Display, results
+from splitrelay.cli.board import Display, results
 from splitrelay.cli.console import note
 from splitrelay.cli.interrupts import stopping
 from splitrelay.cli.lazy import Command
@@ -22,7 +22,7 @@ from splitrelay.cli.spread import spread
 from splitrelay.errors import InputError, WorkError
 
 if TYPE_CHECKING:
-    from splitrelay.experiments.places import Places
+    from splitrelay.experiments.places import Places, Share
     from splitrelay.experiments.points import Point
     from splitrelay.experiments.sweep import Board
 
@@ -33,9 +33,10 @@ OFTEN = 10  # looks between two checkpoints
 def places_options(command: Any) -> Any:
     """Where points are run, and how often they are kept."""
     for option in (
+        click.option("--retry", is_flag=True, help="Run points again that diverged."),
         click.option("--jobs", type=click.IntRange(min=1), help="Points at once (default: one a core)."),
         click.option("--on", default=HERE, show_default=True, metavar="local|ray|ADDRESS",
-                     help="local: the cores of this machine; ray: a Ray started here; or the address of one: ray://..."),
+                     help="local: the cores of this machine; ray: a Ray started here; or the address of one."),
         click.option("--checkpoint", type=click.IntRange(min=1), default=OFTEN, show_default=True,
                      help="Looks between two of them."),
     ):  # fmt: skip
@@ -47,42 +48,75 @@ def places_options(command: Any) -> Any:
 @settings_argument(KEYS, metavar="[SPEC] [KEY=VALUE[,VALUE]...]...")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs (default: results/sweep).")
 @places_options
+@click.option("--share", metavar="I/N", help="Only every N-th point from the I-th on: for array jobs, on N hosts.")
 @click.option("--status", type=click.Path(path_type=Path), metavar="FOLDER", help="Only show how far a sweep is.")
 @format_option
-def sweep(settings: Sequence[str], out: Path | None, status: Path | None, shape: str, **how: Any) -> None:
+def sweep(
+    settings: Sequence[str], out: Path | None, share: str | None, status: Path | None, shape: str, **how: Any
+) -> None:
     """Run every combination of the given values: comma lists, and ranges from:to[:log][:points].
 
     Each point is a run directory of its own, named by what varies and by the run's hash. Points that are finished are
     not run again, points that were stopped go on. One that fails stops no other; the reasons stand below the table.
+    --on takes local, ray, auto (the Ray of this machine), host:port and ray://host:port.
     """
     if status is not None:
         show_status(status, shape)
         return
     from splitrelay.experiments.points import points_of
 
+    own = _share(share)
     file, values = spread("sweep", settings)
     found = points_of(file, values)
     for twin in found.dropped:
         note(f"left out: {twin}")
     folder = out or Path("results/sweep")
-    board = swept(found.points, folder, command("sweep", settings, folder, **how), **how)
+    more = [] if share is None else ["--share", share]
+    board = swept(found.points, folder, command("sweep", settings, folder, *more, **how), share=own, **how)
     emit(results(board), payload(board), shape)
-    broken = board.number(*BROKEN)
-    if broken:
-        raise WorkError(f"{broken} of {len(board.entries)} points failed", way_out="The others are done.")
+    failed = board.number("failed")
+    if failed:
+        raise WorkError(f"{failed} of {len(board.entries)} points failed", way_out="The same command tries them again.")
+
+
+def _share(text: str | None) -> Share | None:
+    from splitrelay.experiments.places import Share
+
+    if text is None:
+        return None
+    i, _, n = text.partition("/")
+    if not (i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n)):
+        raise InputError("a share is I/N, with I from 1 to N", value=repr(text), way_out="For example: --share 3/16.")
+    return Share(int(i), int(n))
 
 
 def command(
-    name: str, settings: Sequence[str], folder: Path, *more: str, on: str, jobs: int | None, checkpoint: int
+    name: str,
+    settings: Sequence[str],
+    folder: Path,
+    *more: str,
+    on: str,
+    jobs: int | None,
+    checkpoint: int,
+    retry: bool,
 ) -> str:
     """What to type to go on."""
-    places = ["--on", on] * (on != HERE) + ["--jobs", str(jobs)] * (jobs is not None)
+    places = ["--on", on] * (on != HERE) + ["--jobs", str(jobs)] * (jobs is not None) + ["--retry"] * retry
     often = ["--checkpoint", str(checkpoint)] * (checkpoint != OFTEN)
     return shlex.join(["splitrelay", name, *settings, *more, *places, *often, "--out", str(folder)])
 
 
-def swept(points: Sequence[Point], folder: Path, again: str, *, on: str, jobs: int | None, checkpoint: int) -> Board:
-    """The sweep, shown while it runs; `again` is the command that goes on after Ctrl-C."""
+def swept(
+    points: Sequence[Point],
+    folder: Path,
+    again: str,
+    *,
+    on: str,
+    jobs: int | None,
+    share: Share | None = None,
+    **how: Any,
+) -> Board:
+    """The sweep, shown while it runs; `again` is the command that goes on after Ctrl-C, `how` checkpoint and retry."""
     where = places(on, jobs, folder)
     from splitrelay.experiments.feasible import settled
 
@@ -91,17 +125,17 @@ def swept(points: Sequence[Point], folder: Path, again: str, *, on: str, jobs: i
         note(f"left out: {twin}")
     ready(folder)
     try:
-        return _watched(found.points, folder, where, checkpoint)
+        return _watched(found.points, folder, where, **how, **({} if share is None else {"share": share}))
     except KeyboardInterrupt:
         note(f"kept in {folder}. Go on with: {again}")
         raise
 
 
-def _watched(points: Sequence[Point], folder: Path, where: Places, checkpoint: int) -> Board:
+def _watched(points: Sequence[Point], folder: Path, where: Places, **how: Any) -> Board:
     from splitrelay.experiments.sweep import sweep as run
 
     display = Display()
-    with stopping() as stop, closing(run(points, folder, where, checkpoint=checkpoint, stop=stop)) as going:
+    with stopping() as stop, closing(run(points, folder, where, stop=stop, **how)) as going:
         try:
             for board, news in going:
                 display.show(board, news)
@@ -117,7 +151,9 @@ def places(on: str, jobs: int | None, folder: Path) -> Places:
 
         return Local(jobs, folder / "workers.log")
     if on == "slurm":
-        raise InputError("--on slurm is not there yet", way_out="Use local, ray, or the address of a Ray cluster.")
+        raise InputError(
+            "there is no --on slurm", way_out="Let an array job of N call: --share $SLURM_ARRAY_TASK_ID/N."
+        )
     from splitrelay.experiments.addresses import address_of
 
     with at_hand("ray"):
@@ -135,4 +171,5 @@ def show_status(folder: Path, shape: str) -> None:
 
 def payload(board: Board) -> dict[str, Any]:
     """The board for programs."""
-    return {"folder": str(board.folder), "points": [asdict(entry) for entry in board.entries.values()]}
+    points = [asdict(entry) for entry in board.entries.values()]
+    return {"folder": str(board.folder), "seconds_left": board.left(), "points": points}

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
 from threading import Event
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,26 @@ class News:
     round: int | None = None
     accuracy: float | None = None
     why: str = ""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Every n-th point from the i-th on: what one of n hosts runs without a word to the others."""
+
+    i: int = 1
+    n: int = 1
+
+    @property
+    def suffix(self) -> str:
+        """Of what is kept for a share beside the runs."""
+        return "" if self.n == 1 else f"-{self.i}-of-{self.n}"
+
+    def of(self, things: Sequence[T]) -> list[T]:
+        """The share's own."""
+        return list(things[self.i - 1 :: self.n])
+
+
+ALL = Share()
 
 
 class Places(Protocol):

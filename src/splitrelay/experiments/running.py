@@ -17,7 +17,7 @@ from splitrelay.data import load, save_partition
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
 from splitrelay.data.schemes import SCHEMES, draw_partition, settings_of
-from splitrelay.errors import InputError, UnknownName
+from splitrelay.errors import Diverged, InputError, UnknownName
 from splitrelay.experiments.engines import resolve_engine
 from splitrelay.experiments.learning import Learning, Look, Trial
 from splitrelay.experiments.report import write_report
@@ -106,7 +106,12 @@ def execute(
         write_text(directory.spec, spec.toml() + "\n")
         write_text(directory.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
         before = rows[-1]["seconds"] if rows else 0.0
-        yield from _going_on(spec, directory, learning, start, checkpoint, before)
+        directory.diverged.unlink(missing_ok=True)
+        try:
+            yield from _going_on(spec, directory, learning, start, checkpoint, before)
+        except Diverged as error:
+            write_text(directory.diverged, f"{error}\n")  # a result too
+            raise
 
 
 def _going_on(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import time
@@ -16,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from splitrelay.errors import InputError
 from splitrelay.experiments.paper.cells import LAST
-from splitrelay.experiments.places import Errand, News, Places
+from splitrelay.experiments.places import ALL, Errand, News, Places, Share
 from splitrelay.files import write_text
 from splitrelay.records import RunDirectory
+from splitrelay.records.directory import LOCK
 
 if TYPE_CHECKING:
     from splitrelay.experiments.points import Point
 
-ENDED = ("done", "diverged", "failed")
+SETTLED = ("done", "diverged")  # would be the same the next time
+ENDED = (*SETTLED, "failed")
 
 
 @dataclass
@@ -50,11 +51,12 @@ class Entry:
 
 @dataclass
 class Board:
-    """All points of a sweep, kept in its folder as sweep.json."""
+    """All points of a sweep, or of a share of it, kept in its folder as sweep.json."""
 
     folder: Path
     entries: dict[str, Entry]
     began: float = 0.0  # when the first row came
+    share: Share = ALL
 
     def number(self, *states: str) -> int:
         """How many points are in these states."""
@@ -75,23 +77,34 @@ class Board:
     def save(self) -> None:
         """For --status, and for whoever comes later."""
         content = {"began": self.began, "points": [asdict(entry) for entry in self.entries.values()]}
-        write_text(self.folder / "sweep.json", json.dumps(content, indent=1) + "\n")
+        write_text(self.folder / f"sweep{self.share.suffix}.json", json.dumps(content, indent=1) + "\n")
 
 
 def sweep(
-    points: Sequence[Point], folder: Path, places: Places, *, checkpoint: int = 10, stop: Event | None = None
+    points: Sequence[Point],
+    folder: Path,
+    places: Places,
+    *,
+    checkpoint: int = 10,
+    stop: Event | None = None,
+    retry: bool = False,
+    share: Share = ALL,
 ) -> Generator[tuple[Board, News | None], None, None]:
-    """The board after everything that happens, with what it was; points that are finished are not run again."""
+    """The board after everything that happens, with what it was.
+
+    Points that are finished are not run again, nor are those that diverged, which they would again: `retry` does.
+    """
     stop = stop or Event()
-    with RunDirectory(folder).locked():
-        homes = {point.name: home(folder, point) for point in points}
-        board = Board(folder, {homes[point.name].name: _entry(point, homes[point.name]) for point in points})
+    with RunDirectory(folder).locked(LOCK + share.suffix):
+        homes = {home(folder, point): point for point in share.of(points)}
+        entries = {path.name: _entry(point, path, retry) for path, point in homes.items()}
+        board = Board(folder, entries, share=share)
         board.save()
         yield board, None
         errands = [
-            Errand(homes[p.name].name, p.spec.model_dump(), str(homes[p.name].absolute()), checkpoint)
-            for p in points
-            if board.entries[homes[p.name].name].state != "done"
+            Errand(path.name, point.spec.model_dump(), str(path.absolute()), checkpoint)
+            for path, point in homes.items()
+            if entries[path.name].state not in SETTLED
         ]
         with closing(places.run(errands, stop)) as happening:
             for news in happening:
@@ -116,13 +129,22 @@ def _note(board: Board, news: News | None) -> None:
 
 
 def status(folder: Path) -> Board:
-    """The board of a sweep, as another process keeps it; rounds and accuracies from the rows that are there."""
+    """The board of a sweep as other processes keep it, all shares together; rounds and accuracies from the rows."""
     try:
-        content = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise InputError(f"{folder} is not the folder of a sweep", way_out="It would hold sweep.json.") from None
+        files = sorted(folder.glob("sweep*.json"), key=lambda file: file.stat().st_mtime_ns)
+        boards = [_kept(folder, file) for file in files]
+    except (OSError, ValueError, KeyError, TypeError):
+        boards = []
+    if not boards:
+        raise InputError(f"{folder} is not the folder of a sweep", way_out="It would hold sweep.json.")
+    entries = {name: entry for board in boards for name, entry in board.entries.items()}  # the newest has the last word
+    return Board(folder, entries, min((board.began for board in boards if board.began), default=0.0))
+
+
+def _kept(folder: Path, file: Path) -> Board:
+    content = json.loads(file.read_text(encoding="utf-8"))
+    alive = RunDirectory(folder).at_work(LOCK + file.stem.removeprefix("sweep"))
     board = Board(folder, {each["name"]: Entry(**each) for each in content["points"]}, content["began"])
-    alive = _is_alive(folder)
     for entry in board.entries.values():
         _looked_up(entry, RunDirectory(folder / entry.name).seen(), alive)
     return board
@@ -142,7 +164,7 @@ def _looked_up(entry: Entry, rows: Sequence[dict[str, Any]], alive: bool) -> Non
         entry.state = "stopped"
 
 
-def _entry(point: Point, home: Path) -> Entry:
+def _entry(point: Point, home: Path, retry: bool = False) -> Entry:
     spec, directory = point.spec, RunDirectory(home)
     work = spec.K * (spec.S or spec.partition.M)
     entry = Entry(home.name, point.label, dict(point.settings), spec.R, work)
@@ -151,6 +173,8 @@ def _entry(point: Point, home: Path) -> Entry:
         entry.round = entry.before = min(rows[-1]["round"], spec.R)
         entry.state = "done" if directory.finished(spec.R) else "waiting"
         entry.accuracy = final_accuracy(rows) if entry.state == "done" else rows[-1]["test_accuracy"]
+    if entry.state != "done" and directory.diverged.exists() and not retry:
+        entry.state, entry.why = "diverged", directory.diverged.read_text(encoding="utf-8").strip()
     return entry
 
 
@@ -160,15 +184,3 @@ def home(folder: Path, point: Point) -> Path:
     hashes = [point.spec.model_copy(update={"engine": engine}).hash for engine in (*engines, point.spec.engine)]
     found = [path for name in hashes for path in sorted(folder.glob(f"*-{name}")) if path.is_dir()]
     return found[0] if found else folder / point.name
-
-
-def _is_alive(folder: Path) -> bool:
-    """Whether a process is at work there: the lock ends with it."""
-    try:
-        with (folder / ".lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False

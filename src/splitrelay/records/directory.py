@@ -21,6 +21,8 @@ from splitrelay.files import replacing, write_text
 if TYPE_CHECKING:
     from splitrelay.records.checkpoint import Checkpoints
 
+LOCK = ".lock"
+
 
 class RunDirectory:
     """spec.toml, environment.json, rounds.jsonl, rounds.csv, checkpoints/, model.safetensors."""
@@ -31,6 +33,7 @@ class RunDirectory:
         self.rounds = path / "rounds.jsonl"
         self.published = path / "rounds.jsonl.gz"  # of records that are handed out without their weights
         self.digest = path / "model.sha256"
+        self.diverged = path / "diverged.txt"  # why a run has no end: it would not have one the next time either
 
     @cached_property
     def checkpoints(self) -> Checkpoints:
@@ -39,11 +42,11 @@ class RunDirectory:
         return kept
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, name: str = LOCK) -> Iterator[None]:
         """No second process may write here; the lock ends with the process, also after kill -9."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("w")
+            lock = (self.path / name).open("w")
         except OSError as error:
             raise OutputError(
                 f"cannot write {self.path}", value=error.strerror, way_out="Choose another place."
@@ -55,6 +58,17 @@ class RunDirectory:
                 way_out = "Wait for it, or choose another --out."
                 raise InputError(f"another process is at work in {self.path}", way_out=way_out) from None
             yield
+
+    def at_work(self, name: str = LOCK) -> bool:
+        """Whether a process has the lock."""
+        try:
+            with (self.path / name).open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
 
     def seen(self) -> list[dict[str, Any]]:
         """The rows so far; a half-written last line does not count."""
