@@ -44,25 +44,27 @@ def join(
     """A client of a run: bring your own data, and train whenever it is your turn, until all rounds are done.
 
     Features never leave this host: smashed data, labels and the client's half of the model do. Several clients of one
-    host can share a program: repeat --keys and --data, in the same order.
+    host can share a program: repeat --keys and --data, in the same order. An evaluator that is none of the clients
+    gives --test and no --data.
     """
-    from splitrelay.deploy.joining import Wish, join_all
+    from splitrelay.deploy.joining import Wish, join_all, name_of
     from splitrelay.experiments.spec import spec_of
 
     who = client if insecure else keys
-    if not who or len(who) != len(data):
+    places = list(data) if data or test is None else [None] * len(who)  # only to judge
+    if not who or len(who) != len(places):
         given = f"{len(who)} and {len(data)}"
         what = "--client" if insecure else "--keys"
         raise InputError(f"each client needs its {what} and its --data", value=given, way_out="See join --help.")
     warn_insecure(insecure)
     wanted = None if spec is None else spec_of(spec)
-    folders = [None] * len(data) if insecure else list(keys)
-    numbers = list(client) if insecure else [None] * len(data)
+    folders = [None] * len(who) if insecure else list(keys)
+    numbers = list(client) if insecure else [None] * len(who)
     wishes = [
         Wish(address, number, place, folder, wanted, check, patience or (10.0 if check else 0.0), test, keep)
-        for number, place, folder in zip(numbers, data, folders, strict=True)
+        for number, place, folder in zip(numbers, places, folders, strict=True)
     ]
     with until_told() as stop:
         ready()
-        for words in join_all(wishes, lambda m: logger(log, client=f"client {m}"), stop):
+        for words in join_all(wishes, lambda m: logger(log, client=name_of(m)), stop):
             say(words)

@@ -12,6 +12,7 @@ from typing import Any
 
 from splitrelay import __version__
 from splitrelay.data.images import ImageSet
+from splitrelay.deploy.admission import identity_in
 from splitrelay.deploy.own_data import own_images
 from splitrelay.deploy.shapes import Outfit, engine_room
 from splitrelay.deploy.terms import spec_in
@@ -19,11 +20,14 @@ from splitrelay.deploy.visiting import Judging, Visitor
 from splitrelay.errors import Diverged, InputError, SplitrelayError
 from splitrelay.experiments.spec import Spec
 from splitrelay.wire import limits
+from splitrelay.wire.certificates import CLIENT, EVALUATOR
 from splitrelay.wire.client import Ended, Holding, LinkLost, Refused, Session, TakenBack, channel
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.epochs import WrongEpoch
-from splitrelay.wire.identity import Identity, channel_credentials, load_identity
+from splitrelay.wire.identity import Identity, channel_credentials
 from splitrelay.wire.messages import Accept, Fail, Lease, Leave, Look, Terms
+from splitrelay.wire.reception import JUDGE
+from splitrelay.wire.renewal import Keys
 from splitrelay.wire.sealer import Sealer
 from splitrelay.wire.sealing import NotOurs
 
@@ -36,7 +40,7 @@ class Wish:
 
     address: str
     client: int | None  # whom the keys name, unless there are none
-    data: Path
+    data: Path | None  # an evaluator that is none of the clients has none
     keys: Path | None = None
     spec: Spec | None = None
     check: bool = False
@@ -49,9 +53,10 @@ class Joined:
     """A client that takes part until the server says goodbye."""
 
     def __init__(self, wish: Wish, say: Say, stop: Event | None = None) -> None:
-        self.identity = None if wish.keys is None else load_identity(wish.keys)
-        self.m = number_of(wish, self.identity)
+        identity = identity_in(wish.keys, wish.keys is None, (CLIENT, EVALUATOR))
+        self.m = number_of(wish, identity)
         self.wish, self.say = wish, say
+        self.keys = None if identity is None else Keys(identity, lambda text: self.say(text))
         self.stop = stop or Event()
         self.visitor: Visitor | None = None
         self.images: ImageSet | None = None
@@ -70,7 +75,7 @@ class Joined:
             if self.wish.check:
                 self.session.say(Leave("it was a check"))
                 return "all is well: the server would take this client"
-            self.say(f"joined as client {self.m} with {len(self.images or ())} images")
+            self.say(f"joined as {name_of(self.m)} with {len(self.images or ())} images")
             return self._taking_part()
         except Ended as error:
             return str(error)
@@ -129,7 +134,7 @@ class Joined:
         return None
 
     def _dial(self) -> Any:
-        credentials = None if self.identity is None else channel_credentials(self.identity)
+        credentials = None if self.keys is None else channel_credentials(self.keys.current())
         return channel(self.wish.address, credentials)
 
     def _agree(self, terms: Terms) -> Accept:
@@ -138,7 +143,8 @@ class Joined:
             self._prepare(terms)
         spec = spec_in(terms)
         cpu = engine_room(spec.engine).cpu_level()
-        return Accept(spec.hash, spec.engine, cpu, len(self.images or ()), check=self.wish.check)
+        n = 0 if self.m == JUDGE else len(self.images or ())
+        return Accept(spec.hash, spec.engine, cpu, n, check=self.wish.check)
 
     def _prepare(self, terms: Terms) -> None:
         spec = spec_in(terms)
@@ -150,7 +156,7 @@ class Joined:
         if self.wish.spec is None and any(":" in name for name in (spec.model.name, spec.model.loss)):
             way_out = "Give --spec with your own copy of the spec, so that you say which code is run."
             raise InputError("the server's spec names code of its own", value=spec.model.name, way_out=way_out)
-        self.images = own_images(self.wish.data, terms)
+        self.images = own_images(self._brought(), terms)
         outfit = Outfit(self.m, spec, terms, self.images)
         self.visitor = Visitor(outfit, self._seals(spec), self._judge(outfit))
         self.terms = terms
@@ -162,8 +168,14 @@ class Joined:
             raise InputError("peer to peer the clients' half is sealed", way_out="Join with --keys.")
         return self.sealers.setdefault(spec.hash, Sealer(self.wish.keys, spec.hash, self.m))
 
+    def _brought(self) -> Path:
+        """Who only judges trains on nothing, and brings what it judges on."""
+        brought = self.wish.test if self.m == JUDGE else self.wish.data
+        assert brought is not None  # number_of has seen to it
+        return brought
+
     def _judge(self, outfit: Outfit) -> Judging | None:
-        if self.wish.test is None or self.m != outfit.spec.evaluator:
+        if self.wish.test is None or self.m not in (outfit.spec.evaluator, JUDGE):
             return None
         room = import_module("splitrelay.deploy.judging")  # with torch
         judge: Judging = room.Judge(outfit, own_images(self.wish.test, outfit.terms), self.wish.keep)
@@ -171,12 +183,23 @@ class Joined:
 
 
 def number_of(wish: Wish, identity: Identity | None) -> int:
-    """Which client this is: the certificate says it."""
+    """Which client this is: the certificate says it; or the evaluator, if it brings a test set and no data."""
     m = wish.client if identity is None else identity.m
+    if wish.data is None and identity is not None and EVALUATOR in identity.roles:
+        if wish.test is None:
+            raise InputError("an evaluator brings a test set", way_out="Give --test.")
+        return JUDGE
+    name = "this client" if identity is None else identity.name
     if m is None:
-        name = "this client" if identity is None else identity.name
         raise InputError(f"{name} has no client's number", way_out="Use keys issued with --client, or --client m.")
+    if wish.data is None:
+        raise InputError(f"{name} has nothing to train on", way_out="Give --data.")
     return m
+
+
+def name_of(m: int) -> str:
+    """As people call it."""
+    return "the evaluator" if m == JUDGE else f"client {m}"
 
 
 def join_all(wishes: Sequence[Wish], say: Callable[[int], Say], stop: Event) -> Iterator[str]:
