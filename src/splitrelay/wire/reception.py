@@ -62,6 +62,7 @@ class Caller:
     shown: bytes = b""  # its certificate
     m: int = -1
     hello: Hello | None = None
+    address: str = ""  # where other clients reach it
     answered: int = 0  # steps of a resumed visit
     talk: Conversation = field(default_factory=lambda: Conversation(End.SERVER))
     half: Assembly | None = None
@@ -118,6 +119,11 @@ class Reception:
         """Whoever comes back holding that visit starts afresh; called by the thread that trains."""
         with self._lock:
             self._grants.pop(m, None)
+
+    def address(self, m: int) -> str:
+        """Where other clients reach client m; empty where they do not, or it is not here."""
+        link = self.here.get(m)
+        return "" if link is None else link.address
 
     def enter(self, link: Caller) -> None:
         """Somebody has called; Busy where too many do."""
@@ -216,7 +222,7 @@ class Reception:
         if before is not None:  # its end may not have been noticed yet
             self.refuse(before, "the client came back on another link")
             self.inbox.put(Gone(before.m, before.number, "the client came back on another link"))
-        self.here[link.m] = link
+        self.here[link.m], link.address = link, accept.address
         with self._lock:
             fence, answered = self._grants.get(link.m, (0, 0))
         resumed = 0 < fence == accept.fence and accept.k in (answered, answered - 1)
