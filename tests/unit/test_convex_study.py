@@ -191,9 +191,9 @@ def test_from_a_record_nothing_is_run(own: Callable[..., Result]) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["mu=0"], "greater than 0"),
-        (["eta=-1"], "greater than 0"),
-        (["alpha=0"], "greater than 0"),
+        (["mu=0"], "mu of the convex study; needs mu > 0; got 0. The usual is 0.01."),
+        (["eta=.1,-1"], "needs eta > 0; got -1. The usual is 0.01,0.02,0.05"),
+        (["alpha=0"], "needs alpha > 0; got 0. The usual is 10.0."),
         (["C=1,11"], "C out of range"),
         (["batch=many"], "batch must be a number"),
         (["R=0"], "R must be a whole number"),
@@ -211,10 +211,11 @@ def test_wrong_input_is_one_line_and_code_2(
     assert leaving.value.code == 2
     error = capsys.readouterr().err.strip()
     assert error.startswith("splitrelay: ") and said in error and "\n" not in error
+    assert not Path("results").exists()
 
 
 def test_an_empty_grid_is_refused() -> None:
-    with pytest.raises(InputError, match="etas"):
+    with pytest.raises(InputError, match="eta as this says"):
         checked(etas=())
 
 

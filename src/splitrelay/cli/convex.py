@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,16 +60,18 @@ def convex(settings: Sequence[str], source: Path | None, out: Path, ending: str,
     given = parsed(settings, KEYS)
     if source is not None and given:
         raise InputError("--from brings its own settings", value=" ".join(settings), way_out="Leave one of them out.")
+    made = _begun(given) if source is None else _read(source)
     written = shape == "table"
     if written:
         ready(out)
-    record = _run(given) if source is None else _read(source)
+    record = made()
     _report(record, shape)
     if written:
         _write(record, out, ending, source is None, figures)
 
 
-def _run(given: dict[str, list[Any]]) -> Record:
+def _begun(given: dict[str, list[Any]]) -> Callable[[], Record]:
+    """All that can be refused is refused here, before a folder is made; what is handed back does the work."""
     from splitrelay.cli.data import Bars
     from splitrelay.data import load
     from splitrelay.experiments.convex import cells
@@ -78,13 +80,15 @@ def _run(given: dict[str, list[Any]]) -> Record:
     study = checked(**{LISTS.get(key, key): tuple(v) if key in LISTS else v[0] for key, v in given.items()})
     with Bars(study.data) as bars:
         data = load(study.data, watch=bars.show)
-    return Record(study=study, rounds=study.rounds, cells=list(_told(study, cells(study, data))))
+    dealt = cells(study, data)
+    return lambda: Record(study=study, rounds=study.rounds, cells=list(_told(study, dealt)))
 
 
-def _read(source: Path) -> Record:
+def _read(source: Path) -> Callable[[], Record]:
     from splitrelay.experiments.convex_records import read_record
 
-    return read_record(source)
+    record = read_record(source)
+    return lambda: record
 
 
 def _told(study: Study, cells: Iterator[Cell]) -> Iterator[Cell]:

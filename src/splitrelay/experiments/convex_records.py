@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
-from splitrelay.errors import InputError
+from splitrelay.errors import InputError, OutOfRange
 from splitrelay.files import write_text
 
 Array = npt.NDArray[np.float64]
@@ -126,7 +126,30 @@ def checked(**settings: Any) -> Study:
         return Study(**settings)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(f"the convex study's {first['loc'][0]}: {first['msg']}", value=first["input"]) from None
+        name = str(first["loc"][0])
+        usual = Study.model_fields[name].default if name in Study.model_fields else None
+        raise OutOfRange(
+            f"{_letter(name)} of the convex study",
+            limit=f"{_letter(name)} {_limit(first)}",
+            value=first["input"],
+            way_out=None if usual is None else f"The usual is {_listed(usual)}.",
+        ) from None
+
+
+def _letter(name: str) -> str:
+    """A list goes by the letter of its items."""
+    return {"Cs": "C", "etas": "eta", "seeds": "seed"}.get(name, name)
+
+
+def _limit(error: Any) -> str:
+    """What was broken, in a sign where it is a number's range."""
+    context = error.get("ctx", {})
+    signs = [f"{sign} {context[key]:g}" for key, sign in (("gt", ">"), ("ge", ">=")) if key in context]
+    return signs[0] if signs else f"as this says: {error['msg']}"
+
+
+def _listed(value: object) -> str:
+    return ",".join(f"{item:g}" for item in value) if isinstance(value, tuple) else str(value)
 
 
 def last(rows: Rows) -> float:
