@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Event
-from types import FrameType
 from typing import Any
 
 import click
@@ -67,25 +64,6 @@ def warn_insecure(insecure: bool) -> None:
     if insecure:
         text = "INSECURE: anybody who reaches this port can read everything and be anyone."
         click.echo(click.style(text, fg="red", bold=True) if sys.stderr.isatty() else text, err=True)
-
-
-@contextmanager
-def until_told() -> Iterator[Event]:
-    """An event that SIGTERM or Ctrl-C sets: save, and leave. A second Ctrl-C leaves at once."""
-    stop = Event()
-
-    def told(number: int, frame: FrameType | None) -> None:
-        if stop.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.set()
-
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, told) for number in signals]
-    try:
-        yield stop
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
 
 
 def ready(state: str = "READY=1") -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C once: stop after the visit that is running. Twice: stop at once. A SIGTERM is a Ctrl-C."""
+"""Ctrl-C once: come to an end that can be gone on from. Twice: stop at once. A SIGTERM is a Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from types import FrameType
 
 from splitrelay.cli.console import note
 
+FINISHING = "finishing this visit; once more stops at once."
+
 
 @contextmanager
-def stopping() -> Iterator[Event]:
-    """An event that the first signal sets; the second one is a KeyboardInterrupt wherever the program is."""
+def stopping(words: str | None = FINISHING) -> Iterator[Event]:
+    """An event that the first signal sets, with these words; the second one is a KeyboardInterrupt wherever we are."""
     stop = Event()
 
     def first(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        note("finishing this visit; once more stops at once.")
+        if words is not None:
+            note(words)
 
     signals = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, first) for number in signals]

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from splitrelay.cli.console import say
-from splitrelay.cli.deployed import log_option, logger, ready, until_told, warn_insecure
+from splitrelay.cli.deployed import log_option, logger, ready, warn_insecure
+from splitrelay.cli.interrupts import stopping
 from splitrelay.cli.lazy import Command
 from splitrelay.errors import InputError
 
@@ -64,7 +65,7 @@ def join(
         Wish(address, number, place, folder, wanted, check, patience or (10.0 if check else 0.0), test, keep)
         for number, place, folder in zip(numbers, places, folders, strict=True)
     ]
-    with until_told() as stop:
+    with stopping(None) as stop:
         ready()
         for words in join_all(wishes, lambda m: logger(log, client=name_of(m)), stop):
             say(words)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.console import note, say
-from splitrelay.cli.deployed import alarm, keys_options, log_option, logger, ready, until_told, warn_insecure
+from splitrelay.cli.deployed import alarm, keys_options, log_option, logger, ready, warn_insecure
+from splitrelay.cli.interrupts import stopping
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.run import KEYS
 from splitrelay.cli.settings import settings_argument
@@ -68,7 +69,7 @@ def serve(
         linger=how["linger"],
         judge=how["judge"],
     )
-    with until_told() as stop:
+    with stopping(None) as stop:
         serving = Serving(offer, log, stop)
         serving.listening = lambda port: _listening(port, how["port_file"])
         try:
