@@ -77,9 +77,14 @@ class Hub:
         """Listen, and say on which port."""
         if self.house.clients > min(limits.CLIENTS, connections()):
             limit, way_out = f"<= {min(limits.CLIENTS, connections())}", "Raise ulimit -n, or take a smaller M."
+            self._loop.close()
             raise OutOfRange("clients at once", value=self.house.clients, limit=limit, way_out=way_out)
         self._thread.start()
-        return asyncio.run_coroutine_threadsafe(self._listen(address, credentials), self._loop).result()
+        try:
+            return asyncio.run_coroutine_threadsafe(self._listen(address, credentials), self._loop).result()
+        except InputError:
+            self._stop()
+            raise
 
     def grant(self, m: int, fence: int, answered: int = 0) -> None:
         """Whoever comes back holding this fence goes on where it was."""
@@ -104,8 +109,10 @@ class Hub:
         return up + sum(link.received for link in links), down + sum(link.sent for link in links)
 
     def carried(self) -> dict[int, Carried]:
-        """Messages and socket bytes of every client that was here, as of the last second."""
-        return self.meters.by_client(list(self.reception.here.values()))
+        """Messages and socket bytes of every client that was here, read now."""
+        links = list(self.reception.all.values())
+        self.meters.look(links)
+        return self.meters.by_client(links)
 
     def paid(self) -> dict[int, Paid]:
         """What each client last said that taking part has cost it."""
@@ -115,9 +122,12 @@ class Hub:
         """Say goodbye to all, and end."""
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._end(Bye(why[: limits.TEXT], again)), self._loop).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+            self._stop()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     # The loop's side
 

@@ -1,0 +1,99 @@
+"""A bare server end on a real socket, and callers that know how far to go."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from splitrelay.wire.frames import VERSION, Bounds
+from splitrelay.wire.link import Link, channel
+from splitrelay.wire.messages import Accept, Hello, Lease, Message, Ready, Step, Terms, Welcome
+from splitrelay.wire.server import House, Hub
+
+TERMS = Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=60.0)
+BOUNDS = Bounds(batch=4, h=(3,), out=2, dtype="float32", classes=10, norms=8, look=4)
+H, LABELS = np.ones((4, 3), np.float32), np.zeros(4, np.int32)
+
+
+class Standing:
+    """A hub that listens, what it has noted, and its callers."""
+
+    def __init__(self, credentials: Any = None, **house: Any) -> None:
+        self.noted: list[tuple[str, dict[str, Any]]] = []
+        self.hub = Hub(House(TERMS, BOUNDS, 10_000, house.pop("clients", 4), **house), self._note)
+        self.port = self.hub.start("127.0.0.1:0", credentials)
+        self.links: list[Link] = []
+
+    def _note(self, event: str, **facts: Any) -> None:
+        self.noted.append((event, facts))
+
+    def call(self, credentials: Any = None) -> Link:
+        """A stream, before the first word."""
+        self.links.append(Link(channel(f"127.0.0.1:{self.port}", credentials), heartbeat=60.0))
+        return self.links[-1]
+
+    def joined(self, m: int = 0, credentials: Any = None, check: bool = False) -> Link:
+        """A stream with the handshake behind it."""
+        link = self.call(credentials)
+        link.send(Hello(VERSION, m))
+        assert isinstance(link.receive(10), Terms)
+        link.send(Accept("h", "fast", "cpu", 5, check=check))
+        assert isinstance(link.receive(10), Welcome)
+        return link
+
+    def leased(self, m: int = 0, credentials: Any = None) -> Link:
+        """A stream in the middle of a visit."""
+        link = self.joined(m, credentials)
+        self.say(m, lease(m + 1))
+        assert isinstance(link.receive(10), Lease)
+        link.send(Ready(m + 1))
+        return link
+
+    def say(self, m: int, *words: Message) -> None:
+        self.hub.send(self.hub.here()[m], *words)
+
+
+@contextmanager
+def standing(credentials: Any = None, **house: Any) -> Iterator[Standing]:
+    here = Standing(credentials, **house)
+    try:
+        yield here
+    finally:
+        for link in here.links:
+            link.close()
+        here.hub.close("enough", again=False)
+
+
+def lease(fence: int = 1) -> Lease:
+    return Lease(fence, 1, 0, 0, 0, 1000, 0.1)
+
+
+def step(fence: int = 1, k: int = 0) -> Step:
+    return Step(fence, k, H, LABELS, 0.0)
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait, ten seconds at most."""
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        threading.Event().wait(0.01)
+
+
+def closed(line: socket.socket) -> bool:
+    """Whether the other end hangs up within ten seconds."""
+    line.settimeout(10)
+    try:
+        while line.recv(4096):
+            pass
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+    finally:
+        line.close()
+    return True

@@ -1,0 +1,245 @@
+"""Past every limit the peer gets an error, and the server goes on with the others: over real sockets."""
+
+import resource
+import socket
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from hub_kit import TERMS, Standing, closed, standing, step, until
+
+from splitrelay.errors import OutOfRange, WorkError
+from splitrelay.wire import limits
+from splitrelay.wire.asking import collect_handler, collected, status_handler, status_of
+from splitrelay.wire.authority import create_authority
+from splitrelay.wire.frames import VERSION, Bounds, encode
+from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
+from splitrelay.wire.link import Link, LinkLost, Refused, channel
+from splitrelay.wire.messages import Cancel, Chunk, Heartbeat, Hello, Reply, Step, Terms
+from splitrelay.wire.server import SERVICE, House, Hub, connections
+
+
+def alive(here: Standing, link: Link) -> bool:
+    """Whether this client's steps are still answered."""
+    asked = link.talk.answered
+    link.send(step(k=asked))
+    while not is_step(here.hub.inbox.get(timeout=10), asked):
+        pass
+    here.say(0, Reply(1, asked, step().h, (), 0.5))
+    return isinstance(link.receive(10), Reply)
+
+
+def is_step(event: Any, k: int) -> bool:
+    said = getattr(event, "message", None)
+    return isinstance(said, Step) and said.k == k
+
+
+def test_a_message_longer_than_any_of_this_run_ends_its_stream(tmp_path: Path) -> None:
+    with standing() as here:
+        good, bad = here.leased(), here.call()
+        bad._outgoing.put(b"x" * (here.hub.house.largest + 1))
+        with pytest.raises(LinkLost, match="larger than max"):
+            bad.receive(10)
+        assert alive(here, good)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "largest"),
+    [
+        (Bounds(batch=20, h=(256,), dtype="float32", look=500), 64 + limits.CHUNK),
+        (Bounds(batch=2000, h=(16, 16, 64), dtype="float32", look=500), limits.MESSAGE),
+        (Bounds(batch=200, h=(16, 16, 64), dtype="float32", look=100), 64 + 200 * (16 * 16 * 64 * 4 + 4) + 8),
+        (Bounds(), limits.MESSAGE),
+    ],
+)
+def test_the_longest_message_is_that_of_the_spec(bounds: Bounds, largest: int) -> None:
+    assert House(TERMS, bounds, 0, 1).largest == largest
+
+
+def test_words_that_nobody_has_answered_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step may be asked again; asked again and again it would fill the memory."""
+    with standing() as here:
+        link = here.leased()
+        assert alive(here, link)
+        for _ in range(limits.WAITING + 1):
+            link._outgoing.put(encode(step()))
+        with pytest.raises(Refused, match="too many words at once"):
+            link.receive(10)
+
+
+def test_who_does_not_listen_is_not_answered_for_ever() -> None:
+    beats = 3000  # about a thousand answers fit on the way
+    with standing() as here, channel(f"127.0.0.1:{here.port}", None) as line:
+        good, words = here.leased(), SimpleQueue[bytes | None]()
+        deaf: Any = line.stream_stream(f"/{SERVICE}/Join")(iter(words.get, None))
+        for _ in range(beats):
+            words.put(encode(Heartbeat(1)))
+        until(lambda: any(link.messages >= beats for link in here.hub.reception.all.values()))
+        assert max(link.outgoing.qsize() for link in here.hub.reception.all.values()) <= 1
+        assert alive(here, good)
+        words.put(None)
+        deaf.cancel()
+
+
+def test_a_word_that_is_late_is_noted_once_for_each_visit() -> None:
+    with standing() as here:
+        link = here.leased()
+        here.say(0, Cancel(1, "enough"))
+        for k in range(50):
+            link._outgoing.put(encode(Chunk(1, k, b"x")))
+        link._outgoing.put(encode(Hello(VERSION, 0)))  # out of place: the link ends after the late ones
+        until(lambda: any(event == "refused" for event, _ in here.noted))
+        assert sum(event == "stale" for event, _ in here.noted) == 1
+
+
+def test_more_clients_than_the_limit_are_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OutOfRange, match="clients at once; needs <= 10000; got 10001"):
+        Hub(House(TERMS, Bounds(), 0, limits.CLIENTS + 1)).start("127.0.0.1:0")
+
+
+def test_connections_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CONNECTIONS", 5)
+    with standing() as here:
+        good = here.leased()
+        lines = [socket.create_connection(("127.0.0.1", here.port)) for _ in range(10)]
+        assert closed(lines[-1])
+        assert alive(here, good)
+        for line in lines:
+            line.close()
+
+
+def test_connections_leave_some_files_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
+    try:
+        assert connections() == 500 - limits.SPARE
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_streams_of_one_connection_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STREAMS", 3)
+    with standing() as here:
+        line = channel(f"127.0.0.1:{here.port}", None)
+        links = [Link(line, heartbeat=60.0) for _ in range(4)]
+        until(lambda: len(here.hub.reception.all) == 3)
+        for link in links:
+            link.send(Hello(VERSION, 0))
+        first = [link for link in links if link.waits(1.0)]
+        assert len(first) == 3 and len(here.hub.reception.all) == 3
+        for link in links:
+            link.close()
+
+
+def test_handshakes_have_a_limit_and_who_is_turned_away_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STRANGERS", 3)
+    with standing() as here:
+        good = here.leased()
+        young = [here.call() for _ in range(3)]
+        until(lambda: len(here.hub.reception.all) == 4)
+        with pytest.raises(LinkLost, match="too many handshakes"):
+            here.call().receive(10)
+        assert alive(here, good)
+        young[0].close()
+        until(lambda: len(here.hub.reception.all) == 3)
+        here.joined(1)
+        assert [facts["why"] for event, facts in here.noted if event == "busy"]
+
+
+@pytest.mark.parametrize("word", [None, Hello(VERSION, 1)])
+def test_who_does_not_end_its_handshake_is_cut(word: Hello | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HANDSHAKE", 0.5)
+    with standing() as here:
+        good, slow = here.leased(), here.call()
+        if word is not None:
+            slow.send(word)
+            assert isinstance(slow.receive(10), Terms)
+        with pytest.raises(LinkLost):
+            slow.receive(10)
+        assert alive(here, good)
+
+
+def test_who_came_for_a_check_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HANDSHAKE", 0.5)
+    with standing() as here:
+        link = here.joined(check=True)
+        assert here.hub.here() == {}
+        with pytest.raises(LinkLost):
+            link.receive(10)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("keys")
+    authority = create_authority(place / "authority", "tests")
+    authority.issue_server("server", ["127.0.0.1"])
+    authority.issue_client("client-0", 0)
+    authority.issue_client("client-1", 1)
+    return place
+
+
+def test_steps_go_on_while_fifty_strangers_stall_their_handshakes(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HANDSHAKE", 2.0)
+    hello = bytes.fromhex("160301020001fc0303")  # the first bytes of a TLS hello
+    with standing(server_credentials(load_identity(keys / "server"))) as here:
+        good = here.leased(0, channel_credentials(load_identity(keys / "client-0")))
+        lines = [socket.create_connection(("127.0.0.1", here.port)) for _ in range(50)]
+        for number, line in enumerate(lines):
+            line.sendall(hello[: number % len(hello)])
+        assert all(alive(here, good) for _ in range(50))
+        assert all(closed(line) for line in lines)
+        assert alive(here, good)
+
+
+def test_one_certificate_has_few_handshakes_at_once(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with standing(server_credentials(load_identity(keys / "server"))) as here:
+        mine = channel_credentials(load_identity(keys / "client-0"))
+        for _ in range(limits.HANDSHAKES):
+            here.call(mine)
+        until(lambda: len(here.hub.reception.all) == limits.HANDSHAKES)
+        with pytest.raises(LinkLost, match="too many handshakes under one certificate"):
+            here.call(mine).receive(10)
+        here.joined(1, channel_credentials(load_identity(keys / "client-1")))
+
+
+def asked(hub: Hub) -> Any:
+    return channel(f"127.0.0.1:{hub.start('127.0.0.1:0')}", None)
+
+
+def test_the_model_goes_to_so_many_at_once_and_nobody_holds_it_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "COLLECTORS", 1)
+    monkeypatch.setattr(limits, "QUESTION", 1.0)
+    hub = Hub(House(TERMS, Bounds(), 0, 1))
+    hub.answering("Collect", collect_handler(lambda: bytes(20_000_000), lambda context: None))
+    line = asked(hub)
+    deaf = line.unary_stream("/splitrelay.Relay/Collect")(b"")
+    next(deaf)
+    with pytest.raises(WorkError, match="too many collect the model"):
+        collected(line)
+    until(lambda: has_model(line))
+    deaf.cancel()
+    line.close()
+    hub.close("enough", again=False)
+
+
+def has_model(line: Any) -> bool:
+    try:
+        return len(collected(line)) == 20_000_000
+    except WorkError:
+        return False
+
+
+def test_a_question_that_is_never_asked_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HANDSHAKE", 0.5)
+    hub = Hub(House(TERMS, Bounds(), 0, 1))
+    hub.answering("Status", status_handler(lambda: "{}", lambda context: None))
+    line = asked(hub)
+    silent = SimpleQueue[bytes | None]()
+    stream = line.stream_stream(f"/{SERVICE}/Status")(iter(silent.get, None))
+    with pytest.raises(Exception, match="took too long"):
+        next(stream)
+    assert status_of(line) == "{}"
+    silent.put(None)
+    line.close()
+    hub.close("enough", again=False)
