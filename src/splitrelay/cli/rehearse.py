@@ -16,10 +16,10 @@ from splitrelay.cli.output import Table, emit, format_option, tick
 from splitrelay.cli.run import KEYS
 from splitrelay.cli.serve import spec_from
 from splitrelay.cli.settings import settings_argument
-from splitrelay.errors import WorkError
+from splitrelay.errors import InputError, WorkError
 
 if TYPE_CHECKING:
-    from splitrelay.deploy.rehearsal import Plan
+    from splitrelay.deploy.rehearsal import Plan, Rehearsal
 
 
 @click.command(cls=Command, keys=KEYS, example="splitrelay rehearse first.toml R=3 --out rehearsed")
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 @click.option("--random", "seed", type=int, help="A random plan of faults from this seed.")
 @click.option("--plans", type=click.IntRange(min=1), default=1, show_default=True,
               help="So many random plans, from as many seeds.")  # fmt: skip
+@click.option("--namespaces", is_flag=True, help="A network namespace for the server and for each client; needs root.")
+@click.option("--noise", type=click.FloatRange(0, 0.5), default=0.0, show_default=True,
+              help="With --namespaces: the share of packets doubled, of those overtaken, of those lost.")  # fmt: skip
 @click.option("--insecure", is_flag=True, help="Without keys or encryption.")
 @click.option("--away", type=click.Choice(["wait", "retry", "skip"]), default="wait", show_default=True,
               help="What the server does about a client that stays away.")  # fmt: skip
@@ -43,6 +46,8 @@ def rehearse(
     faults: Path | None,
     seed: int | None,
     plans: int,
+    namespaces: bool,
+    noise: float,
     insecure: bool,
     away: str,
     lease: float | None,
@@ -57,12 +62,13 @@ def rehearse(
 
     spec = spec_from(settings)
     warn_insecure(insecure)
+    _refuse_mixed(namespaces, noise, faults is not None or seed is not None)
     calm = faults is None and seed is None
     plan = Plan(spec, out, hosts, insecure, patience, away, lease or (60.0 if calm else 5.0))
     if not calm:
         _troubled(plan, faults, seed or 0, plans, shape)
         return
-    for verdict in Rehearsal(plan, note).play():
+    for verdict in (_separate(plan, noise) if namespaces else Rehearsal(plan, note)).play():
         row: list[Any] = [tick(verdict.weights), tick(verdict.rows), verdict.programs]
         row += [round(verdict.seconds, 1), round(verdict.simulated, 1)]
         columns = ("same weights", "same record", "programs", "deployed s", "simulated s")
@@ -71,6 +77,19 @@ def rehearse(
             way_out = f"Compare {out} with {out / 'rehearsal' / 'simulated'}, and please report it."
             raise WorkError("deployed and simulated differ", way_out=way_out)
     note(f"kept: {out}")
+
+
+def _separate(plan: Plan, noise: float) -> Rehearsal:
+    from splitrelay.deploy.separate import Separate
+
+    return Separate(plan, note, noise)
+
+
+def _refuse_mixed(namespaces: bool, noise: float, troubled: bool) -> None:
+    if namespaces and troubled:
+        raise InputError("faults are made by proxies on one host", way_out="Leave --namespaces out, or the faults.")
+    if noise and not namespaces:
+        raise InputError("noise is made on the links of network namespaces", way_out="Add --namespaces.")
 
 
 def _troubled(plan: Plan, file: Path | None, seed: int, plans: int, shape: str) -> None:

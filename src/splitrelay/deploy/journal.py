@@ -6,8 +6,10 @@ After a crash the round is run again, and visits that are in the journal answer 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,7 @@ class Journal:
         self.events = folder / "events.jsonl"
         self.fences = Fences(folder / "fence")
         self._began = time.monotonic()
+        self._lock = threading.Lock()  # events come from the wire and from the thread that trains
 
     def commit(self, visit: Visit[Any], fence: int, done: Done[Any]) -> None:
         """From here on the visit counts."""
@@ -87,16 +90,26 @@ class Journal:
         """One line of events.jsonl; clocks of other hosts have no part in it."""
         line = json.dumps({"seconds": round(time.monotonic() - self._began, 3), "event": event, **facts}) + "\n"
         try:
-            descriptor = os.open(self.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                os.write(descriptor, line.encode())
-            finally:
-                os.close(descriptor)
+            with self._lock:
+                _append(self.events, line.encode())
         except OSError as error:
             raise OutputError(f"cannot write {self.events}", value=error.strerror, way_out="Make room.") from None
 
     def _file(self, visit: Visit[Any]) -> Path:
         return self.folder / f"r{visit.r:07d}-m{visit.m:05d}-i{visit.i}.safetensors"
+
+
+def _append(path: Path, line: bytes) -> None:
+    """The line, whole, or an error; what a full disk has left of an earlier one is ended first."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        whole = b"\n" * torn + line
+        if os.write(descriptor, whole) < len(whole):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(descriptor)
 
 
 def _taken_apart(x: Any) -> tuple[dict[str, torch.Tensor], dict[str, int]]:

@@ -23,6 +23,7 @@ from splitrelay.experiments.spec import Spec
 from splitrelay.files import write_text
 from splitrelay.models.files import save_weights
 from splitrelay.records import RunDirectory
+from splitrelay.records.measured import timeless
 from splitrelay.wire.authority import create_authority
 
 MODEL = "model.safetensors"
@@ -64,6 +65,7 @@ class Rehearsal:
     """The stage: keys, data and logs under OUT/rehearsal, the server's run directory is OUT itself."""
 
     program: type[Program] = Program
+    host = "127.0.0.1"  # of the server
 
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
         self.plan, self.say, self.spec = plan, say, resolved(plan.spec)[0]
@@ -84,7 +86,7 @@ class Rehearsal:
         write_text(self.place / "spec.toml", self.spec.toml() + "\n")
         if not self.plan.insecure:
             authority = create_authority(self.place / "authority", "rehearsal", 2)
-            authority.issue_server("server", ["127.0.0.1", "localhost"], 1)
+            authority.issue_server("server", [self.host, "localhost"], 1)
             for m in partition.clients:
                 authority.issue_client(self._name(m), m, evaluator=m == self.spec.evaluator, days=1)
         return partition
@@ -170,7 +172,7 @@ class Rehearsal:
         return self.program(self._server_words(partition), self.place / "logs" / "server.log")
 
     def _server_words(self, partition: Partition) -> list[str]:
-        words = ["serve", str(self.place / "spec.toml"), "--out", str(self.plan.out), "--listen", "127.0.0.1:0"]
+        words = ["serve", str(self.place / "spec.toml"), "--out", str(self.plan.out), "--listen", f"{self.host}:0"]
         words += ["--port-file", str(self.place / "port"), "--linger", "0"]
         words += ["--away", self.plan.away, "--lease", f"{self.plan.lease:g}"]
         for m in partition.empty:
@@ -196,7 +198,7 @@ class Rehearsal:
 
     def _address(self, clients: Sequence[int]) -> str:
         """Where these clients find the server."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def _name(self, m: int) -> str:
         return f"client-{m}"
@@ -221,7 +223,7 @@ def replayed(spec: Spec, directory: RunDirectory, skips: frozenset[tuple[int, in
 
 def untimed(directory: RunDirectory) -> list[dict[str, Any]]:
     """The record without its clock."""
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in directory.seen()]
+    return [timeless(row) for row in directory.seen()]
 
 
 def agreeing(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], route: str) -> bool:
