@@ -26,11 +26,14 @@ from splitrelay.wire.server import Arrived, Gone, Heard
 WAY_OUT = "Use route=centralized, or an algorithm that only passes x on, such as ssl."
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Sealed:
-    """x as the server has it: a half that it cannot read, sealed after a visit under a fence, and its own half."""
+    """x as the server has it: a half that it cannot read, sealed after a visit under a fence, and its own half.
 
-    blob: torch.Tensor  # bytes; none of them: the first client makes x_c^0
+    Where clients hand to each other the sealed half may come later than the visit that begins from it.
+    """
+
+    blob: torch.Tensor  # bytes; none of them: the first client makes x_c^0, or a client has them (see handing)
     top: torch.Tensor
     visit: int = 0
     fence: int = 0
@@ -45,10 +48,25 @@ class Sealed:
         """The sealed half as it travels."""
         return self.blob.numpy().tobytes()
 
+    def fill(self, other: Sealed) -> None:
+        """The sealed half has come, perhaps under a later fence; the server's own half is the same."""
+        self.blob, self.fence = other.blob, other.fence
+
 
 def unmade(top: torch.Tensor) -> Sealed:
     """x^0: the server makes its own half, and the first client the other, from the same named randomness."""
     return Sealed(torch.zeros(0, dtype=torch.uint8), top)
+
+
+def sealed_half(half: bytes, visit: int, fence: int, top: torch.Tensor) -> Sealed:
+    """What a client deposits, if it is labelled as this visit's."""
+    try:
+        label = label_of(half)
+    except Tampered as error:
+        raise BadMessage(error.what) from None
+    if (label.visit, label.fence) != (visit, fence):
+        raise BadMessage("a half was sealed for another visit", value=(label.visit, label.fence))
+    return Sealed(torch.from_numpy(np.frombuffer(half, np.uint8).copy()), top, visit, fence)
 
 
 class RelayTurn(CutTurn):
@@ -69,14 +87,7 @@ class RelayTurn(CutTurn):
     def done(self, deposit: Deposit, half: bytes, fence: int) -> Done[Any]:
         """Another sealed half, of this visit and fence."""
         self.refuse_unfinished()
-        try:
-            label = label_of(half)
-        except Tampered as error:
-            raise BadMessage(error.what) from None
-        if (label.visit, label.fence) != (self.x.visit + 1, fence):
-            raise BadMessage("a half was sealed for another visit", value=(label.visit, label.fence))
-        blob = torch.from_numpy(np.frombuffer(half, np.uint8).copy())
-        return Done(Sealed(blob, tensor(self.top.x()), label.visit, fence), self.cost())
+        return Done(sealed_half(half, self.x.visit + 1, fence, tensor(self.top.x())), self.cost())
 
     def handover(self) -> int:
         """As if it were not sealed: the same count as in a simulation."""
@@ -108,6 +119,7 @@ class Judged:
         self._asked(x, keep=True)
 
     def _asked(self, x: Sealed, keep: bool) -> messages.Score | None:
+        self.remote.settle()
         engine, since, link, fence = self.remote.tops.engine(), time.monotonic(), None, 0
         top = halves.packed(x=x.top.numpy()) if keep else b""
         try:

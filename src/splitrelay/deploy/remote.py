@@ -16,7 +16,7 @@ from splitrelay.deploy.turns import Tops, Turn
 from splitrelay.errors import Diverged, WorkError
 from splitrelay.wire import halves, limits, messages
 from splitrelay.wire.control import BadMessage
-from splitrelay.wire.messages import Cancel, Commit, Deposit, Fail, Message
+from splitrelay.wire.messages import Cancel, Commit, Deposit, Fail, Lease, Message
 from splitrelay.wire.server import Arrived, Gone, Heard, Hub
 
 TICK = 0.5  # seconds between two looks at the clock
@@ -81,23 +81,30 @@ class Remote:
             self.pending = {}
         return iter([self.outcomes[index] for index in range(len(asked))])
 
+    def settle(self) -> None:
+        """Until x is all here, which it always is, unless clients hand to each other."""
+
     def _work(self, waiting: deque[tuple[int, Visit[Any]]]) -> None:
         while waiting or self.pending:
-            if self.stop.is_set():
-                raise KeyboardInterrupt
-            self._begin(waiting)
-            try:
-                event = self.hub.inbox.get(timeout=TICK)
-            except Empty:
-                event = None
-            now = time.monotonic()
-            if isinstance(event, Arrived):
-                self._arrived(event, now)
-            elif isinstance(event, Gone):
-                self._gone(event, now)
-            elif isinstance(event, Heard):
-                self._heard(event, now)
-            self._expire(now)
+            self._once(waiting)
+
+    def _once(self, waiting: deque[tuple[int, Visit[Any]]]) -> None:
+        """Lease what can be leased; then one event, or none for a while."""
+        if self.stop.is_set():
+            raise KeyboardInterrupt
+        self._begin(waiting)
+        try:
+            event = self.hub.inbox.get(timeout=TICK)
+        except Empty:
+            event = None
+        now = time.monotonic()
+        if isinstance(event, Arrived):
+            self._arrived(event, now)
+        elif isinstance(event, Gone):
+            self._gone(event, now)
+        elif isinstance(event, Heard):
+            self._heard(event, now)
+        self._expire(now)
 
     def _begin(self, waiting: deque[tuple[int, Visit[Any]]]) -> None:
         """A client drawn twice makes its second visit after the first."""
@@ -118,10 +125,15 @@ class Remote:
         pending.turn = self.tops(pending.visit)
         pending.link, pending.heard = link, time.monotonic()
         self.visits += 1
-        lease, blob = pending.turn.lease(pending.fence, self.visits)
+        lease, blob = self._words(pending)
         self.hub.grant(m, pending.fence)
         self.hub.send(link, lease, *halves.chunks(pending.fence, blob))
         self._note("leased", pending)
+
+    def _words(self, pending: Pending) -> tuple[Lease, bytes]:
+        """What grants the visit, and the half that goes with it."""
+        assert pending.turn is not None
+        return pending.turn.lease(pending.fence, self.visits)
 
     def _arrived(self, event: Arrived, now: float) -> None:
         self.arrived(event)

@@ -15,7 +15,7 @@ from splitrelay.data.augment import Augmentation
 from splitrelay.data.images import ImageSet
 from splitrelay.experiments.spec import Spec
 from splitrelay.objectives.batches import Batches
-from splitrelay.wire import messages
+from splitrelay.wire import halves, messages
 from splitrelay.wire.messages import Lease, Terms
 
 Vector = npt.NDArray[Any]
@@ -103,6 +103,15 @@ class Outfit:
         """What training may do to an image."""
         wanted = self.spec.data.augment and (self.terms.pad or self.terms.flip)
         return Augmentation(self.terms.pad, self.terms.flip) if wanted else None
+
+
+SEALING = 4096  # bytes that a sealed half may be longer than the half, beside the last visit of each client
+
+
+def half_bytes(spec: Spec, shape: Shape) -> int:
+    """What the longest half of a spec takes, sealed or not."""
+    numbers = shape.size if spec.placement == "whole" else shape.boundary
+    return halves.size_of({"x": numbers}, spec.model.dtype) + SEALING + 16 * spec.partition.M
 
 
 def engine_room(engine: str) -> Any:

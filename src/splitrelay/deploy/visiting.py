@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
 
+from splitrelay.deploy.post import Post
 from splitrelay.deploy.shapes import Labels, Outfit, Vector, below, visit_of
 from splitrelay.wire import halves, limits, messages
 from splitrelay.wire.client import Session
-from splitrelay.wire.messages import Chunk, Commit, Deposit, Fail, Lease, Look, Message, Ready, Score
+from splitrelay.wire.messages import Chunk, Commit, Deposit, Fail, Lease, Look, Message, Ready, Score, Want
 from splitrelay.wire.sealer import Sealer
 from splitrelay.wire.sealing import OtherVisit
 
@@ -49,9 +50,11 @@ class Calls:
 class Visitor:
     """One client, ready to train."""
 
-    def __init__(self, outfit: Outfit, seals: Sealer | None = None, judge: Judging | None = None) -> None:
+    def __init__(
+        self, outfit: Outfit, seals: Sealer | None = None, judge: Judging | None = None, post: Post | None = None
+    ) -> None:
         self.spec, self.engine = outfit.spec, below(outfit)
-        self.seals, self.judge = seals, judge
+        self.seals, self.judge, self.post = seals, judge, post
 
     @property
     def whole(self) -> bool:
@@ -60,24 +63,33 @@ class Visitor:
 
     def visit(self, session: Session, lease: Lease) -> None:
         """From the lease to the commit."""
-        blob = received(session, lease.bytes, lease.sha256)
+        blob = self.begun(session, lease)
         x, shift = (self.opened(blob, lease), None) if self.seals else self.vectors(blob)
         session.holding = replace(session.holding, fence=lease.fence, k=0)
         session.say(Ready(lease.fence))
         visit = visit_of(lease, x, shift)
         if self.whole:
             after, loss = self.engine.whole(visit)
-            words = list(deposited(lease.fence, halves.packed(x=after), (loss,)))
+            blob, words = halves.packed(x=after), list[Message]()
         else:
-            calls = Calls(session, lease.fence)
-            half = self.engine.cut(visit, calls)
+            calls, loss = Calls(session, lease.fence), 0.0
+            blob = self.closed(halves.packed(x=self.engine.cut(visit, calls)), lease)
             assert calls.closing is not None
-            sealed = self.closed(halves.packed(x=half), lease)
-            words = [calls.closing, *deposited(lease.fence, sealed)]
+            words = [calls.closing, *(self.post.bring(lease, blob) if self.post else ())]
+        words += deposited(lease.fence, blob, (loss,) * self.whole)
         answer = session.exchange(lambda: iter(words), limits.STEP)
         assert isinstance(answer, Commit)
         if self.seals is not None:
-            self.seals.committed(sealed)
+            self.seals.committed(blob)
+
+    def begun(self, session: Session, lease: Lease) -> bytes:
+        """The half to begin from: it comes after the lease, unless the client before has brought it."""
+        if lease.direct:
+            brought = None if self.post is None else self.post.come(lease)
+            if brought is not None:
+                return brought
+            session.say(Want(lease.fence))
+        return received(session, lease.bytes, lease.sha256)
 
     def look(self, session: Session, look: Look) -> None:
         """Score the half that comes, or keep the model."""
@@ -102,7 +114,9 @@ class Visitor:
         if not blob and words.sealed_visit == 0:
             self.seals.begin()
             return self.engine.x0()
-        return self.vectors(self.seals.unseal(blob, visit=words.sealed_visit, fence=words.sealed_fence))[0]
+        sure = isinstance(words, Look) or not words.direct
+        half = self.seals.unseal(blob, visit=words.sealed_visit, fence=words.sealed_fence, committed=sure)
+        return self.vectors(half)[0]
 
     def closed(self, blob: bytes, lease: Lease) -> bytes:
         """Sealed for the next client, where the server is not to read it."""
