@@ -18,6 +18,7 @@ from splitrelay.deploy.serving import Offer, Serving
 from splitrelay.experiments.running import execute, partition_of
 from splitrelay.experiments.spec import Spec, spec_of
 from splitrelay.records import RunDirectory
+from splitrelay.records.measured import timeless
 from splitrelay.wire.authority import create_authority
 from splitrelay.wire.identity import load_identity, server_credentials
 from splitrelay.wire.revocation import Revocations
@@ -125,4 +126,4 @@ class Stage:
 
 
 def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+    return [timeless(row) for row in rows]

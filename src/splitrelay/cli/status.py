@@ -13,6 +13,8 @@ from splitrelay.cli.deployed import keys_options, warn_insecure
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, format_option
 
+COLUMNS = ("client", "is", "", "samples", "visits", "MB up", "MB down", "s computing", "s waiting", "MB memory")
+
 
 @click.command(cls=Command, example="splitrelay status s.example.org:7443 --keys observer")
 @click.argument("address", metavar="HOST:PORT")
@@ -57,8 +59,13 @@ def _table(report: dict[str, Any]) -> Table:
     seen = "" if loss is None else f"; test loss {loss:.4f}, accuracy {accuracy:.2%}"
     traffic = f"{report['bytes_up'] / 1e6:.1f} MB up, {report['bytes_down'] / 1e6:.1f} MB down{seen}"
     notes = (traffic, "" if left is None else f"{report['seconds']:.0f} s, about {left:.0f} s left")
-    rows = [
-        (one["client"], "here" if one["here"] else "away", "its turn" if one["turn"] else "", one["samples"])
-        for one in report["clients"]
-    ]
-    return Table(("client", "is", "", "samples"), rows, title, tuple(filter(None, notes)))
+    return Table(COLUMNS, [_row(one) for one in report["clients"]], title, tuple(filter(None, notes)))
+
+
+def _row(one: dict[str, Any]) -> tuple[Any, ...]:
+    """One client: where it is, what it brings, what it has paid so far."""
+    where = ("here" if one["here"] else "away", "its turn" if one["turn"] else "", one["samples"])
+    bytes_ = (one["socket_bytes_up"], one["socket_bytes_down"])
+    moved = tuple(None if number is None else round(number / 1e6, 2) for number in bytes_)
+    seconds = (round(one["computing_seconds"], 1), round(one["waiting_seconds"], 1))
+    return (one["client"], *where, one["visits"], *moved, *seconds, round(one["memory_bytes"] / 1e6))

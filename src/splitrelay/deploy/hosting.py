@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,7 @@ class Hosted:
     ) -> None:
         self.spec, self.directory, self.journal = spec, directory, remote.journal
         self.boundary = remote.tops.shape.boundary
+        self.measured: Callable[[], dict[str, Any]] = dict  # what the clients have paid so far
         self.learning = Learning(trial_of(spec), data, sized(sizes, spec.partition.M), clients=remote)
         who = spec.evaluator if judge is None else judge
         self.judged = Judged(remote, who) if spec.route == "peer-to-peer" else None
@@ -97,7 +98,7 @@ class Hosted:
 
     def _kept(self, look: Look, state: Any, before: float) -> Progress:
         """The row, then the checkpoint; then the journal need not know the visits before it."""
-        row = row_of(look, before)
+        row = {**row_of(look, before), **self.measured()}
         self.directory.append(row)
         if look.r % self.spec.every == 0:
             self.directory.checkpoints.save(look.r, state, look.up, look.down)

@@ -7,7 +7,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -96,7 +96,9 @@ class Account:
 class Ledger:
     """All accounts of a run, kept beside its journal; written now and then, as nothing depends on it."""
 
-    def __init__(self, path: Path, said: Callable[[], Mapping[int, Paid]], carried: Callable[[], Mapping[int, Carried]]):
+    def __init__(
+        self, path: Path, said: Callable[[], Mapping[int, Paid]], carried: Callable[[], Mapping[int, Carried]]
+    ) -> None:
         self.path, self.said, self.carried = path, said, carried
         self._lock = threading.Lock()  # whoever asks for the status is on another thread than the run
         self._accounts = read(path)
@@ -118,12 +120,17 @@ class Ledger:
 
     def row(self) -> dict[str, Any]:
         """All clients together, as a row of the record has it."""
-        whole = asdict(sum(self.bills().values(), Bill()))
-        return {name: value for name, value in whole.items() if name != "visits"}
+        return paid_by(self.bills().values())
 
     def save(self) -> None:
         """For `cost --measured`, and for the next start of the server."""
         write_text(self.path, json.dumps({m: asdict(account) for m, account in self.accounts().items()}) + "\n")
+
+
+def paid_by(bills: Iterable[Bill]) -> dict[str, Any]:
+    """Several clients together: seconds and bytes add up, of the memory the largest is taken."""
+    whole = asdict(sum(bills, Bill()))
+    return {name: value for name, value in whole.items() if name != "visits"}
 
 
 def read(path: Path) -> dict[int, Account]:

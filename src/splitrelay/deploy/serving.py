@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,10 +12,13 @@ from typing import Any
 
 from splitrelay.data import load
 from splitrelay.deploy.admission import Doors, anyone
+from splitrelay.deploy.handing import Handing
 from splitrelay.deploy.hosting import Census, Hosted, agree, begun, journal_of, refuse_undeployable
+from splitrelay.deploy.paying import Ledger
 from splitrelay.deploy.peers import Relays
 from splitrelay.deploy.reference import BUILDING, shape_of
 from splitrelay.deploy.remote import TICK, Policy, Remote
+from splitrelay.deploy.reporting import report
 from splitrelay.deploy.terms import disagreement, terms_of
 from splitrelay.deploy.turns import Tops
 from splitrelay.errors import InputError, OutputError, SplitrelayError
@@ -79,6 +81,7 @@ class Serving:
             self.census = Census(self.directory.path / "relay" / "clients.json")
             self.sizes = self.census.read()
             self.hub = Hub(self._house(), self.journal.note)
+            self.ledger = Ledger(self.directory.path / "relay" / "paid.json", self.hub.paid, self.hub.carried)
             self.hub.answering("Status", status_handler(self.report, self.offer.admit.status))
             self.hub.answering("Collect", collect_handler(self.model, self.offer.admit.collect))
             self.port = self.hub.start(self.offer.listen, self.offer.credentials)
@@ -100,6 +103,7 @@ class Serving:
         """The clients are told also where the record has no room for it."""
         try:
             self.journal.note("closing", why=reason)
+            self.ledger.save()
         except OutputError as error:
             self.say(str(error))
         finally:
@@ -111,18 +115,23 @@ class Serving:
             return
         self._wait()
         self.phase = "training"
-        make = Relays if self.spec.route == "peer-to-peer" else Tops
-        tops = make(self.spec, self.shape, *self._kind(), self._largest())
-        self.remote = remote = Remote(self.hub, tops, self.journal, self.offer.policy, self.stop)
+        peers = self.spec.route == "peer-to-peer"
+        tops = (Relays if peers else Tops)(self.spec, self.shape, *self._kind(), self._largest())
+        clients = Handing if peers else Remote
+        self.remote = remote = clients(self.hub, tops, self.journal, self.offer.policy, self.stop)
         remote.arrived = self._counted
         with BUILDING:
             judge = JUDGE if self.offer.judge else self.spec.evaluator
             hosted = Hosted(self.spec, self.directory, self.data, remote, self.sizes, judge)
+            hosted.measured = self.ledger.row
+        if isinstance(remote, Handing):
+            remote.order, remote.R = hosted.learning.order, self.spec.R
         yield from hosted.rows()
 
     def _seen(self, all_progress: Iterator[Progress]) -> Iterator[Progress]:
         for progress in all_progress:
             self.last = progress.row
+            self.ledger.save()
             yield progress
         self.phase = "finished"
 
@@ -138,7 +147,7 @@ class Serving:
 
     def report(self) -> str:
         """The status of the run, as JSON."""
-        return json.dumps(status(self))
+        return report(self)
 
     def model(self) -> bytes | str:
         """The final model, or why there is none."""
@@ -202,37 +211,6 @@ class Serving:
 
         half = halves.size_of({"x": numbers}, dtype) + SEALING + 16 * self.spec.partition.M
         return House(terms, bounds, half, self.spec.partition.M, self.offer.admit.join, agreed, self.offer.judge)
-
-
-def status(serving: Serving) -> dict[str, Any]:
-    """Who is here, whose turn it is, how far the run is, what it has sent, how long it will take."""
-    spec, last, here = serving.spec, serving.last, serving.hub.here()
-    remote = getattr(serving, "remote", None)
-    turns = {m: pending.visit.r for m, pending in dict(remote.pending if remote else {}).items()}
-    up, down = serving.hub.traffic()
-    done, seconds = last.get("round", 0), time.monotonic() - serving.began
-    return {
-        "spec": spec.hash,
-        "algorithm": spec.algorithm,
-        "route": spec.route,
-        "phase": serving.phase,
-        "round": done,
-        "rounds": spec.R,
-        "turn": sorted(turns),
-        "clients": [
-            {"client": m, "here": m in here, "turn": m in turns, "samples": serving.sizes.get(m)}
-            for m in range(spec.partition.M)
-        ],
-        "test_accuracy": last.get("test_accuracy"),
-        "test_loss": last.get("test_loss"),
-        "train_loss": last.get("train_loss"),
-        "bytes_up": last.get("bytes_up", 0),
-        "bytes_down": last.get("bytes_down", 0),
-        "frame_bytes_up": up,
-        "frame_bytes_down": down,
-        "seconds": round(seconds, 1),
-        "seconds_left": round(seconds / done * (spec.R - done), 1) if done else None,
-    }
 
 
 def _next(hub: Hub) -> object:

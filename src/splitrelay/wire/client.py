@@ -63,6 +63,7 @@ class Session:
                     raise NoServer(f"no server within {self.patience:g} seconds", value=str(error)) from None
                 self.note(f"no link yet: {error}; trying again in {wait:.1f} s")
             time.sleep(wait)
+            self.meter.waiting += wait
             wait = min(2 * wait, longest)
 
     def hang_up(self) -> None:

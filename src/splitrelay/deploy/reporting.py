@@ -1,0 +1,52 @@
+"""How a run goes, for whoever asks: who is here, whose turn it is, how far it is, what everybody has paid."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from splitrelay.deploy.paying import Bill, paid_by
+
+if TYPE_CHECKING:
+    from splitrelay.deploy.serving import Serving
+
+
+def report(serving: Serving) -> str:
+    """The status of a run, as JSON."""
+    return json.dumps(status(serving))
+
+
+def status(serving: Serving) -> dict[str, Any]:
+    """Who is here, whose turn it is, how far the run is, what it has sent, how long it will take."""
+    spec, last, here = serving.spec, serving.last, serving.hub.here()
+    remote = getattr(serving, "remote", None)
+    turns = {m: pending.visit.r for m, pending in dict(remote.pending if remote else {}).items()}
+    up, down = serving.hub.traffic()
+    bills = serving.ledger.bills()
+    done, seconds = last.get("round", 0), time.monotonic() - serving.began
+    return {
+        "spec": spec.hash,
+        "algorithm": spec.algorithm,
+        "route": spec.route,
+        "phase": serving.phase,
+        "round": done,
+        "rounds": spec.R,
+        "turn": sorted(turns),
+        "clients": [
+            {"client": m, "here": m in here, "turn": m in turns, "samples": serving.sizes.get(m)}
+            | asdict(bills.get(m, Bill()))
+            for m in range(spec.partition.M)
+        ],
+        "test_accuracy": last.get("test_accuracy"),
+        "test_loss": last.get("test_loss"),
+        "train_loss": last.get("train_loss"),
+        "bytes_up": last.get("bytes_up", 0),
+        "bytes_down": last.get("bytes_down", 0),
+        "frame_bytes_up": up,
+        "frame_bytes_down": down,
+        **paid_by(bills.values()),
+        "seconds": round(seconds, 1),
+        "seconds_left": round(seconds / done * (spec.R - done), 1) if done else None,
+    }
