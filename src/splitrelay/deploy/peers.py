@@ -23,6 +23,7 @@ from splitrelay.wire.messages import Deposit, Lease
 from splitrelay.wire.sealing import Tampered, label_of
 from splitrelay.wire.server import Arrived, Gone, Heard
 
+UNSEEN = Score(math.nan, math.nan, ())
 WAY_OUT = "Use route=centralized, or an algorithm that only passes x on, such as ssl."
 
 
@@ -106,13 +107,17 @@ class Judged:
 
     def __init__(self, remote: Remote, m: int) -> None:
         self.remote, self.hub, self.m = remote, remote.hub, m
-        self.r = 0
+        self.r = 0  # set by whoever takes a run up: the row of the round before it is there
+        self.begun = False
 
     def score(self, x: Sealed) -> Score:
-        """What the evaluator sees."""
+        """What the evaluator sees; not asked again, as clients may know visits after x, and refuse the past."""
+        before, self.begun = not self.begun and self.r > 0, True
+        if before:
+            return UNSEEN
         found = self._asked(x, keep=False)
         self.r += 1
-        return Score(math.nan, math.nan, ()) if found is None else Score(found.loss, found.accuracy, found.per_class)
+        return UNSEEN if found is None else Score(found.loss, found.accuracy, found.per_class)
 
     def hand_over(self, x: Sealed) -> None:
         """The upper half too, so that the evaluator can write the whole model down."""
