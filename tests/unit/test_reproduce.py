@@ -93,6 +93,14 @@ def test_a_cell_end_to_end_and_not_twice(tmp_path: Path) -> None:
     assert (tmp_path / "redrawn/cells.md").read_text() == (tmp_path / "paper/cells.md").read_text()
 
 
+def test_a_run_that_diverged_is_published_with_the_reason(tmp_path: Path) -> None:
+    words = ["run", "R=3", "eta=1e30", "engine=reference", "--out", str(tmp_path / "runs/far")]
+    assert CliRunner().invoke(app, words).exception is not None
+    published = CliRunner().invoke(app, ["publish", str(tmp_path / "runs"), "--to", str(tmp_path / "evidence")])
+    assert published.exit_code == 0, published.output
+    assert "at eta=1e+30" in (tmp_path / "evidence/far/diverged.txt").read_text()
+
+
 def test_nothing_to_redraw_is_said(tmp_path: Path) -> None:
     error = CliRunner().invoke(app, ["reproduce", "--from", str(tmp_path), "--out", str(tmp_path / "out")]).exception
     assert "no records in" in str(error)

@@ -68,8 +68,8 @@ def _directories(folder: Path) -> Iterator[Path]:
 
 
 def publish(source: Path, target: Path) -> tuple[int, int]:
-    """All finished runs of a folder into another, without weights: (runs, bytes). What is unfinished is left out."""
-    found = [run for run in runs_under(source) if run.finished]
+    """All runs of a folder that have ended into another, without weights: (runs, bytes). A diverged run has ended too."""
+    found = [run for run in runs_under(source) if run.finished or RunDirectory(run.path).diverged.exists()]
     if not found:
         raise InputError(f"no run in {source} is finished", way_out="splitrelay show says how far they are.")
     for run in found:

@@ -91,8 +91,12 @@ class RunDirectory:
         return bool(rows) and rows[-1]["round"] == R and ended
 
     def publish(self, folder: Path) -> None:
-        """Spec, environment, rows and the model's checksum into another folder: what others need to check the run."""
-        for file in (self.spec, self.path / "environment.json", self.digest):
+        """Spec, environment, rows and the model's checksum into another folder: what others need to check the run.
+
+        A run that diverged has no model; why it did goes instead.
+        """
+        end = self.digest if self.digest.exists() else self.diverged
+        for file in (self.spec, self.path / "environment.json", end):
             write_text(folder / file.name, file.read_text(encoding="utf-8"))
         with replacing(folder / self.published.name) as temporary:
             temporary.write_bytes(gzip.compress(self._text().encode(), mtime=0))
