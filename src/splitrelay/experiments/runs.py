@@ -68,7 +68,7 @@ def _directories(folder: Path) -> Iterator[Path]:
 
 
 def publish(source: Path, target: Path) -> tuple[int, int]:
-    """All runs of a folder that have ended into another, without weights: (runs, bytes). A diverged run has ended too."""
+    """All runs of a folder that have ended, or diverged, into another, without weights: (runs, bytes)."""
     found = [run for run in runs_under(source) if run.finished or RunDirectory(run.path).diverged.exists()]
     if not found:
         raise InputError(f"no run in {source} is finished", way_out="splitrelay show says how far they are.")
