@@ -98,8 +98,9 @@ class Fast:
 
     def run(self, visit: Visit[torch.Tensor], /) -> Done[torch.Tensor]:
         """K local steps."""
-        shift: Any = visit.step.shift
-        step: Step[Any] = replace(visit.step, shift=None if shift is None else shift.numpy())
+        step: Step[Any] = visit.step
+        if step.shift is not None:
+            step = replace(step, shift=step.shift.numpy())
         done = self.inner.run(Visit(visit.r, visit.i, visit.m, visit.x.numpy(), step, visit.K))
         return Done(torch.from_numpy(done.x), done.cost)
 

@@ -12,10 +12,12 @@ import numpy as np
 
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.errors import Diverged, InputError, WorkError
+from splitrelay.kernels.named import Integers, root
 from splitrelay.kernels.plan import Plan
-from splitrelay.kernels.samples import Draw, Integers, Masks, Table, addresses, refuse_labels
-from splitrelay.kernels.structures import StepC
+from splitrelay.kernels.samples import Draw, Table, refuse_labels
+from splitrelay.kernels.structures import StepC, VisitC
 from splitrelay.kernels.workspace import Floats, Workspace
+from splitrelay.randomness import Purpose
 
 CALMER = "Lower eta, or set clip."
 HEADER, LABEL, NORM, LOSS = 64, 4, 8, 8  # bytes, as in clients.traffic
@@ -53,22 +55,27 @@ class Descent:
     """One visit on one stretch of layers: from the start of the visit, step by step, in place."""
 
     def __init__(self, work: Workspace, visit: Visit[Floats], seed: int) -> None:
-        self.work, self.step = work, visit.step
-        self.masks = Masks(work.plan, work.dropouts, visit, seed)
-        self.setting = settings(visit.step)
-        work.load(visit.x, momentum=visit.step.momentum, prox=visit.step.prox, shift=visit.step.shift)
+        step, known = visit.step, root(seed)
+        x, shift = work.fitting(visit.x), None if step.shift is None else work.fitting(step.shift)
+        name, setting = known.name(visit.r, visit.m, visit.i), settings(step)
+        self.work, self.step, self.kept = work, step, (known, name, setting, x, shift)
+        self.visit = VisitC(
+            step=c.addressof(setting), name=c.addressof(name), x=x.ctypes.data, K=visit.K, dropout=Purpose.DROPOUT,
+            shift=None if shift is None else shift.ctypes.data, labels=work.labels_at, norms=work.norms_at,
+        )  # fmt: skip
+        self.at = c.addressof(self.visit)
 
-    def norms_place(self) -> int | None:
-        """Where squared norms are to be written; nowhere if nothing is clipped."""
-        return self.work.norms.ctypes.data if self.step.clip is not None else None
+    def begin(self) -> None:
+        """x goes to where the kernels want it; a visit in one call does so itself."""
+        self.work.kernels.begin_visit(self.work.at, self.at)
 
     def norms(self) -> list[float]:
         """The squared norm of each tensor's gradient, from the input on; nothing where nothing is clipped."""
-        return [float(square) for square in self.work.norms] if self.step.clip is not None else []
+        return self.work.norms.tolist() if self.step.clip is not None else []
 
     def move(self, norm2: float) -> None:
         """Apply the step, where norm2 is the squared norm of the whole model's gradient."""
-        self.work.kernels.apply(self.work.at, c.addressof(self.setting), norm2)
+        self.work.kernels.apply(self.work.at, self.at, norm2)
 
 
 def settings(step: Step[Floats]) -> StepC:
@@ -77,19 +84,17 @@ def settings(step: Step[Floats]) -> StepC:
     return StepC(eta, step.weight_decay, step.momentum, step.prox, -1.0 if step.clip is None else step.clip)
 
 
-def descend(descent: Descent, table: Table, draw: Draw) -> list[float]:
-    """K local steps of the whole model in one call; the loss of each, up to one that is no number."""
-    work, K = descent.work, len(draw.sizes)
+def descend(descent: Descent, table: Table, draw: Draw) -> tuple[list[float], tuple[Floats, bool]]:
+    """K local steps of the whole model in one call: the losses, up to one that is no number; x, and is it finite."""
+    work, visit, K = descent.work, descent.visit, len(draw.sizes)
     chosen, kept = table.chosen(draw)
-    masks = [mask for k, n in enumerate(draw.sizes) for mask in descent.masks.step(k, n)]
-    uniform, sizes, losses = addresses(masks), np.array(draw.sizes, np.int32), np.zeros(K)
-    done = work.kernels.visit(
-        work.at, c.addressof(chosen), c.addressof(descent.setting), sizes.ctypes.data, K, c.addressof(uniform),
-        len(work.dropouts), work.labels.ctypes.data, work.norms.ctypes.data, losses.ctypes.data,
-    )  # fmt: skip
+    sizes, losses, x = np.array(draw.sizes, np.int32), np.empty(K), np.empty(work.size, np.float32)
+    visit.images, visit.sizes, visit.K = c.addressof(chosen), sizes.ctypes.data, K
+    visit.losses, visit.out = losses.ctypes.data, x.ctypes.data
+    done = work.kernels.visit(work.at, descent.at)
     del kept
     there(done)
-    return [float(loss) for loss in losses[:done]]
+    return losses[:done].tolist(), (x, bool(visit.finite))
 
 
 def there(done: int) -> None:
@@ -102,24 +107,21 @@ class Bottom:
     """The client's half of one visit."""
 
     def __init__(self, descent: Descent, table: Table, draw: Draw) -> None:
-        self.descent, self.table, self.draw = descent, table, draw
+        self.descent, self.draw, self.labels = descent, draw, table.y[draw.at]
         self.chosen, self.kept = table.chosen(draw)
+        self.sizes = np.array(draw.sizes, np.int32)
+        descent.visit.images, descent.visit.sizes = c.addressof(self.chosen), self.sizes.ctypes.data
+        descent.begin()
         self.shape, self.flat = smashed(descent.work.plan, descent.work.last)
         self.start = self.k = 0
-        self.uniform: Any = None
 
     def forward(self, k: int) -> tuple[Floats, Integers]:
         """The smashed data of step k, and the labels."""
-        work, n = self.descent.work, self.draw.sizes[k]
-        self.masks = self.descent.masks.step(k, n)
-        self.uniform, h = addresses(self.masks), np.empty((n, *self.shape), np.float32)
-        done = work.kernels.bottom_forward(
-            work.at, c.addressof(self.chosen), self.start, n, c.addressof(self.uniform), self.flat, h.ctypes.data
-        )
-        there(done)
-        labels = self.table.y[self.draw.at[self.start : self.start + n]]
-        self.start, self.k = self.start + n, k
-        return channels_last(h), labels
+        work, n, start = self.descent.work, self.draw.sizes[k], self.start
+        h = np.empty((n, *self.shape), np.float32)
+        there(work.kernels.bottom_forward(work.at, self.descent.at, k, start, self.flat, h.ctypes.data))
+        self.start, self.k = start + n, k
+        return channels_last(h), self.labels[start : start + n]
 
     def backward(self, gradient: Floats) -> None:
         """The client's own gradient, from that at the cut."""
@@ -128,9 +130,7 @@ class Bottom:
             g = in_memory(gradient)
             if g.shape != (self.draw.sizes[self.k], *self.shape):
                 raise InputError("a gradient of another cut", value=g.shape[1:], limit=self.shape)
-            work.kernels.bottom_backward(
-                work.at, len(g), g.ctypes.data, self.flat, c.addressof(self.uniform), self.descent.norms_place()
-            )
+            work.kernels.bottom_backward(work.at, self.descent.at, len(g), g.ctypes.data, self.flat)
 
 
 def descend_cut(bottom: Bottom, top: Top) -> list[float]:
@@ -153,6 +153,7 @@ class TopHalf:
     def __init__(self, descent: Descent) -> None:
         self.descent = descent
         self.shape, self.flat = smashed(descent.work.plan, descent.work.first)
+        descent.begin()
         self.k, self.closed = -1, False
         self.reply: Reply | None = None  # to step k, the last one: it may have been lost on its way
         self.norms: Sequence[float] | None = None  # of a step that is not yet applied
@@ -198,12 +199,9 @@ class TopHalf:
 
     def _answered(self, k: int, h: Floats, labels: Integers) -> Reply:
         work, n, g = self.descent.work, len(h), np.empty((len(h), *self.shape), np.float32)
-        masks = self.descent.masks.step(k, n)
-        uniform = addresses(masks)
         loss = work.kernels.top_step(
-            work.at, n, h.ctypes.data, self.flat, labels.ctypes.data, c.addressof(uniform), g.ctypes.data,
-            self.descent.norms_place(),
-        )  # fmt: skip
+            work.at, self.descent.at, k, n, h.ctypes.data, self.flat, labels.ctypes.data, g.ctypes.data
+        )
         self.norms = self.descent.norms()
         return Reply(channels_last(g), self.norms, loss)
 

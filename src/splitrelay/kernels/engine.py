@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from splitrelay.algorithms.base import Cost, Done, Step, Visit
+from splitrelay.algorithms.base import Cost, Done, Visit
 from splitrelay.errors import InputError
 from splitrelay.kernels.descent import (
     HEADER,
@@ -23,8 +23,9 @@ from splitrelay.kernels.descent import (
     finite,
     mean_loss,
 )  # fmt: skip
+from splitrelay.kernels.named import Integers
 from splitrelay.kernels.plan import Plan
-from splitrelay.kernels.samples import Drawing, Integers, Pictures, Table
+from splitrelay.kernels.samples import Drawing, Pictures, Table
 from splitrelay.kernels.workspace import Floats, Workspace
 
 
@@ -42,10 +43,10 @@ class Whole:
             raise InputError("clipping per half needs a model in halves", way_out=way_out)
         draw = self.draw(visit)
         self.work = ready(self.work, self.plan, 0, len(self.plan.layers), max(draw.sizes))
-        losses = descend(Descent(self.work, visit, self.seed), self.table, draw)
+        losses, x = descend(Descent(self.work, visit, self.seed), self.table, draw)
         carried = message(visit.x)
         cost = Cost(carried, carried + message(visit.step.shift), mean_loss(losses, visit))
-        return Done(finite(self.work.save(), visit), cost)
+        return Done(finite(x, visit), cost)
 
 
 class InTwo:
@@ -83,9 +84,10 @@ def halved(visit: Visit[Floats], boundary: int) -> tuple[Visit[Floats], Visit[Fl
 
 
 def _part(visit: Visit[Floats], where: slice) -> Visit[Floats]:
-    shift = visit.step.shift
-    step: Step[Floats] = replace(visit.step, shift=None if shift is None else shift[where])
-    return replace(visit, x=visit.x[where], step=step)
+    step = visit.step
+    if step.shift is not None:
+        step = replace(step, shift=step.shift[where])
+    return Visit(visit.r, visit.i, visit.m, visit.x[where], step, visit.K)
 
 
 class Overheard:

@@ -44,7 +44,6 @@ class Geometry:
     packed: Space = field(default_factory=Space)
     tables: list[npt.NDArray[np.int32]] = field(default_factory=list)
     found: int = 0
-    dropouts: list[int] = field(default_factory=list)  # numbers of these layers in the whole plan
 
 
 def up(n: int, step: int) -> int:
@@ -119,8 +118,8 @@ class Survey:
         if isinstance(layer, MaxPool2d):
             (one.kh, one.kw), (one.sh, one.sw), (one.ph, one.pw) = layer.kernel, layer.stride, layer.padding
         if isinstance(layer, Dropout):
-            one.p, one.dropout = layer.p, len(self.found.dropouts)
-            self.found.dropouts.append(j)
+            one.p, one.number = layer.p, j
+            one.mask = self.found.arena.take(self.batch * one.in_.C * one.in_.H * one.in_.W) if self.learnt else -1
         return j + 1
 
     def _convolution(self, one: LayerC, j: int, layer: Conv2d) -> int:

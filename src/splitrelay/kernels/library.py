@@ -9,7 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from splitrelay.errors import InputError
+from splitrelay.kernels.named import agree
 from splitrelay.kernels.structures import SIZES, f64, i32, i64, pointer
 
 HERE = Path(__file__).parent
@@ -17,17 +20,18 @@ BY_HAND = "SPLITRELAY_KERNELS"  # a build by path, for sanitizers and comparison
 V3 = {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"}
 V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 DOORS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "load_x": (None, (pointer, pointer)),
-    "pack_into": (None, (pointer, pointer, pointer)),
+    "begin_visit": (None, (pointer, pointer)),
     "save_x": (i32, (pointer, pointer)),
     "save_gradient": (None, (pointer, pointer)),
-    "visit": (i32, (pointer, pointer, pointer, pointer, i32, pointer, i32, pointer, pointer, pointer)),
-    "bottom_forward": (i32, (pointer, pointer, i64, i32, pointer, i32, pointer)),
-    "bottom_backward": (None, (pointer, i32, pointer, i32, pointer, pointer)),
-    "top_step": (f64, (pointer, i32, pointer, i32, pointer, pointer, pointer, pointer)),
+    "draw": (i64, (pointer, i32, i32, pointer, i64, i32, i32, pointer, pointer)),
+    "draw_uniform": (None, (pointer, i32, pointer, i32, i64, pointer)),
+    "visit": (i32, (pointer, pointer)),
+    "bottom_forward": (i32, (pointer, pointer, i32, i64, i32, pointer)),
+    "bottom_backward": (None, (pointer, pointer, i32, pointer, i32)),
+    "top_step": (f64, (pointer, pointer, i32, i32, pointer, i32, pointer, pointer)),
     "apply": (None, (pointer, pointer, f64)),
     "top_predict": (None, (pointer, i32, pointer, i32, pointer)),
-    "evaluate": (f64, (pointer, pointer, i64, i64, i32, pointer, pointer)),
+    "evaluate": (None, (pointer, pointer, pointer, i32, pointer, pointer, pointer)),
 }
 
 
@@ -90,4 +94,6 @@ def library() -> c.CDLL:
     for name, (result, arguments) in DOORS.items():
         door = getattr(found, name)
         door.restype, door.argtypes = result, arguments
+    if not agree(found):
+        raise InputError(f"numpy {np.__version__} draws other numbers than the fast engine", way_out=way_out)
     return found

@@ -1,11 +1,9 @@
-"""What a visit sees: which images, in batches of which sizes, cropped how; and its dropout masks, by name."""
+"""What a visit sees: which images, in batches of which sizes, cropped how; and how they are drawn, by name."""
 
 from __future__ import annotations
 
-import ctypes as c
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,11 +11,12 @@ import numpy.typing as npt
 
 from splitrelay.algorithms.base import Visit
 from splitrelay.errors import InputError, OutOfRange
+from splitrelay.kernels.library import library
+from splitrelay.kernels.named import Integers, batch_sizes, positions, root
 from splitrelay.kernels.plan import Plan
 from splitrelay.kernels.structures import ImagesC
 from splitrelay.randomness import Purpose, rng
 
-Integers = npt.NDArray[np.int64]
 LEVELS = 256  # values of a byte
 
 
@@ -66,19 +65,16 @@ class Table:
         if self.x.shape != (len(self.y), *plan.shape) or self.levels.shape != (plan.shape[0], LEVELS):
             raise InputError("images of another shape", value=self.x.shape[1:], limit=plan.shape)
         refuse_labels(self.y, plan.classes)
-        self.places = tuple(array.ctypes.data for array in (self.x, self.y, self.levels))
+        C, H, W = plan.shape
+        places = (array.ctypes.data for array in (self.x, self.y, self.levels))
+        self.images = ImagesC(*places, N=len(self.y), C=C, H=H, W=W)
 
     def __len__(self) -> int:
         return len(self.y)
 
-    def all(self) -> ImagesC:
-        """Every image, in order."""
-        C, H, W = self.x.shape[1:]
-        return ImagesC(*self.places, N=len(self.y), C=C, H=H, W=W)
-
     def chosen(self, draw: Draw) -> tuple[ImagesC, tuple[object, ...]]:
         """These images, and what must live as long as they are read."""
-        found, at = self.all(), np.ascontiguousarray(draw.at, np.int64)
+        found, at = ImagesC.from_buffer_copy(self.images), np.ascontiguousarray(draw.at, np.int64)
         if sum(draw.sizes) > len(at):
             raise IndexError("a visit names fewer images than its steps need")
         found.at = at.ctypes.data
@@ -100,28 +96,13 @@ def refuse_labels(labels: Integers, classes: int) -> None:
         raise OutOfRange("labels outside the net's classes", value=span, limit=f"0 <= y < {classes}")
 
 
-class Masks:
-    """The uniform numbers of every dropout layer of a stretch, step by step: the reference engine draws the same."""
-
-    def __init__(self, plan: Plan, layers: Sequence[int], visit: Visit[Any], seed: int) -> None:
-        self.plan, self.layers, self.name, self.seed = plan, layers, (visit.r, visit.m, visit.i), seed
-
-    def step(self, k: int, n: int) -> list[npt.NDArray[np.float32]]:
-        """Those of step k for n images."""
-        shapes = [(n, prod(self.plan.shapes[j])) for j in self.layers]
-        return [
-            rng(self.seed, Purpose.DROPOUT, *self.name, k, j).random(shape, dtype=np.float32)
-            for j, shape in zip(self.layers, shapes, strict=True)
-        ]
-
-
-def addresses(arrays: Sequence[npt.NDArray[Any]]) -> Any:
-    """Pointers to arrays, as C has them; the arrays must be kept."""
-    return (c.c_void_p * max(1, len(arrays)))(*[array.ctypes.data for array in arrays])
-
-
 class Batches(Protocol):
     """How steps are drawn from n samples. objectives.batches.Batches is one."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def draw(self) -> str: ...
 
     def positions(self, n: int, K: int, generator: np.random.Generator) -> Sequence[Integers]:
         """K batches."""
@@ -140,10 +121,21 @@ def drawing(holdings: Sequence[Integers], batches: Batches, augmentation: Augmen
     """What client m sees in a visit, by name: the same as on the reference engine, on any host."""
 
     def draw(visit: Visit[Any]) -> Draw:
-        held, name = holdings[visit.m], (visit.r, visit.m, visit.i)
-        steps = batches.positions(len(held), visit.K, rng(seed, Purpose.BATCHES, *name))
-        at = held[np.concatenate(steps)]
-        crops = None if augmentation is None else augmentation.draw(rng(seed, Purpose.AUGMENT, *name), len(at))
-        return Draw(at, [len(step) for step in steps], crops)
+        at, sizes = drawn(batches, holdings[visit.m], visit, seed)
+        if augmentation is None:
+            return Draw(at, sizes)
+        generator = rng(seed, Purpose.AUGMENT, visit.r, visit.m, visit.i)
+        return Draw(at, sizes, augmentation.draw(generator, len(at)))
 
     return draw
+
+
+def drawn(batches: Batches, held: Integers, visit: Visit[Any], seed: int) -> tuple[Integers, list[int]]:
+    """Which images, and how many at each step: by the kernels, or by numpy for a way to draw that they do not know."""
+    if batches.draw not in ("passes", "replacement") or not len(held):
+        steps = batches.positions(len(held), visit.K, rng(seed, Purpose.BATCHES, visit.r, visit.m, visit.i))
+        return held[np.concatenate(steps)], [len(step) for step in steps]
+    again = batches.draw == "replacement"
+    sizes = batch_sizes(len(held), visit.K, batches.size, again=again)
+    name = root(seed).name(visit.r, visit.m, visit.i)
+    return positions(library(), name, held, sizes, batches.size, again=again), sizes

@@ -26,11 +26,11 @@ class LayerC(c.Structure):
 
     _fields_ = [
         *[(name, i32) for name in ("kind", "kh", "kw", "sh", "sw", "ph", "pw", "relu", "pooled", "vectors")],
-        *[(name, i32) for name in ("block", "corner", "dropout")],
+        *[(name, i32) for name in ("block", "corner", "number")],
         ("p", f32),
         *[(name, TensorC) for name in ("in_", "raw", "out")],
         *[(name, i64) for name in ("in_at", "out_at", "g_in_at", "g_out_at", "weight", "bias", "forward_weight")],
-        *[(name, i64) for name in ("raw_at", "marks", "taps", "positions", "count")],
+        *[(name, i64) for name in ("raw_at", "marks", "mask", "taps", "positions", "count")],
     ]
 
 
@@ -50,7 +50,7 @@ class NetC(c.Structure):
         *[(name, pointer) for name in ("layers", "slots", "arena", "marks", "positions", "found", "sums")],
         *[(name, pointer) for name in ("x", "g", "velocity", "start", "shift")],
         ("packed_size", i64),
-        *[(name, i32) for name in ("n_layers", "n_slots", "classes", "moved")],
+        *[(name, i32) for name in ("n_layers", "n_slots", "classes", "moved", "shifted")],
     ]
 
 
@@ -70,4 +70,22 @@ class StepC(c.Structure):
     _fields_ = [*[(name, f32) for name in ("eta", "weight_decay", "momentum", "prox")], ("clip", f64)]
 
 
-SIZES = c.sizeof(LayerC) + 1000 * c.sizeof(SlotC) + 10**6 * c.sizeof(NetC) + 10**9 * c.sizeof(ImagesC)
+class NameC(c.Structure):
+    """What names a visit's randomness: the words of the root seed, then round, client, occurrence."""
+
+    _fields_ = [("root", pointer), *[(name, i64) for name in ("words", "r", "m", "i")]]
+
+
+class VisitC(c.Structure):
+    """One visit, or a half of one."""
+
+    _fields_ = [
+        *[(name, pointer) for name in ("images", "step", "name", "x", "shift", "out", "sizes")],
+        *[(name, pointer) for name in ("labels", "norms", "losses")],
+        *[(name, i32) for name in ("K", "dropout", "finite")],
+    ]
+
+
+SIZES = (
+    c.sizeof(LayerC) + 1000 * c.sizeof(SlotC) + 10**6 * c.sizeof(NetC) + 10**9 * (c.sizeof(ImagesC) + c.sizeof(VisitC))
+)

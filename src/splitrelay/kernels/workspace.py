@@ -12,7 +12,7 @@ from splitrelay.errors import InputError
 from splitrelay.kernels.geometry import LINE, Survey, up
 from splitrelay.kernels.library import library
 from splitrelay.kernels.plan import Plan
-from splitrelay.kernels.structures import LayerC, NetC, SlotC
+from splitrelay.kernels.structures import LayerC, NetC, SlotC, VisitC
 
 Floats = npt.NDArray[np.float32]
 ALIGNED = 64  # bytes
@@ -35,7 +35,6 @@ class Workspace:
         self.plan, self.first, self.last, self.batch = plan, first, last, batch
         found = Survey(plan, first, last, batch, learnt=learnt, asked=asked).geometry()
         self.size = plan.ends[last] - plan.ends[first]
-        self.dropouts = found.dropouts
         self.weighty = bool(found.slots)
         self.layers = (LayerC * len(found.passes))(*found.passes)
         self.slots = (SlotC * len(found.slots))(*found.slots)
@@ -47,6 +46,7 @@ class Workspace:
         self.found = zeros(found.found, np.int32)
         self.sums = np.zeros(max((one.raw.stride for one in found.passes), default=0))
         self.norms, self.labels = np.zeros(len(found.slots)), np.zeros(batch, np.int64)
+        self.norms_at, self.labels_at = self.norms.ctypes.data, self.labels.ctypes.data
         self.net = self._net()
         self.at = c.addressof(self.net)
         self.kernels = library()
@@ -54,36 +54,30 @@ class Workspace:
     def _net(self) -> NetC:
         net = NetC(packed_size=len(self.x), n_layers=len(self.layers), n_slots=len(self.slots))
         net.layers, net.slots = c.addressof(self.layers), c.addressof(self.slots)
-        for name in ("arena", "marks", "positions", "found", "sums", "x", "g"):
+        for name in ("arena", "marks", "positions", "found", "sums", "x", "g", "velocity", "start", "shift"):
             setattr(net, name, getattr(self, name).ctypes.data)
         net.classes = self.plan.classes
         return net
 
-    def load(self, x: Floats, *, momentum: float = 0.0, prox: float = 0.0, shift: Floats | None = None) -> None:
-        """Start from x, which stays untouched."""
-        x = self._fitting(x)
-        self.kernels.load_x(self.at, x.ctypes.data)
-        self.net.velocity = self.velocity.ctypes.data if momentum else None
-        self.net.start = self.start.ctypes.data if prox else None
-        self.net.shift = self.shift.ctypes.data if shift is not None else None
-        if prox:
-            self.start[:] = self.x
-        if shift is not None:
-            shift = self._fitting(shift)
-            self.kernels.pack_into(self.at, shift.ctypes.data, self.shift.ctypes.data)
+    def load(self, x: Floats) -> None:
+        """Start from x, which stays untouched; for looking, not for learning."""
+        x = self.fitting(x)
+        visit = VisitC(x=x.ctypes.data)
+        self.kernels.begin_visit(self.at, c.addressof(visit))
 
-    def _fitting(self, x: Floats) -> Floats:
+    def fitting(self, x: Floats) -> Floats:
+        """x as the kernels can read it, if it is one of this model."""
         if x.shape != (self.size,):
             raise InputError("a vector of another model", value=x.shape, limit=f"{self.size} numbers")
         return np.ascontiguousarray(x, dtype=np.float32)
 
     def save(self) -> tuple[Floats, bool]:
         """x as the house lays it out, and whether all of it is finite."""
-        x = np.zeros(self.size, dtype=np.float32)
+        x = np.empty(self.size, dtype=np.float32)
         return x, bool(self.kernels.save_x(self.at, x.ctypes.data))
 
     def gradient(self) -> Floats:
         """The gradient of the last step, laid out as x."""
-        g = np.zeros(self.size, dtype=np.float32)
+        g = np.empty(self.size, dtype=np.float32)
         self.kernels.save_gradient(self.at, g.ctypes.data)
         return g

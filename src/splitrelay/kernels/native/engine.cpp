@@ -15,7 +15,7 @@
 
 static const float* bias_of(const Net& net, const Layer& l) { return l.bias < 0 ? nullptr : net.x + l.bias; }
 
-static void forward_layer(const Net& net, const Layer& l, int n, const float* const* uniform) {
+static void forward_layer(const Net& net, const Layer& l, int n, bool learning) {
     const float* in = net.arena + l.in_at;
     float* out = net.arena + l.out_at;
     switch (l.kind) {
@@ -26,12 +26,12 @@ static void forward_layer(const Net& net, const Layer& l, int n, const float* co
         case FLATTEN: return;  // the numbers lie the same
         case LINEAR: return linear_forward(l, n, in, net.x + l.weight, bias_of(net, l), out);
         case DROPOUT:
-            if (uniform && l.p > 0.0f) return dropped(l.in, l.out, n, l.p, uniform[l.dropout], in, out);
+            if (learning && l.p > 0.0f) return dropped(l.in, l.out, n, l.p, net.arena + l.mask, in, out);
             return copied(l.in, l.out, n, in, out);
     }
 }
 
-static void backward_layer(const Net& net, const Layer& l, int n, const float* const* uniform) {
+static void backward_layer(const Net& net, const Layer& l, int n) {
     const float *in = net.arena + l.in_at, *out = net.arena + l.out_at;
     float *g_out = net.arena + l.g_out_at, *g_in = l.g_in_at < 0 ? nullptr : net.arena + l.g_in_at;
     float *gW = net.g + l.weight, *g_bias = l.bias < 0 ? nullptr : net.g + l.bias;
@@ -45,7 +45,7 @@ static void backward_layer(const Net& net, const Layer& l, int n, const float* c
         case FLATTEN: return;
         case LINEAR: return linear_backward(l, n, in, net.x + l.weight, g_out, g_in, gW, g_bias);
         case DROPOUT:
-            if (uniform && l.p > 0.0f) return dropped(l.out, l.in, n, l.p, uniform[l.dropout], g_out, g_in);
+            if (l.p > 0.0f) return dropped(l.out, l.in, n, l.p, net.arena + l.mask, g_out, g_in);
             return copied(l.out, l.in, n, g_out, g_in);
     }
 }
@@ -55,12 +55,22 @@ static void ready(const Net& net) {  // kernels as the forward pass reads them
         if (net.layers[j].kind == CONV) forward_kernels(net.layers[j], net.x + net.layers[j].weight, net.arena + net.layers[j].forward_weight);
 }
 
-static void forward(const Net& net, int n, const float* const* uniform) {
-    for (int j = 0; j < net.n_layers; ++j) stage(PASSES + 2 * j, [&] { forward_layer(net, net.layers[j], n, uniform); });
+static void masks(const Net& net, const Visit& v, int64_t k, int n) {  // of step k, by name: the reference engine draws the same
+    for (int j = 0; j < net.n_layers; ++j) {
+        const Layer& l = net.layers[j];
+        if (l.kind != DROPOUT || l.p <= 0.0f) continue;
+        const int64_t more[] = {k, l.number};
+        Generator g = generator(*v.name, v.dropout, more, 2);
+        uniform(g, int64_t(n) * l.in.C * l.in.H * l.in.W, net.arena + l.mask);
+    }
 }
 
-static void backward(const Net& net, int n, const float* const* uniform) {
-    for (int j = net.n_layers - 1; j >= 0; --j) stage(PASSES + 2 * j + 1, [&] { backward_layer(net, net.layers[j], n, uniform); });
+static void forward(const Net& net, int n, bool learning) {
+    for (int j = 0; j < net.n_layers; ++j) stage(PASSES + 2 * j, [&] { forward_layer(net, net.layers[j], n, learning); });
+}
+
+static void backward(const Net& net, int n) {
+    for (int j = net.n_layers - 1; j >= 0; --j) stage(PASSES + 2 * j + 1, [&] { backward_layer(net, net.layers[j], n); });
     shifted(net);
 }
 
@@ -77,110 +87,130 @@ static double joint(double norm2, const double* norms, int n) {
 static bool finite(double v) { return v - v == 0.0; }
 
 // Bytes of the structures, so that Python can see whether it means the same ones.
-DOOR int64_t sizes() { return sizeof(Layer) + 1000 * sizeof(Slot) + 1000000 * sizeof(Net) + 1000000000LL * sizeof(Images); }
+DOOR int64_t sizes() { return sizeof(Layer) + 1000 * sizeof(Slot) + 1000000 * sizeof(Net) + 1000000000LL * (sizeof(Images) + sizeof(Visit)); }
 
 // A checksum of the sources, so that a build that is older than them is noticed.
 DOOR int64_t sources() { return SOURCES; }
 
-DOOR void load_x(Net* net, const float* flat) {
-    pack(*net, flat, net->x);
-    net->moved = 0;
-}
-
-DOOR void pack_into(const Net* net, const float* flat, float* packed) { pack(*net, flat, packed); }
+DOOR void begin_visit(Net* net, const Visit* v) { begin(*net, v->x, v->shift, v->step); }
 
 DOOR int32_t save_x(const Net* net, float* flat) { return unpack(*net, net->x, flat); }
 
 DOOR void save_gradient(const Net* net, float* flat) { unpack(*net, net->g, flat); }
 
-// K local steps of the whole model; stops at a loss that is no number: steps done, or -1 where an image is not there.
-DOOR int32_t visit(Net* net, const Images* set, const Step* step, const int32_t* batch, int32_t K, const float* const* uniform, int32_t dropouts,
-                   int64_t* labels, double* norms, double* losses) {
-    int64_t first = 0;
-    const Layer& bottom = net->layers[0];
-    for (int k = 0; k < K; first += batch[k], ++k) {
-        const float* const* masks = uniform + int64_t(k) * dropouts;
-        if (!are_there(*set, first, batch[k])) return -1;
-        stage(GATHER, [&] {
-            gather(*set, first, batch[k], bottom.in, net->arena + bottom.in_at);
-            for (int b = 0; b < batch[k]; ++b) labels[b] = set->y[set->at[first + b]];
-        });
-        stage(READY, [&] { ready(*net); });
-        forward(*net, batch[k], masks);
-        stage(LOSS, [&] { losses[k] = loss(*net, batch[k], labels, true) / batch[k]; });
-        if (!finite(losses[k])) return k + 1;
-        backward(*net, batch[k], masks);
-        stage(UPDATE, [&] {
-            if (step->clip >= 0) squared_norms(*net, norms);
-            move(*net, *step, step->clip < 0 ? 0.0 : joint(0.0, norms, net->n_slots));
-        });
-    }
-    return K;
+// The images of a visit, drawn as numpy draws them: how many.
+DOOR int64_t draw(const Name* name, int32_t purpose, int32_t again, const int64_t* held, int64_t n, int32_t K, int32_t size, int64_t* room, int64_t* at) {
+    Generator g = generator(*name, purpose, nullptr, 0);
+    return again ? replacement(g, held, n, K, size, at) : passes(g, held, n, K, size, room, at);
 }
 
-// The client's half of one step: images -> h, dense.
-DOOR int32_t bottom_forward(Net* net, const Images* set, int64_t first, int32_t n, const float* const* uniform, int32_t flat, float* h) {
+// n uniform numbers of that name.
+DOOR void draw_uniform(const Name* name, int32_t purpose, const int64_t* more, int32_t n_more, int64_t n, float* to) {
+    Generator g = generator(*name, purpose, more, n_more);
+    uniform(g, n, to);
+}
+
+static void one_step(Net& net, const Visit& v, int k, int64_t first, int n) {
+    const Layer& bottom = net.layers[0];
+    stage(GATHER, [&] {
+        gather(*v.images, first, n, bottom.in, net.arena + bottom.in_at);
+        for (int b = 0; b < n; ++b) v.labels[b] = v.images->y[v.images->at[first + b]];
+    });
+    stage(READY, [&] {
+        ready(net);
+        masks(net, v, k, n);
+    });
+    forward(net, n, true);
+    stage(LOSS, [&] { v.losses[k] = loss(net, n, v.labels, true) / n; });
+    if (!finite(v.losses[k])) return;
+    backward(net, n);
+    stage(UPDATE, [&] {
+        if (v.step->clip >= 0) squared_norms(net, v.norms);
+        move(net, *v.step, v.step->clip < 0 ? 0.0 : joint(0.0, v.norms, net.n_slots));
+    });
+}
+
+// K local steps of the whole model; stops at a loss that is no number: steps done, or -1 where an image is not there.
+DOOR int32_t visit(Net* net, Visit* v) {
+    int64_t first = 0;
+    stage(PACK, [&] { begin(*net, v->x, v->shift, v->step); });
+    for (int k = 0; k < v->K; first += v->sizes[k], ++k) {
+        if (!are_there(*v->images, first, v->sizes[k])) return -1;
+        one_step(*net, *v, k, first, v->sizes[k]);
+        if (!finite(v->losses[k])) return k + 1;
+    }
+    stage(UNPACK, [&] { v->finite = unpack(*net, net->x, v->out); });
+    return v->K;
+}
+
+// The client's half of step k: images -> h, dense.
+DOOR int32_t bottom_forward(Net* net, const Visit* v, int32_t k, int64_t first, int32_t flat, float* h) {
     const Layer &bottom = net->layers[0], &last = net->layers[net->n_layers - 1];
-    if (!are_there(*set, first, n)) return -1;
-    gather(*set, first, n, bottom.in, net->arena + bottom.in_at);
+    int n = v->sizes[k];
+    if (!are_there(*v->images, first, n)) return -1;
+    gather(*v->images, first, n, bottom.in, net->arena + bottom.in_at);
     ready(*net);
-    forward(*net, n, uniform);
+    masks(*net, *v, k, n);
+    forward(*net, n, true);
     given_out(last.out, flat, n, net->arena + last.out_at, h);
     return 0;
 }
 
-// The client's half of one step: gradient at the cut -> its own gradient and, if asked for, squared norms.
-DOOR void bottom_backward(Net* net, int32_t n, const float* g, int32_t flat, const float* const* uniform, double* norms) {
+// The client's half of one step: gradient at the cut -> its own gradient and, if it clips, squared norms.
+DOOR void bottom_backward(Net* net, const Visit* v, int32_t n, const float* g, int32_t flat) {
     const Layer& last = net->layers[net->n_layers - 1];
     taken_in(last.out, flat, n, g, net->arena + last.g_out_at);
-    backward(*net, n, uniform);
-    if (norms) squared_norms(*net, norms);
+    backward(*net, n);
+    if (v->step->clip >= 0) squared_norms(*net, v->norms);
 }
 
-// The server's half of one step: h -> the loss, the gradient at the cut, its own gradient and squared norms.
-DOOR double top_step(Net* net, int32_t n, const float* h, int32_t flat, const int64_t* labels, const float* const* uniform, float* g, double* norms) {
+// The server's half of step k: h -> the loss, the gradient at the cut, its own gradient and squared norms.
+DOOR double top_step(Net* net, const Visit* v, int32_t k, int32_t n, const float* h, int32_t flat, const int64_t* labels, float* g) {
     const Layer& first = net->layers[0];
     taken_in(first.in, flat, n, h, net->arena + first.in_at);
     ready(*net);
-    forward(*net, n, uniform);
+    masks(*net, *v, k, n);
+    forward(*net, n, true);
     double mean = loss(*net, n, labels, true) / n;
-    backward(*net, n, uniform);
+    backward(*net, n);
     given_out(first.in, flat, n, net->arena + first.g_in_at, g);
-    if (norms) squared_norms(*net, norms);
+    if (v->step->clip >= 0) squared_norms(*net, v->norms);
     return mean;
 }
 
-DOOR void apply(Net* net, const Step* step, double norm2) { move(*net, *step, norm2); }
+DOOR void apply(Net* net, const Visit* v, double norm2) { move(*net, *v->step, norm2); }
 
 // The server's half of an evaluation: h -> outputs.
 DOOR void top_predict(Net* net, int32_t n, const float* h, int32_t flat, float* outputs) {
     const Layer &first = net->layers[0], &last = net->layers[net->n_layers - 1];
     taken_in(first.in, flat, n, h, net->arena + first.in_at);
     ready(*net);
-    forward(*net, n, nullptr);
+    forward(*net, n, false);
     given_out(last.out, 1, n, net->arena + last.out_at, outputs);
 }
 
-// Images first, ..., stop - 1, `batch` at a time: the sum of their losses; right answers and images by class.
-DOOR double evaluate(Net* net, const Images* set, int64_t first, int64_t stop, int32_t batch, int64_t* right, int64_t* seen) {
+// One thread's share of an evaluation: whoever is free takes the next `batch` images; the loss of each batch has its
+// place, right answers and images are counted by class.
+DOOR void evaluate(Net* net, const Images* set, int64_t* next, int32_t batch, double* losses, int64_t* right, int64_t* seen) {
     const Layer &bottom = net->layers[0], &last = net->layers[net->n_layers - 1];
-    double sum = 0.0;
     ready(*net);
-    for (; first < stop; first += batch) {
-        int n = int(least<int64_t>(batch, stop - first));
+    for (;;) {
+        int64_t turn = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED), first = turn * batch;
+        if (first >= set->N) return;
+        int n = int(least<int64_t>(batch, set->N - first));
         gather(*set, first, n, bottom.in, net->arena + bottom.in_at);
-        forward(*net, n, nullptr);
-        float* z = net->arena + last.out_at;
-        for (int b = 0; b < n; ++b) {
+        forward(*net, n, false);
+        const float* z = net->arena + last.out_at;
+        for (int b = 0; b < n; ++b, z += last.out.size) {
+            int64_t label = set->y[first + b];
             int best = 0;
             for (int c = 1; c < net->classes; ++c)
-                if (z[int64_t(b) * last.out.size + c] > z[int64_t(b) * last.out.size + best]) best = c;
-            seen[set->y[first + b]] += 1;
-            right[set->y[first + b]] += best == set->y[first + b];
+                if (z[c] > z[best]) best = c;
+            seen[label] += 1;
+            right[label] += best == label;
         }
-        sum += loss(*net, n, set->y + first, false);
+        losses[turn] = loss(*net, n, set->y + first, false);
     }
-    return sum;
 }
 
 #ifdef STAGES

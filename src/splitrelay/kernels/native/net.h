@@ -1,14 +1,14 @@
 // What Python hands over: layers with their geometry, and where their numbers lie. kernels/geometry.py mirrors this.
 #pragma once
-#include "vector.h"
+#include "random.h"
 
 // One image: (H + 2 border) x (W + 2 border) pixels of `stride` floats, C of them in use, the rest and the border zero.
 // Flattened or not, the numbers lie the same; a plain vector of F features is C = F with H = W = 1.
 struct Tensor {
     int32_t C, H, W, stride, border;
     int32_t size;  // floats from one image to the next
-    inline __attribute__((always_inline)) int32_t row() const { return (W + 2 * border) * stride; }
-    inline __attribute__((always_inline)) int32_t inside() const { return border * (row() + stride); }  // of the first pixel
+    INLINE_MEMBER int32_t row() const { return (W + 2 * border) * stride; }
+    INLINE_MEMBER int32_t inside() const { return border * (row() + stride); }  // of the first pixel
 };
 
 enum Kind : int32_t { CONV, RELU, MAXPOOL, FLATTEN, LINEAR, DROPOUT };
@@ -22,7 +22,7 @@ struct Layer {
     int32_t vectors;         // convolution: eights of floats in one row of a kernel
     int32_t block;           // convolution: images at a time, so that they stay in the nearest cache
     int32_t corner;          // convolution: of the pixel under the kernel's corner for output (0, 0)
-    int32_t dropout;         // number of this dropout layer in its stretch
+    int32_t number;          // of this layer in the whole net
     float p;                 // of dropout
     Tensor in, raw, out;     // raw: what a convolution makes before the pool
     int64_t in_at, out_at;   // activations, in the arena
@@ -31,6 +31,7 @@ struct Layer {
     int64_t forward_weight;  // convolution: kernels as the forward pass reads them, in the arena
     int64_t raw_at;          // convolution: one image before the pool, in the arena
     int64_t marks;           // pool: where each maximum was found
+    int64_t mask;            // dropout: uniform numbers of this step, in the arena
     int64_t taps;            // convolution: offsets of the inputs under a kernel, in the order of summation
     int64_t positions;       // convolution that is not pooled here: order in which its outputs are summed
     int64_t count;           // of these positions
@@ -52,10 +53,11 @@ struct Net {
     const int32_t* positions;  // tables: taps; and pairs (offset of an output, offset of the input pixel under its kernel's corner)
     int32_t* found;          // room for lists of gradients that are not zero
     double* sums;            // one place per channel of the widest layer
-    float *x, *g, *velocity, *start, *shift;  // packed; the last three may be null
+    float *x, *g, *velocity, *start, *shift;  // packed; without g nothing is learnt, and the last three are not there
     int64_t packed_size;
     int32_t n_layers, n_slots;
-    int32_t classes, moved;  // moved: has velocity been written in this visit
+    int32_t classes;
+    int32_t moved, shifted;  // in this visit: has velocity been written, is there a shift
 };
 
 struct Images {
@@ -71,4 +73,18 @@ struct Images {
 struct Step {
     float eta, weight_decay, momentum, prox;
     double clip;             // < 0: none
+};
+
+// One visit: whence x comes and where it goes, its images in steps, and what names its randomness.
+struct Visit {
+    const Images* images;
+    const Step* step;
+    const Name* name;
+    const float *x, *shift;  // as the house lays them out; shift may be null
+    float* out;
+    const int32_t* sizes;    // images of each step
+    int64_t* labels;
+    double *norms, *losses;
+    int32_t K, dropout;      // dropout: the number of this purpose
+    int32_t finite;          // the answer: is all of x finite
 };

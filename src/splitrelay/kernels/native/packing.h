@@ -2,6 +2,8 @@
 #pragma once
 #include "lists.h"
 
+constexpr int BOUNDARY = 16;  // floats: every tensor of x starts on 64 bytes, as in models.layout
+
 INLINE void copy(const float* from, float* to, int64_t n) {
     for (int64_t j = 0; j < n; ++j) to[j] = from[j];
 }
@@ -26,7 +28,7 @@ INLINE void turn(const float* from, int64_t from_row, float* to, int64_t to_row,
 template <class Run> INLINE void each_run(const Slot& s, Run run) {
     if (s.kind == 0) return run(0, 0, s.out);
     if (s.kind == 2) {
-        for (int64_t o = 0; o < s.out; ++o) run(o * s.C, o * s.row, s.C);
+        for (int64_t o = 0; o < s.out; ++o) run(o * s.C * s.H * s.W, o * s.row, s.C * s.H * s.W);
         return;
     }
     int pieces = s.stride == s.C ? 1 : s.W, length = s.stride == s.C ? s.W * s.C : s.C;
@@ -34,7 +36,8 @@ template <class Run> INLINE void each_run(const Slot& s, Run run) {
         for (int piece = 0; piece < pieces; ++piece) run(k * s.W * s.C + piece * s.C, k * s.row + piece * s.stride, length);
 }
 
-INLINE bool is_turned(const Slot& s) { return s.kind == 2 && s.H * s.W > 1; }
+// Inputs of a linear layer are images, pixel by pixel here and channel by channel there. A grey picture lies the same.
+INLINE bool is_turned(const Slot& s) { return s.kind == 2 && s.H * s.W > 1 && s.stride > 1; }
 
 INLINE void pack(const Net& net, const float* flat, float* packed) {
     for (int j = 0; j < net.n_slots; ++j) {
@@ -68,6 +71,17 @@ INLINE int32_t unpack(const Net& net, const float* packed, float* flat) {
         if (is_turned(s))
             for (int64_t o = 0; o < s.out; ++o) turn(from + o * s.row, s.stride, to + o * s.C * pixels, pixels, pixels, s.C);
         else each_run(s, [&](int64_t a, int64_t b, int64_t n) { copy(from + b, to + a, n); });
+        int64_t numbers = int64_t(s.out) * (s.kind == 0 ? 1 : s.C * pixels);
+        for (int64_t j = numbers; j < rounded_up(numbers, BOUNDARY); ++j) to[j] = 0.0f;  // the gap before the next tensor
     }
     return all_finite(packed, net.packed_size);
+}
+
+// Start a visit from x, which stays untouched.
+INLINE void begin(Net& net, const float* x, const float* shift, const Step* step) {
+    pack(net, x, net.x);
+    net.moved = 0;
+    net.shifted = shift != nullptr;
+    if (shift) pack(net, shift, net.shift);
+    if (step && step->prox != 0.0f) copy(net.x, net.start, net.packed_size);
 }

@@ -3,7 +3,7 @@
 #include <stdint.h>
 
 #ifdef STAGES
-static int64_t stage_ticks[4 + 2 * 64];  // gather, kernels made ready, loss, update; then forward and backward of each pass
+static int64_t stage_ticks[6 + 2 * 64];  // as named below; then forward and backward of each pass
 static inline int64_t ticks() {
 #if defined(__x86_64__)
     return int64_t(__builtin_ia32_rdtsc());
@@ -23,4 +23,4 @@ template <class Work> static inline void stage(int number, Work work) {
 template <class Work> static inline __attribute__((always_inline)) void stage(int, Work work) { work(); }
 #endif
 
-enum { GATHER, READY, LOSS, UPDATE, PASSES };
+enum { GATHER, READY, LOSS, UPDATE, PACK, UNPACK, PASSES };

@@ -3,7 +3,7 @@
 #include "net.h"
 
 INLINE void shifted(const Net& net) {
-    if (!net.shift) return;
+    if (!net.shifted) return;
     for (int64_t j = 0; j < net.packed_size; j += LANES) store(net.g + j, load(net.g + j) + load(net.shift + j));
 }
 
@@ -31,12 +31,12 @@ INLINE float clipping(const Step& step, double norm2) {
 INLINE void move(Net& net, const Step& step, double norm2) {
     vf scale = splat(clipping(step, norm2)), decay = splat(step.weight_decay), minus_eta = splat(-step.eta);
     vf prox = splat(step.prox), momentum = splat(step.momentum);
-    bool plain = !net.velocity && !net.start;
+    bool held = step.prox != 0.0f, rolling = step.momentum != 0.0f, plain = !held && !rolling;
     for (int64_t j = 0; j < net.packed_size; j += LANES) {
         vf x = load(net.x + j), d = fma(decay, x, load(net.g + j) * scale);
         if (!plain) {
-            if (net.start) d = fma(prox, x - load(net.start + j), d);
-            if (net.velocity) {
+            if (held) d = fma(prox, x - load(net.start + j), d);
+            if (rolling) {
                 if (net.moved) d = fma(momentum, load(net.velocity + j), d);
                 store(net.velocity + j, d);
             }

@@ -3,7 +3,8 @@
 #pragma once
 #include <stdint.h>
 
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE_MEMBER inline __attribute__((always_inline))
+#define INLINE static INLINE_MEMBER
 
 constexpr int LANES = 8;
 typedef float vf __attribute__((vector_size(32)));
