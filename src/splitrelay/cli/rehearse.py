@@ -20,6 +20,7 @@ from splitrelay.errors import InputError, WorkError
 
 if TYPE_CHECKING:
     from splitrelay.deploy.rehearsal import Plan, Rehearsal
+    from splitrelay.experiments.spec import Spec
 
 
 @click.command(cls=Command, keys=KEYS, example="splitrelay rehearse first.toml R=3 --out rehearsed")
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 @click.option("--noise", type=click.FloatRange(0, 0.5), default=0.0, show_default=True,
               help="With --namespaces: the share of packets doubled, of those overtaken, of those lost.")  # fmt: skip
 @click.option("--insecure", is_flag=True, help="Without keys or encryption.")
+@click.option("--direct", is_flag=True, help="Peer to peer: clients bring the half straight to each other.")
 @click.option("--away", type=click.Choice(["wait", "retry", "skip"]), default="wait", show_default=True,
               help="What the server does about a client that stays away.")  # fmt: skip
 @click.option("--lease", type=float, help="Seconds that a client may be away (default: 60, with faults 5).")
@@ -49,6 +51,7 @@ def rehearse(
     namespaces: bool,
     noise: float,
     insecure: bool,
+    direct: bool,
     away: str,
     lease: float | None,
     patience: float,
@@ -62,9 +65,10 @@ def rehearse(
 
     spec = spec_from(settings)
     warn_insecure(insecure)
+    _refuse_indirect(spec, direct, insecure, hosts)
     _refuse_mixed(namespaces, noise, faults is not None or seed is not None)
     calm = faults is None and seed is None
-    plan = Plan(spec, out, hosts, insecure, patience, away, lease or (60.0 if calm else 5.0))
+    plan = Plan(spec, out, hosts, insecure, patience, away, lease or (60.0 if calm else 5.0), direct)
     if not calm:
         _troubled(plan, faults, seed or 0, plans, shape)
         return
@@ -83,6 +87,13 @@ def _separate(plan: Plan, noise: float) -> Rehearsal:
     from splitrelay.deploy.separate import Separate
 
     return Separate(plan, note, noise)
+
+
+def _refuse_indirect(spec: Spec, direct: bool, insecure: bool, hosts: int | None) -> None:
+    if direct and (spec.route != "peer-to-peer" or insecure or hosts is not None):
+        raise InputError(
+            "--direct is for clients with keys and a program each, peer to peer", way_out="Add route=peer-to-peer."
+        )
 
 
 def _refuse_mixed(namespaces: bool, noise: float, troubled: bool) -> None:

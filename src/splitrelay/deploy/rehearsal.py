@@ -58,6 +58,7 @@ class Plan:
     patience: float = 600.0  # seconds for the whole rehearsal
     away: str = "wait"  # the server's policy, and its lease in seconds
     lease: float = 60.0
+    direct: bool = False  # peer to peer: clients bring the half straight to each other
     simulated: Path | None = None  # where the simulation is kept, if several rehearsals share it
 
 
@@ -74,6 +75,10 @@ class Rehearsal:
         self.clients: list[Program] = []
         self.port = 0
 
+    def host_of(self, m: int) -> str:
+        """Where other clients reach client m."""
+        return self.host
+
     def prepare(self) -> Partition:
         """Keys and data, as the hosts would have them."""
         if self.plan.out.exists() and any(self.plan.out.iterdir()):
@@ -88,7 +93,8 @@ class Rehearsal:
             authority = create_authority(self.place / "authority", "rehearsal", 2)
             authority.issue_server("server", [self.host, "localhost"], 1)
             for m in partition.clients:
-                authority.issue_client(self._name(m), m, evaluator=m == self.spec.evaluator, days=1)
+                hosts = [self.host_of(m)] if self.plan.direct else []
+                authority.issue_client(self._name(m), m, evaluator=m == self.spec.evaluator, hosts=hosts, days=1)
         return partition
 
     def play(self) -> Iterator[Verdict]:
@@ -194,6 +200,7 @@ class Rehearsal:
             if m == self.spec.evaluator and self.spec.route == "peer-to-peer":
                 words += ["--test", str(self.place / "data" / "test.npz"), "--keep", str(self.plan.out / MODEL)]
         words += ["--insecure"] * self.plan.insecure
+        words += ["--listen", f"{self.host_of(clients[0])}:0"] if self.plan.direct else []
         return self.program(words, self.place / "logs" / f"host-{number}.log")
 
     def _address(self, clients: Sequence[int]) -> str:

@@ -24,6 +24,10 @@ class Separate(Rehearsal):
         self.network: Namespaces | None = None
         self.cables: list[Cable] = []
 
+    def host_of(self, m: int) -> str:
+        """Each client has an address of its own."""
+        return str(address_of(str(m)))
+
     def prepare(self) -> Partition:
         """Not without root."""
         refuse_unable()
