@@ -1,15 +1,19 @@
 """A bare server end on a real socket, and callers that know how far to go."""
 
+import shutil
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from splitrelay.wire.authority import Authority, create_authority, open_authority
 from splitrelay.wire.frames import VERSION, Bounds
+from splitrelay.wire.identity import load_identity
 from splitrelay.wire.link import Link, channel
 from splitrelay.wire.messages import Accept, Hello, Lease, Message, Ready, Step, Terms, Welcome
 from splitrelay.wire.server import House, Hub
@@ -97,3 +101,30 @@ def closed(line: socket.socket) -> bool:
     finally:
         line.close()
     return True
+
+
+def consortium(place: Path) -> Authority:
+    """Keys of every role, beside the authority's."""
+    authority = create_authority(place / "authority", "tests")
+    authority.issue_server("server", ["127.0.0.1"])
+    authority.issue_client("client-0", 0)
+    authority.issue_client("client-9", 9)
+    authority.issue_client("judge", evaluator=True)
+    authority.issue_client("boss", observer=True)
+    authority.issue_client("both", 1, evaluator=True)
+    return authority
+
+
+def copied(issued: Authority, tmp_path: Path) -> Authority:
+    shutil.copytree(issued.folder.parent, tmp_path / "here")
+    return open_authority(tmp_path / "here" / "authority")
+
+
+class Shown:
+    """A caller as gRPC presents it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.certificate = load_identity(folder).certificate
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {"x509_pem_cert": [self.certificate]}

@@ -54,13 +54,13 @@ def serve(
     from splitrelay.deploy.serving import Offer, Serving
 
     spec = spec_from(settings)
-    credentials, admit = _doors(spec, keys, insecure, how["model_for"], how["log"])
+    credentials, admit = doors_of(spec, keys, insecure, how["model_for"], how["log"])
     warn_insecure(insecure)
     log = logger(how["log"], who="server")
     offer = Offer(
         spec,
         out or Path("results") / f"{spec.algorithm}-{spec.hash}",
-        listen or ("127.0.0.1:7443" if insecure else "0.0.0.0:7443"),
+        address_of(listen, insecure),
         Policy(how["away"], how["lease"], how["patience"], how["retries"]),
         how["without"],
         how["quorum"],
@@ -83,7 +83,12 @@ def serve(
     say(str(offer.out))
 
 
-def _doors(spec: Spec, keys: Path | None, insecure: bool, model_for: Sequence[str], log: str) -> tuple[Any, Doors]:
+def address_of(listen: str | None, insecure: bool) -> str:
+    """Where to listen: everywhere, but without keys only where this machine itself can call."""
+    return listen or ("127.0.0.1:7443" if insecure else "0.0.0.0:7443")
+
+
+def doors_of(spec: Spec, keys: Path | None, insecure: bool, model_for: Sequence[str], log: str) -> tuple[Any, Doors]:
     """The server's certificate, which can be renewed while it runs, and whom it lets in."""
     from splitrelay.deploy.admission import anyone, by_certificate, identity_in
     from splitrelay.wire.certificates import SERVER

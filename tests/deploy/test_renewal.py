@@ -1,0 +1,177 @@
+"""Revoked or renewed while programs run: what holds at the next grant, the next dial, the next handshake?"""
+
+import socket
+import ssl
+import threading
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import grpc
+import pytest
+from hub_kit import consortium, copied, lease, standing, until
+from relay_kit import Stage, small_spec
+
+from splitrelay.errors import WorkError
+from splitrelay.wire import limits
+from splitrelay.wire.authority import Authority, open_authority
+from splitrelay.wire.certificates import peer_identity
+from splitrelay.wire.frames import VERSION
+from splitrelay.wire.halves import sha256
+from splitrelay.wire.identity import channel_credentials, load_identity
+from splitrelay.wire.link import Refused
+from splitrelay.wire.messages import Chunk, Deposit, Finish, Hello
+from splitrelay.wire.renewal import Keys, renewed_credentials
+from splitrelay.wire.server import Heard, Hub
+
+
+@pytest.fixture(scope="module")
+def issued(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return consortium(tmp_path_factory.mktemp("keys"))
+
+
+# Revocation, at the moment of a grant
+
+
+def test_a_lease_is_not_granted_to_whoever_was_revoked_just_before() -> None:
+    out: list[str] = []
+    with standing(admitted=lambda context, hello: out[0] if out else None) as here:
+        link = here.joined()
+        out.append("client 0 is revoked")
+        here.say(0, lease(), Chunk(1, 0, b"the half"))
+        with pytest.raises(Refused, match="client 0 is revoked"):
+            link.receive(10)
+
+
+def test_what_a_revoked_client_deposits_does_not_count() -> None:
+    out: list[str] = []
+    with standing(admitted=lambda context, hello: out[0] if out else None) as here:
+        link, half = here.leased(), b"the half"
+        for word in (Finish(1, 0, 0.0), Chunk(1, 0, half)):
+            link.send(word)
+        until(lambda: here.hub.reception.here[0].half)
+        out.append("client 0 is revoked")
+        link.send(Deposit(1, len(half), sha256(half)))
+        with pytest.raises(Refused, match="client 0 is revoked"):
+            link.receive(10)
+        until(lambda: here.hub.here() == {})
+        assert [type(event.message).__name__ for event in heard(here.hub)] == ["Ready", "Finish"]
+
+
+def heard(hub: Hub) -> list[Heard]:
+    """What the training thread was told so far."""
+    found = []
+    with suppress(Empty):
+        while True:
+            found.append(hub.inbox.get(timeout=0.01))
+    return [event for event in found if isinstance(event, Heard)]
+
+
+def test_a_revoked_client_comes_no_further_than_its_greeting() -> None:
+    with standing(admitted=lambda context, hello: "client 0 is revoked") as here:
+        link = here.call()
+        link.send(Hello(VERSION, 0))
+        with pytest.raises(Refused, match="client 0 is revoked") as caught:
+            link.receive(10)
+        assert caught.value.final
+
+
+# Keys that are renewed
+
+
+def test_renewed_keys_are_those_of_the_next_question(issued: Authority, tmp_path: Path) -> None:
+    authority = copied(issued, tmp_path)
+    keys = Keys(load_identity(tmp_path / "here" / "client-0"), pytest.fail)
+    before = keys.current()
+    assert keys.current() is before
+    authority.renew("client-0")
+    assert keys.current().serial != before.serial
+    assert keys.current() == load_identity(tmp_path / "here" / "client-0")
+
+
+def test_keys_that_are_only_half_there_are_told_of_once_and_the_old_ones_stay(
+    issued: Authority, tmp_path: Path
+) -> None:
+    authority, told = copied(issued, tmp_path), list[str]()
+    folder = tmp_path / "here" / "client-0"
+    keys = Keys(load_identity(folder), told.append)
+    before, old = keys.current(), (folder / "key.pem").read_bytes()
+    authority.renew("client-0")
+    new = (folder / "key.pem").read_bytes()
+    (folder / "key.pem").write_bytes(old)
+    assert [keys.current() for _ in range(3)] == [before] * 3
+    assert len(told) == 1 and "stay in use" in told[0]
+    (folder / "key.pem").write_bytes(new)
+    assert keys.current().serial != before.serial
+
+
+def test_renewing_is_not_becoming_somebody_else(issued: Authority, tmp_path: Path) -> None:
+    copied(issued, tmp_path)
+    told, folder = list[str](), tmp_path / "here" / "client-0"
+    keys = Keys(load_identity(folder), told.append)
+    for file in (tmp_path / "here" / "client-9").iterdir():
+        file.replace(folder / file.name)
+    assert keys.current().name == "client-0" and "another holder" in told[0]
+
+
+def served(port: int, folder: Path) -> int:
+    """The serial number of the certificate that the server shows."""
+    context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    context.set_alpn_protocols(["h2"])
+    line = socket.create_connection(("127.0.0.1", port), timeout=10)
+    with line, context.wrap_socket(line, server_hostname="127.0.0.1") as shown:
+        found = shown.getpeercert()
+    assert found is not None
+    return int(str(found["serialNumber"]), 16)
+
+
+def test_a_server_shows_its_renewed_certificate_without_a_restart(issued: Authority, tmp_path: Path) -> None:
+    authority, place = copied(issued, tmp_path), tmp_path / "here"
+    keys = Keys(load_identity(place / "server"), pytest.fail)
+    mine = channel_credentials(load_identity(place / "client-0"))
+    with standing(renewed_credentials(keys)) as here:
+        old = here.joined(0, mine)
+        assert served(here.port, place / "client-0") == load_identity(place / "server").serial
+        authority.renew("server")
+        assert served(here.port, place / "client-0") == load_identity(place / "server").serial
+        assert not old.waits(0.1)  # links that are open stay
+        here.joined(1, mine)
+
+
+def test_whoever_shows_no_certificate_does_not_get_past_renewed_credentials(issued: Authority) -> None:
+    place = issued.folder.parent
+    keys, bare = Keys(load_identity(place / "server"), pytest.fail), load_identity(place / "boss").ca
+    with standing(renewed_credentials(keys)) as here, pytest.raises(WorkError, match="lost"):
+        here.call(grpc.ssl_channel_credentials(bare)).receive(10)
+
+
+def test_a_client_dials_with_the_keys_that_it_has_by_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+    stage, seen = Stage(small_spec(tmp_path), tmp_path, keys=True), list[int]()
+    admit = stage.offer.admit.join
+
+    def noted(context: Any, hello: Hello) -> str | None:
+        serial = peer_identity(next(iter(context.auth_context()["x509_pem_cert"]))).serial
+        if serial not in seen:
+            seen.append(serial)
+        return admit(context, hello)
+
+    object.__setattr__(stage.offer.admit, "join", noted)
+
+    def renewing() -> None:
+        until(lambda: 0 in stage.serving.hub.here())
+        open_authority(tmp_path / "authority").renew("client-0")
+        link = stage.clients[0].session.link
+        assert link is not None
+        link._stream.cancel()
+        until(lambda: len(seen) == 2)
+        stage.stop.set()
+
+    stage.join(0, patience=0.2)
+    stage.threads.append(threading.Thread(target=lambda: stage.listening.wait(30) and renewing()))
+    stage.threads[-1].start()
+    with pytest.raises(KeyboardInterrupt):
+        stage.play()
+    assert seen[-1] == load_identity(tmp_path / "client-0").serial
