@@ -1,11 +1,12 @@
 """Does the judge of a plan see what is wrong? Records made by hand, each with one fault."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from splitrelay.deploy.faults import KINDS, Fault
+from splitrelay.deploy.faults import KINDS, Fault, table
 from splitrelay.deploy.findings import events_in, found, skips_in
 from splitrelay.deploy.plot import Happened, Plot, recorded, settled
 from splitrelay.deploy.tampering import CHANGES, changed, flipped, one_more
@@ -59,7 +60,7 @@ def test_faults_that_did_not_happen_or_had_no_effect_are_missed() -> None:
     assert len(found([late], [], SOUND, K, {slow: False}).missed) == 2
 
 
-def test_a_line_that_was_cut_short_does_not_hide_the_next_ones(tmp_path: Any) -> None:
+def test_a_line_that_was_cut_short_does_not_hide_the_next_ones(tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
     file.write_text('{"event": "skipped", "round": 1, "client": 2, "occurrence": 0}\n{"eve\n{"event": "closing"}\n')
     assert [event["event"] for event in events_in(file)] == ["skipped", "closing"]
@@ -103,6 +104,13 @@ def test_a_fault_happens_at_its_word(kind: str, step: int, position: int) -> Non
     assert played(Fault(kind, 0, 0, step), *VISIT) == [position]
 
 
+def test_nothing_happens_while_the_server_is_on_its_way_out() -> None:
+    plot = Plot([Fault("cut", 0)], list, lambda fault, frame: [])
+    plot.held_off = lambda: True
+    plot.down(0, encode(LEASE))
+    assert plot.up(0, encode(STEPS[0])) == [encode(STEPS[0])] and plot.waiting
+
+
 def test_a_fault_waits_for_its_client_and_for_the_visits_before_it() -> None:
     assert played(Fault("cut", 0, 1), *VISIT) == []
     assert played(Fault("cut", 1), *VISIT) == []
@@ -135,3 +143,8 @@ def test_a_flipped_bit_is_noticed() -> None:
 def test_one_step_more_is_the_next_one() -> None:
     step = decode(one_more(encode(STEPS[1])), BOUNDS)
     assert isinstance(step, Step) and step.k == 2 and set(CHANGES) < set(KINDS)
+
+
+def test_the_page_of_faults_shows_every_kind() -> None:
+    page = Path(__file__).parents[2] / "docs" / "faults.md"
+    assert table() in page.read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.experiments.spec import Spec
 from splitrelay.randomness import Purpose, rng
 
-LOST = ("lost", "gone", "resumed", "restarted", "silent", "refused")
+LOST = ("lost", "gone", "resumed", "restarted")
 
 
 @dataclass(frozen=True)
@@ -149,3 +149,13 @@ def random_plan(seed: int, spec: Spec, clients: Sequence[int], insecure: bool = 
         for _ in range(int(draw.integers(1, 6)))
     ]
     return sorted(faults, key=lambda fault: fault.after)
+
+
+def table() -> str:
+    """Every kind, as docs/faults.md shows it."""
+    lines = ["| kind | how it is made | at which word | what must follow | event |", "|---|---|---|---|---|"]
+    for name, kind in KINDS.items():
+        events = ", ".join(kind.events) or "none"
+        events += f": ...{kind.why}..." if kind.why else ""
+        lines.append(f"| `{name}` | {kind.made} | {kind.at} | {kind.follows} | {events} |")
+    return "\n".join(lines)

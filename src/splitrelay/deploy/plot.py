@@ -44,6 +44,7 @@ class Plot:
 
     def __init__(self, faults: Sequence[Fault], events: Events, act: Callable[[Fault, bytes], list[bytes]]) -> None:
         self.waiting, self.events, self.act = list(faults), events, act
+        self.held_off: Callable[[], bool] = lambda: False  # while the server is on its way out nothing else happens
         self.happened: list[Happened] = []
         self.mistake: Exception | None = None  # of ours, in making a fault
         self.K: dict[int, int] = {}  # steps that were granted, by fence
@@ -92,7 +93,7 @@ class Plot:
 
     def _passed(self, m: int, word: str, k: int, frame: bytes) -> list[bytes]:
         fault = next((one for one in self.waiting if self._due(one, m, word, k)), None)
-        if fault is None:
+        if fault is None or self.held_off():
             return [frame]
         self.waiting.remove(fault)
         self._await_the_last()

@@ -42,6 +42,7 @@ class Troubled(Rehearsal):
         self.middles: dict[int, Middle] = {}
         self.silenced: list[tuple[float, Proxy]] = []
         self.leaving: list[str] = []  # why the server is about to leave
+        self.plot.held_off = lambda: bool(self.leaving)
         self.absent: dict[int, int | None] = {}  # clients that were killed; events after which they may come back
         self.witnessed: dict[Fault, bool] = {}  # of faults that the server cannot know of
 
@@ -145,9 +146,9 @@ class Troubled(Rehearsal):
         (self.place / "port").unlink(missing_ok=True)
         if (self.server.code() or 0) > 0:
             self.witnessed |= {fault: True for fault in self.witnessed if fault.kind == "full-disk"}
-        self.leaving.clear()
         self.server.start()
         self.port = port_in(self.place / "port", self.server)
+        self.leaving.clear()  # before anybody can reach it
         for proxy in self.proxies.values():
             proxy.target = self.port
 
