@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
@@ -13,22 +14,35 @@ from splitrelay.cli.run import KEYS
 from splitrelay.cli.serve import spec_from
 from splitrelay.cli.settings import settings_argument
 
-COLUMNS = ("placement", "layers", "after", "parameters", "kB up", "kB down", "messages", "MFLOP")
+COLUMNS = ("algorithm", "placement", "layers", "after", "parameters", "visits", "kB up", "kB down", "messages", "MFLOP")
+SEEN = ("socket kB up", "socket kB down", "all messages", "ms computing", "ms waiting", "MB memory")
 
 
-@click.command(cls=Command, keys=KEYS, example="splitrelay cost data=digits model=lenet-small K=5")
+@click.command(cls=Command, keys=KEYS, example="splitrelay cost data=digits model=lenet-small K=5 --algorithm all")
 @settings_argument(KEYS, metavar="[SPEC] [KEY=VALUE]...")
+@click.option("--algorithm", "algorithms", multiple=True, metavar="NAME",
+              help="Also of this algorithm; all: of every one. Repeatable.")  # fmt: skip
+@click.option("--measured", type=click.Path(path_type=Path), metavar="RUN",
+              help="Beside it what a deployed run measured: its directory.")  # fmt: skip
 @format_option
-def cost(settings: Sequence[str], shape: str) -> None:
+def cost(settings: Sequence[str], algorithms: tuple[str, ...], measured: Path | None, shape: str) -> None:
     """What a client pays for one visit: bytes, messages and FLOPs for every cut, and for the whole model.
 
     Bytes are those that a run records, headers and labels included; FLOPs are the client's, forward and backward, a
-    multiply-add counting two. Means over the clients of the spec's partition.
+    multiply-add counting two. Means over the clients of the spec's partition. What a deployed run measured is all that
+    its sockets carried: TLS, heartbeats and repetitions too.
     """
-    from splitrelay.deploy.cost import prices, table
+    from splitrelay.deploy.cost import compared, measured_cells, table
+    from splitrelay.experiments.registry import ALGORITHMS
 
-    spec = spec_from(settings)
-    rows = prices(spec)
-    title = f"{spec.model.name} on {spec.data.name}, {spec.algorithm}: one visit, K={spec.K}"
-    notes = ("* as in the spec", f"A round is {spec.S or spec.partition.M} visits.")
-    emit(Table(COLUMNS, list(table(rows)), title, notes), [asdict(row) for row in rows], shape)
+    given = [str(measured / "spec.toml")] if measured and not settings else settings
+    spec = spec_from(given)
+    names = (spec.algorithm, *(ALGORITHMS if "all" in algorithms else algorithms)) if algorithms else ()
+    rows = compared(spec, names, measured)
+    title = f"{spec.model.name} on {spec.data.name}: one visit, K={spec.K}"
+    notes = ("* as in the spec", "A round is `visits` of them for each of its S clients.")
+    cells = list(table(rows))
+    if measured is not None:
+        cells = [(*one, *measured_cells(row.measured)) for one, row in zip(cells, rows, strict=True)]
+    columns = COLUMNS if measured is None else COLUMNS + SEEN
+    emit(Table(columns, cells, title, notes), [asdict(row) for row in rows], shape)
