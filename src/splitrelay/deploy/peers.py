@@ -146,7 +146,8 @@ class Judged:
                         raise InputError(f"the evaluator, client {self.m}, cannot look", value=event.message.why)
                 elif isinstance(event, Gone) and event.link == link:
                     link = None
-                if self.remote.policy.away == "skip" and time.monotonic() - since > self.remote.policy.lease:
+                late = time.monotonic() - since > self.remote.policy.lease
+                if self.remote.policy.away == "skip" and late and not keep:  # without the model nothing is finished
                     self.remote.journal.note("unseen", client=self.m)
                     return None
         finally:
