@@ -41,6 +41,15 @@ def test_skipped_visits_are_left_out_of_the_simulation_too(tmp_path: Path) -> No
     assert verdict.skips >= 1 and verdict.weights
 
 
+def test_a_relay_that_is_killed_reads_nothing_and_loses_nothing(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, "M=2", "C=5", "R=3", "K=3", "engine=fast", "route=peer-to-peer")
+    faults = [Fault("kill-relay", 1, 1), Fault("stop-server", 3, 0, 1), Fault("lost-reply", 4, 0, 1)]
+    rehearsal = Troubled(Plan(spec, tmp_path / "run", patience=120), QUIET, faults)
+    (verdict,) = rehearsal.play()
+    assert rehearsal.findings().sound, rehearsal.findings()
+    assert verdict.same
+
+
 def test_a_fault_that_never_comes_to_its_moment_is_found(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "M=2", "C=5", "R=1", "K=3", "engine=fast")
     rehearsal = Troubled(Plan(spec, tmp_path / "run", patience=120), QUIET, [Fault("cut", 100)])
@@ -56,6 +65,11 @@ def test_a_random_plan_is_the_same_from_the_same_seed(tmp_path: Path) -> None:
 def test_random_plans_draw_every_kind(tmp_path: Path) -> None:
     spec = small_spec(tmp_path)
     assert {fault.kind for seed in range(200) for fault in random_plan(seed, spec, range(4))} == set(KINDS)
+
+
+def test_where_visits_may_be_skipped_one_client_stays_away(tmp_path: Path) -> None:
+    plans = [random_plan(seed, small_spec(tmp_path), range(4), away="skip") for seed in range(20)]
+    assert all("stay-away" in [fault.kind for fault in plan] for plan in plans)
 
 
 def test_a_plan_is_read_in_the_order_of_its_moments(tmp_path: Path) -> None:

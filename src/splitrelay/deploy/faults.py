@@ -16,6 +16,7 @@ from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.experiments.spec import Spec
 from splitrelay.randomness import Purpose, rng
 
+SKIPPED = ("stay-away", "extra-step")  # what costs a client its visit, where visits may be skipped
 LOST = ("lost", "gone", "resumed", "restarted")
 
 
@@ -135,18 +136,24 @@ def kinds_of(spec: Spec, clients: int, insecure: bool) -> list[str]:
     return [name for name in here if name != "another-name" or (clients > 1 and not insecure)]
 
 
-def random_plan(seed: int, spec: Spec, clients: Sequence[int], insecure: bool = False) -> list[Fault]:
-    """One to five faults by name, at any moment up to the start of the last round."""
+def random_plan(
+    seed: int, spec: Spec, clients: Sequence[int], insecure: bool = False, away: str = "wait"
+) -> list[Fault]:
+    """One to five faults by name, at any moment up to the start of the last round; one is a skip where that may be."""
     draw, kinds = rng(seed, Purpose.INSTANCES), kinds_of(spec, len(clients), insecure)
-    last = (spec.R - 1) * (spec.S or len(clients))
+    rounds = spec.R - 1 - (away == "skip")  # what is skipped cannot be troubled once more
+    last = max(0, rounds) * (spec.S or len(clients))
+    names = [kinds[int(draw.integers(len(kinds)))] for _ in range(int(draw.integers(1, 6)))]
+    if away == "skip":
+        names[0] = "stay-away"
     faults = [
         Fault(
-            kinds[int(draw.integers(len(kinds)))],
+            name,
             int(draw.integers(last + 1)),
             int(clients[int(draw.integers(len(clients)))]),
             int(draw.integers(spec.K)),
         )
-        for _ in range(int(draw.integers(1, 6)))
+        for name in names
     ]
     return sorted(faults, key=lambda fault: fault.after)
 

@@ -46,6 +46,7 @@ class Plot:
         self.waiting, self.events, self.act = list(faults), events, act
         self.held_off: Callable[[], bool] = lambda: False  # while the server is on its way out nothing else happens
         self.happened: list[Happened] = []
+        self.last: tuple[str, ...] = ()  # kinds that come after all others of their client
         self.mistake: Exception | None = None  # of ours, in making a fault
         self.K: dict[int, int] = {}  # steps that were granted, by fence
         self.clients: dict[int, Seen] = {}
@@ -109,6 +110,8 @@ class Plot:
         fits = word in TURN if at == "turn" else word == at
         early = word in ("step", "reply") and k < fault.step
         if fault.client != m or not fits or early or self.seen(m).settled < fault.after:
+            return False
+        if fault.kind in self.last and any(one.client == m and one.kind not in self.last for one in self.waiting):
             return False
         return fault.kind != "replay" or self.old_step(m) is not None
 

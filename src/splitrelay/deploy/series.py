@@ -23,7 +23,8 @@ def played(plan: Plan, file: Path | None, seed: int, plans: int, say: Callable[[
     """A row for every plan, also in OUT/plans.jsonl where there are several; sound ones leave only their record."""
     clients = partition_of(plan.spec, load(plan.spec.data.name)).clients
     for number in range(seed, seed + plans):
-        faults = plan_in(file) if file is not None else random_plan(number, plan.spec, clients, plan.insecure)
+        drawn = random_plan(number, plan.spec, clients, plan.insecure, plan.away)
+        faults = drawn if file is None else plan_in(file)
         here = plan if plans == 1 else _own(plan, number)
         row = _row(here, number, faults, say)
         if plans > 1:

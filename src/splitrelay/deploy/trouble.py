@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from splitrelay.data.partition import Partition
-from splitrelay.deploy.faults import Fault, refuse_impossible
+from splitrelay.deploy.faults import SKIPPED, Fault, refuse_impossible
 from splitrelay.deploy.findings import Findings, events_in, found, skips_in
 from splitrelay.deploy.middle import Middle
 from splitrelay.deploy.nursery import Child
@@ -42,6 +42,7 @@ class Troubled(Rehearsal):
         self.middles: dict[int, Middle] = {}
         self.silenced: list[tuple[float, Proxy]] = []
         self.leaving: list[str] = []  # why the server is about to leave
+        self.plot.last = SKIPPED if plan.away == "skip" else ()
         self.plot.held_off = lambda: bool(self.leaving)
         self.absent: dict[int, int | None] = {}  # clients that were killed; events after which they may come back
         self.witnessed: dict[Fault, bool] = {}  # of faults that the server cannot know of
