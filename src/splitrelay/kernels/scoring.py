@@ -22,7 +22,6 @@ AT_ONCE = 20  # images that go through the layers together
 SLICE = 500  # images whose losses are added up one after another; these sums are then added exactly
 TURNS = SLICE // AT_ONCE
 LESS = 10  # steps of priority (nice)
-Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +34,7 @@ class Tally:
 
 
 class Scorer:
-    """Scores x on one set of images. Threads share x; each has its own activations."""
+    """Scores x on one set of images. Threads share x; each has its own activations. The caller's is one of them."""
 
     def __init__(self, plan: Plan, images: Pictures, *, threads: int | None = None) -> None:
         self.plan, self.table = plan, Table(images, plan)
@@ -43,25 +42,35 @@ class Scorer:
         self.works = [Workspace(plan, 0, len(plan.layers), AT_ONCE, learnt=False) for _ in range(number)]
         for work in self.works:
             work.net.x = self.works[0].x.ctypes.data
-        self.threads = ThreadPoolExecutor(number, initializer=step_back)
+        self.helpers = ThreadPoolExecutor(number - 1, initializer=step_back) if number > 1 else None
         self.turn = Lock()
 
     def score(self, x: Floats) -> Tally:
         """x on every image. Whoever is free takes the next few; sums are made in the order of the images."""
-        losses, next_turn = np.zeros(-(-len(self.table) // SLICE) * TURNS), c.c_int64()
-
-        def share(work: Workspace) -> Counts:
-            counts = np.zeros((2, self.plan.classes), np.int64)
-            work.kernels.evaluate(
-                work.at, c.addressof(self.table.images), c.addressof(next_turn), AT_ONCE, losses.ctypes.data,
-                counts[0].ctypes.data, counts[1].ctypes.data,
-            )  # fmt: skip
-            return counts
-
         with self.turn:
             self.works[0].load(x)
-            right, seen = sum(self.threads.map(share, self.works), np.zeros((2, self.plan.classes), np.int64))
-        return Tally(fsum(np.cumsum(losses.reshape(-1, TURNS), axis=1)[:, -1]), right, seen)
+            look = Look(self.table, np.zeros(-(-len(self.table) // SLICE) * TURNS), c.c_int64())
+            others = [] if self.helpers is None else [self.helpers.submit(look.share, work) for work in self.works[1:]]
+            right, seen = sum((other.result() for other in others), start=look.share(self.works[0]))
+        return Tally(fsum(np.cumsum(look.losses.reshape(-1, TURNS), axis=1)[:, -1]), right, seen)
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """One look at all images: the losses of each turn, and whose turn is next."""
+
+    table: Table
+    losses: npt.NDArray[np.float64]
+    next: c.c_int64
+
+    def share(self, work: Workspace) -> Integers:
+        """One thread's share, until no image is left: right answers and images, by class."""
+        counts = np.zeros((2, work.plan.classes), np.int64)
+        work.kernels.evaluate(
+            work.at, c.addressof(self.table.images), c.addressof(self.next), AT_ONCE, self.losses.ctypes.data,
+            counts[0].ctypes.data, counts[1].ctypes.data,
+        )  # fmt: skip
+        return counts
 
 
 def cores() -> int:
@@ -70,6 +79,6 @@ def cores() -> int:
 
 
 def step_back() -> None:
-    """A thread that looks leaves its core to one that trains: with equal rights, both would be late."""
+    """A thread that helps to look takes what training leaves of a core: with equal rights, both would be late."""
     if sys.platform == "linux":  # elsewhere a priority is the whole process's
         os.setpriority(os.PRIO_PROCESS, get_native_id(), min(19, os.getpriority(os.PRIO_PROCESS, 0) + LESS))
