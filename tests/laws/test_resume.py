@@ -155,3 +155,20 @@ def test_only_the_newest_two_checkpoints_are_kept(tmp_path: Path) -> None:
         checkpoints.save(r, torch.ones(2) * r, 0, 0)
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["000003.json", "000010.json"]
     assert json.loads((tmp_path / "000010.json").read_text())["round"] == 10
+
+
+def test_rows_are_on_the_disk_before_what_counts_on_them(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut may lose rows after the newest checkpoint, which are made again, and none before it."""
+    flushed, fsync = [], os.fsync
+
+    def watched(descriptor: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    finished(spec(own, "R=4"), tmp_path / "run", checkpoint=2)
+    told = [name for name in flushed if "rounds.jsonl" in name or "safetensors" in name]
+    written = [name.strip(".").partition(".")[0] for name in told]
+    assert written == ["rounds", "rounds", "000002", "rounds", "000004", "rounds", "model"]

@@ -55,11 +55,11 @@ def trial_of(spec: Spec, device: str = "cpu") -> Trial:
     )
 
 
-def resolved(spec: Spec, device: str = "cpu") -> tuple[Spec, str]:
+def resolved(spec: Spec, device: str = "cpu", data: DataSet | None = None) -> tuple[Spec, str]:
     """The spec with its engine written out, which is part of the run's name; and why it is this one."""
     if spec.engine == "reference":
         return spec, "as asked"
-    images, model = load(spec.data.name).train, spec.model
+    images, model = (data or load(spec.data.name)).train, spec.model
     plan = blueprint(model.name, images.shape, len(images.classes), model.cut)
     engine, why = resolve_engine(spec.engine, plan, dtype=model.dtype, loss=model.loss, device=device)
     return spec.model_copy(update={"engine": engine}), why
@@ -74,9 +74,9 @@ def partition_of(spec: Spec, data: DataSet) -> Partition:
     return draw_partition(part.kind, data.train.y, **{k: v for k, v in wanted.items() if k in settings_of(part.kind)})
 
 
-def prepared(spec: Spec, *, device: str = "cpu", **how: Any) -> tuple[Learning, Partition]:
+def prepared(spec: Spec, *, device: str = "cpu", data: DataSet | None = None, **how: Any) -> tuple[Learning, Partition]:
     """Data, partition, model and clients of a spec; whatever cannot work is refused here, before anything starts."""
-    data = load(spec.data.name)
+    data = data or load(spec.data.name)
     partition = partition_of(spec, data)
     return Learning(trial_of(spec, device), data, partition, **how), partition
 
@@ -90,14 +90,15 @@ def execute(
     so after any kill the rows up to the newest checkpoint are whole, and the rest is computed again, bit for bit.
     `stop`, once set, ends the run after the visit it is at; `how` is device, and workers or clients.
     """
-    spec, _ = resolved(spec, how.get("device", "cpu"))
+    data = None if spec.engine == "reference" else load(spec.data.name)  # a set of one's own takes a while to read
+    spec, _ = resolved(spec, how.get("device", "cpu"), data)
     with directory.locked():
         _agree(spec, directory)
         if directory.finished(spec.R):
             yield from (Progress(row, again=True) for row in directory.seen())
             _epilogue(directory)
             return
-        learning, partition = prepared(spec, stop=stop, **how)
+        learning, partition = prepared(spec, data=data, stop=stop, **how)
         start = _taken_up(spec, directory, learning)
         rows = directory.cut_back(start[0] if start else -1)
         yield from (Progress(row, again=True) for row in rows)
@@ -130,20 +131,27 @@ def _going_on(
     try:
         for look, state in looks:
             row = row_of(look, before)
-            directory.append(row)
+            directory.append(row, flush=False)
             last = look, state
             yield Progress(row)
             if look.r > kept and look.r % (checkpoint * spec.every) == 0:
-                directory.checkpoints.save(look.r, state, look.up, look.down)
+                _keep(directory, look, state)
                 kept = look.r
     finally:  # Ctrl-C and NaN too: nothing that was finished is lost
         if last and last[0].r > kept and last[0].r % spec.every == 0:
-            directory.checkpoints.save(last[0].r, last[1], last[0].up, last[0].down)
+            _keep(directory, *last)
     _finish(directory, learning, last[1] if last else start[1] if start else None)
+
+
+def _keep(directory: RunDirectory, look: Look, state: Any) -> None:
+    """Rows go to the disk before the checkpoint that counts on them; those after it would be made again anyhow."""
+    directory.flush()
+    directory.checkpoints.save(look.r, state, look.up, look.down)
 
 
 def _finish(directory: RunDirectory, learning: Learning, state: Any) -> None:
     """The model comes last: with it the run is finished."""
+    directory.flush()
     directory.table()
     layout = learning.blueprint.layout(learning.network.dtype)
     save_weights(directory.model, layout, learning.algorithm.model(state))

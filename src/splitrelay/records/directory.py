@@ -107,13 +107,21 @@ class RunDirectory:
         write_text(self.rounds, "".join(_line(row) for row in rows))
         return rows
 
-    def append(self, row: dict[str, Any]) -> None:
-        """One row more, on the disk before we go on."""
+    def append(self, row: dict[str, Any], *, flush: bool = True) -> None:
+        """One row more, on the disk before we go on; without `flush` a power cut may lose it, though no kill does."""
+        self._write(_line(row).encode(), flush)
+
+    def flush(self) -> None:
+        """All rows so far are on the disk before we go on."""
+        self._write(b"", flush=True)
+
+    def _write(self, line: bytes, flush: bool) -> None:
         try:
             descriptor = os.open(self.rounds, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                os.write(descriptor, _line(row).encode())
-                os.fsync(descriptor)
+                os.write(descriptor, line)
+                if flush:
+                    os.fsync(descriptor)
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -124,7 +132,8 @@ class RunDirectory:
         """rounds.csv: the rows once more, for spreadsheets."""
         rows = self.seen()
         text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]) if rows else ["round"], lineterminator="\n")
+        names = dict.fromkeys(name for row in rows for name in row)  # a run may go on with more than it began with
+        writer = csv.DictWriter(text, list(names) or ["round"], lineterminator="\n")
         writer.writeheader()
         writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
         write_text(self.path / "rounds.csv", text.getvalue())
