@@ -59,7 +59,23 @@ def renewed_credentials(keys: Keys) -> grpc.ServerCredentials:
     """Mutual TLS as in server_credentials, with the certificate that lies in the folder when a caller comes."""
     identity = keys.current()
     refuse_uncallable(identity)
-    return grpc.dynamic_ssl_server_credentials(_shown(identity), lambda: _shown(keys.current()), True)
+    return grpc.dynamic_ssl_server_credentials(_shown(identity), _news(keys, identity), True)
+
+
+def _news(keys: Keys, shown: Identity) -> Callable[[], grpc.ServerCertificateConfiguration | None]:
+    """What gRPC asks at every handshake: None unless the keys are others than before.
+
+    Each answer makes gRPC exchange its certificates, and where two handshakes come at once it then falls (1.85, signal
+    11 or 6, after some dozen connections of junk): so it is only answered when there is something new.
+    """
+    last = shown
+
+    def news() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal last
+        before, last = last, keys.current()
+        return None if last is before else _shown(last)
+
+    return news
 
 
 def _shown(identity: Identity) -> grpc.ServerCertificateConfiguration:
