@@ -11,7 +11,16 @@ from splitrelay.experiments.paper.cells import LAST, Printed
 from splitrelay.experiments.runs import Run
 from splitrelay.experiments.tables.groups import grouped, seeds_said
 from splitrelay.experiments.tables.names import value_label
-from splitrelay.experiments.tables.places import Choice, Column, Place, choices_said, column_key, laid_out, row_label
+from splitrelay.experiments.tables.places import (
+    Choice,
+    Column,
+    Place,
+    choices_said,
+    column_key,
+    laid_out,
+    record_of,
+    row_label,
+)
 from splitrelay.experiments.tables.sheet import Entry, Head, Piece, Sheet, entry
 from splitrelay.experiments.tables.summary import ends, papers_cell, summarised
 
@@ -155,20 +164,9 @@ def _caption(choices: Sequence[Choice], last: int, goal: float | None) -> str:
 
 
 def _record(choice: Choice, value: Value, paper: Value | None, last: int, goal: float | None) -> dict[str, Any]:
-    spec, seen = choice.best.spec, summarised(choice.best, last, goal)
+    seen = summarised(choice.best, last, goal)
     return {
-        "setting": choice.place.setting,
-        "data": spec.data.name,
-        "model": spec.model.name,
-        "M": spec.partition.M,
-        "S": spec.S or spec.partition.M,
-        "K": spec.K,
-        "partition": choice.column.partition,
-        "algorithm": spec.algorithm,
-        "variant": choice.column.variant,
-        "eta": spec.optimiser.eta,
-        "clip": spec.optimiser.clip,
-        "on_edge": choice.on_edge,
+        **record_of(choice),
         "R": min(run.rows[-1]["round"] for run in choice.best.runs),
         "seeds": " ".join(map(value_label, choice.best.seeds)),
         "accuracy_percent": round(value.accuracy, 4),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.experiments.paper.cells import LAST, SEEDS
@@ -126,6 +127,25 @@ def choices_said(choices: Iterable[Choice], what: str = "shown") -> list[str]:
         sentences[0] += " It was chosen on the test set, as in the paper."
     edges = sum(choice.on_edge for choice in several)
     return sentences + [f"{edges} of {len(several)} best rates lie on the edge of their grid."] * bool(edges)
+
+
+def record_of(choice: Choice) -> dict[str, Any]:
+    """Where a choice stands and what it is, as every table of numbers begins."""
+    spec = choice.best.spec
+    return {
+        "setting": choice.place.setting,
+        "data": spec.data.name,
+        "model": spec.model.name,
+        "M": spec.partition.M,
+        "S": spec.S or spec.partition.M,
+        "K": spec.K,
+        "partition": choice.column.partition,
+        "algorithm": spec.algorithm,
+        "variant": choice.column.variant,
+        "eta": spec.optimiser.eta,
+        "clip": spec.optimiser.clip,
+        "on_edge": choice.on_edge,
+    }
 
 
 def place_of(spec: Spec) -> Place:

@@ -10,7 +10,7 @@ from splitrelay.experiments.paper.cells import LAST
 from splitrelay.experiments.runs import Run
 from splitrelay.experiments.tables.accuracy import papers_value
 from splitrelay.experiments.tables.groups import Group, grouped
-from splitrelay.experiments.tables.places import Choice, Column, Place, column_key, laid_out, row_label
+from splitrelay.experiments.tables.places import Choice, Column, Place, column_key, laid_out, record_of, row_label
 from splitrelay.experiments.tables.sheet import Entry, Head, Sheet, entry
 
 EDGE = "†"
@@ -69,18 +69,9 @@ def _said(choices: Sequence[Choice]) -> list[str]:
 
 
 def _record(choice: Choice) -> dict[str, Any]:
-    spec, printed = choice.best.spec, papers_value(choice)
+    printed = papers_value(choice)
     return {
-        "setting": choice.place.setting,
-        "data": spec.data.name,
-        "model": spec.model.name,
-        "K": spec.K,
-        "partition": choice.column.partition,
-        "algorithm": spec.algorithm,
-        "variant": choice.column.variant,
-        "eta": spec.optimiser.eta,
-        "clip": spec.optimiser.clip,
-        "on_edge": choice.on_edge,
+        **record_of(choice),
         "rule": choice.rule,
         "seed": choice.seed,
         "accuracy_percent": _percent(choice, choice.best),
