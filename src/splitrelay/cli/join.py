@@ -25,6 +25,8 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--test", type=FOLDER, help="The evaluator's test set, where the route is peer-to-peer.")
 @click.option("--keep", type=FOLDER, default=Path("model.safetensors"), show_default=True,
               help="Where the evaluator writes the model.")  # fmt: skip
+@click.option("--listen", default="", metavar="HOST:PORT",
+              help="Let other clients bring the half here, peer to peer; port 0: any that is free.")  # fmt: skip
 @click.option("--check", is_flag=True, help="Everything but training: would the server take this client?")
 @click.option("--patience", type=float, default=0, show_default=True,
               help="Seconds without a server after which to give up; 0: never.")  # fmt: skip
@@ -38,6 +40,7 @@ def join(
     spec: Path | None,
     test: Path | None,
     keep: Path,
+    listen: str,
     check: bool,
     patience: float,
     log: str,
@@ -62,7 +65,7 @@ def join(
     folders = [None] * len(who) if insecure else list(keys)
     numbers = list(client) if insecure else [None] * len(who)
     wishes = [
-        Wish(address, number, place, folder, wanted, check, patience or (10.0 if check else 0.0), test, keep)
+        Wish(address, number, place, folder, wanted, check, patience or (10.0 if check else 0.0), test, keep, listen)
         for number, place, folder in zip(numbers, places, folders, strict=True)
     ]
     with stopping(None) as stop:

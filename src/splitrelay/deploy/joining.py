@@ -14,7 +14,9 @@ from splitrelay import __version__
 from splitrelay.data.images import ImageSet
 from splitrelay.deploy.admission import identity_in
 from splitrelay.deploy.own_data import own_images
-from splitrelay.deploy.shapes import Outfit, engine_room
+from splitrelay.deploy.paying import Purse
+from splitrelay.deploy.post import Post
+from splitrelay.deploy.shapes import Outfit, engine_room, half_bytes
 from splitrelay.deploy.terms import spec_in
 from splitrelay.deploy.visiting import Judging, Visitor
 from splitrelay.errors import Diverged, InputError, SplitrelayError
@@ -47,6 +49,7 @@ class Wish:
     patience: float = 0.0  # seconds without a server after which it gives up; 0: never
     test: Path | None = None  # the evaluator's images
     keep: Path = Path("model.safetensors")  # where the evaluator writes the model
+    listen: str = ""  # where other clients may bring the half, peer to peer
 
 
 class Joined:
@@ -57,12 +60,14 @@ class Joined:
         self.m = number_of(wish, identity)
         self.wish, self.say = wish, say
         self.keys = None if identity is None else Keys(identity, lambda text: self.say(text))
+        self.post = None if self.keys is None else Post(self.keys, lambda text: self.say(text))
         self.stop = stop or Event()
         self.visitor: Visitor | None = None
         self.images: ImageSet | None = None
         self.terms: Terms | None = None
         self.sealers: dict[str, Sealer] = {}  # by spec: what one has seen is not forgotten over another
         self.visits = 0
+        self.purse = Purse(lambda: self.session.meter.waiting)
         self.session = Session(
             self.m, self._dial, self._agree, software=f"splitrelay {__version__}", patience=wish.patience
         )
@@ -71,6 +76,8 @@ class Joined:
     def run(self) -> str:
         """Take part; the server's last words."""
         try:
+            if self.post is not None and self.wish.listen:
+                self.post.listen(self.wish.listen)
             self.session.connect()
             if self.wish.check:
                 self.session.say(Leave("it was a check"))
@@ -81,6 +88,8 @@ class Joined:
             return str(error)
         finally:
             self.session.hang_up()
+            if self.post is not None:
+                self.post.close()
 
     def _taking_part(self) -> str:
         while not self.stop.is_set():
@@ -119,7 +128,8 @@ class Joined:
         if isinstance(word, Look):
             self.visitor.look(self.session, word)
             return
-        self.visitor.visit(self.session, word)
+        with self.purse.visit():
+            self.visitor.visit(self.session, word)
         self.visits += 1
         self.say(f"round {word.r}: {word.K} steps, committed")
 
@@ -144,7 +154,8 @@ class Joined:
         spec = spec_in(terms)
         cpu = engine_room(spec.engine).cpu_level()
         n = 0 if self.m == JUDGE else len(self.images or ())
-        return Accept(spec.hash, spec.engine, cpu, n, check=self.wish.check)
+        address = "" if self.post is None or spec.route == "centralized" else self.post.address
+        return Accept(spec.hash, spec.engine, cpu, n, check=self.wish.check, address=address)
 
     def _prepare(self, terms: Terms) -> None:
         spec = spec_in(terms)
@@ -158,7 +169,9 @@ class Joined:
             raise InputError("the server's spec names code of its own", value=spec.model.name, way_out=way_out)
         self.images = own_images(self._brought(), terms)
         outfit = Outfit(self.m, spec, terms, self.images)
-        self.visitor = Visitor(outfit, self._seals(spec), self._judge(outfit))
+        self.visitor = Visitor(outfit, self._seals(spec), self._judge(outfit), self.post, self.purse)
+        if self.post is not None:
+            self.post.expect(half_bytes(spec, self.visitor.engine.shape))
         self.terms = terms
 
     def _seals(self, spec: Spec) -> Sealer | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
 
+from splitrelay.deploy.paying import Purse
 from splitrelay.deploy.post import Post
 from splitrelay.deploy.shapes import Labels, Outfit, Vector, below, visit_of
 from splitrelay.wire import halves, limits, messages
@@ -51,10 +52,15 @@ class Visitor:
     """One client, ready to train."""
 
     def __init__(
-        self, outfit: Outfit, seals: Sealer | None = None, judge: Judging | None = None, post: Post | None = None
+        self,
+        outfit: Outfit,
+        seals: Sealer | None = None,
+        judge: Judging | None = None,
+        post: Post | None = None,
+        purse: Purse | None = None,
     ) -> None:
         self.spec, self.engine = outfit.spec, below(outfit)
-        self.seals, self.judge, self.post = seals, judge, post
+        self.seals, self.judge, self.post, self.purse = seals, judge, post, purse
 
     @property
     def whole(self) -> bool:
@@ -76,6 +82,7 @@ class Visitor:
             blob = self.closed(halves.packed(x=self.engine.cut(visit, calls)), lease)
             assert calls.closing is not None
             words = [calls.closing, *(self.post.bring(lease, blob) if self.post else ())]
+        words += [self.purse.paid()] if self.purse else []
         words += deposited(lease.fence, blob, (loss,) * self.whole)
         answer = session.exchange(lambda: iter(words), limits.STEP)
         assert isinstance(answer, Commit)
