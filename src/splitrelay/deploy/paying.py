@@ -25,22 +25,36 @@ class Purse:
         self.waited = waited
         self.program = time.time_ns()  # a name, not a time: nobody compares it with a clock
         self.visits, self.waiting, self.computing = 0, 0.0, 0.0
+        self._since: tuple[float, float] | None = None  # the time, and what had been waited then; None between visits
 
     @contextmanager
     def visit(self) -> Iterator[None]:
-        """One visit: what is not waiting is computing."""
-        began, before = time.monotonic(), self.waited()
+        """One visit: what is not waiting is computing. One that comes to nothing costs, but is none."""
+        self.visits, self._since = self.visits + 1, self._now()
         try:
             yield
+        except BaseException:
+            self.visits -= 1
+            raise
         finally:
-            waiting = self.waited() - before
-            self.waiting += waiting
-            self.computing += max(time.monotonic() - began - waiting, 0.0)
-            self.visits += 1
+            self._settle()
+            self._since = None
 
     def paid(self) -> Paid:
-        """So far, in words for the server."""
+        """So far, in words for the server; said with the deposit, so that the record has it when the visit counts."""
+        self._settle()
         return Paid(self.program, self.visits, self.waiting, self.computing, peak_memory())
+
+    def _now(self) -> tuple[float, float]:
+        return time.monotonic(), self.waited()
+
+    def _settle(self) -> None:
+        if self._since is None:
+            return
+        (began, before), self._since = self._since, self._now()
+        waiting = self._since[1] - before
+        self.waiting += waiting
+        self.computing += max(self._since[0] - began - waiting, 0.0)
 
 
 def peak_memory() -> int:

@@ -1,0 +1,79 @@
+"""Is what clients are said to have paid what they paid, over restarts of either side?"""
+
+import json
+from pathlib import Path
+
+import pytest
+from relay_kit import Stage, small_spec
+
+from splitrelay.deploy.paying import Account, Bill, Ledger, Purse, read
+from splitrelay.deploy.reporting import status
+from splitrelay.wire.control import BadMessage
+from splitrelay.wire.frames import decode, encode
+from splitrelay.wire.messages import Paid
+from splitrelay.wire.metering import Carried, Meters
+
+
+def test_what_is_not_waiting_is_computing() -> None:
+    waited = iter([1.0, 6.0, 6.0])
+    purse = Purse(lambda: next(waited))
+    with purse.visit():
+        pass
+    paid = purse.paid()
+    assert (paid.visits, paid.waiting, paid.computing) == (1, 5.0, 0.0)
+
+
+def test_a_program_is_counted_once_and_the_next_one_added() -> None:
+    account = Account()
+    for paid in (Paid(7, 1, 1.0, 2.0, 50), Paid(7, 2, 3.0, 4.0, 60), Paid(8, 1, 10.0, 20.0, 40)):
+        account = account.told(paid)
+    assert account.bill == Bill(3, 13.0, 24.0, 60)
+
+
+def test_a_server_that_restarts_goes_on_counting(tmp_path: Path) -> None:
+    first = Ledger(tmp_path / "paid.json", lambda: {0: Paid(7, 2, 3.0, 4.0, 60)}, lambda: {0: Carried(10, 100, 200)})
+    first.save()
+    first.save()
+    later = Ledger(tmp_path / "paid.json", lambda: {0: Paid(7, 3, 5.0, 6.0, 60)}, lambda: {0: Carried(1, 1, 2)})
+    assert later.bills() == {0: Bill(3, 5.0, 6.0, 60, 11, 101, 202)}
+
+
+def test_a_system_that_does_not_count_says_so(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "paid.json", dict, lambda: {0: Carried(4)})
+    assert ledger.row()["socket_bytes_up"] is None and ledger.row()["socket_messages"] == 4
+
+
+def test_a_lost_link_stays_in_the_account() -> None:
+    class Line:
+        m, peer, messages, descriptor = 3, "ipv4:127.0.0.1:9", 5, -1
+        bytes: tuple[int, int] | None = (10, 20)
+
+    meters = Meters()
+    meters.parted(Line())
+    assert meters.by_client([Line()]) == {3: Carried(10, 20, 40)}
+
+
+@pytest.mark.parametrize(
+    "paid", [Paid(1, 1, float("nan"), 0.0, 1), Paid(1, 1, 0.0, -1.0, 1), Paid(1, 1, 0.0, 0.0, 2**60)]
+)
+def test_numbers_that_nobody_can_have_paid_are_refused(paid: Paid) -> None:
+    with pytest.raises(BadMessage, match="outside its limits"):
+        decode(encode(paid))
+
+
+def test_the_record_and_the_status_tell_what_clients_paid(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path)
+    stage = Stage(spec, tmp_path, keys=True)
+    for m in stage.partition.clients:
+        stage.join(m)
+    last = stage.play()[-1]
+    told = status(stage.serving)
+    assert told["socket_bytes_up"] > last["bytes_up"] and told["socket_bytes_down"] > last["bytes_down"]
+    assert [one["visits"] for one in told["clients"]] == [spec.R] * spec.partition.M
+    assert told["computing_seconds"] > 0 and told["waiting_seconds"] > 0
+    assert 0 < last["socket_bytes_up"] <= told["socket_bytes_up"]
+    saved = read(tmp_path / "run" / "relay" / "paid.json")
+    assert {m: account.bill.visits for m, account in saved.items()} == dict.fromkeys(stage.partition.clients, spec.R)
+    header = (tmp_path / "run" / "rounds.csv").read_text().splitlines()[0].split(",")
+    assert {"socket_bytes_up", "waiting_seconds", "memory_bytes"} <= set(header)
+    assert json.loads(stage.serving.report())["clients"][0]["memory_bytes"] > 10**7
