@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from splitrelay.cli.main import app
+from splitrelay.experiments.feasible import settled
 from splitrelay.experiments.points import Point, points_of
 from splitrelay.experiments.pool import Local
 from splitrelay.experiments.running import execute
@@ -22,6 +23,7 @@ from splitrelay.experiments.sweep import Board, status, sweep
 from splitrelay.randomness import Purpose, rng
 from splitrelay.records import RunDirectory
 
+ENDLESS = 100_000  # rounds
 LONG = 60  # rounds in which there is time to kill somebody
 PATIENCE = 60_000  # milliseconds for a process to end
 
@@ -118,7 +120,7 @@ def test_a_stop_waits_for_the_visit_and_can_be_taken_up(own: Path, tmp_path: Pat
 
 def begun(own: Path, folder: Path) -> subprocess.Popen[str]:
     """The command itself, at work on the first of two points."""
-    words = [f"{name}={','.join(texts)}" for name, texts in values(own, 100_000, seed=["1", "2"]).items()]
+    words = [f"{name}={','.join(texts)}" for name, texts in values(own, ENDLESS, seed=["1", "2"]).items()]
     command = [sys.executable, "-c", "from splitrelay.cli.main import run; run()", "sweep", *words, "--jobs", "1"]
     process = subprocess.Popen(
         [*command, "--out", str(folder)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
@@ -150,6 +152,33 @@ def test_ctrl_c_tells_how_to_go_on(own: Path, tmp_path: Path) -> None:
     _, said = process.communicate()
     assert process.returncode == 130
     assert f"Go on with: splitrelay sweep data={own}" in said and "0/2  stopped" in said
+
+
+def test_ctrl_c_twice_stops_at_once_and_can_be_taken_up(own: Path, tmp_path: Path) -> None:
+    process = begun(own, tmp_path / "sweep")
+    first, _ = settled(points(own, LONG, seed=["1", "2"])).points
+    while len(rows(tmp_path / "sweep" / first.name)) < 3:
+        assert process.poll() is None and not Event().wait(0.05)
+    workers = [os.pidfd_open(pid) for pid in offspring(process.pid)]
+    for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):  # both at once; SIGTERM is a Ctrl-C
+        process.send_signal(number)
+    _, said = process.communicate()
+    assert process.returncode == 130 and "once more stops at once" in said and "0/2  stopped" not in said
+    assert f"Go on with: splitrelay sweep data={own}" in said and "Traceback" not in said
+    for worker in workers:
+        watch = select.poll()
+        watch.register(worker, select.POLLIN)
+        assert watch.poll(PATIENCE), "a worker lives on"
+        os.close(worker)
+    assert [entry.state for entry in status(tmp_path / "sweep").entries.values()] == ["stopped", "waiting"]
+    endless = settled(points(own, ENDLESS, seed=["1", "2"])).points
+    kept, stop = len(rows(tmp_path / "sweep" / first.name)), Event()
+    with pytest.raises(KeyboardInterrupt):
+        for _, news in sweep(endless, tmp_path / "sweep", Local(1), stop=stop):
+            if news and news.round and news.round > max(kept, LONG):
+                stop.set()
+    list(execute(first.spec, RunDirectory(tmp_path / "hand")))
+    assert rows(tmp_path / "sweep" / first.name)[: first.spec.R + 1] == rows(tmp_path / "hand")
 
 
 def test_two_sweeps_do_not_share_a_folder(own: Path, tmp_path: Path) -> None:
