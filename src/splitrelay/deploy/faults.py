@@ -141,21 +141,25 @@ def random_plan(
 ) -> list[Fault]:
     """One to five faults by name, at any moment up to the start of the last round; one is a skip where that may be."""
     draw, kinds = rng(seed, Purpose.INSTANCES), kinds_of(spec, len(clients), insecure)
-    rounds = spec.R - 1 - (away == "skip")  # what is skipped cannot be troubled once more
-    last = max(0, rounds) * (spec.S or len(clients))
     names = [kinds[int(draw.integers(len(kinds)))] for _ in range(int(draw.integers(1, 6)))]
     if away == "skip":
         names[0] = "stay-away"
+    visits = spec.S or len(clients)
     faults = [
         Fault(
             name,
-            int(draw.integers(last + 1)),
+            int(draw.integers(max(0, _rounds(name, spec.R, away)) * visits + 1)),
             int(clients[int(draw.integers(len(clients)))]),
             int(draw.integers(spec.K)),
         )
         for name in names
     ]
     return sorted(faults, key=lambda fault: fault.after)
+
+
+def _rounds(name: str, R: int, away: str) -> int:
+    """Rounds after which it is too late: a skipped visit cannot be troubled, and the last commit ends the record."""
+    return R - 1 - (away == "skip" or name == "lost-commit")
 
 
 def table() -> str:

@@ -1,6 +1,7 @@
 """Hostile frames: `python -m splitrelay.deploy.fuzzing FRAMES CONVERSATIONS`.
 
-FRAMES go to codec and table, CONVERSATIONS to a real server over a socket. True frames, damaged in every way: bytes
+FRAMES go to codec and table, CONVERSATIONS to a real server over a socket, and as many connections that are no TLS to
+one with keys. True frames, damaged in every way: bytes
 flipped, cut, added, header fields rewritten under a fitting checksum, and said in any state. Nothing but BadMessage may
 come of it, no conversation may hang, and memory must stay flat.
 """
@@ -9,27 +10,36 @@ from __future__ import annotations
 
 import resource
 import struct
+import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 from grpc import RpcError
 
+from splitrelay.deploy.strangers import CALLS, pester
+from splitrelay.errors import WorkError
 from splitrelay.randomness import Purpose, rng
 from splitrelay.wire import messages as say
+from splitrelay.wire.authority import create_authority
 from splitrelay.wire.client import channel
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.frames import COVERED, HEADER, Bounds, decode, encode
 from splitrelay.wire.halves import Assembly, packed, unpacked
+from splitrelay.wire.identity import load_identity
 from splitrelay.wire.messages import Message
 from splitrelay.wire.protocol import HELD, OPEN, OVER, Conversation, End
+from splitrelay.wire.renewal import Keys, renewed_credentials
 from splitrelay.wire.server import SERVICE, House, Hub
 
 H = np.ones((2, 3), np.float32)
 LABELS = np.zeros(2, np.int32)
+STAND = "stand"
 BOUNDS = Bounds(batch=4, h=(3,), out=2, dtype="float32", classes=10, norms=8, look=4)
 FIELDS = (
     (4, "<B"), (5, "<B"), (6, "<B"), (7, "<B"), (8, "<Q"), (16, "<I"), (20, "<I"), (24, "<I"), (28, "<I"), (40, "<Q"),
@@ -147,8 +157,34 @@ def converse(conversations: int, seed: int = 0) -> Counter[str]:
     return seen
 
 
+def stand(folder: Path) -> None:
+    """A server with keys that says its port and waits to be killed."""
+    hub = Hub(House(TERMS, BOUNDS, 1000, 4))
+    print(hub.start("127.0.0.1:0", renewed_credentials(Keys(load_identity(folder), print))), flush=True)
+    sys.stdin.read()
+
+
+def junk(calls: int, folder: Path) -> int:
+    """So many times some connections that are no TLS, to a server in a process of its own; how many were taken."""
+    create_authority(folder / "authority", "fuzzing").issue_server("server", ["127.0.0.1"])
+    words = [sys.executable, "-m", "splitrelay.deploy.fuzzing", STAND, str(folder / "server")]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(words, **pipes) as server:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        taken = sum(pester("127.0.0.1", port, seed) for seed in range(calls))
+        code = server.poll()
+        server.kill()
+    if code is not None:
+        raise WorkError("junk brought the server down", value=f"code {code}")
+    return taken
+
+
 def main(words: list[str]) -> None:
     """In pieces, so that growing memory would show."""
+    if words[:1] == [STAND]:
+        stand(Path(words[1]))
+        return
     frames, conversations = (int(word) for word in (words or ["10000", "100"]))
     began, seen, pieces = time.perf_counter(), Counter[str](), 10
     for piece in range(pieces):
@@ -159,6 +195,8 @@ def main(words: list[str]) -> None:
     for piece in range(pieces):
         ends = dict(converse(conversations // pieces, piece))
         print(f"{conversations // pieces} conversations, {time.perf_counter() - began:.0f} s, {_peak()} kB: {ends}")
+    with TemporaryDirectory() as folder:
+        print(f"{junk(conversations // CALLS, Path(folder))} connections of junk, {_peak()} kB")
 
 
 def _peak() -> int:

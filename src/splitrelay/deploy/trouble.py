@@ -75,7 +75,8 @@ class Troubled(Rehearsal):
             if gone and not self.leaving:
                 if self.server.code() == 0:
                     return
-                raise WorkError("the server fell", value=self.server.last_words(), way_out=self._logs())
+                what = f"the server fell with code {self.server.code()}"
+                raise WorkError(what, value=self.server.last_words(), way_out=self._logs())
             if gone:
                 self._restart_server()
             self._bring_back()
