@@ -1,118 +1,180 @@
-"""A LeNet-5 step over mutual TLS against an in-process step plus a bare echo of its bytes: `python -m benchmarks.wire`.
+"""The wire against what it cannot be faster than, in one run: `python -m benchmarks.wire [NAME...]`.
 
-And 500 clients that are connected and wait: what they cost in memory, and the one that works in time.
+Each line is a ratio to a baseline that was measured in turns with it, the best of many windows of each, so that other
+work on the machine hits both or neither. The same as JSON in results/benchmarks/wire.json.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import resource
+import os
+import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import grpc
-import numpy as np
-
-from splitrelay.algorithms import Step, Visit
-from splitrelay.data import load
-from splitrelay.data.partition_export import export_partition
-from splitrelay.deploy.admission import anyone, by_certificate
-from splitrelay.deploy.serving import Offer, Serving
-from splitrelay.experiments.assembly import engine_of, network_of
-from splitrelay.experiments.running import partition_of, trial_of
-from splitrelay.experiments.spec import Spec, spec_of
-from splitrelay.randomness import Purpose, rng
-from splitrelay.wire.authority import create_authority
-from splitrelay.wire.client import channel
+from benchmarks.measure import machine
+from benchmarks.wire_bare import Bare, Line
+from benchmarks.wire_stage import Stage, resident, spec_on_pictures
 from splitrelay.wire.frames import VERSION, encode
-from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
+from splitrelay.wire.identity import channel_credentials, load_identity
+from splitrelay.wire.link import channel
 from splitrelay.wire.messages import Accept, Heartbeat, Hello
-from splitrelay.wire.revocation import Revocations
 
-K, ROUNDS, BYTES, IDLE = 300, 4, 64 + 20 * 256 * 4 + 20 * 4 + 8, 500
-START = "from splitrelay.cli.main import run; run()"
-
-
-def pictures(folder: Path) -> Path:
-    """Random images of MNIST's form."""
-    draw = rng(1, Purpose.INSTANCES)
-    x, y = draw.integers(0, 256, (6000, 28, 28), dtype=np.uint8), np.arange(6000) % 10
-    np.savez(folder / "own.npz", x=x, y=y)
-    return folder / "own.npz"
+WINDOWS, K = 24, 25  # windows of each, and the steps of one
+SMASHED = 20 * 256 * 4 + 64  # bytes of LeNet-5's h for one batch, and its header: what goes up, and comes down
+DELAY = 0.020  # seconds, there and back
+IDLE, TOGETHER, PROGRAMS = 500, 32, 8
+LENET = (28, 1, 6000, "model=lenet5", "order=fixed", "S=1", f"K={K}")
 
 
-def spec(folder: Path, engine: str, M: int = 1) -> Spec:
-    words = f"data={pictures(folder)} model=lenet5 partition=iid M={M} S=1 order=fixed K={K} R={ROUNDS} eta=0.001"
-    return spec_of(None, [*words.split(), f"engine={engine}"])
+@dataclass(frozen=True)
+class Found:
+    """One line of the table."""
+
+    what: str
+    ours: float
+    baseline: float
+    baseline_is: str
+    goal: float | None = None  # of ours / baseline
+    unit: str = "s"
+
+    @property
+    def ratio(self) -> float:
+        """How many times the baseline ours is."""
+        return self.ours / self.baseline
 
 
-def in_process(wanted: Spec) -> float:
-    """Seconds of one step, both halves here."""
-    data = load(wanted.data.name)
-    trial = trial_of(wanted)
-    network, _ = network_of(trial, data, partition_of(wanted, data))
-    engine, x0 = engine_of(trial, network), network.blueprint.x0(1234)
-    visit: Visit[Any] = Visit(0, 0, 0, x0, Step(0.001, 1e-4), K)
-    times = []
-    for _ in range(ROUNDS):
-        began = time.perf_counter()
-        engine.run(visit)
-        times.append((time.perf_counter() - began) / K)
-    return min(times)
+def steps(engine: str) -> Iterator[Found]:
+    """A LeNet-5 step; and one on a line that takes 20 ms longer."""
+    times: dict[str, list[float]] = {name: [] for name in ("near", "far", "inside", "echo")}
+
+    def play(stage: Stage) -> None:
+        bare, inside = Bare(stage.place), stage.in_process()
+        for window in range(WINDOWS):
+            times["near"].append(stage.visit(0, K).step)
+            times["echo"].append(bare.echo(SMASHED, K))
+            times["inside"].append(inside(K))
+            if window % 4 == 0:
+                times["far"].append(stage.visit(1, K).step)
+        bare.close()
+
+    lines: list[Line] = []
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        stage = Stage(place, spec_on_pictures(place, *LENET, "M=2", f"engine={engine}"), play, [[0], [1]])
+        stage.way[1] = lambda port: lines.append(Line(port, DELAY / 2)) or lines[0].port  # type: ignore[func-returns-value]
+        stage.perform()
+    for line in lines:
+        line.close()
+    near, far, inside, echo = (min(times[name]) for name in ("near", "far", "inside", "echo"))
+    parts = f"{1e3 * inside:.2f} ms in process + {1e3 * echo:.2f} ms bare echo"
+    yield Found(f"LeNet-5 step, {engine}", near, inside + echo, parts, 1.25 if engine == "reference" else 1.5)
+    yield Found(f"LeNet-5 step, {engine}, 20 ms away", far, inside + echo + DELAY, f"{parts} + 20 ms", 1.1)
 
 
-def deployed(folder: Path, wanted: Spec, idle: int = 0) -> tuple[float, int]:
-    """Seconds of one step over mutual TLS, the client in a process of its own; and kilobytes of the server."""
-    data = load(wanted.data.name)
-    export_partition(partition_of(wanted, data), data.train.x, data.train.y, folder / "data")
-    authority = create_authority(folder / "authority", "bench")
-    authority.issue_server("server", ["127.0.0.1"])
-    authority.issue_client("client-0", 0)
-    identity = load_identity(folder / "server")
-    admit = anyone if idle else by_certificate(Revocations(identity.revocations, identity.ca))  # they share one key
-    offer = Offer(wanted, folder / "run", credentials=server_credentials(identity), admit=admit, quorum=1)
-    serving, started = Serving(offer, lambda text: None), list[Any]()
+def handover() -> Iterator[Found]:
+    """VGG-11's half, to the client and back; one step on one image lies between."""
+    times: dict[str, list[float]] = {name: [] for name in ("down", "up", "copy", "commit", "write")}
+    size: list[int] = []
 
-    def listening(port: int) -> None:
-        place = next((folder / "data").glob("client-*0")) / "data.npz"
-        words = ["join", f"127.0.0.1:{port}", "--keys", str(folder / "client-0"), "--data", str(place)]
-        if idle:
-            started.append(_waiting(folder, port, idle, serving))
-        started.append(subprocess.Popen([sys.executable, "-c", START, "-q", *words], stdout=subprocess.DEVNULL))
+    def play(stage: Stage) -> None:
+        bare = Bare(stage.place)
+        size[:] = [stage.shape.boundary * 4, stage.shape.size * 4]
+        for _ in range(WINDOWS // 2):
+            visit = stage.visit(0, 1)
+            times["down"].append(visit.down)
+            times["up"].append(visit.up)
+            times["commit"].append(visit.commit)
+            times["copy"].append(bare.copy(size[0]))
+            times["write"].append(_written(stage.place / "bare", size[1]))
+        bare.close()
 
-    serving.listening = listening
-    list(serving.rows())
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for program in started:
-        program.terminate()
-    lines = [json.loads(line) for line in (folder / "run" / "relay" / "events.jsonl").read_text().splitlines()]
-    at = {kind: [line["seconds"] for line in lines if line["event"] == kind] for kind in ("leased", "committed")}
-    return min((end - begin) / K for begin, end in zip(at["leased"], at["committed"], strict=True)), memory
+    with tempfile.TemporaryDirectory(dir=".") as name:
+        place = Path(name).resolve()
+        words = ("model=vgg11", "order=fixed", "S=1", "K=1", "batch=1", "M=1", "engine=reference")
+        Stage(place, spec_on_pictures(place, 32, 3, 200, *words), play, [[0]]).perform()
+    down, up, copy, commit, write = (min(column) for column in times.values())
+    yield Found(f"VGG-11's half ({size[0] / 1e6:.1f} MB) down and up", down + up, copy, "bare copy of the same bytes")
+    yield Found(f"VGG-11 ({size[1] / 1e6:.0f} MB) committed", commit, write, "bare write and fsync")
 
 
-def _waiting(folder: Path, port: int, idle: int, serving: Serving) -> subprocess.Popen[bytes]:
+def _written(path: Path, length: int) -> float:
+    began = time.perf_counter()
+    with path.open("wb") as file:
+        file.write(bytes(length))
+        os.fsync(file.fileno())
+    return time.perf_counter() - began
+
+
+def crowd() -> Iterator[Found]:
+    """500 clients that are connected and wait: what they cost the server, and the one that works."""
+    alone: list[float] = []
+    beside: list[float] = []
+    memory: list[int] = []
+
+    def play(stage: Stage) -> None:
+        for _ in range(WINDOWS):
+            stage.visit(0, K)
+        memory.append(resident())
+        waiting = _waiting(stage)
+        for _ in range(WINDOWS):
+            waiting.send_signal(signal.SIGSTOP)  # silent, they cost nothing but memory
+            alone.append(stage.visit(0, K).step)
+            waiting.send_signal(signal.SIGCONT)
+            time.sleep(0.2)
+            beside.append(stage.visit(0, K).step)
+        memory.append(resident())
+        waiting.kill()
+        waiting.wait()
+
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        Stage(place, spec_on_pictures(place, *LENET, f"M={IDLE + 1}", "engine=fast"), play, [[0]]).perform()
+    before, after = memory
+    yield Found(f"LeNet-5 step beside {IDLE} that wait", min(beside), min(alone), "the same while they are silent", 1.2)
+    goal = (before + 100e6) / before
+    yield Found(f"server's memory with {IDLE} that wait", after / 1e6, before / 1e6, "with one client", goal, "MB")
+
+
+def together() -> Iterator[Found]:
+    """32 SplitFed clients at once, against one after another."""
+    once: list[float] = []
+    after: list[float] = []
+
+    def play(stage: Stage) -> None:
+        for _ in range(WINDOWS // 4):
+            once.append(stage.together(range(TOGETHER), K))
+            after.append(sum(stage.together([m], K) for m in range(TOGETHER)))
+
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        hosts = [list(range(TOGETHER))[number::PROGRAMS] for number in range(PROGRAMS)]
+        Stage(place, spec_on_pictures(place, *LENET, f"M={TOGETHER}", "engine=fast"), play, hosts).perform()
+    yield Found(f"{TOGETHER} SplitFed clients at once, {K} steps each", min(once), min(after), "one after another")
+
+
+def _waiting(stage: Stage) -> subprocess.Popen[bytes]:
     """So many clients in another process, past their handshake and waiting."""
-    words = [sys.executable, "-m", "benchmarks.wire", "idle", str(port), str(folder), str(idle), serving.spec.hash]
-    program = subprocess.Popen([*words, serving.spec.engine])
-    while len(serving.hub.here()) < idle:
+    words = ["idle", str(stage.port), str(stage.place), stage.spec.hash, stage.spec.engine]
+    program = subprocess.Popen([sys.executable, "-m", "benchmarks.wire", *words])
+    while len(stage.hub.here()) < IDLE:
         time.sleep(0.1)
     return program
 
 
-def idle(port: str, folder: str, number: str, spec_hash: str, engine: str) -> None:
+def idle(port: str, folder: str, spec_hash: str, engine: str) -> None:
     """The clients that wait; heartbeats keep them."""
     queues: list[SimpleQueue[bytes]] = []
     lines = []  # a channel that nobody holds is closed
     credentials = channel_credentials(load_identity(Path(folder) / "client-0"))
-    for m in range(1, int(number) + 1):
+    for m in range(1, IDLE + 1):
         line = channel(f"127.0.0.1:{port}", credentials)
         queue: SimpleQueue[bytes] = SimpleQueue()
         queue.put(encode(Hello(VERSION, m)))
@@ -123,72 +185,48 @@ def idle(port: str, folder: str, number: str, spec_hash: str, engine: str) -> No
         queues.append(queue)
         lines.append((line, stream))
     while True:
-        time.sleep(5)
-        for queue in queues:
-            queue.put(encode(Heartbeat(1)))
+        time.sleep(5 / IDLE)
+        queues.append(queues.pop(0))
+        queues[-1].put(encode(Heartbeat(1)))
 
 
-def echo(folder: Path) -> float:
-    """Seconds of a round trip of the same bytes, mutual TLS, aio server here, client in a process of its own."""
-    loop = asyncio.new_event_loop()
-
-    async def back(_: Any, context: Any) -> None:
-        while (frame := await context.read()) is not grpc.aio.EOF:
-            await context.write(frame)
-
-    async def listen() -> tuple[Any, int]:
-        server = grpc.aio.server()
-        handler = grpc.stream_stream_rpc_method_handler(back)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", {"Echo": handler}),))
-        port = server.add_secure_port("127.0.0.1:0", server_credentials(load_identity(folder / "server")))
-        await server.start()
-        return server, port
-
-    threading.Thread(target=loop.run_forever, daemon=True).start()
-    _, port = asyncio.run_coroutine_threadsafe(listen(), loop).result()
-    words = [sys.executable, "-m", "benchmarks.wire", "echo", str(port), str(folder / "client-0")]
-    return float(subprocess.run(words, capture_output=True, check=True, text=True).stdout)
+ALL: dict[str, Callable[[], Iterator[Found]]] = {
+    "reference": lambda: steps("reference"),
+    "fast": lambda: steps("fast"),
+    "handover": handover,
+    "crowd": crowd,
+    "together": together,
+}
 
 
-def echoing(port: str, keys: str) -> None:
-    """The other end of it."""
-    line = channel(f"127.0.0.1:{port}", channel_credentials(load_identity(Path(keys))))
-    queue: SimpleQueue[bytes] = SimpleQueue()
-    stream: Any = line.stream_stream("/bench/Echo")(iter(queue.get, None))
-    frame, times = bytes(BYTES), []
-    for _ in range(ROUNDS):
-        began = time.perf_counter()
-        for _ in range(K):
-            queue.put(frame)
-            next(stream)
-        times.append((time.perf_counter() - began) / K)
-    print(min(times))
-
-
-def rows() -> Iterator[str]:
-    """One line for each engine, then the 500."""
-    for engine in ("reference", "fast"):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            wanted = spec(folder, engine)
-            ours, _ = deployed(folder, wanted)
-            parts = in_process(wanted), echo(folder)
-            times = f"{ours * 1e3:.2f} ms; in process {parts[0] * 1e3:.2f} + echo {parts[1] * 1e3:.2f} ms"
-            yield f"{engine}: a step over mutual TLS {times}: {ours / sum(parts):.2f}x"
+def main(names: list[str]) -> None:
+    """The table, line by line, and its file."""
+    unknown = [name for name in names if name not in ALL]
+    if unknown:
+        sys.exit(f"unknown part '{unknown[0]}'. Known: {', '.join(ALL)}.")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nobody is left behind
+    print("  ".join(f"{key}: {value}" for key, value in machine().items()))
+    print(f"{'what':<46} {'ours':>10} {'baseline':>10} {'ratio':>7} {'goal':>7}  baseline is")
     found = []
-    for number in (0, IDLE):
-        with tempfile.TemporaryDirectory() as name:
-            found.append(deployed(Path(name), spec(Path(name), "fast", 1 + number), number))
-    (alone, before), (crowded, after) = found
-    grown = f"{(after - before) / 1e3:.0f} MB more at the server's peak"
-    yield f"{IDLE} clients that wait: {grown}, a step {crowded / alone:.2f}x of {alone * 1e3:.2f} ms"
+    for name in names or ALL:
+        for row in ALL[name]():
+            print(line_of(row), flush=True)
+            found.append({**asdict(row), "ratio": row.ratio})
+    path = Path("results/benchmarks/wire.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"machine": machine(), "rows": found}, indent=2) + "\n", encoding="utf-8")
+
+
+def line_of(row: Found) -> str:
+    """As people read it."""
+    goal = "" if row.goal is None else f"{row.goal:.2f}x"
+    scale, unit = (1e3, "ms") if row.unit == "s" else (1.0, row.unit)
+    numbers = f"{scale * row.ours:>7.2f} {unit} {scale * row.baseline:>7.2f} {unit} {row.ratio:>6.2f}x {goal:>7}"
+    return f"{row.what:<46} {numbers}  {row.baseline_is}"
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["echo"]:
-        echoing(*sys.argv[2:])
-    elif sys.argv[1:2] == ["idle"]:
+    if sys.argv[1:2] == ["idle"]:
         idle(*sys.argv[2:])
     else:
-        for row in rows():
-            print(row, flush=True)
+        main(sys.argv[1:])

@@ -1,0 +1,200 @@
+"""What the wire is held against: bare gRPC over mutual TLS that echoes and copies bytes, and a line that takes longer.
+
+Programs of their own, so that nobody shares a lock with who is measured: `python -m benchmarks.wire_bare caller ...`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import grpc
+
+from splitrelay.wire import limits
+from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
+from splitrelay.wire.link import channel
+
+OPTIONS = (("grpc.max_receive_message_length", limits.MESSAGE), ("grpc.max_send_message_length", limits.MESSAGE))
+
+
+class Bare:
+    """An aio server here that says back what it hears, and a caller in another process that times it."""
+
+    def __init__(self, folder: Path) -> None:
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, daemon=True).start()
+        credentials = server_credentials(load_identity(folder / "server"))
+        self._server, port = asyncio.run_coroutine_threadsafe(_listen(credentials), loop).result()
+        self._caller = Child("caller", str(port), str(folder / "client-0"))
+
+    def echo(self, length: int, times: int) -> float:
+        """Seconds of one round trip of so many bytes."""
+        return float(self._caller.ask(f"echo {length} {times}"))
+
+    def copy(self, length: int) -> float:
+        """Seconds for so many bytes down and then up, in pieces as large as ours."""
+        return float(self._caller.ask(f"copy {length}"))
+
+    def close(self) -> None:
+        """No more."""
+        self._caller.close()
+
+
+async def _listen(credentials: Any) -> tuple[Any, int]:
+    server = grpc.aio.server(options=OPTIONS)
+    methods = {
+        "Echo": grpc.stream_stream_rpc_method_handler(_echo),
+        "Copy": grpc.stream_stream_rpc_method_handler(_copy),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", methods),))
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    return server, port
+
+
+async def _echo(_: Any, context: Any) -> None:
+    while (frame := await context.read()) is not grpc.aio.EOF:
+        await context.write(frame)
+
+
+async def _copy(_: Any, context: Any) -> None:
+    while (asked := await context.read()) is not grpc.aio.EOF:
+        length = int(asked)
+        for start in range(0, length, limits.CHUNK):
+            await context.write(bytes(min(limits.CHUNK, length - start)))
+        got = 0
+        while got < length:
+            got += len(await context.read())
+        await context.write(b".")
+
+
+class Child:
+    """A program of this file; it answers each line with one."""
+
+    def __init__(self, *words: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.wire_bare", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, line: str) -> str:
+        """One line there, one line back."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(line, file=self._process.stdin, flush=True)
+        return self._process.stdout.readline()
+
+    def close(self) -> None:
+        """It ends when nobody asks any more."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+
+
+def calling(port: str, keys: str) -> None:
+    """The caller's side."""
+    line = channel(f"127.0.0.1:{port}", channel_credentials(load_identity(Path(keys))))
+    queue: SimpleQueue[bytes] = SimpleQueue()
+    streams: dict[str, Any] = {}
+
+    def stream(name: str) -> tuple[SimpleQueue[bytes], Any]:
+        if name not in streams:
+            asked: SimpleQueue[bytes] = SimpleQueue()
+            streams[name] = (asked, line.stream_stream(f"/bare/{name}")(iter(asked.get, None)))
+        found: tuple[SimpleQueue[bytes], Any] = streams[name]
+        return found
+
+    def echo(length: int, times: int) -> float:
+        queue, answers = stream("Echo")
+        frame = os.urandom(length)
+        began = time.perf_counter()
+        for _ in range(times):
+            queue.put(frame)
+            next(answers)
+        return (time.perf_counter() - began) / times
+
+    def copy(length: int) -> float:
+        queue, answers = stream("Copy")
+        pieces = [os.urandom(min(limits.CHUNK, length - start)) for start in range(0, length, limits.CHUNK)]
+        began = time.perf_counter()
+        queue.put(str(length).encode())
+        got = 0
+        while got < length:
+            got += len(next(answers))
+        for piece in pieces:
+            queue.put(piece)
+        next(answers)
+        return time.perf_counter() - began
+
+    kinds: dict[str, Callable[..., float]] = {"echo": echo, "copy": copy}
+    for asked in sys.stdin:
+        kind, *numbers = asked.split()
+        print(kinds[kind](*map(int, numbers)), flush=True)
+    del queue
+
+
+class Line:
+    """A way to a port on which every byte takes longer, in a process of its own."""
+
+    def __init__(self, port: int, seconds: float) -> None:
+        self._child = Child("line", str(port), str(seconds))
+        self.port = int(self._child.ask("port"))
+
+    def close(self) -> None:
+        """No more."""
+        self._child.close()
+
+
+def lengthened(port: str, seconds: str) -> None:
+    """Carries connections to a port; what comes is passed on so many seconds later, as on a long line: none waits."""
+    door = socket.create_server(("127.0.0.1", 0))
+
+    def accepting() -> None:
+        while True:
+            near, _ = door.accept()
+            far = socket.create_connection(("127.0.0.1", int(port)))
+            for source, sink in ((near, far), (far, near)):
+                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                on_the_way: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
+                threading.Thread(target=_entering, args=(source, on_the_way, float(seconds)), daemon=True).start()
+                threading.Thread(target=_leaving, args=(sink, on_the_way), daemon=True).start()
+
+    threading.Thread(target=accepting, daemon=True).start()
+    for _ in sys.stdin:
+        print(door.getsockname()[1], flush=True)
+
+
+def _entering(source: socket.socket, on_the_way: SimpleQueue[tuple[float, bytes]], seconds: float) -> None:
+    piece = b"."
+    while piece:
+        try:
+            piece = source.recv(2**18)
+        except OSError:
+            piece = b""
+        on_the_way.put((time.monotonic() + seconds, piece))
+
+
+def _leaving(sink: socket.socket, on_the_way: SimpleQueue[tuple[float, bytes]]) -> None:
+    with suppress(OSError):
+        while True:
+            due, piece = on_the_way.get()
+            time.sleep(max(due - time.monotonic(), 0.0))
+            if not piece:
+                sink.shutdown(socket.SHUT_WR)
+                return
+            sink.sendall(piece)
+
+
+if __name__ == "__main__":
+    {"caller": calling, "line": lengthened}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,175 @@
+"""A server here and its clients in other processes, over mutual TLS, visit by visit, so that each can be timed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from splitrelay.algorithms import Step, Visit
+from splitrelay.data import load
+from splitrelay.data.partition_export import export_partition, folder
+from splitrelay.deploy.admission import anyone
+from splitrelay.deploy.remote import Remote
+from splitrelay.deploy.serving import Offer, Serving
+from splitrelay.deploy.turns import Tops
+from splitrelay.experiments.assembly import engine_of, network_of
+from splitrelay.experiments.running import Progress, partition_of, trial_of
+from splitrelay.experiments.spec import Spec, spec_of
+from splitrelay.randomness import Purpose, rng
+from splitrelay.wire.authority import create_authority
+from splitrelay.wire.identity import load_identity, server_credentials
+from splitrelay.wire.server import Heard
+
+START = "from splitrelay.cli.main import run; run()"
+ETA = 0.001
+
+
+def spec_on_pictures(place: Path, side: int, channels: int, number: int, *words: str) -> Spec:
+    """A spec on random images, dealt evenly."""
+    shape = (number, side, side) if channels == 1 else (number, side, side, channels)
+    x = rng(1, Purpose.INSTANCES).integers(0, 256, shape, dtype=np.uint8)
+    np.savez(place / "own.npz", x=x, y=np.arange(number) % 10)
+    return spec_of(None, [f"data={place / 'own.npz'}", "partition=iid", "R=1", f"eta={ETA}", *words])
+
+
+class Timed(Remote):
+    """Notes when each word of a visit was heard, and when it was answered."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.heard: list[tuple[str, float]] = []
+
+    def _heard(self, event: Heard, now: float) -> None:
+        self.heard.append((event.message.event, time.perf_counter()))
+        super()._heard(event, now)
+        self.heard.append((f"{event.message.event} answered", time.perf_counter()))
+
+
+@dataclass(frozen=True)
+class Times:
+    """One visit: when it began and ended, and when its words came."""
+
+    began: float
+    ended: float
+    words: tuple[tuple[str, float], ...]
+
+    def at(self, word: str) -> list[float]:
+        """When it was heard."""
+        return [moment for name, moment in self.words if name == word]
+
+    @property
+    def step(self) -> float:
+        """Seconds from step to step."""
+        steps = self.at("step")
+        return (steps[-1] - steps[0]) / (len(steps) - 1)
+
+    @property
+    def down(self) -> float:
+        """Seconds of the half on its way to the client: packed, sent, checked, opened."""
+        return self.at("ready")[0] - self.began
+
+    @property
+    def up(self) -> float:
+        """Seconds of the half on its way back, with the client's last backward pass; the server's own is left out."""
+        own = self.at("finish answered")[0] - self.at("finish")[0]
+        return self.at("deposit")[0] - self.at("step answered")[-1] - own
+
+    @property
+    def commit(self) -> float:
+        """Seconds until it is on the disk."""
+        return self.at("deposit answered")[0] - self.at("deposit")[0]
+
+
+class Stage(Serving):
+    """A server that plays what it is told, instead of training."""
+
+    def __init__(
+        self, place: Path, spec: Spec, play: Callable[[Stage], None], programs: Sequence[Sequence[int]]
+    ) -> None:
+        self.place, self.play, self.programs = place, play, programs
+        self.started: list[subprocess.Popen[bytes]] = []
+        self.way: dict[int, Callable[[int], int]] = {}  # client: the port that it is to call instead
+        data = load(spec.data.name)
+        self.network, _ = network_of(trial_of(spec), data, partition_of(spec, data))
+        self.x0 = self.network.blueprint.x0(1)
+        export_partition(partition_of(spec, data), data.train.x, data.train.y, place / "data")
+        authority = create_authority(place / "authority", "bench")
+        authority.issue_server("server", ["127.0.0.1"])
+        clients = sorted(m for program in programs for m in program)
+        for m in clients:
+            authority.issue_client(f"client-{m}", m)
+        credentials = server_credentials(load_identity(place / "server"))
+        offer = Offer(spec, place / "run", credentials=credentials, admit=anyone, quorum=len(clients))
+        super().__init__(offer, lambda text: None)
+        self.listening = self._start
+
+    def perform(self) -> None:
+        """Everything, from listening to the end of the play."""
+        try:
+            for _ in self.rows():
+                pass
+        finally:
+            for program in self.started:
+                program.terminate()
+            for program in self.started:
+                program.wait(10)
+
+    def visit(self, m: int, K: int) -> Times:
+        """One visit of client m."""
+        self.remote.heard = []
+        began = time.perf_counter()
+        self.remote.run(self._visit(m, K))
+        return Times(began, time.perf_counter(), tuple(self.remote.heard))
+
+    def together(self, clients: Sequence[int], K: int) -> float:
+        """Seconds for a visit of each, all at once."""
+        began = time.perf_counter()
+        for _ in self.remote.run_all([self._visit(m, K) for m in clients]):
+            pass
+        return time.perf_counter() - began
+
+    def in_process(self) -> Callable[[int], float]:
+        """The same steps without a wire: seconds of one of K."""
+        engine = engine_of(trial_of(self.spec), self.network)
+
+        def step(K: int) -> float:
+            began = time.perf_counter()
+            engine.run(self._visit(0, K))
+            return (time.perf_counter() - began) / K
+
+        return step
+
+    def _visit(self, m: int, K: int) -> Visit[Any]:
+        self.count = getattr(self, "count", 0) + 1  # a visit that is in the journal is not made again
+        return Visit(self.count, 0, m, self.x0, Step(ETA, 1e-4), K)
+
+    def _trained(self) -> Iterator[Progress]:
+        self._wait()
+        tops = Tops(self.spec, self.shape, *self._kind(), self._largest())
+        self.remote: Timed = Timed(self.hub, tops, self.journal, self.offer.policy, self.stop)
+        self.remote.arrived = self._counted
+        self.play(self)
+        yield from ()
+
+    def _start(self, port: int) -> None:
+        for program in self.programs:
+            words = ["join", f"127.0.0.1:{self.way.get(program[0], int)(port)}"]
+            for m in program:
+                data = self.place / "data" / folder(m, self.spec.partition.M) / "data.npz"
+                words += ["--keys", str(self.place / f"client-{m}"), "--data", str(data)]
+            self.started.append(
+                subprocess.Popen([sys.executable, "-c", START, "-q", *words], stdout=subprocess.DEVNULL)
+            )
+
+
+def resident(pid: int | str = "self") -> int:
+    """Bytes of memory that a process holds now."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    return pages * 4096
