@@ -149,7 +149,7 @@ class Play:
         self.stage.play()
         committed = [(event["round"], event["client"]) for event in self.stage.events("committed")]
         assert len(set(committed)) == len(committed) == len(self.stage.partition.clients) * self.stage.spec.R
-        return (self.stage.folder / "model").read_bytes() == simulation.model.read_bytes()
+        return bool((self.stage.folder / "model").read_bytes() == simulation.model.read_bytes())
 
 
 @pytest.fixture
