@@ -1,12 +1,14 @@
 """The fast engine beside torch eager, tuned (gather by index, channels last, fused SGD), and the plain way.
 
-Each figure is the best of many runs between two runs of its baseline; where these two differ by more than a tenth the
-row says so, and nothing follows from it.
+A clock may swing by half within seconds, so what is compared is run in turn, A B A B ..., and the best of each counts.
+Where the baseline's best of the first half and of the second differ by more than a tenth the row says so, and nothing
+follows from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,8 @@ from torch import nn
 
 from benchmarks.learning import K, M, Plain, S, Work, _partition
 from benchmarks.measure import Row, seconds
-from splitrelay.algorithms import Step, Visit
+from splitrelay.algorithms import SSL, Step, Visit
+from splitrelay.clients.pool import Pool
 from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.experiments.engines import Fast, FastEvaluator, pictures
 from splitrelay.experiments.learning import Learning, Trial
@@ -26,6 +29,7 @@ from splitrelay.models.summary import summarise
 from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.images import DeviceImages
 from splitrelay.objectives.network import Network
+from splitrelay.orders import Sampled
 from splitrelay.randomness import Purpose, rng
 
 STEADY = 0.10
@@ -64,18 +68,26 @@ class Tuned:
         self.net.train()
 
 
-def best(work: Work, runs: int) -> float:
-    """The best of some runs."""
-    return min(seconds(work) for _ in range(runs))
+def in_turn(*works: Work, runs: int) -> list[list[float]]:
+    """Seconds of every run of each, one after the other, again and again; the first of each does not count."""
+    for work in works:
+        work()
+    turns = [[seconds(work) for work in works] for _ in range(runs)]
+    return [list(one) for one in zip(*turns, strict=True)]
+
+
+def unsteady(times: list[float]) -> str:
+    """What is to be said of a baseline whose first and second half differ."""
+    half = len(times) // 2
+    before, after = min(times[:half]), min(times[half:])
+    apart = abs(before - after) / min(before, after)
+    return f"; NO CONCLUSION, its runs differ by {apart:.0%}" if apart > STEADY else ""
 
 
 def beside(what: str, ours: Work, theirs: Work, baseline_is: str, *, runs: int = 20, scale: float = 1.0) -> Row:
-    """Baseline, ours, baseline again: are the two of one mind?"""
-    theirs(), ours()
-    before, mine, after = best(theirs, 5), best(ours, runs), best(theirs, 5)
-    unsteady = abs(before - after) > STEADY * min(before, after)
-    note = f"; NO CONCLUSION, its runs differ by {abs(before - after) / min(before, after):.0%}" if unsteady else ""
-    return Row(what, mine / scale, min(before, after) / scale, baseline_is + note)
+    """Ours and the baseline in turn: the best of each."""
+    mine, other = in_turn(ours, theirs, runs=runs)
+    return Row(what, min(mine) / scale, min(other) / scale, baseline_is + unsteady(other))
 
 
 def images_of(shape: tuple[int, int, int], N: int) -> ImageSet:
@@ -91,29 +103,33 @@ def network(name: str, shape: tuple[int, int, int], batch: int) -> Network:
     return Network(blueprint(name, shape, 10), DeviceImages(images), [np.arange(len(images))], Batches(batch))
 
 
-def a_step(name: str, shape: tuple[int, int, int], batch: int, number: int = STEPS, runs: int = 40) -> Row:
+def a_step(name: str, shape: tuple[int, int, int], batch: int, goal: str, number: int = STEPS, runs: int = 40) -> Row:
     """One local step of a model, as a part of visits of some steps."""
     net = network(name, shape, batch)
     engine, visit = Fast(net, 1, "whole"), Visit(0, 0, 0, net.blueprint.x0(1), STEP, number)
     tuned = Tuned(net.blueprint, net.images, batch, number)
     what = f"{name} step, batch {batch}"
-    return beside(what, lambda: engine.run(visit), tuned.steps, "torch tuned", runs=runs, scale=number)
+    return beside(what, lambda: engine.run(visit), tuned.steps, f"torch tuned ({goal})", runs=runs, scale=number)
 
 
-def peak() -> float:
-    """FLOPs a second of one core: the better of torch's own matrix product in a few sizes."""
-    found = 0.0
-    for n in (256, 384, 512):
-        a, b, c = torch.rand(n, n), torch.rand(n, n), torch.empty(n, n)
-        found = max(found, 2 * n**3 / best(lambda a=a, b=b, c=c: torch.mm(a, b, out=c), 60))  # type: ignore[misc]
-    return found
+def dense_limit(batch: int = 20) -> Row:
+    """A LeNet-5 step, and a dense one at the peak: the best of torch's own matrix product in a few sizes, in turn."""
+    net, sizes = network("lenet5", (1, 28, 28), batch), (256, 384, 512)
+    engine, visit = Fast(net, 1, "whole"), Visit(0, 0, 0, net.blueprint.x0(1), STEP, STEPS)
+    products = [_product(n) for n in sizes]
+    ours, *theirs = in_turn(lambda: engine.run(visit), *products, runs=100)
+    peak = max(2 * n**3 / min(times) for n, times in zip(sizes, theirs, strict=True))
+    layers = [row for row in summarise(net.blueprint).layers if row.parameters]
+    flops = batch * (
+        3 * sum(row.flops for row in layers) - layers[0].flops
+    )  # nobody asks for the first's input gradient
+    what = f"a dense step at the sgemm peak of {peak / 1e9:.0f} GFLOPS (goal 1.0)"
+    return Row(f"lenet5 step, batch {batch}", min(ours) / STEPS, flops / peak, what)
 
 
-def dense_limit(batch: int = 20) -> float:
-    """Seconds of a dense LeNet-5 step at the peak: forward, gradients of weights, gradients of inputs but the first."""
-    layers = [row for row in summarise(blueprint("lenet5", (1, 28, 28), 10)).layers if row.parameters]
-    flops = 3 * sum(row.flops for row in layers) - layers[0].flops
-    return batch * flops / peak()
+def _product(n: int) -> Work:
+    a, b, c = torch.rand(n, n), torch.rand(n, n), torch.empty(n, n)
+    return lambda: torch.mm(a, b, out=c)
 
 
 def rows() -> Iterator[Row]:
@@ -128,14 +144,13 @@ def rows() -> Iterator[Row]:
 
 def _rows() -> Iterator[Row]:
     grey, colour = (1, 28, 28), (3, 32, 32)
-    lenet = a_step("lenet5", grey, 20)
-    yield lenet
-    yield Row("the same", lenet.ours, dense_limit(), "a dense step at the measured sgemm peak")
-    for name, shape, batch in (
-        ("lenet5", grey, 1), ("lenet5", grey, 64), ("mlp", grey, 20), ("logistic", grey, 20),
-        ("cnncifar", colour, 20), ("cnnmnist", grey, 20),
+    yield a_step("lenet5", grey, 20, "goal 6")
+    yield dense_limit()
+    for name, shape, batch, goal in (
+        ("lenet5", grey, 1, "goal 20"), ("lenet5", grey, 64, "goal 4.5"), ("mlp", grey, 20, "goal 5"),
+        ("logistic", grey, 20, "goal 5"), ("cnncifar", colour, 20, "goal 1.8"), ("cnnmnist", grey, 20, "what we reach"),
     ):  # fmt: skip
-        yield a_step(name, shape, batch)
+        yield a_step(name, shape, batch, goal)
     data = DataSet("random", images_of(grey, 60_000), images_of(grey, 10_000))
     learning = _learning(data, 1)
     plain = Plain(data, learning)
@@ -144,7 +159,7 @@ def _rows() -> Iterator[Row]:
     yield _rounds_on_two_cores(data)
     yield from _with_evaluation(data, plain)
     yield from _outside(data)
-    yield a_step("vgg11", colour, 20, number=1, runs=5)
+    yield a_step("vgg11", colour, 20, "goal 1", number=1, runs=6)
 
 
 def _learning(data: DataSet, workers: int, algorithm: str = "ssl", clients: int = M) -> Learning:
@@ -156,7 +171,7 @@ def _plain_step(learning: Learning, plain: Plain) -> Row:
     largest = int(np.argmax([len(held) for held in learning.network.holdings]))
     engine, visit = Fast(learning.network, 1, "whole"), Visit(0, 0, largest, learning.x0(), STEP, STEPS)
     theirs = _at_its_best(lambda: plain.steps(largest, STEPS))
-    return beside("lenet5 step, batch 20", lambda: engine.run(visit), theirs, "the plain way", scale=STEPS)
+    return beside("lenet5 step, batch 20", lambda: engine.run(visit), theirs, "the plain way (goal 7.5)", scale=STEPS)
 
 
 def _evaluation(learning: Learning) -> Iterator[Row]:
@@ -166,13 +181,15 @@ def _evaluation(learning: Learning) -> Iterator[Row]:
     evaluator = FastEvaluator(net.blueprint, images)
     one: Work = lambda: scorer.score(x.numpy())  # noqa: E731
     two: Work = lambda: evaluator.score(x)  # noqa: E731
-    yield beside("evaluation of 10,000 images", one, Tuned(net.blueprint, images, 20).evaluate, "torch tuned", runs=10)
-    yield beside("the same on all cores", two, one, "one thread", runs=10)
+    theirs = Tuned(net.blueprint, images, 20).evaluate
+    yield beside("evaluation of 10,000 images", one, theirs, "torch tuned (goal 3)", runs=20)
+    yield beside("evaluation of 10,000 images, all cores", two, one, "one thread (goal 1.85)", runs=20)
 
 
 def _rounds_on_two_cores(data: DataSet) -> Row:
     two, one = (_learning(data, workers, "fedavg") for workers in (2, 1))
-    return beside(f"{ROUNDS} FedAvg rounds, S=10, K=10, 2 cores", _training(two), _training(one), "one core", runs=5)
+    what = f"{ROUNDS} FedAvg rounds, S=10, K=10, 2 cores"
+    return beside(what, _training(two), _training(one), "one core (goal 1.8)", runs=30)
 
 
 def _training(learning: Learning) -> Work:
@@ -187,30 +204,58 @@ def _training(learning: Learning) -> Work:
 
 
 def _with_evaluation(data: DataSet, plain: Plain) -> Iterator[Row]:
-    learning = _learning(data, 1)
+    """Rounds that are looked at, beside the plain way; and beside training and looking by themselves."""
+    learning, x = _learning(data, 1), _learning(data, 1).x0()
     both, theirs = lambda: list(learning.run(ROUNDS)), _at_its_best(lambda: plain.rounds(ROUNDS))
     what = f"{ROUNDS} SSL rounds, S=10, K=10, each evaluated"
-    row = beside(what, both, theirs, "the plain way", runs=3)
-    yield row
-    x = learning.x0()
-    train, look = best(_training(learning), 5), best(lambda: learning.evaluator.score(x), 5)
+    yield beside(what, both, theirs, "the plain way (goal 10)", runs=6)
+    ours, trains, looks = in_turn(both, _training(learning), lambda: learning.evaluator.score(x), runs=20)
+    train, look = min(trains), min(looks)
     alone = max(train, (train + 2 * (ROUNDS + 1) * look) / 2)  # a look takes all of two cores
-    yield Row("the same", row.ours, alone, "what the kernels alone need on two cores")
+    yield Row(what, min(ours), alone, "what the kernels alone need on two cores (goal 0.85)" + unsteady(trains))
 
 
 def _outside(data: DataSet) -> Iterator[Row]:
-    """What a visit costs beside its steps: visits of 3 steps and of 1, and the difference taken away."""
-    for clients in (M, 10_000):
-        learning = _learning(data, 1, clients=clients)
-        engine, x = Fast(learning.network, 1, "whole"), learning.x0()
-        m = int(np.argmax([len(held) for held in learning.network.holdings]))
-        long, short = (_visits(engine, Visit(0, 0, m, x, STEP, k)) for k in (3, 1))
-        outside = short - (long - short) / 2
-        yield Row(f"outside the kernels, a visit, M={clients:,}", outside, 60e-6, "the goal of 60 microseconds")
+    """What a visit and a round cost beside their steps: with 3 steps and with 1, and the difference taken away."""
+    images = DeviceImages(data.train)
+    for clients in (M, 10_000, 100_000):
+        held = _overlapping(clients, len(data.train))
+        net = Network(blueprint("lenet5", (1, 28, 28), 10), images, held)
+        engine, x, order = Fast(net, 1, "whole"), net.blueprint.x0(1), Sampled(clients, S, 1)
+        visits = [_one_visit(engine, Visit(0, 0, 0, x, STEP, k)) for k in (1, 3)]
+        rounds = [_one_round(SSL(STEP, k), x, order, Pool([engine])) for k in (1, 3)]
+        where = f"M={clients:,}, overlapping iid shards"
+        yield Row(
+            f"outside the steps, a visit, {where}", _beside_steps(visits, 300), 60e-6, "the goal, 60 microseconds"
+        )
+        yield Row(f"outside the steps, a round of 10, {where}", _beside_steps(rounds, 60), 1e-3, "the goal, 1 ms")
 
 
-def _visits(engine: Fast, visit: Visit[torch.Tensor]) -> float:
-    return best(lambda: engine.run(visit), 300)
+def _overlapping(clients: int, N: int, each: int = 120) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """As many images for every client, wherever it finds them: a piece of one shuffled list."""
+    g = rng(2, Purpose.INSTANCES)
+    shuffled, starts = g.permutation(N), g.integers(0, N - each, clients)
+    return [shuffled[start : start + each] for start in starts.tolist()]
+
+
+def _one_visit(engine: Fast, visit: Visit[torch.Tensor]) -> Work:
+    return lambda: engine.run(visit)
+
+
+def _one_round(algorithm: SSL[torch.Tensor], x: torch.Tensor, order: Sampled, clients: Pool[torch.Tensor]) -> Work:
+    """The next round: who takes part is drawn too."""
+    numbers = count()
+
+    def run() -> None:
+        r = next(numbers) % 5
+        algorithm.round(r, x, order(r), clients)
+
+    return run
+
+
+def _beside_steps(works: list[Work], runs: int) -> float:
+    short, long = (min(times) for times in in_turn(*works, runs=runs))
+    return short - (long - short) / 2
 
 
 def _at_its_best(work: Work) -> Work:

@@ -21,7 +21,7 @@ from splitrelay.kernels.workspace import Floats, Workspace
 AT_ONCE = 20  # images that go through the layers together
 SLICE = 500  # images whose losses are added up one after another; these sums are then added exactly
 TURNS = SLICE // AT_ONCE
-LESS = 10  # steps of priority (nice)
+LESS = 3  # steps of priority (nice): enough for training to be done first, and little where others want the cores too
 
 
 @dataclass(frozen=True, eq=False)

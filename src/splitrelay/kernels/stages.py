@@ -57,14 +57,7 @@ PLANS = {
     ),
 }  # fmt: skip
 
-BESIDE = (
-    "gather",
-    "kernels and masks made ready",
-    "loss",
-    "update",
-    "x packed, once a visit",
-    "x unpacked, once a visit",
-)
+BESIDE = ("gather", "kernels and masks made ready", "loss", "update", "x packed (a visit)", "x unpacked (a visit)")
 
 
 class Pictures:
