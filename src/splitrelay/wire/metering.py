@@ -10,8 +10,8 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -86,15 +86,25 @@ def _read(link: Metered) -> None:
     """The descriptor may be another connection's by now, so it is asked who is at the other end."""
     with suppress(OSError):
         if link.descriptor >= 0 and _peer(link.descriptor) == _plain(link.peer):
-            with socket.socket(fileno=os.dup(link.descriptor)) as line:
+            with _borrowed(link.descriptor) as line:
                 info = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, COUNTERS.size)
                 link.bytes = COUNTERS.unpack(info) if len(info) == COUNTERS.size else None
+
+
+@contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """Never a duplicate: while one is open the kernel goes on telling gRPC of a socket that gRPC has closed."""
+    line = socket.socket(fileno=descriptor)
+    try:
+        yield line
+    finally:
+        line.detach()
 
 
 def _peer(descriptor: int) -> str | None:
     with suppress(OSError):
         if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            with socket.socket(fileno=os.dup(descriptor)) as line:
+            with _borrowed(descriptor) as line:
                 if line.family in (socket.AF_INET, socket.AF_INET6) and line.type == socket.SOCK_STREAM:
                     return _address(*line.getpeername()[:2])
     return None

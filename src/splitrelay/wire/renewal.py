@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from splitrelay.wire.keyfiles import CA, CERTIFICATE, IDENTITY, KEY
 from splitrelay.wire.revocation import Stamp, stamp_of
 
 FILES = (CERTIFICATE, KEY, IDENTITY, CA)
+DRAIN = 0.2  # seconds; what must be over by then takes a ten-thousandth of a second
 
 
 class Keys:
@@ -65,15 +67,18 @@ def renewed_credentials(keys: Keys) -> grpc.ServerCredentials:
 def _news(keys: Keys, shown: Identity) -> Callable[[], grpc.ServerCertificateConfiguration | None]:
     """What gRPC asks at every handshake: None unless the keys are others than before.
 
-    Each answer makes gRPC exchange its certificates, and where two handshakes come at once it then falls (1.85, signal
-    11 or 6, after some dozen connections of junk): so it is only answered when there is something new.
+    An answer makes gRPC (1.85) throw the old certificates away while another handshake may be about to use them, and
+    then it falls. It asks one handshake at a time, so whoever was let pass is given time to be through with them.
     """
     last = shown
 
     def news() -> grpc.ServerCertificateConfiguration | None:
         nonlocal last
         before, last = last, keys.current()
-        return None if last is before else _shown(last)
+        if last is before:
+            return None
+        time.sleep(DRAIN)
+        return _shown(last)
 
     return news
 
