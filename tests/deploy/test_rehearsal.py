@@ -50,6 +50,15 @@ def test_a_relay_that_is_killed_reads_nothing_and_loses_nothing(tmp_path: Path) 
     assert verdict.same
 
 
+def test_a_half_that_was_handed_on_is_not_lost_with_who_made_it(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, "M=2", "C=5", "R=3", "K=3", "engine=fast", "route=peer-to-peer")
+    faults = [Fault("kill-giver", 1, 1), Fault("lost-handed", 2, 0), Fault("kill-server", 3, 1, 1)]
+    rehearsal = Troubled(Plan(spec, tmp_path / "run", patience=120, direct=True), QUIET, faults)
+    (verdict,) = rehearsal.play()
+    assert rehearsal.findings().sound, rehearsal.findings()
+    assert verdict.same
+
+
 def test_a_fault_that_never_comes_to_its_moment_is_found(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "M=2", "C=5", "R=1", "K=3", "engine=fast")
     rehearsal = Troubled(Plan(spec, tmp_path / "run", patience=120), QUIET, [Fault("cut", 100)])
@@ -58,17 +67,20 @@ def test_a_fault_that_never_comes_to_its_moment_is_found(tmp_path: Path) -> None
 
 
 def test_a_random_plan_is_the_same_from_the_same_seed(tmp_path: Path) -> None:
-    spec = small_spec(tmp_path)
-    assert random_plan(7, spec, range(4)) == random_plan(7, spec, range(4)) != random_plan(8, spec, range(4))
+    spec, kinds = small_spec(tmp_path), list(KINDS)
+    plans = [random_plan(seed, spec, range(4), kinds) for seed in (7, 7, 8)]
+    assert plans[0] == plans[1] != plans[2]
 
 
 def test_random_plans_draw_every_kind(tmp_path: Path) -> None:
-    spec = small_spec(tmp_path)
-    assert {fault.kind for seed in range(200) for fault in random_plan(seed, spec, range(4))} == set(KINDS)
+    spec = small_spec(tmp_path, "route=peer-to-peer")
+    kinds = kinds_of(spec, 4, direct=True)
+    assert set(kinds) == set(KINDS)
+    assert {fault.kind for seed in range(200) for fault in random_plan(seed, spec, range(4), kinds)} == set(KINDS)
 
 
 def test_where_visits_may_be_skipped_one_client_stays_away(tmp_path: Path) -> None:
-    plans = [random_plan(seed, small_spec(tmp_path), range(4), away="skip") for seed in range(20)]
+    plans = [random_plan(seed, small_spec(tmp_path), range(4), ["cut"], "skip") for seed in range(20)]
     assert all("stay-away" in [fault.kind for fault in plan] for plan in plans)
 
 
@@ -102,5 +114,5 @@ def test_what_cannot_happen_is_refused_before_anything_starts(
 
 
 def test_where_the_whole_model_is_at_the_client_no_step_can_be_wrong(tmp_path: Path) -> None:
-    kinds = kinds_of(small_spec(tmp_path, "placement=whole", "algorithm=fedavg"), 4, False)
+    kinds = kinds_of(small_spec(tmp_path, "placement=whole", "algorithm=fedavg"), 4)
     assert "kill-server" in kinds and not {"nan", "duplicate", "extra-step", "lost-reply"} & set(kinds)

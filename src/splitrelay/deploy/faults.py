@@ -25,7 +25,7 @@ class Kind:
     """How a fault is made; the word at which it happens; what follows; the events, one of which it leaves."""
 
     made: str
-    at: str  # turn (any word of a visit), step, finish, deposit from the client; reply, commit from the server
+    at: str  # turn (any word of a visit), step, finish, handed, deposit from the client; reply, commit from the server
     follows: str
     events: tuple[str, ...] = ()  # none: the server cannot know of it
     why: str = ""  # what the event says
@@ -53,6 +53,13 @@ KINDS: dict[str, Kind] = {
         "the visit is taken back and made again, or skipped and recorded",
         ("expired", "skipped"),
     ),
+    "kill-giver": Kind(
+        "kill -9 when the half is with the next client and not yet deposited",
+        "handed",
+        "the next deposit makes it good, or the visit is made again",
+        (*LOST, "unpaid", "undone"),
+    ),
+    "lost-handed": Kind("the word handed is lost with its connection", "handed", RESUMED, LOST),
     "cut": Kind("the proxy ends the connection", "turn", RESUMED, LOST),
     "lost-reply": Kind("the answer to a step is lost with its connection", "reply", RESUMED, LOST),
     "lost-commit": Kind("the word commit is lost with its connection", "commit", "the visit counts, once", LOST),
@@ -116,9 +123,11 @@ def _fault(entry: dict[str, Any]) -> Fault:
     return Fault(str(entry["kind"]), int(entry["after"]), int(entry.get("client", 0)), int(entry.get("step", 0)))
 
 
-def refuse_impossible(faults: Sequence[Fault], spec: Spec, clients: Sequence[int], insecure: bool) -> None:
+def refuse_impossible(
+    faults: Sequence[Fault], spec: Spec, clients: Sequence[int], insecure: bool, direct: bool
+) -> None:
     """What cannot happen in a run of this spec is said before it begins."""
-    possible = kinds_of(spec, len(clients), insecure)
+    possible = kinds_of(spec, len(clients), insecure, direct)
     for fault in faults:
         if fault.kind not in possible:
             raise InputError(f"{fault.kind} cannot happen here", way_out="Possible: " + ", ".join(possible) + ".")
@@ -128,19 +137,17 @@ def refuse_impossible(faults: Sequence[Fault], spec: Spec, clients: Sequence[int
             raise OutOfRange("the step of a fault", value=fault.step, limit=f"0 to {spec.K - 1}")
 
 
-def kinds_of(spec: Spec, clients: int, insecure: bool) -> list[str]:
+def kinds_of(spec: Spec, clients: int, insecure: bool = False, direct: bool = False) -> list[str]:
     """Kinds that can happen: there are no steps where the whole model is at the client, and no names without keys."""
     whole = spec.placement == "whole"
     here = [name for name, kind in KINDS.items() if not (whole and kind.at in ("step", "reply", "finish"))]
-    here = [name for name in here if name != "replay" or spec.R > 1]
+    here = [name for name in here if (name != "replay" or spec.R > 1) and (KINDS[name].at != "handed" or direct)]
     return [name for name in here if name != "another-name" or (clients > 1 and not insecure)]
 
 
-def random_plan(
-    seed: int, spec: Spec, clients: Sequence[int], insecure: bool = False, away: str = "wait"
-) -> list[Fault]:
+def random_plan(seed: int, spec: Spec, clients: Sequence[int], kinds: Sequence[str], away: str = "wait") -> list[Fault]:
     """One to five faults by name, at any moment up to the start of the last round; one is a skip where that may be."""
-    draw, kinds = rng(seed, Purpose.INSTANCES), kinds_of(spec, len(clients), insecure)
+    draw = rng(seed, Purpose.INSTANCES)
     names = [kinds[int(draw.integers(len(kinds)))] for _ in range(int(draw.integers(1, 6)))]
     if away == "skip":
         names[0] = "stay-away"
@@ -158,8 +165,8 @@ def random_plan(
 
 
 def _rounds(name: str, R: int, away: str) -> int:
-    """Rounds after which it is too late: a skipped visit cannot be troubled, and the last commit ends the record."""
-    return R - 1 - (away == "skip" or name == "lost-commit")
+    """Rounds after which it is too late: a skipped visit cannot be troubled, the last one is handed to nobody."""
+    return R - 1 - (away == "skip" or name in ("lost-commit", "kill-giver", "lost-handed"))
 
 
 def table() -> str:

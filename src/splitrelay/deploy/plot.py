@@ -37,6 +37,7 @@ class Seen:
     last: bytes = b""  # its last step
     steps: dict[int, bytes] = field(default_factory=dict)  # the first step of each of its visits, by fence
     held: bytes = b""  # a word that will come after the next one
+    dead: bool = False  # what it had still to say is not said
 
 
 class Plot:
@@ -62,9 +63,11 @@ class Plot:
         with self._lock:
             seen = self.seen(m)
             if word == "hello":
-                seen.held = b""
+                seen.held, seen.dead = b"", False
             elif word == "step":
                 self._noted(seen, frame)
+            if seen.dead:
+                return []
             if seen.held and word == "chunk":
                 held, seen.held = seen.held, b""
                 return [frame, held]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.data import load
-from splitrelay.deploy.faults import Fault, plan_in, random_plan
+from splitrelay.deploy.faults import Fault, kinds_of, plan_in, random_plan
 from splitrelay.deploy.rehearsal import Plan, forget
 from splitrelay.deploy.trouble import Troubled
 from splitrelay.errors import WorkError
@@ -22,8 +22,9 @@ Row = dict[str, Any]
 def played(plan: Plan, file: Path | None, seed: int, plans: int, say: Callable[[str], None]) -> Iterator[Row]:
     """A row for every plan, also in OUT/plans.jsonl where there are several; sound ones leave only their record."""
     clients = partition_of(plan.spec, load(plan.spec.data.name)).clients
+    kinds = kinds_of(plan.spec, len(clients), plan.insecure, plan.direct)
     for number in range(seed, seed + plans):
-        drawn = random_plan(number, plan.spec, clients, plan.insecure, plan.away)
+        drawn = random_plan(number, plan.spec, clients, kinds, plan.away)
         faults = drawn if file is None else plan_in(file)
         here = plan if plans == 1 else _own(plan, number)
         row = _row(here, number, faults, say)

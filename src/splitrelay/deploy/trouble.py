@@ -50,7 +50,7 @@ class Troubled(Rehearsal):
     def prepare(self) -> Partition:
         """As always; a plan that cannot be carried out is refused."""
         partition = super().prepare()
-        refuse_impossible(self.faults, self.spec, partition.clients, self.plan.insecure)
+        refuse_impossible(self.faults, self.spec, partition.clients, self.plan.insecure, self.plan.direct)
         return partition
 
     def raise_curtain(self, partition: Partition) -> None:
@@ -161,6 +161,10 @@ class Troubled(Rehearsal):
         self._program(fault.client).send(signal.SIGKILL)
         return [frame]
 
+    def _kill_giver(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self.plot.seen(fault.client).dead = True  # the deposit follows at once, and would come through
+        return self._kill_client(fault, frame)
+
     def _stay_away(self, fault: Fault, frame: bytes) -> list[bytes]:
         self.absent[fault.client] = len(self.events())
         self._program(fault.client).send(signal.SIGKILL)
@@ -188,7 +192,7 @@ class Troubled(Rehearsal):
         self.proxies[fault.client].cut()
         return []
 
-    _lost_reply = _lost_commit = _cut
+    _lost_reply = _lost_commit = _lost_handed = _cut
 
     def _half_open(self, fault: Fault, frame: bytes) -> list[bytes]:
         self.proxies[fault.client].freeze()
