@@ -159,11 +159,12 @@ class Joined:
 
     def _prepare(self, terms: Terms) -> None:
         spec = spec_in(terms)
-        if self.wish.spec is not None and self.wish.spec.hash != spec.hash:
+        mine = self.wish.spec
+        if mine is not None and mine.engine == "auto":
+            mine = mine.model_copy(update={"engine": spec.engine})  # the server has found out which
+        if mine is not None and mine.hash != spec.hash:
             way_out = "Ask the server's keeper, or leave --spec out to take what is offered."
-            raise InputError(
-                "the server runs another spec", value=spec.hash, limit=self.wish.spec.hash, way_out=way_out
-            )
+            raise InputError("the server runs another spec", value=spec.hash, limit=mine.hash, way_out=way_out)
         if self.wish.spec is None and any(":" in name for name in (spec.model.name, spec.model.loss)):
             way_out = "Give --spec with your own copy of the spec, so that you say which code is run."
             raise InputError("the server's spec names code of its own", value=spec.model.name, way_out=way_out)
