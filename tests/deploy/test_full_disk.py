@@ -1,6 +1,10 @@
 """A disk without room: the server stops with one line, and what was written before is whole."""
 
+import os
 import resource
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,3 +47,54 @@ def test_a_visit_that_does_not_fit_is_not_committed(tmp_path: Path) -> None:
     assert journal.find(visit) is None and list((tmp_path / "visits").iterdir()) == []
     journal.commit(visit, 2, Done(x, Cost(1, 2, 0.5)))
     assert isinstance(journal.find(visit), Done)
+
+
+SCRIPT = """
+import subprocess, sys
+from pathlib import Path
+from relay_kit import Stage, simulated, small_spec
+from splitrelay.deploy.findings import events_in
+from splitrelay.deploy.plot import settled, visit_of
+from splitrelay.errors import OutputError
+
+place = Path(sys.argv[1])
+spec = small_spec(place, "R=3")
+expected = simulated(spec, place / "simulated")
+try:
+    first = Stage(spec, place)
+    for m in first.partition.clients:
+        first.join(m, patience=0.5)
+    first.play()
+except OutputError as error:
+    print(error)
+subprocess.run(["mount", "-o", "remount,size=10m", str(place / "run")], check=True)
+second = Stage(spec, place)
+for m in second.partition.clients:
+    second.join(m)
+second.play()
+events = events_in(place / "run" / "relay" / "events.jsonl")
+commits = [visit_of(event) for event in events if event["event"] == "committed"]
+print(settled(events), len(commits) - len(set(commits)), second.serving.directory.model.read_bytes() == expected.model.read_bytes())
+"""
+
+
+def able() -> bool:
+    """Whether a mount of our own can be made, which ends with the process that made it."""
+    words = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return (
+        os.geteuid() == 0
+        and bool(shutil.which("unshare"))
+        and subprocess.run(words, capture_output=True).returncode == 0
+    )
+
+
+@pytest.mark.skipif(not able(), reason="needs root and mount namespaces")
+def test_a_server_whose_disk_is_full_stops_with_one_line_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    mounted = f'mount -t tmpfs -o size=140k none "{tmp_path}/run" && exec "{sys.executable}" -c "$0" "{tmp_path}"'
+    words = ["unshare", "-m", "sh", "-c", mounted, SCRIPT]
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    done = subprocess.run(words, capture_output=True, text=True, env=paths, timeout=120)
+    first, last = done.stdout.splitlines()[0], done.stdout.splitlines()[-1]
+    assert "No space left on device" in first, done.stderr
+    assert last == "12 0 True"  # visits that are settled, those committed twice, the same model
