@@ -74,7 +74,8 @@ for m in second.partition.clients:
 second.play()
 events = events_in(place / "run" / "relay" / "events.jsonl")
 commits = [visit_of(event) for event in events if event["event"] == "committed"]
-print(settled(events), len(commits) - len(set(commits)), second.serving.directory.model.read_bytes() == expected.model.read_bytes())
+same = second.serving.directory.model.read_bytes() == expected.model.read_bytes()
+print(settled(events), len(commits) - len(set(commits)), same)
 """
 
 
