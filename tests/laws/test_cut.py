@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from both_engines import ENGINES, in_two, whole
 from torch import nn
 
 from splitrelay.algorithms import SSL, Averaged, FedAvg, Scaffold, Step, Visit
@@ -24,6 +25,7 @@ from splitrelay.randomness import Purpose, rng
 from splitrelay.training import train
 
 torch.set_num_threads(1)
+BOTH = pytest.mark.parametrize("engine", ENGINES)
 EVERYTHING = Step[torch.Tensor](eta=0.05, weight_decay=1e-2, clip=1.0, momentum=0.9, prox=0.1)
 
 
@@ -163,16 +165,19 @@ def test_batch_norms_running_values_are_averaged_not_lost() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [SSL(EVERYTHING, 2), FedAvg(EVERYTHING, 2), Scaffold(Step(0.05), 2, M=4)])
-def test_every_algorithm_is_the_same_whole_cut_and_in_a_pool(algorithm) -> None:
+@BOTH
+def test_every_algorithm_is_the_same_whole_cut_and_in_a_pool(algorithm, engine: str) -> None:
     net = network("lenet-small")
     ends = []
-    for engines in ([Whole(net, 5)], [InTwo(net, 5, "pool1")], [InTwo(net, 5), Whole(net, 5), InTwo(net, 5, 1)]):
+    alone, cut = whole(engine, net), [in_two(engine, net, cut=cut) for cut in ("pool1", None, 1)]
+    for engines in ([alone], cut[:1], [cut[1], alone, cut[2]]):
         *_, (_, state) = train(algorithm, net.blueprint.x0(7), Permutation(4, 1), Pool(engines), R=2)
         ends.append(algorithm.model(state))
     assert torch.equal(ends[0], ends[1]) and torch.equal(ends[0], ends[2])
 
 
-def test_steps_are_torchs_own_sgd() -> None:
+@BOTH
+def test_steps_are_torchs_own_sgd(engine: str) -> None:
     """Written again in plain PyTorch: nn.Module, clip_grad_norm_, optim.SGD; decay is added after clipping."""
     net, K, eta, decay, clip = network("lenet5", augmentation=None), 4, 0.05, 1e-2, 0.5
     module = net.blueprint.net()
@@ -187,8 +192,8 @@ def test_steps_are_torchs_own_sgd() -> None:
                 parameter.grad.add_(parameter, alpha=decay)
         sgd.step()
     plain = net.blueprint.layout().pack(module.state_dict())
-    ours = Whole(net, 5).run(Visit(2, 1, 3, net.blueprint.x0(7), Step(eta, decay, clip), K)).x
-    assert torch.allclose(ours, plain, rtol=1e-5, atol=1e-7)
+    ours = whole(engine, net).run(Visit(2, 1, 3, net.blueprint.x0(7), Step(eta, decay, clip), K)).x
+    assert torch.allclose(ours, plain, rtol=1e-5, atol=1e-6 if engine == "fast" else 1e-7)
 
 
 def test_without_clipping_one_step_is_torchs_own_to_the_bit() -> None:
@@ -215,12 +220,13 @@ def test_clipping_per_half_bounds_each_half_by_itself() -> None:
         Whole(net, 5).run(Visit(0, 0, 0, x, Step(eta, clip=clip, per_half=True), 1))
 
 
-def test_a_visit_leaves_what_it_was_given() -> None:
+@BOTH
+def test_a_visit_leaves_what_it_was_given(engine: str) -> None:
     net = network("lenet-small")
     given = visit(net, EVERYTHING)
     before = given.x.clone()
-    Whole(net, 5).run(given)
-    InTwo(net, 5).run(given)
+    whole(engine, net).run(given)
+    in_two(engine, net).run(given)
     assert torch.equal(given.x, before)
 
 
@@ -232,28 +238,31 @@ def test_the_cut_is_where_the_paper_cuts() -> None:
         assert layout.parameters == {"lenet5": 44_426, "vgg11": 9_750_922}[name]
 
 
-def test_peer_to_peer_is_centralized() -> None:
+@BOTH
+def test_peer_to_peer_is_centralized(engine: str) -> None:
     net, order, x0 = network("lenet-small"), Permutation(4, 1), network("lenet-small").blueprint.x0(7)
-    peers = Peers(InTwo(net, 5), x0)
+    peers = Peers(in_two(engine, net), x0)
     *_, (_, relayed) = train(SSL(EVERYTHING, 2), peers.start(x0), order, peers, R=2)
-    *_, (_, central) = train(SSL(EVERYTHING, 2), x0, order, Pool([InTwo(net, 5)]), R=2)
+    *_, (_, central) = train(SSL(EVERYTHING, 2), x0, order, Pool([in_two(engine, net)]), R=2)
     assert torch.equal(peers.whole(relayed), central)
     assert len(peers.held) == 1  # every other client has handed its half on
 
 
-def test_a_visit_that_fails_peer_to_peer_can_be_made_again() -> None:
+@BOTH
+def test_a_visit_that_fails_peer_to_peer_can_be_made_again(engine: str) -> None:
     net = network("lenet-small")
     x0 = net.blueprint.x0(7)
-    peers = Peers(InTwo(net, 5), x0)
+    peers = Peers(in_two(engine, net), x0)
     with pytest.raises(Diverged):
         peers.run(Visit(0, 0, 0, peers.start(x0), Step(1e20), 4))
     assert torch.equal(peers.whole(peers.start(x0)), x0)
 
 
-def test_averaging_is_refused_peer_to_peer() -> None:
+@BOTH
+def test_averaging_is_refused_peer_to_peer(engine: str) -> None:
     net = network("lenet-small")
     x0 = net.blueprint.x0(7)
-    peers = Peers(InTwo(net, 5), x0)
+    peers = Peers(in_two(engine, net), x0)
     with pytest.raises(InputError, match="cannot average"):
         FedAvg(EVERYTHING, 1).round(0, peers.start(x0), (0, 1), peers)
     with pytest.raises(InputError, match="cannot average"):
@@ -261,7 +270,8 @@ def test_averaging_is_refused_peer_to_peer() -> None:
 
 
 @pytest.mark.parametrize("step", [Step(0.05), Step(0.05, weight_decay=1e-2, momentum=0.9, prox=0.1)])
-def test_the_engine_in_place_is_the_functional_form(step: Step) -> None:
+@BOTH
+def test_the_engine_in_place_is_the_functional_form(step: Step, engine: str) -> None:
     net = network("lenet-small", augmentation=None)
     layers = Stretch(net.blueprint, 0, len(net.blueprint.layers()), net.dtype)
 
@@ -272,17 +282,21 @@ def test_the_engine_in_place_is_the_functional_form(step: Step) -> None:
 
     given = Visit(2, 1, 3, net.blueprint.x0(7), step, 5)
     functional = descend(given, list(net.samples(Name(5, 2, 3, 1), 5)), gradient)
-    assert torch.allclose(Whole(net, 5).run(given).x, functional, rtol=1e-6, atol=1e-8)
+    assert torch.allclose(
+        whole(engine, net).run(given).x, functional, rtol=1e-6, atol=1e-6 if engine == "fast" else 1e-8
+    )
 
 
-def test_a_model_that_overflows_in_the_last_step_is_told_of() -> None:
+@BOTH
+def test_a_model_that_overflows_in_the_last_step_is_told_of(engine: str) -> None:
     net = network("lenet-small", augmentation=None)
     with pytest.raises(Diverged, match=r"the model of client 3 overflowed in round 2, last step, at eta=3e\+38"):
-        Whole(net, 5).run(visit(net, Step(3e38, weight_decay=100.0), K=1))
+        whole(engine, net).run(visit(net, Step(3e38, weight_decay=100.0), K=1))
 
 
-def test_every_client_may_have_its_own_number_of_steps() -> None:
+@BOTH
+def test_every_client_may_have_its_own_number_of_steps(engine: str) -> None:
     net = network("lenet-small")
-    clients, x0 = Pool([InTwo(net, 5)]), net.blueprint.x0(7)
+    clients, x0 = Pool([in_two(engine, net)]), net.blueprint.x0(7)
     own = SSL(EVERYTHING, K={0: 1, 1: 3, 2: 2, 3: 1}).round(0, x0, (1,), clients)
     assert torch.equal(own, SSL(EVERYTHING, K=3).round(0, x0, (1,), clients))

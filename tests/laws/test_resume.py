@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from both_engines import ENGINES
 
 from splitrelay.algorithms import SSL, Averaged, Scaffold, SplitFedV3, Step
 from splitrelay.errors import Diverged, InputError
@@ -50,10 +51,12 @@ def assert_same(one: RunDirectory, other: RunDirectory) -> None:
     assert rows(one) == rows(other)
 
 
-@pytest.mark.parametrize("algorithm", ["ssl", "scaffold", "splitfed-v3"])
-@pytest.mark.parametrize("stop", [1, 4, 7])
-def test_a_run_that_stops_goes_on_to_the_same_end(own: Path, tmp_path: Path, algorithm: str, stop: int) -> None:
-    run = spec(own, f"algorithm={algorithm}", "R=8")
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("algorithm", "stop"), [("ssl", 1), ("ssl", 4), ("scaffold", 7), ("splitfed-v3", 4)])
+def test_a_run_that_stops_goes_on_to_the_same_end(
+    own: Path, tmp_path: Path, algorithm: str, stop: int, engine: str
+) -> None:
+    run = spec(own, f"algorithm={algorithm}", "R=8", f"engine={engine}")
     going = execute(run, RunDirectory(tmp_path / "stopped"), checkpoint=3)
     for progress in going:
         if progress.row["round"] == stop:

@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from both_engines import ENGINES, in_two
 from torch import nn
 
+from splitrelay import kernels
 from splitrelay.algorithms import Step, Visit
 from splitrelay.clients.reference import Descent, InTwo, TopHalf, Whole, descend_cut, halved, mean_loss
 from splitrelay.clients.traffic import HEADER, LABEL, LOSS, NORM, Overheard, Reply, Top
@@ -161,3 +163,34 @@ def test_scaffolds_shift_travels_with_the_part_of_the_model_that_does() -> None:
     for engine, part in ((Whole(net, 5), len(x)), (InTwo(net, 5), InTwo(net, 5).boundary)):
         plain, more = engine.run(visit(net)).cost, engine.run(shifted).cost
         assert (more.up, more.down) == (plain.up, plain.down + HEADER + 4 * part)
+
+
+class Repeating:
+    """A fast top whose every message comes three times, on memory of its own, as from a wire."""
+
+    def __init__(self, top: kernels.descent.TopHalf) -> None:
+        self.top = top
+
+    def step(self, k: int, h: np.ndarray, labels: np.ndarray, norm2: float) -> kernels.descent.Reply:
+        replies = [self.top.step(k, h.copy(), labels.copy(), norm2) for _ in range(3)]
+        assert replies[0] is replies[2]
+        return replies[0]
+
+    def finish(self, norm2: float) -> None:
+        for _ in range(3):
+            self.top.finish(norm2)
+
+
+@pytest.mark.skipif("fast" not in ENGINES, reason="the kernels are not built here")
+@pytest.mark.parametrize("cut", ["conv1", "pool1", "pool2"])
+def test_a_repeated_step_changes_nothing_on_the_fast_engine(cut: str) -> None:
+    net = network(blueprint("lenet-small", (1, 8, 8), 10))
+    engine, given = in_two("fast", net, cut=cut), visit(net)
+    once, inner = engine.run(given), engine.inner
+    below, above = kernels.engine.halved(replace(given, x=given.x.numpy()), engine.boundary)
+    bottom = kernels.descent.Bottom(kernels.descent.Descent(inner.bottom, below, 5), inner.table, inner.draw(given))
+    top = Repeating(kernels.descent.TopHalf(kernels.descent.Descent(inner.top, above, 5)))
+    losses = kernels.descent.descend_cut(bottom, top)
+    x = np.concatenate([inner.bottom.save()[0], inner.top.save()[0]])
+    assert x.tobytes() == once.x.numpy().tobytes()
+    assert kernels.descent.mean_loss(losses, given) == once.cost.loss

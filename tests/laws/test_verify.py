@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from both_engines import ENGINES
 from click.testing import CliRunner, Result
 
 from splitrelay.cli.main import app
@@ -46,7 +47,15 @@ def edited(run: Path, row: int, **fields: object) -> None:
     (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-@pytest.mark.parametrize("more", [(), ("--from", "2"), ("--rounds", "3")])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_again_is_the_same_on_either_engine(own: Path, tmp_path: Path, engine: str) -> None:
+    spec = spec_of(None, [f"data={own}", "M=5", "K=2", "C=1", "R=3", f"engine={engine}"])
+    list(execute(spec, RunDirectory(tmp_path / "run"), checkpoint=2))
+    result = asked("verify", str(tmp_path / "run"))
+    assert result.exit_code == 0 and "identical to the bit" in result.output, result.output
+
+
+@pytest.mark.parametrize("more", [("--from", "2"), ("--rounds", "3")])
 def test_a_run_again_is_the_same(run: Path, more: tuple[str, ...]) -> None:
     result = asked("verify", str(run), *more)
     assert result.exit_code == 0 and "identical to the bit" in result.output, result.output

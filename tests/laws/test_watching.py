@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from both_engines import ENGINES
 from torch import nn
 
 from splitrelay.clients.pool import Pool
@@ -19,6 +20,8 @@ from splitrelay.objectives.images import DeviceImages
 from splitrelay.objectives.losses import Loss
 from splitrelay.objectives.network import Network
 from splitrelay.randomness import Purpose, rng
+
+BOTH = pytest.mark.parametrize("engine", ENGINES)
 
 
 @pytest.fixture(scope="module")
@@ -40,29 +43,38 @@ def looks(data: DataSet, trial: Trial = Trial(), R: int = 4, workers: int = 1, *
     return [(look, learning.algorithm.model(state)) for look, state in learning.run(R, **more)]
 
 
-def test_looking_less_often_or_on_another_thread_changes_nothing(data: DataSet) -> None:
-    full = looks(data)
+@BOTH
+def test_looking_less_often_or_on_another_thread_changes_nothing(data: DataSet, engine: str) -> None:
+    plain = Trial(engine=engine)
+    full = looks(data, plain)
     assert [look.r for look, _ in full] == [0, 1, 2, 3, 4]
-    for seen in (looks(data, every=4), looks(data, overlap=False), looks(data, Trial(placement="whole"))):
+    for seen in (
+        looks(data, plain, every=4),
+        looks(data, plain, overlap=False),
+        looks(data, Trial(placement="whole", engine=engine)),
+    ):
         assert torch.equal(seen[-1][1], full[-1][1])
         assert seen[-1][0].score == full[-1][0].score
-    assert [look.score for look, _ in looks(data, overlap=False)] == [look.score for look, _ in full]
+    assert [look.score for look, _ in looks(data, plain, overlap=False)] == [look.score for look, _ in full]
 
 
-def test_more_engines_change_nothing(data: DataSet) -> None:
-    fedavg = Trial(algorithm="fedavg", K=2)
+@BOTH
+def test_more_engines_change_nothing(data: DataSet, engine: str) -> None:
+    fedavg = Trial(algorithm="fedavg", K=2, engine=engine)
     assert torch.equal(looks(data, fedavg)[-1][1], looks(data, fedavg, workers=3)[-1][1])
 
 
-def test_it_learns(data: DataSet) -> None:
-    scores = [look.score for look, _ in looks(data, R=12)]
+@BOTH
+def test_it_learns(data: DataSet, engine: str) -> None:
+    scores = [look.score for look, _ in looks(data, Trial(engine=engine), R=12)]
     assert scores[0].accuracy < 0.5 < 0.9 < scores[-1].accuracy
     assert scores[-1].loss < scores[0].loss and len(scores[-1].per_class) == 4
 
 
-def test_splitfed_v3_is_scored_for_all_and_for_each_client(data: DataSet) -> None:
+@BOTH
+def test_splitfed_v3_is_scored_for_all_and_for_each_client(data: DataSet, engine: str) -> None:
     partition = draw_partition("exdir", data.train.y, M=5, C=2, alpha=10.0, seed=1)
-    learning = Learning(Trial(algorithm="splitfed-v3", S=3, order="sampled"), data, partition)
+    learning = Learning(Trial(algorithm="splitfed-v3", S=3, order="sampled", engine=engine), data, partition)
     look, state = list(learning.run(1))[-1]
     own = learning.own_scores(state)
     assert sorted(own) == sorted(learning.order(0)) and len({score.loss for score in own.values()}) == 3
@@ -71,18 +83,20 @@ def test_splitfed_v3_is_scored_for_all_and_for_each_client(data: DataSet) -> Non
         Learning(Trial(), data, partition).own_scores(None)
 
 
-def test_bytes_are_counted_by_hand(data: DataSet) -> None:
+@BOTH
+def test_bytes_are_counted_by_hand(data: DataSet, engine: str) -> None:
     """One visit of K steps: 64 floats an image at pool2, batches of up to 20, and the client's half both ways."""
-    learning = Learning(Trial(K=3, S=1), data, draw_partition("iid", data.train.y, M=4, seed=1))
+    learning = Learning(Trial(K=3, S=1, engine=engine), data, draw_partition("iid", data.train.y, M=4, seed=1))
     list(learning.run(1))
     bottom = 4 * learning.blueprint.layout().ends[6] + 64
     assert learning.clients.up == bottom + 3 * (64 + 4 * 64 * 20 + 4 * 20 + 8) + (64 + 8)
     assert learning.clients.down == bottom + 3 * (64 + 4 * 64 * 20 + 8)
 
 
-def test_an_infinite_loss_stops_the_run_with_its_name(data: DataSet) -> None:
+@BOTH
+def test_an_infinite_loss_stops_the_run_with_its_name(data: DataSet, engine: str) -> None:
     with pytest.raises(Diverged, match=r"the loss of client \d became (nan|inf) in round 0, step \d, at eta=1e\+20"):
-        looks(data, Trial(eta=1e20))
+        looks(data, Trial(eta=1e20, engine=engine))
 
 
 def test_wrong_words_are_answered(data: DataSet) -> None:
@@ -177,10 +191,11 @@ def test_a_share_of_every_clients_samples_can_be_held_out(data: DataSet) -> None
         held_out(partition.indices, 0.01, seed=1)
 
 
-def test_clients_without_samples_are_never_drawn(data: DataSet) -> None:
+@BOTH
+def test_clients_without_samples_are_never_drawn(data: DataSet, engine: str) -> None:
     dealt = draw_partition("iid", data.train.y, M=4, seed=1)
     gaps = type(dealt)((dealt.indices[0], np.array([], dtype=np.int64), *dealt.indices[1:]), dealt.labels)
-    learning = Learning(Trial(), data, gaps)
+    learning = Learning(Trial(engine=engine), data, gaps)
     assert {m for r in range(9) for m in learning.order(r)} == {0, 2, 3, 4}
     assert math.isfinite(list(learning.run(1))[-1][0].train_loss)
 
