@@ -15,6 +15,7 @@ CLIENTS = 10_000  # of a run, each on one link
 STRANGERS = 64  # links whose handshake is not over
 HANDSHAKES = 4  # of them, those under one certificate
 CONNECTIONS = 16_000  # of any kind, TLS handshakes included; where fewer files may be open, so many less SPARE
+PEERS = 200  # connections to a client that listens for others
 SPARE = 100  # open files that connections leave to the server itself
 STREAMS = 8  # on one connection
 COLLECTORS = 4  # that are being given the model

@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from threading import Lock, Timer
 from typing import Any
 
 import grpc
@@ -26,6 +26,9 @@ METHOD = "/splitrelay.Peer/Hand"
 OPTIONS = (
     ("grpc.max_receive_message_length", 2 * limits.CHUNK),
     ("grpc.max_concurrent_streams", 2),
+    ("grpc.max_allowed_incoming_connections", limits.PEERS),
+    ("grpc.server_handshake_timeout_ms", int(1000 * limits.HANDSHAKE)),
+    ("grpc.max_connection_idle_ms", int(1000 * limits.IDLE)),
     ("grpc.so_reuseport", 0),
 )
 KEPT = 2  # halves that wait for their lease
@@ -77,10 +80,15 @@ class Mailbox:
         why = self.admit(context)
         if why is not None:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
+        end = Timer(limits.QUESTION, context.cancel)  # who dawdles holds one of a few places
+        end.daemon = True
+        end.start()
         try:
             digest, half = self._whole(frames)
         except (BadMessage, Tampered) as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            end.cancel()
         with self._lock:
             self._halves[digest] = half
             while len(self._halves) > KEPT:
