@@ -111,6 +111,14 @@ def test_without_a_terminal_lines_have_the_time_and_now_and_then_how_far_points_
     assert any(re.search(r"eta=0.2 round 1/2 \d+\.\d\d%  \(1 done, 1 running; \d+ s left\)", line) for line in lines)
 
 
+def test_where_there_is_no_sweep_those_further_down_are_named(own: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="It would hold sweep"):
+        status(tmp_path)
+    swept(points(own, "0.1"), tmp_path / "cells")
+    with pytest.raises(InputError, match=r"Those in it: .*cells\."):
+        status(tmp_path)
+
+
 def test_looking_at_a_sweep_needs_no_torch(own: Path, tmp_path: Path) -> None:
     swept(points(own, "0.1"), tmp_path)
     program = (

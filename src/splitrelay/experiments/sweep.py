@@ -136,9 +136,15 @@ def status(folder: Path) -> Board:
     except (OSError, ValueError, KeyError, TypeError):
         boards = []
     if not boards:
-        raise InputError(f"{folder} is not the folder of a sweep", way_out="It would hold sweep.json.")
+        raise InputError(f"{folder} is not the folder of a sweep", way_out=_elsewhere(folder))
     entries = {name: entry for board in boards for name, entry in board.entries.items()}  # the newest has the last word
     return Board(folder, entries, min((board.began for board in boards if board.began), default=0.0))
+
+
+def _elsewhere(folder: Path) -> str:
+    """A reproduction keeps its sweeps one folder further down."""
+    found = sorted({str(file.parent) for file in folder.glob("*/sweep*.json")})
+    return f"Those in it: {', '.join(found)}." if found else "It would hold sweep.json."
 
 
 def _kept(folder: Path, file: Path) -> Board:
