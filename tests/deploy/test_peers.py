@@ -10,17 +10,17 @@ from safetensors.numpy import load_file
 
 from splitrelay.algorithms.base import Visit
 from splitrelay.deploy.peers import Relays, Sealed
-from splitrelay.deploy.rehearsal import agreeing, untimed
+from splitrelay.deploy.rehearsal import untimed
 from splitrelay.deploy.turns import Turn
 from splitrelay.errors import InputError, WorkError
 
 
-def staged(tmp_path: Path, *words: str) -> Stage:
+def staged(tmp_path: Path, *words: str, patience: float = 20.0) -> Stage:
     spec = small_spec(tmp_path, "route=peer-to-peer", *words)
     stage = Stage(spec, tmp_path, keys=True)
     for m in stage.partition.clients:
         more = {"test": tmp_path / "data" / "test.npz", "keep": tmp_path / "model"} if m == spec.evaluator else {}
-        stage.join(m, **more)
+        stage.join(m, patience=patience, **more)
     return stage
 
 
@@ -30,7 +30,7 @@ def test_the_evaluator_writes_the_simulated_model(engine: str, tmp_path: Path) -
     expected = simulated(stage.spec, tmp_path / "simulated")
     stage.play()
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
-    assert agreeing(untimed(stage.serving.directory), untimed(expected), "peer-to-peer")
+    assert untimed(stage.serving.directory) == untimed(expected)
     assert not stage.serving.directory.model.exists()
 
 
@@ -92,7 +92,7 @@ def test_a_server_that_hands_out_the_past_is_refused_by_name(
     """Two clients take turns, so that the one whose turn it is has seen what came after the older half."""
     monkeypatch.setattr(server, "since", since)
     monkeypatch.setattr("splitrelay.deploy.serving.Relays", server)
-    stage = staged(tmp_path, "M=2", "C=9", "R=4", "order=fixed")
+    stage = staged(tmp_path, "M=2", "C=9", "R=4", "order=fixed", patience=0.5)
     with pytest.raises(WorkError, match=rf"failed 4 times.*{why}"):
         stage.play()
     assert [event["why"].startswith(why) for event in stage.events("failed")] == [True] * 4
@@ -104,7 +104,7 @@ def test_the_evaluator_refuses_a_half_that_replaces_its_own(tmp_path: Path, monk
     monkeypatch.setattr(Forgetful, "by", 1)
     monkeypatch.setattr(Forgetful, "since", 2)
     monkeypatch.setattr("splitrelay.deploy.serving.Relays", Forgetful)
-    stage = staged(tmp_path, "M=2", "C=9", "R=4", "order=fixed")
+    stage = staged(tmp_path, "M=2", "C=9", "R=4", "order=fixed", patience=0.5)
     with pytest.raises(InputError, match=r"client 0, cannot look; got OldHalf: the half of visit 3 is not the one"):
         stage.play()
 
@@ -124,6 +124,6 @@ def test_a_server_that_drops_a_committed_visit_is_found_out_by_who_made_it(
             return turn  # type: ignore[no-any-return]
 
     monkeypatch.setattr("splitrelay.deploy.serving.Relays", Forking)
-    stage = staged(tmp_path, "M=3", "C=9", "R=3", "order=fixed")
+    stage = staged(tmp_path, "M=3", "C=9", "R=3", "order=fixed", patience=0.5)
     with pytest.raises(WorkError, match=r"client 1 failed 4 times.*LeftOut: the half has not been through visit 2"):
         stage.play()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import Any
@@ -11,9 +13,11 @@ import torch
 from splitrelay.algorithms.base import Visit
 from splitrelay.clients import traffic
 from splitrelay.clients.reference import Descent, TopHalf, Whole, descend_cut, finite
-from splitrelay.deploy.shapes import Asked, Labels, Outfit, Shape, Vector
+from splitrelay.data.images import ImageSet
+from splitrelay.deploy.shapes import Asked, Labels, Outfit, Shape, Tally, Vector
 from splitrelay.deploy.tensors import from_wire, on_wire, to_wire
 from splitrelay.errors import WorkError
+from splitrelay.evaluation import SLICE
 from splitrelay.experiments.spec import Spec
 from splitrelay.models import Blueprint, Stretch, blueprint, cut_index
 from splitrelay.objectives.images import DeviceImages
@@ -138,6 +142,35 @@ class Server:
         self.stretch.load(torch.from_numpy(x))
         out: Vector = self.stretch.predict(from_wire(h)).numpy()
         return out
+
+
+class Looking:
+    """A test set on its way through the client's half, and what comes back."""
+
+    def __init__(self, outfit: Outfit, test: ImageSet) -> None:
+        torch.set_num_threads(1)
+        with BUILDING:
+            plan, dtype = blueprint_of(outfit.spec, test.shape, len(test.classes)), outfit.spec.model.dtype
+            self.bottom = Stretch(plan, 0, cut_index(plan, outfit.spec.model.cut), getattr(torch, dtype))
+        self.images, self.classes = DeviceImages(test, getattr(torch, dtype)), len(test.classes)
+        self.loss = loss_named(outfit.spec.model.loss)
+
+    @torch.no_grad()
+    def through(self, bottom: Vector) -> Iterator[Vector]:
+        """Smashed data, slice by slice, as the wire has them."""
+        self.bottom.load(torch.from_numpy(bottom.copy()))
+        for features, _ in self.images.slices(SLICE):
+            yield to_wire(self.bottom.predict(features))
+
+    @torch.no_grad()
+    def tally(self, outputs: Sequence[Vector]) -> Tally:
+        """Losses are added up as in evaluation: within a slice, then all slices."""
+        losses, y = [], self.images.y
+        for out, (_, labels) in zip(outputs, self.images.slices(SLICE), strict=True):
+            losses.append(float(self.loss(from_wire(out), labels)) * len(labels))
+        right = y[torch.cat([from_wire(out).argmax(1) for out in outputs]) == y]
+        counts = [torch.bincount(some, minlength=self.classes).tolist() for some in (right, y)]
+        return Tally(math.fsum(losses), *counts)
 
 
 class Above:

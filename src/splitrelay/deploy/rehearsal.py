@@ -27,7 +27,6 @@ from splitrelay.records.measured import timeless
 from splitrelay.wire.authority import create_authority
 
 MODEL = "model.safetensors"
-TOLERANCE = 1e-3  # of what an evaluator on another engine sees: one image may fall on the other side
 
 
 @dataclass(frozen=True)
@@ -149,10 +148,9 @@ class Rehearsal:
         began = time.monotonic()
         skips = self.skips()
         ours, theirs = RunDirectory(self.plan.out), self._simulated(skips)
-        rows = untimed(ours), untimed(theirs)
         return Verdict(
             ours.model.exists() and ours.model.read_bytes() == theirs.model.read_bytes(),
-            bool(skips) or agreeing(*rows, self.spec.route),
+            bool(skips) or untimed(ours) == untimed(theirs),
             deployed,
             time.monotonic() - began,
             1 + len(self.clients),
@@ -231,19 +229,6 @@ def replayed(spec: Spec, directory: RunDirectory, skips: frozenset[tuple[int, in
 def untimed(directory: RunDirectory) -> list[dict[str, Any]]:
     """The record without its clock."""
     return [timeless(row) for row in directory.seen()]
-
-
-def agreeing(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], route: str) -> bool:
-    """To the bit; peer to peer the evaluator adds up the test loss with torch, and may differ in the last digits."""
-    if route == "centralized" or len(ours) != len(theirs):
-        return ours == theirs
-    return all(_near(one, other) for one, other in zip(ours, theirs, strict=True))
-
-
-def _near(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    exact = [{name: value for name, value in row.items() if not name.startswith("test_")} for row in (one, other)]
-    gaps = [abs(one[name] - other[name]) for name in ("test_loss", "test_accuracy")]
-    return exact[0] == exact[1] and gaps[0] <= TOLERANCE * abs(other["test_loss"]) and gaps[1] <= TOLERANCE
 
 
 def forget(out: Path) -> None:

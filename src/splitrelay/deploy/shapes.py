@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
@@ -31,6 +31,27 @@ class Shape:
     size: int  # numbers of x
     h: tuple[int, ...]  # smashed data of one sample, as the wire has it: images channels last
     norms: int  # tensors of the server's half
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The sum of losses over a test set; right answers and images by class."""
+
+    loss: float
+    right: list[int]
+    seen: list[int]
+
+
+class Looking(Protocol):
+    """A test set at the evaluator, with whichever engine the spec names."""
+
+    def through(self, bottom: Vector) -> Iterator[Vector]:
+        """Smashed data, slice by slice."""
+        ...
+
+    def tally(self, outputs: Sequence[Vector]) -> Tally:
+        """What the server's half has made of them."""
+        ...
 
 
 class Asked(Protocol):
