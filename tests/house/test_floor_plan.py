@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "splitrelay"
-CELLAR = {"errors", "files", "notation", "vectors", "randomness"}
+CELLAR = {"errors", "files", "notation", "vectors", "randomness", "traffic"}
 LOWER = {"theory", "algorithms", "orders", "data", "models", "objectives", "clients", "kernels"}
 EXPERIMENTS = LOWER | {"training", "evaluation", "records", "testing"}
 DEPLOY = EXPERIMENTS | {"experiments", "wire"}
@@ -19,6 +19,7 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
     "notation": (set(), set()),
     "vectors": (set(), set()),
     "randomness": (set(), {"numpy"}),
+    "traffic": (set(), set()),
     "theory": (set(), {"numpy"}),
     "algorithms": (set(), set()),
     "orders": (set(), set()),

@@ -1,4 +1,4 @@
-"""The inner seam, and the bytes that go over it: the same count whether the server is here or on another host."""
+"""The inner seam on tensors; the bytes that go over it are counted by splitrelay.traffic."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Protocol, SupportsFloat
 
 import torch
 
-HEADER = 64  # bytes before every buffer: what it is, of which visit and step, its shape
-LABEL, NORM, LOSS = 4, 8, 8  # bytes of one label, of one squared norm, of a loss
+from splitrelay.traffic import HEADER, LABEL, LOSS, NORM, Overheard, message, shift_message
+
+__all__ = ["HEADER", "LABEL", "LOSS", "NORM", "Overheard", "Reply", "Top", "message", "shift_message"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,39 +44,3 @@ class Top(Protocol):
     def predict(self, h: torch.Tensor, /) -> torch.Tensor:
         """The model's outputs for smashed data, as in evaluation: nothing is drawn, nothing is learnt."""
         ...
-
-
-class Overheard:
-    """A top that counts what passes."""
-
-    def __init__(self, top: Top) -> None:
-        self.top, self.up, self.down = top, 0, 0
-
-    def step(self, k: int, h: torch.Tensor, labels: torch.Tensor, norm2: float, /) -> Reply:
-        """Smashed data and labels up, the gradient at the cut down."""
-        self.up += message(h) + LABEL * len(labels) + NORM
-        reply = self.top.step(k, h, labels, norm2)
-        self.down += message(reply.gradient) + NORM * len(reply.norms) + LOSS
-        return reply
-
-    def finish(self, norm2: float, /) -> None:
-        """One number more."""
-        self.up += HEADER + NORM
-        self.top.finish(norm2)
-
-    def predict(self, h: torch.Tensor, /) -> torch.Tensor:
-        """Passed on uncounted: a visit's cost is that of training, however often somebody looks."""
-        return self.top.predict(h)
-
-
-def shift_message(shift: torch.Tensor | None) -> int:
-    """The bytes of SCAFFOLD's c - c_m on its way to a client: with the whole model whole, with its half cut like it.
-
-    Nothing more comes back: the server has x^r and what the visit made of it, and finds the new c_m from them.
-    """
-    return 0 if shift is None else message(shift)
-
-
-def message(buffer: torch.Tensor) -> int:
-    """The bytes of a tensor on its way."""
-    return HEADER + buffer.numel() * buffer.element_size()

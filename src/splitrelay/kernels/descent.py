@@ -20,7 +20,6 @@ from splitrelay.kernels.workspace import Floats, Workspace
 from splitrelay.randomness import Purpose
 
 CALMER = "Lower eta, or set clip."
-HEADER, LABEL, NORM, LOSS = 64, 4, 8, 8  # bytes, as in clients.traffic
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,25 +8,11 @@ import numpy as np
 
 from splitrelay.algorithms.base import Cost, Done, Visit
 from splitrelay.errors import InputError
-from splitrelay.kernels.descent import (
-    HEADER,
-    LABEL,
-    LOSS,
-    NORM,
-    Bottom,
-    Descent,
-    Reply,
-    Top,
-    TopHalf,
-    descend,
-    descend_cut,
-    finite,
-    mean_loss,
-)  # fmt: skip
-from splitrelay.kernels.named import Integers
+from splitrelay.kernels.descent import Bottom, Descent, TopHalf, descend, descend_cut, finite, mean_loss
 from splitrelay.kernels.plan import Plan
 from splitrelay.kernels.samples import Drawing, Pictures, Table
 from splitrelay.kernels.workspace import Floats, Workspace
+from splitrelay.traffic import Overheard, message, shift_message
 
 
 class Whole:
@@ -45,7 +31,7 @@ class Whole:
         self.work = ready(self.work, self.plan, 0, len(self.plan.layers), max(draw.sizes))
         losses, x = descend(Descent(self.work, visit, self.seed), self.table, draw)
         carried = message(visit.x)
-        cost = Cost(carried, carried + message(visit.step.shift), mean_loss(losses, visit))
+        cost = Cost(carried, carried + shift_message(visit.step.shift), mean_loss(losses, visit))
         return Done(finite(x, visit), cost)
 
 
@@ -69,7 +55,7 @@ class InTwo:
         loss = mean_loss(descend_cut(bottom, line), visit)
         handover = message(below.x)
         (x, good), (rest, fine) = self.bottom.save(), self.top.save()
-        cost = Cost(line.up + handover, line.down + handover + message(below.step.shift), loss)
+        cost = Cost(line.up + handover, line.down + handover + shift_message(below.step.shift), loss)
         return Done(finite((np.concatenate([x, rest]), good and fine), visit), cost)
 
 
@@ -88,31 +74,3 @@ def _part(visit: Visit[Floats], where: slice) -> Visit[Floats]:
     if step.shift is not None:
         step = replace(step, shift=step.shift[where])
     return Visit(visit.r, visit.i, visit.m, visit.x[where], step, visit.K)
-
-
-class Overheard:
-    """A top that counts what passes."""
-
-    def __init__(self, top: Top) -> None:
-        self.top, self.up, self.down = top, 0, 0
-
-    def step(self, k: int, h: Floats, labels: Integers, norm2: float, /) -> Reply:
-        """Smashed data and labels up, the gradient at the cut down."""
-        self.up += message(h) + LABEL * len(labels) + NORM
-        reply = self.top.step(k, h, labels, norm2)
-        self.down += message(reply.gradient) + NORM * len(reply.norms) + LOSS
-        return reply
-
-    def finish(self, norm2: float, /) -> None:
-        """One number more."""
-        self.up += HEADER + NORM
-        self.top.finish(norm2)
-
-    def predict(self, h: Floats, /) -> Floats:
-        """Passed on uncounted: a visit's cost is that of training, however often somebody looks."""
-        return self.top.predict(h)
-
-
-def message(buffer: Floats | None) -> int:
-    """The bytes of an array on its way."""
-    return 0 if buffer is None else HEADER + buffer.nbytes
