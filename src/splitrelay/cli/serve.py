@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +71,7 @@ def serve(
         linger=how["linger"],
         judge=how["judge"],
     )
+    _open_files()
     with stopping(None) as stop:
         serving = Serving(offer, log, stop)
         serving.listening = lambda port: _listening(port, how["port_file"])
@@ -81,6 +84,13 @@ def serve(
             note(f"kept in {offer.out}; the same command goes on from there.")
             return
     say(str(offer.out))
+
+
+def _open_files() -> None:
+    """As many as the system lets us: each client is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def address_of(listen: str | None, insecure: bool) -> str:

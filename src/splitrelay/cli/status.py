@@ -58,7 +58,8 @@ def _table(report: dict[str, Any]) -> Table:
     title += f", round {report['round']} of {report['rounds']}"
     seen = "" if loss is None else f"; test loss {loss:.4f}, accuracy {accuracy:.2%}"
     traffic = f"{report['bytes_up'] / 1e6:.1f} MB up, {report['bytes_down'] / 1e6:.1f} MB down{seen}"
-    notes = (traffic, "" if left is None else f"{report['seconds']:.0f} s, about {left:.0f} s left")
+    judge = {True: "the evaluator is here", False: "the evaluator is away"}.get(report["evaluator"], "")
+    notes = (traffic, judge, "" if left is None else f"{report['seconds']:.0f} s, about {left:.0f} s left")
     return Table(COLUMNS, [_row(one) for one in report["clients"]], title, tuple(filter(None, notes)))
 
 

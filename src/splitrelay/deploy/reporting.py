@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from splitrelay.deploy.paying import Bill, paid_by
+from splitrelay.wire.reception import JUDGE
 
 if TYPE_CHECKING:
     from splitrelay.deploy.serving import Serving
@@ -34,6 +35,7 @@ def status(serving: Serving) -> dict[str, Any]:
         "round": done,
         "rounds": spec.R,
         "turn": sorted(turns),
+        "evaluator": JUDGE in here if serving.offer.judge else None,
         "clients": [
             {"client": m, "here": m in here, "turn": m in turns, "samples": serving.sizes.get(m)}
             | asdict(bills.get(m, Bill()))
