@@ -89,8 +89,14 @@ class Handing(Remote):
 
     # A visit is leased
 
+    def busy(self, m: int) -> bool:
+        """Whether client m has still to hear that a visit of its own counts: nothing else can be asked of it."""
+        return m in self.covered
+
     def _lease(self, pending: Pending, link: int) -> None:
         """Only what is here, or at this client, can be begun from."""
+        if self.busy(pending.visit.m):
+            return
         if missing(pending.visit.x) and self._given_to(pending) is None:
             self._need()
         else:
@@ -165,7 +171,8 @@ class Handing(Remote):
         if self.owed is not None:
             before = self.owed.pending
             self.journal.commit(pending.visit, pending.fence, done)
-            self.covered[before.visit.m] = before.fence
+            if not self.owed.lost:  # else it has left that visit already
+                self.covered[before.visit.m] = before.fence
             self._count(self.owed)
         super()._commit(pending, done, link)
 
@@ -225,6 +232,8 @@ class Handing(Remote):
 
     def _arrived(self, event: Arrived, now: float) -> None:
         owed = self.owed
+        if not event.resumed and self.covered.pop(event.m, None) is not None:
+            self.hub.release(event.m)  # it begins afresh, and its visit counts all the same
         if owed is None or event.m != owed.pending.visit.m or event.link == owed.pending.link:
             super()._arrived(event, now)
             return
@@ -249,6 +258,8 @@ class Handing(Remote):
             pending, policy = self.owed.pending, self.policy
             away = pending.link is None and now - pending.since > policy.lease
             if away or now - pending.heard > max(policy.step, policy.lease):
+                if pending.link is not None:
+                    self.hub.send(pending.link, Cancel(pending.fence, "the deposit did not come in time"))
                 self._lose(self.owed, "the deposit did not come in time")
 
     def _lose(self, owed: Owed, why: str) -> None:

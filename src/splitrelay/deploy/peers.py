@@ -21,7 +21,7 @@ from splitrelay.wire import halves, messages
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.messages import Deposit, Lease
 from splitrelay.wire.sealing import Tampered, label_of
-from splitrelay.wire.server import Arrived, Gone, Heard
+from splitrelay.wire.server import Gone, Heard
 
 UNSEEN = Score(math.nan, math.nan, ())
 WAY_OUT = "Use route=centralized, or an algorithm that only passes x on, such as ssl."
@@ -132,7 +132,7 @@ class Judged:
                 if self.remote.stop.is_set():
                     raise KeyboardInterrupt
                 here = self.hub.here().get(self.m)
-                if here is not None and here != link:
+                if here is not None and here != link and not self.remote.busy(self.m):
                     link, fence = here, self._begin(here, x, top)
                 event = self._event()
                 if isinstance(event, Heard) and event.link == link and messages.fence_of(event.message) == fence:
@@ -164,6 +164,5 @@ class Judged:
             event = self.hub.inbox.get(timeout=TICK)
         except Empty:
             return None
-        if isinstance(event, Arrived):
-            self.remote.arrived(event)
+        self.remote.overhear(event)
         return event

@@ -57,6 +57,18 @@ class Remote:
         self.visits = 0
         self.arrived: Callable[[Arrived], None] = lambda event: None
 
+    def busy(self, m: int) -> bool:
+        """Whether nothing can be asked of client m yet."""
+        return False
+
+    def overhear(self, event: Arrived | Gone | Heard) -> None:
+        """What comes in while no visit is going on."""
+        now = time.monotonic()
+        if isinstance(event, Arrived):
+            self._arrived(event, now)
+        elif isinstance(event, Heard):
+            self._heard(event, now)
+
     def run(self, visit: Visit[Any], /) -> Outcome[Any]:
         """One visit."""
         return next(self.run_all([visit]))

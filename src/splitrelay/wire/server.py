@@ -222,7 +222,7 @@ class Hub:
 
     async def _parted(self, link: Caller, writer: asyncio.Future[None]) -> None:
         link.outgoing.put_nowait(None)
-        with suppress(asyncio.TimeoutError, asyncio.CancelledError):
+        with suppress(asyncio.TimeoutError, asyncio.CancelledError, BadMessage):  # whatever ended it, the link is over
             await asyncio.wait_for(writer, 2.0)
         self.spent = self.spent[0] + link.received, self.spent[1] + link.sent
         self.meters.parted(link)
