@@ -98,7 +98,7 @@ def test_cifar_is_drawn_every_fifth_round_and_says_so(tmp_path: Path) -> None:
 
 def test_smoothing_is_never_silent(folder: Path) -> None:
     found = curves_figure(runs_under(folder), smooth=2)
-    assert found.figure.axes[0].get_ylabel() == "test accuracy (%), mean of 2 looks"
+    assert found.figure.axes[0].get_ylabel() == "test accuracy (%),\nmean of 2 looks"
     assert drawn(found.figure.axes[0])[r"SSL, $\eta=0.01$"] == ([1, 2], pytest.approx([25, 62.5]))
     assert curves_figure(runs_under(folder)).figure.axes[0].get_ylabel() == "test accuracy (%)"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from splitrelay.errors import InputError
+from splitrelay.experiments.runs import runs_under
 from splitrelay.files import write_text
 
 BLOCK = re.compile(r"(<!-- shown: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -22,28 +23,33 @@ class View:
     kind: str
     folders: tuple[str, ...]
     options: tuple[str, ...] = ()
+    smooth: bool = False  # where curves are long
 
     def words(self, source: Path, out: Path) -> list[str] | None:
         """The command's words; None where none of its folders is there."""
-        found = [str(source / folder) for folder in self.folders if is_there(source / folder)]
-        return [self.kind, *found, *self.options, "--out", str(out / self.name)] if found else None
+        found = [source / folder for folder in self.folders if is_there(source / folder)]
+        if not found:
+            return None
+        calm = CALM if self.smooth and all(is_long(folder) for folder in found) else ()
+        return [self.kind, *map(str, found), *self.options, *calm, "--out", str(out / self.name)]
 
 
 PAPER = ("--beside", "paper")
+LONG, CALM = 100, ("--smooth", "10")  # so many looks that swing by ten points hide the lines below them
 TUNED = ("tuned/best", "silos/best", "landscape/best", "cnncifar/best")
 VIEWS = (
     View("cells.md", "table", "accuracy", ("cells",), PAPER),
     View("cells-winners.md", "table", "winners", ("cells",)),
-    View("cells.png", "figure", "curves", ("cells",)),
+    View("cells.png", "figure", "curves", ("cells",), smooth=True),
     View("tuned.md", "table", "accuracy", ("tuned/best",), PAPER),
     View("tuned-winners.md", "table", "winners", ("tuned/best",)),
     View("tuned-rates.md", "table", "rates", ("tuned/search",), PAPER),
-    View("tuned.png", "figure", "curves", ("tuned/best",)),
+    View("tuned.png", "figure", "curves", ("tuned/best",), smooth=True),
     View("tuned-rates.png", "figure", "rates", ("tuned/search",)),
     View("silos.md", "table", "accuracy", ("silos/best",)),
     View("silos-winners.md", "table", "winners", ("silos/best",)),
     View("silos-rates.md", "table", "rates", ("silos/search",)),
-    View("silos.png", "figure", "curves", ("silos/best",)),
+    View("silos.png", "figure", "curves", ("silos/best",), smooth=True),
     View("landscape.md", "table", "winners", ("landscape/best",)),
     View("family.md", "table", "algorithms", ("family/best",)),
     View("family-rates.md", "table", "rates", ("family/search",)),
@@ -64,6 +70,11 @@ VIEWS = (
 def is_there(folder: Path) -> bool:
     """Whether there are runs in a folder, however deep."""
     return folder.is_dir() and next(folder.rglob("spec.toml"), None) is not None
+
+
+def is_long(folder: Path) -> bool:
+    """Whether every run in a folder was looked at so often that its curve is better drawn calm."""
+    return all(len(run.rows) > LONG for run in runs_under(folder))
 
 
 def filled(page: str, shown: Mapping[str, str]) -> str:

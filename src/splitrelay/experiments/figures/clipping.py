@@ -36,7 +36,7 @@ def clipping_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST
     said += [f"Each point is the mean of {smooth} looks that end there."] * (smooth > 1)
     key = {_words(norm): Look(colours[norm], "-") for norm in norms}
     caption = "Test accuracy with and without clipping, mean over seeds; the band is one standard deviation over seeds."
-    upright = ACCURACY if smooth == 1 else f"{ACCURACY}, mean of {smooth} looks"
+    upright = ACCURACY if smooth == 1 else f"{ACCURACY},\nmean of {smooth} looks"
     return Drawing(grid(panels, (ROUNDS, upright), said, key), [caption, *said])
 
 

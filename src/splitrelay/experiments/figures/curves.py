@@ -66,7 +66,7 @@ def _smoothed(found: Curve, n: int) -> Curve:
 def _drawing(choices: Sequence[Choice], said: list[str], across: str, smooth: int, *, by_bytes: bool) -> Drawing:
     looks = _looks(choices)
     panels = _panels(choices, looks, smooth, by_bytes)
-    upright = ACCURACY if smooth == 1 else f"{ACCURACY}, mean of {smooth} looks"
+    upright = ACCURACY if smooth == 1 else f"{ACCURACY},\nmean of {smooth} looks"
     said = [*said, *_gaps(panels)]
     caption = f"Test accuracy against {across}: mean over seeds; the band is one standard deviation over seeds."
     return Drawing(grid(panels, (across, upright), said, looks), [caption, *said])
