@@ -24,7 +24,7 @@ from splitrelay.experiments.tables import (
     runs_table,
     summarised,
 )
-from splitrelay.experiments.tables.latex import escaped
+from splitrelay.experiments.tables.latex import escaped, tabular
 from splitrelay.experiments.tables.places import laid_out
 from splitrelay.experiments.tables.sheet import Sheet, as_json, comma_separated, latex, markdown, plain
 
@@ -304,6 +304,16 @@ def test_latex_is_a_whole_booktabs_table(folder: Path) -> None:
         assert line.count("&") + 1 + spans == columns
     assert "\\cmidrule(lr){5-6}\\cmidrule(lr){7-8}" in text
     assert "\\textbf{90.00} $\\pm$ 0.00 (\\textbf{2})" in text
+
+
+def test_latex_has_rules_between_blocks_not_between_rows() -> None:
+    rows = {True: [["a", "1"], ["", "2"], ["b", "3"]], False: [["a", "1"], ["b", "2"], ["c", "3"]]}
+    ruled = {blocks: list(tabular("ll", [("", 2)], ["x", "y"], found)) for blocks, found in rows.items()}
+    assert {blocks: lines.count("\\midrule") for blocks, lines in ruled.items()} == {True: 2, False: 1}
+
+
+def test_latex_has_a_minus_before_a_number_only() -> None:
+    assert escaped("-0.79 ± 5.17, cross-silo, 2026-11-16, (-)") == (r"$-$0.79 $\pm$ 5.17, cross-silo, 2026-11-16, (-)")
 
 
 def test_latex_text_has_no_bare_special_letter() -> None:

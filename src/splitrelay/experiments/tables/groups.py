@@ -115,4 +115,5 @@ def _seeds(count: int) -> str:
 
 def _settings(groups: Sequence[Group]) -> str:
     names = [f"{setting_words(group.spec)} (seed {', '.join(map(str, group.seeds))})" for group in groups[:NAMED]]
-    return "; ".join(names) + (f"; and {len(groups) - NAMED} more settings" if len(groups) > NAMED else "")
+    more = len(groups) - NAMED
+    return "; ".join(names) + (f"; and {more} more setting{'s' * (more > 1)}" if more > 0 else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 # What LaTeX would take for a command, and what its fonts may not have.
@@ -26,15 +27,19 @@ LETTERS = {
 }
 
 
+MINUS = re.compile(r"(?<![\w$-])-(?=\d)")  # before a number; elsewhere a hyphen
+
+
 def escaped(text: str) -> str:
     """Text that LaTeX prints as it stands."""
-    return "".join(LETTERS.get(letter, letter) for letter in text)
+    return MINUS.sub("$-$", "".join(LETTERS.get(letter, letter) for letter in text))
 
 
 def tabular(
     columns: str, spans: Sequence[tuple[str, int]], names: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> Iterator[str]:
-    """The groups over their columns, the names, the rows; a rule wherever the first column begins anew."""
+    """The groups over their columns, the names, the rows; a rule between blocks of rows that share a first column."""
+    blocks = any(not row[0] for row in rows)
     yield f"\\begin{{tabular}}{{{columns}}}"
     yield "\\toprule"
     if any(group for group, _ in spans):
@@ -43,7 +48,7 @@ def tabular(
     yield " & ".join(names) + r" \\"
     yield "\\midrule"
     for number, row in enumerate(rows):
-        if number and row[0]:
+        if blocks and number and row[0]:
             yield "\\midrule"
         yield " & ".join(row) + r" \\"
     yield "\\bottomrule"

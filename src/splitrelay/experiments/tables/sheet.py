@@ -77,9 +77,9 @@ def latex(sheet: Sheet) -> str:
     columns = "".join("r" if head.numeric else "c" if head.group else "l" for head in sheet.heads)
     body = tabular(columns, spans, names, cells)
     caption, label = f"\\caption{{{escaped(sheet.said)}}}", f"\\label{{tab:{sheet.name}}}"
-    return "\n".join(
-        ["% \\usepackage{booktabs}", "\\begin{table}", "\\centering", caption, label, *body, "\\end{table}", ""]
-    )
+    form = "\\centering\\small\\setlength{\\tabcolsep}{4pt}"  # eight columns in the width of a page
+    head = ["% \\usepackage{booktabs}", "\\begin{table}", form, caption, label, "\\par\\smallskip"]
+    return "\n".join([*head, *body, "\\end{table}", ""])
 
 
 def markdown(sheet: Sheet) -> str:
