@@ -175,6 +175,13 @@ def test_a_deposit_covers_what_is_still_owed_of_the_visit_before(play: Play) -> 
     assert not play.stage.events("unpaid")
 
 
+def test_an_evaluator_is_asked_for_a_score_only_when_its_own_deposit_has_come(play: Play) -> None:
+    """Its visit counts before that: the last client of the round has covered it."""
+    play.cues[0, "deposit"] = play.wait_for(play.heard[2])
+    assert play.same()
+    assert not play.stage.events("lost")
+
+
 def test_a_receiver_that_falls_before_the_deposit_is_sent_it_by_the_server(play: Play) -> None:
     play.cues = {(1, "ready"): play.fall(1), (0, "deposit"): play.wait_for(play.back)}
     assert play.same()
