@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @settings_argument(KEYS, metavar="[SPEC] [KEY=VALUE]...")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The run's directory; keys and logs in it.")
 @click.option("--hosts", type=click.IntRange(min=1), help="Programs that the clients share (default: one each).")
-@click.option("--faults", type=click.Path(path_type=Path), help="A plan of faults: a TOML file, see docs/deploy.md.")
+@click.option("--faults", type=click.Path(path_type=Path), help="A plan of faults: a TOML file, see docs/faults.md.")
 @click.option("--random", "seed", type=int, help="A random plan of faults from this seed.")
 @click.option("--plans", type=click.IntRange(min=1), default=1, show_default=True,
               help="So many random plans, from as many seeds.")  # fmt: skip
