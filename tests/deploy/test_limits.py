@@ -134,6 +134,34 @@ def test_streams_of_one_connection_have_a_limit(monkeypatch: pytest.MonkeyPatch)
             link.close()
 
 
+def frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
+    """A frame of HTTP/2."""
+    return len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
+
+
+def headers() -> bytes:
+    """A call of Join, every name and value spelled out."""
+    word = {name: bytes([len(name)]) + name for name in (b"/splitrelay.Relay/Join", b"application/grpc", b"te", b"x")}
+    path, kind = word[b"/splitrelay.Relay/Join"], word[b"application/grpc"]
+    return b"\x83\x86\x04" + path + b"\x01" + word[b"x"] + b"\x0f\x10" + kind + b"\x00" + word[b"te"] + b"\x08trailers"
+
+
+def test_who_opens_more_streams_than_it_may_gets_an_error_for_each() -> None:
+    wanted = 3 * limits.STREAMS
+    with standing() as here, socket.create_connection(("127.0.0.1", here.port), timeout=10) as line:
+        good = here.leased()
+        line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0))
+        line.sendall(b"".join(frame(1, 4, 2 * number + 1, headers()) for number in range(wanted)))
+        with line.makefile("rb") as stream:
+            refused = 0
+            while refused < wanted - limits.STREAMS:
+                head = stream.read(9)
+                stream.read(int.from_bytes(head[:3], "big"))
+                refused += head[3] == 3  # RST_STREAM
+        until(lambda: len(here.hub.reception.all) == limits.STREAMS + 1)
+        assert alive(here, good)
+
+
 def test_handshakes_have_a_limit_and_who_is_turned_away_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STRANGERS", 3)
     with standing() as here:
