@@ -118,7 +118,7 @@ def changed(frame: bytes, offset: int, form: str, value: int) -> bytes:
         (encode(Reply(9, 4, H, (1.0, 2.0, 3.0), 0.0)), "norms of a reply"),
         (encode(Chunk(9, 0, b"x" * (limits.CHUNK + 1))), "length of a chunk"),
         (encode(Hello(1, 3, "x" * (limits.TEXT + 1))), "software of hello"),
-        (encode(Hello(1, limits.CLIENTS + 1)), "client of hello"),
+        (encode(Hello(1, limits.CLIENTS + 2)), "client of hello"),
         (encode(Lease(9, 1, 2, 0, 3, 0, 0.1)), "K of lease"),
         (encode(Lease(9, 1, 2, 0, 3, 1, 0.1, sha256=b"x")), "sha256 of lease"),
         (changed(encode(Lease(9, 1, 2, 0, 3, 5, 0.1)), 8, "<Q", 10), "another fence"),

@@ -27,6 +27,8 @@ FOLDER = click.Path(path_type=Path)
               help="Where the evaluator writes the model.")  # fmt: skip
 @click.option("--listen", default="", metavar="HOST:PORT",
               help="Let other clients bring the half here, peer to peer; port 0: any that is free.")  # fmt: skip
+@click.option("--fed-server", is_flag=True, help="It averages the clients' halves, and has no data.")
+@click.option("--sealed", is_flag=True, help="Take part only if the server cannot read the clients' half.")
 @click.option("--check", is_flag=True, help="Everything but training: would the server take this client?")
 @click.option("--patience", type=float, default=0, show_default=True,
               help="Seconds without a server after which to give up; 0: never.")  # fmt: skip
@@ -41,6 +43,8 @@ def join(
     test: Path | None,
     keep: Path,
     listen: str,
+    fed_server: bool,
+    sealed: bool,
     check: bool,
     patience: float,
     log: str,
@@ -49,13 +53,13 @@ def join(
 
     Features never leave this host: smashed data, labels and the client's half of the model do. Several clients of one
     host can share a program: repeat --keys and --data, in the same order. An evaluator that is none of the clients
-    gives --test and no --data.
+    gives --test and no --data, a fed server --fed-server.
     """
     from splitrelay.deploy.joining import Wish, join_all, name_of
     from splitrelay.experiments.spec import spec_of
 
     who = client if insecure else keys
-    places = list(data) if data or test is None else [None] * len(who)  # only to judge
+    places = list(data) if data or not (test or fed_server) else [None] * len(who)  # only to judge, or to average
     if not who or len(who) != len(places):
         given = f"{len(who)} and {len(data)}"
         what = "--client" if insecure else "--keys"
@@ -65,7 +69,20 @@ def join(
     folders = [None] * len(who) if insecure else list(keys)
     numbers = list(client) if insecure else [None] * len(who)
     wishes = [
-        Wish(address, number, place, folder, wanted, check, patience or (10.0 if check else 0.0), test, keep, listen)
+        Wish(
+            address,
+            number,
+            place,
+            folder,
+            wanted,
+            check,
+            patience or (10.0 if check else 0.0),
+            test,
+            keep,
+            listen,
+            fed_server,
+            sealed,
+        )
         for number, place, folder in zip(numbers, places, folders, strict=True)
     ]
     with stopping(None) as stop:

@@ -62,6 +62,7 @@ def authority(folder: Path, name: str, days: int | None) -> None:
 @click.option("--host", "hosts", multiple=True, help="Where it is called: a DNS name or an IP address. Repeatable.")
 @click.option("--client", "m", type=int, help="It is client m of the spec, counted from 0.")
 @click.option("--evaluator", is_flag=True, help="It holds the test set and scores the model, peer to peer.")
+@click.option("--fed-server", "fed", is_flag=True, help="It averages the clients' halves (serve --fed-server).")
 @click.option("--observer", is_flag=True, help="It may ask for the status and collect the model.")
 @days_option("365")
 @folder_option
@@ -72,6 +73,7 @@ def issue(
     m: int | None,
     evaluator: bool,
     observer: bool,
+    fed: bool,
     days: int | None,
     folder: Path,
     shape: str,
@@ -83,10 +85,10 @@ def issue(
     from splitrelay.wire.authority import open_authority
 
     authority = open_authority(folder)
-    if hosts and m is None and not (evaluator or observer):
+    if hosts and m is None and not (evaluator or observer or fed):
         made = authority.issue_server(name, hosts, days)
     else:
-        made = authority.issue_client(name, m, evaluator=evaluator, observer=observer, hosts=hosts, days=days)
+        made = authority.issue_client(name, m, evaluator=evaluator, observer=observer, fed=fed, hosts=hosts, days=days)
     _handed([made], shape)
 
 

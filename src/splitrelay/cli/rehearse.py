@@ -36,6 +36,7 @@ if TYPE_CHECKING:
               help="With --namespaces: the share of packets doubled, of those overtaken, of those lost.")  # fmt: skip
 @click.option("--insecure", is_flag=True, help="Without keys or encryption.")
 @click.option("--direct", is_flag=True, help="Peer to peer: clients bring the half straight to each other.")
+@click.option("--fed-server", is_flag=True, help="One more program averages the clients' halves, sealed.")
 @click.option("--away", type=click.Choice(["wait", "retry", "skip"]), default="wait", show_default=True,
               help="What the server does about a client that stays away.")  # fmt: skip
 @click.option("--lease", type=float, help="Seconds that a client may be away (default: 60, with faults 5).")
@@ -52,6 +53,7 @@ def rehearse(
     noise: float,
     insecure: bool,
     direct: bool,
+    fed_server: bool,
     away: str,
     lease: float | None,
     patience: float,
@@ -66,9 +68,10 @@ def rehearse(
     spec = spec_from(settings)
     warn_insecure(insecure)
     _refuse_indirect(spec, direct, insecure, hosts)
+    _refuse_unfed(spec, fed_server, insecure or namespaces or faults is not None or seed is not None)
     _refuse_mixed(namespaces, noise, faults is not None or seed is not None)
     calm = faults is None and seed is None
-    plan = Plan(spec, out, hosts, insecure, patience, away, lease or (60.0 if calm else 5.0), direct)
+    plan = Plan(spec, out, hosts, insecure, patience, away, lease or (60.0 if calm else 5.0), direct, fed_server)
     if not calm:
         _troubled(plan, faults, seed or 0, plans, shape)
         return
@@ -94,6 +97,17 @@ def _refuse_indirect(spec: Spec, direct: bool, insecure: bool, hosts: int | None
         raise InputError(
             "--direct is for clients with keys and a program each, peer to peer", way_out="Add route=peer-to-peer."
         )
+
+
+def _refuse_unfed(spec: Spec, fed: bool, otherwise: bool) -> None:
+    if not fed:
+        return
+    from splitrelay.deploy.fed import refuse_unfit
+
+    refuse_unfit(spec)
+    if otherwise:
+        way_out = "Leave --insecure, --namespaces and faults out."
+        raise InputError("a fed server is rehearsed with keys, on one host, without faults", way_out=way_out)
 
 
 def _refuse_mixed(namespaces: bool, noise: float, troubled: bool) -> None:

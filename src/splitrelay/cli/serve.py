@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 @click.option("--without", type=int, multiple=True, help="A client that will not come. Repeatable.")
 @click.option("--judge", is_flag=True,
               help="Peer to peer: the evaluator is none of the clients (keys issue --evaluator).")  # fmt: skip
+@click.option("--fed-server", is_flag=True,
+              help="A fed server averages the clients' halves; this one never reads them.")  # fmt: skip
 @click.option("--model-for", type=click.Choice(["observer", "evaluator", "client", "nobody"]), multiple=True,
               default=["observer"], show_default=True, help="To whom collect gives the model. Repeatable.")  # fmt: skip
 @click.option("--linger", type=float, default=600, show_default=True,
@@ -69,6 +71,7 @@ def serve(
         credentials,
         admit,
         linger=how["linger"],
+        fed=how["fed_server"],
         judge=how["judge"],
     )
     _open_files()

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.errors import InputError
-from splitrelay.wire.certificates import CLIENT, EVALUATOR, OBSERVER, Peer
+from splitrelay.wire import reception
+from splitrelay.wire.certificates import CLIENT, EVALUATOR, FED, OBSERVER, Peer
 from splitrelay.wire.identity import Identity, NotAdmitted, admitted, load_identity
 from splitrelay.wire.messages import Hello
 from splitrelay.wire.reception import JUDGE
@@ -39,10 +40,12 @@ def by_certificate(revocations: Revocations, M: int | None = None, model_for: Se
     def join(who: Peer, hello: Hello) -> str | None:
         if hello.client == JUDGE:
             return None if EVALUATOR in who.roles else f"the certificate of {who.name} is not that of an evaluator"
+        if hello.client == reception.FED:
+            return None if FED in who.roles else f"the certificate of {who.name} is not that of a fed server"
         return None if who.m == hello.client else f"the certificate of {who.name} is not that of client {hello.client}"
 
     def status(who: Peer) -> str | None:
-        if {EVALUATOR, OBSERVER} & set(who.roles) or M is None or (who.m is not None and who.m < M):
+        if {EVALUATOR, OBSERVER, FED} & set(who.roles) or M is None or (who.m is not None and who.m < M):
             return None
         return f"{who.name} is client {who.m}, and this run has clients 0 to {M - 1}"
 

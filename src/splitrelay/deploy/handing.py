@@ -69,14 +69,15 @@ class Handing(Remote):
             except Undone as error:
                 self._make_again(str(error))
 
-    def settle(self) -> None:
-        """Until nothing is owed."""
+    def whole(self, x: Sealed) -> Sealed:
+        """x when nothing is owed any more."""
         while self.owed is not None:
             try:
                 self._need()
                 self._once(deque())
             except Undone as error:
                 self._make_again(str(error))
+        return x
 
     def heir(self, visit: Visit[Any]) -> int | None:
         """The client after this one, if it is another."""
@@ -198,7 +199,7 @@ class Handing(Remote):
         try:
             if said.sha256 != owed.word.sha256:
                 raise BadMessage("another half was deposited than was handed on")
-            owed.done.x.fill(sealed_half(event.half, owed.done.x.visit, owed.pending.fence, owed.done.x.top))
+            owed.done.x.fill(sealed_half(event.half, owed.done.x.visit, owed.pending.fence, owed.done.x.top, Sealed))
         except BadMessage as error:
             self.hub.send(event.link, Cancel(owed.pending.fence, str(error)[: limits.TEXT]))
             self._lose(owed, str(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import numpy as np
 
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
+from splitrelay.deploy.fed import Portion, SealedCut, refuse_unfit
 from splitrelay.deploy.journal import Journal
-from splitrelay.deploy.peers import Judged, unmade
+from splitrelay.deploy.peers import Judged, Relays, unmade
 from splitrelay.deploy.remote import Remote
 from splitrelay.errors import InputError
 from splitrelay.experiments.learning import Learning, Look
@@ -24,9 +25,11 @@ from splitrelay.models.files import save_weights
 from splitrelay.records import RunDirectory
 
 
-def refuse_undeployable(spec: Spec, judge: bool = False) -> None:
+def refuse_undeployable(spec: Spec, judge: bool = False, fed: bool = False) -> None:
     """What a simulation can do and a deployment cannot, with the reason."""
-    if judge and spec.route == "centralized":
+    if fed:
+        refuse_unfit(spec)
+    if judge and spec.route == "centralized" and not fed:
         way_out = "Leave --judge out, or take route=peer-to-peer."
         raise InputError("the server itself scores a centralized run", way_out=way_out)
     if spec.data.validation:
@@ -73,7 +76,10 @@ class Hosted:
         self.measured: Callable[[], dict[str, Any]] = dict  # what the clients have paid so far
         self.learning = Learning(trial_of(spec), data, sized(sizes, spec.partition.M), clients=remote)
         who = spec.evaluator if judge is None else judge
-        self.judged = Judged(remote, who) if spec.route == "peer-to-peer" else None
+        self.kind = remote.tops.kind if isinstance(remote.tops, Relays) else None
+        self.judged = Judged(remote, who) if self.kind else None
+        if self.kind is Portion and hasattr(self.learning.algorithm, "cut"):
+            self.learning.algorithm = replace(self.learning.algorithm, cut=SealedCut())  # type: ignore[type-var]
         if self.judged:
             self.learning.evaluator = self.judged  # type: ignore[assignment]  # it scores, which is all that is asked
 
@@ -116,7 +122,7 @@ class Hosted:
     def _begun(self) -> Any:
         """The state before the first round; peer to peer without the clients' half."""
         x0 = self.learning.x0()
-        return self.learning.algorithm.init(unmade(x0[self.boundary :].clone()) if self.judged else x0)  # type: ignore[arg-type]
+        return self.learning.algorithm.init(unmade(x0[self.boundary :].clone(), self.kind) if self.kind else x0)  # type: ignore[arg-type]
 
     def _finish(self, state: Any) -> None:
         self.directory.table()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from splitrelay import __version__
 from splitrelay.data.images import ImageSet
@@ -21,17 +21,20 @@ from splitrelay.deploy.terms import spec_in
 from splitrelay.deploy.visiting import Judging, Visitor
 from splitrelay.errors import Diverged, InputError, SplitrelayError
 from splitrelay.experiments.spec import Spec
-from splitrelay.wire import limits
+from splitrelay.wire import certificates, limits
 from splitrelay.wire.certificates import CLIENT, EVALUATOR
 from splitrelay.wire.client import Ended, Holding, LinkLost, Refused, Session, TakenBack, channel
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.epochs import WrongEpoch
 from splitrelay.wire.identity import Identity, channel_credentials
 from splitrelay.wire.messages import Accept, Fail, Lease, Leave, Look, Terms
-from splitrelay.wire.reception import JUDGE
+from splitrelay.wire.reception import FED, JUDGE
 from splitrelay.wire.renewal import Keys
 from splitrelay.wire.sealer import Sealer
 from splitrelay.wire.sealing import NotOurs
+
+if TYPE_CHECKING:
+    from splitrelay.deploy.averaging import Averaging
 
 Say = Callable[[str], None]
 
@@ -50,19 +53,21 @@ class Wish:
     test: Path | None = None  # the evaluator's images
     keep: Path = Path("model.safetensors")  # where the evaluator writes the model
     listen: str = ""  # where other clients may bring the half, peer to peer
+    fed: bool = False  # it is the fed server
+    sealed: bool = False  # it takes part only where the server cannot read the clients' half
 
 
 class Joined:
     """A client that takes part until the server says goodbye."""
 
     def __init__(self, wish: Wish, say: Say, stop: Event | None = None) -> None:
-        identity = identity_in(wish.keys, wish.keys is None, (CLIENT, EVALUATOR))
+        identity = identity_in(wish.keys, wish.keys is None, (CLIENT, EVALUATOR, certificates.FED))
         self.m = number_of(wish, identity)
         self.wish, self.say = wish, say
         self.keys = None if identity is None else Keys(identity, lambda text: self.say(text))
         self.post = None if self.keys is None else Post(self.keys, lambda text: self.say(text))
         self.stop = stop or Event()
-        self.visitor: Visitor | None = None
+        self.visitor: Visitor | Averaging | None = None
         self.images: ImageSet | None = None
         self.terms: Terms | None = None
         self.sealers: dict[str, Sealer] = {}  # by spec: what one has seen is not forgotten over another
@@ -128,6 +133,7 @@ class Joined:
         if isinstance(word, Look):
             self.visitor.look(self.session, word)
             return
+        assert isinstance(self.visitor, Visitor)
         with self.purse.visit():
             self.visitor.visit(self.session, word)
         self.visits += 1
@@ -153,7 +159,7 @@ class Joined:
             self._prepare(terms)
         spec = spec_in(terms)
         cpu = engine_room(spec.engine).cpu_level()
-        n = 0 if self.m == JUDGE else len(self.images or ())
+        n = 0 if self.m >= JUDGE else len(self.images or ())
         address = "" if self.post is None or spec.route == "centralized" else self.post.address
         return Accept(spec.hash, spec.engine, cpu, n, check=self.wish.check, address=address)
 
@@ -168,19 +174,28 @@ class Joined:
         if self.wish.spec is None and any(":" in name for name in (spec.model.name, spec.model.loss)):
             way_out = "Give --spec with your own copy of the spec, so that you say which code is run."
             raise InputError("the server's spec names code of its own", value=spec.model.name, way_out=way_out)
+        if self.wish.sealed and not terms.sealed:
+            raise InputError("the server of this run reads the clients' half", way_out="Leave --sealed out, or stay.")
+        self.terms = terms
+        if self.m == FED:
+            assert self.wish.keys is not None  # number_of has seen to it
+            room = import_module("splitrelay.deploy.averaging")  # with torch
+            self.visitor = room.Averaging(spec, terms, self.wish.keys)
+            return
         self.images = own_images(self._brought(), terms)
         outfit = Outfit(self.m, spec, terms, self.images)
-        self.visitor = Visitor(outfit, self._seals(spec), self._judge(outfit), self.post, self.purse)
+        self.visitor = made = Visitor(outfit, self._seals(spec, terms), self._judge(outfit), self.post, self.purse)
         if self.post is not None:
-            self.post.expect(half_bytes(spec, self.visitor.engine.shape))
-        self.terms = terms
+            self.post.expect(half_bytes(spec, made.engine.shape))
 
-    def _seals(self, spec: Spec) -> Sealer | None:
-        if spec.route == "centralized":
+    def _seals(self, spec: Spec, terms: Terms) -> Sealer | None:
+        """Peer to peer always; else where a fed server averages."""
+        chain = spec.route == "peer-to-peer"
+        if not chain and not terms.sealed:
             return None
         if self.wish.keys is None:
-            raise InputError("peer to peer the clients' half is sealed", way_out="Join with --keys.")
-        return self.sealers.setdefault(spec.hash, Sealer(self.wish.keys, spec.hash, self.m))
+            raise InputError("the clients' half is sealed in this run", way_out="Join with --keys.")
+        return self.sealers.setdefault(spec.hash, Sealer(self.wish.keys, spec.hash, self.m, chain=chain))
 
     def _brought(self) -> Path:
         """Who only judges trains on nothing, and brings what it judges on."""
@@ -199,6 +214,10 @@ class Joined:
 def number_of(wish: Wish, identity: Identity | None) -> int:
     """Which client this is: the certificate says it; or the evaluator, if it brings a test set and no data."""
     m = wish.client if identity is None else identity.m
+    if wish.fed:
+        if identity is None or certificates.FED not in identity.roles:
+            raise InputError("these are not the keys of a fed server", way_out="Use keys issued with --fed-server.")
+        return FED
     if wish.data is None and identity is not None and EVALUATOR in identity.roles:
         if wish.test is None:
             raise InputError("an evaluator brings a test set", way_out="Give --test.")
@@ -213,7 +232,7 @@ def number_of(wish: Wish, identity: Identity | None) -> int:
 
 def name_of(m: int) -> str:
     """As people call it."""
-    return "the evaluator" if m == JUDGE else f"client {m}"
+    return {JUDGE: "the evaluator", FED: "the fed server"}.get(m, f"client {m}")
 
 
 def join_all(wishes: Sequence[Wish], say: Callable[[int], Say], stop: Event) -> Iterator[str]:

@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass, replace
 from queue import Empty
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ class Sealed:
     visit: int = 0
     fence: int = 0
 
-    def _refuse(self, _: object) -> NoReturn:
+    def _refuse(self, _: Any) -> Any:
         what = "peer to peer the server does not hold the clients' halves, and cannot average them"
         raise InputError(what, way_out=WAY_OUT)
 
@@ -51,15 +51,18 @@ class Sealed:
 
     def fill(self, other: Sealed) -> None:
         """The sealed half has come, perhaps under a later fence; the server's own half is the same."""
-        self.blob, self.fence = other.blob, other.fence
+        self.blob, self.visit, self.fence = other.blob, other.visit, other.fence
 
 
-def unmade(top: torch.Tensor) -> Sealed:
+def unmade(top: torch.Tensor, kind: type[Sealed] = Sealed) -> Sealed:
     """x^0: the server makes its own half, and the first client the other, from the same named randomness."""
-    return Sealed(torch.zeros(0, dtype=torch.uint8), top)
+    return kind(torch.zeros(0, dtype=torch.uint8), top)
 
 
-def sealed_half(half: bytes, visit: int, fence: int, top: torch.Tensor) -> Sealed:
+Kind = TypeVar("Kind", bound=Sealed)
+
+
+def sealed_half(half: bytes, visit: int, fence: int, top: torch.Tensor, kind: type[Kind]) -> Kind:
     """What a client deposits, if it is labelled as this visit's."""
     try:
         label = label_of(half)
@@ -67,7 +70,7 @@ def sealed_half(half: bytes, visit: int, fence: int, top: torch.Tensor) -> Seale
         raise BadMessage(error.what) from None
     if (label.visit, label.fence) != (visit, fence):
         raise BadMessage("a half was sealed for another visit", value=(label.visit, label.fence))
-    return Sealed(torch.from_numpy(np.frombuffer(half, np.uint8).copy()), top, visit, fence)
+    return kind(torch.from_numpy(np.frombuffer(half, np.uint8).copy()), top, visit, fence)
 
 
 class RelayTurn(CutTurn):
@@ -88,7 +91,7 @@ class RelayTurn(CutTurn):
     def done(self, deposit: Deposit, half: bytes, fence: int) -> Done[Any]:
         """Another sealed half, of this visit and fence."""
         self.refuse_unfinished()
-        return Done(sealed_half(half, self.x.visit + 1, fence, tensor(self.top.x())), self.cost())
+        return Done(sealed_half(half, self.x.visit + 1, fence, tensor(self.top.x()), type(self.x)), self.cost())
 
     def handover(self) -> int:
         """As if it were not sealed: the same count as in a simulation."""
@@ -96,7 +99,9 @@ class RelayTurn(CutTurn):
 
 
 class Relays(Tops):
-    """Turns of a peer-to-peer spec."""
+    """Turns in which the clients' half is sealed."""
+
+    kind: type[Sealed] = Sealed
 
     def __call__(self, visit: Visit[Any]) -> Turn:
         return RelayTurn(self, visit, self.engine())
@@ -124,7 +129,7 @@ class Judged:
         self._asked(x, keep=True)
 
     def _asked(self, x: Sealed, keep: bool) -> messages.Score | None:
-        self.remote.settle()
+        x = self.remote.whole(x)
         engine, since, link, fence = self.remote.tops.engine(), time.monotonic(), None, 0
         top = halves.packed(x=x.top.numpy()) if keep else b""
         try:

@@ -58,6 +58,7 @@ class Plan:
     away: str = "wait"  # the server's policy, and its lease in seconds
     lease: float = 60.0
     direct: bool = False  # peer to peer: clients bring the half straight to each other
+    fed: bool = False  # one more program averages the clients' halves
     simulated: Path | None = None  # where the simulation is kept, if several rehearsals share it
 
 
@@ -94,6 +95,8 @@ class Rehearsal:
             for m in partition.clients:
                 hosts = [self.host_of(m)] if self.plan.direct else []
                 authority.issue_client(self._name(m), m, evaluator=m == self.spec.evaluator, hosts=hosts, days=1)
+            if self.plan.fed:
+                authority.issue_client("fed", fed=True, days=1)
         return partition
 
     def play(self) -> Iterator[Verdict]:
@@ -115,6 +118,7 @@ class Rehearsal:
         hosts = self._hosts(partition)  # clients may come first: they knock until the server is there
         self.port = port_in(self.place / "port", self.server)
         self.clients = [self._client(number, host).start() for number, host in enumerate(hosts)]
+        self.clients += [self._fed().start()] if self.plan.fed else []
         self.say(f"server on port {self.port}; {len(partition.clients)} clients in {len(hosts)} programs")
 
     def wait(self, until: float) -> None:
@@ -178,6 +182,7 @@ class Rehearsal:
     def _server_words(self, partition: Partition) -> list[str]:
         words = ["serve", str(self.place / "spec.toml"), "--out", str(self.plan.out), "--listen", f"{self.host}:0"]
         words += ["--port-file", str(self.place / "port"), "--linger", "0"]
+        words += ["--fed-server"] * self.plan.fed
         words += ["--away", self.plan.away, "--lease", f"{self.plan.lease:g}"]
         for m in partition.empty:
             words += ["--without", str(m)]
@@ -195,11 +200,15 @@ class Rehearsal:
             data = self.place / "data" / folder(m, self.spec.partition.M) / "data.npz"
             who = ["--client", str(m)] if self.plan.insecure else ["--keys", str(self.place / self._name(m))]
             words += [*who, "--data", str(data)]
-            if m == self.spec.evaluator and self.spec.route == "peer-to-peer":
+            if m == self.spec.evaluator and (self.plan.fed or self.spec.route == "peer-to-peer"):
                 words += ["--test", str(self.place / "data" / "test.npz"), "--keep", str(self.plan.out / MODEL)]
-        words += ["--insecure"] * self.plan.insecure
+        words += ["--insecure"] * self.plan.insecure + ["--sealed"] * self.plan.fed
         words += ["--listen", f"{self.host_of(clients[0])}:0"] if self.plan.direct else []
         return self.program(words, self.place / "logs" / f"host-{number}.log")
+
+    def _fed(self) -> Program:
+        words = ["join", self._address([]), "--keys", str(self.place / "fed"), "--fed-server"]
+        return self.program(words, self.place / "logs" / "fed.log")
 
     def _address(self, clients: Sequence[int]) -> str:
         """Where these clients find the server."""

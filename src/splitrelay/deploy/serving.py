@@ -12,6 +12,7 @@ from typing import Any
 
 from splitrelay.data import load
 from splitrelay.deploy.admission import Doors, anyone
+from splitrelay.deploy.fed import Averages, Fed
 from splitrelay.deploy.handing import Handing
 from splitrelay.deploy.hosting import Census, Hosted, agree, begun, journal_of, refuse_undeployable
 from splitrelay.deploy.paying import Ledger
@@ -30,7 +31,7 @@ from splitrelay.wire import halves, limits
 from splitrelay.wire.asking import collect_handler, status_handler
 from splitrelay.wire.frames import Bounds
 from splitrelay.wire.messages import Accept, Bye, Hello
-from splitrelay.wire.reception import JUDGE
+from splitrelay.wire.reception import FED, JUDGE
 from splitrelay.wire.server import Arrived, House, Hub
 
 SEALING = 4096  # bytes that a sealed half may be longer than the half, beside the last visit of each client
@@ -50,6 +51,7 @@ class Offer:
     admit: Doors = anyone
     heartbeat: float = limits.HEARTBEAT
     linger: float = 0.0  # seconds to answer questions after the last round
+    fed: bool = False  # the clients' halves are averaged by a fed server, and sealed
     judge: bool = False  # the evaluator is none of the clients: it comes with keys and a connection of its own
 
 
@@ -57,7 +59,7 @@ class Serving:
     """The server, from listening to the last row."""
 
     def __init__(self, offer: Offer, say: Callable[[str], None], stop: Event | None = None) -> None:
-        refuse_undeployable(offer.spec, offer.judge)
+        refuse_undeployable(offer.spec, offer.judge, offer.fed)
         self.offer, self.say, self.stop = offer, say, stop or Event()
         self.directory = RunDirectory(offer.out)
         self.spec, why = resolved(begun(offer.spec, self.directory))
@@ -69,6 +71,11 @@ class Serving:
         self.phase, self.last = "waiting", dict[str, Any]()
         self.began = time.monotonic()
         self.listening: Callable[[int], None] = lambda port: None
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the clients' half is not for us to read."""
+        return self.offer.fed or self.spec.route == "peer-to-peer"
 
     def _kind(self) -> tuple[tuple[int, int, int], int]:
         return self.data.train.shape, len(self.data.train.classes)
@@ -115,9 +122,8 @@ class Serving:
             return
         self._wait()
         self.phase = "training"
-        peers = self.spec.route == "peer-to-peer"
-        tops = (Relays if peers else Tops)(self.spec, self.shape, *self._kind(), self._largest())
-        clients = Handing if peers else Remote
+        turns, clients = (Averages, Fed) if self.offer.fed else (Relays, Handing) if self.sealed else (Tops, Remote)
+        tops = turns(self.spec, self.shape, *self._kind(), self._largest())
         self.remote = remote = clients(self.hub, tops, self.journal, self.offer.policy, self.stop)
         remote.arrived = self._counted
         with BUILDING:
@@ -153,8 +159,8 @@ class Serving:
         """The final model, or why there is none."""
         if self.phase != "finished":
             return f"the model is not finished: round {self.last.get('round', 0)} of {self.spec.R}"
-        if self.spec.route == "peer-to-peer":
-            return "peer to peer the server has half a model; the evaluator has the whole one"
+        if self.sealed:
+            return "this server has half a model; the evaluator has the whole one"
         return self.directory.model.read_bytes()
 
     def _wait(self) -> None:
@@ -167,7 +173,7 @@ class Serving:
             event = _next(self.hub)
             if isinstance(event, Arrived):
                 self._counted(event)
-                who = "the evaluator" if event.m == JUDGE else f"client {event.m}"
+                who = {JUDGE: "the evaluator", FED: "the fed server"}.get(event.m, f"client {event.m}")
                 self.say(f"{who} is here; {enough - len(wanted & set(self.sizes))} clients to come")
         if enough < len(wanted):
             self._refuse_unsized()
@@ -185,13 +191,13 @@ class Serving:
 
     def _counted(self, event: Arrived) -> None:
         self.journal.note("arrived", client=event.m, samples=event.accept.n, cpu=event.accept.cpu)
-        if event.m != JUDGE and event.m not in self.census.read():
+        if event.m < JUDGE and event.m not in self.census.read():
             self.census.add(event.m, event.accept.n)
             self.sizes[event.m] = event.accept.n
 
     def _house(self) -> House:
         shape, dtype = self.shape, self.spec.model.dtype
-        terms = terms_of(self.spec, self.data, shape, self.offer.heartbeat)
+        terms = terms_of(self.spec, self.data, shape, self.offer.heartbeat, self.sealed)
         numbers = shape.size if self.spec.placement == "whole" else shape.boundary
         full = self.spec.optimiser.draw == "full"
         bounds = Bounds(
@@ -207,10 +213,11 @@ class Serving:
             known = self.census.read().get(hello.client, accept.n)
             if known != accept.n:
                 return f"client {hello.client} has {accept.n} samples now and had {known} when the run began"
-            return disagreement(terms, accept, trains=hello.client != JUDGE)
+            return disagreement(terms, accept, trains=hello.client < JUDGE)
 
         half = halves.size_of({"x": numbers}, dtype) + SEALING + 16 * self.spec.partition.M
-        return House(terms, bounds, half, self.spec.partition.M, self.offer.admit.join, agreed, self.offer.judge)
+        offer = self.offer
+        return House(terms, bounds, half, self.spec.partition.M, offer.admit.join, agreed, offer.judge, offer.fed)
 
 
 def _next(hub: Hub) -> object:

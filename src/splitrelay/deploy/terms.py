@@ -14,7 +14,9 @@ from splitrelay.wire import limits
 from splitrelay.wire.messages import Accept, Terms
 
 
-def terms_of(spec: Spec, data: DataSet, shape: Shape, heartbeat: float = limits.HEARTBEAT) -> Terms:
+def terms_of(
+    spec: Spec, data: DataSet, shape: Shape, heartbeat: float = limits.HEARTBEAT, sealed: bool = False
+) -> Terms:
     """The spec, and how a pixel becomes a number: all that a client needs to know. The spec's engine is written out."""
     train, augmentation, room = data.train, data.augmentation, engine_room(spec.engine)
     plan = room.document_of(spec, train.shape, len(train.classes)) if spec.engine == "fast" else ""
@@ -33,6 +35,7 @@ def terms_of(spec: Spec, data: DataSet, shape: Shape, heartbeat: float = limits.
         heartbeat=heartbeat,
         plan=plan,
         cut=shape.cut,
+        sealed=sealed,
     )
 
 

@@ -20,6 +20,7 @@ from splitrelay.errors import InputError, OutOfRange, OutputError
 from splitrelay.wire.certificates import (
     CLIENT,
     EVALUATOR,
+    FED,
     NAME,
     OBSERVER,
     SERVER,
@@ -141,15 +142,16 @@ class Authority:
         *,
         evaluator: bool = False,
         observer: bool = False,
+        fed: bool = False,
         hosts: Sequence[str] = (),
         days: int | None = None,
         now: datetime | None = None,
     ) -> Handed:
-        """Keys for client m, the evaluator, an observer, or several of them in one; hosts, if peers shall call it."""
-        has = {CLIENT: m is not None, EVALUATOR: evaluator, OBSERVER: observer}
+        """Keys for client m, the evaluator, an observer, the fed server, or several in one; hosts, if peers call it."""
+        has = {CLIENT: m is not None, EVALUATOR: evaluator, OBSERVER: observer, FED: fed}
         roles = tuple(role for role, held in has.items() if held)
         if not roles:
-            way_out = "Give --host for a server, or --client m, --evaluator, --observer."
+            way_out = "Give --host for a server, or --client m, --evaluator, --observer, --fed-server."
             raise InputError(f"{name} needs a role", way_out=way_out)
         return self._issue([_wanted(name, roles, m, hosts)], days, instant(now))[0]
 

@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from splitrelay.errors import InputError
 
-SERVER, CLIENT, EVALUATOR, OBSERVER = ROLES = ("server", "client", "evaluator", "observer")
+SERVER, CLIENT, EVALUATOR, OBSERVER, FED = ROLES = ("server", "client", "evaluator", "observer", "fed-server")
 SCHEME = "splitrelay"  # roles stand in the certificate as splitrelay:server, splitrelay:client:3, ...
 SKEW = timedelta(hours=1)  # a host whose clock is this much behind takes a new certificate at once
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -48,7 +48,7 @@ class Peer:
     @property
     def opens_halves(self) -> bool:
         """Whether the clients' sealing secret is for it: never the server's, never an observer's."""
-        return CLIENT in self.roles or EVALUATOR in self.roles
+        return bool({CLIENT, EVALUATOR, FED} & set(self.roles))
 
     def days_left(self, now: datetime) -> int:
         """Whole days until it expires; negative afterwards."""

@@ -58,10 +58,11 @@ LIMITS: dict[str, Callable[[Any], bool]] = {
     "software": lambda v: len(v) <= limits.TEXT,
     "engine": lambda v: len(v) <= limits.TEXT,
     "cpu": lambda v: len(v) <= limits.TEXT,
+    "recipe": lambda v: len(v) <= limits.CONTROL,
     "address": lambda v: len(v) <= limits.TEXT,
     "heir": lambda v: len(v) <= limits.TEXT,
     "spec_hash": lambda v: len(v) <= limits.TEXT,
-    "client": lambda v: v <= limits.CLIENTS,  # one more than clients: the evaluator
+    "client": lambda v: v <= limits.CLIENTS + 1,  # two more than clients: the evaluator and the fed server
     "classes": lambda v: len(v) <= limits.CLASSES,
     "shape": lambda v: len(v) == 3 and all(1 <= side <= 2**16 for side in v),
     "K": lambda v: 1 <= v <= limits.STEPS,

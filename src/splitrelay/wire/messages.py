@@ -106,6 +106,7 @@ class Terms(Message):
     heartbeat: float = 0.0
     plan: str = ""
     cut: int = 0
+    sealed: bool = False  # the server is not to read the clients' half
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,7 @@ class Look(Message):
     sealed_fence: int = 0
     epoch: int = 0
     top_bytes: int = 0
+    recipe: str = ""  # for the fed server: how the halves that follow are combined, and their lengths
 
 
 @dataclass(frozen=True)

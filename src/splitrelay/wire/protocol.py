@@ -69,6 +69,7 @@ LOOK: Table = {
     (State.LOOKING, C, "predict"): State.ANSWERING,
     (State.ANSWERING, S, "output"): State.LOOKING,
     (State.LOOKING, C, "score"): State.IDLE,
+    (State.LOOKING, C, "chunk"): State.HANDING,  # the fed server gives back what it made of several halves
 }
 HELD = (State.LEASED, State.STEPPING, State.COMPUTING, State.HANDING, State.DEPOSITED, State.LOOKING, State.ANSWERING)
 OVER = (State.LEFT, State.REFUSED)

@@ -39,6 +39,7 @@ from splitrelay.wire.messages import (
 from splitrelay.wire.protocol import Conversation, End, State, Verdict
 
 JUDGE = limits.CLIENTS  # the number of an evaluator that is none of the clients
+FED = limits.CLIENTS + 1  # that of the fed server
 
 
 class Busy(WorkError):
@@ -87,6 +88,7 @@ class House:
     admitted: Callable[[Any, Hello], str | None] = lambda context, hello: None  # a reason to refuse, or None
     agreed: Callable[[Hello, Accept], str | None] = lambda hello, accept: None
     judge: bool = False  # whether an evaluator is expected that is none of the clients
+    fed: bool = False  # whether a fed server is
 
     @property
     def largest(self) -> int:
@@ -201,7 +203,9 @@ class Reception:
             why = f"this server speaks version {VERSION} of the protocol, not {hello.version}"
         elif hello.client == JUDGE and not self.house.judge:
             why = "the evaluator of this run is one of its clients; serve --judge expects another"
-        elif self.house.clients <= hello.client != JUDGE:
+        elif hello.client == FED and not self.house.fed:
+            why = "this run has no fed server; serve --fed-server expects one"
+        elif self.house.clients <= hello.client < JUDGE:
             why = f"there is no client {hello.client}: this run has clients 0 to {self.house.clients - 1}"
         if why is not None:
             raise Unwelcome(why)

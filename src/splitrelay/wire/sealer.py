@@ -28,8 +28,9 @@ class Sealer:
     through this client's own last visit. All of this is known since the program was started, and kept nowhere.
     """
 
-    def __init__(self, folder: Path, spec_hash: str, m: int | None = None) -> None:
+    def __init__(self, folder: Path, spec_hash: str, m: int | None = None, *, chain: bool = True) -> None:
         self.folder, self.spec_hash, self.m = folder, spec_hash, m
+        self.chain = chain  # each visit begins from the one before; else from what a fed server made of many
         self._since: dict[int, int] = {}  # epoch: the first visit that is known to have been sealed in it
         self._newest = (0, 0)  # visit and fence of the newest half that is known to be committed
         self._own = 0  # our own last visit that was committed
@@ -70,8 +71,9 @@ class Sealer:
     def committed(self, sealed: bytes) -> None:
         """This half of our own is what its visit left: the server has said so."""
         label = label_of(sealed)
-        self._known(label)
-        self._own = max(self._own, label.visit)
+        if self.chain:
+            self._known(label)
+            self._own = max(self._own, label.visit)
 
     def least_epoch(self, visit: int) -> int:
         """The lowest epoch that a half of this visit may have; a visit that is replayed starts from an older half."""

@@ -1,0 +1,86 @@
+"""The fed server's own part: it opens the clients' halves, combines them as it is asked to, and seals the result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from splitrelay.deploy.reference import blueprint_of, shape_of, start
+from splitrelay.deploy.shapes import Vector
+from splitrelay.deploy.visiting import deposited, received
+from splitrelay.experiments.spec import Spec
+from splitrelay.wire import halves, limits
+from splitrelay.wire.client import Session
+from splitrelay.wire.messages import Commit, Fail, Look, Terms
+from splitrelay.wire.sealer import Sealer
+from splitrelay.wire.sealing import Tampered
+
+
+class Averaging:
+    """One spec's fed server. It sees the clients' halves, and neither smashed data nor labels nor the server's half."""
+
+    def __init__(self, spec: Spec, terms: Terms, keys: Path) -> None:
+        torch.set_num_threads(1)  # bits depend on it
+        self.spec, self.keys = spec, keys
+        self.kind = (terms.shape[0], terms.shape[1], terms.shape[2]), len(terms.classes)
+        self.size = shape_of(spec, *self.kind).boundary
+        self.newest = 0
+
+    def look(self, session: Session, look: Look) -> None:
+        """Whatever the server asks for, from the halves that it relays; never from a round that is over."""
+        blob = received(session, look.bytes, look.sha256)
+        if look.sealed_visit < self.newest:
+            what = f"visit {look.sealed_visit} is over: {self.newest} was averaged"
+            session.say(Fail(look.fence, what))
+            return
+        sealer = Sealer(self.keys, self.spec.hash)
+        half = halves.packed(x=self._combined(blob, json.loads(look.recipe)))
+        sealed = sealer.seal(half, visit=look.sealed_visit, fence=look.sealed_fence)
+        words = list(deposited(look.fence, sealed))
+        answer = session.exchange(lambda: iter(words), limits.STEP, look.fence)
+        assert isinstance(answer, Commit)
+        self.newest = look.sealed_visit
+
+    def _combined(self, blob: bytes, recipe: Any) -> Vector:
+        """On torch's vectors, as in a simulation."""
+        try:
+            ready = [self._opened(piece, *label) for piece, label in _cut(blob, recipe["halves"])][::-1]
+            stack: list[torch.Tensor] = []
+            for step in recipe["steps"]:
+                _follow(step, ready, stack)
+            (found,) = stack
+        except (KeyError, ValueError, TypeError, IndexError):
+            raise Tampered("the server's recipe cannot be followed", way_out="Ask the server's keeper.") from None
+        made: Vector = found.numpy()
+        return made
+
+    def _opened(self, piece: bytes, visit: int, fence: int) -> torch.Tensor:
+        if not piece and visit == 0:
+            dtype = getattr(torch, self.spec.model.dtype)
+            return torch.from_numpy(start(blueprint_of(self.spec, *self.kind), self.spec.seed, dtype)[: self.size])
+        half = Sealer(self.keys, self.spec.hash).unseal(piece, visit=visit, fence=fence)
+        return torch.from_numpy(halves.unpacked(half, {"x": self.size}, self.spec.model.dtype)["x"].copy())
+
+
+def _follow(step: Any, ready: list[torch.Tensor], stack: list[torch.Tensor]) -> None:
+    """One step of the recipe, with the same operations that the algorithm asked for."""
+    if step == "half":
+        stack.append(ready.pop())
+    elif step in ("+", "-"):
+        b, a = stack.pop(), stack.pop()
+        stack.append(a + b if step == "+" else a - b)
+    else:
+        operation, number = step
+        a = stack.pop()
+        stack.append(number * a if {"*": True, "/": False}[operation] else a / number)
+
+
+def _cut(blob: bytes, labels: Any) -> list[tuple[bytes, tuple[int, int]]]:
+    pieces, at = [], 0
+    for length, visit, fence in labels:
+        pieces.append((blob[at : at + length], (int(visit), int(fence))))
+        at += length
+    return pieces
