@@ -50,7 +50,9 @@ def target(command: Sequence[str], kind: str) -> list[str]:
     if "ziglang" in command:
         cpu = [] if kind == "aarch64" else [f"-mcpu={kind}"]
         return ["-target", f"{family}-linux-gnu", *cpu]
-    return [] if kind == "aarch64" else [f"-march={kind.replace('_v', '-v').replace('_', '-', 1)}"]
+    if kind == "aarch64":
+        return ["-mno-outline-atomics"]  # else g++ wants a library for them
+    return [f"-march={kind.replace('_v', '-v').replace('_', '-', 1)}"]
 
 
 def build(kind: str, command: Sequence[str], out: Path, *more: str, sanitize: bool = False) -> None:

@@ -1,0 +1,89 @@
+"""The same bits on another CPU: python tests/kernels/crossed.py [NETS] [KIND ...]
+
+Random nets are written to a file; a small program with the kernels inside is built by zig for each KIND (aarch64 and
+x86_64_v3 unless said), run on them, under qemu-user where this CPU is another, and their checksums are compared.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from random_nets import Case, case
+
+from splitrelay.algorithms.base import Step
+from splitrelay.kernels import build, plan_of
+from splitrelay.kernels.descent import settings
+from splitrelay.kernels.named import Root
+from splitrelay.kernels.samples import Table
+from splitrelay.kernels.workspace import Workspace
+from splitrelay.randomness import Purpose
+
+HERE = Path(__file__).parent
+STEP = Step[Any](0.05, weight_decay=1e-2, clip=1.0, momentum=0.9)
+NAME = (2, 3, 1)
+K = 3
+
+
+def block(content: Any) -> bytes:
+    """Its length, then its bytes."""
+    found = content if isinstance(content, bytes) else bytes(content)
+    return len(found).to_bytes(8, "little") + found
+
+
+def written(one: Case) -> bytes:
+    """A visit of a few steps with the same batch, as crossed.cpp reads it."""
+    plan, draw = plan_of(one.blueprint.net(), one.blueprint.input_shape), one.draw
+    batch, table, root = len(draw.at), Table(one.images, plan), Root(5)
+    work = Workspace(plan, 0, len(plan.layers), batch)
+    crops = draw.crops
+    sizes = [work.arena.size, work.marks.size, work.found.size, work.sums.size, work.x.size, plan.classes]
+    numbers = np.array(
+        [*sizes, len(work.layers), len(work.slots), len(table), *plan.shape, crops.pad if crops else 0, root.number,
+         *NAME, K, Purpose.DROPOUT, plan.size, batch], np.int64,
+    )  # fmt: skip
+    corners = [b"" if crops is None else np.tile(side, K).astype(np.int64).tobytes() for side in _corners(crops)]
+    flip = b"" if crops is None else np.tile(crops.flip, K).astype(np.uint8).tobytes()
+    arrays = [table.x, table.y, table.levels, np.tile(draw.at, K).astype(np.int64)]
+    blocks = [numbers.tobytes(), work.layers, work.slots, work.positions.tobytes(), *(a.tobytes() for a in arrays)]
+    ends = [settings(STEP), root.words, one.x.numpy().tobytes(), np.full(K, batch, np.int32).tobytes()]
+    return b"".join(map(block, [*blocks, *corners, flip, *ends]))
+
+
+def _corners(crops: Any) -> list[Any]:
+    return [None, None] if crops is None else [crops.top, crops.left]
+
+
+def checksum(kind: str, nets: bytes, folder: Path) -> str:
+    """What the kernels make of the nets on that CPU."""
+    program, family = folder / kind, "aarch64" if kind == "aarch64" else "x86_64"
+    cpu = [] if kind == "aarch64" else [f"-mcpu={kind}"]
+    flags = [flag for flag in build.FLAGS if flag not in ("-shared", "-fPIC")]
+    line = [sys.executable, "-m", "ziglang", "c++", "-target", f"{family}-linux-gnu", *cpu, *flags, "-DSOURCES=0"]
+    line += ["-nostdlib", "-static", "-fno-builtin"]
+    subprocess.run([*line, f"-I{build.SOURCE.parent}", "-o", program, HERE / "crossed.cpp"], check=True)
+    emulator = [] if platform.machine() == family else [f"qemu-{family}"]
+    if emulator and not shutil.which(emulator[0]):
+        sys.exit(f"{emulator[0]} is not here: install qemu-user")
+    return subprocess.run([*emulator, program], input=nets, check=True, capture_output=True).stdout.decode().strip()
+
+
+def main(number: int, kinds: list[str]) -> int:
+    nets = block(np.array([number], np.int64).tobytes()) + b"".join(written(case(j)) for j in range(number))
+    with tempfile.TemporaryDirectory() as folder:
+        found = {kind: checksum(kind, nets, Path(folder)) for kind in kinds}
+    for kind, digest in found.items():
+        print(f"{kind:<10} {digest}")
+    return int(len(set(found.values())) > 1)
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    wanted = int(words.pop(0)) if words and words[0].isdigit() else 20
+    sys.exit(main(wanted, words or ["x86_64_v3", "aarch64"]))
