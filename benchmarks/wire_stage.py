@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from splitrelay.algorithms import Step, Visit
 from splitrelay.data import load
@@ -96,6 +97,7 @@ class Stage(Serving):
         self.place, self.play, self.programs = place, play, programs
         self.started: list[subprocess.Popen[bytes]] = []
         self.way: dict[int, Callable[[int], int]] = {}  # client: the port that it is to call instead
+        torch.set_num_threads(1)  # as in runs
         data = load(spec.data.name)
         self.network, _ = network_of(trial_of(spec), data, partition_of(spec, data))
         self.x0 = self.network.blueprint.x0(1)
@@ -117,9 +119,8 @@ class Stage(Serving):
                 pass
         finally:
             for program in self.started:
-                program.terminate()
-            for program in self.started:
-                program.wait(10)
+                program.kill()
+                program.wait()
 
     def visit(self, m: int, K: int) -> Times:
         """One visit of client m."""
