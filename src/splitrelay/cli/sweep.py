@@ -79,11 +79,11 @@ def sweep(
         raise WorkError(f"{failed} of {len(board.entries)} points failed", way_out="The same command tries them again.")
 
 
-def _share(text: str | None) -> Share | None:
-    from splitrelay.experiments.places import Share
+def _share(text: str | None) -> Share:
+    from splitrelay.experiments.places import ALL, Share
 
     if text is None:
-        return None
+        return ALL
     i, _, n = text.partition("/")
     if not (i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n)):
         raise InputError("a share is I/N, with I from 1 to N", value=repr(text), way_out="For example: --share 3/16.")
@@ -106,17 +106,8 @@ def command(
     return shlex.join(["splitrelay", name, *settings, *more, *places, *often, "--out", str(folder)])
 
 
-def swept(
-    points: Sequence[Point],
-    folder: Path,
-    again: str,
-    *,
-    on: str,
-    jobs: int | None,
-    share: Share | None = None,
-    **how: Any,
-) -> Board:
-    """The sweep, shown while it runs; `again` is the command that goes on after Ctrl-C, `how` checkpoint and retry."""
+def swept(points: Sequence[Point], folder: Path, again: str, *, on: str, jobs: int | None, **how: Any) -> Board:
+    """The sweep, shown while it runs; `again` goes on after Ctrl-C; `how` is checkpoint, retry and share."""
     where = places(on, jobs, folder)
     from splitrelay.experiments.feasible import settled
 
@@ -125,7 +116,7 @@ def swept(
         note(f"left out: {twin}")
     ready(folder)
     try:
-        return _watched(found.points, folder, where, **how, **({} if share is None else {"share": share}))
+        return _watched(found.points, folder, where, **how)
     except KeyboardInterrupt:
         note(f"kept in {folder}. Go on with: {again}")
         raise
