@@ -33,8 +33,9 @@ def refuse_undeployable(spec: Spec, judge: bool = False, fed: bool = False) -> N
         way_out = "Leave --judge out, or take route=peer-to-peer."
         raise InputError("the server itself scores a centralized run", way_out=way_out)
     if spec.data.validation:
-        way_out = "Take validation=0: the test set at the server is scored."
-        raise InputError("clients' own samples cannot be scored at the server, which never sees them", way_out=way_out)
+        what = "a simulation scores what all clients keep as one set; deployed, it stays apart, and so would its digits"
+        way_out = "Take validation=0: the test set is scored. See docs/decisions, 15."
+        raise InputError(what, value=f"validation={spec.data.validation:g}", limit="validation=0", way_out=way_out)
 
 
 def sized(sizes: Mapping[int, int], M: int) -> Partition:
