@@ -66,7 +66,9 @@ class Remote:
         now = time.monotonic()
         if isinstance(event, Arrived):
             self._arrived(event, now)
-        elif isinstance(event, Heard):
+        elif isinstance(event, Gone):
+            self._gone(event, now)
+        else:
             self._heard(event, now)
 
     def run(self, visit: Visit[Any], /) -> Outcome[Any]:

@@ -167,8 +167,9 @@ class Troubled(Rehearsal):
 
     def _stay_away(self, fault: Fault, frame: bytes) -> list[bytes]:
         self.absent[fault.client] = len(self.events())
+        self.plot.seen(fault.client).dead = True  # else what it has said may still end its visit
         self._program(fault.client).send(signal.SIGKILL)
-        return [frame]
+        return []
 
     def _bring_back(self) -> None:
         for m, after in list(self.absent.items()):
