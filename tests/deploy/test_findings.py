@@ -49,6 +49,14 @@ def test_a_fault_without_its_event_is_found() -> None:
     assert not found([], [cut], [early, others, own], K, {}).unrecorded
 
 
+def test_what_the_server_could_not_notice_before_it_was_killed_is_not_asked_for() -> None:
+    cut, kill = Happened(Fault("cut", 0, 1), before=1), Happened(Fault("kill-server", 0), before=2)
+    first, other, back = visit("leased", 1, m=1), visit("committed", 2, m=0, steps=4), {"event": "listening"}
+    assert found([], [cut, kill], [first, other, back], {}, {}).sound
+    went_on = visit("committed", 1, m=1, steps=4)
+    assert found([], [cut, kill], [first, went_on, back], {}, {}).unrecorded
+
+
 def test_an_event_must_give_the_reason() -> None:
     nan = Happened(Fault("nan", 0, 1), before=0)
     assert not recorded(nan, [{"event": "refused", "client": 1, "why": "labels out of range"}])

@@ -16,6 +16,7 @@ from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.experiments.spec import Spec
 from splitrelay.randomness import Purpose, rng
 
+ENDS = ("kill-server", "kill-relay", "stop-server", "full-disk")  # what ends the server
 SKIPPED = ("stay-away", "extra-step")  # what costs a client its visit, where visits may be skipped
 LOST = ("lost", "gone", "resumed", "restarted")
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from splitrelay.deploy.faults import Fault
+from splitrelay.deploy.faults import ENDS, Fault
 from splitrelay.deploy.plot import Happened, recorded, visit_of
 
 Event = dict[str, Any]
@@ -47,11 +47,21 @@ def found(
     fences = [event["fence"] for event in events if event["event"] == "leased"]
     return Findings(
         tuple([str(fault) for fault in waiting] + [str(fault) for fault, seen in witnessed.items() if not seen]),
-        tuple(str(one.fault) for one in happened if not recorded(one, events)),
+        tuple(str(one.fault) for one in happened if not recorded(one, events) and not hidden(one, happened, events)),
         sum(number > 1 for number in visits.values()),
         len(wrong),
         sum(after <= before for before, after in pairwise(fences)),
     )
+
+
+def hidden(one: Happened, happened: Sequence[Happened], events: Sequence[Event]) -> bool:
+    """Whether the server was gone before it could notice: until then the fault's client had got nowhere."""
+    ends = [
+        other.before for other in happened if other.fault.kind in ENDS and other.before >= one.before and other != one
+    ]
+    between = events[one.before : min(ends, default=one.before)]
+    moved = any(event["event"] == "committed" and event["client"] == one.fault.client for event in between)
+    return bool(ends) and not moved
 
 
 def events_in(file: Path) -> list[Event]:
