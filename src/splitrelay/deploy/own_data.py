@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 
@@ -11,10 +12,13 @@ from splitrelay.data.own_sets import Raw, pixels, raw_parts
 from splitrelay.errors import InputError
 from splitrelay.wire.messages import Terms
 
+READING = Lock()  # numpy reads a file's head with ast, which in Python 3.11 can fail where two threads do so at once
+
 
 def own_images(path: Path, terms: Terms) -> ImageSet:
     """All images of a file or folder, as this run's: its shape, its classes, its way to make a pixel a number."""
-    raw = raw_parts(path)[0]
+    with READING:
+        raw = raw_parts(path)[0]
     x = pixels(raw, (terms.shape[0], terms.shape[1], terms.shape[2]))
     return ImageSet(x, labels(raw, terms.classes), terms.classes, terms.mean, terms.std, terms.peak)
 
