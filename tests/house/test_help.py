@@ -3,14 +3,12 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 
-import click
-import numpy as np
 import pytest
-from front_door import Invoke, exemption
-
-from splitrelay.cli.main import app
+from front_door import Invoke
+from pages import COMMANDS, LEAVES, example
+from story import Story
+from substitutions import TOGETHER, instead
 
 EXTRA = {"splitrelay model": "torch"}  # what a command cannot do without
 SMALL = "splitrelay run data=digits M=5 C=2 R=2 K=1 --out results"
@@ -35,25 +33,6 @@ BEFORE = {  # what must have been run for the example to have something to read
 HEAVY = ("numpy", "matplotlib", "torch", "scipy", "sklearn", "ray", "grpc")
 
 
-def walk(command: click.Command, path: str = "splitrelay") -> Iterator[tuple[str, click.Command]]:
-    """Every command and group of the command line, by its full name."""
-    yield path, command
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            inner = command.get_command(context, name)
-            assert inner is not None
-            yield from walk(inner, f"{path} {name}")
-
-
-COMMANDS = dict(walk(app))
-LEAVES = [path for path, command in COMMANDS.items() if not isinstance(command, click.Group)]
-
-
-def example(path: str) -> str:
-    return str(getattr(COMMANDS[path], "example", ""))
-
-
 @pytest.mark.parametrize("path", COMMANDS)
 def test_help_says_what_and_shows_an_example(path: str, splitrelay: Invoke) -> None:
     answer = splitrelay(f"{path} --help")
@@ -67,21 +46,14 @@ def test_the_example_is_of_this_command(path: str) -> None:
     assert example(path).startswith(path)
 
 
-def own_data(line: str) -> str:
-    """The same example on a data set of one's own, so that nothing is fetched."""
-    y = np.arange(200) % 10
-    np.savez("own.npz", x=(y[:, None, None] * np.ones((8, 8))).astype(np.uint8), y=y)
-    return re.sub(r"\bdata=\w+", "data=own.npz", line)
-
-
-@pytest.mark.parametrize("path", [path for path in LEAVES if exemption(path) is None])
+@pytest.mark.parametrize("path", [path for path in LEAVES if not re.match(TOGETHER, path)])
 def test_the_example_runs(path: str, splitrelay: Invoke) -> None:
     if path in EXTRA:
         pytest.importorskip(EXTRA[path])
+    story = Story(splitrelay)
     for line in BEFORE.get(path, ()):
-        assert splitrelay(own_data(example(line) if line in COMMANDS else line)).code == 0
-    answer = splitrelay(own_data(example(path)))
-    assert answer.code == 0, answer.output
+        story.run(f"before {path}", instead(example(line) if line in COMMANDS else line))
+    story.run(f"{path} --help", instead(example(path)))
 
 
 def test_help_costs_no_heavy_import() -> None:
