@@ -30,12 +30,13 @@ OPTIONS = (("grpc.max_receive_message_length", limits.MESSAGE), ("grpc.max_send_
 class Bare:
     """An aio server here that says back what it hears, and a caller in another process that times it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, delay: float = 0.0) -> None:
         loop = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, daemon=True).start()
         credentials = server_credentials(load_identity(folder / "server"))
         self._server, port = asyncio.run_coroutine_threadsafe(_listen(credentials), loop).result()
-        self._caller = Child("caller", str(port), str(folder / "client-0"))
+        self._line = Line(port, delay / 2) if delay else None
+        self._caller = Child("caller", str(self._line.port if self._line else port), str(folder / "client-0"))
 
     def echo(self, length: int, times: int) -> float:
         """Seconds of one round trip of so many bytes."""
@@ -48,6 +49,8 @@ class Bare:
     def close(self) -> None:
         """No more."""
         self._caller.close()
+        if self._line is not None:
+            self._line.close()
 
 
 async def _listen(credentials: Any) -> tuple[Any, int]:
