@@ -21,7 +21,7 @@ from splitrelay.wire.authority import Authority, open_authority
 from splitrelay.wire.frames import VERSION
 from splitrelay.wire.link import Refused
 from splitrelay.wire.messages import Hello
-from splitrelay.wire.reception import JUDGE
+from splitrelay.wire.reception import FED, JUDGE
 from splitrelay.wire.revocation import Revocations
 
 HOLDERS = ("client-0", "client-9", "judge", "boss", "both")
@@ -65,7 +65,7 @@ def test_the_model_is_for_observers_unless_the_server_says_otherwise(issued: Aut
     assert through(issued, by_certificate(revocations(issued), 4).collect) == {"boss"}
 
 
-@pytest.mark.parametrize(("m", "who"), [(0, {"client-0"}), (1, {"both"}), (JUDGE, {"judge", "both"})])
+@pytest.mark.parametrize(("m", "who"), [(0, {"client-0"}), (1, {"both"}), (JUDGE, {"judge", "both"}), (FED, set())])
 def test_each_joins_as_what_it_is(m: int, who: set[str], issued: Authority) -> None:
     doors = by_certificate(revocations(issued), 4)
     assert through(issued, lambda context: doors.join(context, Hello(VERSION, m))) == who

@@ -68,7 +68,7 @@ def by_certificate(revocations: Revocations, M: int | None = None, model_for: Se
     )
 
 
-CALLERS = (CLIENT, EVALUATOR, OBSERVER)
+CALLERS = (CLIENT, EVALUATOR, OBSERVER, FED)
 
 
 def identity_in(folder: Path | None, insecure: bool, roles: Sequence[str] = CALLERS) -> Identity | None:
