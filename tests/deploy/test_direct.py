@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from relay_kit import Stage, simulated, small_spec
 
+from splitrelay.deploy.joining import Joined, Wish
 from splitrelay.deploy.rehearsal import untimed
+from splitrelay.errors import InputError
 from splitrelay.wire import limits
 from splitrelay.wire.authority import create_authority
 from splitrelay.wire.client import Session
@@ -207,3 +209,9 @@ def test_the_last_client_of_a_round_that_falls_before_its_deposit_makes_its_visi
     play.cues[2, "deposit"] = play.fall(2, ("handed", 2))
     assert play.same()
     assert [event["client"] for event in play.stage.events("undone")] == [2]
+
+
+def test_without_keys_nobody_can_listen(tmp_path: Path) -> None:
+    wish = Wish("127.0.0.1:1", 0, tmp_path / "data.npz", listen="127.0.0.1:0")
+    with pytest.raises(InputError, match="only who has keys"):
+        Joined(wish, lambda text: None).run()

@@ -81,8 +81,7 @@ class Joined:
     def run(self) -> str:
         """Take part; the server's last words."""
         try:
-            if self.post is not None and self.wish.listen:
-                self.post.listen(self.wish.listen)
+            self._listen()
             self.session.connect()
             if self.wish.check:
                 self.session.say(Leave("it was a check"))
@@ -95,6 +94,14 @@ class Joined:
             self.session.hang_up()
             if self.post is not None:
                 self.post.close()
+
+    def _listen(self) -> None:
+        """Where other clients may bring the half, if it was asked for."""
+        if not self.wish.listen:
+            return
+        if self.post is None:
+            raise InputError("other clients reach only who has keys", way_out="Join with --keys, or without --listen.")
+        self.post.listen(self.wish.listen)
 
     def _taking_part(self) -> str:
         while not self.stop.is_set():
