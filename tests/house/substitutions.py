@@ -86,7 +86,7 @@ TOGETHER = r"splitrelay (serve|join|status|collect|rehearse)\b"  # test_programs
 DEAR = r"splitrelay (demo|doctor|quadratics|reproduce|grid)\b|python "  # run once, wherever they stand
 
 UNTIL = {  # long programs: a real process, until it prints a line like this; then it is stopped
-    r"splitrelay demo$": (r"1/20 ", "a minute on all cores"),
+    r"splitrelay demo$": (r" 1/\d+ ", "a minute on all cores"),
     r"python -m benchmarks ground$": (r" \d+\.\dx ", "minutes, on an idle machine"),
 }
 
