@@ -33,7 +33,8 @@ ROUNDS = (
     Row(r"(run preset=\S+ algorithm=\w+)$", r"\1 R=1 --out preset", "the paper's 1000 rounds"),
     Row(r"(reproduce cross-device-\S+)", r"\1 R=1 --seeds 1 --jobs 1", "the paper's 1000 rounds, three times"),
     Row(r"(reproduce cross-device --budget 2h)", r"\1 --plan", "it would take the two hours"),
-    Row(r"(convex data=digits)( C=1,10 R=20)?$", r"\1 C=1 R=10 points=1 eta=.1", "a minute and a half; seconds"),
+    Row(r"(convex data=digits)$", r"\1 C=1 R=10 points=1 eta=.1", "a minute and a half"),
+    Row(r"(convex data=digits) C=1,10 R=20$", r"\1 C=1 R=9 points=1 eta=.1", "some seconds"),
     Row(r"(convex data=digits batch=full) C=1,10 R=300", r"\1 C=1 R=10 points=1 eta=.1", "a minute"),
     Row(r"(convex data=digits) R=300 points=10 eta=\S+", r"\1 C=1 R=10 points=1 eta=.1", "minutes"),
     Row(r"(grid data=digits C=1) R=25(.*) eta=\S+", r"\1 R=1\2 eta=0.03,0.1", "12 s on both cores"),
@@ -45,6 +46,7 @@ PROGRAMS = (
         r"rehearse first.toml M=3 C=4 K=1 R=3 \1--out random --random 1 --plans 1",
         "plans by the hundred",
     ),
+    Row(r"(rehearse) (algorithm=\w+ --fed-server --out) DIR", r"\1 M=2 C=5 K=1 R=1 \2 fed", "12 programs"),
     Row(r"(rehearse) (--out \w+)$", r"\1 first.toml \2", "the starter spec has the default of every key"),
     Row(
         r"(rehearse first.toml)( R=3)?( route=\S+)?( --out)",
