@@ -59,6 +59,13 @@ def test_a_seed_that_one_of_them_lacks_does_not_count(tmp_path: Path) -> None:
     assert only(runs_under(tmp_path)).gaps.tolist() == pytest.approx([20.0])
 
 
+def test_every_variant_of_ssl_meets_the_one_fedavg(tmp_path: Path) -> None:
+    met(tmp_path, (0.9, 0.9), (0.7, 0.7), "C=1", "order=sampled")
+    write_run(tmp_path / "fixed", [0.1, 0.6, 0.6], "C=1", "order=fixed", "algorithm=ssl", "seed=1234")
+    pairs, _ = contests(runs_under(tmp_path))
+    assert sorted(pair.gap for pair in pairs) == pytest.approx([-10, 20])
+
+
 def test_the_table_counts_the_places(tmp_path: Path) -> None:
     met(tmp_path, (0.9, 0.9), (0.7, 0.7), "C=1")
     met(tmp_path, (0.8, 0.8), (0.9, 0.9), "C=2")

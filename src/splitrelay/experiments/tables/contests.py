@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -76,18 +76,29 @@ def contests(runs: Sequence[Run], rule: str = "test", last: int = LAST) -> tuple
     """Every place in which both were run, in the tables' order, and what must be said of the runs."""
     groups, notes = grouped(runs)
     choices = laid_out(groups, rule, last)
-    found = {(choice.place, choice.column): choice for choice in choices}
-    pairs = []
-    for (place, column), choice in found.items():
-        other = found.get((place, replace(column, algorithm="fedavg")))
-        if column.algorithm == "ssl" and other is not None:
-            pairs.append(Contest(choice, other, last))
+    pairs = [
+        Contest(choice, other, last)
+        for choice in choices
+        if choice.column.algorithm == "ssl" and (other := _opponent(choice, choices)) is not None
+    ]
     if not pairs:
         way_out = "Run one setting with algorithm=ssl and with algorithm=fedavg."
         raise InputError("SSL and FedAvg meet in none of these runs", way_out=way_out)
     both = [choice for pair in pairs for choice in (pair.ssl, pair.fedavg)]
     said = [*seeds_said([choice.best for choice in both]), *choices_said(both), *notes]
     return pairs, said
+
+
+def _opponent(choice: Choice, choices: Sequence[Choice]) -> Choice | None:
+    """FedAvg in the same place: in the same variant, or whatever its own is where it has but one."""
+    there = [
+        other
+        for other in choices
+        if other.column.algorithm == "fedavg"
+        and (other.place, other.column.partition) == (choice.place, choice.column.partition)
+    ]
+    same = [other for other in there if other.column.variant == choice.column.variant]
+    return next(iter(same), there[0] if len(there) == 1 else None)
 
 
 def winners_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Sheet:
