@@ -278,9 +278,10 @@ def _at_its_best(work: Work) -> Work:
 
 def _draw(found: list[Row]) -> None:
     """The ratios as bars, beside the JSON."""
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(10, 0.6 + 0.26 * len(found)), layout="constrained")
     axes = figure.subplots()
-    names = [f"{row.what} / {row.baseline_is.split(';')[0]}" for row in found]
+    names = [f"{row.what} / {row.baseline_is.split(';')[0].split(' (goal')[0]}" for row in found]
+    axes.tick_params(labelsize=7)
     axes.barh(names[::-1], [row.ratio for row in found][::-1], color="#0072B2")
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xscale("log")
