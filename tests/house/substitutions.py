@@ -6,6 +6,9 @@ needs any more fails a test (test_substitutions.py).
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ CHECKOUT = (
     Row(r"^ls (.*) -x$", r"ls \1", "an option of pytest, no file"),
     Row(r"^\./go (?=[a-z])", "splitrelay ", "./go makes .venv; test_go.py holds it to handing on all else"),
     Row(r"^time ", "", "the clock is for the reader"),
+    Row(r"--from evidence\b", f"--from {ROOT}/evidence", "a page is told in a folder of its own"),
 )
 SETS = (
     Row(r"data (get|path) mnist$", r"data \1 digits", "the one set that needs no network"),
@@ -32,6 +36,7 @@ ROUNDS = (
     Row(r"(run data=mnist .*)R=100 every=5", r"\1R=2", "a minute each"),
     Row(r"(run preset=\S+ algorithm=\w+)$", r"\1 R=1 --out preset", "the paper's 1000 rounds"),
     Row(r"(reproduce cross-device-\S+)", r"\1 R=1 --seeds 1 --jobs 1", "the paper's 1000 rounds, three times"),
+    Row(r"(reproduce (?:cross-device-\S+ .*cross-device-\S+|tuned))$", r"\1 --plan", "hours"),
     Row(r"(reproduce cross-device --budget 2h)", r"\1 --plan", "it would take the two hours"),
     Row(r"(convex data=digits)$", r"\1 C=1 R=10 points=1 eta=.1", "a minute and a half"),
     Row(r"(convex data=digits) C=1,10 R=20$", r"\1 C=1 R=9 points=1 eta=.1", "some seconds"),
@@ -93,7 +98,7 @@ UNTIL = {  # long programs: a real process, until it prints a line like this; th
 }
 
 NOT_RUN = {
-    r"(./go|splitrelay) ANYTHING$|.*\b(DIR/|RUN$|key=value)": "a form, not a command",
+    r"(./go|splitrelay) ANYTHING$|.*\b(DIR/|RUN$|NAME$|key=value)": "a form, not a command",
     r"pip install ": "it would change the environment that runs the tests; test_docs.py looks the extras up",
     r"python tests/kernels/crossed\.py": "it needs zig and an emulator of other processors",
     r"splitrelay rehearse .*--namespaces": "it needs root",

@@ -1,0 +1,47 @@
+"""The page of the paper's question says what the records in evidence/ say, and nothing in it is older than they are."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from splitrelay.cli.main import app
+from splitrelay.experiments.evidence import BLOCK, filled
+from splitrelay.experiments.runs import runs_under
+
+ROOT = Path(__file__).parents[2]
+PAGE, RECORDS = ROOT / "docs/reproduce.md", ROOT / "evidence"
+MOST = 20_000_000  # bytes
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What `reproduce --from evidence` writes."""
+    out = tmp_path_factory.mktemp("shown")
+    answer = CliRunner().invoke(app, ["-q", "reproduce", "--from", str(RECORDS), "--out", str(out)])
+    assert answer.exit_code == 0, answer.output
+    yield {path.name: path.read_text(encoding="utf-8") for path in out.glob("*.md")}
+
+
+def test_the_page_shows_what_the_records_make_today(shown: dict[str, str]) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert filled(page, shown) == page, f"splitrelay reproduce --from evidence --page {PAGE.relative_to(ROOT)}"
+
+
+def test_no_accuracy_stands_outside_the_tables() -> None:
+    prose = BLOCK.sub("", PAGE.read_text(encoding="utf-8"))
+    assert re.findall(r"\d+\.\d+", prose) == []
+
+
+def test_records_carry_no_weights_and_stay_small() -> None:
+    files = [path for path in RECORDS.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < MOST
+    assert not [path for path in files if path.suffix == ".safetensors"]
+
+
+def test_every_record_can_be_run_again() -> None:
+    for run in runs_under(RECORDS):
+        assert run.path.name.endswith(run.spec.hash) and run.rows[-1]["round"] == run.spec.R
+        assert (run.path / "model.sha256").exists()
