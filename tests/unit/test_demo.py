@@ -16,6 +16,11 @@ def ctrl_c(demo: subprocess.Popen[str]) -> None:
     os.killpg(demo.pid, signal.SIGINT)  # a terminal tells everybody
 
 
+def heard() -> None:
+    """Ctrl-C is heard, also where these tests were started in the background, which ignores it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def kill_9(demo: subprocess.Popen[str]) -> None:
     os.kill(demo.pid, signal.SIGKILL)  # the others are not told
 
@@ -27,7 +32,7 @@ def test_no_process_outlives_a_demo_that_was_stopped_as_it_began(
     program = "from splitrelay.cli.main import run; run()"
     words = [sys.executable, "-c", program, "demo", "--workers", "2", "--out", str(tmp_path)]
     with subprocess.Popen(
-        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heard
     ) as demo:
         try:
             assert demo.stderr is not None
