@@ -119,13 +119,8 @@ def faster(records: Evidence) -> Finding:
 
 def fewer_rounds(records: Evidence) -> Finding:
     """SSL is worse at C = 2 than at C = 1 on the small sets: is it so after the same number of rounds?"""
-    pairs = [
-        (one, two)
-        for one in records.of(DEVICES, C=1)
-        for two in records.of(DEVICES, C=2, K=one.factors["K"], data=one.place.data)
-    ]
     words, explained = [], []
-    for one, two in pairs:
+    for one, two in _paired(records.of(DEVICES, C=1), records.of(DEVICES, C=2)):
         ends = [_percent(one.ssl), _percent(one.ssl, SHORTER), _percent(two.ssl)]
         explained.append(ends[0] > ends[2] >= ends[1])
         words.append(f"{_place(one)}: C=1 {ends[0]:.1f}, after {SHORTER} rounds {ends[1]:.1f}; C=2 {ends[2]:.1f}")
@@ -135,22 +130,20 @@ def fewer_rounds(records: Evidence) -> Finding:
 def more_of_them(records: Evidence) -> Finding:
     """C = 1: does FedAvg do better among ten clients that all take part than with 10 of 500?"""
     words, better = [], []
-    for device in records.of(TUNED, C=1):
-        for silo in records.of(SILOS, C=1, K=device.factors["K"], data=device.place.data):
-            ends = [_percent(silo.fedavg), _percent(device.fedavg, silo.fedavg.best.spec.R)]
-            better.append(ends[0] > ends[1])
-            words.append(f"{_place(device)}: {ends[0]:.1f} against {ends[1]:.1f}")
+    for device, silo in _paired(records.of(TUNED, C=1), records.of(SILOS, C=1)):
+        ends = [_percent(silo.fedavg), _percent(device.fedavg, silo.fedavg.best.spec.R)]
+        better.append(ends[0] > ends[1])
+        words.append(f"{_place(device)}: {ends[0]:.1f} against {ends[1]:.1f}")
     return _counted(better, words)
 
 
 def hurt(records: Evidence) -> Finding:
     """Ten clients: is SSL worse at C = 1 than at C = 2?"""
     words, worse = [], []
-    for one in records.of(SILOS, C=1):
-        for two in records.of(SILOS, C=2, K=one.factors["K"], data=one.place.data):
-            ends = [_percent(pair.ssl) for pair in (one, two)]
-            worse.append(ends[0] < ends[1])
-            words.append(f"{_place(one)}: {ends[0]:.1f} and {ends[1]:.1f}")
+    for one, two in _paired(records.of(SILOS, C=1), records.of(SILOS, C=2)):
+        ends = [_percent(pair.ssl) for pair in (one, two)]
+        worse.append(ends[0] < ends[1])
+        words.append(f"{_place(one)}: {ends[0]:.1f} and {ends[1]:.1f}")
     return _counted(worse, words)
 
 
@@ -176,6 +169,13 @@ def _rises_then_falls(ends: Sequence[float]) -> bool:
 
 def _falls_far(ends: Sequence[float]) -> bool:
     return ends[-1] < ends[0] - 5
+
+
+def _paired(some: Sequence[Contest], others: Sequence[Contest]) -> list[tuple[Contest, Contest]]:
+    """Contests of both that share data and K."""
+    return [
+        (one, two) for one in some for two in others if (one.place.data, one.place.K) == (two.place.data, two.place.K)
+    ]
 
 
 def _counted(answers: Sequence[bool], words: Sequence[str]) -> Finding:
