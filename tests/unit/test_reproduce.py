@@ -10,6 +10,7 @@ from splitrelay.cli.main import app
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.experiments.pricing import seconds_of, within
 from splitrelay.experiments.reproduction import units
+from splitrelay.experiments.tables.groups import differing
 from splitrelay.randomness import Purpose, rng
 
 CELL = "cross-device-mnist-c2-k10"
@@ -36,6 +37,14 @@ def test_lenet_is_cut_at_every_layer_but_the_last() -> None:
     (unit,) = units(["cuts"])
     cuts = [point.spec.model.cut for point in unit.points]
     assert cuts[0] == "conv1" and "fc3" not in cuts and len(set(cuts)) == len(cuts) == 11
+
+
+def test_each_doubt_changes_one_thing() -> None:
+    """In FedAvg's cell with one class a client, at the paper's rate; the first changes nothing."""
+    plain, *doubts = [point.spec for point in units(["reasons"])[0].points]
+    assert (plain.algorithm, plain.partition.C, plain.optimiser.eta) == ("fedavg", 1, 0.001)
+    changed = [differing([plain, doubt]) for doubt in doubts]
+    assert len(changed) == 5 == len({key for (key,) in changed})
 
 
 def test_vgg_runs_as_long_as_is_affordable_and_no_longer() -> None:

@@ -38,7 +38,8 @@ def reproduce(names: Sequence[str], out: Path, source: Path | None, page: Path |
     LIST: quadratics, partitions, cross-device, cross-silo, rates, clipping, or a single cell such as
     cross-device-mnist-c1-k10 (splitrelay presets shows them); and studies of our own, in which every setting is tuned
     on one grid before it runs with all seeds: tuned (the paper's cells), silos, family, cnncifar, landscape; cuts
-    (LeNet-5 at every layer) and vgg11 (as many rounds as are affordable without a GPU).
+    (LeNet-5 at every layer), reasons (FedAvg where it is not the paper's, one thing changed at a time) and vgg11 (as many
+    rounds as are affordable without a GPU).
 
     First comes what it will cost on this machine, measured by a short probe; whatever is in --out already is not run
     again, and Ctrl-C loses nothing. Words such as R=50 or protocol=authors go on top of the settings. With --from

@@ -63,6 +63,7 @@ VIEWS = (
     View("clipping.md", "table", "runs", ("clipping",)),
     View("clipping.png", "figure", "clipping", ("clipping",)),
     View("cuts.md", "table", "runs", ("cuts",)),
+    View("reasons.md", "table", "algorithms", ("reasons",)),
     View("winners.png", "figure", "winners", TUNED),
 )
 

@@ -12,15 +12,18 @@ from splitrelay.experiments.paper.cells import CELLS, GRID, SEEDS
 from splitrelay.experiments.points import Point
 from splitrelay.experiments.presets import PRESETS
 from splitrelay.experiments.spec import spec_of
-from splitrelay.experiments.studies import PAIR, STUDIES, Batch, batches
+from splitrelay.experiments.studies import PAIR, SMALL, STUDIES, Batch, batches
 from splitrelay.experiments.tuning import Tuning, expected
 from splitrelay.models import blueprint
 from splitrelay.models.summary import summarise
 
 UNTRAINED = ("quadratics", "partitions")
-LISTS = (*UNTRAINED, "cross-device", "cross-silo", "rates", "clipping", *STUDIES, "cuts", "vgg11")
+LISTS = (*UNTRAINED, "cross-device", "cross-silo", "rates", "clipping", *STUDIES, "cuts", "reasons", "vgg11")
 SETS = ("mnist", "fashion-mnist", "cifar10")  # from the cheapest on
 AFFORDABLE = 200  # rounds of VGG-11: about an hour on one core
+DOUBTS: tuple[dict[str, str], ...] = (
+    {}, {"form": "balanced"}, {"draw": "replacement"}, {"weighted": "true"}, {"clip": "10"}, {"eta": "0.0005"}
+)  # fmt: skip
 Words = tuple[str, ...]
 
 
@@ -62,6 +65,8 @@ def _units(name: str, seeds: Sequence[int], words: Words) -> Iterator[Unit]:
         yield from (_rates(cell, algorithm, words) for cell, algorithm in product(CELLS, PAIR))
     elif name == "cuts":
         yield _cuts(words)
+    elif name == "reasons":
+        yield from (_reasons(data, words) for data in SMALL)
     elif name == "vgg11":
         yield from (_vgg11(setting, words) for setting in ("cross-device", "cross-silo"))
     elif name in STUDIES:
@@ -95,6 +100,14 @@ def _cuts(words: Words) -> Unit:
     short = ("R=20", *words)
     points = [_point("paper/cross-device-mnist-c2-k10", "ssl", short, cut=layer, seed=SEEDS[0]) for layer in layers]
     return Unit("cuts", "cuts, LeNet-5 at every layer", tuple(points), (1, *_telling("cross-device-mnist-c2-k10")))
+
+
+def _reasons(data: str, words: Words) -> Unit:
+    """FedAvg with one class a client at the paper's rate, where our numbers are not the paper's: one thing changed."""
+    cell = f"cross-device-{data}-c1-k10"
+    rarely = ("every=5", *words)
+    points = [_point(f"paper/{cell}", "fedavg", rarely, **doubt, seed=SEEDS[0]) for doubt in DOUBTS]
+    return Unit("reasons", f"reasons: FedAvg in {cell}", tuple(points), (len(SEEDS), *_telling(cell)))
 
 
 def _vgg11(setting: str, words: Words) -> Unit:
