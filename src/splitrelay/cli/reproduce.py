@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +39,8 @@ def reproduce(names: Sequence[str], out: Path, source: Path | None, page: Path |
     LIST: quadratics, partitions, cross-device, cross-silo, rates, clipping, or a single cell such as
     cross-device-mnist-c1-k10 (splitrelay presets shows them); and studies of our own, in which every setting is tuned
     on one grid before it runs with all seeds: tuned (the paper's cells), silos, family, cnncifar, landscape; cuts
-    (LeNet-5 at every layer), reasons (FedAvg where it is not the paper's, one thing changed at a time) and vgg11 (as many
-    rounds as are affordable without a GPU).
+    (LeNet-5 at every layer), reasons (FedAvg where it is not the paper's, one thing changed at a time) and vgg11 (as
+    many rounds as are affordable without a GPU).
 
     First comes what it will cost on this machine, measured by a short probe; whatever is in --out already is not run
     again, and Ctrl-C loses nothing. Words such as R=50 or protocol=authors go on top of the settings. With --from
@@ -147,20 +148,24 @@ def _shown(source: Path, out: Path) -> None:
             _invoked(commands[view.command], *words)
         except InputError as error:  # such as a figure of two values where there is one yet
             note(f"{view.name} is left out: {error}")
-    _claims(source, out)
+    _sheets(source, out)
 
 
-def _claims(source: Path, out: Path) -> None:
+def _sheets(source: Path, out: Path) -> None:
+    """What no folder holds alone: the paper's claims; and what nobody ran, VGG-11 on a GPU."""
+    from splitrelay.experiments.accelerators import accelerators_table
     from splitrelay.experiments.claims import claims_table
     from splitrelay.experiments.tables.sheet import markdown, write
 
-    try:
-        sheet = claims_table(source)
-    except InputError as error:
-        note(f"claims.md is left out: {error}")
-        return
-    say(f"\n{markdown(sheet)}")
-    note(f"table: {write(sheet, out / 'claims.md')}")
+    sheets = {"claims.md": partial(claims_table, source), "accelerators.md": accelerators_table}
+    for name, made in sheets.items():
+        try:
+            sheet = made()
+        except InputError as error:
+            note(f"{name} is left out: {error}")
+            continue
+        say(f"\n{markdown(sheet)}")
+        note(f"table: {write(sheet, out / name)}")
 
 
 def _filled(page: Path | None, out: Path) -> None:
