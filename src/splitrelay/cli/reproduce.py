@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from splitrelay.experiments.points import Point
     from splitrelay.experiments.reproduction import Unit
     from splitrelay.experiments.sweep import Board
+    from splitrelay.experiments.tables.sheet import Sheet
 
 
 @click.command(cls=Command, example="splitrelay reproduce quadratics --out results/paper")
@@ -157,7 +158,10 @@ def _sheets(source: Path, out: Path) -> None:
     from splitrelay.experiments.claims import claims_table
     from splitrelay.experiments.tables.sheet import markdown, write
 
-    sheets = {"claims.md": partial(claims_table, source), "accelerators.md": accelerators_table}
+    sheets: dict[str, Callable[[], Sheet]] = {
+        "claims.md": partial(claims_table, source),
+        "accelerators.md": accelerators_table,
+    }
     for name, made in sheets.items():
         try:
             sheet = made()
