@@ -1,6 +1,7 @@
 """`splitrelay run`, `evaluate` and `model`, on a small set of one's own."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +145,9 @@ def test_validation_is_scored_on_what_clients_kept_back(own: Path) -> None:
         (("init=nothing.safetensors",), InputError, "no weights at nothing.safetensors"),
         (("partition=iit",), UnknownName, "Did you mean 'iid'?"),
         (("M=2", "C=1"), InputError, "cannot hold all 3 classes"),
+        (("M=10", "M=12"), InputError, "M is given twice; got M=10 M=12. Give it once."),
+        (("partition.M=10", "M=10"), InputError, "M is given twice; got partition.M=10 M=10."),
+        (("a.toml", "b.toml"), InputError, "run takes one spec; got a.toml b.toml"),
     ],
 )
 def test_wrong_words_get_one_line(own: Path, words: tuple[str, ...], kind: type, says: str) -> None:
@@ -153,6 +157,13 @@ def test_wrong_words_get_one_line(own: Path, words: tuple[str, ...], kind: type,
 
 def test_the_help_lists_every_key_of_the_spec() -> None:
     assert sorted(key.name for key in KEYS) == sorted(keys())
+
+
+def test_a_word_goes_on_top_of_a_file_and_of_a_preset(tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text("K = 3\n[partition]\nM = 7\n")
+    for words in ([str(tmp_path / "spec.toml")], ["preset=paper/cross-device-mnist-c1-k10"]):
+        printed = tomllib.loads(asked("run", *words, "M=12", "--print-spec").stdout)
+        assert printed["partition"]["M"] == 12
 
 
 def test_a_printed_spec_runs_as_it_is(own: Path, tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from splitrelay.cli.grid import table
+from splitrelay.cli.main import app
 from splitrelay.errors import InputError, UnknownName, WorkError
 from splitrelay.experiments.grid import Choice, Search, keep, next_rate, search
 from splitrelay.experiments.paper.cells import GRID
@@ -136,6 +138,11 @@ def test_the_last_rounds_decide() -> None:
     rows = [{"round": r, "test_accuracy": float(r)} for r in range(0, 41, 4)]
     assert final_accuracy(rows) == (24 + 28 + 32 + 36 + 40) / 5
     assert final_accuracy(rows[:2]) == 4.0 and final_accuracy(rows[:1]) is None and final_accuracy([]) is None
+
+
+def test_two_rules_are_refused() -> None:
+    error = CliRunner().invoke(app, ["grid", "eta=0.1,0.2", "tune=test", "tune=validation"]).exception
+    assert isinstance(error, InputError) and str(error) == "tune is given twice; got test validation. Give it once."
 
 
 def test_what_is_kept_and_shown(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import click
 
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, format_option
-from splitrelay.cli.run import KEYS
-from splitrelay.cli.serve import spec_from
+from splitrelay.cli.run import KEYS, spec_from
 from splitrelay.cli.settings import settings_argument
 
 COLUMNS = ("algorithm", "placement", "layers", "after", "parameters", "visits", "kB up", "kB down", "messages", "MFLOP")
@@ -36,7 +35,7 @@ def cost(settings: Sequence[str], algorithms: tuple[str, ...], measured: Path | 
     from splitrelay.experiments.registry import ALGORITHMS
 
     given = [str(measured / "spec.toml")] if measured and not settings else settings
-    spec = spec_from(given)
+    spec = spec_from("cost", given)
     names = (spec.algorithm, *(ALGORITHMS if "all" in algorithms else algorithms)) if algorithms else ()
     rows = compared(spec, names, measured)
     title = f"{spec.model.name} on {spec.data.name}: one visit, K={spec.K}"

@@ -15,6 +15,7 @@ from splitrelay.cli.run import KEYS
 from splitrelay.cli.settings import Key, settings_argument, words
 from splitrelay.cli.spread import spread
 from splitrelay.cli.sweep import command, places_options, swept
+from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
     from splitrelay.experiments.grid import Choice, Search
@@ -54,8 +55,10 @@ def _plan(settings: Sequence[str], out: Path | None) -> tuple[Search, Path]:
     from splitrelay.experiments.grid import Search
 
     rules = [word.partition("=")[2] for word in settings if word.startswith("tune=")]
+    if len(rules) > 1:
+        raise InputError("tune is given twice", value=" ".join(rules), way_out="Give it once.")
     file, values = spread("grid", [word for word in settings if not word.startswith("tune=")])
-    plan = Search(file, values, rules[-1] if rules else "test")
+    plan = Search(file, values, rules[0] if rules else "test")
     return plan, out or Path("results/grid")
 
 

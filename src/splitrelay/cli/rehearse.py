@@ -13,8 +13,7 @@ from splitrelay.cli.console import note
 from splitrelay.cli.deployed import warn_insecure
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, format_option, tick
-from splitrelay.cli.run import KEYS
-from splitrelay.cli.serve import spec_from
+from splitrelay.cli.run import KEYS, spec_from
 from splitrelay.cli.settings import settings_argument
 from splitrelay.errors import InputError, WorkError
 
@@ -65,7 +64,7 @@ def rehearse(
     """
     from splitrelay.deploy.rehearsal import Plan, Rehearsal
 
-    spec = spec_from(settings)
+    spec = spec_from("rehearse", settings)
     warn_insecure(insecure)
     _refuse_indirect(spec, direct, insecure, hosts)
     _refuse_unfed(spec, fed_server, insecure or namespaces or faults is not None or seed is not None)

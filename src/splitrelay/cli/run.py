@@ -16,6 +16,7 @@ from splitrelay.cli.interrupts import stopping
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, format_option
 from splitrelay.cli.settings import Key, settings_argument, words
+from splitrelay.cli.spread import told_apart
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
     from splitrelay.experiments.running import execute
     from splitrelay.records import RunDirectory
 
-    spec = _resolved(_spec(settings), how["device"])
+    spec = _resolved(spec_from("run", settings), how["device"])
     if print_spec:
         say(spec.toml())
         return
@@ -110,13 +111,12 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
     note(f"kept: {directory.path}")
 
 
-def _spec(settings: Sequence[str]) -> Spec:
+def spec_from(command: str, settings: Sequence[str]) -> Spec:
+    """A spec's file, if one is named, with key=value words on top."""
     from splitrelay.experiments.spec import spec_of
 
-    files = [word for word in settings if "=" not in word]
-    if len(files) > 1:
-        raise InputError("run takes one spec", value=" ".join(files))
-    return spec_of(Path(files[0]) if files else None, [word for word in settings if "=" in word])
+    file, given = told_apart(command, settings)
+    return spec_of(file, [f"{name}={text}" for name, text in given.items()])
 
 
 @contextmanager

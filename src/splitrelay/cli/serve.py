@@ -14,7 +14,7 @@ from splitrelay.cli.console import note, say
 from splitrelay.cli.deployed import alarm, keys_options, log_option, logger, ready, warn_insecure
 from splitrelay.cli.interrupts import stopping
 from splitrelay.cli.lazy import Command
-from splitrelay.cli.run import KEYS
+from splitrelay.cli.run import KEYS, spec_from
 from splitrelay.cli.settings import settings_argument
 from splitrelay.errors import InputError
 
@@ -57,7 +57,7 @@ def serve(
     from splitrelay.deploy.remote import Policy
     from splitrelay.deploy.serving import Offer, Serving
 
-    spec = spec_from(settings)
+    spec = spec_from("serve", settings)
     credentials, admit = doors_of(spec, keys, insecure, how["model_for"], how["log"])
     warn_insecure(insecure)
     log = logger(how["log"], who="server")
@@ -124,13 +124,3 @@ def _listening(port: int, file: Path | None) -> None:
     if file is not None:
         write_text(file, f"{port}\n")
     ready()
-
-
-def spec_from(settings: Sequence[str]) -> Spec:
-    """A spec's file, if one is named, with key=value words on top."""
-    from splitrelay.experiments.spec import spec_of
-
-    files = [word for word in settings if "=" not in word]
-    if len(files) > 1:
-        raise InputError("one spec at a time", value=" ".join(files))
-    return spec_of(Path(files[0]) if files else None, [word for word in settings if "=" in word])

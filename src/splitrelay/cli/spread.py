@@ -1,4 +1,4 @@
-"""Comma lists and ranges for every key of a spec: the words of a sweep, spread out."""
+"""The words of a command that takes a spec: told apart, and for a sweep, comma lists and ranges spread out."""
 
 from __future__ import annotations
 
@@ -14,16 +14,26 @@ PATHS = ("data", "data.name", "init", "model.init")  # a comma may be part of on
 
 def spread(command: str, settings: Sequence[str]) -> tuple[Path | None, dict[str, list[str]]]:
     """(the spec, if one is named; every key with its values)."""
+    file, words = told_apart(command, settings, lists=True)
+    return file, {name: _values(_known(name), text) for name, text in words.items()}
+
+
+def told_apart(command: str, settings: Sequence[str], *, lists: bool = False) -> tuple[Path | None, dict[str, str]]:
+    """(the spec, if one is named; every key with its text): one spec, and each key once by whichever of its names."""
+    from splitrelay.experiments.spec import SHORT
+
     files = [word for word in settings if "=" not in word]
     if len(files) > 1:
         raise InputError(f"{command} takes one spec", value=" ".join(files))
-    found: dict[str, list[str]] = {}
-    for word in settings:
-        name, equals, text = word.partition("=")
-        if name in found:
-            raise InputError(f"{name} is given twice", way_out=f"Give a list instead: {name}=a,b.")
-        if equals:
-            found[name] = _values(_known(name), text)
+    found: dict[str, str] = {}
+    given: dict[str, str] = {}  # by a key's full name: the word that gave it
+    for word in (word for word in settings if "=" in word):
+        name, _, found[name] = word.partition("=")
+        full = SHORT.get(name, name)
+        if full in given:
+            way_out = f"Give a list instead: {name}=a,b." if lists else "Give it once."
+            raise InputError(f"{name} is given twice", value=f"{given[full]} {word}", way_out=way_out)
+        given[full] = word
     return Path(files[0]) if files else None, found
 
 

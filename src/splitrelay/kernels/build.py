@@ -94,6 +94,7 @@ def main(words: Sequence[str]) -> int:
     if command is None:
         print("no compiler: pip install ziglang, or install g++", file=sys.stderr)
         return 1
+    given.out.mkdir(parents=True, exist_ok=True)
     for kind in given.kinds or kinds_here():
         path = given.out / name(kind)
         build(kind, command, path, sanitize=given.sanitize)
