@@ -31,6 +31,13 @@ def test_the_page_shows_what_the_records_make_today(shown: dict[str, str]) -> No
     assert filled(page, shown) == page, f"splitrelay reproduce --from evidence --page {PAGE.relative_to(ROOT)}"
 
 
+def test_the_cells_one_by_one_have_the_accuracies_of_the_table(shown: dict[str, str]) -> None:
+    ours = [line for line in shown["cells.md"].splitlines() if "| ours |" in line]
+    in_table = re.findall(r"([\d.]+)\*{0,2} ± ([\d.]+)", "\n".join(ours))
+    rows = [line.split("|") for line in shown["cell-by-cell.md"].splitlines() if line.startswith("| cross-device")]
+    assert sorted(in_table) == sorted(tuple(row[4].strip().split(" ± ")) for row in rows)
+
+
 def test_no_accuracy_stands_outside_the_tables() -> None:
     prose = BLOCK.sub("", PAGE.read_text(encoding="utf-8"))
     assert re.findall(r"\d+\.\d+", prose) == []

@@ -153,13 +153,15 @@ def _shown(source: Path, out: Path) -> None:
 
 
 def _sheets(source: Path, out: Path) -> None:
-    """What no folder holds alone: the paper's claims; and what nobody ran, VGG-11 on a GPU."""
+    """What no folder holds alone: the paper's claims, its cells one by one; and what nobody ran, VGG-11 on a GPU."""
     from splitrelay.experiments.accelerators import accelerators_table
+    from splitrelay.experiments.cell_by_cell import cells_table
     from splitrelay.experiments.claims import claims_table
     from splitrelay.experiments.tables.sheet import markdown, write
 
     sheets: dict[str, Callable[[], Sheet]] = {
         "claims.md": partial(claims_table, source),
+        "cell-by-cell.md": partial(cells_table, source),
         "accelerators.md": accelerators_table,
     }
     for name, made in sheets.items():

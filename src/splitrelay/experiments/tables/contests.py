@@ -124,13 +124,17 @@ def _row(pair: Contest, places: Sequence[Place]) -> list[Entry]:
     ahead = "even" if pair.winner is None else algorithm_label(pair.winner)
     spread = "" if math.isnan(pair.spread) else f" ± {pair.spread:.2f}"
     scores = [
-        (Piece(f"{_percent(choice.best, pair.last):.2f}", pair.winner == choice.column.algorithm), Piece(_rate(choice)))
+        (
+            Piece(f"{_percent(choice.best, pair.last):.2f}", pair.winner == choice.column.algorithm),
+            Piece(rate_said(choice)),
+        )
         for choice in (pair.ssl, pair.fedavg)
     ]
     return [*map(entry, where), *scores, entry(f"{pair.gap:+.2f}{spread}"), entry(ahead)]
 
 
-def _rate(choice: Choice) -> str:
+def rate_said(choice: Choice) -> str:
+    """The rate, and the largest norm where there is one."""
     step = choice.best.spec.optimiser
     return f" (η {step.eta:g}{'' if step.clip is None else f', clip {step.clip:g}'})"
 
