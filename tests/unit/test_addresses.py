@@ -1,6 +1,8 @@
 """Addresses of a Ray: what is no address, or one where nobody is, is told before anything starts."""
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,9 @@ def test_an_address_where_nobody_answers_is_refused(form: str, tmp_path: Path) -
     assert isinstance(answer.exception, InputError)
     assert "nobody answers" in str(answer.exception) and "ray start --head" in str(answer.exception)
     assert not (tmp_path / "sweep").exists()
+
+
+def test_the_messengers_process_reads_no_torch() -> None:
+    """It starts beside those that do: with torch in it too, a sweep on Ray would begin seconds later."""
+    code = "import sys, splitrelay.experiments.cluster; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -25,7 +26,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from splitrelay.errors import WorkError
 from splitrelay.experiments.addresses import refused
-from splitrelay.experiments.errands import carry_out
 from splitrelay.experiments.places import Errand, News
 from splitrelay.files import replacing
 
@@ -149,7 +149,9 @@ class _Campaign:
 def run_errand(plain: dict[str, Any], messenger: Any, cwd: str, word: str) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The task, on whichever host: (the last news, the files of a run that was not written to the sweep's folder)."""
     errand, line = Errand(**plain), _Line(messenger)
-    if line.stop.is_set():
+    # Here, not above: it brings torch, which the messenger needs not, and which can be read while that one starts.
+    carry_out = import_module("splitrelay.experiments.errands").carry_out
+    if line.halted():
         return asdict(News(errand.name, "waiting")), {}
     if Path(cwd).is_dir():
         os.chdir(cwd)  # data and models may be named from there
@@ -179,7 +181,11 @@ class _Line:
     def __init__(self, messenger: Any) -> None:
         self.messenger, self.stop, self.asked, self.ended = messenger, Event(), Event(), Event()
         Thread(target=self._listen, daemon=True).start()
+
+    def halted(self) -> bool:
+        """Whether to begin at all, once the messenger has answered."""
         self.asked.wait()
+        return self.stop.is_set()
 
     def _listen(self) -> None:
         try:
