@@ -1,6 +1,7 @@
 """`splitrelay reproduce`: what it takes on, what it leaves for later, and both numbers at the end."""
 
 from pathlib import Path
+from shutil import copy
 
 import numpy as np
 import pytest
@@ -113,3 +114,13 @@ def test_a_run_that_diverged_is_published_with_the_reason(tmp_path: Path) -> Non
 def test_nothing_to_redraw_is_said(tmp_path: Path) -> None:
     error = CliRunner().invoke(app, ["reproduce", "--from", str(tmp_path), "--out", str(tmp_path / "out")]).exception
     assert "no records in" in str(error)
+
+
+def test_records_of_the_convex_case_are_drawn_each_under_its_name(tmp_path: Path) -> None:
+    runner, records = CliRunner(), tmp_path / "evidence/convex"
+    small = ["convex", "C=10", "R=2", "eta=0.1", "--no-figures", "--out", str(records)]
+    assert runner.invoke(app, ["-q", *small]).exit_code == 0
+    copy(records / "convex-digits.json", records / "convex-full.json")
+    answer = runner.invoke(app, ["-q", "reproduce", "--from", str(records.parent), "--out", str(tmp_path / "out")])
+    assert answer.exit_code == 0, answer.output
+    assert sorted(path.stem for path in (tmp_path / "out").glob("*.png")) == ["convex-digits", "convex-full"]

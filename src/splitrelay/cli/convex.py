@@ -67,7 +67,11 @@ def convex(settings: Sequence[str], source: Path | None, out: Path, ending: str,
     record = made()
     _report(record, shape)
     if written:
-        _write(record, out, ending, source is None, figures)
+        name = f"convex-{Path(record.study.data).stem}" if source is None else source.stem
+        if source is None:
+            _keep(record, out / f"{name}.json")
+        if figures:
+            _draw(record, out / f"{name}.{ending}")
 
 
 def _begun(given: dict[str, list[Any]]) -> Callable[[], Record]:
@@ -102,16 +106,16 @@ def _told(study: Study, cells: Iterator[Cell]) -> Iterator[Cell]:
         yield cell
 
 
-def _write(record: Record, out: Path, ending: str, new: bool, figures: bool) -> None:
+def _keep(record: Record, path: Path) -> None:
     from splitrelay.experiments.convex_records import write_record
 
-    name = f"convex-{Path(record.study.data).stem}"
-    if new:
-        say(f"record: {write_record(record, out / f'{name}.json')}")
-    if figures:
-        from splitrelay.experiments.figures.convex import draw
+    say(f"record: {write_record(record, path)}")
 
-        say(f"figure: {draw(record, out / f'{name}.{ending}')}")
+
+def _draw(record: Record, path: Path) -> None:
+    from splitrelay.experiments.figures.convex import draw
+
+    say(f"figure: {draw(record, path)}")
 
 
 def _report(record: Record, shape: str) -> None:

@@ -138,7 +138,8 @@ def _shown(source: Path, out: Path) -> None:
 
     commands = {"table": table, "figure": figure}
     found = [(view, words) for view in VIEWS if (words := view.words(source, out)) is not None]
-    if not found:
+    convex = sorted((source / "convex").glob("convex-*.json"))
+    if not found and not convex:
         limit = f"one of the folders {', '.join(dict.fromkeys(f for view in VIEWS for f in view.folders))}"
         raise InputError(f"no records in {source}", limit=limit)
     for view, words in found:
@@ -150,6 +151,16 @@ def _shown(source: Path, out: Path) -> None:
         except InputError as error:  # such as a figure of two values where there is one yet
             note(f"{view.name} is left out: {error}")
     _sheets(source, out)
+    _convex(convex, out)
+
+
+def _convex(records: Sequence[Path], out: Path) -> None:
+    """The convex case keeps records of its own form."""
+    from splitrelay.cli.convex import convex
+
+    for record in records:
+        say("")
+        _invoked(convex, "--from", str(record), "--out", str(out))
 
 
 def _sheets(source: Path, out: Path) -> None:
