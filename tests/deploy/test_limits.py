@@ -40,7 +40,7 @@ def is_step(event: Any, k: int) -> bool:
 def test_a_message_longer_than_any_of_this_run_ends_its_stream(tmp_path: Path) -> None:
     with standing() as here:
         good, bad = here.leased(), here.call()
-        bad._outgoing.put(b"x" * (here.hub.house.largest + 1))
+        bad.stream.put(b"x" * (here.hub.house.largest + 1))
         with pytest.raises(LinkLost, match="larger than max"):
             bad.receive(10)
         assert alive(here, good)
@@ -65,7 +65,7 @@ def test_words_that_nobody_has_answered_are_counted(monkeypatch: pytest.MonkeyPa
         link = here.leased()
         assert alive(here, link)
         for _ in range(limits.WAITING + 1):
-            link._outgoing.put(encode(step()))
+            link.stream.put(encode(step()))
         with pytest.raises(Refused, match="too many words at once"):
             link.receive(10)
 
@@ -89,8 +89,8 @@ def test_a_word_that_is_late_is_noted_once_for_each_visit() -> None:
         link = here.leased()
         here.say(0, Cancel(1, "enough"))
         for k in range(50):
-            link._outgoing.put(encode(Chunk(1, k, b"x")))
-        link._outgoing.put(encode(Hello(VERSION, 0)))  # out of place: the link ends after the late ones
+            link.stream.put(encode(Chunk(1, k, b"x")))
+        link.stream.put(encode(Hello(VERSION, 0)))  # out of place: the link ends after the late ones
         until(lambda: any(event == "refused" for event, _ in here.noted))
         assert sum(event == "stale" for event, _ in here.noted) == 1
 

@@ -130,7 +130,7 @@ def test_a_wrong_word_ends_the_link_and_the_server_goes_on(which: str, tmp_path:
     def listening(port: int) -> None:
         def hostile() -> None:
             link, lease = leased(port)
-            link._outgoing.put(wrong(lease.fence, which))
+            link.stream.put(wrong(lease.fence, which))
             try:
                 seen.append(link.receive(10))
             except (Refused, LinkLost) as error:

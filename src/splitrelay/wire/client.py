@@ -120,7 +120,7 @@ class Session:
         terms = self.link.receive(limits.HANDSHAKE)
         assert isinstance(terms, Terms)  # the table allows nothing else
         accept = self.agree(terms)
-        self.link.heartbeat = terms.heartbeat
+        self.link.stream.heartbeat = terms.heartbeat
         self.link.send(Accept(**{**vars(accept), "fence": self.holding.fence, "k": self.holding.k}))
         answer = self.link.receive(limits.HANDSHAKE)
         self.link.bounds = self.bounds

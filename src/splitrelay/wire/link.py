@@ -1,13 +1,10 @@
-"""One stream from a client to the server: a thread of its own reads it, another says now and then that we are here."""
+"""One stream from a client to the server, in words."""
 
 from __future__ import annotations
 
-import threading
+import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
-from typing import Any
 
 import grpc
 
@@ -17,6 +14,9 @@ from splitrelay.wire.frames import ANY, Bounds, decode, encode
 from splitrelay.wire.messages import Bye, Cancel, Heartbeat, Message, Refuse
 from splitrelay.wire.protocol import Conversation, End, Verdict
 from splitrelay.wire.server import SERVICE
+from splitrelay.wire.stream import LinkLost, Stream
+
+__all__ = ["Ended", "Link", "LinkLost", "Meter", "Refused", "TakenBack", "channel"]
 
 OPTIONS = (
     ("grpc.max_receive_message_length", limits.MESSAGE),
@@ -30,10 +30,6 @@ def channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.C
     if credentials is None:
         return grpc.insecure_channel(address, OPTIONS)
     return grpc.secure_channel(address, credentials, OPTIONS)
-
-
-class LinkLost(WorkError):
-    """The server cannot be heard any more; the visit may go on over another link."""
 
 
 class Refused(WorkError):
@@ -67,94 +63,55 @@ class Meter:
 
 
 class Link:
-    """One stream to the server. A thread of its own reads it, another says now and then that we are here."""
+    """One stream to the server, in words: each is held against the table, whoever says it."""
 
     def __init__(self, channel: grpc.Channel, heartbeat: float = limits.HEARTBEAT, meter: Meter | None = None) -> None:
         self.channel, self.meter = channel, meter or Meter()
         self.talk = Conversation(End.CLIENT)
         self.bounds: Bounds = ANY
-        self.heartbeat = heartbeat
-        self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
-        self._incoming: SimpleQueue[bytes | SplitrelayError] = SimpleQueue()
-        self._peeked: bytes | SplitrelayError | None = None
-        self._lock = threading.Lock()  # heartbeats come from another thread
-        self._over = threading.Event()
-        self._heard = time.monotonic()
-        self._stream: Any = channel.stream_stream(f"/{SERVICE}/Join")(self._requests())
-        threading.Thread(target=self._reading, name="link", daemon=True).start()
-        threading.Thread(target=self._beating, name="heartbeat", daemon=True).start()
+        self.stream = Stream(channel.stream_stream(f"/{SERVICE}/Join"), heartbeat, _beat)
+        self._come: Message | None = None  # while we waited for nothing in particular
 
     def send(self, message: Message) -> None:
         """Say something."""
-        with self._lock:
-            self.talk.say(message)
+        self.talk.say(message)
         frame = encode(message)
+        self.stream.put(frame)
         self.meter.messages += 1
         self.meter.sent += len(frame)
-        self._outgoing.put(frame)
 
     def receive(self, timeout: float | None = None) -> Message:
         """The server's next word; LinkLost where none comes in time."""
         began = time.monotonic()
-        while True:
-            message = self._next(None if timeout is None else began + timeout)
-            with self._lock:
-                verdict = self.talk.hear(message)
-            if verdict is Verdict.NEW and not isinstance(message, Heartbeat):
-                self.meter.waiting += time.monotonic() - began
-                return _checked(message)
+        until = math.inf if timeout is None else began + timeout
+        message, self._come = self._come, None
+        while message is None:
+            message = self._new(self.stream.read(until))
+        self.meter.waiting += time.monotonic() - began
+        return _checked(message)
 
     def waits(self, seconds: float) -> bool:
-        """Whether something has come, or the link was lost, within so many seconds."""
-        if self._peeked is None:
-            try:
-                self._peeked = self._incoming.get(timeout=seconds)
-            except Empty:
-                return time.monotonic() - self._heard > limits.SILENCE
-        return True
+        """Whether there is a word within so many seconds; LinkLost where there will be none."""
+        until = time.monotonic() + seconds
+        while self._come is None and self.stream.waits(max(until - time.monotonic(), 0.0)):
+            self._come = self._new(self.stream.read())
+        return self._come is not None
 
     def close(self) -> None:
         """Hang up."""
-        self._over.set()
-        self._outgoing.put(None)
-        self._stream.cancel()
+        self.stream.close()
         self.channel.close()
 
-    def _next(self, until: float | None) -> Message:
-        while True:
-            now = time.monotonic()
-            if until is not None and now > until:
-                raise LinkLost("the server does not answer")
-            if now - self._heard > limits.SILENCE:
-                raise LinkLost("the server has fallen silent")
-            try:
-                found = self._peeked if self._peeked is not None else self._incoming.get(timeout=1.0)
-            except Empty:
-                continue
-            self._peeked = None
-            if isinstance(found, SplitrelayError):
-                raise found
-            self.meter.received += len(found)
-            return decode(found, self.bounds)
+    def _new(self, frame: bytes) -> Message | None:
+        """What is said in a frame; None where it has been heard before, or says only that the server is there."""
+        self.meter.received += len(frame)
+        message = decode(frame, self.bounds)
+        verdict = self.talk.hear(message)
+        return message if verdict is Verdict.NEW and not isinstance(message, Heartbeat) else None
 
-    def _requests(self) -> Iterator[bytes]:
-        return iter(self._outgoing.get, None)
 
-    def _reading(self) -> None:
-        try:
-            for frame in self._stream:
-                self._heard = time.monotonic()
-                self._incoming.put(frame)
-            self._incoming.put(LinkLost("the server hung up"))
-        except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed by us
-            what = error.details() if isinstance(error, grpc.Call) else str(error)
-            self._incoming.put(LinkLost("the link was lost", value=" ".join(str(what).split())[:200]))
-
-    def _beating(self) -> None:
-        number = 0
-        while not self._over.wait(self.heartbeat):
-            number += 1
-            self._outgoing.put(encode(Heartbeat(number)))  # every state allows it, none changes
+def _beat(number: int) -> bytes:
+    return encode(Heartbeat(number))
 
 
 def _checked(message: Message) -> Message:

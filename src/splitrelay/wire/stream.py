@@ -1,0 +1,143 @@
+"""The frames of one stream, at the client: whoever waits for one reads it, as every thread in between costs time."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import grpc
+
+from splitrelay.errors import WorkError
+from splitrelay.wire import limits
+
+TICK = 1.0  # seconds between two looks at the clock
+
+
+class LinkLost(WorkError):
+    """The server cannot be heard any more; the visit may go on over another link."""
+
+
+class Stream:
+    """A call that goes both ways. One thread sends and reads; another watches the clock, and says that we are here."""
+
+    def __init__(self, call: Any, heartbeat: float, beat: Callable[[int], bytes]) -> None:
+        self.heartbeat, self._beat = heartbeat, beat
+        self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
+        self._over = threading.Event()
+        self._heard = time.monotonic()
+        self._limit = math.inf  # when whoever reads has waited for too long
+        self._aside: Aside | None = None
+        self._frames: Any = call(iter(self._outgoing.get, None))
+        threading.Thread(target=self._watching, name="heartbeat", daemon=True).start()
+
+    def put(self, frame: bytes) -> None:
+        """One frame more on its way."""
+        self._outgoing.put(frame)
+
+    def read(self, until: float = math.inf) -> bytes:
+        """The next frame; LinkLost where none comes until then, or for too long."""
+        if self._aside is not None and self._aside.asked:
+            return self._from_aside(self._aside, until)
+        self._limit = min(until, time.monotonic() + limits.SILENCE)
+        try:
+            return self._next(until)
+        finally:
+            self._limit = math.inf
+
+    def waits(self, seconds: float) -> bool:
+        """Whether a frame is there within so many seconds: it is read aside, so as not to hang."""
+        if self._aside is None:
+            self._aside = Aside(self._next)
+        if self._aside.waits(seconds):
+            return True
+        if time.monotonic() > self._heard + limits.SILENCE:
+            raise _overdue(asked=False)
+        return False
+
+    def close(self) -> None:
+        """Hang up."""
+        self._over.set()
+        self._outgoing.put(None)
+        self._frames.cancel()
+        if self._aside is not None:
+            self._aside.close()
+
+    def _from_aside(self, aside: Aside, until: float) -> bytes:
+        while not self.waits(TICK):
+            if time.monotonic() > until:
+                raise _overdue(asked=True)
+        return aside.take()
+
+    def _next(self, until: float = math.inf) -> bytes:
+        try:
+            frame: bytes = next(self._frames)
+        except StopIteration:
+            raise LinkLost("the server hung up") from None
+        except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed by us
+            if time.monotonic() > self._limit:
+                raise _overdue(asked=self._limit == until) from None
+            what = error.details() if isinstance(error, grpc.Call) else str(error)
+            raise LinkLost("the link was lost", value=" ".join(str(what).split())[:200]) from None
+        self._heard = time.monotonic()
+        return frame
+
+    def _watching(self) -> None:
+        number, last = 0, time.monotonic()
+        while not self._over.wait(min(TICK, max(last + self.heartbeat - time.monotonic(), 0.0))):
+            now = time.monotonic()
+            if now > self._limit:
+                self._frames.cancel()  # whoever reads learns why
+            if now >= last + self.heartbeat:
+                number, last = number + 1, now
+                self._outgoing.put(self._beat(number))  # every state allows it, none changes
+
+
+class Aside:
+    """A thread that reads one frame when asked, so that whoever asked can look at something else meanwhile."""
+
+    def __init__(self, read: Callable[[], bytes]) -> None:
+        self.asked = False
+        self._read = read
+        self._asking: SimpleQueue[bool] = SimpleQueue()
+        self._come: SimpleQueue[bytes | LinkLost] = SimpleQueue()
+        self._found: bytes | LinkLost | None = None
+        threading.Thread(target=self._reading, name="link", daemon=True).start()
+
+    def waits(self, seconds: float) -> bool:
+        """Ask, if nobody did; whether it has come within so many seconds."""
+        if not self.asked:
+            self.asked = True
+            self._asking.put(True)
+        if self._found is None:
+            try:
+                self._found = self._come.get(timeout=seconds)
+            except Empty:
+                return False
+        return True
+
+    def take(self) -> bytes:
+        """What has come; LinkLost where nothing will."""
+        found, self._found, self.asked = self._found, None, False
+        if isinstance(found, LinkLost):
+            raise found
+        assert found is not None  # it has waited
+        return found
+
+    def close(self) -> None:
+        """Nobody will ask any more."""
+        self._asking.put(False)
+
+    def _reading(self) -> None:
+        while self._asking.get():
+            try:
+                self._come.put(self._read())
+            except LinkLost as error:
+                self._come.put(error)
+
+
+def _overdue(asked: bool) -> LinkLost:
+    return LinkLost("the server does not answer" if asked else "the server has fallen silent")
