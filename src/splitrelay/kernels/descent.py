@@ -15,7 +15,7 @@ from splitrelay.errors import Diverged, InputError, WorkError
 from splitrelay.kernels.named import Integers, root
 from splitrelay.kernels.plan import Plan
 from splitrelay.kernels.samples import Draw, Table, refuse_labels
-from splitrelay.kernels.structures import StepC, VisitC
+from splitrelay.kernels.structures import StepC, VisitC, address
 from splitrelay.kernels.workspace import Floats, Workspace
 from splitrelay.randomness import Purpose
 
@@ -59,8 +59,8 @@ class Descent:
         name, setting = known.name(visit.r, visit.m, visit.i), settings(step)
         self.work, self.step, self.kept = work, step, (known, name, setting, x, shift)
         self.visit = VisitC(
-            step=c.addressof(setting), name=c.addressof(name), x=x.ctypes.data, K=visit.K, dropout=Purpose.DROPOUT,
-            shift=None if shift is None else shift.ctypes.data, labels=work.labels_at, norms=work.norms_at,
+            step=c.addressof(setting), name=c.addressof(name), x=address(x), K=visit.K, dropout=Purpose.DROPOUT,
+            shift=None if shift is None else address(shift), labels=work.labels_at, norms=work.norms_at,
         )  # fmt: skip
         self.at = c.addressof(self.visit)
 
@@ -87,13 +87,13 @@ def descend(descent: Descent, table: Table, draw: Draw) -> tuple[list[float], tu
     """K local steps of the whole model in one call: the losses, up to one that is no number; x, and is it finite."""
     work, visit, K = descent.work, descent.visit, len(draw.sizes)
     chosen, kept = table.chosen(draw)
-    sizes, losses, x = np.array(draw.sizes, np.int32), np.empty(K), np.empty(work.size, np.float32)
-    visit.images, visit.sizes, visit.K = c.addressof(chosen), sizes.ctypes.data, K
-    visit.losses, visit.out = losses.ctypes.data, x.ctypes.data
+    steps, x = work.steps_of(draw.sizes), np.empty(work.size, np.float32)
+    visit.images, visit.sizes, visit.K = c.addressof(chosen), steps.sizes_at, K
+    visit.losses, visit.out = steps.losses_at, address(x)
     done = work.kernels.visit(work.at, descent.at)
     del kept
     there(done)
-    return losses[:done].tolist(), (x, bool(visit.finite))
+    return steps.losses[:done].tolist(), (x, bool(visit.finite))
 
 
 def there(done: int) -> None:
@@ -118,7 +118,7 @@ class Bottom:
         """The smashed data of step k, and the labels."""
         work, n, start = self.descent.work, self.draw.sizes[k], self.start
         h = np.empty((n, *self.shape), np.float32)
-        there(work.kernels.bottom_forward(work.at, self.descent.at, k, start, self.flat, h.ctypes.data))
+        there(work.kernels.bottom_forward(work.at, self.descent.at, k, start, self.flat, address(h)))
         self.start, self.k = start + n, k
         return channels_last(h), self.labels[start : start + n]
 
@@ -129,7 +129,7 @@ class Bottom:
             g = in_memory(gradient)
             if g.shape != (self.draw.sizes[self.k], *self.shape):
                 raise InputError("a gradient of another cut", value=g.shape[1:], limit=self.shape)
-            work.kernels.bottom_backward(work.at, self.descent.at, len(g), g.ctypes.data, self.flat)
+            work.kernels.bottom_backward(work.at, self.descent.at, len(g), address(g), self.flat)
 
 
 def descend_cut(bottom: Bottom, top: Top) -> list[float]:
@@ -198,9 +198,7 @@ class TopHalf:
 
     def _answered(self, k: int, h: Floats, labels: Integers) -> Reply:
         work, n, g = self.descent.work, len(h), np.empty((len(h), *self.shape), np.float32)
-        loss = work.kernels.top_step(
-            work.at, self.descent.at, k, n, h.ctypes.data, self.flat, labels.ctypes.data, g.ctypes.data
-        )
+        loss = work.kernels.top_step(work.at, self.descent.at, k, n, address(h), self.flat, address(labels), address(g))
         self.norms = self.descent.norms()
         return Reply(channels_last(g), self.norms, loss)
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitrelay.errors import InputError
-from splitrelay.kernels.structures import NameC
+from splitrelay.kernels.structures import NameC, address
 from splitrelay.randomness import Purpose, rng
 
 Integers = npt.NDArray[np.int64]
@@ -45,9 +45,9 @@ def positions(
     """What client m uses in a visit: batches of up to `size` in shuffled passes, or each image drawn again."""
     held, n = np.ascontiguousarray(held, np.int64), len(held)
     room = np.empty(n + sum(sizes), np.int64)  # for a pass, then for what is drawn
-    at = room.ctypes.data
+    at = address(room)
     kernels.draw(
-        c.addressof(name), Purpose.BATCHES, again, held.ctypes.data, n, len(sizes), size, at, at + n * room.itemsize
+        c.addressof(name), Purpose.BATCHES, again, address(held), n, len(sizes), size, at, at + n * room.itemsize
     )
     return room[n:]
 

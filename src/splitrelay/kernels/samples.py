@@ -14,7 +14,7 @@ from splitrelay.errors import InputError, OutOfRange
 from splitrelay.kernels.library import library
 from splitrelay.kernels.named import Integers, batch_sizes, positions, root
 from splitrelay.kernels.plan import Plan
-from splitrelay.kernels.structures import ImagesC
+from splitrelay.kernels.structures import ImagesC, address
 from splitrelay.randomness import Purpose, rng
 
 LEVELS = 256  # values of a byte
@@ -77,7 +77,7 @@ class Table:
         found, at = ImagesC.from_buffer_copy(self.images), np.ascontiguousarray(draw.at, np.int64)
         if sum(draw.sizes) > len(at):
             raise IndexError("a visit names fewer images than its steps need")
-        found.at = at.ctypes.data
+        found.at = address(at)
         if draw.crops is None:
             return found, (at,)
         corners = [np.ascontiguousarray(side, np.int64) for side in (draw.crops.top, draw.crops.left)]

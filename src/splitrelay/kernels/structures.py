@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+from typing import Any
 
 i32, i64, f32, f64, pointer = c.c_int32, c.c_int64, c.c_float, c.c_double, c.c_void_p
 
@@ -84,6 +85,14 @@ class VisitC(c.Structure):
         *[(name, pointer) for name in ("labels", "norms", "losses")],
         *[(name, i32) for name in ("K", "dropout", "finite")],
     ]
+
+
+def address(array: Any) -> int:
+    """Where an array's numbers lie: as array.ctypes.data says, three times faster where it may be written."""
+    try:
+        return c.addressof(c.c_char.from_buffer(array))
+    except (TypeError, ValueError):  # read-only, or empty
+        return int(array.ctypes.data)
 
 
 SIZES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from splitrelay.errors import InputError
 from splitrelay.kernels.geometry import LINE, Survey, up
 from splitrelay.kernels.library import library
 from splitrelay.kernels.plan import Plan
-from splitrelay.kernels.structures import LayerC, NetC, SlotC, VisitC
+from splitrelay.kernels.structures import LayerC, NetC, SlotC, VisitC, address
 
 Floats = npt.NDArray[np.float32]
 ALIGNED = 64  # bytes
@@ -24,6 +25,14 @@ def zeros(n: int, dtype: Any = np.float32) -> npt.NDArray[Any]:
     raw = np.zeros(n * item + ALIGNED, dtype=np.uint8)
     start = -raw.ctypes.data % ALIGNED
     return raw[start : start + n * item].view(dtype)
+
+
+class Steps:
+    """Of a visit, step by step: how many images, and the loss. Used again and again."""
+
+    def __init__(self, K: int) -> None:
+        self.sizes, self.losses = np.zeros(K, np.int32), np.zeros(K)
+        self.sizes_at, self.losses_at = address(self.sizes), address(self.losses)
 
 
 class Workspace:
@@ -47,6 +56,7 @@ class Workspace:
         self.sums = np.zeros(max((one.raw.stride for one in found.passes), default=0))
         self.norms, self.labels = np.zeros(len(found.slots)), np.zeros(batch, np.int64)
         self.norms_at, self.labels_at = self.norms.ctypes.data, self.labels.ctypes.data
+        self.steps = Steps(1)
         self.net = self._net()
         self.at = c.addressof(self.net)
         self.kernels = library()
@@ -59,10 +69,17 @@ class Workspace:
         net.classes = self.plan.classes
         return net
 
+    def steps_of(self, sizes: Sequence[int]) -> Steps:
+        """Room for a visit's steps, with the size of each written in."""
+        if len(sizes) > len(self.steps.sizes):
+            self.steps = Steps(len(sizes))
+        self.steps.sizes[: len(sizes)] = sizes
+        return self.steps
+
     def load(self, x: Floats) -> None:
         """Start from x, which stays untouched; for looking, not for learning."""
         x = self.fitting(x)
-        visit = VisitC(x=x.ctypes.data)
+        visit = VisitC(x=address(x))
         self.kernels.begin_visit(self.at, c.addressof(visit))
 
     def fitting(self, x: Floats) -> Floats:
@@ -74,7 +91,7 @@ class Workspace:
     def save(self) -> tuple[Floats, bool]:
         """x as the house lays it out, and whether all of it is finite."""
         x = np.empty(self.size, dtype=np.float32)
-        return x, bool(self.kernels.save_x(self.at, x.ctypes.data))
+        return x, bool(self.kernels.save_x(self.at, address(x)))
 
     def gradient(self) -> Floats:
         """The gradient of the last step, laid out as x."""

@@ -2,23 +2,34 @@
 // registers while the taps of the kernel are walked through, in the same order at every place; then relu, pool and
 // the place of the maximum, before anything is stored.
 #pragma once
-#include "net.h"
+#include "turned.h"
 
 constexpr int TAPS = 256;  // products summed in one go: long sums in a few goes have fewer rounding errors
 
+// Eight kernels' numbers at `from` become `length` vectors of eight outputs each; of kernels that are not there, zeros.
+INLINE void eight_kernels(const float* from, int64_t kernel, int there, int length, float* to, int64_t wide) {
+    for (int c = 0; c < length; c += LANES) {
+        vf block[LANES];
+        unrolled<LANES>([&](auto j) { block[j.value] = j.value < there ? load(from + j.value * kernel + c) : splat(0.0f); });
+        turned(block);
+        unrolled<LANES>([&](auto j) {
+            if (c + j.value < length) store(to + (c + j.value) * wide, block[j.value]);
+        });
+    }
+}
+
 // Kernels as the forward pass reads them: for each block of 16 (last: 8) output channels [ky][kx][channel][16 or 8].
 static void forward_kernels(const Layer& l, const float* W, float* to) {
-    int taps = l.kh * l.kw * l.in.C, row = LANES * l.vectors;
-    for (int co = 0; co < l.raw.stride;) {
-        int wide = l.raw.stride - co >= 2 * LANES ? 2 * LANES : LANES;
-        for (int j = 0; j < wide; ++j) {
-            float* column = to + int64_t(co) * taps + j;
+    int64_t taps = int64_t(l.kh) * l.kw * l.in.C, row = LANES * l.vectors, wide;
+    int pieces = l.in.stride == l.in.C ? 1 : l.kw, length = l.kw / pieces * l.in.C;  // what lies side by side
+    for (int co = 0; co < l.raw.stride; co += int(wide)) {
+        wide = l.raw.stride - co >= 2 * LANES ? 2 * LANES : LANES;
+        for (int j = 0; j < wide; j += LANES) {
+            float* column = to + co * taps + j;
             for (int ky = 0; ky < l.kh; ++ky)
-                for (int kx = 0; kx < l.kw; ++kx)
-                    for (int c = 0; c < l.in.C; ++c, column += wide)
-                        *column = co + j < l.raw.C ? W[(int64_t(co + j) * l.kh + ky) * row + kx * l.in.stride + c] : 0.0f;
+                for (int piece = 0; piece < pieces; ++piece, column += length * wide)
+                    eight_kernels(W + ((co + j) * int64_t(l.kh) + ky) * row + piece * l.in.stride, l.kh * row, l.raw.C - co - j, length, column, wide);
         }
-        co += wide;
     }
 }
 

@@ -1,7 +1,7 @@
 // Lists of gradients: for eight output channels at a time, those that are not zero, each with the input pixel it goes
 // back to. Eight positions are turned (a transpose) and squeezed (zeros left out) at once.
 #pragma once
-#include "net.h"
+#include "turned.h"
 
 struct List {  // of one channel
     int32_t* at;
@@ -39,26 +39,6 @@ INLINE void append(List& list, vf g, vi at) {
         list.n += g[j] != 0.0f;
     }
 #endif
-}
-
-INLINE void turned(vf (&r)[8]) {
-    vf a[8], b[8];
-    unrolled<4>([&](auto j) {
-        constexpr int k = 2 * j.value;
-        a[k] = __builtin_shufflevector(r[k], r[k + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-        a[k + 1] = __builtin_shufflevector(r[k], r[k + 1], 2, 10, 3, 11, 6, 14, 7, 15);
-    });
-    unrolled<2>([&](auto j) {
-        constexpr int k = 4 * j.value;
-        b[k] = __builtin_shufflevector(a[k], a[k + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-        b[k + 1] = __builtin_shufflevector(a[k], a[k + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-        b[k + 2] = __builtin_shufflevector(a[k + 1], a[k + 3], 0, 1, 8, 9, 4, 5, 12, 13);
-        b[k + 3] = __builtin_shufflevector(a[k + 1], a[k + 3], 2, 3, 10, 11, 6, 7, 14, 15);
-    });
-    unrolled<4>([&](auto j) {
-        r[j.value] = __builtin_shufflevector(b[j.value], b[j.value + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        r[j.value + 4] = __builtin_shufflevector(b[j.value], b[j.value + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-    });
 }
 
 // Up to eight positions that wait to be turned.
