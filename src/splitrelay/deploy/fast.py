@@ -118,7 +118,7 @@ class Server:
 
     def begin(self, visit: Visit[Vector]) -> Above:
         """A visit of the server's half."""
-        return Above(TopHalf(Descent(self.work, visit, self.seed)))
+        return Above(Prompt(Descent(self.work, visit, self.seed)))
 
     def predict(self, x: Vector, h: Vector) -> Vector:
         """What comes out above the cut, as in evaluation."""
@@ -127,16 +127,29 @@ class Server:
         return top.predict(renamed(h, (0, 3, 1, 2)))
 
 
+class Prompt(TopHalf):
+    """The server's half, which waits for the client's part of the norm only where it needs it."""
+
+    def settle(self) -> None:
+        """Apply the step that waits, where nothing is clipped, or each half by itself."""
+        if self.descent.step.clip is None or self.descent.step.per_half:
+            self._apply(0.0)
+
+
 class Above:
     """One visit of the server's half."""
 
-    def __init__(self, top: TopHalf) -> None:
+    def __init__(self, top: Prompt) -> None:
         self.top = top
 
     def step(self, k: int, h: Vector, labels: Labels, norm2: float) -> tuple[Vector, tuple[float, ...], float]:
         """Forward and backward."""
         reply = self.top.step(k, renamed(h, (0, 3, 1, 2)), labels.astype(np.int64), norm2)
         return renamed(reply.gradient, (0, 2, 3, 1)), tuple(reply.norms), reply.loss
+
+    def settle(self) -> None:
+        """Apply the step that waits, if it can be."""
+        self.top.settle()
 
     def finish(self, norm2: float) -> None:
         """Apply the step that waits."""

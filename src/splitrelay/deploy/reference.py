@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from threading import Lock
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -24,6 +25,7 @@ from splitrelay.objectives.images import DeviceImages
 from splitrelay.objectives.losses import loss_named
 from splitrelay.objectives.network import Network
 
+Item = TypeVar("Item")
 BUILDING = Lock()  # building a net draws from torch's own generator, and the check for hidden draws watches that
 
 
@@ -81,7 +83,8 @@ class Client:
         """The same loop as in a simulation."""
         here = on_torch(visit)
         descent = Descent(self.bottom, here, self.seed)
-        descend_cut(descent, self.network.samples(descent.name, visit.K), RemoteTop(top))
+        samples = Ahead(self.network.samples(descent.name, visit.K))
+        descend_cut(descent, samples, RemoteTop(top, samples.draw))
         half: Vector = finite(self.bottom.x, here).numpy()
         return half
 
@@ -103,15 +106,34 @@ def start(plan: Blueprint, seed: int, dtype: torch.dtype) -> Vector:
     return x0
 
 
+class Ahead(Generic[Item]):
+    """Items of an iterator, of which the next may be made before it is asked for."""
+
+    def __init__(self, items: Iterator[Item]) -> None:
+        self._items, self._held = items, list[Item]()
+
+    def draw(self) -> None:
+        """Make the next one now, unless it is there."""
+        if not self._held:
+            self._held.extend(islice(self._items, 1))
+
+    def __iter__(self) -> Iterator[Item]:
+        while True:
+            self.draw()
+            if not self._held:
+                return
+            yield self._held.pop()
+
+
 class RemoteTop:
     """The inner seam of the reference engine, over a wire."""
 
-    def __init__(self, top: Asked) -> None:
-        self.top = top
+    def __init__(self, top: Asked, meanwhile: Callable[[], None]) -> None:
+        self.top, self.meanwhile = top, meanwhile
 
     def step(self, k: int, h: torch.Tensor, labels: torch.Tensor, norm2: float, /) -> traffic.Reply:
         """Tensors in and out."""
-        reply = self.top.step(k, to_wire(h), labels.int().numpy(), norm2)
+        reply = self.top.step(k, to_wire(h), labels.int().numpy(), norm2, self.meanwhile)
         return traffic.Reply(from_wire(reply.gradient), reply.norms, reply.loss)
 
     def finish(self, norm2: float, /) -> None:
@@ -135,7 +157,7 @@ class Server:
 
     def begin(self, visit: Visit[Vector]) -> Above:
         """A visit of the server's half."""
-        return Above(TopHalf(Descent(self.stretch, on_torch(visit), self.seed), self.loss))
+        return Above(Prompt(Descent(self.stretch, on_torch(visit), self.seed), self.loss))
 
     def predict(self, x: Vector, h: Vector) -> Vector:
         """What comes out above the cut, as in evaluation."""
@@ -173,16 +195,29 @@ class Looking:
         return Tally(math.fsum(losses), *counts)
 
 
+class Prompt(TopHalf):
+    """The server's half, which waits for the client's part of the norm only where it needs it."""
+
+    def settle(self) -> None:
+        """Apply the step that waits, where nothing is clipped, or each half by itself."""
+        if self.descent.step.clip is None or self.descent.step.per_half:
+            self._apply(0.0)
+
+
 class Above:
     """One visit of the server's half."""
 
-    def __init__(self, top: TopHalf) -> None:
+    def __init__(self, top: Prompt) -> None:
         self.top = top
 
     def step(self, k: int, h: Vector, labels: Labels, norm2: float) -> tuple[Vector, tuple[float, ...], float]:
         """Forward and backward."""
         reply = self.top.step(k, from_wire(h), from_wire(labels).long(), norm2)
         return to_wire(reply.gradient), tuple(float(square) for square in reply.norms), float(reply.loss)
+
+    def settle(self) -> None:
+        """Apply the step that waits, if it can be."""
+        self.top.settle()
 
     def finish(self, norm2: float) -> None:
         """Apply the step that waits."""

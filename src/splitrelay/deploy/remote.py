@@ -189,6 +189,7 @@ class Remote:
                 self._note("repeated", pending, step=said.k)
             self.hub.grant(event.m, pending.fence, said.k + 1)
             self.hub.send(event.link, reply)
+            turn.settle()
         elif isinstance(said, messages.Finish):
             turn.finish(said)
         elif isinstance(said, Deposit):

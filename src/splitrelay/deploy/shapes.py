@@ -57,8 +57,10 @@ class Looking(Protocol):
 class Asked(Protocol):
     """The server's half during a visit, as arrays on a wire: what a client's engine calls."""
 
-    def step(self, k: int, h: Vector, labels: Labels, norm2: float, /) -> messages.Reply:
-        """Smashed data up, the gradient at the cut down."""
+    def step(
+        self, k: int, h: Vector, labels: Labels, norm2: float, /, meanwhile: Callable[[], None] | None = None
+    ) -> messages.Reply:
+        """Smashed data up, the gradient at the cut down; `meanwhile` is done while it is on its way."""
         ...
 
     def finish(self, norm2: float, /) -> None:
@@ -89,6 +91,10 @@ class Above(Protocol):
 
     def step(self, k: int, h: Vector, labels: Labels, norm2: float) -> tuple[Vector, tuple[float, ...], float]:
         """The gradient at the cut, the squared norms of the server's tensors, the loss."""
+        ...
+
+    def settle(self) -> None:
+        """Apply the step that waits, where nothing that is still to come can change it."""
         ...
 
     def finish(self, norm2: float) -> None:

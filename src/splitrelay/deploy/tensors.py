@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 
 Array = npt.NDArray[Any]
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "int32": torch.int32}
+DTYPES = {np.dtype("f4"): torch.float32, np.dtype("f8"): torch.float64, np.dtype("i4"): torch.int32}
 LAST, FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # channels last, channels first
 
 
@@ -20,7 +21,7 @@ def to_wire(h: torch.Tensor) -> Array:
 
 def from_wire(array: Array) -> torch.Tensor:
     """A copy in memory that torch took: what comes from the wire is read-only, and not aligned as bits need it."""
-    fresh = torch.empty(array.shape, dtype=DTYPES[array.dtype.name])
+    fresh = torch.empty(array.shape, dtype=DTYPES[array.dtype])
     fresh.numpy()[...] = array
     return fresh.permute(FIRST) if array.ndim == 4 else fresh
 

@@ -34,6 +34,10 @@ class Turn(Protocol):
         """The server's half of a step; asked again, the same answer."""
         ...
 
+    def settle(self) -> None:
+        """What can be done before the next step comes, now that its answer is on its way."""
+        ...
+
     def finish(self, finish: messages.Finish) -> None:
         """The last step is closed."""
         ...
@@ -80,6 +84,10 @@ class CutTurn:
         answer = messages.Reply(step.fence, step.k, gradient, norms, loss)
         self.replies = {step.k: answer}
         return answer
+
+    def settle(self) -> None:
+        """Apply the step that waits, where nothing that is still to come can change it."""
+        self.top.settle()
 
     def finish(self, finish: messages.Finish) -> None:
         """Apply the step that waits; said again over a new link it changes nothing."""
@@ -136,6 +144,9 @@ class WholeTurn:
     def step(self, step: messages.Step) -> messages.Reply:
         """There is nothing to answer."""
         raise BadMessage("the server has no half of this model")
+
+    def settle(self) -> None:
+        """Nor to apply."""
 
     def finish(self, finish: messages.Finish) -> None:
         """Nor to finish."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
@@ -35,10 +35,12 @@ class Calls:
         self.session, self.fence = session, fence
         self.closing: messages.Finish | None = None
 
-    def step(self, k: int, h: Vector, labels: Labels, norm2: float, /) -> messages.Reply:
+    def step(
+        self, k: int, h: Vector, labels: Labels, norm2: float, /, meanwhile: Callable[[], None] | None = None
+    ) -> messages.Reply:
         """Ask, and wait; over another link, if this one is lost."""
         step = messages.Step(self.fence, k, h, labels, norm2)
-        reply = self.session.exchange(lambda: iter([step]), limits.STEP)
+        reply = self.session.exchange(lambda: iter([step]), limits.STEP, meanwhile=meanwhile)
         assert isinstance(reply, messages.Reply) and reply.k == k  # the table allows nothing else
         self.session.holding.k = k + 1
         return reply

@@ -83,7 +83,13 @@ class Session:
         assert self.link is not None
         return self.link.receive(timeout)
 
-    def exchange(self, messages: Callable[[], Iterator[Message]], timeout: float, fence: int = 0) -> Message:
+    def exchange(
+        self,
+        messages: Callable[[], Iterator[Message]],
+        timeout: float,
+        fence: int = 0,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Message:
         """Say, and wait for the answer; over a new link, if need be, as long as the visit is still ours."""
         fence = fence or self.holding.fence
         while True:
@@ -91,6 +97,8 @@ class Session:
                 if self.link is None and not self.connect():
                     raise TakenBack("the visit was taken back while the link was lost")
                 self.say(*messages())
+                if meanwhile is not None:
+                    meanwhile()
                 return self._answer(fence, timeout)
             except LinkLost as error:
                 self.note(f"{error}; connecting again")

@@ -13,7 +13,7 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -26,10 +26,13 @@ MAGIC, VERSION = b"SRLY", 1
 HEADER = struct.Struct("<4s4BQII4IQ12xI")  # 64 bytes
 COVERED = HEADER.size - 4  # the checksum is that of all bytes but its own
 DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
+NAMES = {code: dtype.name for code, dtype in DTYPES.items()}  # asking a dtype takes longer than all the rest
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 KINDS: dict[type[Message], int] = {Step: 1, Reply: 2, Finish: 3, Chunk: 4, Predict: 5, Output: 6}
 CONTROL = 7
-NUMBER, LABEL = np.dtype("<f8"), np.dtype("<i4")
+NUMBER, LABEL, ANY_LABEL = np.dtype("<f8"), np.dtype("<i4"), np.dtype("<u4")
+LAST, CHECKSUM = struct.Struct("<d"), struct.Struct("<I")
+NO_SIDES = (0,) * limits.AXES
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,7 @@ class Bounds:
 ANY = Bounds()
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """The first 64 bytes, taken apart."""
 
     kind: int
@@ -57,7 +59,7 @@ class Header:
     axes: int
     fence: int
     k: int
-    count: int
+    count: int  # type: ignore[assignment]  # of tuple: nobody counts headers
     shape: tuple[int, ...]
     length: int
     crc: int
@@ -66,13 +68,13 @@ class Header:
 def encode(message: Message) -> bytes:
     """The message as it travels."""
     if isinstance(message, Step):
-        tail = message.labels.astype(LABEL, copy=False).tobytes() + struct.pack("<d", message.norm2)
+        tail = message.labels.astype(LABEL, copy=False).tobytes() + LAST.pack(message.norm2)
         return _framed(1, message.fence, message.k, len(message.labels), message.h, tail)
     if isinstance(message, Reply):
         tail = struct.pack(f"<{len(message.norms)}dd", *message.norms, message.loss)
         return _framed(2, message.fence, message.k, len(message.norms), message.gradient, tail)
     if isinstance(message, Finish):
-        return _framed(3, message.fence, message.k, 0, None, struct.pack("<d", message.norm2))
+        return _framed(3, message.fence, message.k, 0, None, LAST.pack(message.norm2))
     if isinstance(message, Chunk):
         return _framed(4, message.fence, message.k, 0, None, message.data)
     if isinstance(message, Predict):
@@ -108,21 +110,21 @@ def header_of(frame: bytes) -> Header:
 
 
 def _framed(kind: int, fence: int, k: int, count: int, array: Floats | None, tail: bytes) -> bytes:
+    body: bytes | memoryview
     if array is None:
-        code, body, shape = 0, b"", ()
+        code, body, shape, length = 0, b"", (), len(tail)
     else:
         little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        code, body, shape = CODES[little.dtype], little.tobytes(), array.shape
-    sides = (*shape, *(0 for _ in range(limits.AXES - len(shape))))
-    length = len(body) + len(tail)
+        code, body, shape, length = CODES[little.dtype], little.data, array.shape, little.nbytes + len(tail)
+    sides = shape + NO_SIDES[len(shape) :]
     head = HEADER.pack(MAGIC, VERSION, kind, code, len(shape), fence, k, count, *sides, length, 0)[:COVERED]
-    return b"".join((head, struct.pack("<I", crc32(tail, crc32(body, crc32(head)))), body, tail))
+    return b"".join((head, CHECKSUM.pack(crc32(tail, crc32(body, crc32(head)))), body, tail))
 
 
 def _array(header: Header, payload: memoryview, bounds: Bounds, sample: tuple[int, ...] | None, tail: int) -> Floats:
     """The array at the head of the buffer: a view, read-only. `tail` bytes must follow it."""
     dtype = DTYPES.get(header.dtype)
-    if dtype is None or bounds.dtype not in (None, dtype.name):
+    if dtype is None or bounds.dtype not in (None, NAMES[header.dtype]):
         raise BadMessage("dtype of a buffer", value=header.dtype, limit=bounds.dtype or "float32 or float64")
     if header.axes < 2 or not 1 <= header.shape[0] <= bounds.batch:
         raise BadMessage("samples of a buffer", value=header.shape, limit=f"1 to {bounds.batch}")
@@ -139,7 +141,7 @@ def _array(header: Header, payload: memoryview, bounds: Bounds, sample: tuple[in
 
 def _number(payload: memoryview) -> float:
     """The last eight bytes."""
-    value = float(np.frombuffer(payload[-NUMBER.itemsize :], NUMBER)[0])
+    value: float = LAST.unpack_from(payload, len(payload) - LAST.size)[0]
     if not math.isfinite(value) or value < 0:
         raise BadMessage("a squared norm is negative or not a number", value=value)
     return value
@@ -151,7 +153,7 @@ def _step(header: Header, payload: memoryview, bounds: Bounds) -> Message:
     tail = header.count * LABEL.itemsize + NUMBER.itemsize
     h = _array(header, payload, bounds, bounds.h, tail)
     labels = np.frombuffer(payload[h.nbytes :], LABEL, header.count)
-    if int(labels.min()) < 0 or int(labels.max()) >= bounds.classes:
+    if labels.view(ANY_LABEL).max() >= bounds.classes:  # a negative one is large there
         raise BadMessage("labels out of range", value=f"{labels.min()} to {labels.max()}", limit=f"< {bounds.classes}")
     return Step(header.fence, header.k, h, labels, _number(payload))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,10 @@ Labels = npt.NDArray[np.int32]
 class Message:
     """Anything that is said; a `fence` names the grant of the visit that it belongs to."""
 
-    @property
-    def event(self) -> str:
-        """Its name in the table of the protocol."""
-        return type(self).__name__.lower()
+    event: ClassVar[str]  # its name in the table of the protocol
+
+    def __init_subclass__(cls) -> None:
+        cls.event = cls.__name__.lower()
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,12 +31,16 @@ class State(StrEnum):
     LEFT = "left"
     REFUSED = "refused"
 
+    __hash__ = str.__hash__  # an enum's own is slow, and every word looks into the table
+
 
 class End(StrEnum):
     """Who speaks."""
 
     CLIENT = "client"
     SERVER = "server"
+
+    __hash__ = str.__hash__
 
 
 S, C = End.SERVER, End.CLIENT
