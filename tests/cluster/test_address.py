@@ -20,6 +20,9 @@ RAY = str(Path(sys.executable).with_name("ray"))
 PROGRAM = [sys.executable, "-c", "from splitrelay.cli.main import run; run()"]
 NODE = ["--num-cpus", "1", "--object-store-memory", "80000000", "--node-ip-address", "127.0.0.1", "--block"]
 WAIT = 180  # seconds for anything at all
+PATIENT = {
+    "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "120"
+}  # half a minute is too short where others use the machine
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Head:
 def head() -> Iterator[Head]:
     ports = free_ports(2)
     with tempfile.TemporaryDirectory(prefix="sr") as folder:  # short: sockets lie in it
-        env = {**os.environ, **QUIET, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        env = {**os.environ, **QUIET, **PATIENT, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         head = [RAY, "start", "--head", "--port", str(ports[0]), "--ray-client-server-port", str(ports[1])]
         head += ["--include-dashboard", "false", "--temp-dir", folder]
         programs = [started([*head, *NODE], env)]

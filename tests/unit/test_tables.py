@@ -26,7 +26,8 @@ from splitrelay.experiments.tables import (
 )
 from splitrelay.experiments.tables.latex import escaped, tabular
 from splitrelay.experiments.tables.places import laid_out
-from splitrelay.experiments.tables.sheet import Sheet, as_json, comma_separated, latex, markdown, plain
+from splitrelay.experiments.tables.sheet import Sheet, as_json, comma_separated, markdown, plain
+from splitrelay.experiments.tables.typeset import latex
 
 SEEDS = (1234, 666, 22)
 
@@ -292,7 +293,7 @@ def test_the_table_of_runs_shows_what_differs(tmp_path: Path) -> None:
 
 
 def test_latex_is_a_whole_booktabs_table(folder: Path) -> None:
-    text = latex(accuracy_table(runs_under(folder), beside=True, last=2))
+    text = latex(accuracy_table(runs_under(folder), beside=True, last=2), page=600)
     for rule in ("\\toprule", "\\midrule", "\\bottomrule", "\\caption{", "\\label{tab:accuracy}"):
         assert text.count(rule) == 1
     assert re.findall(r"\\(begin|end)\{(\w+)\}", text) == [

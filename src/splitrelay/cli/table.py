@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from splitrelay.cli.console import note, say
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import FORMATS, Table, aligned
 from splitrelay.errors import InputError, UnknownName
+from splitrelay.files import write_text
 
 if TYPE_CHECKING:
     from splitrelay.experiments.runs import Run
@@ -26,6 +28,7 @@ KINDS = {
     "winners": "SSL against FedAvg, a row for each place in which both were run",
 }
 SHAPES = (*FORMATS, "latex")
+NARROWEST = 240.0  # points in which a table can be set
 BESIDE = ("accuracy", "algorithms", "rates")
 
 
@@ -38,9 +41,11 @@ BESIDE = ("accuracy", "algorithms", "rates")
 @click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="Rounds that are averaged.")
 @click.option("--goal", type=click.FloatRange(0, 100, min_open=True),
               help="Percent whose first round is told (default: the paper's 30 for C=1, else 75).")  # fmt: skip
+@click.option("--width", type=click.FloatRange(min=NARROWEST), metavar="POINTS",
+              help="Of the page, for LaTeX (default: 345, that of article); wider tables are broken up.")  # fmt: skip
 @click.option("--format", "shape", type=click.Choice(SHAPES), default="table", show_default=True,
               help="How to print it.")  # fmt: skip
-def table(kind: str, folders: Sequence[Path], out: Path | None, shape: str, **how: Any) -> None:
+def table(kind: str, folders: Sequence[Path], out: Path | None, width: float | None, shape: str, **how: Any) -> None:
     """Turn the runs in some folders into a table.
 
     accuracy: mean and standard deviation over seeds and the last 20 rounds, and the rounds that a goal took, as in
@@ -49,17 +54,17 @@ def table(kind: str, folders: Sequence[Path], out: Path | None, shape: str, **ho
     paper's three, or a run is not finished, the caption says so.
     """
     from splitrelay.experiments.figures.provenance import beside
-    from splitrelay.experiments.tables.sheet import write, writer_of
 
-    if out is not None:
-        writer_of(out)
+    written = _writer(out, shape, width)
     runs = gathered(folders)
     sheet = _made(kind, how)(runs)
     if out is None:
-        say(_printed(sheet, shape))
+        say(written(sheet).rstrip("\n"))
         return
-    command = shlex.join(["splitrelay", "table", kind, *map(str, folders), *_words(how), "--out", str(out)])
-    note(f"table: {write(sheet, out)}")
+    words = _words({**how, "width": width})
+    command = shlex.join(["splitrelay", "table", kind, *map(str, folders), *words, "--out", str(out)])
+    write_text(out, written(sheet))
+    note(f"table: {out}")
     note(f"its runs: {beside(out, runs, command, [sheet.caption, *sheet.notes])}")
 
 
@@ -90,12 +95,23 @@ def _made(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Sheet]:
     return lambda runs: accuracy_table(runs, rule=rule, last=last, goal=goal, beside=paper, by_algorithm=turned)
 
 
-def _printed(sheet: Sheet, shape: str) -> str:
-    from splitrelay.experiments.tables.sheet import as_json, comma_separated, latex, markdown, plain
+def _writer(out: Path | None, shape: str, width: float | None) -> Callable[[Sheet], str]:
+    """How the table is written; refused before the work where that cannot be."""
+    from splitrelay.experiments.tables.sheet import WRITERS, writer_of
+    from splitrelay.experiments.tables.typeset import latex
 
-    writers = {"latex": latex, "markdown": markdown, "csv": comma_separated, "json": as_json}
-    if shape in writers:
-        return writers[shape](sheet).rstrip("\n")
+    writers = {"latex": latex, "markdown": WRITERS[".md"], "csv": WRITERS[".csv"], "json": WRITERS[".json"]}
+    writer = writers.get(shape, _printed) if out is None else writer_of(out)
+    if width is None:
+        return writer
+    if writer is not latex:
+        raise InputError("--width is that of a page of LaTeX", way_out="It goes with --format latex or --out FILE.tex.")
+    return partial(latex, page=width)
+
+
+def _printed(sheet: Sheet) -> str:
+    from splitrelay.experiments.tables.sheet import plain
+
     texts = [[head.full for head in sheet.heads], *([plain(cell) for cell in row] for row in sheet.rows)]
     wide = [max(len(row[j]) for row in texts) if head.numeric else 0 for j, head in enumerate(sheet.heads)]
     names, *rows = [[text.rjust(width) for text, width in zip(row, wide, strict=True)] for row in texts]
@@ -106,6 +122,10 @@ def _printed(sheet: Sheet, shape: str) -> str:
 
 def _words(how: dict[str, Any]) -> list[str]:
     """The options that were given, as one would type them."""
-    usual = {"beside": None, "tune": "test", "last": 20, "goal": None}
+    usual = {"beside": None, "tune": "test", "last": 20, "goal": None, "width": None}
     given = [(name, value) for name, value in how.items() if value != usual[name]]
-    return [word for name, value in given for word in (f"--{name}", f"{value:g}" if name == "goal" else str(value))]
+    return [
+        word
+        for name, value in given
+        for word in (f"--{name}", f"{value:g}" if isinstance(value, float) else str(value))
+    ]

@@ -105,7 +105,7 @@ def winners_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) 
     """A row for each place: both accuracies, the gap, and who is ahead with every seed."""
     pairs, notes = contests(runs, rule, last)
     places = [pair.place for pair in pairs]
-    heads = [Head(name, numeric=name == "K") for name in ("setting", "data", "partition", "K")]
+    heads = [Head(name, numeric=name == "K", names=True) for name in ("setting", "data", "partition", "K")]
     heads += [Head("SSL", numeric=True), Head("FedAvg", numeric=True), Head("gap", numeric=True), Head("ahead")]
     rows = [_row(pair, places) for pair in pairs]
     caption = (

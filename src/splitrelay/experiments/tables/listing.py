@@ -23,7 +23,7 @@ def runs_table(runs: Sequence[Run], *, last: int = LAST) -> Sheet:
     keys = [*ALWAYS, *differing((run.spec for run in runs), ("R", *ALWAYS))]
     records = [_record(run, keys, last) for run in runs]
     heads = [Head(key_label(key), numeric=_numeric(records, key_label(key))) for key in keys]
-    heads += [Head(name, numeric=name in DECIMALS) for name in AFTER]
+    heads += [Head(name, numeric=name in DECIMALS, names=name == "hash") for name in AFTER]
     rows = [[entry(_cell(name, record[name])) for name in (*map(key_label, keys), *AFTER)] for record in records]
     ends = [run for run in runs if not is_complete(run)]
     notes = [f"{len(ends)} of {len(runs)} runs have not reached their last round."] if ends else []

@@ -7,13 +7,12 @@ import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from splitrelay.errors import InputError
-from splitrelay.experiments.tables.latex import escaped, tabular
+from splitrelay.experiments.tables.typeset import latex
 from splitrelay.files import write_text
 
 
@@ -30,11 +29,12 @@ Entry = tuple[Piece, ...]
 
 @dataclass(frozen=True)
 class Head:
-    """A column's name, and the group of columns under whose line it stands."""
+    """A column's name, the group of columns under whose line it stands, and whether it says which row it is."""
 
     name: str
     group: str = ""
     numeric: bool = False
+    names: bool = False  # where no column does: those without a group, or the first
 
     @property
     def full(self) -> str:
@@ -58,6 +58,29 @@ class Sheet:
         """The caption and all notes, as one paragraph."""
         return " ".join([self.caption, *self.notes])
 
+    def turned(self) -> Sheet:
+        """A row for each column that stands in a group, a column for each row."""
+        lead = [j for j, head in enumerate(self.heads) if not head.group]
+        labels: list[list[str]] = []
+        for row in self.rows:
+            before = labels[-1] if labels else [""] * len(lead)
+            labels.append([plain(row[j]) or text for j, text in zip(lead, before, strict=True)])
+        heads = [Head("", names=True), Head("", names=True), *(self._turned_head(lead, label) for label in labels)]
+        rows, above = [], ""
+        for j, head in enumerate(self.heads):
+            if head.group:
+                first = entry(head.group if head.group != above else "")
+                rows.append([first, entry(head.name), *(row[j] for row in self.rows)])
+                above = head.group
+        return replace(self, heads=heads, rows=rows)
+
+    def _turned_head(self, lead: Sequence[int], label: Sequence[str]) -> Head:
+        """What names a row, as a heading; a column without a name of its own tells rows of one name apart."""
+        heads = [self.heads[j] for j in lead]
+        words = [f"{h.name}={text}" if h.numeric else text for h, text in zip(heads, label, strict=True) if h.name]
+        mark = " ".join(text for h, text in zip(heads, label, strict=True) if not h.name)
+        return Head(mark, ", ".join(words)) if mark else Head(", ".join(words))
+
 
 def entry(text: object) -> Entry:
     """A plain cell."""
@@ -67,19 +90,6 @@ def entry(text: object) -> Entry:
 def plain(cell: Entry) -> str:
     """For a terminal: the better value between stars."""
     return "".join(f"*{piece.text}*" if piece.bold else piece.text for piece in cell)
-
-
-def latex(sheet: Sheet) -> str:
-    """A table environment with booktabs' rules; that package is all it needs."""
-    cells = [["".join(_bold(piece) for piece in cell) for cell in row] for row in sheet.rows]
-    spans = [(escaped(group), len(list(found))) for group, found in groupby(head.group for head in sheet.heads)]
-    names = [escaped(head.name) for head in sheet.heads]
-    columns = "".join("r" if head.numeric else "c" if head.group else "l" for head in sheet.heads)
-    body = tabular(columns, spans, names, cells)
-    caption, label = f"\\caption{{{escaped(sheet.said)}}}", f"\\label{{tab:{sheet.name}}}"
-    form = "\\centering\\small\\setlength{\\tabcolsep}{4pt}"  # eight columns in the width of a page
-    head = ["% \\usepackage{booktabs}", "\\begin{table}", form, caption, label, "\\par\\smallskip"]
-    return "\n".join([*head, *body, "\\end{table}", ""])
 
 
 def markdown(sheet: Sheet) -> str:
@@ -137,10 +147,6 @@ def writer_of(path: Path) -> Callable[[Sheet], str]:
 def is_nothing(value: object) -> bool:
     """None, or NaN."""
     return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def _bold(piece: Piece) -> str:
-    return f"\\textbf{{{escaped(piece.text)}}}" if piece.bold else escaped(piece.text)
 
 
 def _starred(piece: Piece) -> str:
