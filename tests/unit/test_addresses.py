@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError
-from splitrelay.experiments.addresses import address_of
+from splitrelay.experiments.addresses import address_of, refused
 
 
 def test_words_that_need_nobody_to_answer() -> None:
@@ -33,6 +33,13 @@ def test_an_address_where_nobody_answers_is_refused(form: str, tmp_path: Path) -
     assert isinstance(answer.exception, InputError)
     assert "nobody answers" in str(answer.exception) and "ray start --head" in str(answer.exception)
     assert not (tmp_path / "sweep").exists()
+
+
+def test_a_host_that_is_too_slow_is_not_taken_for_a_wrong_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    assert "same token" in str(refused("ray://head:1", ConnectionError("Unauthenticated")))
+    slow = str(refused("ray://head:1", ConnectionError("RuntimeError: Starting Ray client server failed. See x.err")))
+    assert "try again" in slow and "token" not in slow
 
 
 def test_the_messengers_process_reads_no_torch() -> None:

@@ -13,6 +13,7 @@ import click
 from splitrelay.cli.console import note, say
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, ready
+from splitrelay.cli.spread import told_apart
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def _taken(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs
 
     limit = None if budget is None else seconds_of(budget)
     words = [name for name in names if "=" in name]
+    told_apart("reproduce", words)  # each key once
     found = units([name for name in names if "=" not in name], SEEDS[:seeds], words)
     return _planned(found, out, limit, jobs) if found else []
 

@@ -15,6 +15,7 @@ CLIENT_PORT = 10001  # where Ray listens for clients, unless said
 PATIENCE = 5.0  # seconds in which somebody must answer
 FORMS = "local, ray, auto, host:port or ray://host:port"
 TOKEN = "Set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to what ray get-auth-token says there."
+SLOW = "Starting Ray client server failed"  # what Ray says after half a minute
 CALLS = {
     True: "/ray.rpc.RayletDriver/ClusterInfo",
     False: "/ray.rpc.NodeInfoGcsService/CheckAlive",
@@ -41,6 +42,8 @@ def refused(address: str | None, error: Exception) -> InputError:
     if address is None:
         return InputError("no Ray could be started here", value=_line(error), way_out="Without it: --on local.")
     way_out = "Is it the same token?" if _has_token() else "Is it of the same version, and of the same Python?"
+    if SLOW in str(error):
+        way_out = "Its host did not start a process for us in time: try again, or give it more room."
     return InputError(f"the Ray at {address} does not let us in", value=_line(error), way_out=way_out)
 
 
