@@ -13,7 +13,7 @@ from splitrelay.data.partition import Partition
 from splitrelay.data.partition_export import export_partition, folder
 from splitrelay.deploy.admission import by_certificate
 from splitrelay.deploy.joining import Joined, Wish
-from splitrelay.deploy.remote import Policy
+from splitrelay.deploy.pending import Policy
 from splitrelay.deploy.serving import Offer, Serving
 from splitrelay.experiments.running import execute, partition_of
 from splitrelay.experiments.spec import Spec, spec_of

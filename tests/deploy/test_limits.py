@@ -13,11 +13,12 @@ from splitrelay.errors import OutOfRange, WorkError
 from splitrelay.wire import limits
 from splitrelay.wire.asking import collect_handler, collected, status_handler, status_of
 from splitrelay.wire.authority import create_authority
+from splitrelay.wire.capacity import SERVICE, connections
 from splitrelay.wire.frames import VERSION, Bounds, encode
 from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
 from splitrelay.wire.link import Link, LinkLost, Refused, channel
 from splitrelay.wire.messages import Cancel, Chunk, Heartbeat, Hello, Reply, Step, Terms
-from splitrelay.wire.server import SERVICE, House, Hub, connections
+from splitrelay.wire.server import House, Hub
 
 CUT = "hung up|link was lost"  # not: the server does not answer
 

@@ -9,8 +9,8 @@ from relay_kit import Stage, simulated, small_spec, untimed
 from splitrelay.algorithms.base import Visit
 from splitrelay.clients import Flaky
 from splitrelay.data import load
+from splitrelay.deploy.pending import Policy
 from splitrelay.deploy.proxy import Proxy
-from splitrelay.deploy.remote import Policy
 from splitrelay.errors import Diverged, WorkError
 from splitrelay.experiments.learning import Learning
 from splitrelay.experiments.running import trial_of

@@ -11,7 +11,7 @@ import pytest
 from relay_kit import Stage, small_spec
 
 from splitrelay.deploy.asking import ask_status, collect_model
-from splitrelay.deploy.remote import Policy
+from splitrelay.deploy.pending import Policy
 from splitrelay.errors import InputError, WorkError
 from splitrelay.wire import frames, limits
 from splitrelay.wire.authority import open_authority

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from splitrelay.cli.console import say
-from splitrelay.cli.deployed import log_option, logger, ready, warn_insecure
+from splitrelay.cli.deployed import alarm, log_option, logger, ready, warn_insecure
 from splitrelay.cli.interrupts import stopping
 from splitrelay.cli.lazy import Command
 from splitrelay.errors import InputError
@@ -87,5 +87,6 @@ def join(
     ]
     with stopping(None) as stop:
         ready()
-        for words in join_all(wishes, lambda m: logger(log, client=name_of(m)), stop):
+        tell, warn = (lambda m: logger(log, client=name_of(m))), (lambda m: alarm(log, client=name_of(m)))
+        for words in join_all(wishes, tell, warn, stop):
             say(words)

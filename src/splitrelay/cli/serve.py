@@ -54,7 +54,8 @@ def serve(
 
     Stopped (SIGTERM, Ctrl-C) or killed, the same command goes on from the last committed visit, with the same bits.
     """
-    from splitrelay.deploy.remote import Policy
+    address = address_of(listen, insecure)
+    from splitrelay.deploy.pending import Policy
     from splitrelay.deploy.serving import Offer, Serving
 
     spec = spec_from("serve", settings)
@@ -64,7 +65,7 @@ def serve(
     offer = Offer(
         spec,
         out or Path("results") / f"{spec.algorithm}-{spec.hash}",
-        address_of(listen, insecure),
+        address,
         Policy(how["away"], how["lease"], how["patience"], how["retries"]),
         how["without"],
         how["quorum"],
@@ -98,7 +99,11 @@ def _open_files() -> None:
 
 def address_of(listen: str | None, insecure: bool) -> str:
     """Where to listen: everywhere, but without keys only where this machine itself can call."""
-    return listen or ("127.0.0.1:7443" if insecure else "0.0.0.0:7443")
+    from splitrelay.wire.addresses import refuse_no_address
+
+    address = listen or ("127.0.0.1:7443" if insecure else "0.0.0.0:7443")
+    refuse_no_address(address, listen=True)
+    return address
 
 
 def doors_of(spec: Spec, keys: Path | None, insecure: bool, model_for: Sequence[str], log: str) -> tuple[Any, Doors]:

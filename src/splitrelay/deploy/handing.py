@@ -9,40 +9,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from splitrelay.algorithms.base import Done, Outcome, Visit, occurrences
+from splitrelay.deploy.owed import Given, Owed, Undone, missing
 from splitrelay.deploy.peers import RelayTurn, Sealed, sealed_half, unmade
-from splitrelay.deploy.remote import Pending, Remote
+from splitrelay.deploy.pending import Pending
+from splitrelay.deploy.remote import Remote
 from splitrelay.deploy.turns import Turn, tensor
 from splitrelay.errors import WorkError
 from splitrelay.wire import halves, limits
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.messages import Cancel, Commit, Deposit, Fail, Handed, Lease, Want, fence_of
 from splitrelay.wire.server import Arrived, Gone, Heard
-
-
-class Undone(WorkError):
-    """The half of a visit is lost; the visit is made again."""
-
-
-@dataclass
-class Owed:
-    """A visit whose half the next client has, and the server not yet."""
-
-    pending: Pending
-    done: Done[Any]  # as the algorithm was given it, without the half
-    word: Handed
-    lost: bool = False  # the client that made it has it no more
-
-
-@dataclass(frozen=True)
-class Given:
-    """The half that was sealed under this fence is at client m."""
-
-    m: int
-    word: Handed
 
 
 class Handing(Remote):
@@ -294,8 +274,3 @@ class Handing(Remote):
             way_out = "The same command goes on from here."
             raise WorkError(f"client {visit.m} lost its visit and stays away", way_out=way_out)
         owed.done.x.fill(outcome.x)
-
-
-def missing(x: Sealed) -> bool:
-    """Whether the server does not have the half."""
-    return x.visit > 0 and not len(x.blob)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -16,17 +14,18 @@ from splitrelay.deploy.admission import identity_in
 from splitrelay.deploy.own_data import own_images
 from splitrelay.deploy.paying import Purse
 from splitrelay.deploy.post import Post
-from splitrelay.deploy.shapes import Outfit, engine_room, half_bytes
+from splitrelay.deploy.shapes import Outfit, engine_room, half_bytes, room
 from splitrelay.deploy.terms import spec_in
 from splitrelay.deploy.visiting import Judging, Visitor
-from splitrelay.errors import Diverged, InputError, SplitrelayError
+from splitrelay.deploy.wishes import Wish, name_of, number_of
+from splitrelay.errors import Diverged, InputError
 from splitrelay.experiments.spec import Spec
 from splitrelay.wire import certificates, limits
 from splitrelay.wire.certificates import CLIENT, EVALUATOR
 from splitrelay.wire.client import Ended, Holding, LinkLost, Refused, Session, TakenBack, channel
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.epochs import WrongEpoch
-from splitrelay.wire.identity import Identity, channel_credentials
+from splitrelay.wire.identity import channel_credentials
 from splitrelay.wire.messages import Accept, Fail, Lease, Leave, Look, Terms
 from splitrelay.wire.reception import FED, JUDGE
 from splitrelay.wire.renewal import Keys
@@ -39,33 +38,17 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What a client wants: which server, who it is, its data; the spec it insists on, if any."""
-
-    address: str
-    client: int | None  # whom the keys name, unless there are none
-    data: Path | None  # an evaluator that is none of the clients has none
-    keys: Path | None = None
-    spec: Spec | None = None
-    check: bool = False
-    patience: float = 0.0  # seconds without a server after which it gives up; 0: never
-    test: Path | None = None  # the evaluator's images
-    keep: Path = Path("model.safetensors")  # where the evaluator writes the model
-    listen: str = ""  # where other clients may bring the half, peer to peer
-    fed: bool = False  # it is the fed server
-    sealed: bool = False  # it takes part only where the server cannot read the clients' half
-
-
 class Joined:
     """A client that takes part until the server says goodbye."""
 
     def __init__(self, wish: Wish, say: Say, stop: Event | None = None) -> None:
         identity = identity_in(wish.keys, wish.keys is None, (CLIENT, EVALUATOR, certificates.FED))
         self.m = number_of(wish, identity)
-        self.wish, self.say = wish, say
-        self.keys = None if identity is None else Keys(identity, lambda text: self.say(text))
-        self.post = None if self.keys is None else Post(self.keys, lambda text: self.say(text))
+        self.wish, self.say, self.warn = wish, say, say
+        self.keys = None if identity is None else Keys(identity, lambda text: self.warn(text))
+        self.post = (
+            None if self.keys is None else Post(self.keys, lambda text: self.say(text), lambda text: self.warn(text))
+        )
         self.stop = stop or Event()
         self.visitor: Visitor | Averaging | None = None
         self.images: ImageSet | None = None
@@ -77,6 +60,7 @@ class Joined:
             self.m, self._dial, self._agree, software=f"splitrelay {__version__}", patience=wish.patience
         )
         self.session.note = say
+        self.session.warn = lambda text: self.warn(text)
 
     def run(self) -> str:
         """Take part; the server's last words."""
@@ -186,8 +170,7 @@ class Joined:
         self.terms = terms
         if self.m == FED:
             assert self.wish.keys is not None  # number_of has seen to it
-            room = import_module("splitrelay.deploy.averaging")  # with torch
-            self.visitor = room.Averaging(spec, terms, self.wish.keys)
+            self.visitor = room("averaging").Averaging(spec, terms, self.wish.keys)  # with torch
             return
         self.images = own_images(self._brought(), terms)
         outfit = Outfit(self.m, spec, terms, self.images)
@@ -213,40 +196,19 @@ class Joined:
     def _judge(self, outfit: Outfit) -> Judging | None:
         if self.wish.test is None or self.m not in (outfit.spec.evaluator, JUDGE):
             return None
-        room = import_module("splitrelay.deploy.judging")  # with torch
-        judge: Judging = room.Judge(outfit, own_images(self.wish.test, outfit.terms), self.wish.keep)
+        images = own_images(self.wish.test, outfit.terms)
+        judge: Judging = room("judging").Judge(outfit, images, self.wish.keep)  # with torch
         return judge
 
 
-def number_of(wish: Wish, identity: Identity | None) -> int:
-    """Which client this is: the certificate says it; or the evaluator, if it brings a test set and no data."""
-    m = wish.client if identity is None else identity.m
-    if wish.fed:
-        if identity is None or certificates.FED not in identity.roles:
-            raise InputError("these are not the keys of a fed server", way_out="Use keys issued with --fed-server.")
-        return FED
-    if wish.data is None and identity is not None and EVALUATOR in identity.roles:
-        if wish.test is None:
-            raise InputError("an evaluator brings a test set", way_out="Give --test.")
-        return JUDGE
-    name = "this client" if identity is None else identity.name
-    if m is None:
-        raise InputError(f"{name} has no client's number", way_out="Use keys issued with --client, or --client m.")
-    if wish.data is None:
-        raise InputError(f"{name} has nothing to train on", way_out="Give --data.")
-    return m
-
-
-def name_of(m: int) -> str:
-    """As people call it."""
-    return {JUDGE: "the evaluator", FED: "the fed server"}.get(m, f"client {m}")
-
-
-def join_all(wishes: Sequence[Wish], say: Callable[[int], Say], stop: Event) -> Iterator[str]:
+def join_all(
+    wishes: Sequence[Wish], say: Callable[[int], Say], warn: Callable[[int], Say], stop: Event
+) -> Iterator[str]:
     """Each client on a thread and a connection of its own; their last words, as they leave."""
     joined = [Joined(wish, lambda text: None, stop) for wish in wishes]
     for one in joined:
         one.say = one.session.note = say(one.m)
+        one.warn = warn(one.m)
     if len(joined) == 1:
         yield joined[0].run()
         return
@@ -255,4 +217,4 @@ def join_all(wishes: Sequence[Wish], say: Callable[[int], Say], stop: Event) -> 
             yield words.result()
 
 
-__all__ = ["Joined", "SplitrelayError", "Wish"]
+__all__ = ["Joined", "Wish", "join_all", "name_of"]

@@ -12,8 +12,8 @@ from typing import Any
 
 import grpc
 
+from splitrelay.wire.capacity import OPTIONS, SERVICE
 from splitrelay.wire.client import channel
-from splitrelay.wire.server import OPTIONS, SERVICE
 
 STREAMS = 16  # at once: one is in use, others may not know yet that they have ended
 Frames = Callable[[bytes], list[bytes]]

@@ -18,8 +18,8 @@ from splitrelay.wire.revocation import Revocations
 class Post:
     """One client's mailbox, if it listens, and its courier. `address` is what the others are told."""
 
-    def __init__(self, keys: Keys, say: Callable[[str], None]) -> None:
-        self.keys, self.say, self.address = keys, say, ""
+    def __init__(self, keys: Keys, say: Callable[[str], None], warn: Callable[[str], None] | None = None) -> None:
+        self.keys, self.say, self.warn, self.address = keys, say, warn or say, ""
         self.courier = Courier(lambda: channel_credentials(keys.current()))
         self.mailbox: Mailbox | None = None
 
@@ -27,7 +27,7 @@ class Post:
         """From here on others can bring something."""
         identity = self.keys.current()
         refuse_hostless(identity)
-        self.mailbox = Mailbox(other_clients(Revocations(identity.revocations, identity.ca, self.say)))
+        self.mailbox = Mailbox(other_clients(Revocations(identity.revocations, identity.ca, self.warn)))
         port = self.mailbox.listen(address, renewed_credentials(self.keys))
         self.address = told(address, identity, port)
         self.say(f"other clients reach this one at {self.address}")

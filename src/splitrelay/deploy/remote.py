@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from queue import Empty
 from threading import Event
 from typing import Any
 
 from splitrelay.algorithms.base import Done, Outcome, Skipped, Visit
 from splitrelay.deploy.journal import Journal
+from splitrelay.deploy.pending import Pending, Policy
 from splitrelay.deploy.turns import Tops, Turn
 from splitrelay.errors import Diverged, WorkError
 from splitrelay.wire import halves, limits, messages
@@ -20,31 +20,6 @@ from splitrelay.wire.messages import Cancel, Commit, Deposit, Fail, Lease, Messa
 from splitrelay.wire.server import Arrived, Gone, Heard, Hub
 
 TICK = 0.5  # seconds between two looks at the clock
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What happens when a client stays away: `wait` for it, `retry` a few leases and then stop, or `skip` its visit."""
-
-    away: str = "wait"
-    lease: float = limits.LEASE  # seconds that a client may be away before its visit is taken back
-    step: float = limits.STEP  # seconds that a client may take for one step
-    retries: int = 3  # also the failures of one visit after which the run stops, or the visit is skipped
-
-
-@dataclass
-class Pending:
-    """A visit that is asked for: at first nobody has it, then it is leased."""
-
-    index: int
-    visit: Visit[Any]
-    since: float  # when the client was last missed
-    turn: Turn | None = None
-    fence: int = 0
-    link: int | None = None
-    heard: float = 0.0
-    tries: int = 0
-    failures: list[str] = field(default_factory=list)
 
 
 class Remote:

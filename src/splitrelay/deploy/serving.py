@@ -17,8 +17,9 @@ from splitrelay.deploy.handing import Handing
 from splitrelay.deploy.hosting import Census, Hosted, agree, begun, journal_of, refuse_undeployable
 from splitrelay.deploy.paying import Ledger
 from splitrelay.deploy.peers import Relays
+from splitrelay.deploy.pending import Policy
 from splitrelay.deploy.reference import BUILDING, shape_of
-from splitrelay.deploy.remote import TICK, Policy, Remote
+from splitrelay.deploy.remote import TICK, Remote
 from splitrelay.deploy.reporting import report
 from splitrelay.deploy.terms import disagreement, terms_of
 from splitrelay.deploy.turns import Tops

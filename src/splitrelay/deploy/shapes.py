@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from threading import RLock
 from typing import Any, Protocol
 
 import numpy as np
@@ -132,6 +133,7 @@ class Outfit:
         return Augmentation(self.terms.pad, self.terms.flip) if wanted else None
 
 
+IMPORTING = RLock()
 SEALING = 4096  # bytes that a sealed half may be longer than the half, beside the last visit of each client
 
 
@@ -141,9 +143,18 @@ def half_bytes(spec: Spec, shape: Shape) -> int:
     return halves.size_of({"x": numbers}, spec.model.dtype) + SEALING + 16 * spec.partition.M
 
 
+def room(name: str) -> Any:
+    """A module that is brought only where it is needed, by one thread at a time.
+
+    Torch parses source while it is imported, and CPython before 3.11.8 may fall where two threads do so (gh-106905).
+    """
+    with IMPORTING:
+        return import_module(f"splitrelay.deploy.{name}")
+
+
 def engine_room(engine: str) -> Any:
     """The module of an engine; the reference one brings torch, the fast one does without."""
-    return import_module(f"splitrelay.deploy.{engine}")
+    return room(engine)
 
 
 def below(outfit: Outfit) -> Below:

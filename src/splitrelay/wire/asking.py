@@ -15,9 +15,9 @@ import grpc
 
 from splitrelay.errors import WorkError
 from splitrelay.wire import control_pb2, limits
+from splitrelay.wire.capacity import SERVICE
 from splitrelay.wire.halves import Assembly, sha256
 from splitrelay.wire.messages import Chunk
-from splitrelay.wire.server import SERVICE
 
 PB: Any = control_pb2
 ANSWER = 30.0  # seconds for a status

@@ -14,6 +14,7 @@ from splitrelay.wire.control import BadMessage
 from splitrelay.wire.frames import ANY, VERSION, Bounds
 from splitrelay.wire.link import Ended, Link, LinkLost, Meter, Refused, TakenBack, channel
 from splitrelay.wire.messages import Accept, Hello, Message, Resume, Terms, Welcome, fence_of
+from splitrelay.wire.stream import Unresolved
 
 REFUSALS = 5  # in a row, after which trying again makes no sense
 
@@ -46,6 +47,7 @@ class Session:
         self.bounds: Bounds = ANY
         self.link: Link | None = None
         self.note: Callable[[str], None] = lambda text: None
+        self.warn: Callable[[str], None] = lambda text: self.note(text)  # what somebody must see to
         self.links = 0
 
     def connect(self) -> bool:
@@ -61,7 +63,8 @@ class Session:
                     raise
                 if 0 < self.patience < time.monotonic() - began:
                     raise NoServer(f"no server within {self.patience:g} seconds", value=str(error)) from None
-                self.note(f"no link yet: {error}; trying again in {wait:.1f} s")
+                said = self.warn if isinstance(error, Unresolved) and wait == limits.BACKOFF[0] else self.note
+                said(f"no link yet: {error}; trying again in {wait:.1f} s")
             time.sleep(wait)
             self.meter.waiting += wait
             wait = min(2 * wait, longest)

@@ -10,10 +10,11 @@ import grpc
 
 from splitrelay.errors import SplitrelayError, WorkError
 from splitrelay.wire import limits
+from splitrelay.wire.addresses import refuse_no_address
+from splitrelay.wire.capacity import SERVICE
 from splitrelay.wire.frames import ANY, Bounds, decode, encode
 from splitrelay.wire.messages import Bye, Cancel, Heartbeat, Message, Refuse
 from splitrelay.wire.protocol import Conversation, End, Verdict
-from splitrelay.wire.server import SERVICE
 from splitrelay.wire.stream import LinkLost, Stream
 
 __all__ = ["Ended", "Link", "LinkLost", "Meter", "Refused", "TakenBack", "channel"]
@@ -27,6 +28,7 @@ OPTIONS = (
 
 def channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
     """A way to a server: over mutual TLS, or, where nobody else listens, without."""
+    refuse_no_address(address)
     if credentials is None:
         return grpc.insecure_channel(address, OPTIONS)
     return grpc.secure_channel(address, credentials, OPTIONS)

@@ -17,6 +17,7 @@ import grpc
 
 from splitrelay.errors import InputError, WorkError
 from splitrelay.wire import halves, limits
+from splitrelay.wire.addresses import refuse_no_address
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.frames import decode, encode
 from splitrelay.wire.messages import Chunk, Handed
@@ -53,6 +54,7 @@ class Mailbox:
 
     def listen(self, address: str, credentials: grpc.ServerCredentials) -> int:
         """Begin to listen, and say on which port."""
+        refuse_no_address(address, listen=True)
         server = grpc.server(ThreadPoolExecutor(AT_ONCE), options=OPTIONS, maximum_concurrent_rpcs=AT_ONCE)
         method = grpc.stream_unary_rpc_method_handler(self._hand)
         service, _, name = METHOD[1:].partition("/")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,8 +11,10 @@ from typing import Any
 
 import grpc
 
-from splitrelay.errors import InputError, OutOfRange
+from splitrelay.errors import InputError
 from splitrelay.wire import limits
+from splitrelay.wire.addresses import refuse_no_address
+from splitrelay.wire.capacity import SERVICE, options, refuse_too_many
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.frames import decode, encode
 from splitrelay.wire.inbox import Arrived, Event, Gone, Heard
@@ -24,31 +25,7 @@ from splitrelay.wire.reception import Busy, Caller, House, Reception, Unwelcome
 
 __all__ = ["SERVICE", "Arrived", "Event", "Gone", "Heard", "House", "Hub", "Unwelcome"]
 
-SERVICE = "splitrelay.Relay"
-OPTIONS = (
-    ("grpc.max_receive_message_length", limits.MESSAGE),
-    ("grpc.max_send_message_length", limits.MESSAGE),
-    ("grpc.so_reuseport", 0),  # a second server on the same port must fail, not share it
-)
 GRANTS = (Lease, Look, Resume)  # whoever is given one is asked for its certificate once more
-
-
-def options(house: House) -> tuple[tuple[str, int], ...]:
-    """The limits that gRPC sees to; past them it closes the stream, or the connection."""
-    own = {
-        "grpc.max_receive_message_length": house.largest,
-        "grpc.max_concurrent_streams": limits.STREAMS,
-        "grpc.max_allowed_incoming_connections": connections(),
-        "grpc.server_handshake_timeout_ms": int(1000 * limits.HANDSHAKE),
-        "grpc.max_connection_idle_ms": int(1000 * limits.IDLE),
-    }
-    return tuple({**dict(OPTIONS), **own}.items())
-
-
-def connections() -> int:
-    """How many there may be: files that are open to strangers must not be those that the journal needs."""
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return limits.CONNECTIONS if most == resource.RLIM_INFINITY else min(limits.CONNECTIONS, most - limits.SPARE)
 
 
 class Hub:
@@ -75,10 +52,12 @@ class Hub:
 
     def start(self, address: str, credentials: Any = None) -> int:
         """Listen, and say on which port."""
-        if self.house.clients > min(limits.CLIENTS, connections()):
-            limit, way_out = f"<= {min(limits.CLIENTS, connections())}", "Raise ulimit -n, or take a smaller M."
+        try:
+            refuse_no_address(address, listen=True)
+            refuse_too_many(self.house.clients)
+        except InputError:
             self._loop.close()
-            raise OutOfRange("clients at once", value=self.house.clients, limit=limit, way_out=way_out)
+            raise
         self._thread.start()
         try:
             return asyncio.run_coroutine_threadsafe(self._listen(address, credentials), self._loop).result()

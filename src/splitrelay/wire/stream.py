@@ -21,6 +21,10 @@ class LinkLost(WorkError):
     """The server cannot be heard any more; the visit may go on over another link."""
 
 
+class Unresolved(LinkLost):
+    """The server's name is not known here; it may be mistyped."""
+
+
 class Stream:
     """A call that goes both ways. One thread sends and reads; another watches the clock, and says that we are here."""
 
@@ -80,8 +84,7 @@ class Stream:
         except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed by us
             if time.monotonic() > self._limit:
                 raise _overdue(asked=self._limit == until) from None
-            what = error.details() if isinstance(error, grpc.Call) else str(error)
-            raise LinkLost("the link was lost", value=" ".join(str(what).split())[:200]) from None
+            raise _lost(error.details() if isinstance(error, grpc.Call) else str(error)) from None
         self._heard = time.monotonic()
         return frame
 
@@ -137,6 +140,14 @@ class Aside:
                 self._come.put(self._read())
             except LinkLost as error:
                 self._come.put(error)
+
+
+def _lost(details: str | None) -> LinkLost:
+    """What gRPC says of it, where that is known in plainer words."""
+    what = " ".join(str(details).split())[:200]
+    if "resolving" in what or "DNS resolution failed" in what:
+        return Unresolved("the server's name cannot be resolved", value=what)
+    return LinkLost("nobody listens there" if "Connection refused" in what else "the link was lost", value=what)
 
 
 def _overdue(asked: bool) -> LinkLost:

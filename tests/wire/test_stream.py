@@ -1,0 +1,124 @@
+"""Does a client's stream give up when it should, and only then, whoever reads it?"""
+
+import threading
+import time
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+import pytest
+
+from splitrelay.errors import InputError
+from splitrelay.wire import limits, stream
+from splitrelay.wire.addresses import refuse_no_address
+from splitrelay.wire.frames import decode, encode
+from splitrelay.wire.link import Link, channel
+from splitrelay.wire.messages import Heartbeat
+from splitrelay.wire.stream import LinkLost, Stream, Unresolved
+
+
+class Far:
+    """The other end of a call: it says what it is told to, until somebody cancels."""
+
+    def __init__(self) -> None:
+        self.says: SimpleQueue[bytes | None] = SimpleQueue()
+        self.heard: SimpleQueue[bytes] = SimpleQueue()
+
+    def __call__(self, requests: Iterator[bytes]) -> "Far":
+        threading.Thread(target=lambda: [self.heard.put(frame) for frame in requests], daemon=True).start()
+        return self
+
+    def __next__(self) -> bytes:
+        said = self.says.get()
+        if said is None:
+            raise ValueError("cancelled")
+        return said
+
+    def cancel(self) -> None:
+        self.says.put(None)
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "TICK", 0.01)
+
+
+@pytest.fixture
+def far() -> Far:
+    return Far()
+
+
+@pytest.fixture
+def near(far: Far) -> Iterator[Stream]:
+    made = Stream(far, 60.0, lambda number: encode(Heartbeat(number)))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_frames_come_in_order_whoever_reads(near: Stream, far: Far, idle: bool) -> None:
+    for frame in (b"1", b"2", b"3"):
+        far.says.put(frame)
+    found = []
+    for _ in range(3):
+        assert not idle or near.waits(10)
+        found.append(near.read())
+    assert found == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_no_answer_in_time_is_a_lost_link(near: Stream, idle: bool) -> None:
+    assert not idle or not near.waits(0.0)
+    with pytest.raises(LinkLost, match="does not answer"):
+        near.read(time.monotonic() + 0.05)
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_silence_is_a_lost_link(near: Stream, idle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SILENCE", 0.05)
+    with pytest.raises(LinkLost, match="silent"):
+        while idle:
+            near.waits(0.02)
+        near.read()
+
+
+def test_computing_for_long_is_no_silence(near: Stream, far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SILENCE", 10.0)
+    near._heard -= 1000  # nobody has read for a while
+    far.says.put(b"answer")
+    assert near.read() == b"answer"
+
+
+def test_what_comes_while_idle_is_there_when_it_is_read(near: Stream, far: Far) -> None:
+    assert not near.waits(0.0)
+    far.says.put(b"lease")
+    far.says.put(b"chunk")
+    assert near.waits(10) and near.waits(10)
+    assert [near.read(), near.read()] == [b"lease", b"chunk"]
+
+
+def test_heartbeats_go_out_while_nobody_reads(far: Far) -> None:
+    near = Stream(far, 0.01, lambda number: encode(Heartbeat(number)))
+    assert [decode(far.heard.get(timeout=10)) for _ in range(2)] == [Heartbeat(1), Heartbeat(2)]
+    near.close()
+
+
+def test_a_name_that_nobody_knows_is_said_to_be_one() -> None:
+    link = Link(channel("nobody.invalid:7443", None))
+    with pytest.raises(Unresolved, match="name cannot be resolved"):
+        link.receive(30)
+    link.close()
+
+
+@pytest.mark.parametrize("address", ["host", "host:", "host:port", ":7443", "host:99999", "host:-1", "::1:7443", ""])
+def test_what_is_no_address_is_refused_before_anybody_listens_or_calls(address: str) -> None:
+    for listen in (False, True):
+        with pytest.raises(InputError):
+            refuse_no_address(address, listen=listen)
+
+
+def test_any_free_port_is_for_listening_only() -> None:
+    for address in ("0.0.0.0:0", "[::1]:0"):
+        refuse_no_address(address, listen=True)
+        with pytest.raises(InputError, match="1 to 65535"):
+            refuse_no_address(address)
+    refuse_no_address("[::1]:7443")
