@@ -9,26 +9,25 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from splitrelay.errors import InputError, OutOfRange, OutputError
+from splitrelay.errors import InputError, OutputError
+from splitrelay.wire.applicants import end_of, refuse_number, wanted
 from splitrelay.wire.certificates import (
     CLIENT,
     EVALUATOR,
     FED,
-    NAME,
     OBSERVER,
     SERVER,
     SKEW,
     Key,
     Peer,
     Signer,
-    host_name,
     instant,
     new_key,
     own_authority,
@@ -53,8 +52,7 @@ from splitrelay.wire.keyfiles import (
 from splitrelay.wire.register import Register, note_of, parsed_register, register_file
 from splitrelay.wire.revocation import signed_list
 
-AUTHORITY_DAYS, DAYS = 3650, 365
-MOST_DAYS = 36500
+AUTHORITY_DAYS = 3650
 PRINTABLE = re.compile(r"[^\W_][\w .,&()-]{0,63}")
 
 
@@ -78,7 +76,7 @@ def create_authority(
         way_out = "Choose another --folder; an authority that is overwritten takes every key it issued with it."
         raise OutputError(f"{folder} is there already", way_out=way_out)
     begin, key = instant(now), new_key()
-    certificate = own_authority(consortium, key, begin - SKEW, _end(begin, days, None))
+    certificate = own_authority(consortium, key, begin - SKEW, end_of(begin, days, None))
     signer, register = Signer(certificate, key), Register(consortium).listing()
     files = {
         CA: certificate.public_bytes(Encoding.PEM),
@@ -133,7 +131,7 @@ class Authority:
         if not hosts:
             way_out = f"As in: splitrelay keys issue {name} --host s.example.org"
             raise InputError("a server needs the hosts under which its clients reach it", way_out=way_out)
-        return self._issue([_wanted(name, (SERVER,), None, hosts)], days, instant(now))[0]
+        return self._issue([wanted(name, (SERVER,), None, hosts)], days, instant(now))[0]
 
     def issue_client(
         self,
@@ -153,13 +151,13 @@ class Authority:
         if not roles:
             way_out = "Give --host for a server, or --client m, --evaluator, --observer, --fed-server."
             raise InputError(f"{name} needs a role", way_out=way_out)
-        return self._issue([_wanted(name, roles, m, hosts)], days, instant(now))[0]
+        return self._issue([wanted(name, roles, m, hosts)], days, instant(now))[0]
 
     def issue_clients(
         self, numbers: Mapping[str, int], days: int | None = None, now: datetime | None = None
     ) -> list[Handed]:
         """Keys for many clients at once, by name and number: all are refused if one is."""
-        return self._issue([_wanted(name, (CLIENT,), m, ()) for name, m in numbers.items()], days, instant(now))
+        return self._issue([wanted(name, (CLIENT,), m, ()) for name, m in numbers.items()], days, instant(now))
 
     def renew(self, name: str, days: int | None = None, now: datetime | None = None) -> Handed:
         """A new key and certificate for the same holder; the old certificate holds until it expires."""
@@ -168,7 +166,7 @@ class Authority:
             old = register.newest(name)
             if old.revoked_at:
                 raise InputError(f"{name} is revoked", way_out=f"Move {self._place(name)} away and issue it anew.")
-            _refuse_number(register, name, old.who.m, instant(now))
+            refuse_number(register, name, old.who.m, instant(now))
             who = self._dated(old.who, days, instant(now))
             return self._hand_out(register.adding(who), [who])[0]
 
@@ -207,11 +205,11 @@ class Authority:
             raise InputError(f"{name} has keys already", way_out=f"Renew them: splitrelay keys renew {name}")
         if self._place(name).exists():
             raise OutputError(f"{self._place(name)} is there already", way_out="Move it away, or choose another name.")
-        _refuse_number(register, name, m, now)
+        refuse_number(register, name, m, now)
 
     def _dated(self, who: Peer, days: int | None, now: datetime) -> Peer:
         begin = max(now - SKEW, self.signer.certificate.not_valid_before_utc)
-        end = _end(now, days, self.not_after)
+        end = end_of(now, days, self.not_after)
         if end <= begin:
             value, way_out = f"{now:%Y-%m-%d}", "Set this host's clock."
             raise InputError("it is earlier than the authority was made", value=value, limit=begin, way_out=way_out)
@@ -264,40 +262,9 @@ class Authority:
         return self.folder.parent / name
 
 
-def _wanted(name: str, roles: tuple[str, ...], m: int | None, hosts: Sequence[str]) -> Peer:
-    """A holder to be, without serial number and dates."""
-    if not NAME.fullmatch(name):
-        raise InputError("a name is 1 to 63 letters, digits, '.', '_' and '-'", value=repr(name))
-    if m is not None and not 0 <= m < 10**9:
-        raise OutOfRange("a client's number", value=m, limit="0 <= m < 10^9")
-    for host in hosts:
-        host_name(host)
-    return Peer(name, roles, m, tuple(hosts), "", 0, datetime.min, datetime.min)
-
-
-def _refuse_number(register: Register, name: str, m: int | None, now: datetime) -> None:
-    """A client's number has one holder."""
-    for one in register.holders(now):
-        if m is not None and one.who.m == m and one.who.name != name:
-            way_out = f"Revoke it first: splitrelay keys revoke {one.who.name}"
-            raise InputError(f"client {m} is {one.who.name} already", way_out=way_out)
-
-
 def _named(folder: Path) -> Path:
     """The folder by a name that has a parent: keys are written beside it."""
     return folder.resolve() if folder.name in ("", "..") else folder
-
-
-def _end(now: datetime, days: int | None, latest: datetime | None) -> datetime:
-    """Days from now on, but never past the authority's own end."""
-    if days is not None and not 1 <= days <= MOST_DAYS:
-        raise OutOfRange("days", value=days, limit=f"1 <= days <= {MOST_DAYS}")
-    end = now + timedelta(days=DAYS if days is None else days)
-    if latest is None or end <= latest:
-        return end
-    if days is None and latest > now:
-        return latest
-    raise OutOfRange("the authority expires before that", value=f"{end:%Y-%m-%d}", limit=f"at most {latest:%Y-%m-%d}")
 
 
 def _key_file(key: Key) -> bytes:
