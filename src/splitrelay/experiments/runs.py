@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from splitrelay.errors import InputError
 from splitrelay.experiments.spec import Spec, spec_of
 from splitrelay.records import RunDirectory
+
+KEPT = 4096  # runs whose records are remembered
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,9 @@ class Run:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """One for every evaluated round."""
-        return RunDirectory(self.path).seen()
+        """One for every evaluated round; not to be written to, as others share them."""
+        directory = RunDirectory(self.path)
+        return _rows(self.path, *map(_stamp, (directory.rounds, directory.published)))
 
     @property
     def finished(self) -> bool:
@@ -46,7 +49,29 @@ def run_at(path: Path) -> Run:
     if not is_run(path):
         way_out = "It would hold spec.toml and rounds.jsonl; splitrelay run makes one."
         raise InputError(f"{path} is not the directory of a run", way_out=way_out)
-    return Run(path, spec_of(path / "spec.toml"))
+    return Run(path, _spec(path / "spec.toml", _stamp(path / "spec.toml")))
+
+
+# A page of many tables reads the same records for each: a file is read again only once it has changed.
+Stamp = tuple[int, int] | None
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(KEPT)
+def _rows(path: Path, *stamps: Stamp) -> list[dict[str, Any]]:
+    return RunDirectory(path).seen()
+
+
+@lru_cache(KEPT)
+def _spec(path: Path, stamp: Stamp) -> Spec:
+    return spec_of(path)
 
 
 def runs_under(folder: Path) -> list[Run]:
