@@ -165,7 +165,7 @@ def test_a_client_dials_with_the_keys_that_it_has_by_then(tmp_path: Path, monkey
         open_authority(tmp_path / "authority").renew("client-0")
         link = stage.clients[0].session.link
         assert link is not None
-        link._stream.cancel()
+        link.channel.close()  # the link is lost
         until(lambda: len(seen) == 2)
         stage.stop.set()
 
