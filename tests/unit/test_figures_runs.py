@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shutil import rmtree
 
 import numpy as np
 import pytest
@@ -165,6 +166,13 @@ def test_clipping_is_drawn_at_the_best_rate_and_the_next_above(searched: Path) -
     assert axes.get_title() == "SSL, ExDir(2, 10)\n$\\eta=$ 0.1 (solid), 0.3 (dashed)"
     assert len(axes.lines) == 4 and key(found.figure) == ["max norm 10", "no clipping"]
     assert any("the best by test accuracy and the next above it are drawn" in sentence for sentence in found.said)
+
+
+def test_where_the_best_rate_is_the_highest_the_one_below_it_is_drawn(searched: Path) -> None:
+    for run in searched.glob("*-0.3"):
+        rmtree(run)
+    found = clipping_figure(runs_under(searched))
+    assert found.figure.axes[0].get_title().endswith("0.01 (solid), 0.1 (dashed)")
 
 
 def test_clipping_needs_runs_with_and_without(folder: Path) -> None:

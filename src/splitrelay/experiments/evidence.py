@@ -61,7 +61,7 @@ VIEWS = (
     View("rates.md", "table", "rates", ("rates",), PAPER),
     View("rates.png", "figure", "rates", ("rates",)),
     View("clipping.md", "table", "runs", ("clipping",)),
-    View("clipping.png", "figure", "clipping", ("clipping",)),
+    View("clipping.png", "figure", "clipping", ("clipping",), smooth=True),
     View("cuts.md", "table", "runs", ("cuts",)),
     View("reasons.md", "table", "algorithms", ("reasons",)),
     View("winners.png", "figure", "winners", TUNED),

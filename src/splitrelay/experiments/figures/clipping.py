@@ -41,16 +41,17 @@ def clipping_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST
 
 
 def _at_two_rates(choice: Choice) -> tuple[Group, ...]:
-    """What was run at the best rate, and at the one above it: as in the paper."""
-    best = choice.best.spec.optimiser.eta
-    above = min((eta for eta in map(_eta, choice.tried) if eta > best), default=best)
-    return tuple(group for group in sorted(choice.tried, key=_eta) if _eta(group) in (best, above))
+    """What was run at the best rate, and at the one above it, as in the paper; below it, where none is above."""
+    best, etas = choice.best.spec.optimiser.eta, set(map(_eta, choice.tried))
+    below = max((eta for eta in etas if eta < best), default=best)
+    other = min((eta for eta in etas if eta > best), default=below)
+    return tuple(group for group in sorted(choice.tried, key=_eta) if _eta(group) in (best, other))
 
 
 def _left_out(searched: Sequence[Choice], choices: Sequence[Choice]) -> list[str]:
     if [len(choice.tried) for choice in searched] == [len(choice.tried) for choice in choices]:
         return []
-    return [f"Of the rates tried, the best by {choices[0].rule} accuracy and the next above it are drawn."]
+    return [f"Of the rates tried, the best by {choices[0].rule} accuracy and the next above it are drawn (else below)."]
 
 
 def _eta(group: Group) -> float:
