@@ -8,8 +8,9 @@ from run_kit import write_run
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError
-from splitrelay.experiments.claims import CLAIMS, Evidence, claims_table
+from splitrelay.experiments.claims import CLAIMS, claims_table
 from splitrelay.experiments.evidence import VIEWS, filled
+from splitrelay.experiments.findings import Evidence
 
 FAR, AT_ALL, SOONER, CLOSE = (claim.says for claim in CLAIMS[:4])
 
@@ -60,6 +61,25 @@ def test_fewer_rounds_explain_the_loss_where_the_longer_run_was_no_better_then(t
         write_run(tmp_path / "cells" / f"{name}-2", dict.fromkeys(range(0, 401, 10), 0.8), "C=2", f"algorithm={name}")
     (found,) = [record for record in claims_table(tmp_path).records if "400 rounds instead" in record["claim"]]
     assert found["holds"] == "yes" and found["seen"] == "MNIST K=10: C=1 90.0, after 400 rounds 60.0; C=2 80.0"
+
+
+@pytest.mark.parametrize(("clipped", "holds"), [((0.4, 0.8), "yes"), ((0.6, 0.4), "in part"), ((0.8, 0.95), "no")])
+def test_clipping_hurts_where_every_run_loses_and_fedavg_most(
+    tmp_path: Path, clipped: tuple[float, float], holds: str
+) -> None:
+    """FedAvg ends at 0.7 without a largest norm, SSL at 0.9."""
+    for name, free, other in (("fedavg", 0.7, clipped[0]), ("ssl", 0.9, clipped[1])):
+        for clip, top in (("none", free), ("10", other)):
+            write_run(tmp_path / "clipping" / name / clip, [0.1, top], "C=1", f"algorithm={name}", f"clip={clip}")
+    assert answers(tmp_path)["Clipping hurts both where C = 1, FedAvg above all."] == holds
+
+
+def test_a_fall_is_measured_from_what_was_reached_and_not_in_the_first_quarter(tmp_path: Path) -> None:
+    free, clipped = [0.1, 0.9, 0.1, 0.8, 0.6, 0.9, 0.9, 0.9], [0.1, 0.9, 0.1, 0.8, 0.7, 0.9, 0.9, 0.9]
+    for clip, curve in (("none", free), ("10", clipped)):
+        write_run(tmp_path / "clipping" / clip, curve, "C=2", "algorithm=ssl", f"clip={clip}", "eta=0.1")
+    (found,) = [record for record in claims_table(tmp_path).records if "steadier" in record["claim"]]
+    assert found["holds"] == "yes" and found["seen"] == "SSL η 0.1: 20.0 points without, 10.0 with"
 
 
 def test_no_two_views_have_one_name() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from splitrelay.errors import InputError
-from splitrelay.experiments.claims import DEVICES, TUNED
+from splitrelay.experiments.findings import DEVICES, TUNED
 from splitrelay.experiments.paper.cells import CELLS, LAST, Cell, Printed
 from splitrelay.experiments.runs import runs_under
 from splitrelay.experiments.studies import PAIR

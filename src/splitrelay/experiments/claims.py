@@ -3,55 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from splitrelay.errors import InputError
-from splitrelay.experiments.runs import runs_under
-from splitrelay.experiments.tables.contests import Contest, contests
+from splitrelay.experiments.claims_clipping import hurt_by_clipping, steadied_by_clipping
+from splitrelay.experiments.findings import DEVICES, OPEN, SILOS, TUNED, Evidence, Finding, counted
+from splitrelay.experiments.tables.contests import Contest
 from splitrelay.experiments.tables.names import data_label
 from splitrelay.experiments.tables.places import Choice
 from splitrelay.experiments.tables.sheet import Head, Sheet, entry
 from splitrelay.experiments.tables.summary import curve, summarised, tail
 
-DEVICES, TUNED, SILOS = "cells", "tuned/best", "silos/best"
 WHERE = {DEVICES: "at the paper's rates", TUNED: "tuned", SILOS: "ten clients, tuned"}
-OPEN = "not run yet"
 SHORTER = 400  # rounds of the paper's C=2 cells; those with C=1 have 1000
-
-
-class Evidence:
-    """The contests in a folder of records, by study."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.study = cache(self._study)
-
-    def _study(self, name: str) -> list[Contest]:
-        """None where nothing has been run there yet, or one algorithm alone."""
-        with suppress(InputError):
-            return contests(runs_under(self.folder / name))[0]
-        return []
-
-    def of(self, study: str, **factors: object) -> list[Contest]:
-        """Contests of a study with these values: C, K, data."""
-        return [pair for pair in self.study(study) if factors.items() <= _known(pair).items()]
-
-
-def _known(pair: Contest) -> dict[str, object]:
-    return {**pair.factors, "data": pair.place.data}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Whether it holds here, and the numbers."""
-
-    holds: str  # yes, no, in part, or not run yet
-    seen: str
 
 
 @dataclass(frozen=True)
@@ -114,7 +81,7 @@ def faster(records: Evidence) -> Finding:
             told.append((_place(pair), WHERE[study], ssl, fedavg))
     sooner = [ssl is not None and (fedavg is None or ssl < fedavg) for _, _, ssl, fedavg in told]
     words = [f"{place} {where}: {_rounds(ssl)} against {_rounds(fedavg)}" for place, where, ssl, fedavg in told]
-    return _counted(sooner, words)
+    return counted(sooner, words)
 
 
 def fewer_rounds(records: Evidence) -> Finding:
@@ -124,7 +91,7 @@ def fewer_rounds(records: Evidence) -> Finding:
         ends = [_percent(one.ssl), _percent(one.ssl, SHORTER), _percent(two.ssl)]
         explained.append(ends[0] > ends[2] >= ends[1])
         words.append(f"{_place(one)}: C=1 {ends[0]:.1f}, after {SHORTER} rounds {ends[1]:.1f}; C=2 {ends[2]:.1f}")
-    return _counted(explained, words)
+    return counted(explained, words)
 
 
 def more_of_them(records: Evidence) -> Finding:
@@ -134,7 +101,7 @@ def more_of_them(records: Evidence) -> Finding:
         ends = [_percent(silo.fedavg), _percent(device.fedavg, silo.fedavg.best.spec.R)]
         better.append(ends[0] > ends[1])
         words.append(f"{_place(device)}: {ends[0]:.1f} against {ends[1]:.1f}")
-    return _counted(better, words)
+    return counted(better, words)
 
 
 def hurt(records: Evidence) -> Finding:
@@ -144,7 +111,7 @@ def hurt(records: Evidence) -> Finding:
         ends = [_percent(pair.ssl) for pair in (one, two)]
         worse.append(ends[0] < ends[1])
         words.append(f"{_place(one)}: {ends[0]:.1f} and {ends[1]:.1f}")
-    return _counted(worse, words)
+    return counted(worse, words)
 
 
 def by_K(algorithm: str, C: int, holds: Callable[[list[float]], bool]) -> Callable[[Evidence], Finding]:
@@ -158,7 +125,7 @@ def by_K(algorithm: str, C: int, holds: Callable[[list[float]], bool]) -> Callab
             answers.append(len(ends) > 1 and holds(ends))
             steps = " ".join(f"{pair.factors['K']:g}" for pair in pairs)
             words.append(f"{data_label(data)}, K = {steps}: {' '.join(f'{end:.1f}' for end in ends)}")
-        return _counted(answers, words)
+        return counted(answers, words)
 
     return look
 
@@ -176,13 +143,6 @@ def _paired(some: Sequence[Contest], others: Sequence[Contest]) -> list[tuple[Co
     return [
         (one, two) for one in some for two in others if (one.place.data, one.place.K) == (two.place.data, two.place.K)
     ]
-
-
-def _counted(answers: Sequence[bool], words: Sequence[str]) -> Finding:
-    if not answers:
-        return Finding(OPEN, "")
-    verdict = "yes" if all(answers) else "in part" if any(answers) else "no"
-    return Finding(verdict, "; ".join(words))
 
 
 def _percent(choice: Choice, until: int | None = None) -> float:
@@ -212,6 +172,8 @@ CLAIMS = (
     Claim("SSL gains from K = 5 to 10, then loses (silos, C = 1).", "5", by_K("ssl", 1, _rises_then_falls)),
     Claim("FedAvg loses heavily as K grows (silos, C = 1).", "5", by_K("fedavg", 1, _falls_far)),
     Claim("FedAvg gains as K grows (silos, C = 2).", "5", by_K("fedavg", 2, lambda ends: ends == sorted(ends))),
+    Claim("Clipping hurts both where C = 1, FedAvg above all.", "appendix", hurt_by_clipping),
+    Claim("Clipping makes both steadier where C = 2 (falls of the curve).", "appendix", steadied_by_clipping),
 )
 
 
