@@ -287,6 +287,7 @@ def test_the_table_of_runs_shows_what_differs(tmp_path: Path) -> None:
     assert [row["accuracy (%)"] for row in sheet.records][:2] == [50.0, 70.0]
     assert [row["MB"] for row in sheet.records] == [1.5, 1.5, None]
     assert sheet.notes == ["2 of 3 runs have not reached their last round."]
+    assert [plain(row[-1]) for row in sheet.rows] == ["a", "b", "c"]  # in the folder that they share
 
 
 # shapes

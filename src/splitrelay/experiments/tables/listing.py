@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from os.path import commonpath, relpath
 from typing import Any
 
 from splitrelay.experiments.paper.cells import LAST
@@ -19,12 +20,14 @@ DECIMALS = {"accuracy (%)": 2, "test loss": 4, "MB": 1, "seconds": 1}
 
 
 def runs_table(runs: Sequence[Run], *, last: int = LAST) -> Sheet:
-    """All runs, by path; columns for the keys in which they differ."""
+    """All runs, by path within the folder that they share; columns for the keys in which they differ."""
     keys = [*ALWAYS, *differing((run.spec for run in runs), ("R", *ALWAYS))]
     records = [_record(run, keys, last) for run in runs]
     heads = [Head(key_label(key), numeric=_numeric(records, key_label(key))) for key in keys]
     heads += [Head(name, numeric=name in DECIMALS, names=name == "hash") for name in AFTER]
-    rows = [[entry(_cell(name, record[name])) for name in (*map(key_label, keys), *AFTER)] for record in records]
+    shared = commonpath([run.path.parent for run in runs])
+    shown = [{**record, "run": relpath(record["run"], shared)} for record in records]
+    rows = [[entry(_cell(name, record[name])) for name in (*map(key_label, keys), *AFTER)] for record in shown]
     ends = [run for run in runs if not is_complete(run)]
     notes = [f"{len(ends)} of {len(runs)} runs have not reached their last round."] if ends else []
     caption = f"{len(runs)} runs; accuracy is the mean over the last {last} rounds, loss that of the last look."
