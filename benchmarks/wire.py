@@ -28,6 +28,7 @@ from splitrelay.wire.link import channel
 from splitrelay.wire.messages import Accept, Heartbeat, Hello
 
 WINDOWS, K = 24, 25  # windows of each, and the steps of one
+NEAR = 60  # windows of a step next door: it is short, and whatever else wakes up hits it
 SMASHED = 20 * 256 * 4 + 64  # bytes of LeNet-5's h for one batch, and its header: what goes up, and comes down
 DELAY = 0.020  # seconds, there and back
 IDLE, TOGETHER, PROGRAMS = 500, 32, 8
@@ -57,11 +58,11 @@ def steps(engine: str) -> Iterator[Found]:
 
     def play(stage: Stage) -> None:
         bare, distant, inside = Bare(stage.place), Bare(stage.place, DELAY), stage.in_process()
-        for window in range(WINDOWS):
+        for window in range(NEAR):
             times["near"].append(stage.visit(0, K).step)
             times["echo"].append(bare.echo(SMASHED, K))
             times["inside"].append(inside(K))
-            if window % 4 == 0:
+            if window % 10 == 0:
                 times["far"].append(stage.visit(1, K).step)
                 times["far echo"].append(distant.echo(SMASHED, K))
         bare.close()
