@@ -5,13 +5,15 @@ import time
 from collections.abc import Iterator
 from queue import SimpleQueue
 
+import grpc
 import pytest
 
 from splitrelay.errors import InputError
 from splitrelay.wire import limits, stream
 from splitrelay.wire.addresses import refuse_no_address
+from splitrelay.wire.client import Session
 from splitrelay.wire.frames import decode, encode
-from splitrelay.wire.link import Link, channel
+from splitrelay.wire.link import Link, Refused, channel
 from splitrelay.wire.messages import Heartbeat
 from splitrelay.wire.stream import LinkLost, Stream, Unresolved
 
@@ -107,6 +109,21 @@ def test_a_name_that_nobody_knows_is_said_to_be_one() -> None:
     with pytest.raises(Unresolved, match="name cannot be resolved"):
         link.receive(30)
     link.close()
+
+
+def test_a_name_that_nobody_knows_is_told_once_whoever_wants_to_hear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BACKOFF", (0.001, 0.002))
+    noted, warned = list[str](), list[str]()
+    answers = iter([Unresolved("unknown"), Unresolved("unknown"), Refused("no", final=True)])
+
+    def dial() -> grpc.Channel:
+        raise next(answers)
+
+    session = Session(0, dial, pytest.fail)
+    session.note, session.warn = noted.append, warned.append
+    with pytest.raises(Refused):
+        session.connect()
+    assert [len(warned), len(noted)] == [1, 1] and "unknown; trying again" in warned[0]
 
 
 @pytest.mark.parametrize("address", ["host", "host:", "host:port", ":7443", "host:99999", "host:-1", "::1:7443", ""])
