@@ -28,13 +28,14 @@ OPTIONS = (("grpc.max_receive_message_length", limits.MESSAGE), ("grpc.max_send_
 
 
 class Bare:
-    """An aio server here that says back what it hears, and a caller in another process that times it."""
+    """An aio server that says back what it hears, and a caller that times it: processes of their own, both.
+
+    All aio servers of a process share one thread that polls and wake each other's loops, so this one is not in ours.
+    """
 
     def __init__(self, folder: Path, delay: float = 0.0) -> None:
-        loop = asyncio.new_event_loop()
-        threading.Thread(target=loop.run_forever, daemon=True).start()
-        credentials = server_credentials(load_identity(folder / "server"))
-        self._server, port = asyncio.run_coroutine_threadsafe(_listen(credentials), loop).result()
+        self._server = Child("server", str(folder / "server"))
+        port = int(self._server.ask("port"))
         self._line = Line(port, delay / 2) if delay else None
         self._caller = Child("caller", str(self._line.port if self._line else port), str(folder / "client-0"))
 
@@ -51,6 +52,19 @@ class Bare:
         self._caller.close()
         if self._line is not None:
             self._line.close()
+        self._server.close()
+
+
+def answering(keys: str) -> None:
+    """The server's side."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    credentials = server_credentials(load_identity(Path(keys)))
+    server, port = asyncio.run_coroutine_threadsafe(_listen(credentials), loop).result()
+    for _ in sys.stdin:
+        print(port, flush=True)
+    asyncio.run_coroutine_threadsafe(server.stop(None), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
 
 
 async def _listen(credentials: Any) -> tuple[Any, int]:
@@ -200,4 +214,5 @@ def _leaving(sink: socket.socket, on_the_way: SimpleQueue[tuple[float, bytes]]) 
 
 
 if __name__ == "__main__":
-    {"caller": calling, "line": lengthened}[sys.argv[1]](*sys.argv[2:])
+    parts: dict[str, Callable[..., None]] = {"server": answering, "caller": calling, "line": lengthened}
+    parts[sys.argv[1]](*sys.argv[2:])
