@@ -36,7 +36,8 @@ ROUNDS = (
     Row(r"(run data=mnist .*)R=100 every=5", r"\1R=2", "a minute each"),
     Row(r"(run preset=\S+ algorithm=\w+)$", r"\1 R=1 --out preset", "the paper's 1000 rounds"),
     Row(r"(reproduce cross-device-\S+)", r"\1 R=1 --seeds 1 --jobs 1", "the paper's 1000 rounds, three times"),
-    Row(r"(reproduce (?:cross-device-\S+ .*cross-device-\S+|tuned))$", r"\1 --plan", "hours"),
+    Row(r"(reproduce cross-device-\S+ .*cross-device-\S+)$", r"\1 --plan", "hours"),
+    Row(r"(reproduce (?:tuned|reasons|clipping|cuts|cnncifar|landscape))$", r"\1 --plan", "minutes to hours"),
     Row(r"(reproduce cross-device --budget 2h)", r"\1 --plan", "it would take the two hours"),
     Row(r"(convex data=digits)$", r"\1 C=1 R=10 points=1 eta=.1", "a minute and a half"),
     Row(r"(convex data=digits) C=1,10 R=20$", r"\1 C=1 R=9 points=1 eta=.1", "some seconds"),
@@ -98,7 +99,7 @@ UNTIL = {  # long programs: a real process, until it prints a line like this; th
 }
 
 NOT_RUN = {
-    r"(./go|splitrelay) ANYTHING$|.*\b(DIR/|RUN$|NAME$|key=value)": "a form, not a command",
+    r"(./go|splitrelay) ANYTHING$|.*\b(DIR/|RUN$|NAME$|CELL$|key=value)": "a form, not a command",
     r"pip install ": "it would change the environment that runs the tests; test_docs.py looks the extras up",
     r"python tests/kernels/crossed\.py": "it needs zig and an emulator of other processors",
     r"splitrelay rehearse .*--namespaces": "it needs root",

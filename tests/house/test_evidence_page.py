@@ -54,3 +54,8 @@ def test_every_record_can_be_run_again() -> None:
     for run in runs_under(RECORDS):
         ended = run.rows[-1]["round"] == run.spec.R and (run.path / "model.sha256").exists()
         assert run.path.name.endswith(run.spec.hash) and (ended or RunDirectory(run.path).diverged.exists())
+
+
+def test_wherever_the_model_is_cut_the_weights_are_the_same() -> None:
+    ends = [path.read_text(encoding="ascii").split()[0] for path in (RECORDS / "cuts").glob("*/model.sha256")]
+    assert len(ends) == 11 and len(set(ends)) == 1

@@ -63,7 +63,7 @@ VIEWS = (
     View("clipping.md", "table", "runs", ("clipping",)),
     View("clipping.png", "figure", "clipping", ("clipping",), smooth=True),
     View("cuts.md", "table", "runs", ("cuts",)),
-    View("reasons.md", "table", "algorithms", ("reasons",)),
+    View("reasons.md", "table", "runs", ("reasons",)),
     View("winners.png", "figure", "winners", TUNED),
 )
 
