@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from splitrelay.deploy.faults import KINDS, Fault, table
-from splitrelay.deploy.findings import events_in, found, skips_in
+from splitrelay.deploy.findings import events_in, found, missed, skips_in
 from splitrelay.deploy.plot import Happened, Plot, recorded, settled
 from splitrelay.deploy.tampering import CHANGES, changed, flipped, one_more
 from splitrelay.wire.control import BadMessage
@@ -156,3 +156,13 @@ def test_one_step_more_is_the_next_one() -> None:
 def test_the_page_of_faults_shows_every_kind() -> None:
     page = Path(__file__).parents[2] / "docs" / "faults.md"
     assert table() in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("event, over", [("expired", True), ("skipped", True), ("lost", False)])
+def test_whoever_stays_away_comes_back_when_the_server_has_noticed(event: str, over: bool) -> None:
+    assert missed(1, [{"event": "gone", "client": 1}, {"event": event, "client": 1}]) is over
+    assert not missed(1, [{"event": event, "client": 2}])
+
+
+def test_whoever_stays_away_comes_back_to_a_server_that_was_begun_anew() -> None:
+    assert missed(1, [{"event": "closing", "why": "stopped"}, {"event": "listening", "port": 1}])

@@ -64,6 +64,12 @@ def hidden(one: Happened, happened: Sequence[Happened], events: Sequence[Event])
     return bool(ends) and not moved
 
 
+def missed(m: int, events: Sequence[Event]) -> bool:
+    """Whether client m has stayed away for long enough: a server that was begun anew has nothing to take back from it."""
+    kinds = [event["event"] for event in events if event.get("client", m) == m]
+    return bool({"expired", "skipped", "listening"} & set(kinds))
+
+
 def events_in(file: Path) -> list[Event]:
     """The server's record; a line that was not written to its end does not count."""
     events: list[Event] = []

@@ -12,7 +12,7 @@ from typing import Any
 
 from splitrelay.data.partition import Partition
 from splitrelay.deploy.faults import SKIPPED, Fault, refuse_impossible
-from splitrelay.deploy.findings import Findings, events_in, found, skips_in
+from splitrelay.deploy.findings import Findings, events_in, found, missed, skips_in
 from splitrelay.deploy.middle import Middle
 from splitrelay.deploy.nursery import Child
 from splitrelay.deploy.plot import Plot
@@ -173,9 +173,7 @@ class Troubled(Rehearsal):
 
     def _bring_back(self) -> None:
         for m, after in list(self.absent.items()):
-            over = after is None or any(
-                event["event"] in ("expired", "skipped") and event["client"] == m for event in self.events()[after:]
-            )
+            over = after is None or missed(m, self.events()[after:])
             if over and not self._program(m).running:
                 del self.absent[m]
                 self._program(m).start()
