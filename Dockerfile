@@ -14,8 +14,7 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 FROM ${PYTHON} AS client
 COPY --from=wheel /wheels /wheels
 COPY constraints.txt /wheels/
-RUN pip install --no-cache-dir --constraint /wheels/constraints.txt /wheels/*.whl \
-    grpcio protobuf cryptography safetensors
+RUN pip install --no-cache-dir --constraint /wheels/constraints.txt "$(ls /wheels/*.whl)[join]"
 # Whoever runs it should be the owner of the keys it is given: docker run --user, or compose.yaml.
 USER 10001:10001
 WORKDIR /run-directory
@@ -25,8 +24,9 @@ CMD ["--help"]
 
 FROM client AS server
 USER 0:0
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN pip install --no-cache-dir --extra-index-url "${TORCH_INDEX}" --constraint /wheels/constraints.txt \
-    torch safetensors scikit-learn
+# --build-arg TORCH_INDEX=... names PyTorch's own index of CPU wheels; without it torch comes with gigabytes for GPUs.
+ARG TORCH_INDEX
+RUN pip install --no-cache-dir ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} \
+    --constraint /wheels/constraints.txt torch scikit-learn
 USER 10001:10001
 EXPOSE 7443

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from threadpoolctl import threadpool_limits
 
 from splitrelay.algorithms import SSL, FedAvg, Step
 from splitrelay.cli.main import app, run
 from splitrelay.clients import InProcess
-from splitrelay.data import DataSet, ImageSet, draw_partition
+from splitrelay.data import DataSet, ImageSet, draw_partition, load
 from splitrelay.errors import InputError
 from splitrelay.experiments.convex import run_study
 from splitrelay.experiments.convex_records import (
@@ -142,6 +143,16 @@ def test_full_gradients_leave_only_the_order_to_chance(data: DataSet) -> None:
 def test_the_same_study_gives_the_same_numbers(record: Record, data: DataSet) -> None:
     again = run_study(STUDY, data)
     assert [cell.sides for cell in again.cells] == [cell.sides for cell in record.cells]
+
+
+def test_the_last_bit_does_not_depend_on_the_threads_of_the_caller() -> None:
+    """Digits: where it did."""
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            record = run_study(Study(data="digits", Cs=(1,), R=2, etas=(0.1,), points=1), load("digits"))
+        found.append([cell.model_dump(exclude={"seconds"}) for cell in record.cells])
+    assert found[0] == found[1]
 
 
 def test_a_record_comes_back_as_it_was_written(record: Record, tmp_path: Path) -> None:
