@@ -65,7 +65,7 @@ def hidden(one: Happened, happened: Sequence[Happened], events: Sequence[Event])
 
 
 def missed(m: int, events: Sequence[Event]) -> bool:
-    """Whether client m has stayed away for long enough: a server that was begun anew has nothing to take back from it."""
+    """Whether client m has stayed away for long enough: a server begun anew has nothing to take back from it."""
     kinds = [event["event"] for event in events if event.get("client", m) == m]
     return bool({"expired", "skipped", "listening"} & set(kinds))
 
