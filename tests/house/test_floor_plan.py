@@ -33,7 +33,7 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
     "evaluation": ({"models", "objectives"}, {"torch"}),
     "records": (set(), {"torch", "safetensors"}),
     "testing": ({"algorithms", "orders", "clients", "objectives", "training"}, {"numpy"}),
-    "experiments": (EXPERIMENTS, {"numpy", "matplotlib", "torch", "pydantic", "ray"}),
+    "experiments": (EXPERIMENTS, {"numpy", "matplotlib", "torch", "pydantic", "ray", "threadpoolctl"}),
     "deploy": (DEPLOY, {"numpy", "torch", "safetensors", "pydantic", "grpc"}),
     "cli": (DEPLOY | {"deploy"}, {"click"}),
 }
