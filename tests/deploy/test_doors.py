@@ -237,3 +237,11 @@ def test_an_observer_sees_the_status_of_a_run(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         stage.play()
     assert seen[0]["phase"] == "waiting"
+
+
+@pytest.mark.parametrize("name", ["missing.npz", "junk.npz"])
+def test_data_that_cannot_be_read_are_told_before_a_server_is_called(tmp_path: Path, name: str) -> None:
+    (tmp_path / "junk.npz").write_bytes(b"no images")
+    words = ["127.0.0.1:1", "--insecure", "--client", "0", "--data", str(tmp_path / name)]
+    error = CliRunner().invoke(join, words).exception
+    assert isinstance(error, InputError) and name in str(error)

@@ -11,7 +11,7 @@ import pytest
 from splitrelay.errors import InputError
 from splitrelay.wire import limits, stream
 from splitrelay.wire.addresses import refuse_no_address
-from splitrelay.wire.client import Session
+from splitrelay.wire.client import Session, Stopped
 from splitrelay.wire.frames import decode, encode
 from splitrelay.wire.link import Link, Refused, channel
 from splitrelay.wire.messages import Heartbeat
@@ -139,3 +139,11 @@ def test_any_free_port_is_for_listening_only() -> None:
         with pytest.raises(InputError, match="1 to 65535"):
             refuse_no_address(address)
     refuse_no_address("[::1]:7443")
+
+
+def test_a_client_that_knocks_in_vain_leaves_when_it_is_told_to() -> None:
+    stop = threading.Event()
+    session = Session(0, lambda: channel("127.0.0.1:1", None), lambda terms: pytest.fail("nobody is there"), stop=stop)
+    session.note = lambda text: stop.set()
+    with pytest.raises(Stopped):
+        session.connect()

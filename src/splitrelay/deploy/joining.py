@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from splitrelay import __version__
 from splitrelay.data.images import ImageSet
+from splitrelay.data.own_sets import Raw
 from splitrelay.deploy.admission import identity_in
-from splitrelay.deploy.own_data import own_images
+from splitrelay.deploy.own_data import own_images, read_raw
 from splitrelay.deploy.paying import Purse
 from splitrelay.deploy.post import Post
 from splitrelay.deploy.shapes import Outfit, engine_room, half_bytes, room
@@ -22,7 +23,7 @@ from splitrelay.errors import Diverged, InputError
 from splitrelay.experiments.spec import Spec
 from splitrelay.wire import certificates, limits
 from splitrelay.wire.certificates import CLIENT, EVALUATOR
-from splitrelay.wire.client import Ended, Holding, LinkLost, Refused, Session, TakenBack, channel
+from splitrelay.wire.client import Ended, Holding, LinkLost, Refused, Session, Stopped, TakenBack, channel
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.epochs import WrongEpoch
 from splitrelay.wire.identity import channel_credentials
@@ -52,12 +53,18 @@ class Joined:
         self.stop = stop or Event()
         self.visitor: Visitor | Averaging | None = None
         self.images: ImageSet | None = None
+        self.raw: Raw | None = None  # what was brought, read before anybody is called
         self.terms: Terms | None = None
         self.sealers: dict[str, Sealer] = {}  # by spec: what one has seen is not forgotten over another
         self.visits = 0
         self.purse = Purse(lambda: self.session.meter.waiting)
         self.session = Session(
-            self.m, self._dial, self._agree, software=f"splitrelay {__version__}", patience=wish.patience
+            self.m,
+            self._dial,
+            self._agree,
+            software=f"splitrelay {__version__}",
+            patience=wish.patience,
+            stop=self.stop,
         )
         self.session.note = say
         self.session.warn = lambda text: self.warn(text)
@@ -65,6 +72,7 @@ class Joined:
     def run(self) -> str:
         """Take part; the server's last words."""
         try:
+            self.raw = None if self.m == FED else read_raw(self._brought())
             self._listen()
             self.session.connect()
             if self.wish.check:
@@ -74,6 +82,8 @@ class Joined:
             return self._taking_part()
         except Ended as error:
             return str(error)
+        except Stopped:
+            return "left"
         finally:
             self.session.hang_up()
             if self.post is not None:
@@ -172,7 +182,8 @@ class Joined:
             assert self.wish.keys is not None  # number_of has seen to it
             self.visitor = room("averaging").Averaging(spec, terms, self.wish.keys)  # with torch
             return
-        self.images = own_images(self._brought(), terms)
+        self.images = own_images(self.raw or read_raw(self._brought()), terms)
+        self.raw = None
         outfit = Outfit(self.m, spec, terms, self.images)
         self.visitor = made = Visitor(outfit, self._seals(spec, terms), self._judge(outfit), self.post, self.purse)
         if self.post is not None:
@@ -196,7 +207,7 @@ class Joined:
     def _judge(self, outfit: Outfit) -> Judging | None:
         if self.wish.test is None or self.m not in (outfit.spec.evaluator, JUDGE):
             return None
-        images = own_images(self.wish.test, outfit.terms)
+        images = own_images(read_raw(self.wish.test), outfit.terms)
         judge: Judging = room("judging").Judge(outfit, images, self.wish.keep)  # with torch
         return judge
 

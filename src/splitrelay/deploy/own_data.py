@@ -15,10 +15,14 @@ from splitrelay.wire.messages import Terms
 READING = Lock()  # numpy reads a file's head with ast, which in Python 3.11 can fail where two threads do so at once
 
 
-def own_images(path: Path, terms: Terms) -> ImageSet:
-    """All images of a file or folder, as this run's: its shape, its classes, its way to make a pixel a number."""
+def read_raw(path: Path) -> Raw:
+    """All images of a file or folder, as they are."""
     with READING:
-        raw = raw_parts(path)[0]
+        return raw_parts(path)[0]
+
+
+def own_images(raw: Raw, terms: Terms) -> ImageSet:
+    """These images as this run's: its shape, its classes, its way to make a pixel a number."""
     x = pixels(raw, (terms.shape[0], terms.shape[1], terms.shape[2]))
     return ImageSet(x, labels(raw, terms.classes), terms.classes, terms.mean, terms.std, terms.peak)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from threading import Event
 
 import grpc
 
@@ -23,6 +24,10 @@ class NoServer(WorkError):
     """The client's patience is at an end."""
 
 
+class Stopped(SplitrelayError):
+    """The client was told to stop while it knocked."""
+
+
 @dataclass
 class Holding:
     """The visit that the client is at: its fence, and how many of its steps were answered."""
@@ -38,9 +43,17 @@ class Session:
     """A client's standing with the server over as many links as it takes."""
 
     def __init__(
-        self, client: int, dial: Callable[[], grpc.Channel], agree: Agree, *, software: str = "", patience: float = 0.0
+        self,
+        client: int,
+        dial: Callable[[], grpc.Channel],
+        agree: Agree,
+        *,
+        software: str = "",
+        patience: float = 0.0,
+        stop: Event | None = None,
     ) -> None:
         self.client, self.dial, self.agree, self.software = client, dial, agree, software
+        self.stop = stop or Event()  # whoever knocks in vain leaves when it is set
         self.patience = patience  # seconds without a server after which the client gives up; 0: never
         self.holding = Holding()
         self.meter = Meter()
@@ -65,7 +78,8 @@ class Session:
                     raise NoServer(f"no server within {self.patience:g} seconds", value=str(error)) from None
                 said = self.warn if isinstance(error, Unresolved) and wait == limits.BACKOFF[0] else self.note
                 said(f"no link yet: {error}; trying again in {wait:.1f} s")
-            time.sleep(wait)
+            if self.stop.wait(wait):
+                raise Stopped("told to stop before a server was found")
             self.meter.waiting += wait
             wait = min(2 * wait, longest)
 
@@ -157,6 +171,7 @@ __all__ = [
     "NoServer",
     "Refused",
     "Session",
+    "Stopped",
     "TakenBack",
     "channel",
 ]
