@@ -59,8 +59,8 @@ def accelerators_table() -> Sheet:
     ]
     rows.append([entry(text) for text in ("all", "", "", *_told([sum(column) for column in zip(*found, strict=True)]))])
     caption = (
-        f"Hours for VGG-11 on CIFAR-10, both algorithms, {len(SEEDS)} seeds, one run after another. An estimate: "
-        f"nothing was run on a GPU. FLOPs at {SHARE:.0%} of the peak on paper, at least {1e3 * LAUNCHED:g} ms a step."
+        f"Hours for VGG-11 on CIFAR-10, both algorithms, {len(SEEDS)} seeds, one after another. An estimate: "
+        f"nothing was run on a GPU. FLOPs at {SHARE:.0%} of the float32 peak, at least {1e3 * LAUNCHED:g} ms a step."
     )
     kept = [
         {"cell": cell.name, **{kind.name: time for kind, time in zip(KINDS, times, strict=True)}}

@@ -109,7 +109,7 @@ def winners_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) 
     heads += [Head("SSL", numeric=True), Head("FedAvg", numeric=True), Head("gap", numeric=True), Head("ahead")]
     rows = [_row(pair, places) for pair in pairs]
     caption = (
-        f"Test accuracy in %, mean over seeds and the last {last} rounds, each algorithm at its best rate; "
+        f"Test accuracy in %, mean over seeds and the last {last} rounds, each at its best rate of those run; "
         "gap: SSL minus FedAvg ± standard deviation over seeds; ahead: with every seed."
     )
     tally = {name: sum(pair.winner == name for pair in pairs) for name in ("ssl", "fedavg", None)}
