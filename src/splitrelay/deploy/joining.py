@@ -72,8 +72,8 @@ class Joined:
     def run(self) -> str:
         """Take part; the server's last words."""
         try:
-            self.raw = None if self.m == FED else read_raw(self._brought())
             self._listen()
+            self.raw = None if self.m == FED else read_raw(self._brought())
             self.session.connect()
             if self.wish.check:
                 self.session.say(Leave("it was a check"))
