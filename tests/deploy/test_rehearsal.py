@@ -53,8 +53,11 @@ def test_a_relay_that_is_killed_reads_nothing_and_loses_nothing(tmp_path: Path) 
 def test_a_half_that_was_handed_on_is_not_lost_with_who_made_it(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "M=2", "C=5", "R=3", "K=3", "engine=fast", "route=peer-to-peer")
     faults = [Fault("delay", 0, 0), Fault("kill-giver", 1, 1), Fault("lost-handed", 2, 0), Fault("kill-server", 3, 1)]
-    rehearsal = Troubled(Plan(spec, tmp_path / "run", patience=120, direct=True), QUIET, faults)
-    (verdict,) = rehearsal.play()
+    for turn in range(3):  # on a busy machine a fault may miss its moment, and says so: the plan is played again
+        rehearsal = Troubled(Plan(spec, tmp_path / f"run{turn}", patience=120, direct=True), QUIET, faults)
+        (verdict,) = rehearsal.play()
+        if not rehearsal.findings().missed:
+            break
     assert rehearsal.findings().sound, rehearsal.findings()
     assert verdict.same
 
