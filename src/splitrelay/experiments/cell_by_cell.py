@@ -15,9 +15,8 @@ from splitrelay.experiments.tables.groups import grouped, seeds_said
 from splitrelay.experiments.tables.names import algorithm_label
 from splitrelay.experiments.tables.places import Choice, laid_out
 from splitrelay.experiments.tables.sheet import Entry, Head, Sheet, entry
-from splitrelay.experiments.tables.summary import curve, first_round, papers_cell, summarised
+from splitrelay.experiments.tables.summary import GOAL, GOALS, curve, first_round, papers_cell, summarised
 
-GOALS = (0.30, 0.75)  # of the paper, where C = 1 and where C = 2
 Found = Mapping[tuple[str, str], Choice]  # by cell and algorithm
 
 
@@ -77,7 +76,7 @@ def _rounds(choice: Choice | None) -> str:
 
 def _goals(choice: Choice) -> list[int | None]:
     seen = curve(choice.best)
-    return [first_round(seen, goal) for goal in GOALS]
+    return [first_round(seen, goal) for goal in (*GOALS.values(), GOAL)]
 
 
 def _minutes(choice: Choice) -> float:
