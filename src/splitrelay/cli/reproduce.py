@@ -170,11 +170,16 @@ def _sheets(source: Path, out: Path) -> None:
     from splitrelay.experiments.accelerators import accelerators_table
     from splitrelay.experiments.cell_by_cell import cells_table
     from splitrelay.experiments.claims import claims_table
+    from splitrelay.experiments.family import algorithms_table, choices_table
+    from splitrelay.experiments.glance import glance_table
     from splitrelay.experiments.tables.sheet import markdown, write
 
     sheets: dict[str, Callable[[], Sheet]] = {
+        "glance.md": partial(glance_table, source),
         "claims.md": partial(claims_table, source),
         "cell-by-cell.md": partial(cells_table, source),
+        "family-algorithms.md": partial(algorithms_table, source),
+        "family-choices.md": partial(choices_table, source),
         "accelerators.md": accelerators_table,
     }
     for name, made in sheets.items():

@@ -51,7 +51,6 @@ VIEWS = (
     View("silos-rates.md", "table", "rates", ("silos/search",)),
     View("silos.png", "figure", "curves", ("silos/best",), smooth=True),
     View("landscape.md", "table", "winners", ("landscape/best",)),
-    View("family.md", "table", "algorithms", ("family/best",)),
     View("family-rates.md", "table", "rates", ("family/search",)),
     View("cnncifar.md", "table", "accuracy", ("cnncifar/best",)),
     View("cnncifar-winners.md", "table", "winners", ("cnncifar/best",)),

@@ -23,7 +23,7 @@ from splitrelay.experiments.tables.groups import Group, grouped, seeds_said
 from splitrelay.experiments.tables.names import algorithm_label
 from splitrelay.experiments.tables.places import Choice, Place, choices_said, laid_out, row_label
 from splitrelay.experiments.tables.sheet import Entry, Head, Piece, Sheet, entry
-from splitrelay.experiments.tables.summary import curve, tail
+from splitrelay.experiments.tables.summary import by_seed
 
 FACTORS = ("C", "alpha", "K", "S")  # heterogeneity, local steps, participation
 
@@ -44,7 +44,7 @@ class Contest:
     @cached_property
     def gaps(self) -> NDArray[np.float64]:
         """Of every seed that both have, in points of percent."""
-        ours, theirs = (_by_seed(choice.best, self.last) for choice in (self.ssl, self.fedavg))
+        ours, theirs = (by_seed(choice.best, self.last) for choice in (self.ssl, self.fedavg))
         return np.array([100 * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs])
 
     @property
@@ -149,9 +149,4 @@ def _record(pair: Contest) -> dict[str, Any]:
 
 
 def _percent(group: Group, last: int) -> float:
-    return 100 * float(np.mean(list(_by_seed(group, last).values())))
-
-
-def _by_seed(group: Group, last: int) -> dict[int, float]:
-    """The mean over the last rounds, for each seed."""
-    return {run.spec.seed: float(tail(curve(Group((run,))), last).values.mean()) for run in group.runs}
+    return 100 * float(np.mean(list(by_seed(group, last).values())))

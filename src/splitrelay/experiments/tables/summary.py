@@ -86,6 +86,11 @@ def summarised(group: Group, last: int = LAST, goal: float | None = None) -> Sum
     return Summary(mean, spread, end.shape[1], wanted, first_round(seen, wanted))
 
 
+def by_seed(group: Group, last: int = LAST) -> dict[int, float]:
+    """The mean over the last rounds, for each seed."""
+    return {run.spec.seed: float(tail(curve(Group((run,))), last).values.mean()) for run in group.runs}
+
+
 def first_round(seen: Curve, goal: float) -> int | None:
     """The first look at which the mean curve is at the goal or above."""
     reached = seen.rounds[seen.mean >= goal]
