@@ -105,3 +105,11 @@ def test_both_come_from_the_command_line(tmp_path: Path) -> None:
     assert table.exit_code == 0 and "+20.00" in table.output
     figure = CliRunner().invoke(app, ["figure", "winners", str(tmp_path / "runs"), "--out", str(tmp_path / "w.svg")])
     assert figure.exit_code == 0 and "SSL ahead" in (tmp_path / "w.svg").read_text()
+
+
+def test_what_ran_longer_is_no_other_value_of_a_factor(tmp_path: Path) -> None:
+    for C, R in ((1, 40), (2, 20), (5, 20)):
+        for name in ("ssl", "fedavg"):
+            write_run(tmp_path / f"{C}-{name}", {0: 0.1, R: 0.5}, f"C={C}", f"algorithm={name}", "seed=1234")
+    (axis,) = winners_figure(runs_under(tmp_path)).figure.axes
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["2", "5"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ Series = dict[str, list[Contest]]
 
 def winners_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Drawing:
     """A panel for every factor that was varied alone somewhere; above zero SSL is ahead."""
-    pairs, notes = contests(runs, rule, last)
+    pairs, notes = _after_as_many_rounds(runs, rule, last)
     panels = {factor: found for factor in FACTORS if (found := varied(pairs, factor))}
     if not panels:
         raise InputError("no factor is varied alone in these runs", limit=f"two values of one of {', '.join(FACTORS)}")
@@ -49,6 +50,17 @@ def winners_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST)
         _sides(axes[0])
         footnotes(figure, lines)
     return Drawing(figure, [caption, *notes])
+
+
+def _after_as_many_rounds(runs: Sequence[Run], rule: str, last: int) -> tuple[list[Contest], list[str]]:
+    """Contests of runs of one length: what ran longer is another contest."""
+    pairs: list[Contest] = []
+    notes: list[str] = []
+    for R in sorted({run.spec.R for run in runs}):
+        with suppress(InputError):  # none meet after so many rounds: perhaps others do
+            found, said = contests([run for run in runs if run.spec.R == R], rule, last)
+            pairs, notes = [*pairs, *found], [*notes, *said]
+    return (pairs, list(dict.fromkeys(notes))) if pairs else contests(runs, rule, last)
 
 
 def varied(pairs: Sequence[Contest], factor: str) -> Series:
@@ -72,6 +84,7 @@ def _rest(pair: Contest, factor: str) -> str:
     ]
     if factor != "alpha" and own["alpha"] != 10:
         words.append(f"alpha={own['alpha']:g}")
+    words.append(f"R={spec.R}")
     return ", ".join(words)
 
 
