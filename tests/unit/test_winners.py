@@ -107,9 +107,10 @@ def test_both_come_from_the_command_line(tmp_path: Path) -> None:
     assert figure.exit_code == 0 and "SSL ahead" in (tmp_path / "w.svg").read_text()
 
 
-def test_what_ran_longer_is_no_other_value_of_a_factor(tmp_path: Path) -> None:
-    for C, R in ((1, 40), (2, 20), (5, 20)):
+def test_runs_of_one_length_meet_though_longer_ones_end_higher(tmp_path: Path) -> None:
+    for C, R, eta, top in ((1, 20, 0.1, 0.4), (1, 40, 0.3, 0.5), (2, 20, 0.1, 0.5)):
         for name in ("ssl", "fedavg"):
-            write_run(tmp_path / f"{C}-{name}", {0: 0.1, R: 0.5}, f"C={C}", f"algorithm={name}", "seed=1234")
+            words = (f"C={C}", f"eta={eta}", f"algorithm={name}", "seed=1234")
+            write_run(tmp_path / f"{C}-{R}-{name}", {0: 0.1, R: top}, *words)
     (axis,) = winners_figure(runs_under(tmp_path)).figure.axes
-    assert [label.get_text() for label in axis.get_xticklabels()] == ["2", "5"]
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["1", "2"]
