@@ -9,7 +9,7 @@ from run_kit import write_run
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError
-from splitrelay.experiments.figures.winners import varied, winners_figure
+from splitrelay.experiments.figures.winners import told_once, varied, winners_figure
 from splitrelay.experiments.runs import Run, runs_under
 from splitrelay.experiments.tables.contests import Contest, contests, winners_table
 
@@ -114,3 +114,12 @@ def test_runs_of_one_length_meet_though_longer_ones_end_higher(tmp_path: Path) -
             write_run(tmp_path / f"{C}-{R}-{name}", {0: 0.1, R: top}, *words)
     (axis,) = winners_figure(runs_under(tmp_path)).figure.axes
     assert [label.get_text() for label in axis.get_xticklabels()] == ["1", "2"]
+
+
+def test_a_pair_that_a_longer_series_of_another_panel_shows_is_not_shown_again(tmp_path: Path) -> None:
+    for C, K in ((1, 5), (1, 10), (1, 20), (2, 5), (2, 10), (2, 20), (5, 2), (10, 2)):
+        met(tmp_path, (0.9,), (0.7,), f"C={C}", f"K={K}")
+    pairs, _ = contests(runs_under(tmp_path))
+    found = told_once({factor: varied(pairs, factor) for factor in ("C", "K")})
+    assert [len(series) for series in found["K"].values()] == [3, 3]
+    assert [[pair.factors["C"] for pair in series] for series in found["C"].values()] == [[5, 10]]

@@ -109,7 +109,9 @@ def algorithms_table(folder: Path) -> Sheet:
     )
     heads = [Head("algorithm", names=True)]
     for corner in found:
-        heads += [Head(text, data_label(corner.data), numeric=True) for text in ("accuracy", "- SSL", "- FedAvg")]
+        heads += [
+            Head(text, data_label(corner.data), numeric=True) for text in ("accuracy", "above SSL", "above FedAvg")
+        ]
     rows = [[entry(algorithm_label(name)), *(cell for c in found for cell in _against(c, name))] for name in names]
     caption = (
         f"{_cell_said(found[0])}: test accuracy in %, mean ± standard deviation over seeds and the last {LAST} rounds "

@@ -32,7 +32,7 @@ Series = dict[str, list[Contest]]
 def winners_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Drawing:
     """A panel for every factor that was varied alone somewhere; above zero SSL is ahead."""
     pairs, notes = _after_as_many_rounds(runs, rule, last)
-    panels = {factor: found for factor in FACTORS if (found := varied(pairs, factor))}
+    panels = told_once({factor: found for factor in FACTORS if (found := varied(pairs, factor))})
     if not panels:
         raise InputError("no factor is varied alone in these runs", limit=f"two values of one of {', '.join(FACTORS)}")
     caption = (
@@ -73,6 +73,18 @@ def varied(pairs: Sequence[Contest], factor: str) -> Series:
         for name, found in groups.items()
         if len({pair.factors[factor] for pair in found}) > 1
     }
+
+
+def told_once(panels: dict[str, Series]) -> dict[str, Series]:
+    """Without the series that hold nothing but what longer ones in other panels show."""
+    told: set[int] = set()
+    kept: dict[str, Series] = {factor: {} for factor in panels}
+    every = [(factor, name, pairs) for factor, found in panels.items() for name, pairs in found.items()]
+    for factor, name, pairs in sorted(every, key=lambda series: -len(series[2])):
+        if not told.issuperset(map(id, pairs)):
+            kept[factor][name] = pairs
+            told.update(map(id, pairs))
+    return {factor: found for factor, found in kept.items() if found}
 
 
 def _rest(pair: Contest, factor: str) -> str:

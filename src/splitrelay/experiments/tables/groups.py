@@ -79,7 +79,7 @@ def _left_out(runs: Sequence[Run], seen: list[Run], once: list[Run], groups: lis
     short = [run for run in once if not is_complete(run)]
     sentences = {
         "without a row yet": [run for run in runs if not run.rows],
-        "there twice, the longer one counted": [run for run in seen if run not in once],
+        "there twice, the longer one counted": [run for run in seen if run not in once and not is_complete(run)],
         "not run to the last round, not counted": [run for run in short if run not in counted],
         "not run to the last round, counted as far as they are": [run for run in short if run in counted],
     }
