@@ -20,7 +20,7 @@ from splitrelay.models.summary import summarise
 UNTRAINED = ("quadratics", "partitions")
 LISTS = (*UNTRAINED, "cross-device", "cross-silo", "rates", "clipping", *STUDIES, "cuts", "reasons", "vgg11")
 SETS = ("mnist", "fashion-mnist", "cifar10")  # from the cheapest on
-AFFORDABLE = 200  # rounds of VGG-11: about an hour on one core, on the fast engine
+AFFORDABLE = 150  # rounds of VGG-11 with 15 looks: about an hour on one core, on the fast engine
 DOUBTS: tuple[dict[str, str], ...] = (
     {}, {"form": "balanced"}, {"draw": "replacement"}, {"weighted": "true"}, {"clip": "10"}, {"eta": "0.0005"}
 )  # fmt: skip
