@@ -1,14 +1,15 @@
 """The fast engine beside torch eager, tuned (gather by index, channels last, fused SGD), and the plain way.
 
-A clock may swing by half within seconds, so what is compared is run in turn, A B A B ..., and the best of each counts.
-Where the baseline's best of the first half and of the second differ by more than a tenth the row says so, and nothing
-follows from it.
+A clock may swing by half within seconds, so what is compared is run in turn, A B A B ..., in turns of the same length,
+and the best of each counts. Where the best of the first half of the turns and of the second, ours or the baseline's,
+differ by more than a tenth, there are more turns; where they still do, the row says that nothing follows from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
+from dataclasses import replace
+from itertools import count, cycle
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from benchmarks.learning import K, M, Plain, S, Work, _partition
-from benchmarks.measure import Row, seconds
+from benchmarks.learning import K, M, Plain, S, _partition
+from benchmarks.measure import Row, Times, Work, beside, in_turn, lasting, seconds, verdict
+from splitrelay import kernels
 from splitrelay.algorithms import SSL, Step, Visit
 from splitrelay.clients.pool import Pool
 from splitrelay.data.images import DataSet, ImageSet
@@ -32,7 +34,7 @@ from splitrelay.objectives.network import Network
 from splitrelay.orders import Sampled
 from splitrelay.randomness import Purpose, rng
 
-STEADY = 0.10
+Shape = tuple[int, int, int]
 STEPS = 10
 STEP = Step[torch.Tensor](0.01, 1e-4)
 ROUNDS = 2
@@ -41,23 +43,21 @@ ROUNDS = 2
 class Tuned:
     """Torch at its best on one thread: no loader, no copy, memory formats that suit it."""
 
-    def __init__(self, model: Blueprint, images: DeviceImages, batch: int, number: int = STEPS) -> None:
-        self.net, self.images, self.batch = model.net().to(memory_format=torch.channels_last), images, batch
-        self.number = number
+    def __init__(self, model: Blueprint, images: DeviceImages, batch: int) -> None:
+        self.net, self.images = model.net().to(memory_format=torch.channels_last), images
         for layer in self.net:
             if type(layer).__name__ == "Dropout":
                 layer.source = torch.rand  # unnamed masks are cheaper
         self.sgd = torch.optim.SGD(self.net.parameters(), lr=0.01, weight_decay=1e-4, fused=True)
-        self.indices = torch.arange(batch * number) % len(images)
+        self.batches = cycle(torch.arange(len(images)).split(batch))
 
-    def steps(self) -> None:
-        """As many local steps as ours takes."""
-        for k in range(self.number):
-            features, labels = self.images.batch(self.indices[k * self.batch : (k + 1) * self.batch])
-            features = features.contiguous(memory_format=torch.channels_last)
-            nn.functional.cross_entropy(self.net(features), labels).backward()
-            self.sgd.step()
-            self.sgd.zero_grad()
+    def step(self) -> None:
+        """One local step, on the next batch."""
+        features, labels = self.images.batch(next(self.batches))
+        features = features.contiguous(memory_format=torch.channels_last)
+        nn.functional.cross_entropy(self.net(features), labels).backward()
+        self.sgd.step()
+        self.sgd.zero_grad()
 
     @torch.no_grad()
     def evaluate(self) -> None:
@@ -68,74 +68,41 @@ class Tuned:
         self.net.train()
 
 
-def in_turn(*works: Work, runs: int) -> list[list[float]]:
-    """Seconds of every run of each, one after the other, again and again; the first of each does not count."""
-    for work in works:
-        work()
-    turns = [[seconds(work) for work in works] for _ in range(runs)]
-    return [list(one) for one in zip(*turns, strict=True)]
-
-
-def unsteady(times: list[float]) -> str:
-    """What is to be said of a baseline whose first and second half differ."""
-    half = len(times) // 2
-    before, after = min(times[:half]), min(times[half:])
-    apart = abs(before - after) / min(before, after)
-    return f"; NO CONCLUSION, its runs differ by {apart:.0%}" if apart > STEADY else ""
-
-
-def beside(what: str, ours: Work, theirs: Work, baseline_is: str, *, runs: int = 20, scale: float = 1.0) -> Row:
-    """Ours and the baseline in turn: the best of each."""
-    mine, other = in_turn(ours, theirs, runs=runs)
-    return Row(what, min(mine) / scale, min(other) / scale, baseline_is + unsteady(other))
-
-
-def images_of(shape: tuple[int, int, int], N: int) -> ImageSet:
+def images_of(shape: Shape, N: int) -> ImageSet:
     """Random images: what is in them does not matter here."""
     g, C = rng(1, Purpose.INSTANCES), shape[0]
     x = g.integers(0, 256, (N, *shape), dtype=np.uint8)
     return ImageSet(x, g.integers(0, 10, N), tuple("0123456789"), (0.1307,) * C, (0.3081,) * C)
 
 
-def network(name: str, shape: tuple[int, int, int], batch: int) -> Network:
+def network(name: str, shape: Shape, batch: int) -> Network:
     """One client with enough images for a visit."""
     images = images_of(shape, STEPS * batch)
     return Network(blueprint(name, shape, 10), DeviceImages(images), [np.arange(len(images))], Batches(batch))
 
 
-def a_step(name: str, shape: tuple[int, int, int], batch: int, goal: str, number: int = STEPS, runs: int = 40) -> Row:
+def a_step(name: str, shape: Shape, batch: int, goal: str, number: int = STEPS, budget: float = 3) -> Row:
     """One local step of a model, as a part of visits of some steps."""
     net = network(name, shape, batch)
     engine, visit = Fast(net, 1, "whole"), Visit(0, 0, 0, net.blueprint.x0(1), STEP, number)
-    tuned = Tuned(net.blueprint, net.images, batch, number)
-    what, visits = f"{name} step, batch {batch}", max(1, 20 // batch)  # a turn so short would measure cold caches
-    ours, theirs = _again(lambda: engine.run(visit), visits), _again(tuned.steps, visits)
-    return beside(what, ours, theirs, f"torch tuned ({goal})", runs=runs, scale=number * visits)
-
-
-def _again(work: Work, times: int) -> Work:
-    """The same a few times."""
-
-    def run() -> None:
-        for _ in range(times):
-            work()
-
-    return run
+    tuned, what = Tuned(net.blueprint, net.images, batch), f"{name} step, batch {batch}"
+    ours: Work = lambda: engine.run(visit)  # noqa: E731
+    return beside(what, ours, tuned.step, f"torch tuned ({goal})", budget=budget, scale=number)
 
 
 def dense_limit(batch: int = 20) -> Row:
     """A LeNet-5 step, and a dense one at the peak: the best of torch's own matrix product in a few sizes, in turn."""
     net, sizes = network("lenet5", (1, 28, 28), batch), (256, 384, 512)
     engine, visit = Fast(net, 1, "whole"), Visit(0, 0, 0, net.blueprint.x0(1), STEP, STEPS)
-    products = [_product(n) for n in sizes]
-    ours, *theirs = in_turn(lambda: engine.run(visit), *products, runs=100)
-    peak = max(2 * n**3 / min(times) for n, times in zip(sizes, theirs, strict=True))
+    (ours, visits), *products = (lasting(work) for work in (lambda: engine.run(visit), *map(_product, sizes)))
+    mine, *theirs = in_turn(ours, *(product for product, _ in products), budget=6)
+    flops = {2 * n**3 * often / min(t): t for n, (_, often), t in zip(sizes, products, theirs, strict=True)}
+    peak = max(flops)
     layers = [row for row in summarise(net.blueprint).layers if row.parameters]
-    flops = batch * (
-        3 * sum(row.flops for row in layers) - layers[0].flops
-    )  # nobody asks for the first's input gradient
+    dense = batch * (3 * sum(row.flops for row in layers) - layers[0].flops)  # nobody asks for its input's gradient
     what = f"a dense step at the sgemm peak of {peak / 1e9:.0f} GFLOPS (goal 1.0)"
-    return Row(f"lenet5 step, batch {batch}", min(ours) / STEPS, flops / peak, what)
+    judged = what + verdict(ours=mine, the_peak=flops[peak])
+    return Row(f"lenet5 step, batch {batch}", min(mine) / visits / STEPS, dense / peak, judged)
 
 
 def _product(n: int) -> Work:
@@ -170,7 +137,7 @@ def _rows() -> Iterator[Row]:
     yield _rounds_on_two_cores(data)
     yield from _with_evaluation(data, plain)
     yield from _outside(data)
-    yield a_step("vgg11", colour, 20, "goal 1", number=1, runs=12)
+    yield a_step("vgg11", colour, 20, "goal 1", number=1, budget=9)
 
 
 def _learning(data: DataSet, workers: int, algorithm: str = "ssl", clients: int = M) -> Learning:
@@ -182,7 +149,8 @@ def _plain_step(learning: Learning, plain: Plain) -> Row:
     largest = int(np.argmax([len(held) for held in learning.network.holdings]))
     engine, visit = Fast(learning.network, 1, "whole"), Visit(0, 0, largest, learning.x0(), STEP, STEPS)
     theirs = _at_its_best(lambda: plain.steps(largest, STEPS))
-    return beside("lenet5 step, batch 20", lambda: engine.run(visit), theirs, "the plain way (goal 7.5)", scale=STEPS)
+    row = beside("lenet5 step, batch 20", lambda: engine.run(visit), theirs, "the plain way (goal 7.5)")
+    return replace(row, ours=row.ours / STEPS, baseline=row.baseline / STEPS)
 
 
 def _evaluation(learning: Learning) -> Iterator[Row]:
@@ -193,14 +161,14 @@ def _evaluation(learning: Learning) -> Iterator[Row]:
     one: Work = lambda: scorer.score(x.numpy())  # noqa: E731
     two: Work = lambda: evaluator.score(x)  # noqa: E731
     theirs = Tuned(net.blueprint, images, 20).evaluate
-    yield beside("evaluation of 10,000 images", one, theirs, "torch tuned (goal 3)", runs=20)
-    yield beside("evaluation of 10,000 images, all cores", two, one, "one thread (goal 1.85)", runs=30)
+    yield beside("evaluation of 10,000 images", one, theirs, "torch tuned (goal 3)", budget=6)
+    yield beside("evaluation of 10,000 images, all cores", two, one, "one thread (goal 1.85)")
 
 
 def _rounds_on_two_cores(data: DataSet) -> Row:
     two, one = (_learning(data, workers, "fedavg") for workers in (2, 1))
     what = f"{ROUNDS} FedAvg rounds, S=10, K=10, 2 cores"
-    return beside(what, _training(two), _training(one), "one core (goal 1.8)", runs=30)
+    return beside(what, _training(two), _training(one), "one core (goal 1.8)")
 
 
 def _training(learning: Learning) -> Work:
@@ -219,11 +187,12 @@ def _with_evaluation(data: DataSet, plain: Plain) -> Iterator[Row]:
     learning, x = _learning(data, 1), _learning(data, 1).x0()
     both, theirs = lambda: list(learning.run(ROUNDS)), _at_its_best(lambda: plain.rounds(ROUNDS))
     what = f"{ROUNDS} SSL rounds, S=10, K=10, each evaluated"
-    yield beside(what, both, theirs, "the plain way (goal 10)", runs=6)
-    ours, trains, looks = in_turn(both, _training(learning), lambda: learning.evaluator.score(x), runs=20)
+    yield beside(what, both, theirs, "the plain way (goal 10)", budget=12)
+    ours, trains, looks = in_turn(both, _training(learning), lambda: learning.evaluator.score(x), budget=5)
     train, look = min(trains), min(looks)
     alone = max(train, (train + 2 * (ROUNDS + 1) * look) / 2)  # a look takes all of two cores
-    yield Row(what, min(ours), alone, "what the kernels alone need on two cores (goal 0.85)" + unsteady(trains))
+    judged = verdict(ours=ours, training=trains, looking=looks)
+    yield Row(what, min(ours), alone, "what the kernels alone need on two cores (goal 0.85)" + judged)
 
 
 def _outside(data: DataSet) -> Iterator[Row]:
@@ -232,14 +201,12 @@ def _outside(data: DataSet) -> Iterator[Row]:
     for clients in (M, 10_000, 100_000):
         held = _overlapping(clients, len(data.train))
         net = Network(blueprint("lenet5", (1, 28, 28), 10), images, held)
-        engine, x, order = Fast(net, 1, "whole"), net.blueprint.x0(1), Sampled(clients, S, 1)
+        engine, x, order = Fast(net, 1, "whole"), net.blueprint.x0(1), Sampled(clients, S, 1, kernels.shuffled)
         visits = [_one_visit(engine, Visit(0, 0, 0, x, STEP, k)) for k in (1, 3)]
         rounds = [_one_round(SSL(STEP, k), x, order, Pool([engine])) for k in (1, 3)]
         where = f"M={clients:,}, overlapping iid shards"
-        yield Row(
-            f"outside the steps, a visit, {where}", _beside_steps(visits, 300), 60e-6, "the goal, 60 microseconds"
-        )
-        yield Row(f"outside the steps, a round of 10, {where}", _beside_steps(rounds, 60), 1e-3, "the goal, 1 ms")
+        yield _beside_steps(f"outside the steps, a visit, {where}", visits, 60e-6, "the goal, 60 microseconds")
+        yield _beside_steps(f"outside the steps, a round of 10, {where}", rounds, 1e-3, "the goal, 1 ms")
 
 
 def _overlapping(clients: int, N: int, each: int = 120) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
@@ -264,8 +231,19 @@ def _one_round(algorithm: SSL[torch.Tensor], x: torch.Tensor, order: Sampled, cl
     return run
 
 
-def _beside_steps(works: list[Work], runs: int) -> float:
-    short, long = (min(times) for times in in_turn(*works, runs=runs))
+def _beside_steps(what: str, works: list[Work], goal: float, goal_is: str) -> Row:
+    """Judged by itself, half by half: of so small a difference the turns, which are long, say too little."""
+    times = in_turn(*works, budget=3, judged=lambda times: [_halves(times)])
+    return Row(what, _difference(times), goal, goal_is + verdict(ours=_halves(times)))
+
+
+def _halves(times: Times) -> tuple[float, float]:
+    half = len(times[0]) // 2
+    return _difference([one[:half] for one in times]), _difference([one[half:] for one in times])
+
+
+def _difference(times: Times) -> float:
+    short, long = map(min, times)
     return short - (long - short) / 2
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from splitrelay.errors import OutOfRange
@@ -16,15 +16,28 @@ class Order(Protocol):
     def __call__(self, r: int, /) -> Sequence[int]: ...
 
 
+class Shuffled(Protocol):
+    """The clients 0, ..., M-1 in the permutation of a number, from place `start` up to, not with, `stop`."""
+
+    def __call__(self, M: int, seed: int, number: int, start: int, stop: int, /) -> list[int]: ...
+
+
+def shuffled(M: int, seed: int, number: int, start: int, stop: int) -> list[int]:
+    """As numpy draws it; of 10^5 clients a list takes longer than the permutation, so only the part becomes one."""
+    clients: list[int] = rng(seed, Purpose.ORDER, number).permutation(M)[start:stop].tolist()
+    return clients
+
+
 @dataclass(frozen=True)
 class Permutation:
     """A fresh permutation of all M clients every round: Algorithm 1's order."""
 
     M: int
     seed: int
+    shuffled: Shuffled = field(default=shuffled, repr=False)  # whoever draws the same numbers sooner
 
     def __call__(self, r: int, /) -> list[int]:
-        return _permutation(self.M, self.seed, r)
+        return self.shuffled(self.M, self.seed, r, 0, self.M)
 
 
 @dataclass(frozen=True)
@@ -34,12 +47,13 @@ class Sampled:
     M: int
     S: int
     seed: int
+    shuffled: Shuffled = field(default=shuffled, repr=False)
 
     def __post_init__(self) -> None:
         _check_participants(self.S, self.M)
 
     def __call__(self, r: int, /) -> list[int]:
-        return _permutation(self.M, self.seed, r, self.S)
+        return self.shuffled(self.M, self.seed, r, 0, self.S)
 
 
 @dataclass(frozen=True)
@@ -49,16 +63,16 @@ class Consumed:
     M: int
     S: int
     seed: int
+    shuffled: Shuffled = field(default=shuffled, repr=False)
 
     def __post_init__(self) -> None:
         _check_participants(self.S, self.M)
 
     def __call__(self, r: int, /) -> list[int]:
-        first, last = r * self.S, (r + 1) * self.S - 1
-        numbers = range(first // self.M, last // self.M + 1)  # of the permutations that this round touches
-        clients = [m for number in numbers for m in _permutation(self.M, self.seed, number)]
-        start = first - numbers[0] * self.M
-        return clients[start : start + self.S]
+        number, start = divmod(r * self.S, self.M)  # of the permutation in which this round begins, and where
+        stop = start + self.S
+        clients = self.shuffled(self.M, self.seed, number, start, min(stop, self.M))
+        return clients if stop <= self.M else clients + self.shuffled(self.M, self.seed, number + 1, 0, stop - self.M)
 
 
 @dataclass(frozen=True)
@@ -98,12 +112,6 @@ class Among:
 
     def __call__(self, r: int, /) -> list[int]:
         return [self.clients[j] for j in self.order(r)]
-
-
-def _permutation(M: int, seed: int, number: int, S: int | None = None) -> list[int]:
-    """All of it, or its first S: of 10^5 clients a list takes longer than the permutation."""
-    clients: list[int] = rng(seed, Purpose.ORDER, number).permutation(M)[:S].tolist()
-    return clients
 
 
 def _check_participants(S: int, M: int) -> None:

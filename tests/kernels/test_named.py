@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from splitrelay import kernels, orders
 from splitrelay.algorithms import Visit
 from splitrelay.errors import InputError
 from splitrelay.kernels import library
@@ -51,6 +52,18 @@ def test_a_large_client_and_a_single_sample() -> None:
     for n in (1, 2, 60_000):
         assert_same(Batches(20), np.arange(n)[::-1], visit(5, 6, 7, 4), 3)
         assert_same(Batches(20, "replacement"), np.arange(n), visit(5, 6, 7, 4), 3)
+
+
+@pytest.mark.parametrize("M", [0, 1, 2, 3, 64, 65, 500, 65_537])
+def test_orders_of_as_many_clients(M: int) -> None:
+    for number, seed in enumerate(SEEDS):
+        assert kernels.shuffled(M, seed, number, 0, M) == orders.shuffled(M, seed, number, 0, M)
+
+
+@pytest.mark.parametrize("kind", [orders.Sampled, orders.Consumed])
+def test_orders_of_a_part_of_the_clients(kind: type[orders.Sampled | orders.Consumed]) -> None:
+    own, numpys = kind(7, 3, 5, kernels.shuffled), kind(7, 3, 5)
+    assert [own(r) for r in range(20)] == [numpys(r) for r in range(20)]
 
 
 def test_a_client_without_samples_is_refused_as_everywhere() -> None:

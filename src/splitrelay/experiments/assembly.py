@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from splitrelay import kernels, orders
 from splitrelay.algorithms import Algorithm, LocalSteps, Step
 from splitrelay.clients.pool import Engine
 from splitrelay.data.images import DataSet
@@ -163,15 +164,16 @@ def local_steps(trial: Trial, holdings: Holdings) -> LocalSteps:
 
 
 def order_of(trial: Trial, partition: Partition) -> Order:
-    M = len(partition.clients)
+    M, seed = len(partition.clients), trial.seed
     S = M if trial.S is None else trial.S
-    orders: dict[str, Any] = {
-        "permutation": lambda: Permutation(M, trial.seed) if S == M else Sampled(M, S, trial.seed),
-        "sampled": lambda: Sampled(M, S, trial.seed),
-        "consumed": lambda: Consumed(M, S, trial.seed),
-        "replacement": lambda: WithReplacement(M, S, trial.seed),
+    shuffled = orders.shuffled if kernels.missing() else kernels.shuffled  # the same clients, on either engine
+    known: dict[str, Any] = {
+        "permutation": lambda: Permutation(M, seed, shuffled) if S == M else Sampled(M, S, seed, shuffled),
+        "sampled": lambda: Sampled(M, S, seed, shuffled),
+        "consumed": lambda: Consumed(M, S, seed, shuffled),
+        "replacement": lambda: WithReplacement(M, S, seed),
         "fixed": lambda: Fixed.first(M, S),
     }
-    if trial.order not in orders:
+    if trial.order not in known:
         raise UnknownName("order", trial.order, ORDERS)
-    return Among(orders[trial.order](), partition.clients)
+    return Among(known[trial.order](), partition.clients)

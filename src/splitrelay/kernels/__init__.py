@@ -3,6 +3,7 @@
 from splitrelay.kernels.engine import InTwo, Whole
 from splitrelay.kernels.layers import NotCovered, plan_of, why_not
 from splitrelay.kernels.library import level, missing
+from splitrelay.kernels.orders import shuffled
 from splitrelay.kernels.plan import Plan, plan_from
 from splitrelay.kernels.samples import Draw
 from splitrelay.kernels.scoring import Scorer
@@ -18,5 +19,6 @@ __all__ = [
     "missing",
     "plan_from",
     "plan_of",
+    "shuffled",
     "why_not",
 ]

@@ -24,6 +24,7 @@ DOORS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "save_x": (i32, (pointer, pointer)),
     "save_gradient": (None, (pointer, pointer)),
     "draw": (i64, (pointer, i32, i32, pointer, i64, i32, i32, pointer, pointer)),
+    "draw_order": (None, (pointer, i64, i32, i64, i64, pointer)),
     "draw_uniform": (None, (pointer, i32, pointer, i32, i64, pointer)),
     "visit": (i32, (pointer, pointer)),
     "bottom_forward": (i32, (pointer, pointer, i32, i64, i32, pointer)),

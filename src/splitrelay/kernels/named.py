@@ -59,6 +59,13 @@ def batch_sizes(n: int, K: int, size: int, *, again: bool) -> list[int]:
     return (one_pass * (K // len(one_pass) + 1))[:K]
 
 
+def order(kernels: c.CDLL, seed: int, M: int, number: int) -> npt.NDArray[np.uint32]:
+    """The clients 0, ..., M-1 as the permutation of this number has them."""
+    own, room = root(seed), np.empty(2 * M, np.uint32)
+    kernels.draw_order(own.at, own.number, Purpose.ORDER, number, M, address(room))
+    return room[M:]
+
+
 def uniform(kernels: c.CDLL, name: NameC, more: Sequence[int], n: int) -> npt.NDArray[np.float32]:
     """Dropout's numbers for step and layer."""
     found, words = np.empty(n, np.float32), (c.c_int64 * len(more))(*more)
@@ -67,7 +74,7 @@ def uniform(kernels: c.CDLL, name: NameC, more: Sequence[int], n: int) -> npt.ND
 
 
 def agree(kernels: c.CDLL) -> bool:
-    """Whether this numpy still draws as the kernels do: shuffled passes, again and again, and dropout's masks."""
+    """Whether this numpy still draws as the kernels do: shuffled passes, again and again, orders, dropout's masks."""
     seed, r, m, i = TRIED
     own, held = Root(seed), np.arange(50)
     name = own.name(r, m, i)
@@ -77,5 +84,6 @@ def agree(kernels: c.CDLL) -> bool:
     return (
         np.array_equal(positions(kernels, name, held, [20, 20, 10], 20, again=False), shuffled)
         and np.array_equal(positions(kernels, name, held, [20] * 3, 20, again=True), again)
+        and np.array_equal(order(kernels, seed, 50, r), rng(seed, Purpose.ORDER, r).permutation(50))
         and np.array_equal(uniform(kernels, name, (4, 5), 9), masks)
     )

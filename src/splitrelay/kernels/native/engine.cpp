@@ -104,6 +104,14 @@ DOOR int64_t draw(const Name* name, int32_t purpose, int32_t again, const int64_
     return again ? replacement(g, held, n, K, size, at) : passes(g, held, n, K, size, room, at);
 }
 
+// 0, ..., n-1 shuffled under the name (root, purpose, number); `room` has 2 n places, and the answer is in the latter n.
+DOOR void draw_order(const uint32_t* root, int64_t words, int32_t purpose, int64_t number, int64_t n, uint32_t* room) {
+    Seeds seeds = rooted(root, words);
+    seeds.add_number(purpose);
+    seeds.add_number(number);
+    permutation(generator(seeds), n, room, room + n);
+}
+
 // n uniform numbers of that name.
 DOOR void draw_uniform(const Name* name, int32_t purpose, const int64_t* more, int32_t n_more, int64_t n, float* to) {
     Generator g = generator(*name, purpose, more, n_more);

@@ -88,13 +88,14 @@ struct Generator {
     }
 };
 
-// The generator that carries this name, for a purpose; dropout's also names step and layer.
-static Generator generator(const Name& name, int32_t purpose, const int64_t* more, int n_more) {
+// The words of a root seed; numbers follow.
+static Seeds rooted(const uint32_t* root, int64_t words) {
     Seeds seeds = {{}, {0x43b0d7e5u, 0x931e8875u}, 0};
-    for (int64_t j = 0; j < name.words; ++j) seeds.add(name.root[j]);
-    const int64_t numbers[] = {purpose, name.r, name.m, name.i};
-    for (int64_t number : numbers) seeds.add_number(number);
-    for (int j = 0; j < n_more; ++j) seeds.add_number(more[j]);
+    for (int64_t j = 0; j < words; ++j) seeds.add(root[j]);
+    return seeds;
+}
+
+static Generator generator(const Seeds& seeds) {
     Hash hash = {0x8b51f9ddu, 0x58f38dedu};
     uint64_t words[4] = {};
     for (int j = 0; j < 8; ++j) words[j / 2] |= uint64_t(hash(seeds.pool[j % POOL])) << 32 * (j % 2);
@@ -103,6 +104,15 @@ static Generator generator(const Name& name, int32_t purpose, const int64_t* mor
     found.state += Generator::wide(words[0]) << 64 | words[1];
     found.step();
     return found;
+}
+
+// The generator that carries a visit's name, for a purpose; dropout's also names step and layer.
+static Generator generator(const Name& name, int32_t purpose, const int64_t* more, int n_more) {
+    Seeds seeds = rooted(name.root, name.words);
+    const int64_t numbers[] = {purpose, name.r, name.m, name.i};
+    for (int64_t number : numbers) seeds.add_number(number);
+    for (int j = 0; j < n_more; ++j) seeds.add_number(more[j]);
+    return generator(seeds);
 }
 
 // K batches of `size` out of n, in shuffled passes with short last batches; `at` has what `held` has at these positions.
@@ -124,6 +134,23 @@ static int64_t passes(Generator& g, const int64_t* held, int64_t n, int32_t K, i
 static int64_t replacement(Generator& g, const int64_t* held, int64_t n, int64_t K, int64_t size, int64_t* at) {
     for (int64_t j = 0; j < K * size; ++j) at[j] = held[n == 1 ? 0 : g.below(uint32_t(n))];
     return K * size;
+}
+
+// 0, ..., n-1, shuffled. With whom each changes places is drawn first, and what is refused is written over: a branch that
+// nobody foresees costs more than the rest.
+static void permutation(Generator g, int64_t n, uint32_t* other, uint32_t* shuffled) {
+    for (int64_t j = n - 1; j > 0;) {
+        const uint32_t mask = ~0u >> __builtin_clz(uint32_t(j));
+        for (const int64_t low = mask / 2; j > low;) {  // as long as the mask is this one
+            other[j] = g.half() & mask;
+            j -= other[j] <= uint32_t(j);
+        }
+    }
+    for (int64_t j = 0; j < n; ++j) shuffled[j] = uint32_t(j);
+    for (int64_t j = n - 1; j > 0; --j) {
+        uint32_t kept = shuffled[j];
+        shuffled[j] = shuffled[other[j]], shuffled[other[j]] = kept;
+    }
 }
 
 // Numbers from 0 up to, not with, 1.
