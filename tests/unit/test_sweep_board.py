@@ -1,9 +1,12 @@
 """What a sweep keeps of its points, what it says about them, and what of them one of several hosts runs."""
 
+import json
+import math
 import re
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -17,7 +20,7 @@ from splitrelay.errors import InputError
 from splitrelay.experiments.errands import carry_out
 from splitrelay.experiments.places import Errand, News, Share
 from splitrelay.experiments.points import Point, points_of
-from splitrelay.experiments.sweep import Board, status, sweep
+from splitrelay.experiments.sweep import Board, Entry, status, sweep
 from splitrelay.randomness import Purpose, rng
 
 
@@ -109,6 +112,80 @@ def test_without_a_terminal_lines_have_the_time_and_now_and_then_how_far_points_
     lines = capsys.readouterr().err.splitlines()
     assert all(re.match(r"\d\d:\d\d:\d\d     [012]/2  (running|done) ", line) for line in lines)
     assert any(re.search(r"eta=0.2 round 1/2 \d+\.\d\d%  \(1 done, 1 running; \d+ s left\)", line) for line in lines)
+
+
+def entry(name: str, state: str = "waiting", **more: object) -> Entry:
+    """A point of 10 rounds of one step."""
+    return Entry(name, f"eta={name}", {"eta": name}, 10, 1.0, state, **more)  # type: ignore[arg-type]
+
+
+def board(*entries: Entry) -> Board:
+    return Board(Path("sweep"), {each.name: each for each in entries})
+
+
+def test_rows_that_are_told_again_are_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven rounds were run, six of them kept in 30 s; the clock stands still while the old rows are told."""
+    clock = [1000.0]
+    monkeypatch.setattr("splitrelay.experiments.sweep.time.time", lambda: clock[0])
+    point = entry("0.1", round=7, before=6, spent=30.0)
+    seen = board(point)
+    point.hear(News("0.1", "running"))
+    assert seen.left() == 3 * 5.0  # at the pace of the earlier sitting
+    for r in range(7):
+        point.hear(News("0.1", "running", r, 0.1))
+    assert (point.round, point.began) == (6, 1000.0) and seen.left() == 4 * 5.0
+    clock[0] += 3.0
+    point.hear(News("0.1", "running", 7, 0.2))
+    assert seen.left() == 3 * 3.0  # at this sitting's
+    clock[0] += 9.0
+    point.hear(News("0.1", "done"))
+    assert point.sitting()[0] == 12.0
+
+
+def test_the_time_left_is_that_of_the_core_that_ends_last() -> None:
+    """A step took one second; two cores: 4 and 10 steps are left on them, 10 are waiting."""
+    past = {"before": 0, "began": 1.0, "ended": 11.0, "round": 10}
+    seen = board(entry("0", "done", **past), entry("1", "running", round=6), entry("2", "running"), entry("3"))
+    assert seen.left() == pytest.approx(14.0)
+    assert "1 done, 2 running, 1 waiting; 14 s left; next eta=3" in boards.summary(seen)
+
+
+def test_while_points_are_being_stopped_no_time_is_told() -> None:
+    past = {"began": 1.0, "ended": 11.0}
+    seen = board(entry("0", "stopped", round=5, **past), entry("1", "running", round=5, **past), entry("2"))
+    assert boards.counted(seen) == "0 done, 1 running, 1 waiting, 1 stopped"
+
+
+def test_a_second_terminal_sees_the_time_left_as_soon_as_there_is_one(own: Path, tmp_path: Path) -> None:
+    going = sweep(points(own, "0.1", "0.2"), tmp_path, Here())
+    for _, news in going:
+        if news and news.round == 1:
+            break
+    assert math.isfinite(status(tmp_path).left())
+    shown = CliRunner().invoke(app, ["sweep", "--status", str(tmp_path)]).stdout
+    assert re.search(r"1 running, 1 waiting; \d+ s left; next eta=0.2", shown), shown
+    going.close()
+
+
+def test_a_point_goes_on_from_its_checkpoint(own: Path, tmp_path: Path) -> None:
+    (point,) = points(own, "0.1")
+    swept([point], tmp_path)
+    longer = replace(point, spec=point.spec.model_copy(update={"R": 4}))
+    lines = (tmp_path / point.name / "rounds.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["round"] == 2
+    began, _ = next(sweep([longer], tmp_path, Here()))
+    (found,) = began.entries.values()
+    assert (found.before, found.round, found.state) == (2, 2, "waiting") and found.spent > 0
+
+
+def test_a_damaged_record_fails_its_point_and_no_other(own: Path, tmp_path: Path) -> None:
+    found = points(own, "0.1", "0.2")
+    swept(found[:1], tmp_path)
+    (tmp_path / found[0].name / "rounds.jsonl").write_text("{\n")
+    seen, began = swept(found, tmp_path)
+    assert began == [found[1].name] and [each.state for each in seen.entries.values()] == ["failed", "done"]
+    for each in (seen, status(tmp_path)):
+        assert "rounds.jsonl, line 1: this is no JSON" in each.entries[found[0].name].why
 
 
 def test_where_there_is_no_sweep_those_further_down_are_named(own: Path, tmp_path: Path) -> None:

@@ -63,19 +63,22 @@ class Display:
 
 
 def summary(board: Board) -> str:
-    """One line: how many are where, the time that is left, the best so far."""
-    best = board.best()
-    if best is None or best.accuracy is None:
-        return counted(board)
-    return f"{counted(board)}; best so far {best.accuracy:.2%} at {best.label}"
+    """How many are where, the time that is left, what comes next, the best so far."""
+    best, waiting = board.best(), board.those("waiting")
+    words = [counted(board)]
+    if waiting and board.number("running"):
+        words.append(f"next {waiting[0].label}")
+    if best is not None and best.accuracy is not None:
+        words.append(f"best so far {best.accuracy:.2%} at {best.label}")
+    return "; ".join(words)
 
 
 def counted(board: Board) -> str:
-    """How many are where, and the time that is left."""
+    """How many are where, and the time that is left unless they are being stopped."""
     counts = {state: board.number(state) for state in ("done", "running", "waiting", "stopped", *BROKEN)}
     words = ", ".join(f"{number} {state}" for state, number in counts.items() if number or state == "done")
     left = board.left()
-    return f"{words}; {duration(left)} left" if counts["running"] and math.isfinite(left) else words
+    return f"{words}; {duration(left)} left" if not counts["stopped"] and math.isfinite(left) else words
 
 
 def duration(seconds: float) -> str:
@@ -157,4 +160,6 @@ def _so_far(entry: Entry) -> str:
 def _told(entry: Entry) -> str:
     if entry.state == "done" and entry.accuracy is not None:
         return f"{entry.label}  {entry.accuracy:.2%}"
+    if entry.round and not entry.why:  # it goes on, or will
+        return _so_far(entry)
     return f"{entry.label}: {entry.why}" if entry.why else entry.label

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.console import note, say
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.table import gathered
-from splitrelay.errors import InputError, UnknownName
+from splitrelay.cli.lazy import Command, kind_argument
+from splitrelay.cli.table import begun, gathered
+from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
     from splitrelay.experiments.figures.lines import Drawing
@@ -28,7 +28,7 @@ CURVED = ("curves", "bytes", "clipping")  # that may be smoothed
 
 
 @click.command(cls=Command, example="splitrelay figure curves results --out curves.png")
-@click.argument("kind", metavar=f"[{'|'.join(KINDS)}]")
+@kind_argument("figure", KINDS)
 @click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", required=True,
               help="Where it goes: .pdf, .png or .svg; FILE.json beside it says from what and how.")  # fmt: skip
@@ -53,6 +53,7 @@ def figure(kind: str, folders: Sequence[Path], out: Path, **how: Any) -> None:
         raise InputError(f"a figure's name must end in {', '.join(ENDINGS)}", value=out.name)
     draw = _made(kind, how)
     runs = gathered(folders)
+    begun(runs)
     drawing = draw(runs)
     command = shlex.join(["splitrelay", "figure", kind, *map(str, folders), *_words(how), "--out", str(out)])
     save(drawing.figure, out)
@@ -67,8 +68,6 @@ def _made(kind: str, how: dict[str, Any]) -> Callable[..., Drawing]:
 
     from splitrelay.experiments.figures import clipping, curves, rates, winners
 
-    if kind not in KINDS:
-        raise UnknownName("figure", kind, KINDS)
     if kind not in CURVED and how["smooth"] > 1:
         raise InputError(f"{kind} draws no curve that could be smoothed", value=f"--smooth {how['smooth']}")
     if kind not in ("curves", "bytes") and how["all_rates"]:

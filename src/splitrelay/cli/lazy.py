@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
 import click
 
 from splitrelay.cli.settings import Key
-from splitrelay.errors import suggestion
+from splitrelay.errors import UnknownName, suggestion
 
 
 class Command(click.Command):
@@ -70,3 +70,15 @@ class Group(click.Group):
         rows += [(name, command.get_short_help_str(limit=90)) for name, command in self.commands.items()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+def kind_argument(what: str, kinds: Iterable[str]) -> Callable[..., Any]:
+    """KIND, one of these; an unknown one is named before anything that is missing."""
+    known = list(kinds)
+
+    def chosen(ctx: click.Context, parameter: click.Parameter, kind: str) -> str:
+        if kind not in known:
+            raise UnknownName(what, kind, known)
+        return kind
+
+    return click.argument("kind", metavar=f"[{'|'.join(known)}]", callback=chosen)

@@ -90,6 +90,7 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
     rounds.jsonl, rounds.csv, partition.npz, checkpoints, and the final model.safetensors, which plain torch loads.
     Where the directory is there already, the run is taken up where it stopped, and ends with the same bits.
     """
+    from splitrelay.experiments.rows import rows_of
     from splitrelay.experiments.running import execute
     from splitrelay.records import RunDirectory
 
@@ -98,6 +99,7 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
         say(spec.toml())
         return
     directory = RunDirectory(out or Path("results") / f"{spec.algorithm}-{spec.hash}")
+    rows_of(directory.path)  # a record that is damaged is said with its line
     rows = []
     try:
         with stopping() as stop, _elsewhere(clients, spec, stop) as there:

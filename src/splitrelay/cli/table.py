@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.console import note, say
-from splitrelay.cli.lazy import Command
+from splitrelay.cli.lazy import Command, kind_argument
 from splitrelay.cli.output import FORMATS, Table, aligned
-from splitrelay.errors import InputError, UnknownName
+from splitrelay.errors import InputError
 from splitrelay.files import write_text
 
 if TYPE_CHECKING:
@@ -29,11 +29,12 @@ KINDS = {
 }
 SHAPES = (*FORMATS, "latex")
 NARROWEST = 240.0  # points in which a table can be set
+NAMED = 3  # runs that a sentence names
 BESIDE = ("accuracy", "algorithms", "rates")
 
 
 @click.command(cls=Command, example="splitrelay table runs results")
-@click.argument("kind", metavar=f"[{'|'.join(KINDS)}]")
+@kind_argument("table", KINDS)
 @click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write it: .tex, .md, .csv or .json.")
 @click.option("--beside", type=click.Choice(["paper"]), help="Show what the paper prints beside ours.")
@@ -55,9 +56,11 @@ def table(kind: str, folders: Sequence[Path], out: Path | None, width: float | N
     """
     from splitrelay.experiments.figures.provenance import beside
 
-    written = _writer(out, shape, width)
+    written, made = _writer(out, shape, width), _made(kind, how)
     runs = gathered(folders)
-    sheet = _made(kind, how)(runs)
+    if kind != "runs":
+        begun(runs)
+    sheet = made(runs)
     if out is None:
         say(written(sheet).rstrip("\n"))
         return
@@ -76,11 +79,19 @@ def gathered(folders: Sequence[Path]) -> list[Run]:
     return list(runs.values())
 
 
+def begun(runs: Sequence[Run]) -> None:
+    """Runs of which no round is there yet are named; where there is no other, nothing can be shown."""
+    bare = [str(run.path) for run in runs if not run.rows or not run.rows[-1]["round"]]
+    if len(bare) == len(runs):
+        raise InputError("none of these runs has a round yet", way_out="splitrelay show says how far they are.")
+    if bare:
+        others = f" and {len(bare) - NAMED} more" if len(bare) > NAMED else ""
+        note(f"no round yet, so nothing to be seen of: {', '.join(bare[:NAMED])}{others}")
+
+
 def _made(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Sheet]:
     from splitrelay.experiments.tables import accuracy_table, rates_table, runs_table, winners_table
 
-    if kind not in KINDS:
-        raise UnknownName("table", kind, KINDS)
     if how["beside"] and kind not in BESIDE:
         raise InputError(f"the paper has no table of {kind}", way_out=f"--beside paper goes with {', '.join(BESIDE)}.")
     rule, last, paper = how["tune"], how["last"], how["beside"] == "paper"

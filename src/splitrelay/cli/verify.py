@@ -45,6 +45,9 @@ def verify(run: Path, start: int | None, rounds: int | None, shape: str) -> None
             else:
                 note(f"round {step['round']}: {step['test_accuracy']:.2%}")
     verdict, holds = _verdict(found)
+    if holds and not recorded.finished:
+        far = f"round {recorded.rows[-1]['round']} of {recorded.spec.R}"
+        verdict = f"{verdict.rstrip('.')}, as far as the record goes: {far}."
     emit(Table(("question", "answer"), _answers(found)), {**asdict(found), "verdict": verdict, "holds": holds}, shape)
     if shape == "table":
         say(verdict)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from splitrelay.errors import InputError
+from splitrelay.experiments.rows import damaged, file_of
 from splitrelay.experiments.running import environment, execute
 from splitrelay.experiments.runs import Run, run_at
 from splitrelay.records import RunDirectory
@@ -47,6 +48,8 @@ class Comparison:
 def compare(one: Run, other: Run) -> Comparison:
     """Two runs, over the rounds that both have."""
     pairs = list(_pairs(one.rows, other.rows))
+    if not pairs:
+        raise InputError(f"{one.path} and {other.path} have no round in common", way_out=_looks(one, other))
     models = _models(one, other)
     return Comparison(
         _unequal(one.spec.flat(), other.spec.flat()),
@@ -63,7 +66,7 @@ def verify(run: Run, folder: Path, *, start: int = 0, rounds: int | None = None)
 
     From round `start` if a checkpoint of that round is kept; the first `rounds` rounds only, where that is said.
     """
-    spec = run.spec.model_copy(update={"R": min(rounds or run.spec.R, run.rows[-1]["round"])})
+    spec = run.spec.model_copy(update={"R": min(rounds or run.spec.R, _last_round(run))})
     again = RunDirectory(folder)
     if start:
         _begin_at(run, again, start)
@@ -71,7 +74,38 @@ def verify(run: Run, folder: Path, *, start: int = 0, rounds: int | None = None)
         yield progress.row
     found = run_at(folder)
     ends = spec.R == run.spec.R and run.finished
-    yield compare(run, found if ends else Run(found.path, run.spec))
+    comparison = compare(run, found if ends else Run(found.path, run.spec))
+    lost = [row["round"] for row in found.rows if row["round"] not in set(run.column("round"))]
+    yield replace(comparison, difference=_earlier(comparison.difference, lost))
+
+
+def _last_round(run: Run) -> int:
+    """How far the record goes; refused where it goes nowhere, or less far than the run did."""
+    rows, file, directory = run.rows, file_of(run.path), RunDirectory(run.path)
+    last: int = rows[-1]["round"] if rows else 0
+    if file == directory.published and directory.digest.exists() and last < run.spec.R:
+        raise damaged(run.path, f" ends after line {len(rows)}, round {last} of {run.spec.R}")
+    kept = max(directory.checkpoints.rounds(), default=0)
+    if kept > last and not directory.at_work():
+        raise damaged(run.path, f" ends after line {len(rows)}, round {last}, but the run went on to round {kept}")
+    if not last:
+        raise InputError(f"{file} has no row after round 0: there is nothing to compare", way_out=_go_on(run))
+    return last
+
+
+def _go_on(run: Run) -> str:
+    return f"Go on with: splitrelay run {RunDirectory(run.path).spec} --out {run.path}"
+
+
+def _looks(*runs: Run) -> str:
+    return " ".join(f"{run.path} has {len(run.rows)} rows (every={run.spec.every})." for run in runs)
+
+
+def _earlier(difference: Difference | None, lost: Sequence[int]) -> Difference | None:
+    """A row that the record has lost is a difference too."""
+    if not lost or (difference and difference.round is not None and difference.round < lost[0]):
+        return difference
+    return Difference(lost[0], ("no row in the record",))
 
 
 def is_same_machine(comparison: Comparison) -> bool:
@@ -125,4 +159,9 @@ def model_hash(path: Path) -> str | None:
 
 def _environment(path: Path) -> Row:
     file = path / "environment.json"
-    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else dict(environment())
+    if not file.exists():
+        return dict(environment())
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except ValueError:
+        raise InputError(f"{file} is no JSON", way_out="Remove it, and this machine's stands for it.") from None

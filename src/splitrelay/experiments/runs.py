@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.errors import InputError
+from splitrelay.experiments.rows import rows_of
 from splitrelay.experiments.spec import Spec, spec_of
 from splitrelay.records import RunDirectory
 
@@ -31,7 +32,7 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether all R rounds are there."""
-        return RunDirectory(self.path).finished(self.spec.R)
+        return bool(self.rows) and RunDirectory(self.path).finished(self.spec.R)
 
     def column(self, name: str) -> list[Any]:
         """One field of every row; None where a row has no such field."""
@@ -66,7 +67,7 @@ def _stamp(path: Path) -> Stamp:
 
 @lru_cache(KEPT)
 def _rows(path: Path, *stamps: Stamp) -> list[dict[str, Any]]:
-    return RunDirectory(path).seen()
+    return rows_of(path)
 
 
 @lru_cache(KEPT)

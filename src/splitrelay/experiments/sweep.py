@@ -8,14 +8,16 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from heapq import heapify, heapreplace
 from pathlib import Path
 from statistics import fmean
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from splitrelay.errors import InputError
 from splitrelay.experiments.paper.cells import LAST
 from splitrelay.experiments.places import ALL, Errand, News, Places, Share
+from splitrelay.experiments.rows import Row, rows_of
 from splitrelay.files import write_text
 from splitrelay.records import RunDirectory
 from splitrelay.records.directory import LOCK
@@ -29,24 +31,42 @@ ENDED = (*SETTLED, "failed")
 
 @dataclass
 class Entry:
-    """One point on the board. `work` is what its rounds cost, in steps; `before`, the rounds that it began with."""
+    """One point on the board: what it is, how far it is, and when this sitting began with it."""
 
     name: str
     label: str
     settings: dict[str, str]
     R: int
-    work: float
+    work: float  # what a round costs, in steps
     state: str = "waiting"
     round: int = 0
-    before: int = 0
     accuracy: float | None = None  # of the last round; of the last LAST rounds where it is done
     why: str = ""
+    before: int = 0  # the round from which this sitting goes on
+    spent: float = 0.0  # seconds that earlier sittings took up to there
+    began: float = 0.0  # when this one was there, and
+    ended: float = 0.0  # when it ended; 0 where it has not
 
     def hear(self, news: News) -> None:
-        """What became of it."""
+        """What became of it; a run that goes on tells its old rows again, which says nothing new."""
+        if news.round is not None and news.round < self.before:
+            return
         self.state, self.why = news.state, news.why
-        self.round = self.round if news.round is None else news.round
         self.accuracy = self.accuracy if news.accuracy is None else news.accuracy
+        if news.round is not None:
+            self.round = news.round
+            self.began = self.began or time.time()  # what came before is start-up
+        self.ended = 0.0 if news.state == "running" else time.time()
+
+    def sitting(self) -> tuple[float, float]:
+        """(seconds, steps) of this sitting."""
+        if not self.began:
+            return 0.0, 0.0
+        return (self.ended or time.time()) - self.began, self.work * (self.round - self.before)
+
+    def left(self) -> float:
+        """Steps that are still to be made."""
+        return self.work * (self.R - self.round)
 
 
 @dataclass
@@ -55,28 +75,41 @@ class Board:
 
     folder: Path
     entries: dict[str, Entry]
-    began: float = 0.0  # when the first row came
     share: Share = ALL
 
     def number(self, *states: str) -> int:
         """How many points are in these states."""
-        return sum(entry.state in states for entry in self.entries.values())
+        return len(self.those(*states))
+
+    def those(self, *states: str) -> list[Entry]:
+        """The points in these states, in order."""
+        return [entry for entry in self.entries.values() if entry.state in states]
 
     def best(self) -> Entry | None:
         """The finished point with the highest accuracy."""
-        done = [entry for entry in self.entries.values() if entry.state == "done" and entry.accuracy is not None]
+        done = [entry for entry in self.those("done") if entry.accuracy is not None]
         return max(done, key=lambda entry: entry.accuracy or 0.0, default=None)
 
+    def pace(self) -> float:
+        """Seconds of a step on one core: in this sitting, else in earlier ones; NaN before there is any."""
+        here = [entry.sitting() for entry in self.entries.values()]
+        earlier = [(entry.spent, entry.work * entry.before) for entry in self.entries.values()]
+        totals = ([sum(column) for column in zip(*pairs, strict=True)] for pairs in (here, earlier) if pairs)
+        return next((seconds / steps for seconds, steps in totals if steps > 0), math.nan)
+
     def left(self) -> float:
-        """Seconds until all is done, at the pace so far; NaN before there is one."""
-        ran = sum(entry.work * (entry.round - entry.before) for entry in self.entries.values())
-        open_ = [entry for entry in self.entries.values() if entry.state not in ENDED]
-        todo = sum(entry.work * (entry.R - entry.round) for entry in open_)
-        return (time.time() - self.began) * todo / ran if ran > 0 and self.began else math.nan
+        """Seconds until all is done if as many run at once as now, each waiting point where there is room first."""
+        cores = [entry.left() for entry in self.those("running")]
+        if not cores:
+            return math.nan
+        heapify(cores)
+        for entry in self.those("waiting"):
+            heapreplace(cores, cores[0] + entry.left())
+        return self.pace() * max(cores)
 
     def save(self) -> None:
         """For --status, and for whoever comes later."""
-        content = {"began": self.began, "points": [asdict(entry) for entry in self.entries.values()]}
+        content = {"points": [asdict(entry) for entry in self.entries.values()]}
         write_text(self.folder / f"sweep{self.share.suffix}.json", json.dumps(content, indent=1) + "\n")
 
 
@@ -104,7 +137,7 @@ def sweep(
         errands = [
             Errand(path.name, point.spec.model_dump(), str(path.absolute()), checkpoint)
             for path, point in homes.items()
-            if entries[path.name].state not in SETTLED
+            if entries[path.name].state not in ENDED
         ]
         with closing(places.run(errands, stop)) as happening:
             for news in happening:
@@ -117,14 +150,12 @@ def sweep(
 def _note(board: Board, news: News | None) -> None:
     if news is None:
         return
-    if news.round is not None and not board.began:
-        board.began = time.time()  # what came before is start-up
     entry = board.entries[news.name]
-    before = entry.state
+    before = entry.state, entry.began
     entry.hear(news)
     if news.state == "done":
-        entry.accuracy = final_accuracy(RunDirectory(board.folder / entry.name).seen())
-    if entry.state != before:
+        entry.accuracy = final_accuracy(_rows(entry, board.folder / entry.name))
+    if (entry.state, entry.began) != before:
         board.save()
 
 
@@ -132,13 +163,13 @@ def status(folder: Path) -> Board:
     """The board of a sweep as other processes keep it, all shares together; rounds and accuracies from the rows."""
     try:
         files = sorted(folder.glob("sweep*.json"), key=lambda file: file.stat().st_mtime_ns)
-        boards = [_kept(folder, file) for file in files]
+        boards = [_read(folder, file) for file in files]
     except (OSError, ValueError, KeyError, TypeError):
         boards = []
     if not boards:
         raise InputError(f"{folder} is not the folder of a sweep", way_out=_elsewhere(folder))
     entries = {name: entry for board in boards for name, entry in board.entries.items()}  # the newest has the last word
-    return Board(folder, entries, min((board.began for board in boards if board.began), default=0.0))
+    return Board(folder, entries)
 
 
 def _elsewhere(folder: Path) -> str:
@@ -147,41 +178,58 @@ def _elsewhere(folder: Path) -> str:
     return f"Those in it: {', '.join(found)}." if found else "It would hold sweep.json."
 
 
-def _kept(folder: Path, file: Path) -> Board:
+def _read(folder: Path, file: Path) -> Board:
     content = json.loads(file.read_text(encoding="utf-8"))
     alive = RunDirectory(folder).at_work(LOCK + file.stem.removeprefix("sweep"))
-    board = Board(folder, {each["name"]: Entry(**each) for each in content["points"]}, content["began"])
+    board = Board(folder, {each["name"]: Entry(**each) for each in content["points"]})
     for entry in board.entries.values():
-        _looked_up(entry, RunDirectory(folder / entry.name).seen(), alive)
+        _looked_up(entry, _rows(entry, folder / entry.name), alive)
     return board
 
 
-def final_accuracy(rows: Sequence[dict[str, Any]], column: str = "test_accuracy") -> float | None:
+def _rows(entry: Entry, path: Path) -> list[Row]:
+    """Of a record that is damaged, none: it cannot be gone on with."""
+    try:
+        return rows_of(path)
+    except InputError as error:
+        entry.state, entry.why = "failed", str(error)
+        return []
+
+
+def final_accuracy(rows: Sequence[Row], column: str = "test_accuracy") -> float | None:
     """The mean over the last rounds, as the paper's tables have it; None where there are none."""
     seen = [row[column] for row in rows if row["round"] > max(0, rows[-1]["round"] - LAST) and column in row]
     return fmean(seen) if seen else None
 
 
-def _looked_up(entry: Entry, rows: Sequence[dict[str, Any]], alive: bool) -> None:
+def _looked_up(entry: Entry, rows: Sequence[Row], alive: bool) -> None:
     if rows:
         entry.round = rows[-1]["round"]
         entry.accuracy = final_accuracy(rows) if entry.state == "done" else rows[-1]["test_accuracy"]
     if entry.state == "running" and not alive:
-        entry.state = "stopped"
+        entry.state, entry.began = "stopped", 0.0  # nobody knows when
 
 
 def _entry(point: Point, home: Path, retry: bool = False) -> Entry:
     spec, directory = point.spec, RunDirectory(home)
     work = spec.K * (spec.S or spec.partition.M)
     entry = Entry(home.name, point.label, dict(point.settings), spec.R, work)
-    rows = directory.seen()
+    rows = _rows(entry, home)
     if rows:
-        entry.round = entry.before = min(rows[-1]["round"], spec.R)
+        entry.round = min(rows[-1]["round"], spec.R)
         entry.state = "done" if directory.finished(spec.R) else "waiting"
         entry.accuracy = final_accuracy(rows) if entry.state == "done" else rows[-1]["test_accuracy"]
-    if entry.state != "done" and directory.diverged.exists() and not retry:
+        kept = rows[-1] if entry.state == "done" else _kept(rows, home)
+        entry.before, entry.spent = min(kept["round"], spec.R), kept["seconds"]
+    if entry.state == "waiting" and directory.diverged.exists() and not retry:
         entry.state, entry.why = "diverged", directory.diverged.read_text(encoding="utf-8").strip()
     return entry
+
+
+def _kept(rows: Sequence[Row], home: Path) -> Row:
+    """The row at the newest checkpoint, from which the run goes on; without one it begins again."""
+    newest = max(RunDirectory(home).checkpoints.rounds(), default=0)
+    return next((row for row in rows if row["round"] == newest), rows[0])
 
 
 def home(folder: Path, point: Point) -> Path:
