@@ -6,8 +6,10 @@ from shutil import copy
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from run_kit import write_run
 
 from splitrelay.cli.main import app
+from splitrelay.cli.reproduce import _again
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.experiments.pricing import seconds_of, within
 from splitrelay.experiments.reproduction import units
@@ -110,6 +112,40 @@ def test_a_run_that_diverged_is_published_with_the_reason(tmp_path: Path) -> Non
     published = CliRunner().invoke(app, ["publish", str(tmp_path / "runs"), "--to", str(tmp_path / "evidence")])
     assert published.exit_code == 0, published.output
     assert "at eta=1e+30" in (tmp_path / "evidence/far/diverged.txt").read_text()
+
+
+def test_records_are_never_drawn_beside_runs_that_they_do_not_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for home in ("evidence/cells/ssl", "results/paper/cells/ssl"):
+        write_run(tmp_path / home, [0.1, 0.9], "C=1")
+    before = sorted((tmp_path / "results").rglob("*"))
+    error = CliRunner().invoke(app, ["reproduce", "--from", "evidence", "--out", "results/paper"]).exception
+    assert isinstance(error, InputError) and "results/paper/cells holds runs" in str(error)
+    assert sorted((tmp_path / "results").rglob("*")) == before
+    answer = CliRunner().invoke(app, ["-q", "reproduce", "--from", "evidence"])
+    assert answer.exit_code == 0, answer.output
+    assert (tmp_path / "results/evidence/cells.md").exists() and not (tmp_path / "results/paper/cells.md").exists()
+    assert CliRunner().invoke(app, ["-q", "reproduce", "--from", "results/paper"]).exit_code == 0
+    assert (tmp_path / "results/paper/cells.md").exists()
+
+
+@pytest.mark.parametrize("words", [["cross-silo"], ["--plan"]])
+def test_records_are_shown_whole(tmp_path: Path, words: list[str]) -> None:
+    error = CliRunner().invoke(app, ["reproduce", *words, "--from", str(tmp_path)]).exception
+    assert isinstance(error, InputError) and "Leave out LIST and --plan" in str(error)
+
+
+def test_the_way_on_has_every_option(tmp_path: Path) -> None:
+    again = _again([CELL, "R=3"], tmp_path, budget="2h", seeds=1, jobs=1)
+    assert again == f"splitrelay reproduce {CELL} R=3 --seeds 1 --jobs 1 --budget 2h --out {tmp_path}"
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = CliRunner().invoke(app, ["reproduce", "--from", "evidnce"]).exception
+    assert isinstance(error, InputError) and list(tmp_path.iterdir()) == []
 
 
 def test_nothing_to_redraw_is_said(tmp_path: Path) -> None:

@@ -22,20 +22,28 @@ if TYPE_CHECKING:
     from splitrelay.experiments.sweep import Board
     from splitrelay.experiments.tables.sheet import Sheet
 
+OUT = Path("results/paper")
+SEEDS = 3  # that the paper has
+
 
 @click.command(cls=Command, example="splitrelay reproduce quadratics --out results/paper")
 @click.argument("names", nargs=-1, metavar="LIST... [KEY=VALUE]...")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("results/paper"), show_default=True,
-              help="Where runs, tables and figures go; what is there already is not run again.")  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path),
+              help="Where runs, tables and figures go (default: results/paper; with --from, results/ and the name of "
+                   "that folder); what is there already is not run again.")  # fmt: skip
 @click.option("--budget", help="Take the most telling cells that fit: 2h, 30m.")
-@click.option("--seeds", type=click.IntRange(1, 3), default=3, show_default=True, help="How many of the paper's seeds.")
+@click.option(
+    "--seeds", type=click.IntRange(1, SEEDS), default=SEEDS, show_default=True, help="How many of the paper's seeds."
+)
 @click.option("--from", "source", type=click.Path(path_type=Path), metavar="FOLDER",
-              help="Run nothing: tables and figures from the records in this folder.")  # fmt: skip
+              help="Run nothing: all tables and figures that the records in this folder make.")  # fmt: skip
 @click.option("--page", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
               help="With --from: bring the tables in this Markdown page up to date.")  # fmt: skip
 @click.option("--plan", is_flag=True, help="Only say what it would cost.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes at once (default: one for each core).")
-def reproduce(names: Sequence[str], out: Path, source: Path | None, page: Path | None, plan: bool, **how: Any) -> None:
+def reproduce(
+    names: Sequence[str], out: Path | None, source: Path | None, page: Path | None, plan: bool, **how: Any
+) -> None:
     """See the paper's results again, beside its own numbers.
 
     LIST: quadratics, partitions, cross-device, cross-silo, rates, clipping, or a single cell such as
@@ -46,13 +54,14 @@ def reproduce(names: Sequence[str], out: Path, source: Path | None, page: Path |
 
     First comes what it will cost on this machine, measured by a short probe; whatever is in --out already is not run
     again, and Ctrl-C loses nothing. Words such as R=50 or protocol=authors go on top of the settings. With --from
-    nothing is run.
+    nothing is run, and no run is written to; splitrelay sweep --status tells from a second terminal how far it is.
     """
     if source is not None:
-        ready(out)
-        _shown(source, out)
-        _filled(page, out)
+        if names or plan:
+            raise InputError("--from shows all that the records make", way_out="Leave out LIST and --plan.")
+        _redrawn(source, out or OUT.parent / source.resolve().name, page)
         return
+    out = out or OUT
     if page is not None:
         raise InputError("--page goes with --from", way_out="splitrelay reproduce --from evidence --page FILE")
     if not names:
@@ -65,19 +74,42 @@ def reproduce(names: Sequence[str], out: Path, source: Path | None, page: Path |
         if name in names:
             study(out)
     if taken:
-        _run(taken, out, how["jobs"], shlex.join(["splitrelay", "reproduce", *names, "--out", str(out)]))
+        _run(taken, out, how["jobs"], _again(names, out, **how))
         _shown(out, out)
 
 
+def _again(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs: int | None) -> str:
+    """What to type to go on."""
+    given = ["--seeds", str(seeds)] * (seeds != SEEDS) + ["--jobs", str(jobs)] * (jobs is not None)
+    given += ["--budget", str(budget)] * (budget is not None)
+    return shlex.join(["splitrelay", "reproduce", *names, *given, "--out", str(out)])
+
+
+def _redrawn(source: Path, out: Path, page: Path | None) -> None:
+    """Tables and figures of records; never beside runs that are not those they show."""
+    from splitrelay.experiments.evidence import VIEWS, is_there
+
+    if not source.is_dir():
+        raise InputError(f"there is no folder {source}", way_out="The records of this project are in evidence.")
+    folders = dict.fromkeys(folder for view in VIEWS for folder in view.folders)
+    own = next((out / folder for folder in folders if is_there(out / folder)), None)
+    if own is not None and out.resolve() != source.resolve():
+        way_out = f"Choose another --out, or take --from {out}."
+        raise InputError(f"{own} holds runs, whose tables in {out} those of {source} would replace", way_out=way_out)
+    ready(out)
+    _shown(source, out)
+    _filled(page, out)
+
+
 def _taken(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs: int | None) -> list[Unit]:
-    from splitrelay.experiments.paper import SEEDS
+    from splitrelay.experiments import paper
     from splitrelay.experiments.pricing import seconds_of
     from splitrelay.experiments.reproduction import units
 
     limit = None if budget is None else seconds_of(budget)
     words = [name for name in names if "=" in name]
     told_apart("reproduce", words)  # each key once
-    found = units([name for name in names if "=" not in name], SEEDS[:seeds], words)
+    found = units([name for name in names if "=" not in name], paper.SEEDS[:seeds], words)
     return _planned(found, out, limit, jobs) if found else []
 
 
