@@ -153,6 +153,20 @@ def test_the_rates_are_on_a_log_axis_with_a_star_on_the_best(searched: Path) -> 
     assert key(found.figure) == ["SSL, no clipping", "SSL, max norm 10"]
 
 
+def test_what_the_paper_prints_is_a_hollow_diamond_at_its_rate_in_its_own_cells_alone(searched: Path) -> None:
+    for number, words in enumerate((("C=1",), ("C=3",))):
+        write_run(searched / str(number), [0.1, 0.9], "eta=0.1", "algorithm=fedavg", *words)
+    found = rates_figure(runs_under(searched))
+    seen = {(axes.get_title(), *point) for axes in found.figure.axes for point in _diamonds(axes)}
+    assert seen == {("ExDir(1, 10)", 0.001, 56.43), ("ExDir(2, 10)", 0.05, 98.57)}
+    assert "A hollow diamond: what the paper prints, at its rate." in found.said
+
+
+def _diamonds(axes: Axes) -> list[tuple[float, float]]:
+    lines = [line for line in axes.lines if line.get_marker() == "D"]
+    return [(float(np.asarray(line.get_xdata())[0]), float(np.asarray(line.get_ydata())[0])) for line in lines]
+
+
 def test_a_rate_that_was_not_run_to_its_end_is_a_cross(searched: Path) -> None:
     found = rates_figure(runs_under(searched))
     crosses = [line for line in found.figure.axes[0].lines if line.get_marker() == "x"]

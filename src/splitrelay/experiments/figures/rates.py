@@ -25,6 +25,7 @@ from splitrelay.experiments.figures.lines import (
 from splitrelay.experiments.figures.style import drawn
 from splitrelay.experiments.paper.cells import LAST
 from splitrelay.experiments.runs import Run
+from splitrelay.experiments.tables.accuracy import papers_value
 from splitrelay.experiments.tables.groups import Group, grouped
 from splitrelay.experiments.tables.places import RULES, Choice, choices_said, laid_out, row_label
 from splitrelay.notation import axis as symbol
@@ -34,7 +35,7 @@ def rates_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -
     """A row for each set and setting, a column for each partition; a star on the rate that the rule chooses."""
     groups, notes = grouped(runs)
     choices = laid_out(groups, rule, last)
-    said = [*choices_said(choices, "starred"), *_unfinished(choices), *notes]
+    said = [*choices_said(choices, "starred"), *_papers(choices), *_unfinished(choices), *notes]
     rows = list(dict.fromkeys(_row(choice) for choice in choices))
     columns = list(dict.fromkeys(c.column.partition for c in sorted(choices, key=lambda c: c.column.C)))
     looks = _looks(choices)
@@ -62,6 +63,8 @@ def _panel(axis: Axes, inside: Sequence[Choice], choices: Sequence[Choice], look
         for clip in _clips([choice]):
             tried = sorted((g for g in choice.tried if g.spec.optimiser.clip == clip), key=_eta)
             _points(axis, choice, tried, looks[_label(choice, clip, choices)])
+    for choice in inside:
+        _printed(axis, choice, looks[_label(choice, choice.best.spec.optimiser.clip, choices)].colour)
     places = {choice.place for choice in choices}
     place = inside[0].place
     several = len({_row(choice) for choice in choices}) > 1
@@ -83,6 +86,14 @@ def _points(axis: Axes, choice: Choice, tried: Sequence[Group], look: Look) -> N
         best = tried.index(choice.best)
         star: Any = {"marker": "*", "markersize": 8, "markeredgecolor": "white", "markeredgewidth": 0.4}
         _marks(axis, [x[best]], [y[best]], color=look.colour, zorder=4, **star)
+
+
+def _printed(axis: Axes, choice: Choice, colour: str) -> None:
+    """What the paper has for this algorithm, at its rate."""
+    told = papers_value(choice)
+    if told is not None:
+        hollow: Any = {"marker": "D", "markersize": 4, "markerfacecolor": "white", "zorder": 4}
+        _marks(axis, [told.eta], [told.accuracy], color=colour, **hollow)
 
 
 def _marks(axis: Axes, x: Sequence[float], y: Sequence[float], **how: Any) -> None:
@@ -120,6 +131,11 @@ def _label(choice: Choice, clip: float | None, choices: Sequence[Choice]) -> str
 def _clips(choices: Sequence[Choice]) -> list[float | None]:
     found = {group.spec.optimiser.clip for choice in choices for group in choice.tried}
     return sorted(found, key=lambda clip: (clip is not None, clip or 0.0))
+
+
+def _papers(choices: Sequence[Choice]) -> list[str]:
+    printed = any(papers_value(choice) is not None for choice in choices)
+    return ["A hollow diamond: what the paper prints, at its rate."] if printed else []
 
 
 def _unfinished(choices: Sequence[Choice]) -> list[str]:
