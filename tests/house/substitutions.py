@@ -37,7 +37,7 @@ ROUNDS = (
     Row(r"(run preset=\S+ algorithm=\w+)$", r"\1 R=1 --out preset", "the paper's 1000 rounds"),
     Row(r"(reproduce cross-device-\S+)", r"\1 R=1 --seeds 1 --jobs 1", "the paper's 1000 rounds, three times"),
     Row(r"(reproduce cross-device-\S+ .*cross-device-\S+)$", r"\1 --plan", "hours"),
-    Row(r"(reproduce (?:tuned|reasons|clipping|cuts|cnncifar|landscape|vgg11))$", r"\1 --plan", "minutes to hours"),
+    Row(r"(reproduce (?:tuned|reasons|clipping|cuts|cnncifar|landscape|family|silos|vgg11))$", r"\1 --plan", "minutes to hours"),
     Row(r"(reproduce cross-device --budget 2h)", r"\1 --plan", "it would take the two hours"),
     Row(r"(convex data=digits)$", r"\1 C=1 R=10 points=1 eta=.1", "a minute and a half"),
     Row(r"(convex data=digits) C=1,10 R=20$", r"\1 C=1 R=9 points=1 eta=.1", "some seconds"),
