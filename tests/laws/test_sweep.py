@@ -118,6 +118,16 @@ def test_a_stop_waits_for_the_visit_and_can_be_taken_up(own: Path, tmp_path: Pat
     assert_as_by_hand(found[:1], tmp_path / "sweep", tmp_path / "hand")
 
 
+def test_a_stop_does_not_wait_for_a_point_that_is_still_starting(own: Path, tmp_path: Path) -> None:
+    found, stop = points(own, 2, seed=["1", "2"]), Event()
+    with pytest.raises(KeyboardInterrupt):
+        for _, news in sweep(found, tmp_path / "sweep", Local(1), stop=stop):
+            if news:  # it was told to begin, and has yet to read torch
+                stop.set()
+    assert [entry.state for entry in status(tmp_path / "sweep").entries.values()] == ["stopped", "waiting"]
+    assert list((tmp_path / "sweep").rglob("rounds.jsonl")) == [] == offspring(os.getpid())
+
+
 def begun(own: Path, folder: Path) -> subprocess.Popen[str]:
     """The command itself, at work on the first of two points."""
     words = [f"{name}={','.join(texts)}" for name, texts in values(own, ENDLESS, seed=["1", "2"]).items()]

@@ -147,6 +147,9 @@ def test_the_time_left_is_that_of_the_core_that_ends_last() -> None:
     past = {"before": 0, "began": 1.0, "ended": 11.0, "round": 10}
     seen = board(entry("0", "done", **past), entry("1", "running", round=6), entry("2", "running"), entry("3"))
     assert seen.left() == pytest.approx(14.0)
+    seen.room = 3  # there is a third, which has just become free
+    assert seen.left() == pytest.approx(10.0)
+    seen.room = 2
     assert "1 done, 2 running, 1 waiting; 14 s left; next eta=3" in boards.summary(seen)
 
 
@@ -203,3 +206,34 @@ def test_looking_at_a_sweep_needs_no_torch(own: Path, tmp_path: Path) -> None:
         "assert not {'torch', 'numpy', 'pydantic'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program, "sweep", "--status", str(tmp_path)], check=True)
+
+
+def test_a_folder_of_sweeps_is_shown_with_a_row_for_each(own: Path, tmp_path: Path) -> None:
+    swept(points(own, "0.1"), tmp_path / "cells")
+    swept(points(own, "0.1", "0.2"), tmp_path / "tuned/search")
+    answer = CliRunner().invoke(app, ["sweep", "--status", str(tmp_path), "--format", "csv"])
+    assert answer.stdout.splitlines()[1:] == ["cells,1,0,0,0,0,0,,", "tuned/search,2,0,0,0,0,0,,"]
+
+
+def test_show_tells_of_a_sweep_that_is_under_way(own: Path, tmp_path: Path) -> None:
+    going = sweep(points(own, "0.1", "0.2"), tmp_path, Here())
+    for _, news in going:
+        shown = CliRunner().invoke(app, ["show", str(tmp_path)]).stdout
+        assert "; next eta=0.2" in shown if news else "0 done, 2 waiting" in shown  # from before the first row on
+        if news and news.round == 1:
+            break
+    assert re.search(r"0 done, 1 running, 1 waiting; \d+ s left; next eta=0.2 \(every point: sweep --status ", shown)
+    going.close()
+    assert "left" not in CliRunner().invoke(app, ["show", str(tmp_path)]).stdout
+
+
+def test_what_is_being_stopped_is_said_with_its_round(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    display, halted = boards.Display(), board(entry("0", "stopped", round=5), entry("1", "running"), entry("2"))
+    display.show(halted, News("0", "stopped"))
+    halted.entries["1"].state = "stopped"
+    display.show(halted, News("1", "stopped"))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("stopped   eta=0 round 5/10  (1 still at a visit)")
+    assert second.endswith("stopped   eta=1  (2 to be gone on with, 1 not begun)")

@@ -6,7 +6,8 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -77,8 +78,8 @@ def counted(board: Board) -> str:
     """How many are where, and the time that is left unless they are being stopped."""
     counts = {state: board.number(state) for state in ("done", "running", "waiting", "stopped", *BROKEN)}
     words = ", ".join(f"{number} {state}" for state, number in counts.items() if number or state == "done")
-    left = board.left()
-    return f"{words}; {duration(left)} left" if not counts["stopped"] and math.isfinite(left) else words
+    left = _time_left(board)
+    return f"{words}; {left} left" if left else words
 
 
 def duration(seconds: float) -> str:
@@ -95,6 +96,23 @@ def results(board: Board) -> Table:
     columns = (*(keys or ["point"]), "state", "round", "of", "accuracy (%)")
     rows = [(*([_plain(entry.settings.get(key)) for key in keys] or [entry.label]), *_seen(entry)) for entry in entries]
     return Table(columns, rows, notes=[*_reasons(board), summary(board)])
+
+
+def overview(boards: Sequence[Board], folder: Path) -> Table:
+    """One row a sweep, and what runs in it."""
+    states = ("done", "running", "waiting", "stopped", *BROKEN)
+    rows = [
+        (str(board.folder.relative_to(folder)), *(board.number(state) for state in states), _time_left(board) or None,
+         "; ".join(map(_so_far, board.those("running"))) or None)
+        for board in boards
+    ]  # fmt: skip
+    return Table(("sweep", *states, "left", "at"), rows, notes=["--status and a sweep's folder: every point of it."])
+
+
+def _time_left(board: Board) -> str:
+    """Of what runs and waits; nothing while points are being stopped, or before there is a pace."""
+    left = board.left()
+    return duration(left) if math.isfinite(left) and not board.number("stopped") else ""
 
 
 def _seen(entry: Entry) -> tuple[object, ...]:
@@ -139,7 +157,14 @@ def _row(entry: Entry, width: int) -> str:
 
 def _change(board: Board, entry: Entry) -> str:
     best = ", the best so far" if entry is board.best() and entry.state == "done" else ""
-    return f"{_place(board)}  {entry.state:<8}  {_told(entry)}{best}  ({counted(board)})"
+    counts = _halting(board) if entry.state == "stopped" else counted(board)
+    return f"{_place(board)}  {entry.state:<8}  {_told(entry)}{best}  ({counts})"
+
+
+def _halting(board: Board) -> str:
+    busy = board.number("running")
+    rest = f"{board.number('stopped')} to be gone on with, {board.number('waiting')} not begun"
+    return f"{busy} still at a visit" if busy else rest
 
 
 def _pulse(board: Board) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from splitrelay.cli.board import summary
 from splitrelay.cli.console import say
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, format_option
+from splitrelay.cli.sweep import show_status
 
 if TYPE_CHECKING:
     from splitrelay.experiments.runs import Run
@@ -29,12 +32,25 @@ def show(path: Path, shape: str) -> None:
 
     Reading changes nothing: a run that another process is working on can be watched.
     """
+    from splitrelay.experiments.evidence import is_there
     from splitrelay.experiments.runs import is_run, run_at, runs_under
+    from splitrelay.experiments.sweep import sweeps_in
 
+    sweeps = sweeps_in(path)
     if is_run(path):
         _one(run_at(path), shape)
+    elif sweeps and not is_there(path):
+        show_status(path, shape)  # nothing is on the disk yet
     else:
-        _many(runs_under(path), path, shape)
+        _many(runs_under(path), path, shape, _under_way(sweeps))
+
+
+def _under_way(sweeps: Sequence[Path]) -> list[str]:
+    """Of sweeps that another process is at: how far they are."""
+    from splitrelay.experiments.sweep import status
+
+    boards = [board for board in map(status, sweeps) if board.number("running")]
+    return [f"{board.folder}: {summary(board)} (every point: sweep --status {board.folder})" for board in boards]
 
 
 def _one(run: Run, shape: str) -> None:
@@ -67,7 +83,7 @@ def _notes(run: Run) -> list[str]:
     return notes
 
 
-def _many(runs: list[Run], folder: Path, shape: str) -> None:
+def _many(runs: list[Run], folder: Path, shape: str, notes: list[str]) -> None:
     from splitrelay.experiments.tables.groups import described, differing
 
     keys = differing([run.spec for run in runs])
@@ -75,7 +91,7 @@ def _many(runs: list[Run], folder: Path, shape: str) -> None:
         (str(run.path.relative_to(folder)), described(run.spec, keys), _state(run), _last(run, "test_accuracy"),
          _last(run, "seconds")) for run in runs
     ]  # fmt: skip
-    table = Table(("run", "what differs", "state", "accuracy %", "seconds"), rows)
+    table = Table(("run", "what differs", "state", "accuracy %", "seconds"), rows, notes=notes)
     names = ("run", "what_differs", "state", "test_accuracy", "seconds")
     emit(table, [dict(zip(names, row, strict=True)) for row in rows], shape)
 

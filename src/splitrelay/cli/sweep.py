@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from splitrelay.cli.board import Display, results
+from splitrelay.cli.board import Display, overview, results
 from splitrelay.cli.console import note
 from splitrelay.cli.interrupts import stopping
 from splitrelay.cli.lazy import Command
@@ -49,7 +49,8 @@ def places_options(command: Any) -> Any:
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs (default: results/sweep).")
 @places_options
 @click.option("--share", metavar="I/N", help="Only every N-th point from the I-th on: for array jobs, on N hosts.")
-@click.option("--status", type=click.Path(path_type=Path), metavar="FOLDER", help="Only show how far a sweep is.")
+@click.option("--status", type=click.Path(path_type=Path), metavar="FOLDER",
+              help="Only show how far a sweep is, or those in a folder; from a second terminal too.")  # fmt: skip
 @format_option
 def sweep(
     settings: Sequence[str], out: Path | None, share: str | None, status: Path | None, shape: str, **how: Any
@@ -153,11 +154,16 @@ def places(on: str, jobs: int | None, folder: Path) -> Places:
 
 
 def show_status(folder: Path, shape: str) -> None:
-    """The same table, from a second terminal."""
-    from splitrelay.experiments.sweep import status
+    """The same table, from a second terminal; of a folder of sweeps, such as a reproduction's, a row for each."""
+    from splitrelay.experiments.sweep import status, sweeps_in
 
-    board = status(folder)
-    emit(results(board), payload(board), shape)
+    found = sweeps_in(folder)
+    if found in ([], [folder]):
+        board = status(folder)
+        emit(results(board), payload(board), shape)
+        return
+    boards = [status(path) for path in found]
+    emit(overview(boards, folder), [payload(board) for board in boards], shape)
 
 
 def payload(board: Board) -> dict[str, Any]:

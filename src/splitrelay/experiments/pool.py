@@ -42,7 +42,7 @@ class Local:
                     return
                 yield from _heard(busy, stop)
                 for place, worker in enumerate(workers):
-                    if not worker.alive and waiting:
+                    if not worker.alive and waiting and not stop.is_set():
                         worker.end()
                         workers[place] = self._worker(place)
                 yield None
@@ -60,6 +60,7 @@ class Worker:
 
     def __init__(self, core: int | None, log: Path) -> None:
         self.errand: Errand | None = None
+        self.silent = True  # nothing of the errand is on the disk yet
         self.alive, self.stopping, self.unread, self.log = True, False, b"", log
         command = [sys.executable, "-P", "-m", "splitrelay.experiments.worker", str(os.getpid())]
         with log.open("ab") as err:
@@ -80,7 +81,7 @@ class Worker:
 
     def start(self, errand: Errand) -> None:
         """On its way."""
-        self.errand = errand
+        self.errand, self.silent = errand, True
         self._send(errand.plain())
 
     def stop(self) -> None:
@@ -89,11 +90,18 @@ class Worker:
             self._send({"stop": True})
         self.stopping = True
 
+    def dismiss(self, errand: Errand) -> News:
+        """At once: it is still starting, and nothing is lost."""
+        self.process.kill()
+        self.errand, self.alive = None, False
+        return News(errand.name, "stopped")
+
     def hear(self) -> Iterator[News]:
         """What it has to tell; the last of it if it is dead."""
         said = os.read(self.fileno(), 1 << 16)
         *lines, self.unread = (self.unread + said).split(b"\n")
         for news in (News(**json.loads(line)) for line in lines):
+            self.silent = False
             if news.state != "running":
                 self.errand = None
             yield news
@@ -141,8 +149,13 @@ def _handed_out(waiting: deque[Errand], workers: Sequence[Worker]) -> Iterator[N
 def _heard(busy: Sequence[Worker], stop: Event) -> Iterator[News]:
     if stop.is_set():
         for worker in busy:
-            worker.stop()
-    by_number = {worker.fileno(): worker for worker in busy}
+            if worker.silent and worker.errand:
+                yield worker.dismiss(worker.errand)
+            else:
+                worker.stop()
+    by_number = {worker.fileno(): worker for worker in busy if worker.errand}
+    if not by_number:
+        return
     for number in wait(list(by_number), TICK):
         assert isinstance(number, int)
         yield from by_number[number].hear()

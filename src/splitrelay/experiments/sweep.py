@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from heapq import heapify, heapreplace
 from pathlib import Path
 from statistics import fmean
@@ -76,6 +76,7 @@ class Board:
     folder: Path
     entries: dict[str, Entry]
     share: Share = ALL
+    room: int = field(default=0, compare=False)  # the most that ran at once, as far as was seen
 
     def number(self, *states: str) -> int:
         """How many points are in these states."""
@@ -98,10 +99,11 @@ class Board:
         return next((seconds / steps for seconds, steps in totals if steps > 0), math.nan)
 
     def left(self) -> float:
-        """Seconds until all is done if as many run at once as now, each waiting point where there is room first."""
-        cores = [entry.left() for entry in self.those("running")]
-        if not cores:
+        """Seconds until all is done if as many run at once as before, each waiting point where there is room first."""
+        running = self.those("running")
+        if not running:
             return math.nan
+        cores = [entry.left() for entry in running] + [0.0] * (self.room - len(running))
         heapify(cores)
         for entry in self.those("waiting"):
             heapreplace(cores, cores[0] + entry.left())
@@ -153,6 +155,7 @@ def _note(board: Board, news: News | None) -> None:
     entry = board.entries[news.name]
     before = entry.state, entry.began
     entry.hear(news)
+    board.room = max(board.room, board.number("running"))
     if news.state == "done":
         entry.accuracy = final_accuracy(_rows(entry, board.folder / entry.name))
     if (entry.state, entry.began) != before:
@@ -172,9 +175,14 @@ def status(folder: Path) -> Board:
     return Board(folder, entries)
 
 
+def sweeps_in(folder: Path) -> list[Path]:
+    """The folders of sweeps: this one, or those that a reproduction keeps in it, one or two folders further down."""
+    here, inner, deeper = (folder.glob(f"{way}sweep*.json") for way in ("", "*/", "*/*/"))
+    return sorted({file.parent for file in here} or {file.parent for file in (*inner, *deeper)})
+
+
 def _elsewhere(folder: Path) -> str:
-    """A reproduction keeps its sweeps one folder further down."""
-    found = sorted({str(file.parent) for file in folder.glob("*/sweep*.json")})
+    found = [str(path) for path in sweeps_in(folder)]
     return f"Those in it: {', '.join(found)}." if found else "It would hold sweep.json."
 
 
