@@ -147,3 +147,29 @@ def test_a_client_that_knocks_in_vain_leaves_when_it_is_told_to() -> None:
     session.note = lambda text: stop.set()
     with pytest.raises(Stopped):
         session.connect()
+
+
+def test_who_was_sent_away_without_being_asked_anything_comes_back_after_a_while() -> None:
+    """Two programs with the same keys would else drive each other out as fast as they can."""
+    dialled: list[int] = []
+
+    def dial() -> grpc.Channel:
+        dialled.append(1)
+        raise Refused("the client came back on another link", final=True)
+
+    session = Session(0, dial, lambda terms: pytest.fail("nobody is there"), stop=threading.Event())
+    session.stop.set()
+    with pytest.raises(Refused):
+        session.reconnect()  # a link can be lost: at once
+    with pytest.raises(Stopped):
+        session.reconnect()  # it waits, and is told to stop meanwhile
+    assert len(dialled) == 1
+
+
+def test_what_is_to_be_done_meanwhile_waits_until_the_frame_has_left(
+    near: Stream, far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "TICK", 10.0)
+    near.put(b"a step")
+    near.flush()
+    assert far.heard.get_nowait() == b"a step"

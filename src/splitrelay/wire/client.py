@@ -62,6 +62,15 @@ class Session:
         self.note: Callable[[str], None] = lambda text: None
         self.warn: Callable[[str], None] = lambda text: self.note(text)  # what somebody must see to
         self.links = 0
+        self.fruitless = 0  # links in a row on which nothing was asked of us
+
+    def reconnect(self) -> None:
+        """Another link; where that has helped nothing before, after a while: somebody else may have the same keys."""
+        shortest, longest = limits.BACKOFF
+        if self.fruitless and self.stop.wait(min(shortest * 2.0 ** min(self.fruitless, 30), longest)):
+            raise Stopped("told to stop before it was connected again")
+        self.fruitless += 1
+        self.connect()
 
     def connect(self) -> bool:
         """A link, with the handshake behind it; whether the held visit goes on. Tries until it can be had."""
@@ -113,8 +122,10 @@ class Session:
             try:
                 if self.link is None and not self.connect():
                     raise TakenBack("the visit was taken back while the link was lost")
+                assert self.link is not None
                 self.say(*messages())
                 if meanwhile is not None:
+                    self.link.stream.flush()
                     meanwhile()
                 return self._answer(fence, timeout)
             except LinkLost as error:

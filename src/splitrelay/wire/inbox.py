@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty
 
 from splitrelay.wire.messages import Accept, Message
+from splitrelay.wire.wheel import Wheel
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,12 @@ class Arrived:
 
 @dataclass(frozen=True)
 class Gone:
-    """The link is lost, or was refused."""
+    """The link is lost, or was refused; `final` where client m may not come back."""
 
     m: int
     link: int
     why: str
+    final: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,23 +46,26 @@ Event = Arrived | Gone | Heard
 class Inbox:
     """Events in the order in which they came. It knows how many words of each link nobody has read yet."""
 
-    def __init__(self) -> None:
-        self._events: SimpleQueue[Event] = SimpleQueue()
+    def __init__(self, wheel: Wheel) -> None:
+        self._wheel = wheel
+        self._events: deque[Event] = deque()
         self._unread: Counter[int] = Counter()  # by link
-        self._lock = threading.Lock()
 
     def put(self, event: Event) -> None:
-        """One event more; the loop's side."""
+        """One event more; said on the loop, as is the question after those unread."""
         if isinstance(event, Heard):
-            with self._lock:
-                self._unread[event.link] += 1
-        self._events.put(event)
+            self._unread[event.link] += 1
+        self._events.append(event)
+        self._wheel.ring()
 
     def get(self, timeout: float | None = None) -> Event:
-        """The next event; queue.Empty where none comes in time."""
-        event = self._events.get(timeout=timeout)
-        if isinstance(event, Heard):
-            with self._lock:
+        """The next event, for the thread that trains; queue.Empty where none comes in time."""
+        with self._wheel:
+            self._wheel.wait(0.0 if self._events else timeout)
+            if not self._events:
+                raise Empty
+            event = self._events.popleft()
+            if isinstance(event, Heard):
                 self._unread[event.link] -= 1
                 if not self._unread[event.link]:
                     del self._unread[event.link]
@@ -69,5 +73,4 @@ class Inbox:
 
     def unread(self, link: int) -> int:
         """Words of this link that wait."""
-        with self._lock:
-            return self._unread[link]
+        return self._unread[link]

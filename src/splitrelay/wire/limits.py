@@ -27,6 +27,7 @@ WAITING = 16  # messages of one link that the server has not answered yet
 HANDSHAKE = 30.0  # seconds for TLS, and again from the first word to the welcome
 IDLE = 60.0  # seconds that a connection may stay without a link or a question
 QUESTION = 600.0  # seconds for a question and all of its answer
+STANDSTILL = 0.1  # seconds for which a server that computes leaves its links to themselves
 HEARTBEAT = 5.0  # seconds of silence after which a peer says that it is there
 SILENCE = 20.0  # seconds of silence after which a link is taken for lost
 STEP = 300.0  # seconds that one local step may take

@@ -1,7 +1,7 @@
 """Every word of every link, as the server takes it: held against the table, then answered here or handed on.
 
 Nothing is read or written here: what is to be said on a link is put into its queue, what concerns the training into the
-inbox. It all happens on the event loop's thread; only the grants are set from the thread that trains.
+inbox. It all happens on the event loop; only the grants are set by the thread that trains, whoever turns the loop then.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from splitrelay.wire.messages import (
     fence_of,
 )
 from splitrelay.wire.protocol import Conversation, End, State, Verdict
+from splitrelay.wire.wheel import Wheel
 
 JUDGE = limits.CLIENTS  # the number of an evaluator that is none of the clients
 FED = limits.CLIENTS + 1  # that of the fed server
@@ -69,6 +70,7 @@ class Caller:
     half: Assembly | None = None
     stale: int = 0  # the last visit of which a word came too late
     why: str = "the link was lost"  # it is over
+    final: bool = False  # and need not be tried again
     outgoing: asyncio.Queue[Message | None] = field(default_factory=asyncio.Queue)
     received: int = 0
     sent: int = 0
@@ -103,9 +105,9 @@ class House:
 class Reception:
     """Who is here, and what becomes of their words."""
 
-    def __init__(self, house: House, said: Callable[..., None]) -> None:
+    def __init__(self, house: House, said: Callable[..., None], wheel: Wheel) -> None:
         self.house, self.said = house, said
-        self.inbox = Inbox()
+        self.inbox = Inbox(wheel)
         self.here: dict[int, Caller] = {}  # by client
         self.all: dict[int, Caller] = {}  # by number, strangers too
         self.paid: dict[int, Paid] = {}  # what each client last said that it has cost it
@@ -185,7 +187,7 @@ class Reception:
     def refuse(self, link: Caller, why: str, *, final: bool = False) -> None:
         """The last word on a link. The table is not asked: it may be the reason."""
         self.said("refused", client=link.m, peer=link.peer, why=why)
-        link.why = why
+        link.why, link.final = why, final
         link.talk.state = State.REFUSED
         link.outgoing.put_nowait(Refuse(why[: limits.TEXT], final))
         link.outgoing.put_nowait(None)
@@ -195,7 +197,7 @@ class Reception:
         self.all.pop(link.number, None)
         if self.here.get(link.m) is link:
             del self.here[link.m]
-            self.inbox.put(Gone(link.m, link.number, link.why))
+            self.inbox.put(Gone(link.m, link.number, link.why, link.final))
 
     def _greet(self, link: Caller, hello: Hello) -> None:
         why = self.house.admitted(link.context, hello)

@@ -1,9 +1,8 @@
-"""The server's end of all links: gRPC on an event loop of its own, and an inbox for the one thread that trains."""
+"""The server's end of all links: gRPC on an event loop, and an inbox for the one thread that trains."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,10 +17,11 @@ from splitrelay.wire.capacity import SERVICE, options, refuse_too_many
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.frames import decode, encode
 from splitrelay.wire.inbox import Arrived, Event, Gone, Heard
-from splitrelay.wire.messages import Bye, Lease, Look, Message, Paid, Refuse, Resume
+from splitrelay.wire.messages import Bye, Lease, Look, Message, Paid, Refuse, Resume, Step
 from splitrelay.wire.metering import Carried, Meters
 from splitrelay.wire.protocol import OVER, State
 from splitrelay.wire.reception import Busy, Caller, House, Reception, Unwelcome
+from splitrelay.wire.wheel import Wheel
 
 __all__ = ["SERVICE", "Arrived", "Event", "Gone", "Heard", "House", "Hub", "Unwelcome"]
 
@@ -33,14 +33,13 @@ class Hub:
 
     def __init__(self, house: House, said: Callable[..., None] = lambda event, **facts: None) -> None:
         self.house, self.said = house, said
-        self.reception = Reception(house, said)
+        self._wheel = Wheel()
+        self.reception = Reception(house, said, self._wheel)
         self.inbox = self.reception.inbox
         self.meters = Meters()
         self.spent = (0, 0)  # bytes of links that are closed
         self._count = 0
         self._crowded = 0.0
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="wire", daemon=True)
         self._server: Any = None
         self._unary: dict[str, Any] = {}
 
@@ -55,15 +54,12 @@ class Hub:
         try:
             refuse_no_address(address, listen=True)
             refuse_too_many(self.house.clients)
+            port = self._wheel.finish(self._listen(address, credentials))
         except InputError:
-            self._loop.close()
+            self._wheel.stop()
             raise
-        self._thread.start()
-        try:
-            return asyncio.run_coroutine_threadsafe(self._listen(address, credentials), self._loop).result()
-        except InputError:
-            self._stop()
-            raise
+        self._wheel.start()
+        return port
 
     def grant(self, m: int, fence: int, answered: int = 0) -> None:
         """Whoever comes back holding this fence goes on where it was."""
@@ -75,7 +71,7 @@ class Hub:
 
     def send(self, link: int, *messages: Message) -> None:
         """Say something on a link; nothing happens where it is gone, as its Gone is on the way."""
-        self._loop.call_soon_threadsafe(self._put, link, messages)
+        self._wheel.call(self._put, link, messages)
 
     def here(self) -> dict[int, int]:
         """Clients that are here, and the number of their link."""
@@ -99,14 +95,9 @@ class Hub:
 
     def close(self, why: str, *, again: bool) -> None:
         """Say goodbye to all, and end."""
-        if self._thread.is_alive():
-            asyncio.run_coroutine_threadsafe(self._end(Bye(why[: limits.TEXT], again)), self._loop).result()
-            self._stop()
-
-    def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        if self._wheel.turned:
+            self._wheel.finish(self._end(Bye(why[: limits.TEXT], again)))
+            self._wheel.stop()
 
     # The loop's side
 
@@ -157,7 +148,13 @@ class Hub:
             link.heard = time.monotonic()
             link.received += len(frame)
             link.messages += 1
-            self.reception.hear(link, decode(frame, self.house.bounds))
+            message = decode(frame, self.house.bounds)
+            self.reception.hear(link, message)
+            if isinstance(
+                message, Step
+            ):  # its answer goes first; the next turn of the loop may be the one that writes it
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
         return "the client left" if link.talk.state is State.LEFT else link.why
 
     def _put(self, number: int, messages: Sequence[Message]) -> None:

@@ -31,16 +31,22 @@ class Stream:
     def __init__(self, call: Any, heartbeat: float, beat: Callable[[int], bytes]) -> None:
         self.heartbeat, self._beat = heartbeat, beat
         self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
+        self._sent = threading.Event()
         self._over = threading.Event()
         self._heard = time.monotonic()
         self._limit = math.inf  # when whoever reads has waited for too long
         self._aside: Aside | None = None
-        self._frames: Any = call(iter(self._outgoing.get, None))
+        self._frames: Any = call(iter(self._taken, None))
         threading.Thread(target=self._watching, name="heartbeat", daemon=True).start()
 
     def put(self, frame: bytes) -> None:
         """One frame more on its way."""
+        self._sent.clear()
         self._outgoing.put(frame)
+
+    def flush(self) -> None:
+        """Wait until it has left: whoever computes in Python meanwhile keeps it from leaving."""
+        self._sent.wait(TICK)
 
     def read(self, until: float = math.inf) -> bytes:
         """The next frame; LinkLost where none comes until then, or for too long."""
@@ -87,6 +93,12 @@ class Stream:
             raise _lost(error.details() if isinstance(error, grpc.Call) else str(error)) from None
         self._heard = time.monotonic()
         return frame
+
+    def _taken(self) -> bytes | None:
+        """The next frame, for gRPC, which asks when the one before has left."""
+        if self._outgoing.empty():
+            self._sent.set()
+        return self._outgoing.get()
 
     def _watching(self) -> None:
         number, last = 0, time.monotonic()

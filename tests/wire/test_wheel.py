@@ -1,0 +1,93 @@
+"""Is the server's loop turned by one thread at a time, by the right one, and never by none for long?"""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from queue import Empty
+
+import pytest
+
+from splitrelay.wire import limits
+from splitrelay.wire.inbox import Gone, Inbox
+from splitrelay.wire.wheel import Wheel
+
+
+@pytest.fixture
+def wheel() -> Iterator[Wheel]:
+    made = Wheel()
+    made.start()
+    yield made
+    made.stop()
+
+
+def asked(wheel: Wheel) -> "Future[str]":
+    """Which thread turns the loop next, as soon as one does."""
+    found: Future[str] = Future()
+    wheel._loop.call_soon_threadsafe(lambda: found.set_result(threading.current_thread().name))
+    return found
+
+
+def test_a_stand_in_turns_it_while_nobody_waits(wheel: Wheel) -> None:
+    assert asked(wheel).result(10) == "wire"
+
+
+def test_a_stand_in_turns_it_again_when_who_waited_computes(wheel: Wheel) -> None:
+    with pytest.raises(Empty):
+        Inbox(wheel).get(timeout=0.0)
+    assert asked(wheel).result(10) == "wire"
+
+
+def test_who_waits_for_a_word_turns_it_and_is_rung(wheel: Wheel) -> None:
+    inbox = Inbox(wheel)
+    with wheel:  # so that nobody is at it before we wait
+        found = asked(wheel)
+        wheel._loop.call_soon_threadsafe(inbox.put, Gone(1, 1, "away"))
+    assert inbox.get(timeout=10) == Gone(1, 1, "away")
+    assert found.result(0) == threading.current_thread().name
+
+
+def test_what_is_to_be_done_is_done_at_once_where_nobody_turns_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel, done = Wheel(), list[str]()
+    woken = wheel._loop.create_future()
+    woken.add_done_callback(lambda _: done.append("what it woke"))
+    wheel.call(lambda: (done.append("itself"), woken.set_result(None)))  # type: ignore[arg-type, func-returns-value]
+    assert done == ["itself", "what it woke"]
+    wheel.stop()
+
+
+def test_words_that_are_there_do_not_keep_the_loop_from_turning(wheel: Wheel) -> None:
+    """A busy server goes on listening to everybody."""
+    inbox, turns = Inbox(wheel), list[int]()
+    with wheel:
+        for number in range(3):
+            inbox.put(Gone(0, number, ""))
+        wheel._loop.call_soon(turns.append, 1)
+    inbox.get(timeout=10)
+    assert turns == [1]
+
+
+def test_two_threads_never_turn_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STANDSTILL", 0.0)  # the stand-in takes it whenever it can
+    wheel, at_it, clashes = Wheel(), list[int](), list[int]()
+    wheel.start()
+
+    def alone() -> None:
+        at_it.append(threading.get_ident())
+        clashes.extend(at_it[1:])
+        at_it.pop()
+
+    for _ in range(300):
+        wheel.call(alone)
+        with pytest.raises(Empty):
+            Inbox(wheel).get(timeout=0.0)
+    wheel.stop()
+    assert clashes == []
+
+
+def test_it_comes_to_an_end_whoever_turns_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STANDSTILL", 0.0)
+    for _ in range(50):
+        wheel = Wheel()
+        wheel.start()
+        wheel.stop()
+        assert not wheel.turned
