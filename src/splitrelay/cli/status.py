@@ -53,14 +53,30 @@ def collect(address: str, keys: Path | None, insecure: bool, out: Path) -> None:
 
 
 def _table(report: dict[str, Any]) -> Table:
-    left, loss, accuracy = (report[name] for name in ("seconds_left", "test_loss", "test_accuracy"))
     title = f"{report['algorithm']}, {report['route']}, spec {report['spec']}: {report['phase']}"
-    title += f", round {report['round']} of {report['rounds']}"
-    seen = "" if loss is None else f"; test loss {loss:.4f}, accuracy {accuracy:.2%}"
-    traffic = f"{report['bytes_up'] / 1e6:.1f} MB up, {report['bytes_down'] / 1e6:.1f} MB down{seen}"
+    awaited = report.get("awaited", 0)
+    if awaited:
+        title += f" for {awaited} more client{'s' * (awaited > 1)}"
+    else:
+        title += f", round {report['round']} of {report['rounds']}"
     judge = {True: "the evaluator is here", False: "the evaluator is away"}.get(report["evaluator"], "")
-    notes = (traffic, judge, "" if left is None else f"{report['seconds']:.0f} s, about {left:.0f} s left")
-    return Table(COLUMNS, [_row(one) for one in report["clients"]], title, tuple(filter(None, notes)))
+    clients = report["clients"]
+    if not any(one["visits"] for one in clients):  # nobody has paid anything yet
+        return Table(COLUMNS[:4], [_row(one)[:4] for one in clients], title, tuple(filter(None, [judge])))
+    return Table(
+        COLUMNS, [_row(one) for one in clients], title, tuple(filter(None, (_seen(report), judge, _left(report))))
+    )
+
+
+def _seen(report: dict[str, Any]) -> str:
+    loss, accuracy = report["test_loss"], report["test_accuracy"]
+    seen = "" if loss is None else f"; test loss {loss:.4f}, accuracy {accuracy:.2%}"
+    return f"{report['bytes_up'] / 1e6:.1f} MB up, {report['bytes_down'] / 1e6:.1f} MB down{seen}"
+
+
+def _left(report: dict[str, Any]) -> str:
+    left = report["seconds_left"]
+    return "" if left is None else f"{report['seconds']:.0f} s, about {left:.0f} s left"
 
 
 def _row(one: dict[str, Any]) -> tuple[Any, ...]:

@@ -162,7 +162,13 @@ def random_plan(seed: int, spec: Spec, clients: Sequence[int], kinds: Sequence[s
         )
         for name in names
     ]
-    return sorted(faults, key=lambda fault: fault.after)
+    faults.sort(key=lambda fault: fault.after)
+    return [fault for at, fault in enumerate(faults) if away != "skip" or not _gone_by_then(fault, faults[:at])]
+
+
+def _gone_by_then(fault: Fault, earlier: Sequence[Fault]) -> bool:
+    """Who was skipped may not be back before the last round, and is not troubled so again."""
+    return fault.kind in SKIPPED and any(one.kind in SKIPPED and one.client == fault.client for one in earlier)
 
 
 def _rounds(name: str, R: int, away: str) -> int:

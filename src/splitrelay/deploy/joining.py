@@ -109,7 +109,7 @@ class Joined:
                     raise
                 self.say(f"{error}; connecting again")
                 self.session.holding = Holding()
-                self.session.connect()
+                self.session.reconnect()
         if self.session.link is not None:
             self.session.say(Leave("the client was told to stop"))
         return "left"
@@ -119,6 +119,7 @@ class Joined:
         word = self._next_word()
         if word is None:
             return
+        self.session.fruitless = 0
         try:
             self._follow(word)
         except Diverged as error:

@@ -11,6 +11,7 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -23,6 +24,8 @@ from splitrelay.algorithms.base import Cost, Done, Outcome, Skipped, Visit
 from splitrelay.errors import OutputError
 from splitrelay.files import replacing, write_text
 
+OFTEN = ("arrived", "gone", "refused", "silent")  # what two programs with the same keys can cause for ever
+LINES = 10  # of one such event of one client, for one reason, in a minute
 RESERVED = 100  # fences are stored so many ahead, so that not every visit waits for the disk twice
 
 
@@ -43,6 +46,26 @@ class Fences:
         return self._last
 
 
+class Often:
+    """What is said again and again: some lines in its first minute, then one in each."""
+
+    def __init__(self) -> None:
+        self._minute = 0
+        self._lines: Counter[tuple[Any, ...]] = Counter()  # in this minute
+        self._left: Counter[tuple[Any, ...]] = Counter()  # left out in this minute
+        self._before: Counter[tuple[Any, ...]] = Counter()  # and in the one before
+
+    def left_out(self, now: float, *what: Any) -> int | None:
+        """How many like it were left out in the minute before; None where this one is left out too."""
+        if self._minute != now // 60:
+            self._minute, self._lines, self._left, self._before = int(now // 60), Counter(), Counter(), self._left
+        self._lines[what] += 1
+        if self._lines[what] > (1 if self._before[what] else LINES):
+            self._left[what] += 1
+            return None
+        return self._before[what]
+
+
 class Journal:
     """The visits since the last checkpoint, and the events of the whole run."""
 
@@ -51,6 +74,7 @@ class Journal:
         self.events = folder / "events.jsonl"
         self.fences = Fences(folder / "fence")
         self._began = time.monotonic()
+        self._often = Often()
         self._lock = threading.Lock()  # events come from the wire and from the thread that trains
 
     def commit(self, visit: Visit[Any], fence: int, done: Done[Any]) -> None:
@@ -88,9 +112,15 @@ class Journal:
 
     def note(self, event: str, **facts: Any) -> None:
         """One line of events.jsonl; clocks of other hosts have no part in it."""
-        line = json.dumps({"seconds": round(time.monotonic() - self._began, 3), "event": event, **facts}) + "\n"
+        seconds = time.monotonic() - self._began
         try:
             with self._lock:
+                if event in OFTEN:
+                    times = self._often.left_out(seconds, event, facts.get("client"), facts.get("why"))
+                    if times is None:
+                        return
+                    facts |= {"left_out": times} if times else {}
+                line = json.dumps({"seconds": round(seconds, 3), "event": event, **facts}) + "\n"
                 _append(self.events, line.encode())
         except OSError as error:
             raise OutputError(f"cannot write {self.events}", value=error.strerror, way_out="Make room.") from None

@@ -151,12 +151,19 @@ class Judged:
                         raise InputError(f"the evaluator, client {self.m}, cannot look", value=event.message.why)
                 elif isinstance(event, Gone) and event.link == link:
                     link = None
-                late = time.monotonic() - since > self.remote.policy.lease
-                if self.remote.policy.away == "skip" and late and not keep:  # without the model nothing is finished
+                if not keep and self._too_late(since):  # without the model nothing is finished
                     self.remote.journal.note("unseen", client=self.m)
                     return None
         finally:
             self.remote.tops.free.append(engine)
+
+    def _too_late(self, since: float) -> bool:
+        """Whether nobody waits for the evaluator any longer; who was away once is not waited for until it comes."""
+        policy = self.remote.policy
+        late = policy.away == "skip" and time.monotonic() - since > policy.lease
+        if late and self.m not in self.hub.here():
+            self.remote.absent[self.m] = "the evaluator has not come back"
+        return late or self.remote.given_up(self.m) is not None
 
     def _begin(self, link: int, x: Sealed, top: bytes) -> int:
         fence, blob = self.remote.journal.fences.next(), x.bytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from queue import Empty
 from threading import Event
 from typing import Any
@@ -17,6 +18,7 @@ from splitrelay.errors import Diverged, WorkError
 from splitrelay.wire import halves, limits, messages
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.messages import Cancel, Commit, Deposit, Fail, Lease, Message
+from splitrelay.wire.reception import JUDGE
 from splitrelay.wire.server import Arrived, Gone, Heard, Hub
 
 TICK = 0.5  # seconds between two looks at the clock
@@ -29,6 +31,7 @@ class Remote:
         self.hub, self.tops, self.journal, self.policy, self.stop = hub, tops, journal, policy, stop
         self.pending: dict[int, Pending] = {}  # by client
         self.outcomes: dict[int, Outcome[Any]] = {}
+        self.absent: dict[int, str] = {}  # clients for whom nobody waits until they come, and why
         self.visits = 0
         self.arrived: Callable[[Arrived], None] = lambda event: None
 
@@ -36,12 +39,24 @@ class Remote:
         """Whether nothing can be asked of client m yet."""
         return False
 
+    def given_up(self, m: int) -> str | None:
+        """Why client m is not waited for, if visits may be skipped and it may not come, or was waited for in vain.
+
+        A server that no client reaches is perhaps itself the one that is away: it waits.
+        """
+        here = self.hub.here()
+        waited_for = self.policy.away != "skip" or m in here or not any(other < JUDGE for other in here)
+        return None if waited_for else self.absent.get(m)
+
     def overhear(self, event: Arrived | Gone | Heard) -> None:
-        """What comes in while no visit is going on."""
+        """Whatever comes in, also while no visit is going on."""
         now = time.monotonic()
         if isinstance(event, Arrived):
+            self.absent.pop(event.m, None)
             self._arrived(event, now)
         elif isinstance(event, Gone):
+            if event.final:
+                self.absent[event.m] = event.why
             self._gone(event, now)
         else:
             self._heard(event, now)
@@ -83,18 +98,11 @@ class Remote:
         if self.stop.is_set():
             raise KeyboardInterrupt
         self._begin(waiting)
-        try:
-            event = self.hub.inbox.get(timeout=TICK)
-        except Empty:
-            event = None
-        now = time.monotonic()
-        if isinstance(event, Arrived):
-            self._arrived(event, now)
-        elif isinstance(event, Gone):
-            self._gone(event, now)
-        elif isinstance(event, Heard):
-            self._heard(event, now)
-        self._expire(now)
+        if self._passed_over():
+            return
+        with suppress(Empty):
+            self.overhear(self.hub.inbox.get(timeout=TICK))
+        self._expire(time.monotonic())
 
     def _begin(self, waiting: deque[tuple[int, Visit[Any]]]) -> None:
         """A client drawn twice makes its second visit after the first."""
@@ -194,6 +202,17 @@ class Remote:
                 where = f"client {pending.visit.m} failed {len(pending.failures)} times in round {pending.visit.r}"
                 raise WorkError(where, value=why, way_out="Mend the client; the same command goes on from here.")
 
+    def _passed_over(self) -> bool:
+        """Whether visits were skipped at once."""
+        lost = [pending for pending in self.pending.values() if pending.link is None]
+        why = {pending.visit.m: self.given_up(pending.visit.m) for pending in lost}
+        for pending in lost:
+            reason = why[pending.visit.m]
+            if reason is not None:
+                self._void(pending, reason)
+                self._skip(pending, reason)
+        return any(why.values())
+
     def _expire(self, now: float) -> None:
         for pending in list(self.pending.values()):
             if pending.link is None and now - pending.since > self.policy.lease:
@@ -213,6 +232,7 @@ class Remote:
             self._note("expired", pending)
             self._void(pending, "the lease has run out")
         if self.policy.away == "skip":
+            self.absent[m] = f"client {m} has not come back"
             self._skip(pending, f"client {m} was away for {self.policy.lease:g} seconds")
         elif self.policy.away == "retry" and pending.tries > self.policy.retries:
             way_out = "Bring it back; the same command goes on from here."

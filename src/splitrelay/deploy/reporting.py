@@ -35,6 +35,7 @@ def status(serving: Serving) -> dict[str, Any]:
         "round": done,
         "rounds": spec.R,
         "turn": sorted(turns),
+        "awaited": serving.awaited if serving.phase == "waiting" else 0,
         "evaluator": JUDGE in here if serving.offer.judge else None,
         "clients": [
             {"client": m, "here": m in here, "turn": m in turns, "samples": serving.sizes.get(m)}

@@ -63,13 +63,13 @@ class Serving:
         refuse_undeployable(offer.spec, offer.judge, offer.fed)
         self.offer, self.say, self.stop = offer, say, stop or Event()
         self.directory = RunDirectory(offer.out)
-        self.spec, why = resolved(begun(offer.spec, self.directory))
-        say(f"engine {self.spec.engine}: {why}")
+        self.spec, self.engine_is = resolved(begun(offer.spec, self.directory))
         self.data = load(self.spec.data.name)
         with BUILDING:
             self.shape = shape_of(self.spec, *self._kind())
         self.port = 0
         self.phase, self.last = "waiting", dict[str, Any]()
+        self.greeted = set[int]()
         self.began = time.monotonic()
         self.listening: Callable[[int], None] = lambda port: None
 
@@ -88,6 +88,7 @@ class Serving:
             self.journal = journal_of(self.directory)
             self.census = Census(self.directory.path / "relay" / "clients.json")
             self.sizes = self.census.read()
+            self.say(f"engine {self.spec.engine}: {self.engine_is}")
             self.hub = Hub(self._house(), self.journal.note)
             self.ledger = Ledger(self.directory.path / "relay" / "paid.json", self.hub.paid, self.hub.carried)
             self.hub.answering("Status", status_handler(self.report, self.offer.admit.status))
@@ -166,19 +167,35 @@ class Serving:
 
     def _wait(self) -> None:
         """Until those have come without whom the run cannot begin; after a restart they are known."""
-        wanted = set(range(self.spec.partition.M)) - set(self.offer.without)
-        enough = len(wanted) if self.offer.quorum is None else min(self.offer.quorum, len(wanted))
-        while len(wanted & set(self.sizes)) < enough:
+        while self.awaited:
             if self.stop.is_set():
                 raise KeyboardInterrupt
             event = _next(self.hub)
             if isinstance(event, Arrived):
                 self._counted(event)
-                who = {JUDGE: "the evaluator", FED: "the fed server"}.get(event.m, f"client {event.m}")
-                self.say(f"{who} is here; {enough - len(wanted & set(self.sizes))} clients to come")
-        if enough < len(wanted):
+                self._greet(event.m)
+        if self._enough() < len(self._wanted()):
             self._refuse_unsized()
-            self.sizes = {m: self.sizes.get(m, 1) for m in wanted}
+            self.sizes = {m: self.sizes.get(m, 1) for m in self._wanted()}
+
+    def _greet(self, m: int) -> None:
+        """Once each: two programs with the same keys come again and again."""
+        if m not in self.greeted:
+            who = {JUDGE: "the evaluator", FED: "the fed server"}.get(m, f"client {m}")
+            self.say(f"{who} is here; {self.awaited} clients to come")
+        self.greeted.add(m)
+
+    @property
+    def awaited(self) -> int:
+        """Clients without whom the run does not begin, and who have not been here yet."""
+        return max(self._enough() - len(self._wanted() & set(self.sizes)), 0)
+
+    def _wanted(self) -> set[int]:
+        return set(range(self.spec.partition.M)) - set(self.offer.without)
+
+    def _enough(self) -> int:
+        wanted = len(self._wanted())
+        return wanted if self.offer.quorum is None else min(self.offer.quorum, wanted)
 
     def _largest(self) -> int:
         """Samples of the largest step."""

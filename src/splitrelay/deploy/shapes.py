@@ -107,6 +107,20 @@ class Above(Protocol):
         ...
 
 
+class Prompt:
+    """For a server's half that waits for the client's part of the norm only where it needs it."""
+
+    descent: Any
+
+    def settle(self) -> None:
+        """Apply the step that waits, where nothing is clipped, or each half by itself."""
+        if self.descent.step.clip is None or self.descent.step.per_half:
+            self._apply(0.0)
+
+    def _apply(self, norm2: float) -> None:
+        raise NotImplementedError  # the engine's own
+
+
 @dataclass(frozen=True)
 class Outfit:
     """What a client has to train with."""
