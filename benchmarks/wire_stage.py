@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 
 from splitrelay.algorithms import Step, Visit
+from splitrelay.clients import reference
 from splitrelay.data import load
 from splitrelay.data.partition_export import export_partition, folder
 from splitrelay.deploy.admission import anyone
@@ -23,6 +25,7 @@ from splitrelay.deploy.turns import Tops
 from splitrelay.experiments.assembly import engine_of, network_of
 from splitrelay.experiments.running import Progress, partition_of, trial_of
 from splitrelay.experiments.spec import Spec, spec_of
+from splitrelay.kernels import descent
 from splitrelay.randomness import Purpose, rng
 from splitrelay.wire.authority import create_authority
 from splitrelay.wire.identity import load_identity, server_credentials
@@ -136,14 +139,15 @@ class Stage(Serving):
             pass
         return time.perf_counter() - began
 
-    def in_process(self) -> Callable[[int], float]:
-        """The same steps without a wire: seconds of one of K."""
+    def in_process(self) -> Callable[[int, float], float]:
+        """The same steps without a wire: seconds of one of K, less the pauses on both sides of the server's half."""
         engine = engine_of(trial_of(self.spec), self.network)
 
-        def step(K: int) -> float:
-            began = time.perf_counter()
-            engine.run(self._visit(0, K))
-            return (time.perf_counter() - began) / K
+        def step(K: int, pause: float = 0.0) -> float:
+            with pausing(self.spec.engine, pause) as paused:
+                began = time.perf_counter()
+                engine.run(self._visit(0, K))
+                return (time.perf_counter() - began - sum(paused)) / K
 
         return step
 
@@ -168,6 +172,30 @@ class Stage(Serving):
             self.started.append(
                 subprocess.Popen([sys.executable, "-c", START, "-q", *words], stdout=subprocess.DEVNULL)
             )
+
+
+@contextmanager
+def pausing(engine: str, seconds: float) -> Iterator[list[float]]:
+    """Nothing happens for so long before and after each step of the server's half; how long it was each time."""
+    top: Any = {"reference": reference, "fast": descent}[engine].TopHalf
+    step, paused = top.step, list[float]()
+
+    def slept() -> None:
+        began = time.perf_counter()
+        time.sleep(seconds)
+        paused.append(time.perf_counter() - began)
+
+    def late(self: Any, *given: Any) -> Any:
+        slept()
+        answer = step(self, *given)
+        slept()
+        return answer
+
+    top.step = late if seconds else step
+    try:
+        yield paused
+    finally:
+        top.step = step
 
 
 def resident(pid: int | str = "self") -> int:
