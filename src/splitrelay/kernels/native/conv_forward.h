@@ -108,8 +108,9 @@ static void conv_tiles(const Layer& l, const float* image, const int32_t* taps, 
         }
 }
 
-// The same, with a pool of 2 x 2 on the tile while it is in registers. PX: pooled pixels of a tile.
-template <int PX, int NV>
+// The same, with a pool of 2 x 2 on the tile while it is in registers. PX: pooled pixels of a tile. Who only looks leaves
+// no MARKS, and where a maximum was found is then not worked out.
+template <int PX, int NV, bool MARKS>
 static void conv_tiles_pooled(const Layer& l, const float* image, const int32_t* taps, const float* w, const float* bias, ConvOut to) {
     int32_t row = l.in.row(), stride = l.in.stride;
     for (int y = 0; y < l.out.H; ++y)
@@ -119,7 +120,7 @@ static void conv_tiles_pooled(const Layer& l, const float* image, const int32_t*
             vf acc[2][2 * PX][NV];
             conv_sums<2, 2 * PX, NV>(acc, l, image - l.corner + corner, taps, w, bias);
             float* out = to.out + y * to.row + u * to.stride;
-            int32_t* marks = to.marks + (int64_t(y) * l.out.W + u) * l.out.stride;
+            int64_t mark = (int64_t(y) * l.out.W + u) * l.out.stride;
             unrolled<PX>([&](auto i) {
                 unrolled<NV>([&](auto k) {
                     int32_t at = corner + 2 * i.value * stride;
@@ -129,7 +130,7 @@ static void conv_tiles_pooled(const Layer& l, const float* image, const int32_t*
                     contest(best, found, acc[1][2 * i.value][k.value], at + row);
                     contest(best, found, acc[1][2 * i.value + 1][k.value], at + row + stride);
                     store(out + i.value * to.stride + LANES * k.value, to.relu ? relu(best) : best);
-                    store(marks + i.value * l.out.stride + LANES * k.value, found);
+                    if constexpr (MARKS) store(to.marks + mark + i.value * l.out.stride + LANES * k.value, found);
                 });
             });
         }
@@ -139,28 +140,28 @@ static void conv_tiles_pooled(const Layer& l, const float* image, const int32_t*
 
 INLINE bool pooled_in_registers(const Layer& l) { return l.pooled && l.sh == 2 && l.sw == 2; }
 
-template <int NV> INLINE void conv_channels(const Layer& l, const float* image, const int32_t* taps, const float* w, const float* bias, ConvOut to) {
+template <int NV, bool MARKS> INLINE void conv_channels(const Layer& l, const float* image, const int32_t* taps, const float* w, const float* bias, ConvOut to) {
     int H = l.raw.H, W = l.raw.W;
     if (pooled_in_registers(l)) {
-        if (NV == 1 && grey(l)) conv_grey(l, image, taps, w, bias, to);
-        else if (NV == 1 && l.out.W >= 2) conv_tiles_pooled<2, NV>(l, image, taps, w, bias, to);
-        else conv_tiles_pooled<1, NV>(l, image, taps, w, bias, to);
+        if (NV == 1 && grey(l)) conv_grey<MARKS>(l, image, taps, w, bias, to);
+        else if (NV == 1 && l.out.W >= 2) conv_tiles_pooled<2, NV, MARKS>(l, image, taps, w, bias, to);
+        else conv_tiles_pooled<1, NV, MARKS>(l, image, taps, w, bias, to);
     } else if (NV == 1 && H >= 2 && W >= 4) conv_tiles<2, 4, NV>(l, image, taps, w, bias, to);
     else if (H >= 2 && W >= 2) conv_tiles<2, 2, NV>(l, image, taps, w, bias, to);
     else conv_tiles<1, 1, NV>(l, image, taps, w, bias, to);
 }
 
 // One image, sixteen output channels at a time, the last ones eight.
-static void conv_image(const Layer& l, const float* image, const int32_t* taps, const float* w, const float* bias, ConvOut to) {
+template <bool MARKS> static void conv_image(const Layer& l, const float* image, const int32_t* taps, const float* w, const float* bias, ConvOut to) {
     int64_t number = int64_t(l.kh) * l.kw * l.in.C;
     for (int co = 0; co < l.raw.stride;) {
         const float *kernels = w + co * number, *add = bias ? bias + co : nullptr;
         ConvOut here = {to.out + co, to.row, to.stride, to.marks + co, to.relu};
         if (l.raw.stride - co >= 2 * LANES) {
-            conv_channels<2>(l, image + l.corner, taps, kernels, add, here);
+            conv_channels<2, MARKS>(l, image + l.corner, taps, kernels, add, here);
             co += 2 * LANES;
         } else {
-            conv_channels<1>(l, image + l.corner, taps, kernels, add, here);
+            conv_channels<1, MARKS>(l, image + l.corner, taps, kernels, add, here);
             co += LANES;
         }
     }
@@ -186,15 +187,15 @@ INLINE void pool_image(const Layer& l, const float* raw, float* out, int32_t* ma
             }
 }
 
-static void conv_forward(const Layer& l, int n, const float* in, const int32_t* taps, const float* w, const float* bias, float* raw, float* out, int32_t* marks) {
+template <bool MARKS> static void conv_forward(const Layer& l, int n, const float* in, const int32_t* taps, const float* w, const float* bias, float* raw, float* out, int32_t* marks) {
     const Tensor& o = l.out;
     for (int b = 0; b < n; ++b, in += l.in.size, out += o.size) {
         int32_t* here = l.pooled ? marks + int64_t(b) * o.H * o.W * o.stride : marks;
         if (l.pooled && !pooled_in_registers(l)) {
-            conv_image(l, in, taps, w, bias, {raw, l.raw.row(), l.raw.stride, here, false});
+            conv_image<MARKS>(l, in, taps, w, bias, {raw, l.raw.row(), l.raw.stride, here, false});
             pool_image(l, raw, out, here);
         } else {
-            conv_image(l, in, taps, w, bias, {out + o.inside(), o.row(), o.stride, here, l.relu != 0});
+            conv_image<MARKS>(l, in, taps, w, bias, {out + o.inside(), o.row(), o.stride, here, l.relu != 0});
         }
     }
 }

@@ -37,7 +37,7 @@ template <class V, class Put> INLINE void grey_pixels(V a, V b, V c, Put put) {
 INLINE vf even(vf a, vf b) { return __builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14); }
 INLINE vf odd(vf a, vf b) { return __builtin_shufflevector(a, b, 1, 3, 9, 11, 5, 7, 13, 15); }
 
-static void conv_grey(const Layer& l, const float* image, const int32_t* taps, const float* w, const float* bias, ConvOut to) {
+template <bool MARKS> static void conv_grey(const Layer& l, const float* image, const int32_t* taps, const float* w, const float* bias, ConvOut to) {
     int32_t row = l.in.row();
     for (int y = 0; y < l.out.H; ++y)
         for (int x = 0; x < l.out.W; x += 4) {
@@ -56,8 +56,10 @@ static void conv_grey(const Layer& l, const float* image, const int32_t* taps, c
                 if (to.relu) best[j.value] = relu(best[j.value]);
             });
             float* out = to.out + y * to.row + u * to.stride;
-            int32_t* marks = to.marks + (int64_t(y) * l.out.W + u) * l.out.stride;
             grey_pixels(best[0], best[1], best[2], [&](int j, vf pixel) { store(out + j * to.stride, pixel); });
-            grey_pixels(found[0], found[1], found[2], [&](int j, vi mark) { store(marks + j * l.out.stride, mark); });
+            if constexpr (MARKS) {
+                int32_t* marks = to.marks + (int64_t(y) * l.out.W + u) * l.out.stride;
+                grey_pixels(found[0], found[1], found[2], [&](int j, vi mark) { store(marks + j * l.out.stride, mark); });
+            }
         }
 }

@@ -19,8 +19,10 @@ static void forward_layer(const Net& net, const Layer& l, int n, bool learning) 
     const float* in = net.arena + l.in_at;
     float* out = net.arena + l.out_at;
     switch (l.kind) {
-        case CONV:
-            return conv_forward(l, n, in, net.positions + l.taps, net.arena + l.forward_weight, bias_of(net, l), net.arena + l.raw_at, out, net.marks + l.marks);
+        case CONV: {
+            auto pass = learning ? conv_forward<true> : conv_forward<false>;  // who only looks needs no way back
+            return pass(l, n, in, net.positions + l.taps, net.arena + l.forward_weight, bias_of(net, l), net.arena + l.raw_at, out, net.marks + l.marks);
+        }
         case RELU: return relu_forward(l, n, in, out);
         case MAXPOOL: return maxpool_forward(l, n, in, out, net.marks + l.marks);
         case FLATTEN: return;  // the numbers lie the same
