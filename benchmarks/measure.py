@@ -15,7 +15,7 @@ Work = Callable[[], object]
 Clock = Callable[[Work], float]
 Times = Sequence[Sequence[float]]
 STEADY = 0.10  # the best of the first half of the turns and of the second are no further apart
-TURN = 0.01  # seconds: a shorter turn has the other's cold caches in it, a longer one is rarely left alone
+TURN = 0.05  # seconds: of a shorter one too much is lost to caches that the other left cold
 LEAST = 8  # turns
 PATIENCE = 3  # times the budget, where turns are unsteady
 
