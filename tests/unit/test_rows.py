@@ -11,7 +11,7 @@ from run_kit import row, write_run
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.experiments.comparing import compare, verify
-from splitrelay.experiments.rows import rows_of
+from splitrelay.experiments.rows import again, rows_of
 from splitrelay.experiments.runs import publish, run_at
 
 WHOLE = [json.dumps(row(r, 0.1 * r)) for r in range(4)]
@@ -137,3 +137,31 @@ def test_a_table_of_runs_that_have_not_begun_says_so(tmp_path: Path) -> None:
 def test_an_unknown_kind_comes_before_what_is_missing(words: tuple[str, ...]) -> None:
     error = CliRunner().invoke(app, list(words)).exception
     assert isinstance(error, UnknownName) and f"unknown {words[0]} 'curvs'" in str(error)
+
+
+def test_a_round_that_is_not_compared_is_no_beginning(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [0.0, 0.1, 0.2, 0.3])
+    with pytest.raises(InputError, match=r"nothing comes after round 3; needs --from at most 2"):
+        next(verify(run, tmp_path / "again", start=3, rounds=2))
+
+
+def test_a_folder_of_runs_is_no_run_but_names_them(tmp_path: Path) -> None:
+    for name in "abcd":
+        write_run(tmp_path / name, [0.0, 0.1])
+    named = ", ".join(str(tmp_path / name) for name in "abc")
+    assert refused("verify", str(tmp_path)).endswith(f"is not the directory of a run. Runs in it: {named}, ...")
+
+
+def test_records_are_not_published_among_their_own_runs(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs/run", [0.0, 0.1])
+    for target in (tmp_path / "runs", tmp_path / "runs/published"):
+        assert "Choose another --to" in refused("publish", str(tmp_path / "runs"), "--to", str(target))
+
+
+def test_a_file_is_no_folder_of_runs(tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text("")
+    assert "spec.toml is a file, not a folder of runs" in refused("show", str(tmp_path / "spec.toml"))
+
+
+def test_what_to_type_is_quoted(tmp_path: Path) -> None:
+    assert again(tmp_path / "two words").endswith(f" --out '{tmp_path}/two words'")

@@ -32,11 +32,13 @@ def cost(settings: Sequence[str], algorithms: tuple[str, ...], measured: Path | 
     its sockets carried: TLS, heartbeats and repetitions too.
     """
     from splitrelay.deploy.cost import compared, measured_cells, table
-    from splitrelay.experiments.registry import ALGORITHMS
+    from splitrelay.experiments.registry import ALGORITHMS, algorithm
 
     given = [str(measured / "spec.toml")] if measured and not settings else settings
     spec = spec_from("cost", given)
     names = (spec.algorithm, *(ALGORITHMS if "all" in algorithms else algorithms)) if algorithms else ()
+    for name in names or (spec.algorithm,):
+        algorithm(name)  # an unknown one has no price
     rows = compared(spec, names, measured)
     title = f"{spec.model.name} on {spec.data.name}: one visit, K={spec.K}"
     notes = ("* as in the spec", "A round is `visits` of them for each of its S clients.")

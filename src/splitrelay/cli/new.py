@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import click
@@ -31,7 +32,7 @@ def new(name: str | None, schema: bool) -> None:
         raise InputError(f"{path} is there already", way_out="Choose another name, or remove it.")
     write_text(path, starter.starter(path.stem))
     say(f"wrote {path}")
-    note(f"next: splitrelay run {path}")
+    note(f"next: {shlex.join(['splitrelay', 'run', str(path)])}")
 
 
 @click.command(cls=Command, example="splitrelay presets")

@@ -64,8 +64,10 @@ def reproduce(
     out = out or OUT
     if page is not None:
         raise InputError("--page goes with --from", way_out="splitrelay reproduce --from evidence --page FILE")
-    if not names:
-        raise InputError("reproduce what?", way_out="For example: splitrelay reproduce quadratics partitions")
+    if all("=" in name for name in names):
+        raise InputError(
+            "there is nothing to reproduce", way_out="For example: splitrelay reproduce quadratics partitions"
+        )
     taken = _taken(names, out, **how)
     if plan:
         return

@@ -90,7 +90,7 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
     rounds.jsonl, rounds.csv, partition.npz, checkpoints, and the final model.safetensors, which plain torch loads.
     Where the directory is there already, the run is taken up where it stopped, and ends with the same bits.
     """
-    from splitrelay.experiments.rows import rows_of
+    from splitrelay.experiments.rows import again, rows_of
     from splitrelay.experiments.running import execute
     from splitrelay.records import RunDirectory
 
@@ -106,7 +106,7 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
             for progress in _shown(execute(spec, directory, stop=stop, **how, **there), spec.R, shape):
                 rows.append(progress.row)
     except KeyboardInterrupt:
-        note(f"kept in {directory.path}. Go on with: splitrelay run {directory.spec} --out {directory.path}")
+        note(f"kept in {directory.path}. Go on with: {again(directory.path)}")
         raise
     if shape in ("json", "csv", "markdown"):
         emit(_table(rows), rows, shape)

@@ -128,9 +128,10 @@ def _range(key: Key, text: str, points: int) -> list[Any]:
 def _range_parts(key: Key, text: str) -> tuple[float, float, bool, int | None]:
     start, stop, *rest = text.split(":")
     words = [word for word in rest if word in ("log", "lin")]
-    points = [count(f"points of {key.name}", word) for word in rest if word not in ("log", "lin")]
-    if len(words) > 1 or len(points) > 1:
+    others = [word for word in rest if word not in ("log", "lin")]
+    if len(words) > 1 or len(others) > 1 or any(word[:1].isalpha() for word in others):
         raise InputError(f"{key.name}={text} is not a range", way_out="Ranges: from:to, from:to:log, from:to:log:50.")
+    points = [count(f"points of {key.name}", word) for word in others]
     if points and points[0] > MOST_POINTS:
         raise OutOfRange(f"points of {key.name}", limit=f"at most {MOST_POINTS:,}", value=f"{points[0]:,}")
     low, high = number(key.name, start), number(key.name, stop)

@@ -72,6 +72,7 @@ def _one(run: Run, shape: str) -> None:
 
 
 def _notes(run: Run) -> list[str]:
+    from splitrelay.experiments.rows import again
     from splitrelay.records import RunDirectory
 
     if not run.rows:
@@ -79,7 +80,7 @@ def _notes(run: Run) -> list[str]:
     best = max(run.rows, key=lambda row: row["test_accuracy"])
     notes = [f"best: {best['test_accuracy']:.2%} in round {best['round']}"]
     if not run.finished and not RunDirectory(run.path).at_work():
-        notes.append(f"go on: splitrelay run {run.path / 'spec.toml'} --out {run.path}")
+        notes.append(f"go on: {again(run.path)}")
     return notes
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from splitrelay.cli.settings import Key, count, number, parsed, seed
-from splitrelay.errors import InputError, UnknownName
+from splitrelay.errors import InputError, UnknownName, suggestion
 
 POINTS = 5  # of a range that does not say how many: every point is a run
 PATHS = ("data", "data.name", "init", "model.init")  # a comma may be part of one
@@ -24,7 +25,9 @@ def told_apart(command: str, settings: Sequence[str], *, lists: bool = False) ->
 
     files = [word for word in settings if "=" not in word]
     if len(files) > 1:
-        raise InputError(f"{command} takes one spec", value=" ".join(files))
+        raise InputError(f"{command} takes one spec", value=" ".join(files), way_out="Settings are KEY=VALUE.")
+    for file in files:
+        _seen(Path(file))
     found: dict[str, str] = {}
     given: dict[str, str] = {}  # by a key's full name: the word that gave it
     for word in (word for word in settings if "=" in word):
@@ -35,6 +38,18 @@ def told_apart(command: str, settings: Sequence[str], *, lists: bool = False) ->
             raise InputError(f"{name} is given twice", value=f"{given[full]} {word}", way_out=way_out)
         given[full] = word
     return Path(files[0]) if files else None, found
+
+
+def _seen(file: Path) -> None:
+    """A folder is no spec, though it may hold one; a file that is not there may be near another."""
+    if file.is_dir():
+        inside = shlex.join(["splitrelay", "run", str(file / "spec.toml"), "--out", str(file)])
+        way_out = f"Go on with its run: {inside}" if (file / "spec.toml").exists() else "A spec is a TOML file."
+        raise InputError(f"{file} is a folder, not a spec", way_out=way_out)
+    near = [path.name for path in file.parent.glob("*.toml")] if file.parent.is_dir() else []
+    if not file.exists():
+        way_out = suggestion(file.name, near) if near else "splitrelay new NAME writes one to begin with."
+        raise InputError(f"there is no spec {file}", way_out=way_out)
 
 
 def _known(name: str) -> str:

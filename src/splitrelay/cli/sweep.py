@@ -66,6 +66,8 @@ def sweep(
         return
     from splitrelay.experiments.points import points_of
 
+    if not settings:
+        raise InputError("there is nothing to sweep", way_out="For example: splitrelay sweep data=digits eta=0.1,0.3")
     own = _share(share)
     file, values = spread("sweep", settings)
     found = points_of(file, values)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.errors import InputError
-from splitrelay.experiments.rows import damaged, file_of
+from splitrelay.experiments.rows import again, damaged, file_of
 from splitrelay.experiments.running import environment, execute
 from splitrelay.experiments.runs import Run, run_at
 from splitrelay.records import RunDirectory
@@ -67,10 +67,12 @@ def verify(run: Run, folder: Path, *, start: int = 0, rounds: int | None = None)
     From round `start` if a checkpoint of that round is kept; the first `rounds` rounds only, where that is said.
     """
     spec = run.spec.model_copy(update={"R": min(rounds or run.spec.R, _last_round(run))})
-    again = RunDirectory(folder)
+    if start > spec.R:
+        raise InputError(f"nothing comes after round {start}", limit=f"--from at most {spec.R}", value=start)
+    anew = RunDirectory(folder)
     if start:
-        _begin_at(run, again, start)
-    for progress in execute(spec, again):
+        _begin_at(run, anew, start)
+    for progress in execute(spec, anew):
         yield progress.row
     found = run_at(folder)
     ends = spec.R == run.spec.R and run.finished
@@ -89,12 +91,9 @@ def _last_round(run: Run) -> int:
     if kept > last and not directory.at_work():
         raise damaged(run.path, f" ends after line {len(rows)}, round {last}, but the run went on to round {kept}")
     if not last:
-        raise InputError(f"{file} has no row after round 0: there is nothing to compare", way_out=_go_on(run))
+        way_out = f"Go on with: {again(run.path)}"
+        raise InputError(f"{file} has no row after round 0: there is nothing to compare", way_out=way_out)
     return last
-
-
-def _go_on(run: Run) -> str:
-    return f"Go on with: splitrelay run {RunDirectory(run.path).spec} --out {run.path}"
 
 
 def _looks(*runs: Run) -> str:
@@ -113,16 +112,16 @@ def is_same_machine(comparison: Comparison) -> bool:
     return not comparison.environments.keys() & {"torch", "cpu", "engine", "splitrelay"}
 
 
-def _begin_at(run: Run, again: RunDirectory, start: int) -> None:
+def _begin_at(run: Run, anew: RunDirectory, start: int) -> None:
     """The rows and the checkpoint of round `start`, as if the new run had been there."""
     kept = RunDirectory(run.path).checkpoints
     if start not in kept.rounds():
         known = ", ".join(map(str, kept.rounds())) or "none"
         raise InputError(f"no checkpoint of round {start} is kept", limit=f"one of: {known}", value=start)
-    kept.copy(start, again.path / "checkpoints")
+    kept.copy(start, anew.path / "checkpoints")
     for row in run.rows:
         if row["round"] <= start:
-            again.append(row)
+            anew.append(row)
 
 
 def _pairs(one: Sequence[Row], other: Sequence[Row]) -> Iterator[tuple[Row, Row]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shlex
 import zlib
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,14 @@ def rows_of(path: Path) -> list[Row]:
 def damaged(path: Path, where: str) -> InputError:
     """The record in this directory cannot be used; where it is wrong, and how to have it again."""
     directory, file = RunDirectory(path), file_of(path)
-    again = f"Remove this file, and the same rows are made again by: splitrelay run {directory.spec} --out {path}"
-    way_out = "Get it again from where it was published." if file == directory.published else again
+    made = f"Remove this file, and the same rows are made again by: {again(path)}"
+    way_out = "Get it again from where it was published." if file == directory.published else made
     return InputError(f"{file}{where}", way_out=way_out)
+
+
+def again(path: Path) -> str:
+    """The command that goes on with the run in a directory."""
+    return shlex.join(["splitrelay", "run", str(RunDirectory(path).spec), "--out", str(path)])
 
 
 def file_of(path: Path) -> Path:

@@ -14,6 +14,7 @@ from splitrelay.experiments.spec import Spec, spec_of
 from splitrelay.records import RunDirectory
 
 KEPT = 4096  # runs whose records are remembered
+NAMED = 3  # runs that an error names
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,9 @@ def is_run(path: Path) -> bool:
 def run_at(path: Path) -> Run:
     """The run in that directory."""
     if not is_run(path):
-        way_out = "It would hold spec.toml and rounds.jsonl; splitrelay run makes one."
+        inside = [str(inner) for inner in sorted(path.glob("*")) if inner.is_dir() and is_run(inner)]
+        named = f"Runs in it: {', '.join(inside[:NAMED])}{', ...' if len(inside) > NAMED else '.'}"
+        way_out = named if inside else "It would hold spec.toml and rounds.jsonl; splitrelay run makes one."
         raise InputError(f"{path} is not the directory of a run", way_out=way_out)
     return Run(path, _spec(path / "spec.toml", _stamp(path / "spec.toml")))
 
@@ -78,7 +81,8 @@ def _spec(path: Path, stamp: Stamp) -> Spec:
 def runs_under(folder: Path) -> list[Run]:
     """All runs in a folder, at any depth, by path; the folder itself may be one."""
     if not folder.is_dir():
-        raise InputError(f"there is no folder {folder}", way_out="splitrelay run and sweep keep theirs in results/.")
+        what = f"{folder} is a file, not a folder of runs" if folder.exists() else f"there is no folder {folder}"
+        raise InputError(what, way_out="splitrelay run and sweep keep theirs in results/.")
     found = [run_at(path) for path in _directories(folder)]
     if not found:
         raise InputError(f"there are no runs in {folder}", way_out="splitrelay run and sweep keep theirs in results/.")
@@ -95,6 +99,8 @@ def _directories(folder: Path) -> Iterator[Path]:
 
 def publish(source: Path, target: Path) -> tuple[int, int]:
     """All runs of a folder that have ended, or diverged, into another, without weights: (runs, bytes)."""
+    if target.resolve().is_relative_to(source.resolve()):
+        raise InputError(f"{target} is in {source}, whose runs it would be taken for", way_out="Choose another --to.")
     found = [run for run in runs_under(source) if run.finished or RunDirectory(run.path).diverged.exists()]
     if not found:
         raise InputError(f"no run in {source} is finished", way_out="splitrelay show says how far they are.")
