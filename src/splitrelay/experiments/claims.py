@@ -48,7 +48,8 @@ def _gaps(pairs: Sequence[Contest]) -> str:
     gaps = [pair.gap for pair in pairs]
     ahead = [sum(pair.winner == name for pair in pairs) for name in ("ssl", "fedavg")]
     span = f"{min(gaps):+.1f}" if len(gaps) == 1 else f"{min(gaps):+.1f} to {max(gaps):+.1f}"
-    return f"{span} points ({len(pairs)} places; SSL ahead in {ahead[0]}, FedAvg in {ahead[1]})"
+    places = "1 place" if len(pairs) == 1 else f"{len(pairs)} places"
+    return f"{span} points ({places}; SSL ahead in {ahead[0]}, FedAvg in {ahead[1]})"
 
 
 def _in_studies(found: dict[str, list[Contest]], holds: Callable[[Sequence[Contest]], bool]) -> Finding:
