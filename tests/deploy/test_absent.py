@@ -14,6 +14,8 @@ from splitrelay.deploy.admission import Doors
 from splitrelay.deploy.pending import Policy
 from splitrelay.deploy.remote import Remote
 from splitrelay.wire import limits
+from splitrelay.wire.messages import Accept
+from splitrelay.wire.server import Arrived
 
 FOREVER = 1000.0  # seconds: whoever is waited for so long fails the test
 
@@ -103,6 +105,15 @@ def test_a_server_that_no_client_reaches_skips_nobody_at_once() -> None:
         here.joined(0)
         assert remote.given_up(3) == "away"
         here.joined(3)
+        assert remote.given_up(3) is None
+
+
+def test_who_came_back_and_leaves_again_is_waited_for_once_more() -> None:
+    with standing() as here:
+        remote = Remote(here.hub, Any, Any, Policy("skip"), Event())  # type: ignore[arg-type]
+        remote.absent[3] = "away"
+        here.joined(0)
+        remote.overhear(Arrived(3, 2, Accept("h", "fast", "cpu", 5), resumed=False))
         assert remote.given_up(3) is None
 
 

@@ -7,13 +7,14 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from hub_kit import TERMS, Standing, closed, standing, step, until
+from hub_kit import TERMS, Standing, closed, lease, standing, step, until
 
 from splitrelay.errors import OutOfRange, WorkError
 from splitrelay.wire import limits
 from splitrelay.wire.asking import collect_handler, collected, status_handler, status_of
 from splitrelay.wire.authority import create_authority
 from splitrelay.wire.capacity import SERVICE, connections
+from splitrelay.wire.certificates import peer_identity
 from splitrelay.wire.frames import VERSION, Bounds, encode
 from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
 from splitrelay.wire.link import Link, LinkLost, Refused, channel
@@ -274,3 +275,33 @@ def test_a_question_that_is_never_asked_is_ended(monkeypatch: pytest.MonkeyPatch
     silent.put(None)
     line.close()
     hub.close("enough", again=False)
+
+
+def test_a_link_that_is_lost_while_it_is_written_to_is_over() -> None:
+    """Else a client that is gone counts as here for ever."""
+    with standing() as here:
+        link = here.joined()
+        here.say(0, lease(1), *[Chunk(1, k, bytes(limits.CHUNK)) for k in range(8)])  # more than fits on the way
+        until(lambda: here.hub.reception.here[0].sent > limits.CHUNK)
+        link.close()
+        until(lambda: here.hub.here() == {})
+
+
+def test_who_a_link_belongs_to_can_be_asked_after_its_end(issued_here: Path) -> None:
+    """gRPC cannot be asked any more: it would take the server with it."""
+    kept: list[Any] = []
+    credentials = server_credentials(load_identity(issued_here / "server"))
+    with standing(credentials, admitted=lambda caller, hello: kept.append(caller)) as here:
+        link = here.joined(0, channel_credentials(load_identity(issued_here / "client-0")))
+        link.close()
+        until(lambda: here.hub.here() == {})
+        shown = kept[0].auth_context()["x509_pem_cert"]
+    assert peer_identity(*shown).name == "client-0"
+
+
+@pytest.fixture
+def issued_here(tmp_path: Path) -> Path:
+    authority = create_authority(tmp_path / "authority", "tests")
+    authority.issue_server("server", ["127.0.0.1"])
+    authority.issue_client("client-0", 0)
+    return tmp_path

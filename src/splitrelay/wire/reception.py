@@ -78,6 +78,10 @@ class Caller:
     descriptor: int = -1  # of its socket, see metering
     bytes: tuple[int, int] | None = None
 
+    def auth_context(self) -> dict[str, list[Any]]:
+        """The certificate as it was shown. gRPC must not be asked for it: once the call has ended the process falls."""
+        return {"x509_pem_cert": [self.shown]} if self.shown else {}
+
 
 @dataclass(frozen=True)
 class House:
@@ -87,7 +91,7 @@ class House:
     bounds: Bounds
     half: int  # bytes that a deposit may have
     clients: int  # M
-    admitted: Callable[[Any, Hello], str | None] = lambda context, hello: None  # a reason to refuse, or None
+    admitted: Callable[[Any, Hello], str | None] = lambda caller, hello: None  # a reason to refuse, or None
     agreed: Callable[[Hello, Accept], str | None] = lambda hello, accept: None
     judge: bool = False  # whether an evaluator is expected that is none of the clients
     fed: bool = False  # whether a fed server is
@@ -169,7 +173,7 @@ class Reception:
 
     def keep_out(self, link: Caller) -> None:
         """Asked again whenever something is granted or counts: Unwelcome for whoever is revoked meanwhile."""
-        why = None if link.hello is None else self.house.admitted(link.context, link.hello)
+        why = None if link.hello is None else self.house.admitted(link, link.hello)
         if why is not None:
             raise Unwelcome(why)
 
@@ -200,7 +204,7 @@ class Reception:
             self.inbox.put(Gone(link.m, link.number, link.why, link.final))
 
     def _greet(self, link: Caller, hello: Hello) -> None:
-        why = self.house.admitted(link.context, hello)
+        why = self.house.admitted(link, hello)
         if hello.version != VERSION:
             why = f"this server speaks version {VERSION} of the protocol, not {hello.version}"
         elif hello.client == JUDGE and not self.house.judge:

@@ -25,6 +25,7 @@ from splitrelay.wire.wheel import Wheel
 
 __all__ = ["SERVICE", "Arrived", "Event", "Gone", "Heard", "House", "Hub", "Unwelcome"]
 
+BROKEN = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)  # what reading or writing ends with
 GRANTS = (Lease, Look, Resume)  # whoever is given one is asked for its certificate once more
 
 
@@ -135,7 +136,7 @@ class Hub:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except (BadMessage, Unwelcome) as error:
             self.reception.refuse(link, str(error), final=isinstance(error, Unwelcome))
-        except (asyncio.CancelledError, grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+        except (asyncio.CancelledError, *BROKEN):
             pass
         finally:
             await self._parted(link, writer)
@@ -164,7 +165,7 @@ class Hub:
 
     async def _writing(self, link: Caller) -> None:
         """Whatever is to be said on a link, in order; None ends it."""
-        with suppress(grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+        with suppress(*BROKEN):
             while (message := await link.outgoing.get()) is not None:
                 if not isinstance(message, Refuse):  # which may be said whatever the table thinks
                     if link.talk.state in OVER:
@@ -198,11 +199,13 @@ class Hub:
 
     async def _parted(self, link: Caller, writer: asyncio.Future[None]) -> None:
         link.outgoing.put_nowait(None)
-        with suppress(asyncio.TimeoutError, asyncio.CancelledError, BadMessage):  # whatever ended it, the link is over
-            await asyncio.wait_for(writer, 2.0)
-        self.spent = self.spent[0] + link.received, self.spent[1] + link.sent
-        self.meters.parted(link)
-        self.reception.leave(link)
+        try:
+            with suppress(asyncio.TimeoutError, asyncio.CancelledError, BadMessage):
+                await asyncio.wait_for(writer, 2.0)
+        finally:  # whatever ended it, the link is over
+            self.spent = self.spent[0] + link.received, self.spent[1] + link.sent
+            self.meters.parted(link)
+            self.reception.leave(link)
 
     async def _watching(self) -> None:
         """Links that have fallen silent, or are still shaking hands, are cut; who is revoked meanwhile is refused."""
