@@ -80,6 +80,22 @@ def test_what_was_changed_is_found(run: Path, how: str) -> None:
     assert found["difference"] == ({"round": 3, "fields": ["test_loss"]} if how == "row" else found["difference"])
 
 
+def test_a_row_that_was_lost_is_found(run: Path) -> None:
+    lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (run / "rounds.jsonl").write_text("".join(lines[:2] + lines[3:]))
+    result = asked("verify", str(run), "--format", "json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["difference"] == {"round": 2, "fields": ["no row in the record"]}
+
+
+def test_of_a_run_that_has_not_ended_it_is_said_how_far_it_was_compared(run: Path) -> None:
+    for path in (run / "model.safetensors", *(run / "checkpoints").iterdir()):
+        path.unlink()
+    lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (run / "rounds.jsonl").write_text("".join(lines[:3]))
+    assert "identical to the bit, as far as the record goes: round 2 of 4." in asked("verify", str(run)).stdout
+
+
 def test_times_do_not_count_and_another_machine_is_said(run: Path) -> None:
     edited(run, 2, seconds=1e9)
     assert asked("verify", str(run)).exit_code == 0
