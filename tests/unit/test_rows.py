@@ -11,8 +11,10 @@ from run_kit import row, write_run
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.experiments.comparing import compare, verify
-from splitrelay.experiments.rows import again, rows_of
+from splitrelay.experiments.rows import rows_of
 from splitrelay.experiments.runs import publish, run_at
+from splitrelay.records import RunDirectory
+from splitrelay.records.damage import again
 
 WHOLE = [json.dumps(row(r, 0.1 * r)) for r in range(4)]
 HURT = {
@@ -45,6 +47,11 @@ def test_damage_is_said_with_its_line_and_the_way_out(tmp_path: Path, how: str) 
         rows_of(hurt(tmp_path / "run", line))
     assert f"run/rounds.jsonl, {says}. Remove this file" in str(caught.value)
     assert str(caught.value).endswith(f"splitrelay run {tmp_path}/run/spec.toml --out {tmp_path}/run")
+
+
+def test_whoever_reads_rows_from_the_directory_itself_hears_it_too(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="rounds.jsonl, line 3: this is no JSON"):
+        RunDirectory(hurt(tmp_path / "run", "{")).seen()
 
 
 def test_a_half_written_last_line_is_no_damage(tmp_path: Path) -> None:

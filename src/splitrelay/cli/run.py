@@ -90,9 +90,10 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
     rounds.jsonl, rounds.csv, partition.npz, checkpoints, and the final model.safetensors, which plain torch loads.
     Where the directory is there already, the run is taken up where it stopped, and ends with the same bits.
     """
-    from splitrelay.experiments.rows import again, rows_of
+    from splitrelay.experiments.rows import rows_of
     from splitrelay.experiments.running import execute
     from splitrelay.records import RunDirectory
+    from splitrelay.records.damage import again
 
     spec = _resolved(spec_from("run", settings), how["device"])
     if print_spec:

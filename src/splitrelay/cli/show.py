@@ -72,8 +72,8 @@ def _one(run: Run, shape: str) -> None:
 
 
 def _notes(run: Run) -> list[str]:
-    from splitrelay.experiments.rows import again
     from splitrelay.records import RunDirectory
+    from splitrelay.records.damage import again
 
     if not run.rows:
         return ["no row yet"]

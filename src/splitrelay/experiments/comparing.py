@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.errors import InputError
-from splitrelay.experiments.rows import again, damaged, file_of
 from splitrelay.experiments.running import environment, execute
 from splitrelay.experiments.runs import Run, run_at
 from splitrelay.records import RunDirectory
+from splitrelay.records.damage import again, damaged, file_of
 from splitrelay.records.measured import timeless
 
 Row = dict[str, Any]

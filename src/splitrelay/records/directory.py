@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from splitrelay.errors import InputError, OutputError
 from splitrelay.files import replacing, write_text
+from splitrelay.records.damage import PUBLISHED, UNREADABLE, WRITTEN, unreadable
 
 if TYPE_CHECKING:
     from splitrelay.records.checkpoint import Checkpoints
@@ -30,8 +31,8 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.spec, self.model = path / "spec.toml", path / "model.safetensors"
-        self.rounds = path / "rounds.jsonl"
-        self.published = path / "rounds.jsonl.gz"  # of records that are handed out without their weights
+        self.rounds = path / WRITTEN
+        self.published = path / PUBLISHED  # of records that are handed out without their weights
         self.digest = path / "model.sha256"
         self.diverged = path / "diverged.txt"  # why a run has no end: it would not have one the next time either
 
@@ -72,12 +73,11 @@ class RunDirectory:
 
     def seen(self) -> list[dict[str, Any]]:
         """The rows so far; a half-written last line does not count."""
-        rows = []
-        for line in self._text().splitlines(keepends=True):
-            if not line.endswith("\n"):
-                break
-            rows.append(json.loads(line))
-        return rows
+        try:
+            lines = self._text().splitlines(keepends=True)
+            return [json.loads(line) for line in lines if line.endswith("\n")]
+        except UNREADABLE as error:
+            raise unreadable(self.path, error) from None
 
     def _text(self) -> str:
         if self.rounds.exists():
