@@ -50,7 +50,7 @@ def test_damage_is_said_with_its_line_and_the_way_out(tmp_path: Path, how: str) 
 
 
 def test_whoever_reads_rows_from_the_directory_itself_hears_it_too(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="rounds.jsonl, line 3: this is no JSON"):
+    with pytest.raises(InputError, match=r"rounds\.jsonl, line 3: this is no JSON"):
         RunDirectory(hurt(tmp_path / "run", "{")).seen()
 
 
