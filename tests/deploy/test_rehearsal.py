@@ -119,3 +119,10 @@ def test_what_cannot_happen_is_refused_before_anything_starts(
 def test_where_the_whole_model_is_at_the_client_no_step_can_be_wrong(tmp_path: Path) -> None:
     kinds = kinds_of(small_spec(tmp_path, "placement=whole", "algorithm=fedavg"), 4)
     assert "kill-server" in kinds and not {"nan", "duplicate", "extra-step", "lost-reply"} & set(kinds)
+
+
+def test_where_visits_may_be_skipped_nobody_is_made_to_lose_two(tmp_path: Path) -> None:
+    """Who was skipped once may not be back before the last round."""
+    for seed in range(40):
+        plan = random_plan(seed, small_spec(tmp_path), range(2), ["extra-step", "stay-away"], "skip")
+        assert len({fault.client for fault in plan}) == len(plan)

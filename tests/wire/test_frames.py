@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from splitrelay.clients import traffic
 from splitrelay.wire import control_pb2, limits
 from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import COVERED, HEADER, Bounds, decode, encode
+from splitrelay.wire.frames import COVERED, HEADER, SMALL, Bounds, decode, encode
 from splitrelay.wire.halves import Assembly, chunks, packed, sha256, unpacked
 from splitrelay.wire.messages import (
     BUFFERS,
@@ -200,3 +200,14 @@ def test_every_control_message_has_the_fields_of_its_stub() -> None:
         ours = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
         assert sorted(ours) == sorted(field.name for field in made[kind.__name__].fields)
     assert not {kind.__name__ for kind in BUFFERS} & set(made)
+
+
+@pytest.mark.parametrize("samples", [2, 2 * SMALL])
+def test_large_numbers_are_numbers_and_one_that_is_none_is_found_among_many(samples: int) -> None:
+    h = np.full((samples, 2), 1e30, np.float32)  # its squares are not
+    step = Step(1, 0, h, np.zeros(samples, np.int32), 0.0)
+    found = decode(encode(step))
+    assert isinstance(found, Step) and found.h.tobytes() == h.tobytes()
+    h[-1, -1] = np.nan
+    with pytest.raises(BadMessage, match="NaN"):
+        decode(encode(step))
