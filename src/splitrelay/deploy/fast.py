@@ -10,7 +10,7 @@ import numpy as np
 
 from splitrelay import kernels
 from splitrelay.algorithms.base import Step, Visit
-from splitrelay.deploy.shapes import Asked, Labels, Outfit, Prompt, Shape, Vector, engine_room
+from splitrelay.deploy.shapes import Asked, Labels, Outfit, Shape, Vector, by_itself, engine_room
 from splitrelay.errors import InputError
 from splitrelay.experiments.spec import Spec
 from splitrelay.kernels.descent import Bottom, Descent, Reply, TopHalf, descend_cut, finite, smashed
@@ -118,7 +118,7 @@ class Server:
 
     def begin(self, visit: Visit[Vector]) -> Above:
         """A visit of the server's half."""
-        return Above(PromptHalf(Descent(self.work, visit, self.seed)))
+        return Above(Prompt(Descent(self.work, visit, self.seed)))
 
     def predict(self, x: Vector, h: Vector) -> Vector:
         """What comes out above the cut, as in evaluation."""
@@ -127,14 +127,19 @@ class Server:
         return top.predict(renamed(h, (0, 3, 1, 2)))
 
 
-class PromptHalf(TopHalf, Prompt):
-    """The server's half, as prompt as it can be."""
+class Prompt(TopHalf):
+    """The server's half, which waits for the client's part of the norm only where it needs it."""
+
+    def settle(self) -> None:
+        """Apply the step that waits."""
+        if by_itself(self.descent.step):
+            self._apply(0.0)
 
 
 class Above:
     """One visit of the server's half."""
 
-    def __init__(self, top: PromptHalf) -> None:
+    def __init__(self, top: Prompt) -> None:
         self.top = top
 
     def step(self, k: int, h: Vector, labels: Labels, norm2: float) -> tuple[Vector, tuple[float, ...], float]:

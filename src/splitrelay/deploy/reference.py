@@ -15,7 +15,7 @@ from splitrelay.algorithms.base import Visit
 from splitrelay.clients import traffic
 from splitrelay.clients.reference import Descent, TopHalf, Whole, descend_cut, finite
 from splitrelay.data.images import ImageSet
-from splitrelay.deploy.shapes import Asked, Labels, Outfit, Prompt, Shape, Tally, Vector
+from splitrelay.deploy.shapes import Asked, Labels, Outfit, Shape, Tally, Vector, by_itself
 from splitrelay.deploy.tensors import from_wire, on_wire, to_wire
 from splitrelay.errors import WorkError
 from splitrelay.evaluation import SLICE
@@ -157,7 +157,7 @@ class Server:
 
     def begin(self, visit: Visit[Vector]) -> Above:
         """A visit of the server's half."""
-        return Above(PromptHalf(Descent(self.stretch, on_torch(visit), self.seed), self.loss))
+        return Above(Prompt(Descent(self.stretch, on_torch(visit), self.seed), self.loss))
 
     def predict(self, x: Vector, h: Vector) -> Vector:
         """What comes out above the cut, as in evaluation."""
@@ -195,14 +195,19 @@ class Looking:
         return Tally(math.fsum(losses), *counts)
 
 
-class PromptHalf(TopHalf, Prompt):
-    """The server's half, as prompt as it can be."""
+class Prompt(TopHalf):
+    """The server's half, which waits for the client's part of the norm only where it needs it."""
+
+    def settle(self) -> None:
+        """Apply the step that waits."""
+        if by_itself(self.descent.step):
+            self._apply(0.0)
 
 
 class Above:
     """One visit of the server's half."""
 
-    def __init__(self, top: PromptHalf) -> None:
+    def __init__(self, top: Prompt) -> None:
         self.top = top
 
     def step(self, k: int, h: Vector, labels: Labels, norm2: float) -> tuple[Vector, tuple[float, ...], float]:

@@ -107,18 +107,9 @@ class Above(Protocol):
         ...
 
 
-class Prompt:
-    """For a server's half that waits for the client's part of the norm only where it needs it."""
-
-    descent: Any
-
-    def settle(self) -> None:
-        """Apply the step that waits, where nothing is clipped, or each half by itself."""
-        if self.descent.step.clip is None or self.descent.step.per_half:
-            self._apply(0.0)
-
-    def _apply(self, norm2: float) -> None:
-        raise NotImplementedError  # the engine's own
+def by_itself(step: Step[Any]) -> bool:
+    """Whether a half may take its step before it knows the other half's part of the norm."""
+    return step.clip is None or step.per_half
 
 
 @dataclass(frozen=True)
