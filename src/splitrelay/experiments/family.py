@@ -28,7 +28,7 @@ from splitrelay.experiments.tables.names import (
 )
 from splitrelay.experiments.tables.places import TUNED
 from splitrelay.experiments.tables.sheet import Entry, Head, Sheet, entry
-from splitrelay.experiments.tables.summary import by_seed, ends, summarised
+from splitrelay.experiments.tables.summary import ends, seed_against_seed, summarised
 
 FOLDER = "family/best"
 RIVALS = ("ssl", "fedavg")
@@ -45,8 +45,7 @@ class Difference:
     @cached_property
     def points(self) -> NDArray[np.float64]:
         """Of every seed; positive where ours is better."""
-        ours, theirs = by_seed(self.ours), by_seed(self.theirs)
-        return np.array([100 * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs])
+        return seed_against_seed(self.ours, self.theirs)
 
     @property
     def verdict(self) -> str:

@@ -23,7 +23,7 @@ from splitrelay.experiments.tables.groups import Group, grouped, seeds_said
 from splitrelay.experiments.tables.names import algorithm_label
 from splitrelay.experiments.tables.places import Choice, Place, choices_said, laid_out, row_label
 from splitrelay.experiments.tables.sheet import Entry, Head, Piece, Sheet, entry
-from splitrelay.experiments.tables.summary import by_seed
+from splitrelay.experiments.tables.summary import by_seed, seed_against_seed
 
 FACTORS = ("C", "alpha", "K", "S")  # heterogeneity, local steps, participation
 
@@ -44,8 +44,7 @@ class Contest:
     @cached_property
     def gaps(self) -> NDArray[np.float64]:
         """Of every seed that both have, in points of percent."""
-        ours, theirs = (by_seed(choice.best, self.last) for choice in (self.ssl, self.fedavg))
-        return np.array([100 * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs])
+        return seed_against_seed(self.ssl.best, self.fedavg.best, self.last)
 
     @property
     def gap(self) -> float:

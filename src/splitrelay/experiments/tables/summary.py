@@ -91,6 +91,12 @@ def by_seed(group: Group, last: int = LAST) -> dict[int, float]:
     return {run.spec.seed: float(tail(curve(Group((run,))), last).values.mean()) for run in group.runs}
 
 
+def seed_against_seed(ours: Group, theirs: Group, last: int = LAST) -> Floats:
+    """How far ours is above theirs with every seed that both have, in points of percent."""
+    above, below = by_seed(ours, last), by_seed(theirs, last)
+    return np.array([100 * (above[seed] - below[seed]) for seed in above if seed in below], dtype=np.float64)
+
+
 def first_round(seen: Curve, goal: float) -> int | None:
     """The first look at which the mean curve is at the goal or above."""
     reached = seen.rounds[seen.mean >= goal]
