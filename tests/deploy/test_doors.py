@@ -117,6 +117,11 @@ def test_a_server_does_not_ask_a_server(command: Any, issued: Authority) -> None
     assert "needs the keys of a client or an evaluator or an observer" in refused(command, *words)
 
 
+def test_a_folder_is_no_server_and_who_asks_is_told_where_to_ask(tmp_path: Path) -> None:
+    said = refused(status, str(tmp_path))
+    assert f"a folder; needs HOST:PORT; got {tmp_path}. splitrelay sweep --status {tmp_path}" in said
+
+
 def test_a_client_without_data_and_an_evaluator_without_a_test_set_are_told_so(issued: Authority) -> None:
     place = issued.folder.parent
     assert "nothing to train on" in refused(join, "127.0.0.1:1", "--keys", str(place / "client-0"), "--test", "x.npz")

@@ -139,6 +139,7 @@ def test_validation_is_scored_on_what_clients_kept_back(own: Path) -> None:
         (("form=best",), InputError, "needs 'paper' or 'balanced'; got 'best'"),
         (("eta=fast",), InputError, "needs a number; got 'fast'"),
         (("K=1.5",), InputError, "needs a whole number"),
+        (("--device", "gpu"), UnknownName, "unknown device 'gpu'"),
         (("--device", "cuda"), InputError, "device cuda is not to be had"),
         (("loss=huber",), UnknownName, "unknown loss"),
         (("model=nowhere:net",), InputError, "No module named 'nowhere'"),

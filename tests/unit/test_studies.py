@@ -57,6 +57,12 @@ def test_both_algorithms_of_a_contest_are_tuned_over_the_same_rates_and_norms() 
         assert tried["ssl"] == tried["fedavg"] and len(tried["ssl"]) == 12
 
 
+def test_the_family_is_searched_several_settings_at_a_time() -> None:
+    """So that its steps beyond an edge, and its seeds, find every core at work."""
+    sizes = [len(batch.settings) for batch in batches("family")]
+    assert min(sizes) >= 4 and sum(sizes) == 38
+
+
 def test_the_best_of_all_norms_and_rates_is_run_with_every_seed(tmp_path: Path) -> None:
     land = Landscape()
     run_batch(Tuning(SMALL), tmp_path, land, (1234, 666))

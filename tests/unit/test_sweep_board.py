@@ -123,6 +123,16 @@ def board(*entries: Entry) -> Board:
     return Board(Path("sweep"), {each.name: each for each in entries})
 
 
+def test_a_point_is_called_the_best_only_of_several(capsys: pytest.CaptureFixture[str]) -> None:
+    """The next rate beyond a grid's edge is swept alone: it may be the worst of all."""
+    first, second = entry("0.1", "done", accuracy=0.1), entry("0.3", "done", accuracy=0.2)
+    display = boards.Display()
+    display.show(board(first), News("0.1", "done"))
+    display.show(board(first, second), News("0.3", "done"))
+    alone, both = capsys.readouterr().err.splitlines()
+    assert "10.00%  (1 done)" in alone and "20.00%, the best so far  (2 done)" in both
+
+
 def test_rows_that_are_told_again_are_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven rounds were run, six of them kept in 30 s; the clock stands still while the old rows are told."""
     clock = [1000.0]

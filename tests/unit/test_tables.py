@@ -368,6 +368,7 @@ def test_a_table_is_written_with_its_runs_beside_it(folder: Path, tmp_path: Path
         (("accuracy", "--tune", "tets"), UnknownName, "Did you mean 'test'?"),
         (("accuracy", "--tune", "validation"), InputError, "has no validation_accuracy"),
         (("accuracy", "--out", "table.doc"), InputError, "must end in .tex, .md, .csv, .json"),
+        (("runs", "--out", "table.md", "--format", "csv"), InputError, "A file's ending says how it is written"),
         (("runs", "--beside", "paper"), InputError, "the paper has no table of runs"),
     ],
 )

@@ -156,7 +156,8 @@ def _row(entry: Entry, width: int) -> str:
 
 
 def _change(board: Board, entry: Entry) -> str:
-    best = ", the best so far" if entry is board.best() and entry.state == "done" else ""
+    compared = entry.state == "done" and board.number("done") > 1
+    best = ", the best so far" if compared and entry is board.best() else ""
     counts = _halting(board) if entry.state == "stopped" else counted(board)
     return f"{_place(board)}  {entry.state:<8}  {_told(entry)}{best}  ({counts})"
 

@@ -12,6 +12,7 @@ from splitrelay.cli.console import note, say
 from splitrelay.cli.deployed import keys_options, warn_insecure
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, format_option
+from splitrelay.errors import InputError
 
 COLUMNS = ("client", "is", "", "samples", "visits", "MB up", "MB down", "s computing", "s waiting", "MB memory")
 
@@ -28,6 +29,7 @@ def status(address: str, keys: Path | None, insecure: bool, watch: bool, every: 
     """How a run goes: who is here, whose turn it is, round, loss, bytes, and the time that is left."""
     from splitrelay.deploy.asking import ask_status
 
+    _refuse_folder(address)
     warn_insecure(insecure)
     while True:
         report = ask_status(address, keys, insecure)
@@ -50,6 +52,12 @@ def collect(address: str, keys: Path | None, insecure: bool, out: Path) -> None:
     size = collect_model(address, keys, insecure, out)
     note(f"{size} bytes")
     say(str(out))
+
+
+def _refuse_folder(address: str) -> None:
+    if Path(address).is_dir():
+        way_out = f"splitrelay sweep --status {address} tells how far a sweep is, splitrelay show {address} a run."
+        raise InputError("not a server's address, but a folder", value=address, limit="HOST:PORT", way_out=way_out)
 
 
 def _table(report: dict[str, Any]) -> Table:

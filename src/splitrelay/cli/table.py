@@ -113,6 +113,8 @@ def _writer(out: Path | None, shape: str, width: float | None) -> Callable[[Shee
 
     writers = {"latex": latex, "markdown": WRITERS[".md"], "csv": WRITERS[".csv"], "json": WRITERS[".json"]}
     writer = writers.get(shape, _printed) if out is None else writer_of(out)
+    if shape != "table" and writer is not writers[shape]:
+        raise InputError(f"--format {shape} and --out {out}", way_out="A file's ending says how it is written.")
     if width is None:
         return writer
     if writer is not latex:

@@ -30,6 +30,7 @@ from splitrelay.randomness import Purpose, rng
 from splitrelay.testing import Ingredients
 
 Holdings = Sequence[npt.NDArray[np.int64]]
+DEVICES = ("cpu", "cuda", "mps")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 ORDERS = ("permutation", "sampled", "consumed", "fixed", "replacement")
 
@@ -103,6 +104,8 @@ def dtype_named(name: str) -> torch.dtype:
 
 
 def device_named(name: str) -> torch.device:
+    if name.partition(":")[0] not in DEVICES:
+        raise UnknownName("device", name, DEVICES)
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
