@@ -74,6 +74,6 @@ class Nobody:
 def watch() -> Watch | Nobody:
     """One for this program, started when it is first wanted; Linux only."""
     try:
-        return Watch() if sys.platform == "linux" else Nobody()
+        return Watch() if sys.platform == "linux" and sys.executable else Nobody()
     except OSError:
         return Nobody()
