@@ -75,6 +75,8 @@ def test_names_are_readable_unlike_and_no_settings() -> None:
     assert names[0] == f"a-b.npz-ssl-eta1e-3-{found[0].spec.hash}"
     assert len(set(names)) == 8 and not any(set(name) & set("=/ ,") for name in names)
     assert points("K=3")[0].name.startswith("ssl-")
+    drawn = points("order=replacement,permutation", "draw=replacement,passes")
+    assert drawn[0].name.startswith("order-replacement-draw-replacement-")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from splitrelay.errors import InputError
 from splitrelay.experiments.spec import SHORT, Spec, spec_of
 
 LONGEST = 80  # letters of a point's readable name
+PLAIN = ("preset", "algorithm", "data", "model", "partition", "protocol")  # whose values say what they are
 Settings = tuple[tuple[str, str], ...]
 Values = Mapping[str, Sequence[str]]
 
@@ -34,7 +35,7 @@ class Point:
     @property
     def name(self) -> str:
         """For folders: the settings that vary and the run's hash. No =, which marks settings on a command line."""
-        words = [f"{name}{text}" if is_number(text) else text for name, text in self.settings] or [self.spec.algorithm]
+        words = [_told(name, text) for name, text in self.settings] or [self.spec.algorithm]
         plain = re.sub(r"[^\w.+-]+", "-", "-".join(words)).strip("-.")
         return f"{plain[:LONGEST]}-{self.spec.hash}"
 
@@ -82,6 +83,11 @@ def _point(file: Path | None, settings: Settings, telling: Settings, where: str)
 def placed(where: str, error: InputError) -> InputError:
     """The same error, with the point it belongs to."""
     return InputError(f"{where}: {error}") if where else error
+
+
+def _told(name: str, text: str) -> str:
+    """eta0.1, ssl, order-replacement."""
+    return f"{name}{text}" if is_number(text) else text if name in PLAIN else f"{name}-{text}"
 
 
 def _label(settings: Settings) -> str:
