@@ -44,10 +44,32 @@ def test_an_example_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert run_example(path)
 
 
-def test_extras_that_the_pages_install_are_there() -> None:
+def extras() -> dict[str, list[str]]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = {extra for page in PAGES for extra in re.findall(r"pip install '\.\[(\w+)\]'", page.read_text("utf-8"))}
-    assert asked and asked <= set(project["optional-dependencies"])
+    found: dict[str, list[str]] = project["optional-dependencies"]
+    return found
+
+
+def installed(page: Path) -> list[tuple[str, str]]:
+    """The options and the extra of every installation from a clone."""
+    return re.findall(r"pip install (.*)'\.\[(\w+)\]'", page.read_text("utf-8"))
+
+
+def brings_torch(extra: str) -> bool:
+    words = " ".join(extras()[extra])
+    inner = [name for names in re.findall(r"splitrelay\[([\w,]+)\]", words) for name in names.split(",")]
+    return "torch" in words or any(map(brings_torch, inner))
+
+
+def test_extras_that_the_pages_install_are_there() -> None:
+    asked = {extra for page in PAGES for _, extra in installed(page)}
+    assert asked and asked <= set(extras())
+
+
+def test_whoever_installs_torch_from_a_clone_gets_the_pinned_one() -> None:
+    """An unpinned torch is another one tomorrow, and gigabytes of CUDA."""
+    asked = [(options, extra) for page in PAGES for options, extra in installed(page) if brings_torch(extra)]
+    assert asked and {options for options, _ in asked} == {"-c constraints.txt "}
 
 
 # The tests above can fail
