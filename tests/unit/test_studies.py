@@ -8,8 +8,9 @@ import pytest
 
 from splitrelay.experiments.places import News
 from splitrelay.experiments.points import Point
-from splitrelay.experiments.pricing import Pace
+from splitrelay.experiments.pricing import Pace, probe
 from splitrelay.experiments.reproduction import units
+from splitrelay.experiments.spec import spec_of
 from splitrelay.experiments.studies import STUDIES, Batch, batches, said
 from splitrelay.experiments.sweep import Board, Entry
 from splitrelay.experiments.tuning import Tuning, expected, run_batch
@@ -91,3 +92,9 @@ def test_words_go_on_top_of_a_study() -> None:
 def test_a_pace_is_steps_and_looks() -> None:
     spec = Tuning(SMALL).points().points[0].spec.model_copy(update={"R": 10, "S": 2, "K": 5, "every": 5})
     assert Pace(1.0, 7.0).seconds(spec) == 10 * 2 * 5 + 10 * 7 / 5
+
+
+def test_a_probe_of_a_run_that_will_diverge_does_not() -> None:
+    """A search that is taken up again may have its wildest rate next."""
+    pace = probe(spec_of(None, ["data=digits", "model=mlp", "M=4", "clip=none", "eta=1e9"]))
+    assert pace.step > 0 and pace.look > 0

@@ -22,6 +22,7 @@ from splitrelay.records import RunDirectory
 from splitrelay.training import resume
 
 PROBE, PROBED = 20, 500  # rounds and test images of a probe
+CALM = 1e-9  # the rate of a probe
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 
 
@@ -80,9 +81,10 @@ def _least(work: Callable[[], object]) -> float:
 
 
 def _short(spec: Spec) -> Spec:
-    """Rounds of one visit."""
+    """Rounds of one visit, at a rate at which no loss can overflow."""
     K = 1 if spec.model.name == "vgg11" else 10
-    return spec.model_copy(update={"K": K, "order": "sampled", "S": 1, "algorithm": "ssl"})
+    calm = spec.optimiser.model_copy(update={"eta": CALM})
+    return spec.model_copy(update={"K": K, "order": "sampled", "S": 1, "algorithm": "ssl", "optimiser": calm})
 
 
 @dataclass(frozen=True)
