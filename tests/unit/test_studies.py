@@ -96,5 +96,5 @@ def test_a_pace_is_steps_and_looks() -> None:
 
 def test_a_probe_of_a_run_that_will_diverge_does_not() -> None:
     """A search that is taken up again may have its wildest rate next."""
-    pace = probe(spec_of(None, ["data=digits", "model=mlp", "M=4", "clip=none", "eta=1e9"]))
+    pace = probe(spec_of(None, ["data=digits", "model=mlp", "M=4", "C=5", "clip=none", "eta=1e9"]))
     assert pace.step > 0 and pace.look > 0
