@@ -16,6 +16,7 @@ from splitrelay.wire import awake
 from splitrelay.wire.awake import NEAR, OFTEN, Awake, Watch
 from splitrelay.wire.inbox import Gone, Inbox
 from splitrelay.wire.stream import Stream
+from splitrelay.wire.vigil import WORDS
 from splitrelay.wire.wheel import Wheel
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the program needs Linux")
@@ -141,6 +142,19 @@ def test_it_turns_while_asked_at_the_lowest_priority_and_sleeps_otherwise() -> N
         os.kill(watch.pid, signal.SIGKILL)
         os.waitpid(watch.pid, 0)
     watch.until(time.monotonic() + 1)  # nobody is there any more, and nobody minds
+
+
+def test_who_was_stopped_is_not_waited_for() -> None:
+    """A pipe that nobody reads is full after 65,536 words."""
+    watch = Watch()
+    try:
+        assert soon(lambda: WORDS.unpack_from(watch._page)[1] == 1)  # it sleeps, and would be told
+        os.kill(watch.pid, signal.SIGSTOP)
+        for _ in range(70_000):
+            watch.until(1.0)
+    finally:
+        os.kill(watch.pid, signal.SIGKILL)
+        os.waitpid(watch.pid, 0)
 
 
 def test_it_ends_with_its_parent_however_that_ends() -> None:

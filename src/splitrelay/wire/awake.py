@@ -49,6 +49,7 @@ class Watch:
         os.ftruncate(memory, mmap.PAGESIZE)
         self._page = mmap.mmap(memory, mmap.PAGESIZE)
         ear, self._pipe = os.pipe()
+        os.set_blocking(self._pipe, False)  # who does not read is not waited for
         doors = [(os.POSIX_SPAWN_DUP2, ear, 0), (os.POSIX_SPAWN_DUP2, memory, 3)]
         words = [sys.executable, "-I", "-S", str(Path(vigil.__file__))]
         self.pid = os.posix_spawn(sys.executable, words, os.environ, file_actions=doors, setpgroup=0)
@@ -59,7 +60,7 @@ class Watch:
         """Stay awake until then, by the monotonic clock."""
         struct.pack_into("q", self._page, 0, int(1e9 * moment))
         if moment and vigil.WORDS.unpack_from(self._page)[1]:
-            with suppress(OSError):  # somebody has killed it: then we sleep as everybody does
+            with suppress(OSError):  # somebody has killed or stopped it: then we sleep as everybody does
                 os.write(self._pipe, b".")
 
 
