@@ -1,7 +1,8 @@
 """The same bits on another CPU: python tests/kernels/crossed.py [NETS] [KIND ...]
 
 Random nets are written to a file; a small program with the kernels inside is built by zig for each KIND (aarch64 and
-x86_64_v3 unless said), run on them, under qemu-user where this CPU is another, and their checksums are compared.
+x86_64_v3 unless said), run on them, and their checksums are compared. Where this CPU is another kind, qemu-user runs it
+(aarch64) or an emulated PC with AVX-512 (x86_64_v4; booted.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import booted
 import numpy as np
 from random_nets import Case, case
 
@@ -68,6 +70,8 @@ def checksum(kind: str, nets: bytes, folder: Path) -> str:
     line = [sys.executable, "-m", "ziglang", "c++", "-target", f"{family}-linux-gnu", *cpu, *flags, "-DSOURCES=0"]
     line += ["-nostdlib", "-static", "-fno-builtin"]
     subprocess.run([*line, f"-I{build.SOURCE.parent}", "-o", program, HERE / "crossed.cpp"], check=True)
+    if kind == "x86_64_v4" and "avx512vl" not in Path("/proc/cpuinfo").read_text():
+        return booted.printed(program, nets, folder)
     emulator = [] if platform.machine() == family else [f"qemu-{family}"]
     if emulator and not shutil.which(emulator[0]):
         sys.exit(f"{emulator[0]} is not here: install qemu-user")
