@@ -53,6 +53,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
+def test_the_key_names_rates_only_where_every_line_has_one(tmp_path: Path) -> None:
+    for C, K, eta in ((1, 5, 0.1), (2, 5, 0.1), (1, 10, 0.1), (2, 10, 0.3)):
+        write_run(tmp_path / f"{C}-{K}", [0.1, 0.9], f"C={C}", f"K={K}", f"eta={eta}", "algorithm=ssl")
+    assert key(curves_figure(runs_under(tmp_path)).figure) == ["SSL, $K=5$", "SSL, $K=10$"]
+
+
 def test_a_panel_a_partition_and_in_it_the_mean_curves(folder: Path) -> None:
     figure = curves_figure(runs_under(folder)).figure
     assert [axes.get_title() for axes in figure.axes] == ["ExDir(1, 10)", "ExDir(2, 10)"]

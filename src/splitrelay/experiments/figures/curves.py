@@ -117,17 +117,19 @@ def _megabytes(
 
 
 def _label(choice: Choice, choices: Sequence[Choice]) -> str:
-    """The algorithm; its K where there are several; its rate where it is the same everywhere."""
+    """The algorithm; its K where there are several; its rate where all lines have one rate everywhere."""
     name = choice.column.name
-    same = [other for other in choices if other.column.name == name]
     words = [name]
     if len({other.place.K for other in choices}) > 1:
         words.append(f"$K={choice.place.K}$")
-        same = [other for other in same if other.place.K == choice.place.K]
-    etas = {other.best.spec.optimiser.eta for other in same}
-    if len(etas) == 1 and "eta=" not in name:
-        words.append(rf"$\eta={etas.pop():g}$")
+    if _one_rate_a_line(choices) and "eta=" not in name:
+        words.append(rf"$\eta={choice.best.spec.optimiser.eta:g}$")
     return ", ".join(words)
+
+
+def _one_rate_a_line(choices: Sequence[Choice]) -> bool:
+    rates = {(other.column.name, other.place.K, other.best.spec.optimiser.eta) for other in choices}
+    return len(rates) == len({(name, K) for name, K, _ in rates})
 
 
 def _looks(choices: Sequence[Choice]) -> dict[str, Look]:
