@@ -26,7 +26,7 @@ wanted() {
     } | cksum
 }
 
-# made-from (the checksum, then the PYTHON asked for) is written last: an interrupted set-up has none.
+# made-from (the checksum, then the PYTHON asked for) is written behind the packages: an interrupted set-up has none.
 is_fresh() {
     [ -x "$python" ] && [ -f "$venv/made-from" ] || return 1 # a Python taken away leaves a dangling link
     { read -r from && read -r by; } <"$venv/made-from" || return 1
@@ -121,6 +121,7 @@ install_packages() {
 # Where Python is kept from writing caches, every call would compile all of torch again: that is done once, here.
 warm_up() {
     [ -n "${PYTHONDONTWRITEBYTECODE:-}" ] || return 0
+    say "compiling torch and others ahead, since PYTHONDONTWRITEBYTECODE is set"
     PYTHONDONTWRITEBYTECODE='' "$python" -W ignore -c '
 import contextlib, importlib
 for name in ("torch.fx.experimental.symbolic_shapes", "safetensors.torch", "sklearn.datasets", "matplotlib.figure",
@@ -142,9 +143,9 @@ set_up() {
     find_uv || find_pip
     say "setting up .venv with $(version_of "$base") (about a minute, once)"
     install_packages
-    warm_up
     printf '%s\n' "$from" "${PYTHON:-}" >"$venv/made-from.new"
     mv "$venv/made-from.new" "$venv/made-from"
+    warm_up
 }
 
 [ -f "$root/pyproject.toml" ] || fail 2 "$root is no checkout of Splitrelay. Call go by its own path, not through a link."

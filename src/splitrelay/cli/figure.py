@@ -21,6 +21,7 @@ KINDS = {
     "curves": "accuracy against rounds, mean and deviation over seeds",
     "bytes": "accuracy against the megabytes over the link",
     "clipping": "with and without a largest norm of the gradient",
+    "memory": "accuracy on a client's classes against its place in the round",
     "rates": "accuracy against the rate, the best marked",
     "winners": "SSL minus FedAvg against C, alpha, K and S",
 }
@@ -42,9 +43,10 @@ def figure(kind: str, folders: Sequence[Path], out: Path, **how: Any) -> None:
     """Turn the runs in some folders into a figure.
 
     curves: accuracy against rounds, the mean over seeds with its standard deviation, a panel for each partition;
-    bytes: the same against what crossed the link; clipping: with and without it; rates: accuracy against eta, the best
-    marked; winners: SSL minus FedAvg against each factor that was varied alone. What must be said with it (fewer seeds,
-    unfinished runs) stands below the panels.
+    bytes: the same against what crossed the link; clipping: with and without it; memory: accuracy on the classes of a
+    client against its place in the round; rates: accuracy against eta, the best marked; winners: SSL minus FedAvg
+    against each factor that was varied alone. What must be said with it (fewer seeds, unfinished runs) stands below
+    the panels.
     """
     from splitrelay.experiments.figures.provenance import beside
     from splitrelay.experiments.figures.style import ENDINGS, save
@@ -66,7 +68,7 @@ def figure(kind: str, folders: Sequence[Path], out: Path, **how: Any) -> None:
 def _made(kind: str, how: dict[str, Any]) -> Callable[..., Drawing]:
     from functools import partial
 
-    from splitrelay.experiments.figures import clipping, curves, rates, winners
+    from splitrelay.experiments.figures import clipping, curves, memory, rates, winners
 
     if kind not in CURVED and how["smooth"] > 1:
         raise InputError(f"{kind} draws no curve that could be smoothed", value=f"--smooth {how['smooth']}")
@@ -78,6 +80,7 @@ def _made(kind: str, how: dict[str, Any]) -> Callable[..., Drawing]:
         "curves": partial(curves.curves_figure, **lines, every_rate=how["all_rates"]),
         "bytes": partial(curves.bytes_figure, **lines, every_rate=how["all_rates"]),
         "clipping": partial(clipping.clipping_figure, **lines),
+        "memory": partial(memory.memory_figure, **rule),
         "rates": partial(rates.rates_figure, **rule),
         "winners": partial(winners.winners_figure, **rule),
     }[kind]

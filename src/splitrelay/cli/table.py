@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 KINDS = {
     "accuracy": "the paper's accuracy tables: a row for each data set and K",
     "algorithms": "the same, turned: a row for each algorithm and variant",
+    "classes": "the worst class, and how far a class swings from round to round",
     "rates": "the best rate of each algorithm, marked where it is on the grid's edge",
     "runs": "a row for each run",
     "winners": "SSL against FedAvg, a row for each place in which both were run",
@@ -50,9 +51,10 @@ def table(kind: str, folders: Sequence[Path], out: Path | None, width: float | N
     """Turn the runs in some folders into a table.
 
     accuracy: mean and standard deviation over seeds and the last 20 rounds, and the rounds that a goal took, as in
-    the paper; algorithms: the same with a row for each algorithm; rates: the best rates; runs: a row for each run;
-    winners: SSL against FedAvg, seed against seed, wherever both were run. Where there are fewer seeds than the
-    paper's three, or a run is not finished, the caption says so.
+    the paper; algorithms: the same with a row for each algorithm; classes: the worst class, and how far a class
+    swings from round to round; rates: the best rates; runs: a row for each run; winners: SSL against FedAvg, seed
+    against seed, wherever both were run. Where there are fewer seeds than the paper's three, or a run is not finished,
+    the caption says so.
     """
     from splitrelay.experiments.figures.provenance import beside
 
@@ -90,7 +92,7 @@ def begun(runs: Sequence[Run]) -> None:
 
 
 def _made(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Sheet]:
-    from splitrelay.experiments.tables import accuracy_table, rates_table, runs_table, winners_table
+    from splitrelay.experiments.tables import accuracy_table, classes_table, rates_table, runs_table, winners_table
 
     if how["beside"] and kind not in BESIDE:
         raise InputError(f"the paper has no table of {kind}", way_out=f"--beside paper goes with {', '.join(BESIDE)}.")
@@ -100,8 +102,9 @@ def _made(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Sheet]:
         return lambda runs: runs_table(runs, last=last)
     if kind == "rates":
         return lambda runs: rates_table(runs, rule=rule, last=last, beside=paper)
-    if kind == "winners":
-        return lambda runs: winners_table(runs, rule=rule, last=last)
+    if kind in ("classes", "winners"):
+        chosen = classes_table if kind == "classes" else winners_table
+        return lambda runs: chosen(runs, rule=rule, last=last)
     turned = kind == "algorithms"
     return lambda runs: accuracy_table(runs, rule=rule, last=last, goal=goal, beside=paper, by_algorithm=turned)
 

@@ -18,6 +18,7 @@ from splitrelay.randomness import Purpose, rng
 from splitrelay.records.host import cpu_name
 
 STEPS, BATCH = 10, 20
+BUILD = "to build: python -m splitrelay.kernels.build"
 Work = Callable[[], object]
 
 
@@ -35,7 +36,9 @@ def findings(seconds: float = 2.0) -> Iterator[Finding]:
     yield Finding("cores", f"{os.cpu_count()}; runs use as many, each engine on one thread of its own")
     obstacle, torch = missing(), find_spec("torch") is not None
     path = built()
-    yield Finding("fast engine", f"ready ({path.name})" if obstacle is None and path else f"not here: {obstacle}")
+    yield Finding(
+        "fast engine", f"ready ({path.name})" if obstacle is None and path else f"not here: {obstacle} ({BUILD})"
+    )
     yield Finding("reference engine", "ready" if torch else "not here: torch is not installed")
     if torch:
         yield from _speeds(seconds, obstacle is None)

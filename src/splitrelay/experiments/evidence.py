@@ -48,6 +48,8 @@ VIEWS = (
     View("tuned-rates.png", "figure", "rates", ("tuned/search",)),
     View("silos.md", "table", "accuracy", ("silos/best",)),
     View("silos-winners.md", "table", "winners", ("silos/best",)),
+    View("silos-classes.md", "table", "classes", ("silos/best",)),
+    View("silos-memory.png", "figure", "memory", ("silos/best",), ("--last", "100")),
     View("silos-rates.md", "table", "rates", ("silos/search",)),
     View("silos.png", "figure", "curves", ("silos/best",), smooth=True),
     View("landscape.md", "table", "winners", ("landscape/best",)),

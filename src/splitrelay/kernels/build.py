@@ -35,9 +35,11 @@ def kinds_here() -> tuple[str, ...]:
     return FAMILIES.get(platform.machine().lower(), ()) if platform.system() == "Linux" else ()
 
 
-def compiler() -> list[str] | None:
-    """Zig's wheel, else the compiler of the system, else nothing."""
-    if importlib.util.find_spec("ziglang"):
+def compiler(asked: str | None = None) -> list[str] | None:
+    """What was asked for (zig: its wheel); else zig's wheel, else the compiler of the system, else nothing."""
+    if asked not in (None, "zig"):
+        return asked.split()
+    if asked == "zig" or importlib.util.find_spec("ziglang"):
         return [sys.executable, "-m", "ziglang", "c++"]
     named = os.environ.get("CXX", "").split()
     found = next((name for name in (*named[:1], "c++", "g++", "clang++") if shutil.which(name)), None)
@@ -86,11 +88,11 @@ def main(words: Sequence[str]) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m splitrelay.kernels.build", description=__doc__)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=" ".join(KINDS))
-    parser.add_argument("--compiler", help="a command; zig or the system's unless given")
+    parser.add_argument("--compiler", help="zig, or a command; zig or the system's unless given")
     parser.add_argument("--sanitize", action="store_true", help="with address and undefined-behaviour checks (g++)")
     parser.add_argument("--out", type=Path, default=HERE, help="folder")
     given = parser.parse_args(words)
-    command = given.compiler.split() if given.compiler else compiler()
+    command = compiler(given.compiler)
     if command is None:
         print("no compiler: pip install ziglang, or install g++", file=sys.stderr)
         return 1

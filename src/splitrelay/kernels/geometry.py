@@ -109,6 +109,7 @@ class Survey:
 
     def _fill(self, one: LayerC, j: int, layer: Layer) -> int:
         """What the layer's pass needs to know; the number of the first layer behind it."""
+        one.number = j
         if isinstance(layer, Conv2d):
             return self._convolution(one, j, layer)
         if isinstance(layer, Linear):
@@ -118,7 +119,7 @@ class Survey:
         if isinstance(layer, MaxPool2d):
             (one.kh, one.kw), (one.sh, one.sw), (one.ph, one.pw) = layer.kernel, layer.stride, layer.padding
         if isinstance(layer, Dropout):
-            one.p, one.number = layer.p, j
+            one.p = layer.p
             one.mask = self.found.arena.take(self.batch * one.in_.C * one.in_.H * one.in_.W) if self.learnt else -1
         return j + 1
 

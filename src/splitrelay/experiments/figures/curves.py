@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,16 +64,18 @@ def _smoothed(found: Curve, n: int) -> Curve:
 
 
 def _drawing(choices: Sequence[Choice], said: list[str], across: str, smooth: int, *, by_bytes: bool) -> Drawing:
-    looks = _looks(choices)
-    panels = _panels(choices, looks, smooth, by_bytes)
+    looks = looks_of(choices)
+    panels = panels_of(choices, lambda choice: _line(choice, choices, looks, smooth, by_bytes), log=by_bytes)
     upright = ACCURACY if smooth == 1 else f"{ACCURACY},\nmean of {smooth} looks"
     said = [*said, *_gaps(panels)]
     caption = f"Test accuracy against {across}: mean over seeds; the band is one standard deviation over seeds."
     return Drawing(grid(panels, (across, upright), said, looks), [caption, *said])
 
 
-def _panels(choices: Sequence[Choice], looks: dict[str, Look], smooth: int, by_bytes: bool) -> list[list[Panel | None]]:
-    """A row for each set and setting, a column for each partition."""
+def panels_of(
+    choices: Sequence[Choice], line: Callable[[Choice], Line], *, log: bool = False
+) -> list[list[Panel | None]]:
+    """A row for each set and setting, a column for each partition; log: across, where ends are far apart."""
     places = list(dict.fromkeys(choice.place for choice in choices))
     rows = list(dict.fromkeys(_row(place) for place in places))
     partitions = list(dict.fromkeys(c.column.partition for c in sorted(choices, key=lambda c: c.column.C)))
@@ -81,11 +83,8 @@ def _panels(choices: Sequence[Choice], looks: dict[str, Look], smooth: int, by_b
     for row in rows:
         inside = [choice for choice in choices if _row(choice.place) == row]
         title = f"{row_label(inside[0].place, places)}, {row[0].partition(', ')[2]}, " if len(rows) > 1 else ""
-        lines = {
-            part: [_line(c, choices, looks, smooth, by_bytes) for c in inside if c.column.partition == part]
-            for part in partitions
-        }
-        panels = [Panel(f"{title}{part}", lines[part], by_bytes and _far_apart(lines[part])) for part in partitions]
+        lines = {part: [line(c) for c in inside if c.column.partition == part] for part in partitions}
+        panels = [Panel(f"{title}{part}", lines[part], log and _far_apart(lines[part])) for part in partitions]
         found.append([panel if panel.lines else None for panel in panels])
     return found
 
@@ -101,7 +100,7 @@ def _row(place: Place) -> tuple[str, str, str]:
 
 
 def _line(choice: Choice, choices: Sequence[Choice], looks: dict[str, Look], smooth: int, by_bytes: bool) -> Line:
-    seen, label = seen_accuracy(choice.best, smooth), _label(choice, choices)
+    seen, label = seen_accuracy(choice.best, smooth), label_of(choice, choices)
     x = seen.rounds.astype(np.float64)
     if by_bytes:
         x = _megabytes(choice.best, seen.rounds)
@@ -116,7 +115,7 @@ def _megabytes(
     return np.asarray(both[np.isin(up.rounds, rounds)])
 
 
-def _label(choice: Choice, choices: Sequence[Choice]) -> str:
+def label_of(choice: Choice, choices: Sequence[Choice]) -> str:
     """The algorithm; its K where there are several; its rate where all lines have one rate everywhere."""
     name = choice.column.name
     words = [name]
@@ -132,14 +131,14 @@ def _one_rate_a_line(choices: Sequence[Choice]) -> bool:
     return len(rates) == len({(name, K) for name, K, _ in rates})
 
 
-def _looks(choices: Sequence[Choice]) -> dict[str, Look]:
+def looks_of(choices: Sequence[Choice]) -> dict[str, Look]:
     """Colour by algorithm and variant; style by K where there are several, else the algorithm's own."""
     colour = colours((choice.column.algorithm, choice.column.variant) for choice in choices)
     style = styles(sorted({choice.place.K for choice in choices}))
     looks = {}
     for choice in sorted(choices, key=lambda choice: (choice.place.K, column_key(choice.column)[3:])):
         own = LOOK.get(choice.column.algorithm, ("", "-"))[1] if len(style) == 1 else style[choice.place.K]
-        looks[_label(choice, choices)] = Look(colour[choice.column.algorithm, choice.column.variant], own)
+        looks[label_of(choice, choices)] = Look(colour[choice.column.algorithm, choice.column.variant], own)
     return looks
 
 

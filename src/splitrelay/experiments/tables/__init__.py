@@ -1,6 +1,7 @@
 """Tables from records: a setting is summed up over its seeds, laid out as the paper does, and written in any shape."""
 
 from splitrelay.experiments.tables.accuracy import accuracy_table
+from splitrelay.experiments.tables.classes import classes_table
 from splitrelay.experiments.tables.contests import winners_table
 from splitrelay.experiments.tables.groups import Group, differing, grouped
 from splitrelay.experiments.tables.listing import runs_table
@@ -13,6 +14,7 @@ __all__ = [
     "Sheet",
     "Summary",
     "accuracy_table",
+    "classes_table",
     "differing",
     "grouped",
     "rates_table",

@@ -73,12 +73,12 @@ INLINE void conv_sums(vf (&acc)[TY][TX][NV], const Layer& l, const float* in, co
 }
 
 // The better of two, and where it was found: the first of equals; NaN over numbers.
-INLINE void contest(vf& best, vi& at, vf here, vi place) {
+INLINE void take_larger(vf& best, vi& at, vf here, vi place) {
     vi wins = ~(here <= best) & (best == best);
     best = pick(wins, here, best);
     at = pick(wins, place, at);
 }
-INLINE void contest(vf& best, vi& at, vf here, int32_t place) { contest(best, at, here, splat(place)); }
+INLINE void take_larger(vf& best, vi& at, vf here, int32_t place) { take_larger(best, at, here, splat(place)); }
 
 struct ConvOut {
     float* out;
@@ -126,9 +126,9 @@ static void conv_tiles_pooled(const Layer& l, const float* image, const int32_t*
                     int32_t at = corner + 2 * i.value * stride;
                     vf best = acc[0][2 * i.value][k.value];
                     vi found = splat(at);
-                    contest(best, found, acc[0][2 * i.value + 1][k.value], at + stride);
-                    contest(best, found, acc[1][2 * i.value][k.value], at + row);
-                    contest(best, found, acc[1][2 * i.value + 1][k.value], at + row + stride);
+                    take_larger(best, found, acc[0][2 * i.value + 1][k.value], at + stride);
+                    take_larger(best, found, acc[1][2 * i.value][k.value], at + row);
+                    take_larger(best, found, acc[1][2 * i.value + 1][k.value], at + row + stride);
                     store(out + i.value * to.stride + LANES * k.value, to.relu ? relu(best) : best);
                     if constexpr (MARKS) store(to.marks + mark + i.value * l.out.stride + LANES * k.value, found);
                 });
@@ -180,7 +180,7 @@ INLINE void pool_image(const Layer& l, const float* raw, float* out, int32_t* ma
                 vi at = splat(corner);
                 for (int v = 0; v < l.sh; ++v)
                     for (int u = v == 0; u < l.sw; ++u)
-                        contest(best, at, load(window + v * raw_row + u * l.raw.stride), corner + v * t.row() + u * t.stride);
+                        take_larger(best, at, load(window + v * raw_row + u * l.raw.stride), corner + v * t.row() + u * t.stride);
                 store(out + o.inside() + y * o.row() + x * o.stride + c, l.relu ? relu(best) : best);
                 store(marks, at);
                 marks += LANES;

@@ -50,9 +50,9 @@ template <bool MARKS> static void conv_grey(const Layer& l, const float* image, 
                 constexpr int c = 2 * j.value;
                 best[j.value] = even(acc[0][c], acc[0][c + 1]);
                 found[j.value] = place;
-                contest(best[j.value], found[j.value], odd(acc[0][c], acc[0][c + 1]), place + splat(1));
-                contest(best[j.value], found[j.value], even(acc[1][c], acc[1][c + 1]), place + splat(row));
-                contest(best[j.value], found[j.value], odd(acc[1][c], acc[1][c + 1]), place + splat(row + 1));
+                take_larger(best[j.value], found[j.value], odd(acc[0][c], acc[0][c + 1]), place + splat(1));
+                take_larger(best[j.value], found[j.value], even(acc[1][c], acc[1][c + 1]), place + splat(row));
+                take_larger(best[j.value], found[j.value], odd(acc[1][c], acc[1][c + 1]), place + splat(row + 1));
                 if (to.relu) best[j.value] = relu(best[j.value]);
             });
             float* out = to.out + y * to.row + u * to.stride;

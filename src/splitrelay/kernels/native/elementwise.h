@@ -33,7 +33,7 @@ INLINE void copied(const Tensor& in, const Tensor& out, int n, const float* from
 }
 
 // uniform: numbers in torch's order (C, H, W) of each image; the mask is `>= p`. Works forth (in -> out) and back.
-INLINE void dropped(const Tensor& in, const Tensor& out, int n, float p, const float* uniform, const float* from, float* to) {
+INLINE void dropout(const Tensor& in, const Tensor& out, int n, float p, const float* uniform, const float* from, float* to) {
     float scale = 1.0f / (1.0f - p);
     for (int b = 0; b < n; ++b, uniform += in.C * in.H * in.W)
         for (int y = 0; y < in.H; ++y)

@@ -28,7 +28,7 @@ static void forward_layer(const Net& net, const Layer& l, int n, bool learning) 
         case FLATTEN: return;  // the numbers lie the same
         case LINEAR: return linear_forward(l, n, in, net.x + l.weight, bias_of(net, l), out);
         case DROPOUT:
-            if (learning && l.p > 0.0f) return dropped(l.in, l.out, n, l.p, net.arena + l.mask, in, out);
+            if (learning && l.p > 0.0f) return dropout(l.in, l.out, n, l.p, net.arena + l.mask, in, out);
             return copied(l.in, l.out, n, in, out);
     }
 }
@@ -47,12 +47,12 @@ static void backward_layer(const Net& net, const Layer& l, int n) {
         case FLATTEN: return;
         case LINEAR: return linear_backward(l, n, in, net.x + l.weight, g_out, g_in, gW, g_bias);
         case DROPOUT:
-            if (l.p > 0.0f) return dropped(l.out, l.in, n, l.p, net.arena + l.mask, g_out, g_in);
+            if (l.p > 0.0f) return dropout(l.out, l.in, n, l.p, net.arena + l.mask, g_out, g_in);
             return copied(l.out, l.in, n, g_out, g_in);
     }
 }
 
-static void ready(const Net& net) {  // kernels as the forward pass reads them
+static void repack_kernels(const Net& net) {  // kernels as the forward pass reads them
     for (int j = 0; j < net.n_layers; ++j)
         if (net.layers[j].kind == CONV) forward_kernels(net.layers[j], net.x + net.layers[j].weight, net.arena + net.layers[j].forward_weight);
 }
@@ -127,7 +127,7 @@ static void one_step(Net& net, const Visit& v, int k, int64_t first, int n) {
         for (int b = 0; b < n; ++b) v.labels[b] = v.images->y[v.images->at[first + b]];
     });
     stage(READY, [&] {
-        ready(net);
+        repack_kernels(net);
         masks(net, v, k, n);
     });
     forward(net, n, true);
@@ -159,7 +159,7 @@ DOOR int32_t bottom_forward(Net* net, const Visit* v, int32_t k, int64_t first, 
     int n = v->sizes[k];
     if (!are_there(*v->images, first, n)) return -1;
     gather(*v->images, first, n, bottom.in, net->arena + bottom.in_at);
-    ready(*net);
+    repack_kernels(*net);
     masks(*net, *v, k, n);
     forward(*net, n, true);
     given_out(last.out, flat, n, net->arena + last.out_at, h);
@@ -178,7 +178,7 @@ DOOR void bottom_backward(Net* net, const Visit* v, int32_t n, const float* g, i
 DOOR double top_step(Net* net, const Visit* v, int32_t k, int32_t n, const float* h, int32_t flat, const int64_t* labels, float* g) {
     const Layer& first = net->layers[0];
     taken_in(first.in, flat, n, h, net->arena + first.in_at);
-    ready(*net);
+    repack_kernels(*net);
     masks(*net, *v, k, n);
     forward(*net, n, true);
     double mean = loss(*net, n, labels, true) / n;
@@ -194,7 +194,7 @@ DOOR void apply(Net* net, const Visit* v, double norm2) { move(*net, *v->step, n
 DOOR void top_predict(Net* net, int32_t n, const float* h, int32_t flat, float* outputs) {
     const Layer &first = net->layers[0], &last = net->layers[net->n_layers - 1];
     taken_in(first.in, flat, n, h, net->arena + first.in_at);
-    ready(*net);
+    repack_kernels(*net);
     forward(*net, n, false);
     given_out(last.out, 1, n, net->arena + last.out_at, outputs);
 }
@@ -203,7 +203,7 @@ DOOR void top_predict(Net* net, int32_t n, const float* h, int32_t flat, float* 
 // place, right answers and images are counted by class.
 DOOR void evaluate(Net* net, const Images* set, int64_t* next, int32_t batch, double* losses, int64_t* right, int64_t* seen) {
     const Layer &bottom = net->layers[0], &last = net->layers[net->n_layers - 1];
-    ready(*net);
+    repack_kernels(*net);
     for (;;) {
         int64_t turn = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED), first = turn * batch;
         if (first >= set->N) return;

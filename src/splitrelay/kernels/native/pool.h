@@ -2,26 +2,35 @@
 #pragma once
 #include "net.h"
 
-// As in torch: the first of equals wins, NaN wins over numbers.
-INLINE bool wins(float v, float best) { return !(v <= best) && best == best; }
+// One pixel of the window against the best so far, channel by channel. As in torch: the first of equals wins, and NaN
+// over numbers.
+INLINE void take_larger(const float* in, int32_t here, int channels, float* best, int32_t* at) {
+    for (int c = 0; c < channels; ++c) {
+        float v = in[here + c], b = best[c];
+        bool wins = !(v <= b) & (b == b);
+        best[c] = wins ? v : b;
+        at[c] = wins ? here + c : at[c];
+    }
+}
 
 INLINE void maxpool_forward(const Layer& l, int n, const float* in, float* out, int32_t* marks) {
     const Tensor &t = l.in, &o = l.out;
     for (int b = 0; b < n; ++b, in += t.size, out += o.size)
         for (int y = 0; y < o.H; ++y)
-            for (int x = 0; x < o.W; ++x)
-                for (int c = 0; c < o.C; ++c) {
-                    float best = -__builtin_inff();
-                    int32_t at = -1;
-                    for (int v = y * l.sh - l.ph; v < y * l.sh - l.ph + l.kh; ++v)
-                        for (int u = x * l.sw - l.pw; u < x * l.sw - l.pw + l.kw; ++u) {
-                            if (v < 0 || v >= t.H || u < 0 || u >= t.W) continue;
-                            int32_t here = t.inside() + v * t.row() + u * t.stride + c;
-                            if (at < 0 || wins(in[here], best)) best = in[here], at = here;
-                        }
-                    out[o.inside() + y * o.row() + x * o.stride + c] = best;
-                    *marks++ = at;
-                }
+            for (int x = 0; x < o.W; ++x, marks += o.C) {
+                float* best = out + o.inside() + y * o.row() + x * o.stride;
+                bool first = true;
+                for (int v = y * l.sh - l.ph; v < y * l.sh - l.ph + l.kh; ++v)
+                    for (int u = x * l.sw - l.pw; u < x * l.sw - l.pw + l.kw; ++u) {
+                        if (v < 0 || v >= t.H || u < 0 || u >= t.W) continue;
+                        int32_t here = t.inside() + v * t.row() + u * t.stride;
+                        if (first)
+                            for (int c = 0; c < o.C; ++c) best[c] = in[here + c], marks[c] = here + c;
+                        else
+                            take_larger(in, here, o.C, best, marks);
+                        first = false;
+                    }
+            }
 }
 
 INLINE void maxpool_backward(const Layer& l, int n, const int32_t* marks, const float* g_out, float* g_in) {
