@@ -14,7 +14,7 @@ def test_hostile_frames_are_heard_or_refused() -> None:
 
 
 def test_hostile_conversations_end() -> None:
-    seen = converse(40)
+    (seen,) = converse(40)
     assert sum(seen.values()) == 40
     assert "ended: StatusCode.DEADLINE_EXCEEDED" not in seen
 

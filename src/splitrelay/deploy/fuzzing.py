@@ -14,7 +14,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty
 from tempfile import TemporaryDirectory
 from typing import Any
 from zlib import crc32
@@ -135,26 +138,33 @@ def fuzz(frames: int, seed: int = 0) -> Counter[str]:
     return seen
 
 
-def converse(conversations: int, seed: int = 0) -> Counter[str]:
-    """So many hostile conversations with a real server, one stream each; how they ended."""
+def converse(conversations: int, pieces: int = 1, seed: int = 0) -> Iterator[Counter[str]]:
+    """So many hostile conversations, in pieces, all with one real server, one stream each; how those of each ended."""
     house = House(TERMS, BOUNDS, 1000, 4)
-    hub, seen, draw = Hub(house), Counter[str](), rng(seed, Purpose.INSTANCES, 1)
+    hub, draw = Hub(house), rng(seed, Purpose.INSTANCES, 1)
     line = channel(f"127.0.0.1:{hub.start('127.0.0.1:0')}", None)
     true = [encode(word) for word in WORDS]
     join: Any = line.stream_stream(f"/{SERVICE}/Join")
     try:
-        for _ in range(conversations):
-            frames = true[: int(draw.integers(3))]
-            frames += [damaged(true[int(draw.integers(len(true)))], draw) for _ in range(int(draw.integers(1, 6)))]
-            try:
-                words = [decode(answer).event for answer in join(iter(frames), timeout=10)]
-                seen["ended: " + (words[-1] if words else "without a word")] += 1
-            except RpcError as error:
-                seen[f"ended: {error.code()}"] += 1
+        for _ in range(pieces):
+            yield Counter(_ending(join, true, draw) for _ in range(conversations // pieces))
+            with suppress(Empty):
+                while hub.inbox.get(0.0):  # as a server's training thread does
+                    pass
     finally:
         line.close()
         hub.close("enough", again=False)
-    return seen
+
+
+def _ending(join: Any, true: Sequence[bytes], draw: np.random.Generator) -> str:
+    """One conversation: how it ended."""
+    frames = [*true[: int(draw.integers(3))]]
+    frames += [damaged(true[int(draw.integers(len(true)))], draw) for _ in range(int(draw.integers(1, 6)))]
+    try:
+        words = [decode(answer).event for answer in join(iter(frames), timeout=10)]
+    except RpcError as error:
+        return f"ended: {error.code()}"
+    return "ended: " + (words[-1] if words else "without a word")
 
 
 def stand(folder: Path) -> None:
@@ -192,9 +202,9 @@ def main(words: list[str]) -> None:
         print(f"{frames // pieces} frames, {time.perf_counter() - began:.0f} s, peak memory {_peak()} kB")
     for what, number in seen.most_common():
         print(f"{number:>9}  {what}")
-    for piece in range(pieces):
-        ends = dict(converse(conversations // pieces, piece))
-        print(f"{conversations // pieces} conversations, {time.perf_counter() - began:.0f} s, {_peak()} kB: {ends}")
+    for ends in converse(conversations, pieces):
+        took = time.perf_counter() - began
+        print(f"{conversations // pieces} conversations, {took:.0f} s, {_peak()} kB: {dict(ends)}")
     with TemporaryDirectory() as folder:
         print(f"{junk(conversations // CALLS, Path(folder))} connections of junk, {_peak()} kB")
 
