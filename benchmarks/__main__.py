@@ -15,7 +15,8 @@ NAMES = ("ground", "learning", "runs", "kernels")
 
 def main(names: list[str]) -> None:
     if {"-h", "--help"} & set(names):
-        sys.exit(f"{__doc__}\nNames: {', '.join(NAMES)}; all unless said. python -m benchmarks.wire is another.")
+        print(f"{__doc__}\nNames: {', '.join(NAMES)}; all unless said. python -m benchmarks.wire is another.")
+        return
     for name in names or NAMES:
         if name not in NAMES:
             sys.exit(f"unknown benchmark '{name}'. Known: {', '.join(NAMES)}.")

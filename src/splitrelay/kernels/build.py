@@ -96,10 +96,21 @@ def main(words: Sequence[str]) -> int:
     if command is None:
         print("no compiler: pip install ziglang, or install g++", file=sys.stderr)
         return 1
+    unknown = [kind for kind in given.kinds if kind not in KINDS]
+    if unknown:
+        parser.error(f"unknown kind '{unknown[0]}'. Known: {', '.join(KINDS)}.")
     given.out.mkdir(parents=True, exist_ok=True)
     for kind in given.kinds or kinds_here():
         path = given.out / name(kind)
-        build(kind, command, path, sanitize=given.sanitize)
+        try:
+            build(kind, command, path, sanitize=given.sanitize)
+        except (OSError, subprocess.CalledProcessError) as error:
+            why = error.strerror if isinstance(error, OSError) else f"code {error.returncode}"
+            print(
+                f"{' '.join(command)} did not build {kind}: {why}. Another: pip install ziglang, or g++",
+                file=sys.stderr,
+            )
+            return 1
         print(f"{path.name}: {path.stat().st_size:,} bytes")
     return 0
 

@@ -23,7 +23,7 @@ from splitrelay.experiments.runs import Run
 from splitrelay.experiments.spec import Spec
 from splitrelay.experiments.tables.groups import Group, grouped, seeds_said
 from splitrelay.experiments.tables.places import Choice, choices_said, laid_out
-from splitrelay.experiments.tables.summary import Curve
+from splitrelay.experiments.tables.summary import Curve, late_rows
 from splitrelay.orders import Permutation
 from splitrelay.randomness import Purpose, rng
 
@@ -57,14 +57,13 @@ def by_place(group: Group, last: int = LAST) -> Curve:
 
 
 def _of_run(run: Run, last: int) -> list[float]:
-    end, M = run.rows[-1]["round"], run.spec.partition.M
+    M = run.spec.partition.M
     holds, order = holders(run.spec, len(run.rows[-1]["test_per_class"])), Permutation(M, run.spec.seed)
     found: list[list[float]] = [[] for _ in range(M)]
-    for row in run.rows:
-        if row["round"] > max(end - last, 0):
-            latest = M - 1 - holds[order(row["round"] - 1)][::-1].argmax(0)  # by class: its last holder
-            for place, accuracy in zip(latest, row["test_per_class"], strict=True):
-                found[place].append(math.nan if accuracy is None else accuracy)
+    for row in late_rows(run, last):
+        latest = M - 1 - holds[order(row["round"] - 1)][::-1].argmax(0)  # by class: its last holder
+        for place, accuracy in zip(latest, row["test_per_class"], strict=True):
+            found[place].append(math.nan if accuracy is None else accuracy)
     return [float(np.nanmean(seen)) if np.isfinite(seen).any() else math.nan for seen in found]
 
 

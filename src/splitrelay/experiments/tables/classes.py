@@ -23,6 +23,7 @@ from splitrelay.experiments.runs import Run
 from splitrelay.experiments.tables.groups import Group, grouped, seeds_said
 from splitrelay.experiments.tables.places import Choice, choices_said, laid_out, row_label
 from splitrelay.experiments.tables.sheet import Entry, Head, Sheet, entry
+from splitrelay.experiments.tables.summary import late_rows
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ def fates(group: Group, last: int = LAST) -> Fates:
 
 def _late(run: Run, last: int) -> NDArray[np.float64]:
     """A row for each look of the last rounds, a column for each class."""
-    end = run.rows[-1]["round"]
-    rows = [row["test_per_class"] for row in run.rows if row["round"] > max(end - last, 0)]
-    looks = np.array(rows, dtype=np.float64)  # None, of a class that is not there, becomes NaN
+    looks = np.array(
+        [row["test_per_class"] for row in late_rows(run, last)], dtype=np.float64
+    )  # None, of a class that is not there, becomes NaN
     return looks[:, ~np.isnan(looks).any(0)]
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitrelay.experiments.paper.cells import CELLS, LAST, MODELS, Cell
+from splitrelay.experiments.runs import Run
 from splitrelay.experiments.spec import Spec
 from splitrelay.experiments.tables.groups import Group
 
@@ -74,6 +75,12 @@ def tail(seen: Curve, last: int = LAST) -> Curve:
     """The looks of the last rounds; the one before the first round never counts."""
     end = seen.rounds[-1] if len(seen.rounds) else 0
     return seen.at((seen.rounds > end - last) & (seen.rounds > 0))
+
+
+def late_rows(run: Run, last: int = LAST) -> list[dict[str, Any]]:
+    """The same looks of one run, with all that was seen."""
+    end = run.rows[-1]["round"]
+    return [row for row in run.rows if row["round"] > max(end - last, 0)]
 
 
 def summarised(group: Group, last: int = LAST, goal: float | None = None) -> Summary:
