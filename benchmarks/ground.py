@@ -6,7 +6,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +32,7 @@ def rows() -> Iterator[Row]:
 def _bounds() -> Row:
     R = np.arange(1000, 1000 + MILLION)
 
-    def at(rounds: object) -> object:
+    def at(rounds: Any) -> object:
         problem = Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, K=5, R=rounds, D2=1)
         return bound("ssl", "strongly-convex", problem, eta_tilde=1 / 12)
 
@@ -46,7 +48,7 @@ def _bounds() -> Row:
 def _comparisons() -> Row:
     R = np.arange(1000, 1000 + MILLION)
 
-    def at(rounds: object) -> object:
+    def at(rounds: Any) -> object:
         return compare("strongly-convex", Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, S=5, K=5, R=rounds, D2=1))
 
     return compared(
@@ -76,7 +78,7 @@ def _help() -> Iterator[Row]:
     for words in ([], ["theory", "bound"], ["quadratics"]):
         yield compared(
             " ".join(["splitrelay", *words, "--help"]),
-            lambda words=words: subprocess.run([program, *words, "--help"], check=True, capture_output=True),
+            partial(subprocess.run, [program, *words, "--help"], check=True, capture_output=True),
             lambda: subprocess.run([sys.executable, "-c", "import numpy, matplotlib.figure"], check=True),
             "importing numpy and matplotlib",
             runs=5,

@@ -44,18 +44,19 @@ class Tuned:
     """Torch at its best on one thread: no loader, no copy, memory formats that suit it."""
 
     def __init__(self, model: Blueprint, images: DeviceImages, batch: int) -> None:
-        self.net, self.images = model.net().to(memory_format=torch.channels_last), images
+        self.net, self.images = model.net(), images
+        self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs do not know it
         for layer in self.net:
             if type(layer).__name__ == "Dropout":
-                layer.source = torch.rand  # unnamed masks are cheaper
+                layer.source = torch.rand  # type: ignore[assignment]  # unnamed masks are cheaper
         self.sgd = torch.optim.SGD(self.net.parameters(), lr=0.01, weight_decay=1e-4, fused=True)
-        self.batches = cycle(torch.arange(len(images)).split(batch))
+        self.batches = cycle(torch.arange(len(images)).split(batch))  # type: ignore[no-untyped-call]
 
     def step(self) -> None:
         """One local step, on the next batch."""
         features, labels = self.images.batch(next(self.batches))
         features = features.contiguous(memory_format=torch.channels_last)
-        nn.functional.cross_entropy(self.net(features), labels).backward()
+        nn.functional.cross_entropy(self.net(features), labels).backward()  # type: ignore[no-untyped-call]
         self.sgd.step()
         self.sgd.zero_grad()
 

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.measure import Row, compared, seconds
 from splitrelay.algorithms import Step, Visit
 from splitrelay.data.images import DataSet, ImageSet
+from splitrelay.data.partition import Partition
 from splitrelay.data.schemes import draw_partition
 from splitrelay.experiments.assembly import engine_of
 from splitrelay.experiments.learning import Learning, Trial
@@ -154,7 +155,7 @@ def _gather(learning: Learning, plain: Plain) -> Row:
     )
 
 
-def _partition(data: DataSet, clients: int = M) -> object:
+def _partition(data: DataSet, clients: int = M) -> Partition:
     return draw_partition("exdir", data.train.y, M=clients, C=2, alpha=10.0, seed=1)
 
 

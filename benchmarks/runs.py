@@ -111,13 +111,13 @@ class LoopTimed:
 
     def __enter__(self) -> list[Times]:
         self.spent: list[Times] = []
-        self.before = running.load, running.prepared
-        running.load = partial(self._told, running.load)
+        self.before = vars(running)["load"], running.prepared
+        vars(running)["load"] = partial(self._told, self.before[0])
         running.prepared = self._prepared
         return self.spent
 
     def __exit__(self, *_: object) -> None:
-        running.load, running.prepared = self.before
+        vars(running)["load"], running.prepared = self.before
 
     def _told(self, work: Callable[..., Any], *args: Any, **how: Any) -> Any:
         began = now()

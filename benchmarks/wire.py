@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks.measure import machine
 from benchmarks.wire_bare import Bare, Line
+from benchmarks.wire_floor import Floor
 from benchmarks.wire_stage import Stage, computing, resident, spec_on_pictures
 from splitrelay.wire.frames import VERSION, encode
 from splitrelay.wire.identity import channel_credentials, load_identity
@@ -57,17 +58,21 @@ def steps(engine: str) -> Iterator[Found]:
 
     Whoever computes after a pause computes more slowly, with or without a wire: so the far step is held against one in
     process that pauses as long, and against one that does not; and the CPU time of the server's half is told for both.
+    The near one is at best what the same two halves take with nothing but gRPC between them: that is told beside it.
     """
-    times: dict[str, list[float]] = {name: [] for name in ("near", "far", "inside", "paused", "echo", "far echo")}
+    names = ("near", "far", "inside", "paused", "echo", "far echo", "floor")
+    times: dict[str, list[float]] = {name: [] for name in names}
     halves: dict[str, list[float]] = {"near": [], "inside": []}  # CPU time of the server's half
 
     def play(stage: Stage) -> None:
         bare, distant, inside = Bare(stage.place), Bare(stage.place, DELAY), stage.in_process()
+        floor = Floor(stage.place, stage.spec)
         for window in range(NEAR):
             with computing(engine) as spent:
                 times["near"].append(stage.visit(0, K).step)
             halves["near"].append(sum(spent) / len(spent))
             times["echo"].append(bare.echo(SMASHED, K))
+            times["floor"].append(floor.step())
             with computing(engine) as spent:
                 times["inside"].append(inside(K, 0.0))
             halves["inside"].append(sum(spent) / len(spent))
@@ -75,8 +80,8 @@ def steps(engine: str) -> Iterator[Found]:
                 times["far"].append(stage.visit(1, K).step)
                 times["paused"].append(inside(K, DELAY / 2))
                 times["far echo"].append(distant.echo(SMASHED, K))
-        bare.close()
-        distant.close()
+        for one in (bare, distant, floor):
+            one.close()
 
     lines: list[Line] = []
     with tempfile.TemporaryDirectory() as name:
@@ -86,9 +91,10 @@ def steps(engine: str) -> Iterator[Found]:
         stage.perform()
     for line in lines:
         line.close()
-    near, far, inside, paused, echo, distant = (min(column) for column in times.values())
+    near, far, inside, paused, echo, distant, floor = (min(column) for column in times.values())
     parts = f"{1e3 * inside:.2f} ms in process + {1e3 * echo:.2f} ms bare echo"
     yield Found(f"LeNet-5 step, {engine}", near, inside + echo, parts, 1.25 if engine == "reference" else 1.5)
+    yield Found("the same halves over bare gRPC, without us", floor, inside + echo, parts)
     yield Found("its server's half, CPU time", min(halves["near"]), min(halves["inside"]), "in process")
     echoed = f"{1e3 * distant:.2f} ms bare echo on such a line"
     parts = f"{1e3 * paused:.2f} ms in process, pausing as long + {echoed}"

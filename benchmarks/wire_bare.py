@@ -57,23 +57,25 @@ class Bare:
 
 def answering(keys: str) -> None:
     """The server's side."""
+    serve(keys, {"Echo": _echo, "Copy": _copy})
+
+
+def serve(keys: str, methods: dict[str, Any]) -> None:
+    """Such methods on a loop, until nobody asks any more; whoever asks is told the port."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     credentials = server_credentials(load_identity(Path(keys)))
-    server, port = asyncio.run_coroutine_threadsafe(_listen(credentials), loop).result()
+    server, port = asyncio.run_coroutine_threadsafe(_listen(credentials, methods), loop).result()
     for _ in sys.stdin:
         print(port, flush=True)
     asyncio.run_coroutine_threadsafe(server.stop(None), loop).result()
     loop.call_soon_threadsafe(loop.stop)
 
 
-async def _listen(credentials: Any) -> tuple[Any, int]:
+async def _listen(credentials: Any, methods: dict[str, Any]) -> tuple[Any, int]:
     server = grpc.aio.server(options=OPTIONS)
-    methods = {
-        "Echo": grpc.stream_stream_rpc_method_handler(_echo),
-        "Copy": grpc.stream_stream_rpc_method_handler(_copy),
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", methods),))
+    handlers = {name: grpc.stream_stream_rpc_method_handler(method) for name, method in methods.items()}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", handlers),))
     port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
     return server, port
@@ -96,11 +98,11 @@ async def _copy(_: Any, context: Any) -> None:
 
 
 class Child:
-    """A program of this file; it answers each line with one."""
+    """A program of this file, or another; it answers each line with one."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, module: str = "benchmarks.wire_bare") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.wire_bare", *words],
+            [sys.executable, "-m", module, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,0 +1,132 @@
+"""The same two halves with nothing but gRPC between them: no table, no lease, no checks, no record.
+
+An in-process step and a bare echo are each measured hot. Between two programs neither is: whoever has waited, or
+computed, comes back to cold caches. This is what a step costs there whatever stands around it; the rest is ours.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import grpc
+import numpy as np
+import torch
+
+from benchmarks.wire_bare import Child, serve
+from splitrelay.algorithms import Step, Visit
+from splitrelay.data import load
+from splitrelay.deploy.reference import blueprint_of, shape_of, start
+from splitrelay.deploy.shapes import Labels, Outfit, Vector, engine_room
+from splitrelay.deploy.terms import terms_of
+from splitrelay.experiments.spec import Spec, spec_of
+from splitrelay.wire.identity import channel_credentials, load_identity
+from splitrelay.wire.link import channel
+from splitrelay.wire.messages import Reply
+
+HEAD = struct.Struct("<qd")  # which step, and the squared norm; of an answer: how many norms, and the loss
+
+
+class Floor:
+    """Both programs, and a visit when asked."""
+
+    def __init__(self, place: Path, spec: Spec) -> None:
+        (place / "floor.toml").write_text(spec.toml() + "\n", encoding="utf-8")
+        self._server = Child("server", str(place), module=__name__)
+        self._client = Child("client", str(place), self._server.ask("port").strip(), module=__name__)
+
+    def step(self) -> float:
+        """Seconds from step to step of one visit."""
+        return float(self._client.ask("visit"))
+
+    def close(self) -> None:
+        """No more."""
+        self._client.close()
+        self._server.close()
+
+
+class World:
+    """A spec and its data, as either program has them."""
+
+    def __init__(self, place: Path) -> None:
+        torch.set_num_threads(1)  # as in runs
+        self.spec = spec_of(place / "floor.toml", [])
+        self.data = load(self.spec.data.name)
+        self.kind = self.data.train.shape, len(self.data.train.classes)
+        self.shape = shape_of(self.spec, *self.kind)
+        self.room = engine_room(self.spec.engine)
+        self.x0 = start(blueprint_of(self.spec, *self.kind), 1, torch.float32)
+
+    def visit(self, x: Vector) -> Visit[Vector]:
+        """Of one half."""
+        return Visit(1, 0, 0, x, Step(self.spec.optimiser.eta, 1e-4), self.spec.K)
+
+
+def serving(place: str) -> None:
+    """The server's half: it answers whatever comes, where it comes."""
+    world = World(Path(place))
+    batch, boundary = world.spec.optimiser.batch, world.shape.boundary
+    engine = world.room.Server(world.spec, *world.kind, world.shape, batch)
+
+    async def stepping(_: Any, context: Any) -> None:
+        while (frame := await context.read()) is not grpc.aio.EOF:
+            k, norm2 = HEAD.unpack_from(frame)
+            if k == 0:
+                top = engine.begin(world.visit(world.x0[boundary:]))
+            labels = np.frombuffer(frame, np.int32, batch, HEAD.size)
+            h = np.frombuffer(frame, np.float32, -1, HEAD.size + labels.nbytes).reshape(batch, *world.shape.h)
+            gradient, norms, loss = top.step(k, h, labels, norm2)
+            squares = struct.pack(f"<{len(norms)}d", *norms)
+            await context.write(HEAD.pack(len(norms), loss) + squares + gradient.tobytes())
+            top.settle()
+
+    serve(str(Path(place) / "server"), {"Step": stepping})
+
+
+class Top:
+    """The server's half, as the client's engine asks it."""
+
+    def __init__(self, place: Path, port: str) -> None:
+        self._line = channel(f"127.0.0.1:{port}", channel_credentials(load_identity(place / "client-0")))
+        self._queue: SimpleQueue[bytes] = SimpleQueue()
+        self._answers: Any = self._line.stream_stream("/bare/Step")(iter(self._queue.get, None))
+        self.asked: list[float] = []
+
+    def step(
+        self, k: int, h: Vector, labels: Labels, norm2: float, /, meanwhile: Callable[[], None] | None = None
+    ) -> Reply:
+        """There and back."""
+        self.asked.append(time.perf_counter())
+        self._queue.put(HEAD.pack(k, norm2) + labels.tobytes() + h.tobytes())
+        if meanwhile is not None:
+            time.sleep(0)  # it leaves first
+            meanwhile()
+        answer = next(self._answers)
+        count, loss = HEAD.unpack_from(answer)
+        norms = struct.unpack_from(f"<{count}d", answer, HEAD.size)
+        gradient = np.frombuffer(answer, np.float32, -1, HEAD.size + 8 * count).reshape(h.shape)
+        return Reply(1, k, gradient, norms, loss)
+
+    def finish(self, norm2: float, /) -> None:
+        """Nobody asks for what was learnt."""
+
+
+def calling(place: str, port: str) -> None:
+    """The client's half."""
+    world, top = World(Path(place)), Top(Path(place), port)
+    terms = terms_of(world.spec, world.data, world.shape)
+    client = world.room.Client(Outfit(0, world.spec, terms, world.data.train))
+    for _ in sys.stdin:
+        top.asked = []
+        client.cut(world.visit(world.x0[: world.shape.boundary]), top)
+        print((top.asked[-1] - top.asked[0]) / (len(top.asked) - 1), flush=True)
+
+
+if __name__ == "__main__":
+    parts: dict[str, Callable[..., None]] = {"server": serving, "client": calling}
+    parts[sys.argv[1]](*sys.argv[2:])
