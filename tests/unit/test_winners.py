@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -123,3 +124,29 @@ def test_a_pair_that_a_longer_series_of_another_panel_shows_is_not_shown_again(t
     found = told_once({factor: varied(pairs, factor) for factor in ("C", "K")})
     assert [len(series) for series in found["K"].values()] == [3, 3]
     assert [[pair.factors["C"] for pair in series] for series in found["C"].values()] == [[5, 10]]
+
+
+def test_a_bar_that_leaves_the_frame_has_its_end_written_there(tmp_path: Path) -> None:
+    met(tmp_path, (0.9, 0.9), (0.7, 0.7), "C=1")
+    met(tmp_path, (0.1, 0.9), (0.9, 0.7), "C=2")
+    (axis,) = winners_figure(runs_under(tmp_path)).figure.axes
+    end = -30 - 100 / math.sqrt(2)
+    assert axis.get_ylim()[0] > end
+    assert f"{end:.0f}" in [text.get_text() for text in axis.texts]
+
+
+def test_a_data_set_has_one_colour_and_another_number_of_clients_another_panel(tmp_path: Path) -> None:
+    for data, M, C in (("mnist", 20, 1), ("mnist", 20, 2), ("digits", 20, 1), ("digits", 20, 2)):
+        met(tmp_path, (0.9,), (0.7,), f"data={data}", f"M={M}", f"C={C}")
+    for C in (1, 2):
+        met(tmp_path, (0.9,), (0.7,), "data=digits", "M=10", f"C={C}")
+    axes = winners_figure(runs_under(tmp_path)).figure.axes
+    keys = [axis.get_legend() for axis in axes]
+    assert sorted(key.get_title().get_text().split(",")[0] for key in keys if key) == ["M=10", "M=20"]
+    found = {(words.split(",")[0], bars[0].get_color()) for axis in axes for bars, words in labelled(axis)}
+    assert len(found) == 2 == len({colour for _, colour in found})
+
+
+def labelled(axis: Any) -> list[tuple[Any, str]]:
+    """What is drawn, with its name in the key."""
+    return list(zip(*axis.get_legend_handles_labels(), strict=True))
