@@ -156,6 +156,11 @@ def test_wrong_words_get_one_line(own: Path, words: tuple[str, ...], kind: type,
     assert isinstance(error, kind) and says in str(error) and "\n" not in str(error)
 
 
+def test_of_a_device_that_is_none_nothing_else_is_said(own: Path) -> None:
+    result = asked("run", f"data={own}", "model=lenet5", "--device", "gpu")
+    assert isinstance(result.exception, UnknownName) and result.output == ""
+
+
 def test_the_help_lists_every_key_of_the_spec() -> None:
     assert sorted(key.name for key in KEYS) == sorted(keys())
 

@@ -149,8 +149,10 @@ def at_hand(package: str) -> Iterator[None]:
 
 def _resolved(spec: Spec, device: str) -> Spec:
     """The engine is written out, and where auto could not take the fast one a line says why."""
+    from splitrelay.experiments.assembly import device_named
     from splitrelay.experiments.running import resolved
 
+    device_named(device)  # a device that is none is no reason for an engine
     found, why = resolved(spec, device)
     if spec.engine == "auto" and found.engine == "reference":
         note(f"engine=reference: {why}")
