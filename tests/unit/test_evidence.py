@@ -12,7 +12,7 @@ from splitrelay.experiments.claims import CLAIMS, claims_table
 from splitrelay.experiments.evidence import VIEWS, filled
 from splitrelay.experiments.findings import Evidence
 
-FAR, AT_ALL, SOONER, CLOSE = (claim.says for claim in CLAIMS[:4])
+FAR, AT_ALL, SOONER, SOONER_IN_SILOS, CLOSE = (claim.says for claim in CLAIMS[:5])
 
 
 def met(folder: Path, ssl: float, fedavg: float, *words: str) -> None:
@@ -72,6 +72,28 @@ def test_clipping_hurts_where_every_run_loses_and_fedavg_most(
         for clip, top in (("none", free), ("10", other)):
             write_run(tmp_path / "clipping" / name / clip, [0.1, top], "C=1", f"algorithm={name}", f"clip={clip}")
     assert answers(tmp_path)["Clipping hurts both where C = 1, FedAvg above all."] == holds
+
+
+def test_a_norm_that_lets_a_larger_rate_win_does_not_hurt(tmp_path: Path) -> None:
+    for clip, eta, top in (("none", 0.01, 0.7), ("none", 0.1, 0.1), ("10", 0.01, 0.6), ("10", 0.1, 0.9)):
+        home = tmp_path / "tuned" / "search" / f"{clip}-{eta}"
+        write_run(home, [0.1, top], "C=1", "algorithm=fedavg", f"clip={clip}", f"eta={eta}")
+    (found,) = [record for record in claims_table(tmp_path).records if "Clipping hurts" in record["claim"]]
+    assert found["holds"] == "no"
+    assert found["seen"] == "FedAvg on MNIST K=10 at the best rate of either: 70.0 without, 90.0 with"
+
+
+def test_sooner_among_silos_is_another_question(tmp_path: Path) -> None:
+    met(tmp_path / "cells", 0.9, 0.2, "C=1")
+    met(tmp_path / "silos/best", 0.2, 0.9, "C=1", "M=10")
+    found = answers(tmp_path)
+    assert (found[SOONER], found[SOONER_IN_SILOS]) == ("yes", "no")
+
+
+def test_the_small_net_is_asked_too(tmp_path: Path) -> None:
+    met(tmp_path / "cells", 0.9, 0.2, "C=1")
+    met(tmp_path / "cnncifar/best", 0.2, 0.3, "C=1", "data=cifar10", "model=cnncifar")
+    assert answers(tmp_path)[AT_ALL] == "in part"
 
 
 def test_a_fall_is_measured_from_what_was_reached_and_not_in_the_first_quarter(tmp_path: Path) -> None:

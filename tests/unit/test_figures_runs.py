@@ -103,6 +103,13 @@ def test_cifar_is_drawn_every_fifth_round_and_says_so(tmp_path: Path) -> None:
     assert "CIFAR-10: every 5th round is drawn." in found.said
 
 
+def test_who_was_looked_at_less_often_is_drawn_whole(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", {r: 0.01 * r for r in range(0, 31, 10)}, "data=cifar10", "model=vgg11", "every=10")
+    found = curves_figure(runs_under(tmp_path))
+    assert np.asarray(found.figure.axes[0].lines[0].get_xdata()).tolist() == [0, 10, 20, 30]
+    assert not any("round is drawn" in note for note in found.said)
+
+
 def test_smoothing_is_never_silent(folder: Path) -> None:
     found = curves_figure(runs_under(folder), smooth=2)
     assert found.figure.axes[0].get_ylabel() == "test accuracy (%),\nmean of 2 looks"

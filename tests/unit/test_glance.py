@@ -44,7 +44,7 @@ def test_where_places_differ_they_are_counted(tmp_path: Path) -> None:
 def test_what_was_not_run_stays_empty(tmp_path: Path) -> None:
     met(tmp_path / "cells", (0.2,), "C=1")
     met(tmp_path / "tuned/best", (0.2,), "C=2")
-    assert line(tmp_path, "500 clients, tuned").endswith("| MNIST |  | **SSL** +20.0 |")
+    assert line(tmp_path, "500 clients, tuned").endswith("| MNIST |  | **SSL** +20.0 (one seed) |")
 
 
 def test_nothing_to_show_is_said(tmp_path: Path) -> None:

@@ -87,6 +87,16 @@ def test_a_factor_is_drawn_where_it_alone_is_varied(tmp_path: Path) -> None:
     assert axes[0].lines[0].get_ydata() == pytest.approx([20, -10])
 
 
+def test_of_two_that_are_the_same_the_one_that_was_looked_at_more_often_counts(tmp_path: Path) -> None:
+    for name in ("ssl", "fedavg"):
+        for folder, looks in (("a", {0: 0.1, 10: 0.4, 20: 0.9}), ("b", {0: 0.1, 20: 0.9}), ("c", {0: 0.1, 20: 0.9})):
+            top = {r: value - 0.1 * (name == "fedavg" and r == 10) for r, value in looks.items()}
+            write_run(tmp_path / folder / name, top, f"algorithm={name}", f"every={20 // (len(looks) - 1)}")
+    sheet = winners_table(runs_under(tmp_path))
+    assert sheet.records[0]["gap"] == pytest.approx(5.0)
+    assert "The means are over 2 looks a seed: not every one of the last 20 rounds was looked at." in sheet.notes
+
+
 def test_one_algorithm_alone_is_no_contest(tmp_path: Path) -> None:
     write_run(tmp_path / "ssl", [0.1, 0.9], "algorithm=ssl")
     with pytest.raises(InputError, match="SSL and FedAvg meet in none of these runs"):

@@ -7,11 +7,11 @@ from contextlib import suppress
 import numpy as np
 
 from splitrelay.errors import InputError
-from splitrelay.experiments.findings import CLIPPING, Evidence, Finding, counted
+from splitrelay.experiments.findings import CLIPPING, SEARCH, Evidence, Finding, counted
 from splitrelay.experiments.runs import runs_under
 from splitrelay.experiments.spec import MAX_NORM
 from splitrelay.experiments.tables.groups import Group, grouped
-from splitrelay.experiments.tables.names import algorithm_label
+from splitrelay.experiments.tables.names import algorithm_label, data_label
 from splitrelay.experiments.tables.summary import curve, tail
 
 
@@ -24,7 +24,24 @@ def hurt_by_clipping(records: Evidence) -> Finding:
         lost[free.spec.algorithm].append(ends[0] - ends[1])
         words.append(f"{_named(free)}: {ends[0]:.1f} without, {ends[1]:.1f} with")
     found = [loss > 0 for losses in lost.values() for loss in losses]
-    return counted(found and [*found, max(lost["fedavg"]) > max(lost["ssl"])], words)
+    found += [max(lost["fedavg"]) > max(lost["ssl"])] if found else []
+    for place, without, within in _at_their_best(records):
+        found.append(without > within)
+        words.append(f"{place} at the best rate of either: {without:.1f} without, {within:.1f} with")
+    return counted(found, words)
+
+
+def _at_their_best(records: Evidence) -> list[tuple[str, float, float]]:
+    """C = 1, searched: the best end without a largest norm, and with one, for each algorithm and place."""
+    ends: dict[str, dict[bool, float]] = {}
+    with suppress(InputError):
+        for group in grouped(runs_under(records.folder / SEARCH))[0]:
+            spec, end = group.spec, 100 * float(np.mean(tail(curve(group)).values))
+            if spec.partition.C == 1:
+                place = f"{algorithm_label(spec.algorithm)} on {data_label(spec.data.name)} K={spec.K}"
+                best = ends.setdefault(place, {})
+                best[spec.optimiser.clip is None] = max(best.get(spec.optimiser.clip is None, 0.0), end)
+    return [(place, best[True], best[False]) for place, best in sorted(ends.items()) if len(best) == 2]
 
 
 def steadied_by_clipping(records: Evidence) -> Finding:

@@ -13,6 +13,7 @@ from splitrelay.experiments.runs import runs_under
 from splitrelay.experiments.tables.contests import Contest, contests
 
 DEVICES, TUNED, SILOS, CLIPPING = "cells", "tuned/best", "silos/best", "clipping"
+SEARCH, SMALL_NET = "tuned/search", "cnncifar/best"
 OPEN = "not run yet"
 
 

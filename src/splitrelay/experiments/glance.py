@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from splitrelay.errors import InputError
-from splitrelay.experiments.findings import DEVICES, SILOS, TUNED, Evidence
+from splitrelay.experiments.findings import DEVICES, SILOS, SMALL_NET, TUNED, Evidence
 from splitrelay.experiments.tables.contests import Contest
 from splitrelay.experiments.tables.names import DATA, algorithm_label, data_label, place_in
 from splitrelay.experiments.tables.sheet import Entry, Head, Piece, Sheet, entry
@@ -16,7 +16,7 @@ STUDIES = {
     TUNED: "500 clients, tuned",
     "landscape/best": "500 clients, tuned, S = 3, 10, 30 and α = 1, 10, 100",
     SILOS: "ten clients, tuned",
-    "cnncifar/best": "500 clients, a small net, tuned",
+    SMALL_NET: "500 clients, a small net, tuned",
     "vgg11": "VGG-11, the paper's rates, a few rounds",
 }
 
@@ -55,6 +55,7 @@ def told(pairs: Sequence[Contest]) -> Entry:
         return entry("")
     gaps = sorted(pair.gap for pair in pairs)
     span = f"{gaps[0]:+.1f}" if len(gaps) == 1 else f"{gaps[0]:+.1f} to {gaps[-1]:+.1f}"
+    span += " (one seed)" * (min(pair.gaps.size for pair in pairs) == 1)
     ahead = {name: sum(pair.winner == name for pair in pairs) for name in ("ssl", "fedavg")}
     for name, places in ahead.items():
         if places == len(pairs):

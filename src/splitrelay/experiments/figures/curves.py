@@ -144,9 +144,15 @@ def looks_of(choices: Sequence[Choice]) -> dict[str, Look]:
 
 def _said(choices: Sequence[Choice], smooth: int) -> list[str]:
     notes = [*seeds_said([choice.best for choice in choices]), *choices_said(choices)]
-    strided = sorted({choice.place.data for choice in choices} & set(STRIDES))
+    strided = sorted({choice.place.data for choice in choices if _thinned(choice)})
     notes += [f"{data_label(name)}: every {STRIDES[name]}th round is drawn." for name in strided]
     return notes + [f"Each point is the mean of {smooth} looks that end there."] * (smooth > 1)
+
+
+def _thinned(choice: Choice) -> bool:
+    """Whether more was looked at than is drawn."""
+    looks = np.diff(curve(choice.best).rounds)
+    return bool(looks.size) and int(looks.min()) < STRIDES.get(choice.place.data, 1)
 
 
 def _gaps(panels: Sequence[Sequence[Panel | None]]) -> list[str]:

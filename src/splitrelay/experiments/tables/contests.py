@@ -23,7 +23,7 @@ from splitrelay.experiments.tables.groups import Group, grouped, seeds_said
 from splitrelay.experiments.tables.names import algorithm_label
 from splitrelay.experiments.tables.places import Choice, Place, choices_said, laid_out, row_label
 from splitrelay.experiments.tables.sheet import Entry, Head, Piece, Sheet, entry
-from splitrelay.experiments.tables.summary import by_seed, seed_against_seed
+from splitrelay.experiments.tables.summary import by_seed, ends, seed_against_seed
 
 FACTORS = ("C", "alpha", "K", "S")  # heterogeneity, local steps, participation
 
@@ -84,8 +84,13 @@ def contests(runs: Sequence[Run], rule: str = "test", last: int = LAST) -> tuple
         way_out = "Run one setting with algorithm=ssl and with algorithm=fedavg."
         raise InputError("SSL and FedAvg meet in none of these runs", way_out=way_out)
     both = [choice for pair in pairs for choice in (pair.ssl, pair.fedavg)]
-    said = [*seeds_said([choice.best for choice in both]), *choices_said(both), *notes]
+    said = [*seeds_said(_both(pairs)), *choices_said(both), *notes]
     return pairs, said
+
+
+def _both(pairs: Sequence[Contest]) -> list[Group]:
+    """The runs that speak for either."""
+    return [choice.best for pair in pairs for choice in (pair.ssl, pair.fedavg)]
 
 
 def _opponent(choice: Choice, choices: Sequence[Choice]) -> Choice | None:
@@ -115,7 +120,8 @@ def winners_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) 
     score = (
         f"SSL is ahead in {tally['ssl']} of {len(pairs)} places, FedAvg in {tally['fedavg']}, {tally[None]} are even."
     )
-    return Sheet("winners", caption, heads, rows, [score, *notes], [_record(pair) for pair in pairs])
+    notes = [score, *notes, *ends(_both(pairs), last)]
+    return Sheet("winners", caption, heads, rows, notes, [_record(pair) for pair in pairs])
 
 
 def _row(pair: Contest, places: Sequence[Place]) -> list[Entry]:

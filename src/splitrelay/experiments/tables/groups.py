@@ -62,8 +62,8 @@ def grouped(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
     if not seen:
         raise InputError("none of these runs has a row yet", way_out="Wait for the first, or run one.")
     by_setting: dict[str, dict[int, Run]] = {}
-    for run in sorted(seen, key=lambda run: (is_complete(run), run.rows[-1]["round"])):
-        by_setting.setdefault(_setting(run.spec), {})[run.spec.seed] = run  # of two that are the same the longer one
+    for run in sorted(seen, key=lambda run: (is_complete(run), run.rows[-1]["round"], len(run.rows))):
+        by_setting.setdefault(_setting(run.spec), {})[run.spec.seed] = run  # of two the longer, the closer watched
     once = [sorted(found.values(), key=lambda run: _place(run.spec.seed)) for found in by_setting.values()]
     groups = [Group(tuple(_whole_ones(found))) for found in once]
     return groups, _left_out(runs, seen, [run for found in once for run in found], groups)

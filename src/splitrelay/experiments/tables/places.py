@@ -124,7 +124,7 @@ def choices_said(choices: Iterable[Choice], what: str = "shown") -> list[str]:
     said = f"Where several rates were tried the one with the best mean {several[0].rule} accuracy over the last"
     sentences = [f"{said} {several[0].last} rounds {with_seed} is {what}."]
     if several[0].rule == "test":
-        sentences[0] += " It was chosen on the test set, as in the paper."
+        sentences[0] += " It was chosen on the test set."
     edges = sum(choice.on_edge for choice in several)
     return sentences + [f"{edges} of {len(several)} best rates lie on the edge of their grid."] * bool(edges)
 
