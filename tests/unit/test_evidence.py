@@ -78,6 +78,7 @@ def test_a_norm_that_lets_a_larger_rate_win_does_not_hurt(tmp_path: Path) -> Non
     for clip, eta, top in (("none", 0.01, 0.7), ("none", 0.1, 0.1), ("10", 0.01, 0.6), ("10", 0.1, 0.9)):
         home = tmp_path / "tuned" / "search" / f"{clip}-{eta}"
         write_run(home, [0.1, top], "C=1", "algorithm=fedavg", f"clip={clip}", f"eta={eta}")
+    write_run(tmp_path / "tuned/search/broke", [0.99], "C=1", "algorithm=fedavg", "eta=1", "R=5")  # no end to speak of
     (found,) = [record for record in claims_table(tmp_path).records if "Clipping hurts" in record["claim"]]
     assert found["holds"] == "no"
     assert found["seen"] == "FedAvg on MNIST K=10 at the best rate of either: 70.0 without, 90.0 with"

@@ -36,8 +36,9 @@ def _at_their_best(records: Evidence) -> list[tuple[str, float, float]]:
     ends: dict[str, dict[bool, float]] = {}
     with suppress(InputError):
         for group in grouped(runs_under(records.folder / SEARCH))[0]:
-            spec, end = group.spec, 100 * float(np.mean(tail(curve(group)).values))
-            if spec.partition.C == 1:
+            spec = group.spec
+            if spec.partition.C == 1 and group.complete:
+                end = 100 * float(np.mean(tail(curve(group)).values))
                 place = f"{algorithm_label(spec.algorithm)} on {data_label(spec.data.name)} K={spec.K}"
                 best = ends.setdefault(place, {})
                 best[spec.optimiser.clip is None] = max(best.get(spec.optimiser.clip is None, 0.0), end)
