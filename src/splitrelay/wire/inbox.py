@@ -6,7 +6,6 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from queue import Empty
 
-from splitrelay.wire.awake import Awake
 from splitrelay.wire.messages import Accept, Message
 from splitrelay.wire.wheel import Wheel
 
@@ -48,7 +47,7 @@ class Inbox:
     """Events in the order in which they came. It knows how many words of each link nobody has read yet."""
 
     def __init__(self, wheel: Wheel) -> None:
-        self._wheel, self._awake = wheel, Awake()
+        self._wheel = wheel
         self._events: deque[Event] = deque()
         self._unread: Counter[int] = Counter()  # by link
 
@@ -62,11 +61,7 @@ class Inbox:
     def get(self, timeout: float | None = None) -> Event:
         """The next event, for the thread that trains; queue.Empty where none comes in time."""
         with self._wheel:
-            if self._events:
-                self._wheel.wait(0.0)
-            else:
-                with self._awake:
-                    self._wheel.wait(timeout)
+            self._wheel.wait(0.0 if self._events else timeout)
             if not self._events:
                 raise Empty
             event = self._events.popleft()

@@ -13,7 +13,6 @@ import grpc
 
 from splitrelay.errors import WorkError
 from splitrelay.wire import limits
-from splitrelay.wire.awake import Awake
 
 TICK = 1.0  # seconds between two looks at the clock
 
@@ -37,7 +36,6 @@ class Stream:
         self._heard = time.monotonic()
         self._limit = math.inf  # when whoever reads has waited for too long
         self._aside: Aside | None = None
-        self._awake = Awake()
         self._frames: Any = call(iter(self._taken, None))
         threading.Thread(target=self._watching, name="heartbeat", daemon=True).start()
 
@@ -56,8 +54,7 @@ class Stream:
             return self._from_aside(self._aside, until)
         self._limit = min(until, time.monotonic() + limits.SILENCE)
         try:
-            with self._awake:
-                return self._next(until)
+            return self._next(until)
         finally:
             self._limit = math.inf
 
