@@ -57,6 +57,16 @@ def test_what_the_server_could_not_notice_before_it_was_killed_is_not_asked_for(
     assert found([], [cut, kill], [first, went_on, back], {}, {}).unrecorded
 
 
+def test_a_client_lost_with_its_last_word_is_not_missed() -> None:
+    kill, nan = Happened(Fault("kill-client", 0, 1), before=1), Happened(Fault("nan", 0, 1), before=1)
+    last, over = [visit("leased", 1, m=1), visit("committed", 1, m=1, steps=4)], {"event": "closing"}
+    other = visit("committed", 2, m=0, steps=4)
+    assert found([], [kill], [*last, other, over], {}, {}).sound
+    assert found([], [kill], last, {}, {}).unrecorded  # the run goes on
+    assert found([], [kill], [*last, visit("leased", 3, 1, m=1), over], {}, {}).unrecorded  # and so did the client
+    assert found([], [nan], [*last, over], {}, {}).unrecorded  # that is refused at once, or never
+
+
 def test_an_event_must_give_the_reason() -> None:
     nan = Happened(Fault("nan", 0, 1), before=0)
     assert not recorded(nan, [{"event": "refused", "client": 1, "why": "labels out of range"}])

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from splitrelay.deploy.faults import ENDS, Fault
+from splitrelay.deploy.faults import ENDS, KINDS, Fault
 from splitrelay.deploy.plot import Happened, recorded, visit_of
 
 Event = dict[str, Any]
@@ -47,11 +47,23 @@ def found(
     fences = [event["fence"] for event in events if event["event"] == "leased"]
     return Findings(
         tuple([str(fault) for fault in waiting] + [str(fault) for fault, seen in witnessed.items() if not seen]),
-        tuple(str(one.fault) for one in happened if not recorded(one, events) and not hidden(one, happened, events)),
+        tuple(str(one.fault) for one in happened if not _accounted_for(one, happened, events)),
         sum(number > 1 for number in visits.values()),
         len(wrong),
         sum(after <= before for before, after in pairwise(fences)),
     )
+
+
+def _accounted_for(one: Happened, happened: Sequence[Happened], events: Sequence[Event]) -> bool:
+    return recorded(one, events) or hidden(one, happened, events) or too_late(one, events)
+
+
+def too_late(one: Happened, events: Sequence[Event]) -> bool:
+    """Whether a client was lost when its last word of all had gone through: the run was over before it was missed."""
+    after = [
+        event["event"] for event in events[one.before :] if event.get("client", one.fault.client) == one.fault.client
+    ]
+    return "gone" in KINDS[one.fault.kind].events and after in (["committed", "closing"], ["closing"])
 
 
 def hidden(one: Happened, happened: Sequence[Happened], events: Sequence[Event]) -> bool:
