@@ -19,14 +19,16 @@ from splitrelay.clients import reference
 from splitrelay.data import load
 from splitrelay.data.partition_export import export_partition, folder
 from splitrelay.deploy.admission import anyone
+from splitrelay.deploy.pending import Pending
 from splitrelay.deploy.remote import Remote
 from splitrelay.deploy.serving import Offer, Serving
-from splitrelay.deploy.turns import Tops
+from splitrelay.deploy.turns import Tops, Turn
 from splitrelay.experiments.assembly import engine_of, network_of
 from splitrelay.experiments.running import Progress, partition_of, trial_of
 from splitrelay.experiments.spec import Spec, spec_of
 from splitrelay.kernels import descent
 from splitrelay.randomness import Purpose, rng
+from splitrelay.wire import messages
 from splitrelay.wire.authority import create_authority
 from splitrelay.wire.identity import load_identity, server_credentials
 from splitrelay.wire.server import Heard
@@ -51,9 +53,18 @@ class Timed(Remote):
         self.heard: list[tuple[str, float]] = []
 
     def _heard(self, event: Heard, now: float) -> None:
+        if isinstance(event.message, messages.Step):  # see below, wherever it is answered
+            super()._heard(event, now)
+            return
         self.heard.append((event.message.event, time.perf_counter()))
         super()._heard(event, now)
         self.heard.append((f"{event.message.event} answered", time.perf_counter()))
+
+    def _stepped(self, pending: Pending, turn: Turn, said: messages.Step) -> messages.Reply:
+        self.heard.append(("step", time.perf_counter()))
+        reply = super()._stepped(pending, turn, said)
+        self.heard.append(("step answered", time.perf_counter()))
+        return reply
 
 
 @dataclass(frozen=True)

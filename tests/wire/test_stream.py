@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 import grpc
@@ -24,6 +24,8 @@ class Far:
     def __init__(self) -> None:
         self.says: SimpleQueue[bytes | None] = SimpleQueue()
         self.heard: SimpleQueue[bytes] = SimpleQueue()
+        self.over = threading.Event()
+        self.then: Callable[[], None] = lambda: None
 
     def __call__(self, requests: Iterator[bytes]) -> "Far":
         threading.Thread(target=lambda: [self.heard.put(frame) for frame in requests], daemon=True).start()
@@ -37,6 +39,15 @@ class Far:
 
     def cancel(self) -> None:
         self.says.put(None)
+        self.over.set()
+        self.then()
+
+    def is_active(self) -> bool:
+        return not self.over.is_set()
+
+    def add_callback(self, then: Callable[[], None]) -> bool:
+        self.then = then
+        return True
 
 
 @pytest.fixture(autouse=True)
@@ -173,3 +184,18 @@ def test_what_is_to_be_done_meanwhile_waits_until_the_frame_has_left(
     near.put(b"a step")
     near.flush()
     assert far.heard.get_nowait() == b"a step"
+
+
+def test_who_waits_for_a_frame_to_leave_does_not_wait_on_a_stream_that_is_over(
+    near: Stream, far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "TICK", 3.0)
+    near.put(b"the last that was taken")
+    near.flush()
+    near._sent.clear()  # as if one more were on its way
+    threading.Timer(0.05, far.cancel).start()
+    began = time.monotonic()
+    near.flush()  # it ends meanwhile
+    near._sent.clear()
+    near.flush()  # it has ended
+    assert time.monotonic() - began < 2.5

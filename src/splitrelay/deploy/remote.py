@@ -17,6 +17,7 @@ from splitrelay.deploy.turns import Tops, Turn
 from splitrelay.errors import Diverged, WorkError
 from splitrelay.wire import halves, limits, messages
 from splitrelay.wire.control import BadMessage
+from splitrelay.wire.inbox import Answer
 from splitrelay.wire.messages import Cancel, Commit, Deposit, Fail, Lease, Message
 from splitrelay.wire.reception import JUDGE
 from splitrelay.wire.server import Arrived, Gone, Heard, Hub
@@ -34,6 +35,8 @@ class Remote:
         self.absent: dict[int, str] = {}  # clients for whom nobody waits until they come, and why
         self.visits = 0
         self.arrived: Callable[[Arrived], None] = lambda event: None
+        self.brief = False  # whether a step takes so little time that the links may wait for it
+        hub.inbox.at_once = self.at_once
 
     def busy(self, m: int) -> bool:
         """Whether nothing can be asked of client m yet."""
@@ -60,6 +63,19 @@ class Remote:
             self._gone(event, now)
         else:
             self._heard(event, now)
+
+    def at_once(self, event: Heard) -> Answer | None:
+        """A step of a visit that is going on, answered where it was read; nothing else is that urgent."""
+        pending, said = self.pending.get(event.m), event.message
+        if not (self.brief and isinstance(said, messages.Step)) or pending is None or pending.fence != said.fence:
+            return None
+        assert pending.turn is not None  # as it has a fence
+        pending.heard = time.monotonic()
+        try:
+            return Answer(self._stepped(pending, pending.turn, said), pending.turn.settle)
+        except BadMessage as error:
+            self._failed(pending, str(error), event.link)
+            return None  # nobody will look at a word of a visit that is void
 
     def run(self, visit: Visit[Any], /) -> Outcome[Any]:
         """One visit."""
@@ -166,12 +182,7 @@ class Remote:
     def _answer(self, pending: Pending, turn: Turn, event: Heard) -> None:
         said = event.message
         if isinstance(said, messages.Step):
-            before = turn.applied
-            reply = turn.step(said)
-            if turn.applied == before:  # asked once more, and answered with the same bytes
-                self._note("repeated", pending, step=said.k)
-            self.hub.grant(event.m, pending.fence, said.k + 1)
-            self.hub.send(event.link, reply)
+            self.hub.send(event.link, self._stepped(pending, turn, said))
             turn.settle()
         elif isinstance(said, messages.Finish):
             turn.finish(said)
@@ -181,6 +192,16 @@ class Remote:
             if said.diverged:
                 raise Diverged(f"client {event.m}: {said.why}")
             self._failed(pending, said.why, None)
+
+    def _stepped(self, pending: Pending, turn: Turn, said: messages.Step) -> messages.Reply:
+        """The answer to a step, and how long it took."""
+        before, began = turn.applied, time.monotonic()
+        reply = turn.step(said)
+        self.brief = time.monotonic() - began < limits.STANDSTILL / 2
+        if turn.applied == before:  # asked once more, and answered with the same bytes
+            self._note("repeated", pending, step=said.k)
+        self.hub.grant(pending.visit.m, pending.fence, said.k + 1)
+        return reply
 
     def _commit(self, pending: Pending, done: Done[Any], link: int) -> None:
         self.journal.commit(pending.visit, pending.fence, done)

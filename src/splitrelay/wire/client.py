@@ -124,8 +124,8 @@ class Session:
                     raise TakenBack("the visit was taken back while the link was lost")
                 assert self.link is not None
                 self.say(*messages())
+                self.link.stream.flush()
                 if meanwhile is not None:
-                    self.link.stream.flush()
                     meanwhile()
                 return self._answer(fence, timeout)
             except LinkLost as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty
+from typing import TypeVar
 
 from splitrelay.wire.messages import Accept, Message
 from splitrelay.wire.wheel import Wheel
@@ -40,14 +42,29 @@ class Heard:
     half: bytes = b""
 
 
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What is said to a word at once, and what is done as soon as that has left."""
+
+    message: Message
+    then: Callable[[], None]
+
+
 Event = Arrived | Gone | Heard
+Result = TypeVar("Result")
 
 
 class Inbox:
-    """Events in the order in which they came. It knows how many words of each link nobody has read yet."""
+    """Events in the order in which they came. It knows how many words of each link nobody has read yet.
+
+    The thread that trains turns the loop while it waits here, so it can be asked for an answer where the word was read:
+    this saves a step the way out of the loop and back into it. What goes wrong then is its own, and is raised by `get`.
+    """
 
     def __init__(self, wheel: Wheel) -> None:
+        self.at_once: Callable[[Heard], Answer | None] = lambda heard: None  # set by the thread that trains
         self._wheel = wheel
+        self._failure: BaseException | None = None
         self._events: deque[Event] = deque()
         self._unread: Counter[int] = Counter()  # by link
 
@@ -62,6 +79,9 @@ class Inbox:
         """The next event, for the thread that trains; queue.Empty where none comes in time."""
         with self._wheel:
             self._wheel.wait(0.0 if self._events else timeout)
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                raise failure
             if not self._events:
                 raise Empty
             event = self._events.popleft()
@@ -70,6 +90,19 @@ class Inbox:
                 if not self._unread[event.link]:
                     del self._unread[event.link]
         return event
+
+    def answer(self, heard: Heard) -> Answer | None:
+        """What the thread that trains says to this at once, if it waits, and nothing came before; asked on the loop."""
+        return self.carried(lambda: self.at_once(heard)) if self._wheel.waiting and not self._events else None
+
+    def carried(self, work: Callable[[], Result]) -> Result | None:
+        """Work of the thread that trains, done on the loop: its failure is that thread's, not the link's."""
+        try:
+            return work()
+        except BaseException as error:
+            self._failure = error
+            self._wheel.ring()
+            return None
 
     def unread(self, link: int) -> int:
         """Words of this link that wait."""

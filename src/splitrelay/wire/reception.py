@@ -20,7 +20,7 @@ from splitrelay.wire import limits
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.frames import HEADER, LABEL, NUMBER, VERSION, Bounds
 from splitrelay.wire.halves import Assembly
-from splitrelay.wire.inbox import Arrived, Gone, Heard, Inbox
+from splitrelay.wire.inbox import Answer, Arrived, Gone, Heard, Inbox
 from splitrelay.wire.messages import (
     Accept,
     Chunk,
@@ -72,6 +72,7 @@ class Caller:
     why: str = "the link was lost"  # it is over
     final: bool = False  # and need not be tried again
     outgoing: asyncio.Queue[Message | None] = field(default_factory=asyncio.Queue)
+    pen: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by whoever writes
     received: int = 0
     sent: int = 0
     messages: int = 0
@@ -142,8 +143,8 @@ class Reception:
         if link.shown and sum(other.shown == link.shown for other in strangers) > limits.HANDSHAKES:
             raise Busy("too many handshakes under one certificate", limit=f"<= {limits.HANDSHAKES}")
 
-    def hear(self, link: Caller, message: Message) -> None:
-        """One word: BadMessage or Unwelcome where it ends the link."""
+    def hear(self, link: Caller, message: Message) -> Answer | None:
+        """One word, and the answer if it can be had at once; BadMessage or Unwelcome where it ends the link."""
         verdict = link.talk.hear(message)
         if verdict is Verdict.STALE:
             self._late(link, message)
@@ -167,9 +168,10 @@ class Reception:
             self.keep_out(link)
             half = (link.half or Assembly(0)).blob(message.bytes, message.sha256)
             link.half = None
-            self._hand_on(Heard(link.m, link.number, message, half))
+            return self._hand_on(Heard(link.m, link.number, message, half))
         else:
-            self._hand_on(Heard(link.m, link.number, message))
+            return self._hand_on(Heard(link.m, link.number, message))
+        return None
 
     def keep_out(self, link: Caller) -> None:
         """Asked again whenever something is granted or counts: Unwelcome for whoever is revoked meanwhile."""
@@ -177,10 +179,13 @@ class Reception:
         if why is not None:
             raise Unwelcome(why)
 
-    def _hand_on(self, heard: Heard) -> None:
+    def _hand_on(self, heard: Heard) -> Answer | None:
         if self.inbox.unread(heard.link) >= limits.WAITING:
             raise BadMessage("too many words at once", limit=f"<= {limits.WAITING} that are not answered")
-        self.inbox.put(heard)
+        answer = self.inbox.answer(heard)
+        if answer is None:
+            self.inbox.put(heard)
+        return answer
 
     def _late(self, link: Caller, message: Message) -> None:
         """Told of once for each visit: who goes on saying it must not fill the disk."""

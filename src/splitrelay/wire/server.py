@@ -150,10 +150,11 @@ class Hub:
             link.received += len(frame)
             link.messages += 1
             message = decode(frame, self.house.bounds)
-            self.reception.hear(link, message)
-            if isinstance(
-                message, Step
-            ):  # its answer goes first; the next turn of the loop may be the one that writes it
+            answer = self.reception.hear(link, message)
+            if answer is not None:
+                await self._say(link, answer.message)
+                self.inbox.carried(answer.then)
+            elif isinstance(message, Step):  # its answer goes first; the next turn of the loop may write it
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
         return "the client left" if link.talk.state is State.LEFT else link.why
@@ -167,18 +168,21 @@ class Hub:
         """Whatever is to be said on a link, in order; None ends it."""
         with suppress(*BROKEN):
             while (message := await link.outgoing.get()) is not None:
-                if not isinstance(message, Refuse):  # which may be said whatever the table thinks
-                    if link.talk.state in OVER:
-                        continue
-                    if isinstance(message, GRANTS) and self._kept_out(link):
-                        continue
-                    link.talk.say(message)
-                if isinstance(message, Resume):
-                    link.talk.take_up(link.answered)
-                frame = encode(message)
-                link.sent += len(frame)
-                link.messages += 1
-                await link.context.write(frame)
+                await self._say(link, message)
+
+    async def _say(self, link: Caller, message: Message) -> None:
+        """One word, behind whatever is being written: gRPC takes one at a time."""
+        async with link.pen:
+            if not isinstance(message, Refuse):  # which may be said whatever the table thinks
+                if link.talk.state in OVER or (isinstance(message, GRANTS) and self._kept_out(link)):
+                    return
+                link.talk.say(message)
+            if isinstance(message, Resume):
+                link.talk.take_up(link.answered)
+            frame = encode(message)
+            link.sent += len(frame)
+            link.messages += 1
+            await link.context.write(frame)
 
     def _kept_out(self, link: Caller) -> bool:
         """Whether it is revoked by now: then it hears so, and nothing else."""

@@ -37,6 +37,7 @@ class Stream:
         self._limit = math.inf  # when whoever reads has waited for too long
         self._aside: Aside | None = None
         self._frames: Any = call(iter(self._taken, None))
+        self._frames.add_callback(self._sent.set)  # nothing leaves on a stream that is over
         threading.Thread(target=self._watching, name="heartbeat", daemon=True).start()
 
     def put(self, frame: bytes) -> None:
@@ -45,8 +46,9 @@ class Stream:
         self._outgoing.put(frame)
 
     def flush(self) -> None:
-        """Wait until it has left: whoever computes in Python meanwhile keeps it from leaving."""
-        self._sent.wait(TICK)
+        """Wait until it has left: whoever runs Python meanwhile, and be it to wait for the answer, keeps it back."""
+        if self._frames.is_active():
+            self._sent.wait(TICK)
 
     def read(self, until: float = math.inf) -> bytes:
         """The next frame; LinkLost where none comes until then, or for too long."""

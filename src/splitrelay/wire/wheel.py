@@ -26,7 +26,7 @@ class Wheel:
         self._loop = asyncio.new_event_loop()
         self._turning = threading.Lock()  # held by whoever turns it, or does what only it may do
         self._wanted = False  # whether somebody other than the stand-in asks for it
-        self._waiting = False  # whether who turns it waits for a word
+        self._waiting = 0  # which thread turns it and waits for a word; 0: none
         self._left = -math.inf  # when it was last let go
         self._over = threading.Event()
         self._stand_in = threading.Thread(target=self._standing_in, name="wire", daemon=True)
@@ -55,13 +55,18 @@ class Wheel:
     def wait(self, seconds: float | None) -> None:
         """Turn it until somebody rings, or for so long; by whoever holds it."""
         timer = None if seconds is None else self._loop.call_later(seconds, self._loop.stop)
-        self._waiting = True
+        self._waiting = threading.get_ident()
         try:
             self._loop.run_forever()
         finally:
-            self._waiting = False
+            self._waiting = 0
             if timer is not None:
                 timer.cancel()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether this very thread waits for a word: what is done now, it does between two turns."""
+        return self._waiting == threading.get_ident()
 
     def ring(self) -> None:
         """Whoever waits may look: said on the loop."""
