@@ -39,6 +39,11 @@ class Bare:
         self._line = Line(port, delay / 2) if delay else None
         self._caller = Child("caller", str(self._line.port if self._line else port), str(folder / "client-0"))
 
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Server and caller."""
+        return self._server.pid, self._caller.pid
+
     def echo(self, length: int, times: int) -> float:
         """Seconds of one round trip of so many bytes."""
         return float(self._caller.ask(f"echo {length} {times}"))
@@ -107,6 +112,11 @@ class Child:
             stdout=subprocess.PIPE,
             text=True,
         )
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
 
     def ask(self, line: str) -> str:
         """One line there, one line back."""

@@ -40,6 +40,11 @@ class Floor:
         self._server = Child("server", str(place), module=__name__)
         self._client = Child("client", str(place), self._server.ask("port").strip(), module=__name__)
 
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Server and client."""
+        return self._server.pid, self._client.pid
+
     def step(self) -> float:
         """Seconds from step to step of one visit."""
         return float(self._client.ask("visit"))

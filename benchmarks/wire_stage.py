@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,11 @@ class Stage(Serving):
                 program.kill()
                 program.wait()
 
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The server, and the program of the first client."""
+        return os.getpid(), self.started[0].pid
+
     def visit(self, m: int, K: int) -> Times:
         """One visit of client m."""
         self.remote.heard = []
@@ -231,6 +237,25 @@ def pausing(engine: str, seconds: float) -> Iterator[list[float]]:
         yield paused
     finally:
         top.step = step
+
+
+@contextmanager
+def apart(programs: Sequence[int]) -> Iterator[None]:
+    """Each program on a core of its own, as hosts are; afterwards wherever the scheduler puts them."""
+    cores = sorted(os.sched_getaffinity(0))
+    for number, pid in enumerate(programs):
+        _confine(pid, {cores[number % len(cores)]})
+    try:
+        yield
+    finally:
+        for pid in programs:
+            _confine(pid, set(cores))
+
+
+def _confine(pid: int, cores: set[int]) -> None:
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(ProcessLookupError):  # it has just ended
+            os.sched_setaffinity(int(thread.name), cores)
 
 
 def resident(pid: int | str = "self") -> int:

@@ -28,7 +28,7 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
     "objectives": ({"data", "models"}, {"numpy", "torch"}),
     "clients": ({"algorithms.base", "objectives", "models"}, {"numpy", "torch"}),
     "kernels": ({"algorithms.base", "models"}, {"numpy"}),
-    "wire": ({"algorithms.base", "clients"}, {"numpy", "grpc", "google", "cryptography", "safetensors"}),
+    "wire": ({"algorithms.base", "clients"}, {"numpy", "grpc", "google", "cryptography", "safetensors", "xxhash"}),
     "training": ({"algorithms", "orders", "clients", "objectives"}, {"numpy"}),
     "evaluation": ({"models", "objectives"}, {"torch"}),
     "records": (set(), {"torch", "safetensors"}),

@@ -6,7 +6,6 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from splitrelay.clients import traffic
 from splitrelay.wire import control_pb2, limits
 from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import COVERED, HEADER, SMALL, Bounds, decode, encode
+from splitrelay.wire.frames import CHECKSUM, COVERED, HEADER, SMALL, VERSION, Bounds, checksum, decode, encode
 from splitrelay.wire.halves import Assembly, chunks, packed, sha256, unpacked
 from splitrelay.wire.messages import (
     BUFFERS,
@@ -86,7 +85,7 @@ def changed(frame: bytes, offset: int, form: str, value: int) -> bytes:
     """The frame with one field of its header rewritten, under a checksum that fits."""
     body = bytearray(frame)
     struct.pack_into(form, body, offset, value)
-    struct.pack_into("<I", body, COVERED, crc32(bytes(body[HEADER.size :]), crc32(bytes(body[:COVERED]))))
+    CHECKSUM.pack_into(body, COVERED, checksum(bytes(body[:COVERED]), bytes(body[HEADER.size :])))
     return bytes(body)
 
 
@@ -131,7 +130,7 @@ def test_what_is_wrong_is_refused_with_the_reason(frame: bytes, why: str) -> Non
 
 @given(st.binary(max_size=300), st.integers(0, 7))
 def test_whatever_comes_is_a_message_or_refused(payload: bytes, kind: int) -> None:
-    frame = bytearray(HEADER.pack(b"SRLY", 1, kind, 1, 2, 0, 0, 1, 1, 2, 0, 0, len(payload), 0) + payload)
+    frame = bytearray(HEADER.pack(b"SRLY", VERSION, kind, 1, 2, 0, 0, 1, 1, 2, 0, 0, len(payload), 0) + payload)
     for candidate in (bytes(frame), changed(bytes(frame), 5, "<B", kind), payload):
         try:
             decode(candidate)

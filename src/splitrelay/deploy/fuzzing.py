@@ -20,7 +20,6 @@ from pathlib import Path
 from queue import Empty
 from tempfile import TemporaryDirectory
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 from grpc import RpcError
@@ -32,7 +31,7 @@ from splitrelay.wire import messages as say
 from splitrelay.wire.authority import create_authority
 from splitrelay.wire.client import channel
 from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import COVERED, HEADER, Bounds, decode, encode
+from splitrelay.wire.frames import CHECKSUM, COVERED, HEADER, Bounds, checksum, decode, encode
 from splitrelay.wire.halves import Assembly, packed, unpacked
 from splitrelay.wire.identity import load_identity
 from splitrelay.wire.messages import Message
@@ -90,7 +89,7 @@ def damaged(frame: bytes, draw: np.random.Generator) -> bytes:
     elif way == 4 and len(body) > HEADER.size:
         body[int(draw.integers(HEADER.size, len(body)))] = int(draw.integers(256))
     if len(body) >= HEADER.size and draw.integers(2):  # under a checksum that fits
-        struct.pack_into("<I", body, COVERED, crc32(bytes(body[HEADER.size :]), crc32(bytes(body[:COVERED]))))
+        CHECKSUM.pack_into(body, COVERED, checksum(bytes(body[:COVERED]), bytes(body[HEADER.size :])))
     return bytes(body)
 
 

@@ -9,6 +9,7 @@ from itertools import islice
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 
 from splitrelay.algorithms.base import Visit
@@ -212,7 +213,7 @@ class Above:
 
     def step(self, k: int, h: Vector, labels: Labels, norm2: float) -> tuple[Vector, tuple[float, ...], float]:
         """Forward and backward."""
-        reply = self.top.step(k, from_wire(h), from_wire(labels).long(), norm2)
+        reply = self.top.step(k, from_wire(h), torch.from_numpy(labels.astype(np.int64)), norm2)
         return to_wire(reply.gradient), tuple(float(square) for square in reply.norms), float(reply.loss)
 
     def settle(self) -> None:

@@ -1,6 +1,7 @@
 """The codec: a message is a 64-byte header and a buffer, little-endian. The README of the format is docs/protocol.md.
 
-header   magic 4s, version kind dtype axes u8, fence u64, k count u32, shape 4 u32, length u64, 12 zero bytes, crc u32
+header   magic 4s, version kind dtype axes u8, fence u64, k count u32, shape 4 u32, length u64, 8 zero bytes,
+         checksum u64: XXH3 of all bytes but its own
 step     h, then `count` labels as int32, then norm2 as float64
 reply    gradient, then `count` squared norms as float64, then the loss as float64
 finish   norm2 as float64
@@ -14,24 +15,24 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
+from xxhash import xxh3_64
 
 from splitrelay.wire import control, limits
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.messages import Chunk, Finish, Floats, Message, Output, Predict, Reply, Step, fence_of
 
-MAGIC, VERSION = b"SRLY", 1
-HEADER = struct.Struct("<4s4BQII4IQ12xI")  # 64 bytes
-COVERED = HEADER.size - 4  # the checksum is that of all bytes but its own
+MAGIC, VERSION = b"SRLY", 2
+HEADER = struct.Struct("<4s4BQII4IQ8xQ")  # 64 bytes
+COVERED = HEADER.size - 8  # bytes of the header before the checksum
 DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
 NAMES = {code: dtype.name for code, dtype in DTYPES.items()}  # asking a dtype takes longer than all the rest
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 KINDS: dict[type[Message], int] = {Step: 1, Reply: 2, Finish: 3, Chunk: 4, Predict: 5, Output: 6}
 CONTROL = 7
 NUMBER, LABEL, ANY_LABEL = np.dtype("<f8"), np.dtype("<i4"), np.dtype("<u4")
-LAST, CHECKSUM = struct.Struct("<d"), struct.Struct("<I")
+LAST, CHECKSUM = struct.Struct("<d"), struct.Struct("<Q")
 SMALL = 8192  # numbers that BLAS adds up in one thread
 NO_SIDES = (0,) * limits.AXES
 
@@ -63,7 +64,7 @@ class Header(NamedTuple):
     count: int  # type: ignore[assignment]  # of tuple: nobody counts headers
     shape: tuple[int, ...]
     length: int
-    crc: int
+    checksum: int
 
 
 def encode(message: Message) -> bytes:
@@ -89,7 +90,7 @@ def decode(frame: bytes, bounds: Bounds = ANY) -> Message:
     """The message in a frame; BadMessage, with the reason, where it is not one that was expected."""
     header = header_of(frame)
     payload = memoryview(frame)[HEADER.size :]
-    if crc32(payload, crc32(memoryview(frame)[:COVERED])) != header.crc:
+    if checksum(frame[:COVERED], payload) != header.checksum:
         raise BadMessage("a message does not match its checksum")
     if header.kind not in READERS:
         raise BadMessage("unknown kind of message", value=header.kind, limit=f"1 to {CONTROL}")
@@ -100,14 +101,14 @@ def header_of(frame: bytes) -> Header:
     """The header, checked against the length of the frame."""
     if not HEADER.size <= len(frame) <= limits.MESSAGE:
         raise BadMessage("length of a message", value=len(frame), limit=f"{HEADER.size} to {limits.MESSAGE} bytes")
-    magic, version, kind, dtype, axes, fence, k, count, *shape, length, crc = HEADER.unpack_from(frame)
+    magic, version, kind, dtype, axes, fence, k, count, *shape, length, found = HEADER.unpack_from(frame)
     if magic != MAGIC or version != VERSION:
         raise BadMessage("not a message of this protocol", value=f"{magic!r} {version}", limit=f"{MAGIC!r} {VERSION}")
     if length != len(frame) - HEADER.size:
         raise BadMessage("a message was cut short", value=len(frame) - HEADER.size, limit=f"{length} bytes")
     if axes > limits.AXES or any(shape[axes:]):
         raise BadMessage("shape of a message", value=shape, limit=f"at most {limits.AXES} axes, the rest 0")
-    return Header(kind, dtype, axes, fence, k, count, tuple(shape[:axes]), length, crc)
+    return Header(kind, dtype, axes, fence, k, count, tuple(shape[:axes]), length, found)
 
 
 def _framed(kind: int, fence: int, k: int, count: int, array: Floats | None, tail: bytes) -> bytes:
@@ -119,7 +120,15 @@ def _framed(kind: int, fence: int, k: int, count: int, array: Floats | None, tai
         code, body, shape, length = CODES[little.dtype], little.data, array.shape, little.nbytes + len(tail)
     sides = shape + NO_SIDES[len(shape) :]
     head = HEADER.pack(MAGIC, VERSION, kind, code, len(shape), fence, k, count, *sides, length, 0)[:COVERED]
-    return b"".join((head, CHECKSUM.pack(crc32(tail, crc32(body, crc32(head)))), body, tail))
+    return b"".join((head, CHECKSUM.pack(checksum(head, body, tail)), body, tail))
+
+
+def checksum(head: bytes, *rest: bytes | memoryview) -> int:
+    """Of a header up to its checksum, and of all that follows it. TLS checks the same; damage in memory it does not."""
+    digest = xxh3_64(head)
+    for part in rest:
+        digest.update(part)
+    return digest.intdigest()
 
 
 def _array(header: Header, payload: memoryview, bounds: Bounds, sample: tuple[int, ...] | None, tail: int) -> Floats:
