@@ -6,6 +6,11 @@ import pytest
 from relay_kit import Stage, simulated, small_spec, untimed
 
 WAYS = [
+    "algorithm=ssl model=lenet-small cut=pool1 engine=reference momentum=0.5 K=5",
+    "algorithm=fedavg model=lenet-small engine=reference clip=per-half",
+    "algorithm=scaffold model=mlp engine=reference",
+    "algorithm=ssl model=lenet-small cut=pool1 engine=fast momentum=0.5 K=5",
+    "algorithm=scaffold model=mlp engine=fast",
     "algorithm=ssl model=lenet-small clip=1 engine=reference",
     "algorithm=ssl dtype=float64 order=replacement S=5 M=5 momentum=0.5 tau=proportional",
     "algorithm=fedavg placement=whole weighted=true",

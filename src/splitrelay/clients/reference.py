@@ -34,11 +34,11 @@ class Descent:
         self.velocity: torch.Tensor | None = None
         stretch.load(visit.x)
 
-    def forward(self, k: int, h: torch.Tensor) -> torch.Tensor:
+    def forward(self, k: int, h: torch.Tensor, seen: list[torch.Tensor] | None = None) -> torch.Tensor:
         """h through the layers, with the masks that step k of this visit names."""
         for layer, dropout in self.stretch.dropouts:
             dropout.source = partial(self._uniform, k, layer)
-        return self.stretch.forward(h)
+        return self.stretch.forward(h, seen)
 
     @torch.no_grad()
     def norms(self) -> Sequence[float]:

@@ -118,7 +118,7 @@ class Server:
 
     def begin(self, visit: Visit[Vector]) -> Above:
         """A visit of the server's half."""
-        return Above(Prompt(Descent(self.work, visit, self.seed)))
+        return Above(Prompt(Descent(self.work, visit, self.seed), later=True))
 
     def predict(self, x: Vector, h: Vector) -> Vector:
         """What comes out above the cut, as in evaluation."""
@@ -128,7 +128,7 @@ class Server:
 
 
 class Prompt(TopHalf):
-    """The server's half, which waits for the client's part of the norm only where it needs it."""
+    """The server's half, which answers first, and waits for the client's part of the norm only where it needs it."""
 
     def settle(self) -> None:
         """Apply the step that waits."""

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 
 from splitrelay.algorithms.base import Visit
 from splitrelay.clients import traffic
@@ -22,6 +23,7 @@ from splitrelay.errors import WorkError
 from splitrelay.evaluation import SLICE
 from splitrelay.experiments.spec import Spec
 from splitrelay.models import Blueprint, Stretch, blueprint, cut_index
+from splitrelay.models.joints import steady
 from splitrelay.objectives.images import DeviceImages
 from splitrelay.objectives.losses import loss_named
 from splitrelay.objectives.network import Network
@@ -155,10 +157,14 @@ class Server:
             dtype = getattr(torch, spec.model.dtype)
             self.stretch = Stretch(plan, shape.cut, len(plan.layers()), dtype)
         self.seed, self.loss = spec.seed, loss_named(spec.model.loss)
+        found = [(j, list(layer.parameters())) for j, layer in enumerate(self.stretch.layers)]
+        self.weights = [(j, some) for j, some in found if some]
 
     def begin(self, visit: Visit[Vector]) -> Above:
         """A visit of the server's half."""
-        return Above(Prompt(Descent(self.stretch, on_torch(visit), self.seed), self.loss))
+        top = Prompt(Descent(self.stretch, on_torch(visit), self.seed), self.loss)
+        top.weights = self.weights
+        return Above(top)
 
     def predict(self, x: Vector, h: Vector) -> Vector:
         """What comes out above the cut, as in evaluation."""
@@ -197,12 +203,38 @@ class Looking:
 
 
 class Prompt(TopHalf):
-    """The server's half, which waits for the client's part of the norm only where it needs it."""
+    """The server's half, which answers first: what the client does not wait for is done when the answer is on its way.
+
+    That is the gradient of its own weights, layer by layer, from the gradients at their outputs, which the answer has
+    brought about: the same operations on the same numbers, later. And the update, where nothing of the client's is
+    needed for it.
+    """
+
+    weights: Sequence[tuple[int, list[nn.Parameter]]] = ()  # of each layer that has some
+    owed: Sequence[tuple[torch.Tensor, torch.Tensor, list[nn.Parameter]]] = ()  # an output, its gradient, the weights
 
     def settle(self) -> None:
         """Apply the step that waits."""
         if by_itself(self.descent.step):
             self._apply(0.0)
+
+    def _answered(self, k: int, h: torch.Tensor, labels: torch.Tensor) -> traffic.Reply:
+        if self.descent.step.clip is not None:  # then the norms of those gradients are part of the answer
+            return super()._answered(k, h, labels)
+        seen: list[torch.Tensor] = []
+        loss = self.loss(self.descent.forward(k, h, seen), labels)
+        gradient, *rest = torch.autograd.grad(loss, [h, *(seen[j] for j, _ in self.weights)], retain_graph=True)
+        self.owed = [(seen[j], g, some) for g, (j, some) in zip(rest, self.weights, strict=True)]
+        self.norms = ()
+        return traffic.Reply(steady(gradient), (), loss.detach())
+
+    def _apply(self, norm2: float) -> None:
+        for output, gradient, weights in self.owed:
+            torch.autograd.backward(output, gradient, inputs=weights)
+        if self.owed:
+            self.descent.norms()
+        self.owed = ()
+        super()._apply(norm2)
 
 
 class Above:

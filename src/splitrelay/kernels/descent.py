@@ -147,10 +147,14 @@ def descend_cut(bottom: Bottom, top: Top) -> list[float]:
 
 
 class TopHalf:
-    """The server's half of one visit (Algorithm 3). Its update waits for the client's part of the norm."""
+    """The server's half of one visit (Algorithm 3). Its update waits for the client's part of the norm.
 
-    def __init__(self, descent: Descent) -> None:
-        self.descent = descent
+    With `later` the gradient of its own linear layers waits for the update, where no norm of it is part of the answer.
+    """
+
+    def __init__(self, descent: Descent, later: bool = False) -> None:
+        self.descent, self.later = descent, later and descent.step.clip is None
+        self.owed = 0  # images of the step whose own gradient is still to be made
         self.shape, self.flat = smashed(descent.work.plan, descent.work.first)
         descent.begin()
         self.k, self.closed = -1, False
@@ -198,11 +202,16 @@ class TopHalf:
 
     def _answered(self, k: int, h: Floats, labels: Integers) -> Reply:
         work, n, g = self.descent.work, len(h), np.empty((len(h), *self.shape), np.float32)
-        loss = work.kernels.top_step(work.at, self.descent.at, k, n, address(h), self.flat, address(labels), address(g))
+        given = (address(h), self.flat, address(labels), address(g))
+        loss = work.kernels.top_step(work.at, self.descent.at, k, n, *given, int(self.later))
+        self.owed = n * self.later
         self.norms = self.descent.norms()
         return Reply(channels_last(g), self.norms, loss)
 
     def _apply(self, norm2: float) -> None:
+        if self.owed:
+            self.descent.work.kernels.top_learn(self.descent.work.at, self.owed)
+        self.owed = 0
         if self.norms is not None:
             self.descent.move(continued(0.0 if self.descent.step.per_half else norm2, self.norms))
         self.norms = None

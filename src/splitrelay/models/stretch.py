@@ -48,15 +48,18 @@ class Stretch:
         """Start from x, which stays untouched."""
         self.x.copy_(x)
 
-    def forward(self, h: torch.Tensor) -> torch.Tensor:
-        """h through the layers, from gradients of zero."""
+    def forward(self, h: torch.Tensor, seen: list[torch.Tensor] | None = None) -> torch.Tensor:
+        """h through the layers, from gradients of zero; what comes out of each is added to `seen`."""
         self.g.zero_()
-        return self.through(h)
+        return self.through(h, seen)
 
-    def through(self, h: torch.Tensor) -> torch.Tensor:
+    def through(self, h: torch.Tensor, seen: list[torch.Tensor] | None = None) -> torch.Tensor:
         """h through the layers."""
         for layer, joint in zip(self.layers, self.joints, strict=True):
-            h = joined(layer(h)) if joint else layer(h)
+            h = layer(h)
+            if seen is not None:
+                seen.append(h)
+            h = joined(h) if joint else h
         return h
 
     @torch.no_grad()

@@ -33,7 +33,12 @@ static void forward_layer(const Net& net, const Layer& l, int n, bool learning) 
     }
 }
 
-static void backward_layer(const Net& net, const Layer& l, int n) {
+static void learn_layer(const Net& net, const Layer& l, int n) {  // the gradient of a linear layer's own weights
+    const float *in = net.arena + l.in_at, *g_out = net.arena + l.g_out_at;
+    if (l.kind == LINEAR) linear_learn(l, n, in, g_out, net.g + l.weight, l.bias < 0 ? nullptr : net.g + l.bias);
+}
+
+static void backward_layer(const Net& net, const Layer& l, int n, bool later) {  // later: linear layers learn in a pass of their own
     const float *in = net.arena + l.in_at, *out = net.arena + l.out_at;
     float *g_out = net.arena + l.g_out_at, *g_in = l.g_in_at < 0 ? nullptr : net.arena + l.g_in_at;
     float *gW = net.g + l.weight, *g_bias = l.bias < 0 ? nullptr : net.g + l.bias;
@@ -45,7 +50,9 @@ static void backward_layer(const Net& net, const Layer& l, int n) {
         case RELU: return relu_backward(l, n, out, g_out, g_in);
         case MAXPOOL: return maxpool_backward(l, n, net.marks + l.marks, g_out, g_in);
         case FLATTEN: return;
-        case LINEAR: return linear_backward(l, n, in, net.x + l.weight, g_out, g_in, gW, g_bias);
+        case LINEAR:
+            if (!later) learn_layer(net, l, n);
+            return linear_backward(l, n, net.x + l.weight, g_out, g_in);
         case DROPOUT:
             if (l.p > 0.0f) return dropout(l.out, l.in, n, l.p, net.arena + l.mask, g_out, g_in);
             return copied(l.out, l.in, n, g_out, g_in);
@@ -71,9 +78,9 @@ static void forward(const Net& net, int n, bool learning) {
     for (int j = 0; j < net.n_layers; ++j) stage(PASSES + 2 * j, [&] { forward_layer(net, net.layers[j], n, learning); });
 }
 
-static void backward(const Net& net, int n) {
-    for (int j = net.n_layers - 1; j >= 0; --j) stage(PASSES + 2 * j + 1, [&] { backward_layer(net, net.layers[j], n); });
-    shifted(net);
+static void backward(const Net& net, int n, bool later = false) {
+    for (int j = net.n_layers - 1; j >= 0; --j) stage(PASSES + 2 * j + 1, [&] { backward_layer(net, net.layers[j], n, later); });
+    if (!later) shifted(net);
 }
 
 static double loss(const Net& net, int n, const int64_t* labels, bool gradient) {
@@ -174,18 +181,25 @@ DOOR void bottom_backward(Net* net, const Visit* v, int32_t n, const float* g, i
     if (v->step->clip >= 0) squared_norms(*net, v->norms);
 }
 
-// The server's half of step k: h -> the loss, the gradient at the cut, its own gradient and squared norms.
-DOOR double top_step(Net* net, const Visit* v, int32_t k, int32_t n, const float* h, int32_t flat, const int64_t* labels, float* g) {
+// The server's half of step k: h -> the loss, the gradient at the cut, its own gradient and squared norms; what the
+// client does not wait for may come later, by top_learn: nothing that it reads is written meanwhile.
+DOOR double top_step(Net* net, const Visit* v, int32_t k, int32_t n, const float* h, int32_t flat, const int64_t* labels, float* g,
+                     int32_t later) {
     const Layer& first = net->layers[0];
     taken_in(first.in, flat, n, h, net->arena + first.in_at);
     repack_kernels(*net);
     masks(*net, *v, k, n);
     forward(*net, n, true);
     double mean = loss(*net, n, labels, true) / n;
-    backward(*net, n);
+    backward(*net, n, later);
     given_out(first.in, flat, n, net->arena + first.g_in_at, g);
     if (v->step->clip >= 0) squared_norms(*net, v->norms);
     return mean;
+}
+
+DOOR void top_learn(Net* net, int32_t n) {
+    for (int j = net->n_layers - 1; j >= 0; --j) learn_layer(*net, net->layers[j], n);
+    shifted(*net);
 }
 
 DOOR void apply(Net* net, const Visit* v, double norm2) { move(*net, *v->step, norm2); }

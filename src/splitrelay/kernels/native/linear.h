@@ -83,10 +83,14 @@ static void product(Product p) {
     if (j < p.N) product_columns<1>(p, j);
 }
 
-INLINE void linear_backward(const Layer& l, int n, const float* in, const float* W, const float* g_out, float* g_in, float* gW, float* g_bias) {
+INLINE void linear_backward(const Layer& l, int n, const float* W, const float* g_out, float* g_in) {
+    int64_t row = l.in.size, out_row = l.out.size;
+    if (g_in) product({g_out, out_row, 1, W, row, g_in, row, n, l.out.C, row});  // dF/din[b] = sum over o of g_out[b][o] W[o]
+}
+
+INLINE void linear_learn(const Layer& l, int n, const float* in, const float* g_out, float* gW, float* g_bias) {
     int64_t row = l.in.size, out_row = l.out.size;
     product({g_out, 1, out_row, in, row, gW, row, l.out.C, n, row});  // dF/dW[o] = sum over b of g_out[b][o] in[b]
-    if (g_in) product({g_out, out_row, 1, W, row, g_in, row, n, l.out.C, row});  // dF/din[b] = sum over o of g_out[b][o] W[o]
     if (g_bias)
         for (int64_t o = 0; o < out_row; o += LANES) {
             vf sum = splat(0.0f);
