@@ -88,11 +88,11 @@ class VisitC(c.Structure):
 
 
 def address(array: Any) -> int:
-    """Where an array's numbers lie: as array.ctypes.data says, three times faster where it may be written."""
+    """Where an array's numbers lie: as array.ctypes.data says, in less time."""
     try:
         return c.addressof(c.c_char.from_buffer(array))
     except (TypeError, ValueError):  # read-only, or empty
-        return int(array.ctypes.data)
+        return int(array.__array_interface__["data"][0])
 
 
 SIZES = (

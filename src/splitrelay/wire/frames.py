@@ -101,14 +101,15 @@ def header_of(frame: bytes) -> Header:
     """The header, checked against the length of the frame."""
     if not HEADER.size <= len(frame) <= limits.MESSAGE:
         raise BadMessage("length of a message", value=len(frame), limit=f"{HEADER.size} to {limits.MESSAGE} bytes")
-    magic, version, kind, dtype, axes, fence, k, count, *shape, length, found = HEADER.unpack_from(frame)
+    magic, version, kind, dtype, axes, fence, k, count, a, b, c, d, length, found = HEADER.unpack_from(frame)
+    shape = (a, b, c, d)
     if magic != MAGIC or version != VERSION:
         raise BadMessage("not a message of this protocol", value=f"{magic!r} {version}", limit=f"{MAGIC!r} {VERSION}")
     if length != len(frame) - HEADER.size:
         raise BadMessage("a message was cut short", value=len(frame) - HEADER.size, limit=f"{length} bytes")
     if axes > limits.AXES or any(shape[axes:]):
         raise BadMessage("shape of a message", value=shape, limit=f"at most {limits.AXES} axes, the rest 0")
-    return Header(kind, dtype, axes, fence, k, count, tuple(shape[:axes]), length, found)
+    return Header(kind, dtype, axes, fence, k, count, shape[:axes], length, found)
 
 
 def _framed(kind: int, fence: int, k: int, count: int, array: Floats | None, tail: bytes) -> bytes:
@@ -168,8 +169,8 @@ def _step(header: Header, payload: memoryview, bounds: Bounds) -> Message:
         raise BadMessage("labels of a step", value=header.count, limit="one for each sample")
     tail = header.count * LABEL.itemsize + NUMBER.itemsize
     h = _array(header, payload, bounds, bounds.h, tail)
-    labels = np.frombuffer(payload[h.nbytes :], LABEL, header.count)
-    if labels.view(ANY_LABEL).max() >= bounds.classes:  # a negative one is large there
+    labels = np.frombuffer(payload, LABEL, header.count, h.nbytes)
+    if np.maximum.reduce(labels.view(ANY_LABEL)) >= bounds.classes:  # a negative one is large there
         raise BadMessage("labels out of range", value=f"{labels.min()} to {labels.max()}", limit=f"< {bounds.classes}")
     return Step(header.fence, header.k, h, labels, _number(payload))
 
@@ -178,7 +179,7 @@ def _reply(header: Header, payload: memoryview, bounds: Bounds) -> Message:
     if header.count > bounds.norms:
         raise BadMessage("norms of a reply", value=header.count, limit=f"<= {bounds.norms}")
     gradient = _array(header, payload, bounds, bounds.h, (header.count + 1) * NUMBER.itemsize)
-    *norms, loss = np.frombuffer(payload[gradient.nbytes :], NUMBER, header.count + 1).tolist()
+    *norms, loss = struct.unpack_from(f"<{header.count + 1}d", payload, gradient.nbytes)
     return Reply(header.fence, header.k, gradient, tuple(norms), loss)
 
 
