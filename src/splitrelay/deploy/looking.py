@@ -72,5 +72,5 @@ class Loss:
     def __call__(self, out: Vector, label: int) -> float:
         self.out[:], self.label[0] = out, label
         h, labels, g = (array.ctypes.data for array in (self.out, self.label, self.gradient))
-        loss: float = self.work.kernels.top_step(self.work.at, self.descent.at, 0, 1, h, 1, labels, g)
+        loss: float = self.work.kernels.top_step(self.work.at, self.descent.at, 0, 1, h, 1, labels, g, 0)
         return loss
