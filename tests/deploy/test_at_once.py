@@ -13,7 +13,7 @@ from relay_kit import Stage, simulated, small_spec
 from splitrelay.deploy.remote import Remote
 from splitrelay.errors import Diverged
 from splitrelay.wire import limits
-from splitrelay.wire.inbox import Answer, Heard
+from splitrelay.wire.inbox import Answer, Gone, Heard
 from splitrelay.wire.messages import Heartbeat, Reply, Step
 
 
@@ -83,6 +83,33 @@ def test_who_computes_is_not_asked(here: Standing) -> None:
     link.send(step())
     until(lambda: inbox._events)
     assert set(asked) <= {threading.current_thread().name}
+
+
+def test_nobody_else_settles_when_the_training_thread_has_left(here: Standing) -> None:
+    """It computes on a net that may be another visit's by now, and with as many threads as it likes."""
+    link, inbox, settled, gone = here.leased(), here.hub.inbox, list[str](), threading.Event()
+
+    def leaving(heard: Heard) -> Answer | None:
+        if not isinstance(heard.message, Step):
+            return None
+        inbox.put(Gone(3, 3, "so that the thread that waits goes"))
+        name = threading.current_thread().name
+        return Answer(Reply(1, 0, H, (), 0.5), lambda: settled.append(f"{name}, by {threading.current_thread().name}"))
+
+    def trains() -> None:
+        while not isinstance(inbox.get(timeout=10), Gone):
+            pass
+        gone.set()
+
+    inbox.at_once = leaving
+    thread = threading.Thread(target=trains, name="trains", daemon=True)
+    with here.hub._wheel:  # nobody reads before it waits
+        thread.start()
+        link.send(step())
+    assert isinstance(link.receive(10), Reply) and gone.wait(10)
+    link.send(step(k=1))
+    until(lambda: inbox._events)  # the next word is read, so the answer has left
+    assert settled in ([], ["trains, by trains"])
 
 
 def test_words_that_came_before_are_read_before(here: Standing) -> None:

@@ -44,7 +44,7 @@ class Heard:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What is said to a word at once, and what is done as soon as that has left."""
+    """What is said to a word at once, and what may be done as soon as that has left, by the same thread."""
 
     message: Message
     then: Callable[[], None]
@@ -93,9 +93,14 @@ class Inbox:
 
     def answer(self, heard: Heard) -> Answer | None:
         """What the thread that trains says to this at once, if it waits, and nothing came before; asked on the loop."""
-        return self.carried(lambda: self.at_once(heard)) if self._wheel.waiting and not self._events else None
+        return self._carried(lambda: self.at_once(heard)) if self._wheel.waiting and not self._events else None
 
-    def carried(self, work: Callable[[], Result]) -> Result | None:
+    def afterwards(self, answer: Answer) -> None:
+        """The answer has left. The thread that trains may have left, too: nobody else may do its work."""
+        if self._wheel.waiting:
+            self._carried(answer.then)
+
+    def _carried(self, work: Callable[[], Result]) -> Result | None:
         """Work of the thread that trains, done on the loop: its failure is that thread's, not the link's."""
         try:
             return work()

@@ -153,7 +153,7 @@ class Hub:
             answer = self.reception.hear(link, message)
             if answer is not None:
                 await self._say(link, answer.message)
-                self.inbox.carried(answer.then)
+                self.inbox.afterwards(answer)
             elif isinstance(message, Step):  # its answer goes first; the next turn of the loop may write it
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
