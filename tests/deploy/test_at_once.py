@@ -5,11 +5,15 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty
+from typing import Any
 
 import pytest
 from hub_kit import H, Standing, standing, step, until
 from relay_kit import Stage, simulated, small_spec
 
+from splitrelay.algorithms import Step as AlgorithmStep
+from splitrelay.algorithms import Visit
+from splitrelay.deploy.pending import Pending, Policy
 from splitrelay.deploy.remote import Remote
 from splitrelay.errors import Diverged
 from splitrelay.wire import limits
@@ -150,6 +154,35 @@ def test_an_answer_waits_for_the_pen(here: Standing) -> None:
         assert isinstance(reply, Reply) and reply.k == k
     trainer.end()
     assert ("refused" not in dict(here.noted)) and len(trainer.settled) == 200
+
+
+class Once:
+    """A turn that answers, and notes when it is settled."""
+
+    def __init__(self) -> None:
+        self.applied, self.settled = 0, False
+
+    def step(self, said: Step) -> Reply:
+        self.applied += 1
+        return Reply(said.fence, said.k, H, (), 0.5)
+
+    def settle(self) -> None:
+        self.settled = True
+
+
+@pytest.mark.parametrize("void", [False, True])
+def test_a_visit_that_is_void_is_not_settled(void: bool, here: Standing) -> None:
+    """Its net may be at work for another visit by then."""
+    nothing: Any = None
+    remote, turn = Remote(here.hub, nothing, nothing, Policy(), threading.Event()), Once()
+    visit: Visit[Any] = Visit(0, 0, 0, None, AlgorithmStep(0.1), 4)
+    remote.pending[0] = Pending(0, visit, 0.0, turn=turn, fence=1)  # type: ignore[arg-type]
+    remote.brief = True
+    answer = remote.at_once(Heard(0, 1, step()))
+    assert answer is not None
+    remote.pending[0].turn = None if void else remote.pending[0].turn
+    answer.then()
+    assert turn.settled is not void
 
 
 @pytest.mark.parametrize(("standstill", "some"), [(limits.STANDSTILL, True), (0.0, False)])

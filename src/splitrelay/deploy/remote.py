@@ -70,12 +70,13 @@ class Remote:
         if not (self.brief and isinstance(said, messages.Step)) or pending is None or pending.fence != said.fence:
             return None
         assert pending.turn is not None  # as it has a fence
-        pending.heard = time.monotonic()
+        turn, pending.heard = pending.turn, time.monotonic()
         try:
-            return Answer(self._stepped(pending, pending.turn, said), pending.turn.settle)
+            reply = self._stepped(pending, turn, said)
         except BadMessage as error:
             self._failed(pending, str(error), event.link)
             return None  # nobody will look at a word of a visit that is void
+        return Answer(reply, lambda: turn.settle() if pending.turn is turn else None)  # else its net is another's
 
     def run(self, visit: Visit[Any], /) -> Outcome[Any]:
         """One visit."""
