@@ -107,9 +107,11 @@ def test_nobody_else_settles_when_the_training_thread_has_left(here: Standing) -
 
     inbox.at_once = leaving
     thread = threading.Thread(target=trains, name="trains", daemon=True)
-    with here.hub._wheel:  # nobody reads before it waits
-        thread.start()
-        link.send(step())
+    while not isinstance(inbox.get(timeout=10), Heard):
+        pass  # up to the word that it is ready
+    thread.start()
+    until(lambda: here.hub._wheel._waiting)
+    link.send(step())
     assert isinstance(link.receive(10), Reply) and gone.wait(10)
     link.send(step(k=1))
     until(lambda: inbox._events)  # the next word is read, so the answer has left
