@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -66,6 +67,19 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
+@contextmanager
+def heard(number: signal.Signals) -> Iterator[None]:
+    """Programs that are started now do not ignore the signal, as whatever runs in the background does, and hands on.
+
+    Done here and not in the child: between fork and exec gRPC, if another test has used it, may bring that down.
+    """
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
 @dataclass(frozen=True)
 class Checkout:
     """A copy of what ./go reads, on a machine that has a handful of tools and a fake Python."""
@@ -92,16 +106,16 @@ class Checkout:
         return {name: str(self.home / file) for name, file in files.items()} | {"REAL_PYTHON": sys.executable} | extra
 
     def go(self, *arguments: str, shell: str = "", cwd: Path | None = None, **extra: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [*shell.split(), str(self.root / "go"), *arguments],
-            cwd=cwd or self.home,
-            env=self.environment(**extra),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test run in the background ignores it
-        )
+        with heard(signal.SIGINT):
+            process = subprocess.Popen(
+                [*shell.split(), str(self.root / "go"), *arguments],
+                cwd=cwd or self.home,
+                env=self.environment(**extra),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
         self.started.append(process)
         return process
 

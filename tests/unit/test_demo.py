@@ -16,11 +16,6 @@ def ctrl_c(demo: subprocess.Popen[str]) -> None:
     os.killpg(demo.pid, signal.SIGINT)  # a terminal tells everybody
 
 
-def heard() -> None:
-    """Ctrl-C is heard, also where these tests were started in the background, which ignores it."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def kill_9(demo: subprocess.Popen[str]) -> None:
     os.kill(demo.pid, signal.SIGKILL)  # the others are not told
 
@@ -29,10 +24,12 @@ def kill_9(demo: subprocess.Popen[str]) -> None:
 def test_no_process_outlives_a_demo_that_was_stopped_as_it_began(
     end: Callable[[subprocess.Popen[str]], None], code: int, tmp_path: Path
 ) -> None:
-    program = "from splitrelay.cli.main import run; run()"
+    # Ctrl-C is heard, also where these tests were started in the background, which ignores it and hands that on.
+    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    program += "from splitrelay.cli.main import run; run()"
     words = [sys.executable, "-c", program, "demo", "--workers", "2", "--out", str(tmp_path)]
     with subprocess.Popen(
-        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heard
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as demo:
         try:
             assert demo.stderr is not None
