@@ -10,7 +10,7 @@ import numpy as np
 
 from splitrelay.data import load
 from splitrelay.data.partition import Partition
-from splitrelay.data.partition_export import export_partition, folder
+from splitrelay.data.partition_export import export_partition, folder, told
 from splitrelay.deploy.admission import by_certificate
 from splitrelay.deploy.joining import Joined, Wish
 from splitrelay.deploy.pending import Policy
@@ -51,8 +51,8 @@ def dealt(spec: Spec, to: Path) -> Partition:
     data = load(spec.data.name)
     partition = partition_of(spec, data)
     if not to.exists():
-        export_partition(partition, data.train.x, data.train.y, to)
-        np.savez(to / "test.npz", x=data.test.x, y=data.test.y)
+        export_partition(partition, data.train.x, told(data.train.y, data.train.classes), to)
+        np.savez(to / "test.npz", x=data.test.x, y=told(data.test.y, data.test.classes))
     return partition
 
 

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 
 from splitrelay.data import load, own
+from splitrelay.data.own_sets import Raw, as_bytes
 from splitrelay.errors import InputError, SplitrelayError, UnknownName
 from splitrelay.randomness import Purpose, rng
 
@@ -111,6 +113,28 @@ def test_a_table_of_oblong_images_with_their_shape(tmp_path: Path) -> None:
     assert np.array_equal(own(csv(tmp_path / "d.csv", x), shape=(3, 6, 5)).train.x, x[KEPT])
 
 
+@pytest.mark.parametrize("form", ["first", "last", "flat"])
+def test_images_in_every_form_of_the_shape_that_is_told(tmp_path: Path, form: str) -> None:
+    first = np.ascontiguousarray(COLOUR.transpose(0, 3, 1, 2))
+    x = {"first": first, "last": COLOUR, "flat": first.reshape(N, -1)}[form]
+    assert np.array_equal(own(npz(tmp_path / "d.npz", x=x, y=Y), shape=(3, 6, 5)).train.x, first[KEPT])
+
+
+def test_grey_images_need_no_colour_in_the_shape_that_is_told(tmp_path: Path) -> None:
+    data = own(npz(tmp_path / "d.npz", x=GREY[:, :4], y=Y), shape=(1, 4, 6))
+    assert np.array_equal(data.train.x[:, 0], GREY[KEPT, :4])
+
+
+def test_a_cube_has_its_colour_first(tmp_path: Path) -> None:
+    x = COLOUR[:, :3, :3]
+    assert np.array_equal(own(npz(tmp_path / "d.npz", x=x, y=Y), shape=(3, 3, 3)).train.x, x[KEPT])
+
+
+def test_fractions_of_another_white() -> None:
+    x = np.arange(17).reshape(1, 17)
+    assert np.array_equal(as_bytes(Raw(x / 16, Y[:1], "mine"), peak=16), x)
+
+
 @pytest.mark.parametrize("x", [GREY, COLOUR], ids=["grey", "colour"])
 def test_a_folder_of_pictures(tmp_path: Path, x: np.ndarray) -> None:
     data = own(pictures(tmp_path / "d", x))
@@ -151,6 +175,16 @@ def test_an_object_with_data_and_targets(x: np.ndarray) -> None:
     data = own(SimpleNamespace(data=x, targets=Y.tolist(), classes=["no", "yes"]))
     planes = GREY[:, None] if x.ndim == 3 else COLOUR.transpose(0, 3, 1, 2)
     assert np.array_equal(data.train.x, planes[KEPT]) and data.train.classes == ("no", "yes")
+
+
+def test_words_in_bytes_are_words(tmp_path: Path) -> None:
+    data = own(npz(tmp_path / "d.npz", x=GREY, y=np.array([b"no", b"yes"])[Y]))
+    assert data.train.classes == ("no", "yes") and np.array_equal(data.train.y, Y[KEPT])
+
+
+def test_numbers_too_long_for_numbers_are_words(tmp_path: Path) -> None:
+    long = ("1" * 30, "2" * 30)
+    assert own(npz(tmp_path / "d.npz", x=GREY, y=np.array(long)[Y])).train.classes == long
 
 
 def test_labels_with_gaps_keep_their_names(tmp_path: Path) -> None:
@@ -237,6 +271,7 @@ def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
         ({"x": np.full((N, 36), np.nan), "y": Y}, "not finite numbers"),
         ({"x": np.full((N, 36), "a"), "y": Y}, "not finite numbers"),
         ({"x": GREY, "y": Y + 0.5}, "neither whole numbers nor names"),
+        ({"x": GREY, "y": np.where(Y, np.inf, 0)}, "neither whole numbers nor names"),
         ({"x": np.zeros((N, 7, 7, 7), dtype=np.uint8), "y": Y}, "Give shape=(C, H, W)."),
         ({"x": np.zeros((N, 3, 7, 3), dtype=np.uint8), "y": Y}, "Give shape=(C, H, W)."),
         ({"x": np.zeros((N, 37), dtype=np.uint8), "y": Y}, "Give shape=(C, H, W)."),
@@ -266,6 +301,14 @@ def test_a_wrong_table_is_one_line(tmp_path: Path, text: str, says: str) -> None
     with pytest.raises(InputError) as error:
         own(tmp_path / "d.csv")
     assert says in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("shape", [(5, 6, 3), (3, 5, 6), (6, 3, 5), (30, 3), (3, 30), (90, 1), (89,), (6, 5)])
+def test_images_that_are_not_of_the_shape_that_is_told_are_one_line(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    says = f"do not have this shape; needs (3, 6, 5), (6, 5, 3) or flat rows of 90; got {shape}"
+    with pytest.raises(InputError, match=re.escape(says)) as error:
+        own(npz(tmp_path / "d.npz", x=np.zeros((N, *shape), dtype=np.uint8), y=Y), shape=(3, 6, 5))
+    assert "\n" not in str(error.value)
 
 
 def test_pictures_of_two_sizes_are_named(tmp_path: Path) -> None:

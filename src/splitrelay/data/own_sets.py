@@ -20,6 +20,7 @@ Shape = tuple[int, int, int]
 
 EVERY = 5  # where there is no test set, every fifth image of every class makes one
 COLOURS = (1, 3)
+DIGITS = 18  # of a number that 64 bits always hold
 ENDINGS = ".npz, .csv, .csv.gz, .parquet, or a folder with a folder of pictures per class"
 
 
@@ -120,7 +121,7 @@ def without_every_fifth(raw: Raw) -> tuple[Raw, Raw]:
 
 def named(parts: list[Raw]) -> tuple[tuple[str, ...], list[Labels]]:
     """Names of the classes, in order, and every part's labels as positions among them."""
-    labels = [_plain(raw) for raw in parts]
+    labels = [plain(raw) for raw in parts]
     classes = parts[0].classes
     if classes is not None and all(y.dtype.kind in "iu" for y in labels):
         return classes, [y.astype(np.int64) for y in labels]
@@ -129,39 +130,49 @@ def named(parts: list[Raw]) -> tuple[tuple[str, ...], list[Labels]]:
     return tuple(map(str, values)), [y.astype(np.int64) for y in np.split(positions.reshape(-1), ends)]
 
 
-def pixels(raw: Raw, shape: Shape | None) -> Pixels:
-    """The images as bytes (N, C, H, W)."""
-    return np.require(arranged(as_bytes(raw), shape, raw.of), requirements=["C", "W"])  # torch wants it writable
+def plain(raw: Raw) -> npt.NDArray[Any]:
+    """The labels as whole numbers where all can be read so, else as names."""
+    y = np.char.decode(raw.y, "utf-8", "backslashreplace") if raw.y.dtype.kind == "S" else raw.y
+    if y.dtype.kind == "U" and all(label.isdecimal() and len(label) <= DIGITS for label in y.tolist()):
+        return y.astype(np.int64)
+    if y.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):  # what is not finite does not come back the same
+            whole = y.astype(np.int64)
+        if np.array_equal(whole, y):
+            return whole
+    if y.dtype.kind not in "iubU":
+        raise InputError(f"the labels of {raw.of} are neither whole numbers nor names", value=y.dtype)
+    return y
 
 
-def as_bytes(raw: Raw) -> Pixels:
-    """Bytes as they are; whole numbers up to 255; fractions from 0 to 1 if they are 255ths."""
+def pixels(raw: Raw, shape: Shape | None, peak: int = 255) -> Pixels:
+    """The images as bytes (N, C, H, W), none above the peak."""
+    x = arranged(as_bytes(raw, peak), shape, raw.of)
+    return np.require(x, requirements=["C", "W"])  # torch wants it writable
+
+
+def as_bytes(raw: Raw, peak: int = 255) -> Pixels:
+    """Bytes as they are; whole numbers up to the peak; fractions from 0 to 1 if they are parts of it."""
     x = raw.x
     if x.dtype == np.uint8:
-        return x
+        return _up_to(peak, x, raw.of)
     if x.dtype.kind not in "biuf" or not np.isfinite(x).all():
         raise InputError(f"the images of {raw.of} are not finite numbers", value=x.dtype)
     low, high = float(x.min()), float(x.max())
-    scale = 255 if x.dtype.kind in "bf" and high <= 1 else 1
+    scale = peak if x.dtype.kind in "bf" and high <= 1 else 1
     scaled = x.astype(np.float64) * scale
     if low < 0 or high * scale > 255 or np.abs(scaled - np.rint(scaled)).max() > 1e-3:
         span = f"{x.dtype} from {low:g} to {high:g}"
-        limit = "whole numbers from 0 to 255, or multiples of 1/255 from 0 to 1"
-        raise InputError(
-            f"the images of {raw.of} are not bytes", value=span, limit=limit, way_out="Save them as uint8."
-        )
-    return np.rint(scaled).astype(np.uint8)
+        limit = f"whole numbers from 0 to {peak}, or multiples of 1/{peak} from 0 to 1"
+        way_out = "Save them as uint8." if peak == 255 else f"Save them as uint8, from 0 to {peak}."
+        raise InputError(f"the images of {raw.of} are not bytes", value=span, limit=limit, way_out=way_out)
+    return _up_to(peak, np.rint(scaled).astype(np.uint8), raw.of)
 
 
 def arranged(x: Pixels, shape: Shape | None, of: str) -> Pixels:
     """(N, C, H, W), from that, from (N, H, W, C), from (N, H, W) or from flat rows."""
     if shape is not None:
-        C, H, W = shape
-        if x.shape[1:] == (H, W, C):
-            return x.transpose(0, 3, 1, 2)
-        if x[:1].size != C * H * W:
-            raise InputError(f"the images of {of} do not have this shape", value=x.shape[1:], limit=f"{shape}")
-        return x.reshape(-1, C, H, W)
+        return _as_told(x, shape, of)
     if x.ndim == 3:
         return x[:, None]
     if x.ndim == 2 and (guess := _square(x.shape[1])) is not None:
@@ -183,14 +194,24 @@ def _square(width: int) -> Shape | None:
     return None
 
 
-def _plain(raw: Raw) -> npt.NDArray[Any]:
-    if raw.y.dtype.kind == "f" and np.array_equal(raw.y, np.rint(raw.y)):
-        return raw.y.astype(np.int64)
-    if raw.y.dtype.kind in "US" and all(label.isdecimal() for label in raw.y.tolist()):
-        return raw.y.astype(np.int64)
-    if raw.y.dtype.kind not in "iubUS":
-        raise InputError(f"the labels of {raw.of} are neither whole numbers nor names", value=raw.y.dtype)
-    return raw.y
+def _as_told(x: Pixels, shape: Shape, of: str) -> Pixels:
+    C, H, W = shape
+    forms = [(C, H, W), (H, W, C), (H, W)][: 3 if C == 1 else 2]
+    if x.shape[1:] == (H, W, C) != (C, H, W):  # a cube is taken to have its colour first, as pictures come
+        return x.transpose(0, 3, 1, 2)
+    if x.shape[1:] not in (*forms, (C * H * W,)):
+        limit = f"{', '.join(map(str, forms))} or flat rows of {C * H * W}"
+        raise InputError(f"the images of {of} do not have this shape", value=x.shape[1:], limit=limit)
+    return x.reshape(len(x), C, H, W)
+
+
+def _up_to(peak: int, x: Pixels, of: str) -> Pixels:
+    highest = int(x.max(initial=0))
+    if highest > peak:
+        way_out = f"Bring them to whole numbers from 0 for black to {peak} for white."
+        what = f"the images of {of} have pixels brighter than white"
+        raise InputError(what, value=highest, limit=f"pixels from 0 to {peak}", way_out=way_out)
+    return x
 
 
 def _checked(x: npt.NDArray[Any], y: npt.NDArray[Any], of: str, classes: tuple[str, ...] | None = None) -> Raw:

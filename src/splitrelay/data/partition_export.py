@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,13 @@ def export_partition(partition: Partition, x: NDArray[Any], y: NDArray[Any], to:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return to
+
+
+def told(y: NDArray[Any], classes: Sequence[str]) -> NDArray[Any]:
+    """Labels as a client tells them: positions, or names where a number could be taken for another class's name."""
+    counted = list(classes) == [str(n) for n in range(len(classes))]
+    numbers = any(name.lstrip("-")[:1].isdecimal() for name in classes)
+    return np.asarray(classes)[y] if numbers and not counted else y
 
 
 def folder(m: int, M: int) -> str:

@@ -15,7 +15,7 @@ from splitrelay.algorithms.base import Visit
 from splitrelay.clients import Flaky
 from splitrelay.data import load
 from splitrelay.data.partition import Partition
-from splitrelay.data.partition_export import export_partition, folder
+from splitrelay.data.partition_export import export_partition, folder, told
 from splitrelay.deploy.processes import POLL, Program, port_in
 from splitrelay.errors import OutputError, WorkError
 from splitrelay.experiments.running import execute, partition_of, prepared, resolved
@@ -86,8 +86,8 @@ class Rehearsal:
         (self.place / "logs").mkdir(parents=True)
         data = load(self.spec.data.name)
         partition = partition_of(self.spec, data)
-        export_partition(partition, data.train.x, data.train.y, self.place / "data")
-        np.savez(self.place / "data" / "test.npz", x=data.test.x, y=data.test.y)
+        export_partition(partition, data.train.x, told(data.train.y, data.train.classes), self.place / "data")
+        np.savez(self.place / "data" / "test.npz", x=data.test.x, y=told(data.test.y, data.test.classes))
         write_text(self.place / "spec.toml", self.spec.toml() + "\n")
         if not self.plan.insecure:
             authority = create_authority(self.place / "authority", "rehearsal", 2)

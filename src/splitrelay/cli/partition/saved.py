@@ -39,13 +39,13 @@ def show(file: Path, settings: Sequence[str], figure: Path | None, bubbles: Path
 @click.option("--to", type=click.Path(path_type=Path), required=True, metavar="DIR", help="A folder that is not there.")
 def export(file: Path, settings: Sequence[str], to: Path) -> None:
     """Write one folder per client (client-0003/data.npz with x and y, and meta.json) for a real deployment."""
-    from splitrelay.data.partition_export import export_partition
+    from splitrelay.data.partition_export import export_partition, told
 
     found = _read(file, settings)
     if "data" not in found.settings:
         raise InputError(f"{file} does not say which data set it deals", way_out="Name it: data=NAME.")
     train = training_set(found.settings["data"])
-    export_partition(found.labelled(train.y), train.x, train.y, to)
+    export_partition(found.labelled(train.y), train.x, told(train.y, train.classes), to)
     empty = f"; {len(found.empty)} without samples have none" if found.empty else ""
     note(f"written: {to}, {len(found.clients)} clients' folders{empty}")
 
