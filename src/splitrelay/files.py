@@ -15,7 +15,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """A temporary name beside the file; when all is written it is flushed to the disk and takes the file's place."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            _keep(path.parent)
         yield temporary
         temporary.chmod(0o666 & ~_umask())  # some writers keep their files to themselves
         _flush(temporary)
@@ -32,6 +33,28 @@ def write_text(path: Path, text: str) -> None:
     """A text file, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Whether there will be room for a file is not known; whether it may be written here is."""
+    place = path.parent
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK) or path.is_dir():
+        raise OutputError(f"cannot write {path}", way_out="Choose another place, or make its folder.")
+
+
+def keep(folder: Path) -> None:
+    """The folder, made where it is missing, is there also after a power cut."""
+    try:
+        _keep(folder)
+    except OSError as error:
+        raise OutputError(f"cannot write {folder}", value=error.strerror, way_out="Choose another place.") from None
+
+
+def _keep(folder: Path) -> None:
+    missing = [one for one in folder.parents if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in (folder, *missing):
+        _flush(one.parent)  # which has its name
 
 
 def _umask() -> int:

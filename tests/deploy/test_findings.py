@@ -30,10 +30,28 @@ def test_a_sound_record_is_sound() -> None:
 
 
 @pytest.mark.parametrize(
+    ("steps", "granted", "whole", "sound"),
+    [
+        (4, {1: 4}, False, True),
+        (0, {1: 4}, False, False),  # of a model that is cut
+        (3, {1: 4}, False, False),
+        (4, {}, False, False),  # nobody saw it granted
+        (0, {1: 4}, True, True),
+        (4, {1: 4}, True, False),  # the server has nothing to make them on
+    ],
+)
+def test_a_visit_counts_the_steps_that_were_granted(
+    steps: int, granted: dict[int, int], whole: bool, sound: bool
+) -> None:
+    events = [visit("leased", 1), visit("committed", 1, steps=steps)]
+    assert found([], [], events, granted, {}, whole).sound is sound
+
+
+@pytest.mark.parametrize(
     ("events", "what"),
     [
         ([*SOUND, visit("committed", 3, 1, steps=4)], "committed_twice"),
-        ([*SOUND, visit("committed", 2, 2, steps=5)], "steps_twice"),
+        ([*SOUND, visit("committed", 2, 2, steps=8)], "steps_twice"),
         ([*SOUND, visit("leased", 2, 2)], "fences_back"),
     ],
 )
@@ -52,19 +70,19 @@ def test_a_fault_without_its_event_is_found() -> None:
 def test_what_the_server_could_not_notice_before_it_was_killed_is_not_asked_for() -> None:
     cut, kill = Happened(Fault("cut", 0, 1), before=1), Happened(Fault("kill-server", 0), before=2)
     first, other, back = visit("leased", 1, m=1), visit("committed", 2, m=0, steps=4), {"event": "listening"}
-    assert found([], [cut, kill], [first, other, back], {}, {}).sound
+    assert found([], [cut, kill], [first, other, back], K, {}).sound
     went_on = visit("committed", 1, m=1, steps=4)
-    assert found([], [cut, kill], [first, went_on, back], {}, {}).unrecorded
+    assert found([], [cut, kill], [first, went_on, back], K, {}).unrecorded
 
 
 def test_a_client_lost_with_its_last_word_is_not_missed() -> None:
     kill, nan = Happened(Fault("kill-client", 0, 1), before=1), Happened(Fault("nan", 0, 1), before=1)
     last, over = [visit("leased", 1, m=1), visit("committed", 1, m=1, steps=4)], {"event": "closing"}
     other = visit("committed", 2, m=0, steps=4)
-    assert found([], [kill], [*last, other, over], {}, {}).sound
-    assert found([], [kill], last, {}, {}).unrecorded  # the run goes on
-    assert found([], [kill], [*last, visit("leased", 3, 1, m=1), over], {}, {}).unrecorded  # and so did the client
-    assert found([], [nan], [*last, over], {}, {}).unrecorded  # that is refused at once, or never
+    assert found([], [kill], [*last, other, over], K, {}).sound
+    assert found([], [kill], last, K, {}).unrecorded  # the run goes on
+    assert found([], [kill], [*last, visit("leased", 3, 1, m=1), over], K, {}).unrecorded  # and so did the client
+    assert found([], [nan], [*last, over], K, {}).unrecorded  # that is refused at once, or never
 
 
 def test_an_event_must_give_the_reason() -> None:

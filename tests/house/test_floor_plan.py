@@ -34,7 +34,7 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
     "records": (set(), {"torch", "safetensors"}),
     "testing": ({"algorithms", "orders", "clients", "objectives", "training"}, {"numpy"}),
     "experiments": (EXPERIMENTS, {"numpy", "matplotlib", "torch", "pydantic", "ray", "threadpoolctl"}),
-    "deploy": (DEPLOY, {"numpy", "torch", "safetensors", "pydantic", "grpc"}),
+    "deploy": (DEPLOY, {"numpy", "torch", "safetensors", "pydantic", "grpc", "xxhash"}),
     "cli": (DEPLOY | {"deploy"}, {"click"}),
 }
 

@@ -175,3 +175,30 @@ def test_rows_are_on_the_disk_before_what_counts_on_them(
     told = [name for name in flushed if "rounds.jsonl" in name or "safetensors" in name]
     written = [name.strip(".").partition(".")[0] for name in told]
     assert written == ["rounds", "rounds", "000002", "rounds", "000004", "rounds", "model"]
+
+
+def test_a_file_has_its_name_when_it_is_on_the_disk_and_the_name_is_there_before_we_go_on(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rename may overtake what was written, and be lost itself: the file is flushed before it, its folder after."""
+    asked = list[tuple[str, Path, int]]()
+    fsync, replace = os.fsync, os.replace
+
+    def flushed(descriptor: int) -> None:
+        fsync(descriptor)
+        asked.append(("flush", Path(f"/proc/self/fd/{descriptor}").readlink(), os.fstat(descriptor).st_size))
+
+    def renamed(source: Path, target: Path) -> None:
+        asked.append(("rename", Path(source), Path(source).stat().st_size))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "replace", renamed)
+    finished(spec(own, "R=4"), tmp_path / "run", checkpoint=2)
+    made_again = "partition"  # from the spec, whenever the run goes on
+    renames = [n for n, (what, file, _) in enumerate(asked) if what == "rename" and made_again not in file.name]
+    assert {asked[number][1].name.split(".")[1] for number in renames} >= {"000002", "model", "rounds", "spec"}
+    for number in renames:
+        _, file, size = asked[number]
+        assert asked[number - 1] == ("flush", file, size)
+        assert asked[number + 1][:2] == ("flush", file.parent)

@@ -39,11 +39,12 @@ def found(
     events: Sequence[Event],
     K: Mapping[int, int],
     witnessed: Mapping[Fault, bool],
+    whole: bool = False,
 ) -> Findings:
-    """`K`: the steps that were granted, by fence, as seen on the way; none where the whole model is at the client."""
+    """`K`: the steps granted, by fence, as seen on the way; with the `whole` model at the client none is made here."""
     commits = [event for event in events if event["event"] == "committed"]
     visits = Counter(visit_of(event) for event in commits)
-    wrong = [event for event in commits if event["steps"] not in (0, K.get(event["fence"], event["steps"]))]
+    wrong = [event for event in commits if event["steps"] != (0 if whole else K.get(event["fence"]))]
     fences = [event["fence"] for event in events if event["event"] == "leased"]
     return Findings(
         tuple([str(fault) for fault in waiting] + [str(fault) for fault, seen in witnessed.items() if not seen]),

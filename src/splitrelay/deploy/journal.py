@@ -9,24 +9,28 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import threading
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from xxhash import xxh3_64
 
 from splitrelay.algorithms.base import Cost, Done, Outcome, Skipped, Visit
-from splitrelay.errors import OutputError
-from splitrelay.files import replacing, write_text
+from splitrelay.errors import InputError, OutputError
+from splitrelay.files import keep, replacing, write_text
 
 OFTEN = ("arrived", "gone", "refused", "silent")  # what two programs with the same keys can cause for ever
 LINES = 10  # of one such event of one client, for one reason, in a minute
+EVENTS = "events.jsonl"
+NUMBER = re.compile(rb"[0-9]{1,18}\n")  # whole: what lost its end has lost a digit too, perhaps
 RESERVED = 100  # fences are stored so many ahead, so that not every visit waits for the disk twice
+MARGIN = 1000  # fences that were granted, perhaps, after the last that is in the events
 
 
 class Fences:
@@ -34,8 +38,7 @@ class Fences:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._stored = int(json.loads(path.read_text(encoding="ascii"))) if path.exists() else 0
-        self._last = self._stored
+        self._last = self._stored = _stored(path)
 
     def next(self) -> int:
         """A fence that nobody ever had."""
@@ -44,6 +47,20 @@ class Fences:
             self._stored += RESERVED
         self._last += 1
         return self._last
+
+
+def _stored(path: Path) -> int:
+    """The number in the file; 0 where there is no file yet."""
+    try:
+        line = path.read_bytes()
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise InputError(f"cannot read {path}", value=error.strerror, way_out="Make it readable.") from None
+    if not NUMBER.fullmatch(line):
+        way_out = f"Write a number into it that is {MARGIN} above every fence in {path.with_name(EVENTS)}."
+        raise InputError(f"{path} is damaged", limit="a whole number on a line", value=repr(line[:20]), way_out=way_out)
+    return int(line)
 
 
 class Often:
@@ -70,8 +87,9 @@ class Journal:
     """The visits since the last checkpoint, and the events of the whole run."""
 
     def __init__(self, folder: Path) -> None:
+        keep(folder)
         self.folder = folder / "visits"
-        self.events = folder / "events.jsonl"
+        self.events = folder / EVENTS
         self.fences = Fences(folder / "fence")
         self._began = time.monotonic()
         self._often = Often()
@@ -104,6 +122,16 @@ class Journal:
             return None
         return Done(x, Cost(facts["up"], facts["down"], float.fromhex(facts["loss"])))
 
+    def remember(self, r: int, name: str, made: bytes) -> None:
+        """What somebody made in round r, and will not make twice."""
+        with replacing(self._made(r, name)) as temporary:
+            temporary.write_bytes(made)
+
+    def remembered(self, r: int, name: str) -> bytes | None:
+        """What was made in round r under this name, if anything was."""
+        file = self._made(r, name)
+        return file.read_bytes() if file.exists() else None
+
     def forget(self, before: int) -> None:
         """Rounds that are in a checkpoint."""
         for file in self.folder.glob("r*"):
@@ -124,6 +152,9 @@ class Journal:
                 _append(self.events, line.encode())
         except OSError as error:
             raise OutputError(f"cannot write {self.events}", value=error.strerror, way_out="Make room.") from None
+
+    def _made(self, r: int, name: str) -> Path:
+        return self.folder / f"r{r:07d}-{name}"
 
     def _file(self, visit: Visit[Any]) -> Path:
         return self.folder / f"r{visit.r:07d}-m{visit.m:05d}-i{visit.i}.safetensors"
@@ -158,7 +189,9 @@ def _put_together(like: Any, tensors: dict[str, torch.Tensor], facts: dict[str, 
 
 
 def _fingerprint(x: Any) -> int:
-    crc = 0
-    for tensor in _taken_apart(x)[0].values():
-        crc = crc32(tensor.numpy().data, crc) if tensor.numel() else crc
-    return crc
+    """All of x: the same half under another fence is another one, also while its bytes are still to come."""
+    tensors, numbers = _taken_apart(x)
+    digest = xxh3_64(json.dumps(numbers).encode())
+    for tensor in tensors.values():
+        digest.update(tensor.numpy().data)
+    return digest.intdigest()

@@ -99,7 +99,8 @@ class Troubled(Rehearsal):
         """The record against the plan."""
         late = {fault: self.proxies[fault.client].late > 0 for fault in self.witnessed if fault.kind == "delay"}
         plot = self.plot
-        return found(plot.waiting, plot.happened, self.events(), plot.K, {**self.witnessed, **late})
+        whole = self.spec.placement == "whole"
+        return found(plot.waiting, plot.happened, self.events(), plot.K, {**self.witnessed, **late}, whole)
 
     def skips(self) -> frozenset[tuple[int, int, int]]:
         """Visits that the simulation must leave out too."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from splitrelay.errors import InputError, OutputError
-from splitrelay.files import replacing, write_text
+from splitrelay.files import keep, replacing, write_text
 from splitrelay.records.damage import PUBLISHED, UNREADABLE, WRITTEN, unreadable
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ class RunDirectory:
     def locked(self, name: str = LOCK) -> Iterator[None]:
         """No second process may write here; the lock ends with the process, also after kill -9."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            if not self.path.is_dir():
+                keep(self.path)
             lock = (self.path / name).open("w")
         except OSError as error:
             raise OutputError(

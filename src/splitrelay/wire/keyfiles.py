@@ -49,6 +49,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
                     (work / name).replace(folder / name)
                 _flush(folder)
             else:
+                _flush(work)
                 work.rename(folder)
         _flush(folder.parent)
 

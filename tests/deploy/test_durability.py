@@ -1,0 +1,321 @@
+"""Is everything on the disk before anybody counts on it, and is a client that says nothing waited for in vain?"""
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from relay_kit import Stage, simulated, small_spec
+from test_direct import Play, enter, staged
+from test_full_disk import room
+
+from splitrelay.algorithms.base import Cost, Done, Step, Visit
+from splitrelay.deploy.hosting import journal_of
+from splitrelay.deploy.journal import RESERVED, Fences, Journal
+from splitrelay.deploy.peers import Sealed
+from splitrelay.deploy.pending import Policy
+from splitrelay.errors import InputError, OutputError, WorkError
+from splitrelay.files import write_text
+from splitrelay.records import RunDirectory
+from splitrelay.wire import limits
+from splitrelay.wire.client import Session
+from splitrelay.wire.messages import Commit, Lease, Message
+
+CHANCE = 0.3  # seconds that a rename waits, so that a word that comes too early is heard first
+X = torch.ones(5)
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+
+
+# Folders
+
+
+class Disk:
+    """The folders that were made and those that were flushed, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[str, Path]] = []
+        mkdir, fsync = os.mkdir, os.fsync
+
+        def made(path: Path, *how: Any) -> None:
+            mkdir(path, *how)
+            self.asked.append(("make", Path(path).absolute()))
+
+        def flushed(descriptor: int) -> None:
+            fsync(descriptor)
+            self.asked.append(("flush", Path(f"/proc/self/fd/{descriptor}").readlink()))
+
+        monkeypatch.setattr(os, "mkdir", made)
+        monkeypatch.setattr(os, "fsync", flushed)
+
+    def made(self) -> dict[str, bool]:
+        """Folders that were made, and whether a power cut leaves them: what has their name was flushed afterwards."""
+        return {
+            path.name: ("flush", path.parent) in self.asked[number:]
+            for number, (what, path) in enumerate(self.asked)
+            if what == "make"
+        }
+
+
+@pytest.mark.parametrize("start", ["absolute", "relative"])
+def test_folders_that_a_file_needs_are_on_the_disk_with_it(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    disk = Disk(monkeypatch)
+    write_text((tmp_path if start == "absolute" else Path()) / "run" / "relay" / "visits" / "file", "1")
+    assert disk.made() == {"run": True, "relay": True, "visits": True}
+
+
+def test_the_journal_is_not_lost_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir()
+    disk = Disk(monkeypatch)
+    journal_of(RunDirectory(tmp_path / "run")).commit(visit(), 1, done())
+    assert disk.made() == {"relay": True, "visits": True}
+
+
+# Fences
+
+
+def test_a_fence_is_stored_before_it_is_granted(tmp_path: Path) -> None:
+    fences = Fences(tmp_path / "fence")
+    for _ in range(2 * RESERVED + 1):
+        fence = fences.next()
+        assert int((tmp_path / "fence").read_text()) >= fence
+
+
+def test_fences_grow_over_restarts(tmp_path: Path) -> None:
+    granted = list[int]()
+    for number in (1, RESERVED - 1, RESERVED, RESERVED + 1, 1):
+        fences = Fences(tmp_path / "fence")
+        granted += [fences.next() for _ in range(number)]
+    assert granted == sorted(set(granted))
+
+
+def test_a_fence_that_cannot_be_stored_is_not_granted(tmp_path: Path) -> None:
+    fences = Fences(tmp_path / "fence")
+    with room(1), pytest.raises(OutputError, match="cannot write"):
+        fences.next()
+    fence = fences.next()
+    assert int((tmp_path / "fence").read_text()) >= fence
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"10", b"1.5\n", b"-3\n", b"true\n", b"100\n\0\0", b"\xff\xfe", b"9" * 99]
+)
+def test_a_damaged_fence_is_one_line_with_the_way_out(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "fence").write_bytes(content)
+    with pytest.raises(InputError, match=r"fence is damaged.* above every fence in .*events\.jsonl") as found:
+        Journal(tmp_path)
+    assert len(str(found.value).splitlines()) == 1
+
+
+def test_a_fence_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "fence").mkdir()
+    with pytest.raises(InputError, match=r"cannot read .*fence; got Is a directory"):
+        Journal(tmp_path)
+
+
+# Visits
+
+
+def visit(x: Any = X) -> Visit[Any]:
+    return Visit(0, 0, 1, x, Step(0.1), 4)
+
+
+def done(x: Any = X) -> Done[Any]:
+    return Done(x, Cost(1, 2, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("start", "other"),
+    [
+        (X, X + torch.tensor([0, 0, 1e-6, 0, 0])),
+        (Sealed(torch.zeros(0, dtype=torch.uint8), X, 1, 3), Sealed(torch.zeros(0, dtype=torch.uint8), X, 1, 4)),
+        (Sealed(torch.zeros(0, dtype=torch.uint8), X, 1, 3), Sealed(torch.zeros(0, dtype=torch.uint8), X, 2, 3)),
+        (Sealed(torch.zeros(0, dtype=torch.uint8), X, 1, 3), Sealed(torch.ones(2, dtype=torch.uint8), X, 1, 3)),
+    ],
+)
+def test_a_visit_is_found_where_it_begins_from_the_same_start_only(start: Any, other: Any, tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.commit(visit(start), 1, done(start))
+    assert isinstance(journal.find(visit(start)), Done)
+    assert journal.find(visit(other)) is None
+
+
+class Renames:
+    """What happens when a visit's file is about to have its name."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, before: Callable[[str], None]) -> None:
+        rename = os.replace
+
+        def renamed(source: Path, target: Path) -> None:
+            if Path(target).parent.name == "visits":
+                before(Path(target).name)
+            rename(source, target)
+
+        monkeypatch.setattr(os, "replace", renamed)
+
+
+def full(name: str) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Listener:
+    """Clients that look into the server's journal when they hear that a visit counts."""
+
+    def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.there: list[bool] = []
+        self.heard = threading.Event()
+        listener, visits = self, stage.folder / "run" / "relay" / "visits"
+
+        class Looking(Session):
+            def hear(self, timeout: float | None = None) -> Message:
+                word = super().hear(timeout)
+                if isinstance(word, Lease):
+                    self.file = visits / f"r{word.r:07d}-m{word.m:05d}-i{word.i}.safetensors"
+                elif isinstance(word, Commit):
+                    listener.there.append(self.file.exists())
+                    listener.heard.set()
+                return word
+
+        monkeypatch.setattr("splitrelay.deploy.joining.Session", Looking)
+
+    def wait(self, name: str) -> None:
+        self.heard.wait(CHANCE)
+        self.heard.clear()
+
+
+def listened(folder: Path, words: str) -> Stage:
+    """A run without a checkpoint on the way, after which the journal forgets."""
+    words = f"M=2 C=5 R=1 every=2 {words}"
+    return staged(folder, *words.split()) if "peer" in words else Stage(small_spec(folder, *words.split()), folder)
+
+
+def joined(stage: Stage, **wish: Any) -> None:
+    for m in stage.partition.clients:
+        enter(stage, m, **wish) if stage.keys else stage.join(m, **wish)
+
+
+ROUTES = ["", "placement=whole algorithm=fedavg", "route=peer-to-peer"]
+
+
+@pytest.mark.parametrize("words", ROUTES)
+def test_who_hears_that_a_visit_counts_finds_it_in_the_journal(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = listened(tmp_path, words)
+    listener = Listener(stage, monkeypatch)
+    Renames(monkeypatch, listener.wait)
+    joined(stage)
+    stage.play()
+    assert listener.there == [True, True]
+
+
+@pytest.mark.parametrize("words", ROUTES)
+def test_a_visit_that_cannot_be_kept_counts_for_nobody(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = listened(tmp_path, words)
+    listener = Listener(stage, monkeypatch)
+    Renames(monkeypatch, full)
+    joined(stage, patience=0.5)
+    with pytest.raises(OutputError, match="No space left"):
+        stage.play()
+    assert listener.there == [] and not stage.events("committed")
+
+
+def test_two_visits_of_which_only_the_later_was_kept_are_both_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first client still owes its half when the second deposits; the server falls between the two files."""
+    first, fallen = Play(staged(tmp_path, "M=2", "C=9"), monkeypatch), threading.Event()
+
+    def fall(name: str) -> None:
+        if "m00000" in name:
+            fallen.set()
+            full(name)
+
+    first.cues[0, "deposit"] = first.wait_for(fallen)
+    with monkeypatch.context() as meanwhile:
+        Renames(meanwhile, fall)
+        joined(first.stage, patience=0.5)
+        with pytest.raises(OutputError, match="No space left"):
+            first.stage.play()
+    assert [file.name[8:15] for file in (tmp_path / "run" / "relay" / "visits").iterdir()] == ["-m00001"]
+    second = Play(staged(tmp_path, "M=2", "C=9"), monkeypatch)
+    assert second.same()
+    assert not second.stage.events("found")
+
+
+# Whoever says nothing
+
+
+class Mute:
+    """Client 0 takes its lease and says nothing more than that it is there, the first so many times."""
+
+    def __init__(self, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = times
+        mute = self
+
+        class Silent(Session):
+            def exchange(self, messages: Callable[[], Iterator[Message]], *how: Any, **more: Any) -> Message:
+                silent = self.client == 0 and self.holding.fence > 0 and mute.left > 0  # in a visit
+                mute.left -= silent
+                return super().exchange((lambda: iter(())) if silent else messages, *how, **more)
+
+        monkeypatch.setattr("splitrelay.deploy.joining.Session", Silent)
+
+
+def reasons(stage: Stage, kind: str) -> list[str]:
+    return [event["why"] for event in stage.events(kind) if event["client"] == 0]
+
+
+@pytest.mark.parametrize(
+    ("words", "limit"), [("order=fixed", "1"), ("placement=whole algorithm=fedavg", "2"), ("route=peer-to-peer", "1")]
+)
+def test_a_visit_without_steps_is_taken_back_and_made_again(
+    words: str, limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hears from the client twice in that time; where the model is at the client it waits for all K = 2 steps."""
+    spec = ["M=2", "C=5", "R=1", *words.split()]
+    how: dict[str, Any] = {"policy": Policy(step=1.0)}
+    stage = staged(tmp_path, *spec, **how) if "peer" in words else Stage(small_spec(tmp_path, *spec), tmp_path, **how)
+    expected = simulated(stage.spec, tmp_path / "simulated")
+    Mute(1, monkeypatch)
+    joined(stage)
+    stage.play()
+    assert reasons(stage, "failed") == [f"no step for {limit} seconds"]
+    fences = [event["fence"] for event in stage.events("leased") if event["client"] == 0]
+    committed = [event["fence"] for event in stage.events("committed") if event["client"] == 0]
+    assert fences == sorted(set(fences)) and committed == fences[1:] and not stage.events("lost")
+    model = tmp_path / "model" if "peer" in words else stage.serving.directory.model
+    assert model.read_bytes() == expected.model.read_bytes()
+
+
+def test_who_never_makes_a_step_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Policy(step=0.6, retries=1)
+    stage = Stage(small_spec(tmp_path, "M=2", "C=5", "R=1", "order=fixed"), tmp_path, policy=policy)
+    Mute(9, monkeypatch)
+    joined(stage, patience=0.5)
+    with pytest.raises(WorkError, match=r"client 0 failed 2 times in round 0; got no step for 0\.6 seconds"):
+        stage.play()
+    assert reasons(stage, "failed") == ["no step for 0.6 seconds"] * 2
+
+
+def test_who_never_makes_a_step_is_skipped_where_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = Policy("skip", step=0.6)
+    stage = Stage(small_spec(tmp_path, "M=2", "C=5", "R=1", "order=fixed"), tmp_path, policy=policy)
+    Mute(9, monkeypatch)
+    joined(stage)
+    stage.play()
+    assert reasons(stage, "skipped") == ["no step for 0.6 seconds"]
