@@ -94,8 +94,8 @@ async def _echo(_: Any, context: Any) -> None:
 async def _copy(_: Any, context: Any) -> None:
     while (asked := await context.read()) is not grpc.aio.EOF:
         length = int(asked)
-        for start in range(0, length, limits.CHUNK):
-            await context.write(bytes(min(limits.CHUNK, length - start)))
+        for start in range(0, length, limits.PIECE):
+            await context.write(bytes(min(limits.PIECE, length - start)))
         got = 0
         while got < length:
             got += len(await context.read())
@@ -155,7 +155,7 @@ def calling(port: str, keys: str) -> None:
 
     def copy(length: int) -> float:
         queue, answers = stream("Copy")
-        pieces = [os.urandom(min(limits.CHUNK, length - start)) for start in range(0, length, limits.CHUNK)]
+        pieces = [os.urandom(min(limits.PIECE, length - start)) for start in range(0, length, limits.PIECE)]
         began = time.perf_counter()
         queue.put(str(length).encode())
         got = 0

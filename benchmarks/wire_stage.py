@@ -18,7 +18,7 @@ import torch
 from splitrelay.algorithms import Step, Visit
 from splitrelay.clients import reference
 from splitrelay.data import load
-from splitrelay.data.partition_export import export_partition, folder
+from splitrelay.data.partition_export import export_partition, folder, told
 from splitrelay.deploy.admission import anyone
 from splitrelay.deploy.pending import Pending
 from splitrelay.deploy.remote import Remote
@@ -116,7 +116,7 @@ class Stage(Serving):
         data = load(spec.data.name)
         self.network, _ = network_of(trial_of(spec), data, partition_of(spec, data))
         self.x0 = self.network.blueprint.x0(1)
-        export_partition(partition_of(spec, data), data.train.x, data.train.y, place / "data")
+        export_partition(partition_of(spec, data), data.train.x, told(data.train.y, data.train.classes), place / "data")
         authority = create_authority(place / "authority", "bench")
         authority.issue_server("server", ["127.0.0.1"])
         clients = sorted(m for program in programs for m in program)

@@ -1,6 +1,7 @@
 """A fed server of its own: the same weights, and the main server never reads the clients' halves."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,44 @@ def test_a_restarted_main_server_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
     committed = [(event["round"], event["client"]) for event in second.events("committed")]
     assert len(set(committed)) == len(committed)
+
+
+def test_a_fed_server_that_stays_makes_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main server falls after several means and goes on from an older checkpoint; the fed server never left."""
+    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+    words = ("algorithm=fedavg", "R=5", "every=4")
+    first = staged(tmp_path, *words)
+    expected = simulated(first.spec, tmp_path / "simulated")
+
+    def watch(port: int) -> None:
+        note = first.serving.journal.note
+
+        def noted(event: str, **facts: Any) -> None:
+            note(event, **facts)
+            if len(first.events("committed")) == 10:  # in the middle of the third round
+                first.stop.set()
+
+        first.serving.journal.note = noted  # type: ignore[method-assign]
+        first.listening.set()
+
+    first.serving.listening = watch
+    first.join(FED, keys=tmp_path / "fed", data=None, fed=True, patience=20.0)
+    fed_server = first.threads.pop()
+    for m in first.partition.clients:
+        keep = {"test": tmp_path / "data" / "test.npz", "keep": tmp_path / "model"}
+        first.join(m, patience=0.5, **(keep if m == first.spec.evaluator else {}))
+    with pytest.raises(KeyboardInterrupt):
+        first.play()
+    second = staged(tmp_path, *words)
+    second.offer = second.serving.offer = replace(second.offer, listen=f"127.0.0.1:{first.serving.port}")
+    for m in second.partition.clients:
+        second.join(m, **(keep if m == second.spec.evaluator else {}))
+    second.play()
+    fed_server.join(30)
+    assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
+    committed = [(event["round"], event["client"]) for event in second.events("committed")]
+    assert len(set(committed)) == len(committed)
+    assert len(second.events("combined")) == 5
 
 
 @pytest.mark.parametrize(

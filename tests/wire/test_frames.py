@@ -152,7 +152,7 @@ def test_a_half_travels_in_chunks() -> None:
     blob = packed(x=x)
     assembly = Assembly(len(blob))
     pieces = [chunk for chunk in (decode(encode(chunk)) for chunk in chunks(3, blob)) if isinstance(chunk, Chunk)]
-    assert len(pieces) == 3
+    assert len(pieces) == 11
     for chunk in pieces:
         assembly.add(chunk)
     assert np.array_equal(unpacked(assembly.blob(len(blob), sha256(blob)), {"x": len(x)}, "float32")["x"], x)

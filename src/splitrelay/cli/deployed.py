@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import sys
@@ -17,6 +18,19 @@ import click
 from splitrelay.cli.console import mood
 
 LOGS = ("lines", "json")
+
+
+class Seconds(click.FloatRange):
+    """So many seconds, within a range that not-a-number is not in."""
+
+    name = "float"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, if it is one."""
+        seconds = float(super().convert(value, param, ctx))
+        if math.isnan(seconds):
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        return seconds
 
 
 def keys_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,10 +73,12 @@ def _log(form: str, who: dict[str, Any], text: str) -> None:
     click.echo(line, err=True)
 
 
-def warn_insecure(insecure: bool) -> None:
+def warn_insecure(insecure: bool, form: str = "lines", **who: Any) -> None:
     """Nothing weaker than mutual TLS goes unsaid."""
-    if insecure:
-        text = "INSECURE: anybody who reaches this port can read everything and be anyone."
+    text = "INSECURE: anybody who reaches this port can read everything and be anyone."
+    if insecure and form == "json":
+        _log(form, {**who, "level": "warning"}, text)
+    elif insecure:
         click.echo(click.style(text, fg="red", bold=True) if sys.stderr.isatty() else text, err=True)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from traceback import print_exc
+from itertools import pairwise
+from traceback import format_exc
 from typing import NoReturn
 
 import click
@@ -91,17 +92,16 @@ def run(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: list[str]) -> NoReturn:
+    form = _log_form(arguments)
     try:
         app.main(arguments, prog_name="splitrelay", standalone_mode=False)
     except (KeyboardInterrupt, click.Abort):
-        _leave("stopped.", 130)
+        _leave("stopped.", 130, form)
     except BrokenPipeError:  # `splitrelay ... | head`: nobody reads on, and that is no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        if mood.traceback:
-            print_exc()
-        _leave(*_explained(error))
+        _leave(*_explained(error), form, format_exc() if mood.traceback else "")
     sys.exit(0)
 
 
@@ -120,10 +120,22 @@ def _explained(error: Exception) -> tuple[str, int]:
     return f"unexpected {type(error).__name__}: {error}. Please report it with the output of --traceback.", 1
 
 
-def _leave(message: str, code: int) -> NoReturn:
+def _leave(message: str, code: int, form: str, trace: str = "") -> NoReturn:
+    """With the last line: for people, or an object among the others of --log json."""
     one_line = message if code == 2 and message.startswith("Usage:") else " ".join(message.split())
-    click.echo(one_line if one_line.startswith("Usage:") else f"splitrelay: {one_line}", err=True)
+    if form == "json":
+        from splitrelay.cli.deployed import alarm
+
+        alarm(form, who="splitrelay", **({"traceback": trace} if trace else {}))(one_line)
+    else:
+        click.echo(trace + (one_line if one_line.startswith("Usage:") else f"splitrelay: {one_line}"), err=True)
     sys.exit(code)
+
+
+def _log_form(arguments: list[str]) -> str:
+    """How --log wants it, read before the command is: its options may be the error."""
+    words = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "json" if "--log=json" in words or ("--log", "json") in pairwise(words) else "lines"
 
 
 def _take_flags(arguments: list[str]) -> list[str]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from splitrelay.cli.console import note, say
-from splitrelay.cli.deployed import alarm, keys_options, log_option, logger, ready, warn_insecure
+from splitrelay.cli.console import say
+from splitrelay.cli.deployed import Seconds, alarm, keys_options, log_option, logger, ready, warn_insecure
 from splitrelay.cli.interrupts import stopping
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.run import KEYS, spec_from
 from splitrelay.cli.settings import settings_argument
-from splitrelay.errors import InputError
+from splitrelay.errors import InputError, OutOfRange
 
 if TYPE_CHECKING:
     from splitrelay.deploy.admission import Doors
@@ -32,9 +32,11 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(path_type=Path), help="The run's directory (default: results/ and its name).")
 @click.option("--away", type=click.Choice(["wait", "retry", "skip"]), default="wait", show_default=True,
               help="What to do about a client that stays away.")  # fmt: skip
-@click.option("--lease", type=float, default=60, show_default=True, help="Seconds that it may be away.")
-@click.option("--patience", type=float, default=300, show_default=True, help="Seconds that one local step may take.")
-@click.option("--retries", type=int, default=3, show_default=True, help="Leases, or failures, before the run stops.")
+@click.option("--lease", type=Seconds(0), default=60, show_default=True, help="Seconds that it may be away.")
+@click.option("--patience", type=Seconds(0, min_open=True), default=300, show_default=True,
+              help="Seconds that one local step may take.")  # fmt: skip
+@click.option("--retries", type=click.IntRange(min=0), default=3, show_default=True,
+              help="Leases, or failures, before the run stops.")  # fmt: skip
 @click.option("--quorum", type=int, help="Begin when so many clients are here (default: all).")
 @click.option("--without", type=int, multiple=True, help="A client that will not come. Repeatable.")
 @click.option("--judge", is_flag=True,
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
               help="A fed server averages the clients' halves; this one never reads them.")  # fmt: skip
 @click.option("--model-for", type=click.Choice(["observer", "evaluator", "client", "nobody"]), multiple=True,
               default=["observer"], show_default=True, help="To whom collect gives the model. Repeatable.")  # fmt: skip
-@click.option("--linger", type=float, default=600, show_default=True,
+@click.option("--linger", type=Seconds(0), default=600, show_default=True,
               help="Seconds to answer status and collect after the last round.")  # fmt: skip
 @click.option("--port-file", type=click.Path(path_type=Path), help="Write the port there once we listen.")
 @log_option
@@ -59,8 +61,9 @@ def serve(
     from splitrelay.deploy.serving import Offer, Serving
 
     spec = spec_from("serve", settings)
+    refuse_nobody(spec.partition.M, how["without"], how["quorum"])
     credentials, admit = doors_of(spec, keys, insecure, how["model_for"], how["log"])
-    warn_insecure(insecure)
+    warn_insecure(insecure, how["log"], who="server")
     log = logger(how["log"], who="server")
     offer = Offer(
         spec,
@@ -85,7 +88,7 @@ def serve(
                 log(f"round {row['round']}: accuracy {row['test_accuracy']:.2%}, test loss {row['test_loss']:.4f}")
         except KeyboardInterrupt:
             ready("STOPPING=1")
-            note(f"kept in {offer.out}; the same command goes on from there.")
+            log(f"kept in {offer.out}; the same command goes on from there.")
             return
     say(str(offer.out))
 
@@ -95,6 +98,19 @@ def _open_files() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def refuse_nobody(M: int, without: Sequence[int], quorum: int | None) -> None:
+    """Whoever is left out is a client of the spec, some are not, and the quorum is of those."""
+    for m in without:
+        if not 0 <= m < M:
+            raise OutOfRange("--without names no client of this spec", value=m, limit=f"0 to {M - 1}")
+    to_come = M - len(set(without))
+    if not to_come:
+        value, limit = " ".join(map(str, without)), f"at most {M - 1} of {M} clients"
+        raise OutOfRange("--without leaves nobody to train with", value=value, limit=limit)
+    if quorum is not None and not 1 <= quorum <= to_come:
+        raise OutOfRange("--quorum is of the clients that come", value=quorum, limit=f"1 to {to_come}")
 
 
 def address_of(listen: str | None, insecure: bool) -> str:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
 from splitrelay.cli.console import note, say
-from splitrelay.cli.deployed import keys_options, warn_insecure
+from splitrelay.cli.deployed import Seconds, keys_options, warn_insecure
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, format_option
 from splitrelay.errors import InputError
 
 COLUMNS = ("client", "is", "", "samples", "visits", "MB up", "MB down", "s computing", "s waiting", "MB memory")
+DAY = 86_400  # seconds
 
 
 @click.command(cls=Command, example="splitrelay status s.example.org:7443 --keys observer")
 @click.argument("address", metavar="HOST:PORT")
 @keys_options
 @click.option("--watch", is_flag=True, help="Ask again every few seconds, until the run is finished.")
-@click.option(
-    "--every", type=click.FloatRange(min=0.1), default=2, show_default=True, help="Seconds between two questions."
-)
+@click.option("--every", type=Seconds(0.1, DAY), default=2, show_default=True, help="Seconds between two questions.")
 @format_option
 def status(address: str, keys: Path | None, insecure: bool, watch: bool, every: float, shape: str) -> None:
     """How a run goes: who is here, whose turn it is, round, loss, bytes, and the time that is left."""
@@ -31,12 +31,10 @@ def status(address: str, keys: Path | None, insecure: bool, watch: bool, every: 
 
     _refuse_folder(address)
     warn_insecure(insecure)
-    while True:
-        report = ask_status(address, keys, insecure)
+    for report in _reports(lambda: ask_status(address, keys, insecure), every):
         emit(_table(report), report, shape)
         if not watch or report["phase"] == "finished":
             return
-        time.sleep(every)
 
 
 @click.command(cls=Command, example="splitrelay collect s.example.org:7443 --keys observer --out model.safetensors")
@@ -52,6 +50,25 @@ def collect(address: str, keys: Path | None, insecure: bool, out: Path) -> None:
     size = collect_model(address, keys, insecure, out)
     note(f"{size} bytes")
     say(str(out))
+
+
+def _reports(ask: Callable[[], dict[str, Any]], every: float) -> Iterator[dict[str, Any]]:
+    """One after another; a server that has answered once may be away for a while, which is said once."""
+    from splitrelay.wire.asking import Unanswered
+
+    yield ask()
+    away = False
+    while True:
+        time.sleep(every)
+        try:
+            report = ask()
+        except Unanswered as error:
+            if not away:
+                note(f"{error.what}; asking again every {every:g} s, Ctrl-C ends it.")
+            away = True
+            continue
+        away = False
+        yield report
 
 
 def _refuse_folder(address: str) -> None:

@@ -9,20 +9,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from queue import Empty
 from typing import Any
 
 import torch
 
 from splitrelay.algorithms.base import Outcome, Visit
 from splitrelay.deploy.peers import Relays, Sealed, sealed_half
-from splitrelay.deploy.remote import TICK, Remote
-from splitrelay.errors import InputError, WorkError
+from splitrelay.deploy.questions import Question
+from splitrelay.deploy.remote import Remote
+from splitrelay.errors import InputError
 from splitrelay.experiments.spec import Spec
 from splitrelay.wire import halves
-from splitrelay.wire.messages import Commit, Deposit, Fail, Look, fence_of
+from splitrelay.wire.messages import Commit, Deposit, Look
 from splitrelay.wire.reception import FED
-from splitrelay.wire.server import Gone, Heard
 
 ALGORITHMS = ("fedavg", "splitfed-v2", "sflg")
 
@@ -94,6 +93,10 @@ class Recipe:
         done = ["half" if isinstance(step, Portion) else step for step in self.steps]
         return json.dumps({"halves": into, "steps": done})
 
+    def name(self) -> str:
+        """Of these very halves, combined in this way."""
+        return halves.sha256(b"".join([self.document().encode(), *(leaf.bytes() for leaf in self.leaves())])).hex()
+
 
 class SealedCut:
     """Where x is cut for algorithms that treat its halves differently: one of them is sealed."""
@@ -116,13 +119,17 @@ class Averages(Relays):
 class Fed(Remote):
     """Clients whose halves only a fed server reads."""
 
+    r = 0  # the round of the visits before
+
     def run(self, visit: Visit[Any], /) -> Outcome[Any]:
         """One visit."""
         return next(self.run_all([visit]))
 
     def run_all(self, visits: Iterable[Visit[Any]], /) -> Iterator[Outcome[Any]]:
         """Whatever they start from is made first."""
-        return super().run_all([replace(visit, x=self.whole(visit.x)) for visit in visits])
+        asked = [replace(visit, x=self.whole(visit.x)) for visit in visits]
+        self.r = max((visit.r for visit in asked), default=self.r)
+        return super().run_all(asked)
 
     def whole(self, x: Any) -> Any:
         """x with the half that the fed server makes, if it is a combination."""
@@ -134,29 +141,24 @@ class Fed(Remote):
         return x.recipe.found.over(x.top)
 
     def _combined(self, recipe: Recipe) -> Portion:
-        link, fence = None, 0
+        """What the fed server makes of it; written down before it hears so, as it makes nothing twice."""
+        name = recipe.name()
+        made = self.journal.remembered(self.r, name)
+        if made is not None:
+            return self._portion(made, recipe)
+        question = Question(self, FED, lambda link: self._ask(link, recipe))
         while True:
-            if self.stop.is_set():
-                raise KeyboardInterrupt
-            here = self.hub.here().get(FED)
-            if here is not None and here != link:
-                link, fence = here, self._ask(here, recipe)
-            try:
-                event = self.hub.inbox.get(timeout=TICK)
-            except Empty:
-                continue
-            self.overhear(event)
-            if isinstance(event, Gone) and event.link == link:
-                link = None
-            if not isinstance(event, Heard) or event.link != link or fence_of(event.message) != fence:
-                continue
-            if isinstance(event.message, Fail):
-                raise WorkError("the fed server cannot average", value=event.message.why)
-            if isinstance(event.message, Deposit):
-                found = sealed_half(event.half, recipe.visit, recipe.fence, torch.zeros(0), Portion)
-                self.hub.send(event.link, Commit(fence))
-                self.journal.note("combined", halves=len(recipe.leaves()), fence=fence)
+            word = question.next()
+            if isinstance(word, Deposit):
+                found = self._portion(question.half, recipe)
+                self.journal.remember(self.r, name, question.half)
+                question.say(Commit(word.fence))
+                self.journal.note("combined", halves=len(recipe.leaves()), fence=word.fence)
                 return found
+            question.refuse_hopeless()
+
+    def _portion(self, half: bytes, recipe: Recipe) -> Portion:
+        return sealed_half(half, recipe.visit, recipe.fence, torch.zeros(0), Portion)
 
     def _ask(self, link: int, recipe: Recipe) -> int:
         fence, blob = self.journal.fences.next(), b"".join(leaf.bytes() for leaf in recipe.leaves())

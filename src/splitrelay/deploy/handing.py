@@ -110,13 +110,18 @@ class Handing(Remote):
 
     def _answer(self, pending: Pending, turn: Turn, event: Heard) -> None:
         if isinstance(event.message, Want):
-            self._note("wanted", pending)
-            self.wanting = pending
-            self._send_wanted()
+            self._wanted(pending)
         elif isinstance(event.message, Handed):
             self._handed(pending, event.message)
         else:
             super()._answer(pending, turn, event)
+
+    def _wanted(self, pending: Pending) -> None:
+        if pending.wanted or self._given_to(pending) is None:
+            raise BadMessage("the half was asked for twice, or was sent with the lease")
+        self._note("wanted", pending)
+        pending.wanted, self.wanting = True, pending
+        self._send_wanted()
 
     def _handed(self, pending: Pending, word: Handed) -> None:
         turn, heir = pending.turn, self.heir(pending.visit)
@@ -160,7 +165,7 @@ class Handing(Remote):
     def _heard(self, event: Heard, now: float) -> None:
         fence, owed = fence_of(event.message), self.owed
         if owed is not None and (event.m, fence) == (owed.pending.visit.m, owed.pending.fence):
-            owed.pending.heard = now
+            owed.pending.reach(event.message, now)
             self._paid(owed, event)
         elif self.covered.get(event.m) == fence and isinstance(event.message, Deposit):
             del self.covered[event.m]
@@ -220,7 +225,7 @@ class Handing(Remote):
             return
         self.arrived(event)
         if event.resumed:
-            owed.pending.link, owed.pending.heard = event.link, now
+            owed.pending.resume(event.link, now)
             self._note("resumed", owed.pending, step=event.accept.k)
         else:
             self._lose(owed, "the client began afresh")
@@ -237,6 +242,8 @@ class Handing(Remote):
         super()._expire(now)
         if self.owed is not None and not self.owed.lost:
             pending, policy = self.owed.pending, self.policy
+            if pending.link is not None:
+                pending.move(self.hub.carrying(pending.link), now)
             away = pending.link is None and now - pending.since > policy.lease
             if away or now - pending.heard > max(policy.step, policy.lease):
                 if pending.link is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,9 @@ def refuse_undeployable(spec: Spec, judge: bool = False, fed: bool = False) -> N
     if judge and spec.route == "centralized" and not fed:
         way_out = "Leave --judge out, or take route=peer-to-peer."
         raise InputError("the server itself scores a centralized run", way_out=way_out)
+    if spec.model.init and (fed or spec.route != "centralized"):
+        what = "the clients draw their half of x^0 from the seed; a model to begin from would reach only the server's"
+        raise InputError(what, value=f"init={spec.model.init}", way_out="Take route=centralized, or no init.")
     if spec.data.validation:
         what = "a simulation scores what all clients keep as one set; deployed, it stays apart, and so would its digits"
         way_out = "Take validation=0: the test set is scored. See docs/decisions, 15."
@@ -40,12 +43,13 @@ def refuse_undeployable(spec: Spec, judge: bool = False, fed: bool = False) -> N
 
 def sized(sizes: Mapping[int, int], M: int) -> Partition:
     """A partition that knows how much each client holds, and nothing else."""
-    return Partition(tuple(np.arange(sizes.get(m, 0)) for m in range(M)), kind="told")
+    nothing = np.zeros(1, dtype=np.int64)  # which samples these are, the server is not told
+    return Partition(tuple(np.broadcast_to(nothing, sizes.get(m, 0)) for m in range(M)), kind="told")
 
 
 @dataclass(frozen=True)
 class Census:
-    """How many samples each client holds, as told at its first handshake; kept in the run's directory."""
+    """How many samples each client holds, as told when the run began or when it came later; 0 for who is left out."""
 
     path: Path
 
@@ -53,11 +57,22 @@ class Census:
         """Clients that have been here, and their n_m."""
         if not self.path.exists():
             return {}
-        return {int(m): n for m, n in json.loads(self.path.read_text(encoding="ascii")).items()}
+        try:
+            return {int(m): int(n) for m, n in json.loads(self.path.read_text(encoding="ascii")).items()}
+        except (ValueError, AttributeError, TypeError):
+            way_out = "Write it again: the number of each client, and its samples as in events.jsonl (arrived)."
+            raise InputError(f"{self.path} is damaged", way_out=way_out) from None
 
-    def add(self, m: int, n: int) -> None:
-        """One client more."""
-        write_text(self.path, json.dumps({**self.read(), m: n}) + "\n")
+    def write(self, sizes: Mapping[int, int]) -> None:
+        """All that is known."""
+        write_text(self.path, json.dumps(dict(sizes)) + "\n")
+
+    def refuse_others(self, without: Iterable[int]) -> None:
+        """Whoever was left out stays so: with another client it would be another run."""
+        before = sorted(m for m, n in self.read().items() if n == 0)
+        if before != sorted(without):
+            words = " ".join(f"--without {m}" for m in before) or "no --without"
+            raise InputError("other clients were left out when this run began", way_out=f"Go on with {words}.")
 
 
 class Hosted:
@@ -150,6 +165,4 @@ def agree(spec: Spec, directory: RunDirectory) -> None:
 
 def journal_of(directory: RunDirectory) -> Journal:
     """The journal beside the run's record."""
-    folder = directory.path / "relay"
-    folder.mkdir(parents=True, exist_ok=True)
-    return Journal(folder)
+    return Journal(directory.path / "relay")

@@ -19,15 +19,16 @@ from splitrelay.deploy.shapes import Outfit, engine_room, half_bytes, room
 from splitrelay.deploy.terms import spec_in
 from splitrelay.deploy.visiting import Judging, Visitor
 from splitrelay.deploy.wishes import Wish, name_of, number_of
-from splitrelay.errors import Diverged, InputError
+from splitrelay.errors import Diverged, InputError, SplitrelayError
 from splitrelay.experiments.spec import Spec
+from splitrelay.files import refuse_unwritable
 from splitrelay.wire import certificates, limits
 from splitrelay.wire.certificates import CLIENT, EVALUATOR
 from splitrelay.wire.client import Ended, Holding, LinkLost, Refused, Session, Stopped, TakenBack, channel
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.epochs import WrongEpoch
 from splitrelay.wire.identity import channel_credentials
-from splitrelay.wire.messages import Accept, Fail, Lease, Leave, Look, Terms
+from splitrelay.wire.messages import Accept, Fail, Lease, Look, Terms
 from splitrelay.wire.reception import FED, JUDGE
 from splitrelay.wire.renewal import Keys
 from splitrelay.wire.sealer import Sealer
@@ -54,6 +55,7 @@ class Joined:
         self.visitor: Visitor | Averaging | None = None
         self.images: ImageSet | None = None
         self.raw: Raw | None = None  # what was brought, read before anybody is called
+        self.brought, self.told = False, ""
         self.terms: Terms | None = None
         self.sealers: dict[str, Sealer] = {}  # by spec: what one has seen is not forgotten over another
         self.visits = 0
@@ -69,14 +71,26 @@ class Joined:
         self.session.note = say
         self.session.warn = lambda text: self.warn(text)
 
+    def bring(self) -> None:
+        """Whatever does not depend on the server, before anybody is called: its own port, its data."""
+        if not self.brought:
+            self._listen()
+            self.raw = None if self.m == FED else read_raw(self._brought())
+        self.brought = True
+
+    def leave(self) -> None:
+        """Nothing is open any more."""
+        self.session.hang_up()
+        if self.post is not None:
+            self.post.close()
+
     def run(self) -> str:
         """Take part; the server's last words."""
         try:
-            self._listen()
-            self.raw = None if self.m == FED else read_raw(self._brought())
+            self.bring()
             self.session.connect()
             if self.wish.check:
-                self.session.say(Leave("it was a check"))
+                self.session.leave("it was a check")
                 return "all is well: the server would take this client"
             self.say(f"joined as {name_of(self.m)} with {len(self.images or ())} images")
             return self._taking_part()
@@ -85,9 +99,7 @@ class Joined:
         except Stopped:
             return "left"
         finally:
-            self.session.hang_up()
-            if self.post is not None:
-                self.post.close()
+            self.leave()
 
     def _listen(self) -> None:
         """Where other clients may bring the half, if it was asked for."""
@@ -110,8 +122,7 @@ class Joined:
                 self.say(f"{error}; connecting again")
                 self.session.holding = Holding()
                 self.session.reconnect()
-        if self.session.link is not None:
-            self.session.say(Leave("the client was told to stop"))
+        self.session.leave("the client was told to stop")
         return "left"
 
     def _turn(self) -> None:
@@ -124,11 +135,18 @@ class Joined:
             self._follow(word)
         except Diverged as error:
             self.session.say(Fail(word.fence, str(error)[: limits.TEXT], diverged=True))
-        except (NotOurs, WrongEpoch) as error:  # the server is told, and this client keeps what it knows
-            self.say(f"refused: {type(error).__name__}: {error}")
-            self.session.say(Fail(word.fence, f"{type(error).__name__}: {error}"[: limits.TEXT]))
+        except (NotOurs, WrongEpoch, InputError) as error:  # the server is told, and this client keeps what it knows
+            why = f"{type(error).__name__}: {error}"
+            later = not isinstance(error, NotOurs)  # keys that are still on their way, a place that has no room
+            self._tell(f"{'not yet' if later else 'refused'}: {why}")
+            self.session.say(Fail(word.fence, why[: limits.TEXT], later=later))
         finally:
             self.session.holding = Holding()
+
+    def _tell(self, text: str) -> None:
+        """Once, to whoever must see to it; the same again only to who listens."""
+        (self.say if text == self.told else self.warn)(text)
+        self.told = text
 
     def _follow(self, word: Lease | Look) -> None:
         assert self.visitor is not None
@@ -183,12 +201,24 @@ class Joined:
             assert self.wish.keys is not None  # number_of has seen to it
             self.visitor = room("averaging").Averaging(spec, terms, self.wish.keys)  # with torch
             return
+        seals = self._seals(spec, terms)
+        self._refuse_blind(spec, terms)
         self.images = own_images(self.raw or read_raw(self._brought()), terms)
         self.raw = None
         outfit = Outfit(self.m, spec, terms, self.images)
-        self.visitor = made = Visitor(outfit, self._seals(spec, terms), self._judge(outfit), self.post, self.purse)
+        self.visitor = made = Visitor(outfit, seals, self._judge(outfit), self.post, self.purse)
         if self.post is not None:
             self.post.expect(half_bytes(spec, made.engine.shape))
+
+    def _refuse_blind(self, spec: Spec, terms: Terms) -> None:
+        """Where the server does not score, its evaluator brings a test set, and can write the model down."""
+        judges = self.m == JUDGE or (self.m == spec.evaluator and not terms.judged)
+        if not terms.sealed or not judges:
+            return
+        if self.wish.test is None:
+            way_out = "Give --test; or have the server started with --judge, for an evaluator of its own."
+            raise InputError(f"{name_of(self.m)} is this run's evaluator and brings no test set", way_out=way_out)
+        refuse_unwritable(self.wish.keep)
 
     def _seals(self, spec: Spec, terms: Terms) -> Sealer | None:
         """Peer to peer always; else where a fed server averages."""
@@ -221,12 +251,35 @@ def join_all(
     for one in joined:
         one.say = one.session.note = say(one.m)
         one.warn = warn(one.m)
+    try:
+        for one in joined:
+            one.bring()
+    except BaseException:
+        for one in joined:
+            one.leave()
+        raise
     if len(joined) == 1:
         yield joined[0].run()
-        return
+    else:
+        yield from _together(joined, stop)
+
+
+def _together(joined: Sequence[Joined], stop: Event) -> Iterator[str]:
+    """Who fails says so at once and the others go on; the first failure is raised when all have left."""
+    failures = []
     with ThreadPoolExecutor(len(joined)) as threads:
-        for words in as_completed([threads.submit(one.run) for one in joined]):
-            yield words.result()
+        running = {threads.submit(one.run): one for one in joined}
+        for ended in as_completed(running):
+            try:
+                yield ended.result()
+            except SplitrelayError as error:
+                running[ended].warn(str(error))
+                failures.append(error)
+            except BaseException:
+                stop.set()
+                raise
+    if failures:
+        raise failures[0]
 
 
 __all__ = ["Joined", "Wish", "join_all", "name_of"]

@@ -25,7 +25,9 @@ from splitrelay.algorithms.base import Cost, Done, Outcome, Skipped, Visit
 from splitrelay.errors import InputError, OutputError
 from splitrelay.files import keep, replacing, write_text
 
-OFTEN = ("arrived", "gone", "refused", "silent")  # what two programs with the same keys can cause for ever
+OFTEN = (  # what one client, or two programs with the same keys, can cause for ever
+    "arrived", "gone", "refused", "silent", "stale", "busy", "lost", "resumed", "restarted", "repeated",
+)  # fmt: skip
 LINES = 10  # of one such event of one client, for one reason, in a minute
 EVENTS = "events.jsonl"
 NUMBER = re.compile(rb"[0-9]{1,18}\n")  # whole: what lost its end has lost a digit too, perhaps

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
-from queue import Empty
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,7 +12,8 @@ import torch
 
 from splitrelay.algorithms.base import Done, Visit
 from splitrelay.clients.traffic import HEADER
-from splitrelay.deploy.remote import TICK, Remote
+from splitrelay.deploy.questions import Question
+from splitrelay.deploy.remote import Remote
 from splitrelay.deploy.turns import CutTurn, Tops, Turn, arrays, granted, tensor
 from splitrelay.errors import InputError
 from splitrelay.evaluation import Score
@@ -21,7 +21,6 @@ from splitrelay.wire import halves, messages
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.messages import Deposit, Lease
 from splitrelay.wire.sealing import Tampered, label_of
-from splitrelay.wire.server import Gone, Heard
 
 UNSEEN = Score(math.nan, math.nan, ())
 WAY_OUT = "Use route=centralized, or an algorithm that only passes x on, such as ssl."
@@ -130,37 +129,28 @@ class Judged:
 
     def _asked(self, x: Sealed, keep: bool) -> messages.Score | None:
         x = self.remote.whole(x)
-        engine, since, link, fence = self.remote.tops.engine(), time.monotonic(), None, 0
         top = halves.packed(x=x.top.numpy()) if keep else b""
+        question = Question(self.remote, self.m, lambda link: self._begin(link, x, top))
+        engine = self.remote.tops.engine()
         try:
             while True:
-                if self.remote.stop.is_set():
-                    raise KeyboardInterrupt
-                here = self.hub.here().get(self.m)
-                if here is not None and here != link and not self.remote.busy(self.m):
-                    link, fence = here, self._begin(here, x, top)
-                event = self._event()
-                if isinstance(event, Heard) and event.link == link and messages.fence_of(event.message) == fence:
-                    since = time.monotonic()
-                    if isinstance(event.message, messages.Score):
-                        return event.message
-                    if isinstance(event.message, messages.Predict):
-                        out = engine.predict(x.top.numpy(), event.message.h)
-                        self.hub.send(event.link, messages.Output(fence, event.message.k, out))
-                    elif isinstance(event.message, messages.Fail):
-                        raise InputError(f"the evaluator, client {self.m}, cannot look", value=event.message.why)
-                elif isinstance(event, Gone) and event.link == link:
-                    link = None
-                if not keep and self._too_late(since):  # without the model nothing is finished
+                word = question.next()
+                if isinstance(word, messages.Score):
+                    return word
+                if isinstance(word, messages.Predict):
+                    out = engine.predict(x.top.numpy(), word.h)
+                    question.say(messages.Output(word.fence, word.k, out))
+                if not keep and self._too_late(question):  # without the model nothing is finished
                     self.remote.journal.note("unseen", client=self.m)
                     return None
+                question.refuse_hopeless()
         finally:
             self.remote.tops.free.append(engine)
 
-    def _too_late(self, since: float) -> bool:
+    def _too_late(self, question: Question) -> bool:
         """Whether nobody waits for the evaluator any longer; who was away once is not waited for until it comes."""
-        policy = self.remote.policy
-        late = policy.away == "skip" and time.monotonic() - since > policy.lease
+        policy, waited = self.remote.policy, time.monotonic() - question.since
+        late = policy.away == "skip" and (waited > policy.lease or question.failures > policy.retries)
         if late and self.m not in self.hub.here():
             self.remote.absent[self.m] = "the evaluator has not come back"
         return late or self.remote.given_up(self.m) is not None
@@ -170,11 +160,3 @@ class Judged:
         look = messages.Look(fence, self.r, len(blob), halves.sha256(blob + top), x.visit, x.fence, top_bytes=len(top))
         self.hub.send(link, look, *halves.chunks(fence, blob + top))
         return fence
-
-    def _event(self) -> Any:
-        try:
-            event = self.hub.inbox.get(timeout=TICK)
-        except Empty:
-            return None
-        self.remote.overhear(event)
-        return event

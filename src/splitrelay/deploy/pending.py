@@ -8,6 +8,7 @@ from typing import Any
 from splitrelay.algorithms.base import Visit
 from splitrelay.deploy.turns import Turn
 from splitrelay.wire import limits
+from splitrelay.wire.messages import Deposit, Finish, Handed, Message, Ready, Step
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,44 @@ class Pending:
     turn: Turn | None = None
     fence: int = 0
     link: int | None = None
-    heard: float = 0.0
+    heard: float = 0.0  # when it last got further, on a link
+    stage: int = 0  # how far it is in its words
+    moved: tuple[int, int] = (0, 0)  # bytes of the half on this link, up and down
+    best: int = 0  # how far it has ever been
+    links: int = 0  # since then
+    wanted: bool = False  # the half that was not handed over has been asked for
     tries: int = 0
     failures: list[str] = field(default_factory=list)
+    unable: float | None = None  # since when the client says that it cannot make the visit yet
+    after: float = 0.0  # not to be leased before
+
+    def begin(self, turn: Turn, fence: int, link: int, now: float) -> None:
+        """It is leased."""
+        self.turn, self.fence, self.link, self.heard = turn, fence, link, now
+        self.stage, self.moved, self.wanted = 0, (0, 0), False
+
+    def reach(self, message: Message, now: float) -> None:
+        """A word that is further than all before it is progress; one that was said before is not."""
+        stage = stage_of(message, self.visit.K)
+        if stage > self.stage:
+            self.stage, self.heard, self.unable = stage, now, None
+        if stage > self.best:
+            self.best, self.links = stage, 0
+
+    def move(self, carried: tuple[int, int], now: float) -> None:
+        """So is a half that grows on its way."""
+        if carried > self.moved:
+            self.moved, self.heard = carried, now
+
+    def resume(self, link: int, now: float) -> None:
+        """It goes on over another link: the time without one was not its own."""
+        self.heard += max(now - self.since, 0.0)
+        self.link, self.moved = link, (0, 0)
+
+
+def stage_of(message: Message, K: int) -> int:
+    """How far a visit of K steps is when this is said in it; 0 for what may be said at any time."""
+    if isinstance(message, Step):
+        return message.k + 2
+    stages: dict[type[Message], int] = {Ready: 1, Finish: K + 2, Handed: K + 3, Deposit: K + 4}
+    return stages.get(type(message), 0)

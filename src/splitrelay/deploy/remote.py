@@ -10,29 +10,26 @@ from queue import Empty
 from threading import Event
 from typing import Any
 
-from splitrelay.algorithms.base import Done, Outcome, Skipped, Visit
+from splitrelay.algorithms.base import Done, Outcome, Visit
 from splitrelay.deploy.journal import Journal
+from splitrelay.deploy.patience import Patience
 from splitrelay.deploy.pending import Pending, Policy
 from splitrelay.deploy.turns import Tops, Turn
-from splitrelay.errors import Diverged, WorkError
+from splitrelay.errors import Diverged
 from splitrelay.wire import halves, limits, messages
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.inbox import Answer
-from splitrelay.wire.messages import Cancel, Commit, Deposit, Fail, Lease, Message
-from splitrelay.wire.reception import JUDGE
+from splitrelay.wire.messages import Commit, Deposit, Fail, Lease
 from splitrelay.wire.server import Arrived, Gone, Heard, Hub
 
 TICK = 0.5  # seconds between two looks at the clock
 
 
-class Remote:
+class Remote(Patience):
     """M clients behind a hub. All torch work is done here, in the thread that trains."""
 
     def __init__(self, hub: Hub, tops: Tops, journal: Journal, policy: Policy, stop: Event) -> None:
-        self.hub, self.tops, self.journal, self.policy, self.stop = hub, tops, journal, policy, stop
-        self.pending: dict[int, Pending] = {}  # by client
-        self.outcomes: dict[int, Outcome[Any]] = {}
-        self.absent: dict[int, str] = {}  # clients for whom nobody waits until they come, and why
+        super().__init__(hub, tops, journal, policy, stop)
         self.visits = 0
         self.arrived: Callable[[Arrived], None] = lambda event: None
         self.brief = False  # whether a step takes so little time that the links may wait for it
@@ -41,15 +38,6 @@ class Remote:
     def busy(self, m: int) -> bool:
         """Whether nothing can be asked of client m yet."""
         return False
-
-    def given_up(self, m: int) -> str | None:
-        """Why client m is not waited for, if visits may be skipped and it may not come, or was waited for in vain.
-
-        A server that no client reaches is perhaps itself the one that is away: it waits.
-        """
-        here = self.hub.here()
-        waited_for = self.policy.away != "skip" or m in here or not any(other < JUDGE for other in here)
-        return None if waited_for else self.absent.get(m)
 
     def overhear(self, event: Arrived | Gone | Heard) -> None:
         """Whatever comes in, also while no visit is going on."""
@@ -70,7 +58,8 @@ class Remote:
         if not (self.brief and isinstance(said, messages.Step)) or pending is None or pending.fence != said.fence:
             return None
         assert pending.turn is not None  # as it has a fence
-        turn, pending.heard = pending.turn, time.monotonic()
+        turn = pending.turn
+        pending.reach(said, time.monotonic())
         try:
             reply = self._stepped(pending, turn, said)
         except BadMessage as error:
@@ -129,19 +118,18 @@ class Remote:
                 waiting.append((index, visit))
             else:
                 self.pending[visit.m] = Pending(index, visit, time.monotonic())
-        here = self.hub.here() if any(pending.turn is None for pending in self.pending.values()) else {}
-        for m, pending in self.pending.items():
-            if pending.turn is None and m in here:
-                self._lease(pending, here[m])
+        now = time.monotonic()
+        free = [pending for pending in self.pending.values() if pending.turn is None and now >= pending.after]
+        here = self.hub.here() if free else {}
+        for pending in free:
+            if pending.visit.m in here:
+                self._lease(pending, here[pending.visit.m])
 
     def _lease(self, pending: Pending, link: int) -> None:
-        m = pending.visit.m
-        pending.fence = self.journal.fences.next()
-        pending.turn = self.tops(pending.visit)
-        pending.link, pending.heard = link, time.monotonic()
+        pending.begin(self.tops(pending.visit), self.journal.fences.next(), link, time.monotonic())
         self.visits += 1
         lease, blob = self._words(pending)
-        self.hub.grant(m, pending.fence)
+        self.hub.grant(pending.visit.m, pending.fence)
         self.hub.send(link, lease, *halves.chunks(pending.fence, blob))
         self._note("leased", pending)
 
@@ -156,11 +144,16 @@ class Remote:
         if pending is None or pending.link == event.link or pending.turn is None:
             return  # it waits for its turn, or was given it on this very link
         if event.resumed:
-            pending.link, pending.heard = event.link, now
-            self._note("resumed", pending, step=event.accept.k)
+            self._resumed(pending, event, now)
         else:
             self._note("restarted", pending)
             self._void(pending, "the client began afresh")
+            self._again(pending)
+
+    def _resumed(self, pending: Pending, event: Arrived, now: float) -> None:
+        pending.resume(event.link, now)
+        self._note("resumed", pending, step=event.accept.k)
+        self._again(pending)
 
     def _gone(self, event: Gone, now: float) -> None:
         pending = self.pending.get(event.m)
@@ -169,12 +162,14 @@ class Remote:
             return
         pending.link, pending.since = None, now
         self._note("lost", pending, why=event.why)
+        if event.refused and not event.final:  # what it said, it will say again
+            self._blamed(pending, event.why)
 
     def _heard(self, event: Heard, now: float) -> None:
         pending = self.pending.get(event.m)
         if pending is None or pending.turn is None or messages.fence_of(event.message) != pending.fence:
             return
-        pending.heard = now
+        pending.reach(event.message, now)
         try:
             self._answer(pending, pending.turn, event)
         except BadMessage as error:
@@ -192,7 +187,10 @@ class Remote:
         elif isinstance(said, Fail):
             if said.diverged:
                 raise Diverged(f"client {event.m}: {said.why}")
-            self._failed(pending, said.why, None)
+            if said.later:
+                self._unable(pending, said.why)
+            else:
+                self._failed(pending, said.why, None)
 
     def _stepped(self, pending: Pending, turn: Turn, said: messages.Step) -> messages.Reply:
         """The answer to a step, and how long it took."""
@@ -211,76 +209,3 @@ class Remote:
         steps = pending.turn.applied if pending.turn else 0
         self._note("committed", pending, steps=steps, loss=done.cost.loss)
         self._settle(pending, done)
-
-    def _failed(self, pending: Pending, why: str, link: int | None) -> None:
-        """The client did something wrong in its visit, or could not do it."""
-        pending.failures.append(why)
-        self._note("failed", pending, why=why)
-        self._void(pending, why, None if link is None else Cancel(pending.fence, why[: limits.TEXT]))
-        if len(pending.failures) > self.policy.retries or self.policy.away == "skip":
-            if self.policy.away == "skip":
-                self._skip(pending, why)
-            else:
-                where = f"client {pending.visit.m} failed {len(pending.failures)} times in round {pending.visit.r}"
-                raise WorkError(where, value=why, way_out="Mend the client; the same command goes on from here.")
-
-    def _passed_over(self) -> bool:
-        """Whether visits were skipped at once."""
-        lost = [pending for pending in self.pending.values() if pending.link is None]
-        why = {pending.visit.m: self.given_up(pending.visit.m) for pending in lost}
-        for pending in lost:
-            reason = why[pending.visit.m]
-            if reason is not None:
-                self._void(pending, reason)
-                self._skip(pending, reason)
-        return any(why.values())
-
-    def _expire(self, now: float) -> None:
-        for pending in list(self.pending.values()):
-            if pending.link is None and now - pending.since > self.policy.lease:
-                self._away(pending, now)
-            elif pending.link is not None and now - pending.heard > self._patience(pending):
-                link = pending.link
-                self._failed(pending, f"no step for {self._patience(pending):g} seconds", link)
-
-    def _patience(self, pending: Pending) -> float:
-        return self.policy.step * (pending.visit.K if self.tops.whole else 1)
-
-    def _away(self, pending: Pending, now: float) -> None:
-        """The lease has run out."""
-        m, pending.since = pending.visit.m, now
-        pending.tries += 1
-        if pending.turn is not None:
-            self._note("expired", pending)
-            self._void(pending, "the lease has run out")
-        if self.policy.away == "skip":
-            self.absent[m] = f"client {m} has not come back"
-            self._skip(pending, f"client {m} was away for {self.policy.lease:g} seconds")
-        elif self.policy.away == "retry" and pending.tries > self.policy.retries:
-            way_out = "Bring it back; the same command goes on from here."
-            raise WorkError(f"client {m} stays away in round {pending.visit.r}", way_out=way_out)
-
-    def _skip(self, pending: Pending, why: str) -> None:
-        self.journal.skip(pending.visit, why)
-        self._note("skipped", pending, why=why)
-        self._settle(pending, Skipped(why))
-
-    def _void(self, pending: Pending, why: str, word: Message | None = None) -> None:
-        """Both halves roll back: whatever was made of the visit is forgotten."""
-        if pending.turn is None:
-            return
-        self.hub.release(pending.visit.m)
-        if pending.link is not None and word is not None:
-            self.hub.send(pending.link, word)
-        self.tops.back(pending.turn)
-        pending.turn, pending.fence, pending.link, pending.since = None, 0, None, time.monotonic()
-
-    def _settle(self, pending: Pending, outcome: Outcome[Any]) -> None:
-        if pending.turn is not None:
-            self.tops.back(pending.turn)
-        self.outcomes[pending.index] = outcome
-        del self.pending[pending.visit.m]
-
-    def _note(self, event: str, pending: Pending, **facts: Any) -> None:
-        visit = pending.visit
-        self.journal.note(event, client=visit.m, round=visit.r, occurrence=visit.i, fence=pending.fence, **facts)

@@ -14,6 +14,28 @@ if TYPE_CHECKING:
     from splitrelay.deploy.serving import Serving
 
 
+class Pace:
+    """How fast rounds go by, since this program has been at them."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self._from: tuple[int, float] | None = None
+        self._last = (0, 0.0)
+
+    def look(self, r: int, *, afresh: bool) -> None:
+        """A row is there; `afresh` where it was there before this program."""
+        self._last = (r, time.monotonic())
+        if afresh or self._from is None:
+            self._from = self._last
+
+    def left(self, R: int) -> float | None:
+        """Seconds until round R, if they go on like this; None before there is anything to judge by."""
+        (r, then), (start, began) = self._last, self._from or (0, 0.0)
+        if r <= start:
+            return None
+        return max((then - began) / (r - start) * (R - r) - (time.monotonic() - then), 0.0) if r < R else 0.0
+
+
 def report(serving: Serving) -> str:
     """The status of a run, as JSON."""
     return json.dumps(status(serving))
@@ -26,13 +48,13 @@ def status(serving: Serving) -> dict[str, Any]:
     turns = {m: pending.visit.r for m, pending in dict(remote.pending if remote else {}).items()}
     up, down = serving.hub.traffic()
     bills = serving.ledger.bills()
-    done, seconds = last.get("round", 0), time.monotonic() - serving.began
+    left = serving.pace.left(spec.R)
     return {
         "spec": spec.hash,
         "algorithm": spec.algorithm,
         "route": spec.route,
         "phase": serving.phase,
-        "round": done,
+        "round": last.get("round", 0),
         "rounds": spec.R,
         "turn": sorted(turns),
         "awaited": serving.awaited if serving.phase == "waiting" else 0,
@@ -50,6 +72,6 @@ def status(serving: Serving) -> dict[str, Any]:
         "frame_bytes_up": up,
         "frame_bytes_down": down,
         **paid_by(bills.values()),
-        "seconds": round(seconds, 1),
-        "seconds_left": round(seconds / done * (spec.R - done), 1) if done else None,
+        "seconds": round(time.monotonic() - serving.pace.began, 1),
+        "seconds_left": None if left is None else round(left, 1),
     }

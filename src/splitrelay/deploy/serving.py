@@ -20,9 +20,10 @@ from splitrelay.deploy.peers import Relays
 from splitrelay.deploy.pending import Policy
 from splitrelay.deploy.reference import BUILDING, shape_of
 from splitrelay.deploy.remote import TICK, Remote
-from splitrelay.deploy.reporting import report
+from splitrelay.deploy.reporting import Pace, report
 from splitrelay.deploy.terms import disagreement, terms_of
 from splitrelay.deploy.turns import Tops
+from splitrelay.deploy.wishes import name_of
 from splitrelay.errors import InputError, OutputError, SplitrelayError
 from splitrelay.evaluation import SLICE
 from splitrelay.experiments.running import Progress, resolved
@@ -32,8 +33,8 @@ from splitrelay.wire import halves, limits
 from splitrelay.wire.asking import collect_handler, status_handler
 from splitrelay.wire.frames import Bounds
 from splitrelay.wire.messages import Accept, Bye, Hello
-from splitrelay.wire.reception import FED, JUDGE
-from splitrelay.wire.server import Arrived, House, Hub
+from splitrelay.wire.reception import JUDGE
+from splitrelay.wire.server import Arrived, Gone, House, Hub
 
 SEALING = 4096  # bytes that a sealed half may be longer than the half, beside the last visit of each client
 
@@ -69,8 +70,8 @@ class Serving:
             self.shape = shape_of(self.spec, *self._kind())
         self.port = 0
         self.phase, self.last = "waiting", dict[str, Any]()
-        self.greeted = set[int]()
-        self.began = time.monotonic()
+        self.greeted, self.other = set[int](), set[tuple[int, str]]()
+        self.pace = Pace()
         self.listening: Callable[[int], None] = lambda port: None
 
     @property
@@ -87,7 +88,10 @@ class Serving:
             agree(self.spec, self.directory)
             self.journal = journal_of(self.directory)
             self.census = Census(self.directory.path / "relay" / "clients.json")
-            self.sizes = self.census.read()
+            self.begun = self.directory.spec.exists()  # from then on it is known who takes part, and with how much
+            if self.begun:
+                self.census.refuse_others(self.offer.without)
+            self.sizes = {m: n for m, n in self.census.read().items() if n} if self.begun else {}
             self.say(f"engine {self.spec.engine}: {self.engine_is}")
             self.hub = Hub(self._house(), self.journal.note)
             self.ledger = Ledger(self.directory.path / "relay" / "paid.json", self.hub.paid, self.hub.carried)
@@ -130,7 +134,7 @@ class Serving:
         remote.arrived = self._counted
         with BUILDING:
             judge = JUDGE if self.offer.judge else self.spec.evaluator
-            hosted = Hosted(self.spec, self.directory, self.data, remote, self.sizes, judge)
+            hosted = Hosted(self.spec, self.directory, self.data, remote, self._dealt(), judge)
             hosted.measured = self.ledger.row
         if isinstance(remote, Handing):
             remote.order, remote.R = hosted.learning.order, self.spec.R
@@ -139,6 +143,7 @@ class Serving:
     def _seen(self, all_progress: Iterator[Progress]) -> Iterator[Progress]:
         for progress in all_progress:
             self.last = progress.row
+            self.pace.look(progress.row["round"], afresh=progress.again)
             self.ledger.save()
             yield progress
         self.phase = "finished"
@@ -166,7 +171,7 @@ class Serving:
         return self.directory.model.read_bytes()
 
     def _wait(self) -> None:
-        """Until those have come without whom the run cannot begin; after a restart they are known."""
+        """Until all are here without whom the run cannot begin; after a restart they are known."""
         while self.awaited:
             if self.stop.is_set():
                 raise KeyboardInterrupt
@@ -174,24 +179,33 @@ class Serving:
             if isinstance(event, Arrived):
                 self._counted(event)
                 self._greet(event.m)
+            elif isinstance(event, Gone) and not self.begun:  # it may come back with other data
+                self.journal.note("gone", client=event.m, why=event.why)
+                self.sizes.pop(event.m, None)
+                self.greeted.discard(event.m)
         if self._enough() < len(self._wanted()):
             self._refuse_unsized()
-            self.sizes = {m: self.sizes.get(m, 1) for m in self._wanted()}
+        if not self.begun:
+            self.census.write({**self.sizes, **dict.fromkeys(self.offer.without, 0)})
+        self.begun = True
 
     def _greet(self, m: int) -> None:
         """Once each: two programs with the same keys come again and again."""
         if m not in self.greeted:
-            who = {JUDGE: "the evaluator", FED: "the fed server"}.get(m, f"client {m}")
-            self.say(f"{who} is here; {self.awaited} clients to come")
+            self.say(f"{name_of(m)} is here; {self.awaited} clients to come")
         self.greeted.add(m)
 
     @property
     def awaited(self) -> int:
-        """Clients without whom the run does not begin, and who have not been here yet."""
+        """Clients without whom the run does not begin, and who are not here yet."""
         return max(self._enough() - len(self._wanted() & set(self.sizes)), 0)
 
     def _wanted(self) -> set[int]:
         return set(range(self.spec.partition.M)) - set(self.offer.without)
+
+    def _dealt(self) -> dict[int, int]:
+        """How much each client has; where that plays no part, something of those who are still to come."""
+        return {m: self.sizes.get(m, 1) for m in self._wanted()}
 
     def _enough(self) -> int:
         wanted = len(self._wanted())
@@ -209,13 +223,23 @@ class Serving:
 
     def _counted(self, event: Arrived) -> None:
         self.journal.note("arrived", client=event.m, samples=event.accept.n, cpu=event.accept.cpu)
-        if event.m < JUDGE and event.m not in self.census.read():
-            self.census.add(event.m, event.accept.n)
+        self._compare(event.m, event.accept.cpu)
+        if event.m < JUDGE and not (self.begun and event.m in self.sizes):
             self.sizes[event.m] = event.accept.n
+            if self.begun:  # it comes later than the others
+                self.census.write({**self.census.read(), event.m: event.accept.n})
+
+    def _compare(self, m: int, cpu: str) -> None:
+        """Another processor may compute other bits: that is allowed, and said once."""
+        here = self.hub.house.terms.cpu
+        if cpu != here and (m, cpu) not in self.other:
+            self.journal.note("other-cpu", client=m, cpu=cpu, server=here)
+            self.say(f"{name_of(m)} computes with {cpu}, this server with {here}: equal bits are not promised")
+        self.other.add((m, cpu))
 
     def _house(self) -> House:
         shape, dtype = self.shape, self.spec.model.dtype
-        terms = terms_of(self.spec, self.data, shape, self.offer.heartbeat, self.sealed)
+        terms = terms_of(self.spec, self.data, shape, self.offer.heartbeat, self.sealed, self.offer.judge)
         numbers = shape.size if self.spec.placement == "whole" else shape.boundary
         full = self.spec.optimiser.draw == "full"
         bounds = Bounds(
@@ -228,9 +252,14 @@ class Serving:
         )
 
         def agreed(hello: Hello, accept: Accept) -> str | None:
-            known = self.census.read().get(hello.client, accept.n)
-            if known != accept.n:
-                return f"client {hello.client} has {accept.n} samples now and had {known} when the run began"
+            known = self.sizes.get(hello.client, accept.n)
+            if self.begun and known != accept.n:
+                had = f"client {hello.client} has {accept.n} samples now and had {known} when it first took part"
+                return f"{had}: bring the same data, or begin another run"
+            if hello.client in self.offer.without:
+                return f"client {hello.client} is left out of this run (serve --without)"
+            if full and accept.n > limits.BATCH:
+                return f"a step on all of {accept.n} samples is too long; at most {limits.BATCH}"
             return disagreement(terms, accept, trains=hello.client < JUDGE)
 
         half = halves.size_of({"x": numbers}, dtype) + SEALING + 16 * self.spec.partition.M

@@ -15,7 +15,12 @@ from splitrelay.wire.messages import Accept, Terms
 
 
 def terms_of(
-    spec: Spec, data: DataSet, shape: Shape, heartbeat: float = limits.HEARTBEAT, sealed: bool = False
+    spec: Spec,
+    data: DataSet,
+    shape: Shape,
+    heartbeat: float = limits.HEARTBEAT,
+    sealed: bool = False,
+    judged: bool = False,
 ) -> Terms:
     """The spec, and how a pixel becomes a number: all that a client needs to know. The spec's engine is written out."""
     train, augmentation, room = data.train, data.augmentation, engine_room(spec.engine)
@@ -36,6 +41,7 @@ def terms_of(
         plan=plan,
         cut=shape.cut,
         sealed=sealed,
+        judged=judged,
     )
 
 

@@ -8,13 +8,14 @@ from typing import Any, Protocol
 import torch
 
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
-from splitrelay.clients.reference import finite, halved, mean_loss
+from splitrelay.clients.reference import CALMER, finite, halved, mean_loss
 from splitrelay.clients.traffic import HEADER, LABEL, LOSS, NORM, message, shift_message
 from splitrelay.deploy.shapes import Shape, Vector, engine_room
-from splitrelay.errors import WorkError
+from splitrelay.errors import Diverged, WorkError
 from splitrelay.experiments.spec import Spec
 from splitrelay.wire import halves, messages
 from splitrelay.wire.control import BadMessage
+from splitrelay.wire.frames import finite as numbers
 from splitrelay.wire.messages import Deposit, Lease
 
 
@@ -79,6 +80,10 @@ class CutTurn:
         self.losses.append(loss)
         if not math.isfinite(loss):
             mean_loss(self.losses, self.visit)  # raises, with the round, the client and the step
+        if not numbers(gradient):
+            what = f"the gradient at the cut of client {self.visit.m} overflowed"
+            where = f"in round {self.visit.r}, step {step.k}, at eta={self.visit.step.eta}"
+            raise Diverged(f"{what} {where}", way_out=CALMER)
         self.up += HEADER + step.h.nbytes + LABEL * len(step.labels) + NORM
         self.down += HEADER + gradient.nbytes + NORM * len(norms) + LOSS
         answer = messages.Reply(step.fence, step.k, gradient, norms, loss)

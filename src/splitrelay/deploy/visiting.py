@@ -9,11 +9,14 @@ from typing import Protocol
 from splitrelay.deploy.paying import Purse
 from splitrelay.deploy.post import Post
 from splitrelay.deploy.shapes import Labels, Outfit, Vector, below, visit_of
+from splitrelay.errors import Diverged
 from splitrelay.wire import halves, limits, messages
 from splitrelay.wire.client import Session
+from splitrelay.wire.frames import finite
 from splitrelay.wire.messages import Chunk, Commit, Deposit, Fail, Lease, Look, Message, Ready, Score, Want
 from splitrelay.wire.sealer import Sealer
 from splitrelay.wire.sealing import OtherVisit
+from splitrelay.wire.tending import Tended
 
 
 class Judging(Protocol):
@@ -31,14 +34,17 @@ class Judging(Protocol):
 class Calls:
     """The server's half during one visit, on another host."""
 
-    def __init__(self, session: Session, fence: int) -> None:
-        self.session, self.fence = session, fence
+    def __init__(self, session: Session, lease: Lease) -> None:
+        self.session, self.fence, self.lease = session, lease.fence, lease
         self.closing: messages.Finish | None = None
 
     def step(
         self, k: int, h: Vector, labels: Labels, norm2: float, /, meanwhile: Callable[[], None] | None = None
     ) -> messages.Reply:
         """Ask, and wait; over another link, if this one is lost."""
+        if not finite(h):  # the server would refuse it, however often it is said
+            where = f"the smashed data of client {self.lease.m} overflowed in round {self.lease.r}, step {k}"
+            raise Diverged(f"{where}, at eta={self.lease.eta:g}", way_out="Lower eta, or set clip.")
         step = messages.Step(self.fence, k, h, labels, norm2)
         reply = self.session.exchange(lambda: iter([step]), limits.STEP, meanwhile=meanwhile)
         assert isinstance(reply, messages.Reply) and reply.k == k  # the table allows nothing else
@@ -77,10 +83,11 @@ class Visitor:
         session.say(Ready(lease.fence))
         visit = visit_of(lease, x, shift)
         if self.whole:
-            after, loss = self.engine.whole(visit)
+            with Tended(session):
+                after, loss = self.engine.whole(visit)
             blob, words = halves.packed(x=after), list[Message]()
         else:
-            calls, loss = Calls(session, lease.fence), 0.0
+            calls, loss = Calls(session, lease), 0.0
             blob = self.closed(halves.packed(x=self.engine.cut(visit, calls)), lease)
             assert calls.closing is not None
             words = [calls.closing, *(self.post.bring(lease, blob) if self.post else ())]

@@ -24,6 +24,10 @@ ANSWER = 30.0  # seconds for a status
 Question = Callable[[Any], str | None]  # a reason to refuse, or None
 
 
+class Unanswered(WorkError):
+    """Nobody answers there, or not in time."""
+
+
 def status_handler(report: Callable[[], str], admit: Question) -> Any:
     """Answers with the report, to whoever is admitted."""
 
@@ -114,4 +118,4 @@ def _told(error: grpc.RpcError) -> WorkError:
     if error.code() in REFUSALS:
         return WorkError(f"the server refused: {error.details()}")
     way_out = "Is it running, at this address, and do the keys belong to the same authority?"
-    return WorkError("the server does not answer", value=str(error.details())[:200], way_out=way_out)
+    return Unanswered("the server does not answer", value=str(error.details())[:200], way_out=way_out)

@@ -14,7 +14,7 @@ from splitrelay.wire import limits
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.frames import ANY, VERSION, Bounds
 from splitrelay.wire.link import Ended, Link, LinkLost, Meter, Refused, TakenBack, channel
-from splitrelay.wire.messages import Accept, Hello, Message, Resume, Terms, Welcome, fence_of
+from splitrelay.wire.messages import Accept, Hello, Leave, Message, Resume, Terms, Welcome, fence_of
 from splitrelay.wire.stream import Unresolved
 
 REFUSALS = 5  # in a row, after which trying again makes no sense
@@ -66,9 +66,7 @@ class Session:
 
     def reconnect(self) -> None:
         """Another link; where that has helped nothing before, after a while: somebody else may have the same keys."""
-        shortest, longest = limits.BACKOFF
-        if self.fruitless and self.stop.wait(min(shortest * 2.0 ** min(self.fruitless, 30), longest)):
-            raise Stopped("told to stop before it was connected again")
+        self._pause(self.fruitless)
         self.fruitless += 1
         self.connect()
 
@@ -98,6 +96,12 @@ class Session:
             self.link.close()
             self.link = None
 
+    def leave(self, why: str) -> None:
+        """Say that we go, if there is anybody to hear it."""
+        if self.link is not None:
+            self.link.send(Leave(why))
+            self.link.stream.finish()
+
     def say(self, *messages: Message) -> None:
         """Tell the server, on whichever link there is."""
         assert self.link is not None
@@ -117,7 +121,7 @@ class Session:
         meanwhile: Callable[[], None] | None = None,
     ) -> Message:
         """Say, and wait for the answer; over a new link, if need be, as long as the visit is still ours."""
-        fence = fence or self.holding.fence
+        fence, tries = fence or self.holding.fence, 0
         while True:
             try:
                 if self.link is None and not self.connect():
@@ -128,19 +132,19 @@ class Session:
                 if meanwhile is not None:
                     meanwhile()
                 return self._answer(fence, timeout)
-            except LinkLost as error:
-                self.note(f"{error}; connecting again")
+            except (LinkLost, Ended, Refused) as error:
                 self.hang_up()
-            except Ended as error:
-                if not error.again:
-                    raise
-                self.note(f"the server goes: {error}; connecting again")
-                self.hang_up()
-            except Refused as error:
-                self.hang_up()
-                if error.final:
+                if _hopeless(error) or (isinstance(error, Refused) and tries >= REFUSALS):
                     raise
                 self.note(f"{error}; connecting again")
+            self._pause(tries)
+            tries += 1
+
+    def _pause(self, tries: int) -> None:
+        """Not at all, then longer and longer: who loses link after link does not help by calling at once."""
+        shortest, longest = limits.BACKOFF
+        if tries and self.stop.wait(min(shortest * 2.0 ** min(tries, 30), longest)):
+            raise Stopped("told to stop before it was connected again")
 
     def _answer(self, fence: int, timeout: float) -> Message:
         while True:

@@ -65,6 +65,7 @@ LIMITS: dict[str, Callable[[Any], bool]] = {
     "client": lambda v: v <= limits.CLIENTS + 1,  # two more than clients: the evaluator and the fed server
     "classes": lambda v: len(v) <= limits.CLASSES,
     "shape": lambda v: len(v) == 3 and all(1 <= side <= 2**16 for side in v),
+    "n": lambda v: v <= limits.SAMPLES,
     "K": lambda v: 1 <= v <= limits.STEPS,
     "losses": lambda v: len(v) <= limits.STEPS,
     "bytes": lambda v: v <= limits.HALF,

@@ -145,12 +145,12 @@ def _array(header: Header, payload: memoryview, bounds: Bounds, sample: tuple[in
     if numbers * dtype.itemsize + tail != len(payload):
         raise BadMessage("a buffer does not fill its shape", value=len(payload), limit=numbers * dtype.itemsize + tail)
     array: Floats = np.frombuffer(payload, dtype, numbers).reshape(header.shape)
-    if not _finite(array):
+    if not finite(array):
         raise BadMessage("a buffer holds NaN or infinity", way_out="Lower eta, or set clip.")
     return array
 
 
-def _finite(array: Floats) -> bool:
+def finite(array: Floats) -> bool:
     """Numbers whose squares have a finite sum are finite; where it overflows each is asked."""
     small = array.size <= SMALL
     return (small and math.isfinite(np.vdot(array, array))) or bool(np.isfinite(array).all())

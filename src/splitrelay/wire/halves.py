@@ -53,8 +53,8 @@ def sha256(blob: bytes) -> bytes:
 
 def chunks(fence: int, blob: bytes) -> Iterator[Chunk]:
     """The half in pieces, numbered from 0."""
-    for k, start in enumerate(range(0, len(blob), limits.CHUNK)):
-        yield Chunk(fence, k, blob[start : start + limits.CHUNK])
+    for k, start in enumerate(range(0, len(blob), limits.PIECE)):
+        yield Chunk(fence, k, blob[start : start + limits.PIECE])
 
 
 class Assembly:
@@ -63,17 +63,17 @@ class Assembly:
     def __init__(self, limit: int) -> None:
         self.limit = min(limit, limits.HALF)
         self._parts: list[bytes] = []
-        self._length = 0
+        self.length = 0  # bytes so far
 
     def add(self, chunk: Chunk) -> int:
         """The next piece, and how many bytes there are now; out of order, or one too many, is refused."""
         if chunk.k != len(self._parts):
             raise BadMessage("chunks out of order", value=chunk.k, limit=len(self._parts))
-        if self._length + len(chunk.data) > self.limit:
+        if self.length + len(chunk.data) > self.limit:
             raise BadMessage("a half is too long", limit=f"<= {self.limit} bytes")
         self._parts.append(chunk.data)
-        self._length += len(chunk.data)
-        return self._length
+        self.length += len(chunk.data)
+        return self.length
 
     def blob(self, length: int, digest: bytes) -> bytes:
         """The bytes, if they are all there and are the ones that were sent."""

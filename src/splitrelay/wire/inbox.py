@@ -24,12 +24,13 @@ class Arrived:
 
 @dataclass(frozen=True)
 class Gone:
-    """The link is lost, or was refused; `final` where client m may not come back."""
+    """The link is lost; `refused` where we ended it for what was said, `final` where client m may not come back."""
 
     m: int
     link: int
     why: str
     final: bool = False
+    refused: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +79,7 @@ class Inbox:
     def get(self, timeout: float | None = None) -> Event:
         """The next event, for the thread that trains; queue.Empty where none comes in time."""
         with self._wheel:
-            self._wheel.wait(0.0 if self._events else timeout)
+            self._wheel.wait(0.0 if self._events or self._failure else timeout)
             failure, self._failure = self._failure, None
             if failure is not None:
                 raise failure
@@ -105,9 +106,13 @@ class Inbox:
         try:
             return work()
         except BaseException as error:
-            self._failure = error
-            self._wheel.ring()
+            self.fail(error)
             return None
+
+    def fail(self, error: BaseException) -> None:
+        """Something went wrong on the loop that the thread that trains must know."""
+        self._failure = self._failure or error
+        self._wheel.ring()
 
     def unread(self, link: int) -> int:
         """Words of this link that wait."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 MESSAGE = 64 * 2**20  # bytes of one message: a batch of smashed data must fit
 CHUNK = 2**20  # bytes of a half in one message, well under the 4 MB that gRPC peers allow by default
+PIECE = 2**18  # bytes of a half that we send in one message: one in SILENCE seconds is 13 kB/s
 HALF = 2**31  # bytes of one half, or of a whole model
 CONTROL = 256 * 2**10  # bytes of one control message: a spec and the names of its classes must fit
 BATCH = 2**20  # samples of one step
 AXES = 4  # of smashed data, the samples included
 NORMS = 2**16  # squared norms on one reply: one for each tensor of the server's half
 STEPS = 10**9  # K of a visit
+SAMPLES = 10**9  # n_m of a client
 CLASSES = 2**20
 CLIENTS = 10_000  # of a run, each on one link
 STRANGERS = 64  # links whose handshake is not over
@@ -22,6 +24,7 @@ COLLECTORS = 4  # that are being given the model
 TEXT = 1000  # letters of a reason or a name
 SECONDS = 10**10  # that a client may say to have spent
 MEMORY = 2**50  # bytes that a client may say to have used
+LINKS = 20  # one after another on which a visit gets no further
 WAITING = 16  # messages of one link that the server has not answered yet
 
 HANDSHAKE = 30.0  # seconds for TLS, and again from the first word to the welcome

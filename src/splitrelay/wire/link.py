@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from splitrelay.errors import SplitrelayError, WorkError
+from splitrelay.errors import InputError, SplitrelayError, WorkError
 from splitrelay.wire import limits
 from splitrelay.wire.addresses import refuse_no_address
 from splitrelay.wire.capacity import SERVICE
@@ -35,11 +35,12 @@ def channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.C
 
 
 class Refused(WorkError):
-    """The server said no; `final` where it will say so again."""
+    """The server said no; `final` where it will say so again, so that the request was wrong."""
 
     def __init__(self, why: str, final: bool) -> None:
         super().__init__(f"the server refused: {why}")
         self.final = final
+        self.exit_code = InputError.exit_code if final else WorkError.exit_code
 
 
 class Ended(SplitrelayError):
@@ -83,12 +84,11 @@ class Link:
         self.meter.sent += len(frame)
 
     def receive(self, timeout: float | None = None) -> Message:
-        """The server's next word; LinkLost where none comes in time."""
-        began = time.monotonic()
-        until = math.inf if timeout is None else began + timeout
+        """The server's next word; LinkLost where none comes in time, which counts from when we have said our own."""
+        began, patience = time.monotonic(), math.inf if timeout is None else timeout
         message, self._come = self._come, None
         while message is None:
-            message = self._new(self.stream.read(until))
+            message = self._new(self.stream.read(max(began, self.stream.left) + patience))
         self.meter.waiting += time.monotonic() - began
         return _checked(message)
 

@@ -54,6 +54,7 @@ class Terms(Message):
     plan: str = ""
     cut: int = 0
     sealed: bool = False  # the server is not to read the clients' half
+    judged: bool = False  # an evaluator that is none of the clients scores
 
 
 @dataclass(frozen=True)
@@ -169,11 +170,12 @@ class Cancel(Message):
 
 @dataclass(frozen=True)
 class Fail(Message):
-    """The client cannot do the visit; `diverged` where its numbers overflowed."""
+    """The client cannot do the visit: its numbers `diverged`, or it may be able to do it `later`."""
 
     fence: int
     why: str = ""
     diverged: bool = False
+    later: bool = False
 
 
 @dataclass(frozen=True)

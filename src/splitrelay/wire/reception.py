@@ -25,6 +25,7 @@ from splitrelay.wire.messages import (
     Accept,
     Chunk,
     Deposit,
+    Fail,
     Heartbeat,
     Hello,
     Leave,
@@ -71,6 +72,9 @@ class Caller:
     stale: int = 0  # the last visit of which a word came too late
     why: str = "the link was lost"  # it is over
     final: bool = False  # and need not be tried again
+    refused: bool = False  # for what it said
+    spoken: float = 0.0  # when it last heard from us
+    down: int = 0  # bytes of the half that it was last granted, as far as they have left
     outgoing: asyncio.Queue[Message | None] = field(default_factory=asyncio.Queue)
     pen: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by whoever writes
     received: int = 0
@@ -78,6 +82,12 @@ class Caller:
     messages: int = 0
     descriptor: int = -1  # of its socket, see metering
     bytes: tuple[int, int] | None = None
+    counted: int = 0  # of those that came, when they were last looked at
+
+    @property
+    def carried(self) -> tuple[int, int]:
+        """Bytes of halves, up and down, of what was last granted: it grows while they are on their way."""
+        return 0 if self.half is None else self.half.length, self.down
 
     def auth_context(self) -> dict[str, list[Any]]:
         """The certificate as it was shown. gRPC must not be asked for it: once the call has ended the process falls."""
@@ -149,8 +159,7 @@ class Reception:
         if verdict is Verdict.STALE:
             self._late(link, message)
         elif isinstance(message, Heartbeat):
-            if link.outgoing.empty():  # else it hears from us anyway
-                link.outgoing.put_nowait(message)
+            pass  # it was heard, which is all
         elif isinstance(message, Hello):
             self._greet(link, message)
         elif isinstance(message, Accept):
@@ -168,9 +177,10 @@ class Reception:
             self.keep_out(link)
             half = (link.half or Assembly(0)).blob(message.bytes, message.sha256)
             link.half = None
-            return self._hand_on(Heard(link.m, link.number, message, half))
+            self.release(link.m)  # it counts or it does not: whoever comes back holding it starts afresh
+            return self._hand_on(link, Heard(link.m, link.number, message, half))
         else:
-            return self._hand_on(Heard(link.m, link.number, message))
+            return self._hand_on(link, Heard(link.m, link.number, message))
         return None
 
     def keep_out(self, link: Caller) -> None:
@@ -179,8 +189,9 @@ class Reception:
         if why is not None:
             raise Unwelcome(why)
 
-    def _hand_on(self, heard: Heard) -> Answer | None:
-        if self.inbox.unread(heard.link) >= limits.WAITING:
+    def _hand_on(self, link: Caller, heard: Heard) -> Answer | None:
+        unheard = 0 if isinstance(heard.message, Fail) else link.outgoing.qsize()  # of what is said, it must hear us
+        if max(self.inbox.unread(heard.link), unheard) >= limits.WAITING:
             raise BadMessage("too many words at once", limit=f"<= {limits.WAITING} that are not answered")
         answer = self.inbox.answer(heard)
         if answer is None:
@@ -196,7 +207,7 @@ class Reception:
     def refuse(self, link: Caller, why: str, *, final: bool = False) -> None:
         """The last word on a link. The table is not asked: it may be the reason."""
         self.said("refused", client=link.m, peer=link.peer, why=why)
-        link.why, link.final = why, final
+        link.why, link.final, link.refused = why, final, True
         link.talk.state = State.REFUSED
         link.outgoing.put_nowait(Refuse(why[: limits.TEXT], final))
         link.outgoing.put_nowait(None)
@@ -206,7 +217,7 @@ class Reception:
         self.all.pop(link.number, None)
         if self.here.get(link.m) is link:
             del self.here[link.m]
-            self.inbox.put(Gone(link.m, link.number, link.why, link.final))
+            self.inbox.put(Gone(link.m, link.number, link.why, link.final, link.refused))
 
     def _greet(self, link: Caller, hello: Hello) -> None:
         why = self.house.admitted(link, hello)

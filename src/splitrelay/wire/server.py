@@ -10,14 +10,14 @@ from typing import Any
 
 import grpc
 
-from splitrelay.errors import InputError
+from splitrelay.errors import InputError, SplitrelayError
 from splitrelay.wire import limits
 from splitrelay.wire.addresses import refuse_no_address
 from splitrelay.wire.capacity import SERVICE, options, refuse_too_many
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.frames import decode, encode
 from splitrelay.wire.inbox import Arrived, Event, Gone, Heard
-from splitrelay.wire.messages import Bye, Lease, Look, Message, Paid, Refuse, Resume, Step
+from splitrelay.wire.messages import Bye, Chunk, Heartbeat, Lease, Look, Message, Paid, Refuse, Resume, Step
 from splitrelay.wire.metering import Carried, Meters
 from splitrelay.wire.protocol import OVER, State
 from splitrelay.wire.reception import Busy, Caller, House, Reception, Unwelcome
@@ -33,9 +33,9 @@ class Hub:
     """All links. The training thread reads `inbox`, calls grant, send and release; the rest is the loop's."""
 
     def __init__(self, house: House, said: Callable[..., None] = lambda event, **facts: None) -> None:
-        self.house, self.said = house, said
+        self.house, self._said = house, said
         self._wheel = Wheel()
-        self.reception = Reception(house, said, self._wheel)
+        self.reception = Reception(house, self.said, self._wheel)
         self.inbox = self.reception.inbox
         self.meters = Meters()
         self.spent = (0, 0)  # bytes of links that are closed
@@ -78,6 +78,11 @@ class Hub:
         """Clients that are here, and the number of their link."""
         return {m: link.number for m, link in list(self.reception.here.items())}
 
+    def carrying(self, link: int) -> tuple[int, int]:
+        """Bytes, up and down, of the half that is on its way over a link."""
+        found = self.reception.all.get(link)
+        return (0, 0) if found is None else found.carried
+
     def traffic(self) -> tuple[int, int]:
         """Bytes of all frames so far, up and down, handshakes and repetitions included."""
         links = list(self.reception.all.values())
@@ -101,6 +106,13 @@ class Hub:
             self._wheel.stop()
 
     # The loop's side
+
+    def said(self, event: str, **facts: Any) -> None:
+        """For the record; where that cannot be written the thread that trains is told, and no link ends of it."""
+        try:
+            self._said(event, **facts)
+        except SplitrelayError as error:
+            self.inbox.fail(error)
 
     async def _listen(self, address: str, credentials: Any) -> int:
         server = grpc.aio.server(options=options(self.house))
@@ -177,12 +189,17 @@ class Hub:
                 if link.talk.state in OVER or (isinstance(message, GRANTS) and self._kept_out(link)):
                     return
                 link.talk.say(message)
+            if isinstance(message, GRANTS):
+                link.down, link.half = 0, None
             if isinstance(message, Resume):
                 link.talk.take_up(link.answered)
             frame = encode(message)
             link.sent += len(frame)
             link.messages += 1
             await link.context.write(frame)
+            link.spoken = time.monotonic()
+            if isinstance(message, Chunk):
+                link.down += len(frame)
 
     def _kept_out(self, link: Caller) -> bool:
         """Whether it is revoked by now: then it hears so, and nothing else."""
@@ -212,19 +229,28 @@ class Hub:
             self.reception.leave(link)
 
     async def _watching(self) -> None:
-        """Links that have fallen silent, or are still shaking hands, are cut; who is revoked meanwhile is refused."""
+        """Every link, once a second."""
         while True:
             await asyncio.sleep(1.0)
-            now = time.monotonic()
             self.meters.look(self.reception.all.values())
-            for link in list(self.reception.here.values()):
-                if link.talk.state not in OVER:
-                    self._kept_out(link)
             for link in list(self.reception.all.values()):
-                stranger = self.reception.here.get(link.m) is not link  # also who only came for a check
-                if now - link.heard > limits.SILENCE or (stranger and now - link.began > limits.HANDSHAKE):
-                    self.said("silent", client=link.m, peer=link.peer)
-                    link.task.cancel()
+                self._tend(link, time.monotonic())
+
+    def _tend(self, link: Caller, now: float) -> None:
+        """Who is revoked meanwhile is refused, who has fallen silent is cut; everybody else hears that we are here.
+
+        We say so ourselves: a client that sends us a long half on a slow line could not ask for it in time, and its
+        own words stand behind that half. So bytes that come are a sign of life as well.
+        """
+        here = self.reception.here.get(link.m) is link  # not who only came for a check
+        if link.bytes is not None and link.bytes[0] != link.counted:
+            link.counted, link.heard = link.bytes[0], now
+        if now - link.heard > limits.SILENCE or (not here and now - link.began > limits.HANDSHAKE):
+            self.said("silent", client=link.m, peer=link.peer)
+            link.task.cancel()
+        elif here and link.talk.state not in OVER and not self._kept_out(link):
+            if link.outgoing.empty() and now - link.spoken >= self.house.terms.heartbeat:
+                link.outgoing.put_nowait(Heartbeat())
 
     async def _end(self, bye: Bye) -> None:
         self._watch.cancel()

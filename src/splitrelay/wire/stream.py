@@ -33,11 +33,12 @@ class Stream:
         self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
         self._sent = threading.Event()
         self._over = threading.Event()
-        self._heard = time.monotonic()
+        self._heard = self.left = time.monotonic()  # when a frame last came, and when one last left
         self._limit = math.inf  # when whoever reads has waited for too long
         self._aside: Aside | None = None
+        self._ended = threading.Event()
         self._frames: Any = call(iter(self._taken, None))
-        self._frames.add_callback(self._sent.set)  # nothing leaves on a stream that is over
+        self._frames.add_callback(self._end)
         threading.Thread(target=self._watching, name="heartbeat", daemon=True).start()
 
     def put(self, frame: bytes) -> None:
@@ -49,6 +50,12 @@ class Stream:
         """Wait until it has left: whoever runs Python meanwhile, and be it to wait for the answer, keeps it back."""
         if self._frames.is_active():
             self._sent.wait(TICK)
+
+    def finish(self) -> None:
+        """Say no more, and wait a while until the server has heard it all: hanging up takes back what is on its way."""
+        self._outgoing.put(None)
+        if self._frames.is_active():
+            self._ended.wait(2 * TICK)
 
     def read(self, until: float = math.inf) -> bytes:
         """The next frame; LinkLost where none comes until then, or for too long."""
@@ -98,9 +105,14 @@ class Stream:
 
     def _taken(self) -> bytes | None:
         """The next frame, for gRPC, which asks when the one before has left."""
+        self.left = time.monotonic()
         if self._outgoing.empty():
             self._sent.set()
         return self._outgoing.get()
+
+    def _end(self) -> None:
+        self._ended.set()
+        self._sent.set()  # nothing leaves on a stream that is over
 
     def _watching(self) -> None:
         number, last = 0, time.monotonic()

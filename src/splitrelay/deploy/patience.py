@@ -1,0 +1,141 @@
+"""How long a visit may take, and what becomes of one that takes longer, fails, or whose client stays away."""
+
+from __future__ import annotations
+
+import time
+from threading import Event
+from typing import Any
+
+from splitrelay.algorithms.base import Outcome, Skipped
+from splitrelay.deploy.journal import Journal
+from splitrelay.deploy.pending import Pending, Policy
+from splitrelay.deploy.turns import Tops
+from splitrelay.errors import WorkError
+from splitrelay.wire import limits
+from splitrelay.wire.messages import Cancel, Message
+from splitrelay.wire.reception import JUDGE
+from splitrelay.wire.server import Hub
+
+
+class Patience:
+    """The visits that are going on. Each ends: it is committed, skipped, or the run stops with the reason."""
+
+    def __init__(self, hub: Hub, tops: Tops, journal: Journal, policy: Policy, stop: Event) -> None:
+        self.hub, self.tops, self.journal, self.policy, self.stop = hub, tops, journal, policy, stop
+        self.pending: dict[int, Pending] = {}  # by client
+        self.outcomes: dict[int, Outcome[Any]] = {}
+        self.absent: dict[int, str] = {}  # clients for whom nobody waits until they come, and why
+
+    def given_up(self, m: int) -> str | None:
+        """Why client m is not waited for, if visits may be skipped and it may not come, or was waited for in vain.
+
+        A server that no client reaches is perhaps itself the one that is away: it waits.
+        """
+        here = self.hub.here()
+        waited_for = self.policy.away != "skip" or m in here or not any(other < JUDGE for other in here)
+        return None if waited_for else self.absent.get(m)
+
+    def _passed_over(self) -> bool:
+        """Whether visits were skipped at once."""
+        lost = [pending for pending in self.pending.values() if pending.link is None]
+        why = {pending.visit.m: self.given_up(pending.visit.m) for pending in lost}
+        for pending in lost:
+            reason = why[pending.visit.m]
+            if reason is not None:
+                self._void(pending, reason)
+                self._skip(pending, reason)
+        return any(why.values())
+
+    def _expire(self, now: float) -> None:
+        for pending in list(self.pending.values()):
+            if pending.link is None:
+                if now - pending.since > self.policy.lease:
+                    self._away(pending, now)
+                continue
+            pending.move(self.hub.carrying(pending.link), now)
+            if now - pending.heard > self._patience(pending):
+                self._failed(pending, f"no step for {self._patience(pending):g} seconds", pending.link)
+
+    def _patience(self, pending: Pending) -> float:
+        return self.policy.step * (pending.visit.K if self.tops.whole else 1)
+
+    def _away(self, pending: Pending, now: float) -> None:
+        """The lease has run out."""
+        m, pending.since, pending.unable = pending.visit.m, now, None
+        pending.tries += 1
+        if pending.turn is not None:
+            self._note("expired", pending)
+            self._void(pending, "the lease has run out")
+        if self.policy.away == "skip":
+            self.absent[m] = f"client {m} has not come back"
+            self._skip(pending, f"client {m} was away for {self.policy.lease:g} seconds")
+        elif self.policy.away == "retry" and pending.tries > self.policy.retries:
+            way_out = "Bring it back; the same command goes on from here."
+            raise WorkError(f"client {m} stays away in round {pending.visit.r}", way_out=way_out)
+
+    def _failed(self, pending: Pending, why: str, link: int | None) -> None:
+        """The client did something wrong in its visit, or could not do it: it is taken back, and asked for again."""
+        self._note("failed", pending, why=why)
+        self._void(pending, why, None if link is None else Cancel(pending.fence, why[: limits.TEXT]))
+        self._blamed(pending, why, at_once=self.policy.away == "skip")
+        pending.after = time.monotonic() + pause(len(pending.failures))
+
+    def _blamed(self, pending: Pending, why: str, at_once: bool = False) -> None:
+        """One failure more: after so many the visit is skipped, or the run stops."""
+        pending.failures.append(why)
+        if len(pending.failures) <= self.policy.retries and not at_once:
+            return
+        self._void(pending, why)
+        if self.policy.away == "skip":
+            self._skip(pending, why)
+            return
+        where = f"client {pending.visit.m} failed {len(pending.failures)} times in round {pending.visit.r}"
+        raise WorkError(where, value=why.rstrip("."), way_out="Mend the client; the same command goes on from here.")
+
+    def _again(self, pending: Pending) -> None:
+        """The client is here once more, in the middle of its visit or at its start: not for ever without a step."""
+        pending.links += 1
+        pending.after = time.monotonic() + pause(pending.links)
+        if pending.links > limits.LINKS:
+            self._failed(pending, f"no step on {pending.links} links", pending.link)
+
+    def _unable(self, pending: Pending, why: str) -> None:
+        """The client cannot make its visit yet: it is asked again and again, for as long as one that is away."""
+        now = time.monotonic()
+        since = now if pending.unable is None else pending.unable
+        if pending.unable is None:
+            self._note("unable", pending, why=why)
+        self._void(pending, why)
+        pending.unable = pending.since = since
+        pending.after = now + pause(max(int(now - since), 1))
+
+    def _skip(self, pending: Pending, why: str) -> None:
+        self.journal.skip(pending.visit, why)
+        self._note("skipped", pending, why=why)
+        self._settle(pending, Skipped(why))
+
+    def _void(self, pending: Pending, why: str, word: Message | None = None) -> None:
+        """Both halves roll back: whatever was made of the visit is forgotten."""
+        if pending.turn is None:
+            return
+        self.hub.release(pending.visit.m)
+        if pending.link is not None and word is not None:
+            self.hub.send(pending.link, word)
+        self.tops.back(pending.turn)
+        pending.turn, pending.fence, pending.link, pending.since = None, 0, None, time.monotonic()
+
+    def _settle(self, pending: Pending, outcome: Outcome[Any]) -> None:
+        if pending.turn is not None:
+            self.tops.back(pending.turn)
+        self.outcomes[pending.index] = outcome
+        del self.pending[pending.visit.m]
+
+    def _note(self, event: str, pending: Pending, **facts: Any) -> None:
+        visit = pending.visit
+        self.journal.note(event, client=visit.m, round=visit.r, occurrence=visit.i, fence=pending.fence, **facts)
+
+
+def pause(times: int) -> float:
+    """Seconds before something is tried once more: longer each time."""
+    shortest, longest = limits.BACKOFF
+    return float(min(shortest * 2.0 ** min(times, 30), longest))

@@ -1,0 +1,95 @@
+"""What the evaluator or the fed server is asked: over every new link again, and again when it could not answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from queue import Empty
+
+from splitrelay.deploy.patience import pause
+from splitrelay.deploy.remote import TICK, Remote
+from splitrelay.deploy.wishes import name_of
+from splitrelay.errors import WorkError
+from splitrelay.wire import limits
+from splitrelay.wire.messages import Cancel, Fail, Message, fence_of
+from splitrelay.wire.server import Arrived, Gone, Heard
+
+
+class Question:
+    """One question to client m, until somebody has the answer; `ask` says it on a link, and under which fence."""
+
+    def __init__(self, remote: Remote, m: int, ask: Callable[[int], int]) -> None:
+        self.remote, self.m, self.ask = remote, m, ask
+        self.link: int | None = None  # on which it was asked
+        self.fence = 0
+        self.since = self.heard = time.monotonic()  # when an answer was last right, and when anything came
+        self.moved = (0, 0)
+        self.failures, self.why = 0, ""  # how often it failed, and how the last time
+        self.half = b""  # that came with the last word
+        self.after = 0.0  # not to be asked again before
+
+    def next(self) -> Message | None:
+        """The next word of the answer; None where none came for a moment."""
+        if self.remote.stop.is_set():
+            raise KeyboardInterrupt
+        self._said()
+        event = self._event()
+        if isinstance(event, Gone) and event.link == self.link:
+            self.link = None
+        elif isinstance(event, Heard) and event.link == self.link and fence_of(event.message) == self.fence:
+            self.half = event.half
+            return self._word(event.message)
+        self._expire(time.monotonic())
+        return None
+
+    def say(self, *words: Message) -> None:
+        """On the link on which it was asked."""
+        if self.link is not None:
+            self.remote.hub.send(self.link, *words)
+
+    def refuse_hopeless(self) -> None:
+        """After so many failures the run stops; who can not answer yet has as long as a client that is away."""
+        policy, who = self.remote.policy, name_of(self.m)
+        way_out = "Mend it; the same command goes on from here."
+        if self.failures > policy.retries:
+            raise WorkError(f"{who} failed {self.failures} times", value=self.why.rstrip("."), way_out=way_out)
+        if policy.away == "retry" and time.monotonic() - self.since > policy.lease * (policy.retries + 1):
+            raise WorkError(f"{who} does not answer", value=self.why.rstrip(".") or "it is away", way_out=way_out)
+
+    def _said(self) -> None:
+        here, now = self.remote.hub.here().get(self.m), time.monotonic()
+        if here is not None and here != self.link and now >= self.after and not self.remote.busy(self.m):
+            self.link, self.fence, self.heard, self.moved = here, self.ask(here), now, (0, 0)
+
+    def _word(self, message: Message) -> Message | None:
+        self.heard = time.monotonic()
+        if isinstance(message, Fail):
+            self._failed(message.why, message.later)
+            return None
+        self.since = self.heard
+        return message
+
+    def _expire(self, now: float) -> None:
+        if self.link is None:
+            return
+        carried, patience = self.remote.hub.carrying(self.link), self.remote.policy.step
+        if carried > self.moved:
+            self.moved, self.heard = carried, now
+        if now - self.heard > patience:
+            self.say(Cancel(self.fence, "no answer in time"))
+            self._failed(f"no answer for {patience:g} seconds", later=False)
+
+    def _failed(self, why: str, later: bool) -> None:
+        if why != self.why or not later:
+            self.remote.journal.note("failed", client=self.m, fence=self.fence, why=why[: limits.TEXT])
+        self.failures += not later
+        self.why, self.link, self.fence = why, None, 0
+        self.after = time.monotonic() + pause(max(self.failures, int(time.monotonic() - self.since), 1))
+
+    def _event(self) -> Arrived | Gone | Heard | None:
+        try:
+            event = self.remote.hub.inbox.get(timeout=TICK)
+        except Empty:
+            return None
+        self.remote.overhear(event)
+        return event

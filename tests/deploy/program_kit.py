@@ -1,0 +1,85 @@
+"""`splitrelay ...` as a process, with what it says on each stream in a file, and a socket to which it may report."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+START = "from splitrelay.deploy.processes import die_with_parent; die_with_parent(); "
+PROGRAM = [sys.executable, "-c", START + "from splitrelay.cli.main import run; run()"]
+PATIENCE = 120.0  # seconds, on a machine where much else runs
+
+
+class Told:
+    """A program that was started, and its words."""
+
+    def __init__(self, folder: Path, name: str, words: tuple[str, ...]) -> None:
+        self.out, self.err = folder / f"{name}.out", folder / f"{name}.err"
+        self.reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)  # as systemd's
+        self.reports.settimeout(PATIENCE)
+        self.reports.bind(str(folder / f"{name}.notify"))
+        told = {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "NOTIFY_SOCKET": str(folder / f"{name}.notify")}
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [*PROGRAM, *words], stdout=out, stderr=err, stdin=subprocess.DEVNULL, env={**os.environ, **told}
+            )
+
+    def heard(self) -> str:
+        """The next report to systemd."""
+        return self.reports.recv(100).decode()
+
+    def said(self, text: str, times: int = 1) -> None:
+        """Wait until it has said this so often, on either stream."""
+        self.until(lambda: self.words.count(text) >= times, f"no '{text}', {times} times")
+
+    def until(self, holds: Callable[[], object], what: str) -> None:
+        """Wait for something; it is in vain where the program has left."""
+        deadline = time.monotonic() + PATIENCE
+        while not holds():
+            gone = self.process.poll() is not None and not holds()
+            assert not gone and time.monotonic() < deadline, f"{what}:\n{self.words}"
+            threading.Event().wait(0.01)
+
+    def left(self, number: int | None = None) -> int:
+        """How it leaves, after this signal if there is one."""
+        if number is not None:
+            self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    @property
+    def words(self) -> str:
+        """All that was said so far."""
+        return self.out.read_text(encoding="utf-8") + self.err.read_text(encoding="utf-8")
+
+    def objects(self) -> list[dict[str, Any]]:
+        """Every line of stderr, each of which must be an object."""
+        found = [json.loads(line) for line in self.err.read_text(encoding="utf-8").splitlines()]
+        assert all(isinstance(one, dict) and {"time", "message"} <= set(one) for one in found), found
+        return found
+
+    def close(self) -> None:
+        """Nobody stays behind."""
+        self.reports.close()
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+@contextmanager
+def programs(folder: Path) -> Iterator[Callable[..., Told]]:
+    """Starts programs by name and words."""
+    with ExitStack() as stack:
+
+        def start(name: str, *words: str) -> Told:
+            told = Told(folder, name, words)
+            stack.callback(told.close)
+            return told
+
+        yield start

@@ -1,0 +1,263 @@
+"""Does every visit come to an end, whatever its client says again and again?"""
+
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hub_kit import Standing, lease, standing, step, until
+from relay_kit import Stage, small_spec
+
+from splitrelay.algorithms.base import Step, Visit
+from splitrelay.deploy import visiting
+from splitrelay.deploy.handing import Handing
+from splitrelay.deploy.hosting import sized
+from splitrelay.deploy.owed import Given
+from splitrelay.deploy.pending import Pending, Policy, stage_of
+from splitrelay.deploy.remote import Remote
+from splitrelay.errors import Diverged, OutputError, WorkError
+from splitrelay.wire import limits, messages
+from splitrelay.wire.client import TakenBack
+from splitrelay.wire.control import BadMessage
+from splitrelay.wire.frames import VERSION, decode, encode
+from splitrelay.wire.halves import sha256
+from splitrelay.wire.messages import Accept, Deposit, Fail, Finish, Handed, Hello, Ready, Terms, Want, Welcome
+from splitrelay.wire.server import Heard
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+
+
+def pending(K: int = 5) -> Pending:
+    made = Pending(0, Visit(0, 0, 0, 0.0, Step(0.1), K), 0.0)
+    made.begin(object(), 1, 1, 0.0)  # type: ignore[arg-type]
+    return made
+
+
+# What is progress
+
+
+def test_the_words_of_a_visit_are_one_after_another() -> None:
+    words = [Fail(1), Ready(1), *(step(1, k) for k in range(3)), Finish(1, 3, 0.0), Handed(1, 0, b"")]
+    assert [stage_of(word, 3) for word in [*words, Deposit(1, 0, b"")]] == list(range(8))
+
+
+def test_a_word_that_was_said_before_is_no_progress() -> None:
+    visit = pending()
+    for now, word in enumerate([Ready(1), step(1, 0), step(1, 0), step(1, 1), step(1, 0), Want(1)], start=1):
+        visit.reach(word, float(now))
+    assert visit.heard == 4.0
+
+
+def test_time_without_a_link_is_not_the_clients() -> None:
+    visit = pending()
+    visit.reach(step(1, 0), 10.0)
+    visit.link, visit.since = None, 12.0
+    visit.resume(2, 40.0)
+    assert (visit.heard, visit.link) == (38.0, 2)
+
+
+def test_a_half_counts_only_where_it_grows() -> None:
+    visit = pending()
+    for now, carried in enumerate([(0, 100), (0, 100), (5, 100), (4, 100), (6, 100)], start=1):
+        visit.move(carried, float(now))
+        assert visit.heard == float({2: 1, 4: 3}.get(now, now))
+
+
+# Whoever says the same thing for ever
+
+
+class Parrot(visiting.Calls):
+    """Says its first step for ever, past its own table."""
+
+    def step(self, k: int, h: Any, labels: Any, norm2: float, /, *_: Any) -> messages.Reply:
+        super().step(k, h, labels, norm2)
+        link = self.session.link
+        assert link is not None
+        while True:
+            link.stream.put(encode(messages.Step(self.fence, k, h, labels, norm2)))
+            word = decode(link.stream.read(time.monotonic() + 10))
+            if isinstance(word, messages.Cancel):
+                link.talk.hear(word)
+                raise TakenBack(word.why)
+
+
+def test_a_step_that_is_only_repeated_runs_out_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(small_spec(tmp_path, "M=2", "C=9"), tmp_path, policy=Policy("skip", step=0.5))
+    monkeypatch.setattr(visiting, "Calls", Parrot)
+    for m in stage.partition.clients:
+        stage.join(m, patience=0.5)
+    stage.play()
+    assert {event["why"] for event in stage.events("failed")} == {"no step for 0.5 seconds"}
+    assert len(stage.events("skipped")) == 4 and not stage.events("committed")
+
+
+@pytest.mark.parametrize("away", ["wait", "skip"])
+def test_a_step_that_is_refused_again_and_again_ends_the_visit(
+    away: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that does not look at its own numbers goes on saying what is refused."""
+    monkeypatch.setattr(visiting, "finite", lambda h: True)
+    step = visiting.Calls.step
+    nan = np.float32("nan")
+    monkeypatch.setattr(visiting.Calls, "step", lambda calls, k, h, *words: step(calls, k, h * nan, *words))
+    stage = Stage(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, policy=Policy(away))
+    for m in stage.partition.clients:
+        stage.join(m, patience=0.5)
+    if away == "wait":
+        with pytest.raises(WorkError, match=r"client \d failed 4 times in round 0; got a buffer holds NaN"):
+            stage.play()
+    else:
+        stage.play()
+        assert len(stage.events("skipped")) == 2
+    assert len(stage.events("refused")) <= 10
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_a_half_that_overflows_stops_the_run_as_in_a_simulation(engine: str, tmp_path: Path) -> None:
+    words = ("M=2", "C=9", "K=3", "eta=1e30", f"engine={engine}", "model=lenet-small")
+    stage = Stage(small_spec(tmp_path, *words), tmp_path)
+    for m in stage.partition.clients:
+        stage.join(m, patience=0.5)
+    with pytest.raises(Diverged, match=r"client \d.* in round 0, step \d, at eta=1e\+30"):
+        stage.play()
+
+
+def test_a_client_that_begins_again_and_again_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LINKS", 3)
+    stage = Stage(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, policy=Policy("skip"))
+
+    def falling(*_: Any, **__: Any) -> messages.Reply:
+        raise BadMessage("as if the program had fallen")
+
+    monkeypatch.setattr(visiting.Calls, "step", falling)
+    for m in stage.partition.clients:
+        stage.join(m, patience=0.5)
+    stage.play()
+    assert {event["why"] for event in stage.events("skipped")} == {"no step on 4 links"}
+    assert len(stage.events("restarted")) <= 10
+
+
+def test_links_on_which_nothing_happens_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LINKS", 3)
+    stage = Stage(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, policy=Policy("skip"))
+    step = visiting.Calls.step
+
+    def losing(calls: visiting.Calls, k: int, *words: Any, **more: Any) -> messages.Reply:
+        while k == 1 and not calls.session.stop.is_set():
+            calls.session.hang_up()
+            if not calls.session.connect():
+                raise visiting.Diverged("taken back")
+        return step(calls, k, *words, **more)
+
+    monkeypatch.setattr(visiting.Calls, "step", losing)
+    for m in stage.partition.clients:
+        stage.join(m, patience=0.5)
+    with suppress(Diverged):  # the second client may say so before it is skipped
+        stage.play()
+    assert "no step on 4 links" in {event["why"] for event in stage.events("failed")}
+
+
+# What a client may bring, ask for, and leave behind
+
+
+def test_a_client_cannot_bring_more_than_there_can_be() -> None:
+    assert decode(encode(Accept("h", "fast", "cpu", limits.SAMPLES)))
+    with pytest.raises(BadMessage, match="n of accept is outside its limits"):
+        decode(encode(Accept("h", "fast", "cpu", limits.SAMPLES + 1)))
+    assert sized({0: limits.SAMPLES, 2: 3}, 3).sizes.tolist() == [limits.SAMPLES, 0, 3]
+
+
+def test_a_half_is_asked_for_once() -> None:
+    with standing() as here:
+        remote = Handing(here.hub, Any, Quiet(), Policy(), threading.Event())
+        visit = pending()
+        visit.visit = Visit(0, 0, 0, Begun(), Step(0.1), 5)
+        with pytest.raises(BadMessage, match="asked for twice, or was sent with the lease"):
+            remote._wanted(visit)
+        remote.given = Given(0, Handed(7, 0, b""))
+        remote._wanted(visit)
+        with pytest.raises(BadMessage, match="asked for twice"):
+            remote._wanted(visit)
+
+
+class Quiet:
+    """A journal that nobody reads."""
+
+    def note(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+class Begun:
+    """x, of which only the fence is looked at, and the bytes."""
+
+    fence, visit, blob = 7, 3, np.zeros(1)
+
+    def bytes(self) -> bytes:
+        return b""
+
+
+def test_who_does_not_listen_is_not_answered_for_ever() -> None:
+    """Replies wait for a client that reads nothing: not more of them than its words may."""
+    with standing() as here:
+        link = here.leased(0)
+        caller = here.hub.reception.here[0]
+        for k in range(limits.WAITING):
+            caller.outgoing.put_nowait(messages.Cancel(99, str(k)))  # nobody has taken them yet
+        heard = Heard(0, caller.number, step(1, 0))
+        with pytest.raises(BadMessage, match="too many words at once"):
+            here.hub.reception._hand_on(caller, heard)
+        assert link
+
+
+def test_who_comes_back_after_its_deposit_starts_afresh() -> None:
+    """The deposit waits to be counted: nobody can go on with that visit."""
+    with standing() as here:
+        _deposited(here)
+        link = here.call()
+        link.send(Hello(VERSION, 0))
+        assert isinstance(link.receive(10), Terms)
+        link.send(Accept("h", "fast", "cpu", 5, fence=1, k=1))
+        assert isinstance(link.receive(10), Welcome)
+
+
+def _deposited(here: Standing) -> None:
+    link = here.joined(0)
+    here.hub.grant(0, 1, 1)
+    here.say(0, lease(1))
+    assert isinstance(link.receive(10), messages.Lease)
+    link.send(Ready(1))
+    link.send(Finish(1, 0, 0.0))
+    link.send(messages.Chunk(1, 0, b"half"))
+    link.send(Deposit(1, 4, sha256(b"half")))
+    until(lambda: any(isinstance(getattr(event, "message", None), Deposit) for event in here.hub.inbox._events))
+
+
+def test_a_record_that_cannot_be_written_is_the_servers_failure_and_no_links() -> None:
+    with standing() as here:
+        link = here.joined(0)
+        until(lambda: here.hub.inbox._events)
+        here.hub.inbox.get(timeout=1)
+        full = OutputError("cannot write events.jsonl")
+
+        def fails(event: str, **facts: Any) -> None:
+            raise full
+
+        here.hub._said = fails
+        here.hub.said("refused", client=3)
+        with pytest.raises(OutputError, match="cannot write"):
+            here.hub.inbox.get(timeout=1)
+        here.hub._said = here._note
+        until(lambda: not here.hub._watch.done() and link.stream._frames.is_active())
+
+
+def test_remote_is_patient_in_one_place() -> None:
+    """What ends a visit stands in patience.py, and nowhere else."""
+    assert not {"_expire", "_failed", "_away", "_skip"} & set(vars(Remote))

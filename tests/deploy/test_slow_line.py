@@ -1,0 +1,119 @@
+"""A half that takes longer on its way than silence may last: does it come through, and how long may it take?"""
+
+import socket
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hub_kit import until
+from relay_kit import Stage, simulated, small_spec
+
+from splitrelay.deploy import fast, proxy
+from splitrelay.deploy.pending import Policy
+from splitrelay.wire import limits, tending
+
+WHOLE = ("algorithm=fedavg", "placement=whole", "M=2", "C=9", "R=1")
+
+
+class Uphill(proxy.Proxy):
+    """Slow on the way up, as most lines of houses are."""
+
+    def _carrying(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
+        with suppress(OSError):
+            while not up and (piece := source.recv(65536)):
+                sink.sendall(piece)
+        super()._carrying(source, sink, up)
+
+
+class Lines:
+    """A line of its own for each client, ten thousand bytes a second."""
+
+    def __init__(self, stage: Stage, kind: type[proxy.Proxy] = proxy.Proxy) -> None:
+        self.stage, self.kind, self.made = stage, kind, list[proxy.Proxy]()
+
+    def __call__(self) -> str:
+        self.made.append(self.kind(self.stage.serving.port))
+        self.made[-1].delay = 0.05
+        return f"127.0.0.1:{self.made[-1].port}"
+
+
+def played(stage: Stage, kind: type[proxy.Proxy] = proxy.Proxy) -> Lines:
+    lines = Lines(stage, kind)
+    for m in stage.partition.clients:
+        stage.join(m, address=lines)
+    stage.play()
+    for line in lines.made:
+        line.close()
+    return lines
+
+
+@pytest.fixture(autouse=True)
+def _slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy, "PIECE", 500)
+    monkeypatch.setattr(limits, "PIECE", 2000)
+    monkeypatch.setattr(limits, "SILENCE", 1.5)
+    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+
+
+def test_a_half_that_takes_longer_than_silence_may_last_comes_once(tmp_path: Path) -> None:
+    stage = Stage(small_spec(tmp_path, *WHOLE), tmp_path)
+    expected = simulated(stage.spec, tmp_path / "simulated")
+    lines = played(stage)
+    assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
+    assert len(lines.made) == 2 and not stage.events("lost") and not stage.events("silent")
+    assert all(line.late > 2 * 1.5 / 0.05 for line in lines.made)  # down and up, each took longer than that
+
+
+def test_a_half_on_its_way_is_progress_as_steps_are(tmp_path: Path) -> None:
+    """A client has less time for a step than its half takes on the way up."""
+    stage = Stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path, policy=Policy(step=1.0))
+    played(stage, Uphill)
+    assert not stage.events("failed") and len(stage.events("committed")) == 2
+
+
+def test_a_line_that_carries_nothing_is_silent_all_the_same(tmp_path: Path) -> None:
+    stage = Stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path)
+    lines, frozen = Lines(stage), threading.Event()
+
+    def note(text: str) -> None:
+        if "0 clients to come" in text and not frozen.is_set():
+            frozen.set()
+            lines.made[0].freeze()
+
+    stage.serving.say = note
+    for m in stage.partition.clients:
+        stage.join(m, address=lines)
+    stage.play()
+    assert stage.events("silent") or stage.events("lost")
+    assert len(stage.events("committed")) == 2
+
+
+def test_a_client_that_computes_for_long_keeps_its_visit_over_a_lost_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link is lost while the whole model is trained, for longer than a client may be away."""
+    monkeypatch.setattr(tending, "TICK", 0.05)
+    stage = Stage(small_spec(tmp_path, *WHOLE), tmp_path, policy=Policy(lease=1.5))
+    expected = simulated(stage.spec, tmp_path / "simulated")
+    lines, compute, done = Lines(stage), fast.Client.whole, threading.Event()
+
+    def long(client: fast.Client, visit: Any) -> Any:
+        if not done.is_set():
+            done.set()
+            for line in lines.made:
+                line.delay = 0.0
+                line.cut()
+            until(lambda: len(stage.events("resumed")) == 2)
+            until(lambda: time.monotonic() > lost + 2.0)
+        return compute(client, visit)
+
+    lost = time.monotonic()
+    monkeypatch.setattr(fast.Client, "whole", long)
+    for m in stage.partition.clients:
+        stage.join(m, address=lines)
+    stage.play()
+    assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
+    assert not stage.events("expired") and len(stage.events("committed")) == 2

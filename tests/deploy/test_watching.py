@@ -1,0 +1,88 @@
+"""Who watches a run watches on while the server is away, and is told so once."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hub_kit import BOUNDS, TERMS
+from program_kit import programs
+
+from splitrelay.cli.main import run
+from splitrelay.wire.asking import status_handler
+from splitrelay.wire.server import House, Hub
+
+AWAY = "the server does not answer; asking again every 0.1 s, Ctrl-C ends it."
+CLIENT = {"client": 0, "here": True, "turn": False, "samples": 5, "visits": 0, "socket_bytes_up": None}
+CLIENT |= {"socket_bytes_down": None, "computing_seconds": 0.0, "waiting_seconds": 0.0, "memory_bytes": 0}
+REPORT = {"algorithm": "ssl", "route": "centralized", "spec": "0", "awaited": 0, "rounds": 9, "evaluator": None}
+
+
+class Answering:
+    """A server that answers with its rounds, one after another, and then with a last word for ever."""
+
+    def __init__(self, port: int, rounds: Iterator[int], refuses: str | None = None) -> None:
+        self.rounds, self.r, self.refuses = rounds, 0, refuses
+        self.asked = 0
+        self.hub = Hub(House(TERMS, BOUNDS, 10_000, 4))
+        self.hub.answering("Status", status_handler(self.report, self.admit))
+        self.port = self.hub.start(f"127.0.0.1:{port}")
+
+    def admit(self, context: Any) -> str | None:
+        self.asked += 1
+        return self.refuses if self.asked > 1 else None
+
+    def report(self) -> str:
+        self.r = next(self.rounds, self.r)
+        phase = "finished" if self.r == REPORT["rounds"] else "training"
+        return json.dumps({**REPORT, "phase": phase, "round": self.r, "clients": [CLIENT]})
+
+    def __enter__(self) -> "Answering":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hub.close("enough", again=True)
+
+
+def watch(port: int) -> tuple[str, ...]:
+    return ("status", f"127.0.0.1:{port}", "--insecure", "--watch", "--every", "0.1")
+
+
+def test_watching_goes_on_when_the_server_comes_back(tmp_path: Path) -> None:
+    with programs(tmp_path) as start:
+        with Answering(0, iter((3,))) as server:
+            watching = start("watch", *watch(server.port))
+            watching.said("round 3 of 9")
+        watching.said(AWAY)
+        with Answering(server.port, iter((4, 4, 4))):
+            watching.said("round 4 of 9", times=3)
+        watching.said(AWAY, times=2)
+        with Answering(server.port, iter((9,))):
+            assert watching.left() == 0
+        assert watching.words.count(AWAY) == 2 and "finished, round 9 of 9" in watching.words
+
+
+def test_ctrl_c_ends_it_while_nobody_answers(tmp_path: Path) -> None:
+    with programs(tmp_path) as start:
+        with Answering(0, iter((3,))) as server:
+            watching = start("watch", *watch(server.port))
+            watching.said("round 3 of 9")
+        watching.said(AWAY)
+        assert watching.left(signal.SIGINT) == 130
+        assert watching.err.read_text().endswith("splitrelay: stopped.\n")
+
+
+def test_an_address_at_which_nobody_was_ever_heard_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        run(watch(1))
+    assert leaving.value.code == 1
+    assert "splitrelay: the server does not answer; got " in capsys.readouterr().err
+
+
+def test_a_refusal_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with Answering(0, iter((3,)), "the certificate of boss is revoked") as server, pytest.raises(SystemExit) as leaving:
+        run(watch(server.port))
+    assert leaving.value.code == 1 and server.asked == 2
+    assert "splitrelay: the server refused: the certificate of boss is revoked" in capsys.readouterr().err
