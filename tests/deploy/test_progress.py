@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hub_kit import Standing, lease, standing, step, until
 from relay_kit import Stage, small_spec
 
@@ -17,7 +18,9 @@ from splitrelay.deploy.handing import Handing
 from splitrelay.deploy.hosting import sized
 from splitrelay.deploy.owed import Given
 from splitrelay.deploy.pending import Pending, Policy, stage_of
+from splitrelay.deploy.reference import shape_of
 from splitrelay.deploy.remote import Remote
+from splitrelay.deploy.turns import Tops
 from splitrelay.errors import Diverged, OutputError, WorkError
 from splitrelay.wire import limits, messages
 from splitrelay.wire.client import TakenBack
@@ -143,6 +146,24 @@ def test_a_client_that_begins_again_and_again_is_not_waited_for_for_ever(
     stage.play()
     assert {event["why"] for event in stage.events("skipped")} == {"no step on 4 links"}
     assert len(stage.events("restarted")) <= 10
+
+
+def test_a_gradient_that_overflows_at_the_server_is_not_sent(tmp_path: Path) -> None:
+    """The loss is a number and the gradient at the cut is none: the client could only refuse it, again and again."""
+    spec = small_spec(tmp_path, "model=lenet-small", "engine=reference", "cut=flatten")
+    shape = shape_of(spec, (1, 8, 8), 10)
+    tops = Tops(spec, shape, (1, 8, 8), 10, 5)
+    stretch = tops.engine().stretch
+    low, high = (layer for layer in stretch.layers if isinstance(layer, torch.nn.Linear))
+    with torch.no_grad():
+        low.weight.fill_(1e30)
+        low.bias.fill_(1e-30)
+        high.weight.copy_(torch.arange(10.0)[:, None].expand(10, 32) * 1e25)
+    x = torch.cat([torch.zeros(shape.boundary), stretch.x.clone()])
+    turn = tops(Visit(3, 0, 1, x, Step(0.1), 2))
+    h, y = np.zeros((5, *shape.h), np.float32), np.arange(5, dtype=np.int32)
+    with pytest.raises(Diverged, match=r"gradient at the cut of client 1 overflowed in round 3, step 0, at eta=0\.1"):
+        turn.step(messages.Step(1, 0, h, y, 0.0))
 
 
 def test_links_on_which_nothing_happens_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,16 @@ def test_a_half_that_was_handed_on_is_not_lost_with_who_made_it(tmp_path: Path) 
     assert verdict.same
 
 
+def test_neither_server_is_missed_where_one_of_them_averages(tmp_path: Path) -> None:
+    """The main server goes back to a checkpoint of two rounds ago, the fed server has lost its memory."""
+    spec = small_spec(tmp_path, "M=2", "C=5", "R=4", "K=3", "every=3", "engine=fast", "algorithm=fedavg")
+    faults = [Fault("kill-fed", 1, 1, 1), Fault("kill-server", 4, 0, 1), Fault("kill-fed", 5, 1), Fault("cut", 6, 0)]
+    rehearsal = Troubled(Plan(spec, tmp_path / "run", patience=120, fed=True), QUIET, faults)
+    (verdict,) = rehearsal.play()
+    assert rehearsal.findings().sound, rehearsal.findings()
+    assert verdict.same and len(rehearsal.plot.happened) == len(faults)
+
+
 def test_a_fault_that_never_comes_to_its_moment_is_found(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "M=2", "C=5", "R=1", "K=3", "engine=fast")
     rehearsal = Troubled(Plan(spec, tmp_path / "run", patience=120), QUIET, [Fault("cut", 100)])
@@ -77,7 +87,7 @@ def test_a_random_plan_is_the_same_from_the_same_seed(tmp_path: Path) -> None:
 
 def test_random_plans_draw_every_kind(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "route=peer-to-peer")
-    kinds = kinds_of(spec, 4, direct=True)
+    kinds = kinds_of(spec, 4, direct=True, fed=True)
     assert set(kinds) == set(KINDS)
     assert {fault.kind for seed in range(200) for fault in random_plan(seed, spec, range(4), kinds)} == set(KINDS)
 

@@ -67,7 +67,7 @@ def rehearse(
     spec = spec_from("rehearse", settings)
     warn_insecure(insecure)
     _refuse_indirect(spec, direct, insecure, hosts)
-    _refuse_unfed(spec, fed_server, insecure or namespaces or faults is not None or seed is not None)
+    _refuse_unfed(spec, fed_server, insecure or namespaces)
     _refuse_mixed(namespaces, noise, faults is not None or seed is not None)
     calm = faults is None and seed is None
     plan = Plan(spec, out, hosts, insecure, patience, away, lease or (60.0 if calm else 5.0), direct, fed_server)
@@ -105,8 +105,8 @@ def _refuse_unfed(spec: Spec, fed: bool, otherwise: bool) -> None:
 
     refuse_unfit(spec)
     if otherwise:
-        way_out = "Leave --insecure, --namespaces and faults out."
-        raise InputError("a fed server is rehearsed with keys, on one host, without faults", way_out=way_out)
+        way_out = "Leave --insecure and --namespaces out."
+        raise InputError("a fed server is rehearsed with keys, on one host", way_out=way_out)
 
 
 def _refuse_mixed(namespaces: bool, noise: float, troubled: bool) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.experiments.spec import Spec
 from splitrelay.randomness import Purpose, rng
+from splitrelay.wire.reception import FED
 
 ENDS = ("kill-server", "kill-relay", "stop-server", "full-disk")  # what ends the server
 SKIPPED = ("stay-away", "extra-step")  # what costs a client its visit, where visits may be skipped
@@ -31,6 +32,7 @@ class Kind:
     events: tuple[str, ...] = ()  # none: the server cannot know of it
     why: str = ""  # what the event says
     own: bool = True  # the event names the fault's client
+    whose: int | None = None  # or whom else
 
 
 RESUMED = "the client connects again; the visit goes on at its step"
@@ -59,6 +61,13 @@ KINDS: dict[str, Kind] = {
         "handed",
         "the next deposit makes it good, or the visit is made again",
         (*LOST, "unpaid", "undone"),
+    ),
+    "kill-fed": Kind(
+        "kill -9 of the fed server",
+        "turn",
+        "started again, it is asked once more; what it has made is not made again",
+        ("gone", "arrived"),
+        whose=FED,
     ),
     "lost-handed": Kind("the word handed is lost with its connection", "handed", RESUMED, LOST),
     "cut": Kind("the proxy ends the connection", "turn", RESUMED, LOST),
@@ -124,11 +133,8 @@ def _fault(entry: dict[str, Any]) -> Fault:
     return Fault(str(entry["kind"]), int(entry["after"]), int(entry.get("client", 0)), int(entry.get("step", 0)))
 
 
-def refuse_impossible(
-    faults: Sequence[Fault], spec: Spec, clients: Sequence[int], insecure: bool, direct: bool
-) -> None:
+def refuse_impossible(faults: Sequence[Fault], spec: Spec, clients: Sequence[int], possible: Sequence[str]) -> None:
     """What cannot happen in a run of this spec is said before it begins."""
-    possible = kinds_of(spec, len(clients), insecure, direct)
     for fault in faults:
         if fault.kind not in possible:
             raise InputError(f"{fault.kind} cannot happen here", way_out="Possible: " + ", ".join(possible) + ".")
@@ -138,11 +144,12 @@ def refuse_impossible(
             raise OutOfRange("the step of a fault", value=fault.step, limit=f"0 to {spec.K - 1}")
 
 
-def kinds_of(spec: Spec, clients: int, insecure: bool = False, direct: bool = False) -> list[str]:
+def kinds_of(spec: Spec, clients: int, insecure: bool = False, direct: bool = False, fed: bool = False) -> list[str]:
     """Kinds that can happen: there are no steps where the whole model is at the client, and no names without keys."""
     whole = spec.placement == "whole"
     here = [name for name, kind in KINDS.items() if not (whole and kind.at in ("step", "reply", "finish"))]
     here = [name for name in here if (name != "replay" or spec.R > 1) and (KINDS[name].at != "handed" or direct)]
+    here = [name for name in here if name != "kill-fed" or fed]
     return [name for name in here if name != "another-name" or (clients > 1 and not insecure)]
 
 

@@ -153,6 +153,6 @@ def recorded(happened: Happened, events: Sequence[dict[str, Any]]) -> bool:
     return any(
         event["event"] in kind.events
         and kind.why in event.get("why", "")
-        and (not kind.own or event.get("client") == happened.fault.client)
+        and (not kind.own or event.get("client") == (happened.fault.client if kind.whose is None else kind.whose))
         for event in events[happened.before :]
     )

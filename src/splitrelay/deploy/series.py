@@ -22,7 +22,7 @@ Row = dict[str, Any]
 def played(plan: Plan, file: Path | None, seed: int, plans: int, say: Callable[[str], None]) -> Iterator[Row]:
     """A row for every plan, also in OUT/plans.jsonl where there are several; sound ones leave only their record."""
     clients = partition_of(plan.spec, load(plan.spec.data.name)).clients
-    kinds = kinds_of(plan.spec, len(clients), plan.insecure, plan.direct)
+    kinds = kinds_of(plan.spec, len(clients), plan.insecure, plan.direct, plan.fed)
     for number in range(seed, seed + plans):
         drawn = random_plan(number, plan.spec, clients, kinds, plan.away)
         faults = drawn if file is None else plan_in(file)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from splitrelay.data.partition import Partition
-from splitrelay.deploy.faults import SKIPPED, Fault, refuse_impossible
+from splitrelay.deploy.faults import SKIPPED, Fault, kinds_of, refuse_impossible
 from splitrelay.deploy.findings import Findings, events_in, found, missed, skips_in
 from splitrelay.deploy.middle import Middle
 from splitrelay.deploy.nursery import Child
@@ -23,6 +23,7 @@ from splitrelay.deploy.strangers import pester, refused_as, refused_with
 from splitrelay.deploy.tampering import CHANGES, changed, flipped, one_more
 from splitrelay.errors import WorkError
 from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
+from splitrelay.wire.reception import FED
 
 SILENT = 3.0  # seconds that a silenced link carries nothing, before it is cut
 SLOW = 0.02  # seconds that every piece of a slowed link is late
@@ -50,7 +51,9 @@ class Troubled(Rehearsal):
     def prepare(self) -> Partition:
         """As always; a plan that cannot be carried out is refused."""
         partition = super().prepare()
-        refuse_impossible(self.faults, self.spec, partition.clients, self.plan.insecure, self.plan.direct)
+        plan = self.plan
+        kinds = kinds_of(self.spec, len(partition.clients), plan.insecure, plan.direct, plan.fed)
+        refuse_impossible(self.faults, self.spec, partition.clients, kinds)
         return partition
 
     def raise_curtain(self, partition: Partition) -> None:
@@ -61,6 +64,9 @@ class Troubled(Rehearsal):
         self.proxies = {m: Proxy(self.port) for m in partition.clients}
         self.middles = {m: self._middle(m) for m in partition.clients}
         self.clients = [self._client(m, [m]).start() for m in partition.clients]
+        if self.plan.fed:
+            self.proxies[FED] = Proxy(self.port)
+            self.clients.append(self._fed().start())
         self.say(f"server on port {self.port}; {len(self.clients)} clients behind proxies; {len(self.faults)} faults")
 
     def wait(self, until: float) -> None:
@@ -166,6 +172,11 @@ class Troubled(Rehearsal):
         self.plot.seen(fault.client).dead = True  # the deposit follows at once, and would come through
         return self._kill_client(fault, frame)
 
+    def _kill_fed(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self.absent[FED] = None
+        self._program(FED).send(signal.SIGKILL)
+        return [frame]
+
     def _stay_away(self, fault: Fault, frame: bytes) -> list[bytes]:
         self.absent[fault.client] = len(self.events())
         self.plot.seen(fault.client).dead = True  # else what it has said may still end its visit
@@ -184,7 +195,7 @@ class Troubled(Rehearsal):
             raise WorkError("a client fell", value=words, way_out=self._logs())
 
     def _program(self, m: int) -> Program:
-        return self.clients[list(self.partition.clients).index(m)]
+        return self.clients[[*self.partition.clients, FED].index(m)]
 
     # Links
 
@@ -266,4 +277,4 @@ class Troubled(Rehearsal):
         return Middle(lambda: f"127.0.0.1:{proxy.port}", near, self._keys(m), up, down)
 
     def _address(self, clients: Sequence[int]) -> str:
-        return f"127.0.0.1:{self.middles[clients[0]].port}"
+        return f"127.0.0.1:{self.middles[clients[0]].port if clients else self.proxies[FED].port}"
