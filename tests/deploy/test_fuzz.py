@@ -1,9 +1,22 @@
-"""Does anything but a refusal come of hostile frames? A small share of `python -m splitrelay.deploy.fuzzing`."""
+"""Does anything but a refusal come of hostile clients? A small share of `python -m splitrelay.deploy.fuzzing`."""
 
+from collections import Counter
 from pathlib import Path
 
-from splitrelay.deploy.fuzzing import converse, fuzz, junk
+import pytest
+
+from splitrelay.deploy.astray import vocabulary
+from splitrelay.deploy.fuzzing import MANY, WORDS, fuzz, junk, wrong
+from splitrelay.deploy.siege import Tale, siege
 from splitrelay.deploy.strangers import CALLS
+from splitrelay.wire.messages import BUFFERS, CONTROL, Message
+from splitrelay.wire.protocol import State
+
+
+def test_the_fuzzer_knows_every_word() -> None:
+    kinds = {*CONTROL, *BUFFERS}
+    assert kinds == set(Message.__subclasses__())
+    assert {type(word) for word in vocabulary()} == {type(word) for word in WORDS} == kinds
 
 
 def test_hostile_frames_are_heard_or_refused() -> None:
@@ -13,10 +26,35 @@ def test_hostile_frames_are_heard_or_refused() -> None:
     assert len(seen) > 50  # many ways, in many states
 
 
-def test_hostile_conversations_end() -> None:
-    (seen,) = converse(40)
-    assert sum(seen.values()) == 40
-    assert "ended: StatusCode.DEADLINE_EXCEEDED" not in seen
+@pytest.fixture(scope="module")
+def besieged() -> Tale:
+    """What became of a few hundred conversations with real servers."""
+    (tale,) = siege(320)
+    return tale
+
+
+def test_hostile_conversations_break_nothing(besieged: Tale) -> None:
+    assert besieged.wrong == Counter()
+    assert sum(besieged.verdicts.values()) == besieged.conversations == 320
+
+
+def test_hostile_conversations_reach_every_state_at_the_server(besieged: Tale) -> None:
+    assert set(besieged.states) == set(State)
+    assert besieged.states[State.STEPPING] > 50  # not by chance
+    assert {"refused", "cancelled", "committed"} <= set(besieged.verdicts)
+
+
+def test_hostile_conversations_say_every_word(besieged: Tale) -> None:
+    assert set(besieged.said) == {kind.event for kind in (*CONTROL, *BUFFERS)}
+
+
+def test_a_hollow_fuzz_is_wrong_and_so_is_memory_that_grows() -> None:
+    reached = Counter(dict.fromkeys(State, 1))
+    assert not wrong(Tale(MANY, states=reached), [100, 110, 115])
+    assert set(wrong(Tale(MANY, states=reached - Counter([State.LOOKING])), [100])) == {"never reached: looking"}
+    assert wrong(Tale(MANY, states=reached), [100, 105, 120])
+    assert wrong(Tale(MANY, states=reached), [100, 200, 201])
+    assert wrong(Tale(1, wrong=Counter(["links that did not end"])), [100])
 
 
 def test_junk_below_tls_does_not_bring_a_server_down(tmp_path: Path) -> None:

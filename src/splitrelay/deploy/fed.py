@@ -20,6 +20,7 @@ from splitrelay.deploy.remote import Remote
 from splitrelay.errors import InputError
 from splitrelay.experiments.spec import Spec
 from splitrelay.wire import halves
+from splitrelay.wire.control import BadMessage
 from splitrelay.wire.messages import Commit, Deposit, Look
 from splitrelay.wire.reception import FED
 
@@ -150,11 +151,15 @@ class Fed(Remote):
         while True:
             word = question.next()
             if isinstance(word, Deposit):
-                found = self._portion(question.half, recipe)
-                self.journal.remember(self.r, name, question.half)
-                question.say(Commit(word.fence))
-                self.journal.note("combined", halves=len(recipe.leaves()), fence=word.fence)
-                return found
+                try:
+                    found = self._portion(question.half, recipe)
+                except BadMessage as error:
+                    question.refuse(str(error))
+                else:
+                    self.journal.remember(self.r, name, question.half)
+                    question.say(Commit(word.fence))
+                    self.journal.note("combined", halves=len(recipe.leaves()), fence=word.fence)
+                    return found
             question.refuse_hopeless()
 
     def _portion(self, half: bytes, recipe: Recipe) -> Portion:

@@ -1,96 +1,49 @@
 """Hostile frames: `python -m splitrelay.deploy.fuzzing FRAMES CONVERSATIONS`.
 
-FRAMES go to codec and table, CONVERSATIONS to a real server over a socket, and as many connections that are no TLS to
-one with keys. True frames, damaged in every way: bytes
-flipped, cut, added, header fields rewritten under a fitting checksum, and said in any state. Nothing but BadMessage may
-come of it, no conversation may hang, and memory must stay flat.
+FRAMES go to codec and table, CONVERSATIONS to real servers that train over a socket (see siege), and as many
+connections that are no TLS to one with keys. True frames, damaged in every way: bytes flipped, cut, added, header
+fields rewritten under a fitting checksum, and said in any state. Nothing but BadMessage may come of it, no conversation
+may crash or hang a server, memory must stay flat, and every state of the table must have been reached at the server:
+else the exit code is 1, and the last lines say why.
 """
 
 from __future__ import annotations
 
 import resource
-import struct
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
-from queue import Empty
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from grpc import RpcError
 
+from splitrelay.deploy.astray import TERMS, damaged, vocabulary
+from splitrelay.deploy.siege import Tale, siege
 from splitrelay.deploy.strangers import CALLS, pester
 from splitrelay.errors import WorkError
 from splitrelay.randomness import Purpose, rng
 from splitrelay.wire import messages as say
 from splitrelay.wire.authority import create_authority
-from splitrelay.wire.client import channel
 from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import CHECKSUM, COVERED, HEADER, Bounds, checksum, decode, encode
-from splitrelay.wire.halves import Assembly, packed, unpacked
+from splitrelay.wire.frames import Bounds, decode, encode
+from splitrelay.wire.halves import Assembly, unpacked
 from splitrelay.wire.identity import load_identity
-from splitrelay.wire.messages import Message
-from splitrelay.wire.protocol import HELD, OPEN, OVER, Conversation, End
+from splitrelay.wire.protocol import HELD, OPEN, OVER, TABLE, Conversation, End, State
 from splitrelay.wire.renewal import Keys, renewed_credentials
-from splitrelay.wire.server import SERVICE, House, Hub
+from splitrelay.wire.server import House, Hub
 
-H = np.ones((2, 3), np.float32)
-LABELS = np.zeros(2, np.int32)
 STAND = "stand"
 BOUNDS = Bounds(batch=4, h=(3,), out=2, dtype="float32", classes=10, norms=8, look=4)
-FIELDS = (
-    (4, "<B"), (5, "<B"), (6, "<B"), (7, "<B"), (8, "<Q"), (16, "<I"), (20, "<I"), (24, "<I"), (28, "<I"), (40, "<Q"),
-)  # fmt: skip
-WORDS: tuple[Message, ...] = (
-    say.Hello(1, 0, "me"),
-    say.Accept("h", "fast", "cpu", 5),
-    say.Ready(1),
-    say.Step(1, 0, H, LABELS, 0.5),
-    say.Step(1, 1, H, LABELS, 0.5),
-    say.Finish(1, 2, 0.5),
-    say.Chunk(1, 0, packed(x=np.ones(4, np.float32))),
-    say.Deposit(1, 80, b"x" * 32, (0.5,)),
-    say.Fail(1, "no"),
-    say.Predict(1, 0, H),
-    say.Score(1, 0.5, 0.5, (0.5,)),
-    say.Heartbeat(1),
-    say.Leave("bye"),
-)
-TERMS = say.Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=1.0)
-GRANTS: tuple[Message, ...] = (
-    TERMS,
-    say.Welcome(),
-    say.Lease(1, 1, 0, 0, 0, 2, 0.1),
-    say.Reply(1, 0, H, (), 0.5),
-    say.Commit(1),
-    say.Cancel(1),
-    say.Look(2, 0, 8, b"x" * 32),
-)
-
-
-def damaged(frame: bytes, draw: np.random.Generator) -> bytes:
-    """The frame, or what is left of it."""
-    body, way = bytearray(frame), int(draw.integers(6))
-    if way == 0:
-        body[int(draw.integers(len(body)))] ^= 1 << int(draw.integers(8))
-    elif way == 1:
-        body = body[: int(draw.integers(len(body)))]
-    elif way == 2:
-        body += draw.bytes(int(draw.integers(1, 50)))
-    elif way == 3:
-        offset, form = FIELDS[int(draw.integers(len(FIELDS)))]
-        value = int(draw.integers(2 ** (8 * struct.calcsize(form)) - 1, dtype=np.uint64)) >> int(draw.integers(60))
-        struct.pack_into(form, body, offset, value % 2 ** (8 * struct.calcsize(form)))
-    elif way == 4 and len(body) > HEADER.size:
-        body[int(draw.integers(HEADER.size, len(body)))] = int(draw.integers(256))
-    if len(body) >= HEADER.size and draw.integers(2):  # under a checksum that fits
-        CHECKSUM.pack_into(body, COVERED, checksum(bytes(body[:COVERED]), bytes(body[HEADER.size :])))
-    return bytes(body)
+WORDS = tuple(word for k in range(3) for word in vocabulary(fence=1, k=k))
+EVENTS = {event for _, end, event in TABLE if end is End.SERVER}  # what a server says
+GRANTS = tuple(word for fence in (1, 2) for word in vocabulary(fence) if word.event in EVENTS)
+MANY = 1000  # conversations in which every state must be reached
+PIECE = 400  # conversations after which honest clients come, and memory is looked at
+GROWTH = 1.5, 1.1  # times what it was after the first piece, and in the middle, that memory may grow to
 
 
 def said(talk: Conversation, frame: bytes, seen: Counter[str]) -> None:
@@ -137,35 +90,6 @@ def fuzz(frames: int, seed: int = 0) -> Counter[str]:
     return seen
 
 
-def converse(conversations: int, pieces: int = 1, seed: int = 0) -> Iterator[Counter[str]]:
-    """So many hostile conversations, in pieces, all with one real server, one stream each; how those of each ended."""
-    house = House(TERMS, BOUNDS, 1000, 4)
-    hub, draw = Hub(house), rng(seed, Purpose.INSTANCES, 1)
-    line = channel(f"127.0.0.1:{hub.start('127.0.0.1:0')}", None)
-    true = [encode(word) for word in WORDS]
-    join: Any = line.stream_stream(f"/{SERVICE}/Join")
-    try:
-        for _ in range(pieces):
-            yield Counter(_ending(join, true, draw) for _ in range(conversations // pieces))
-            with suppress(Empty):
-                while hub.inbox.get(0.0):  # as a server's training thread does
-                    pass
-    finally:
-        line.close()
-        hub.close("enough", again=False)
-
-
-def _ending(join: Any, true: Sequence[bytes], draw: np.random.Generator) -> str:
-    """One conversation: how it ended."""
-    frames = [*true[: int(draw.integers(3))]]
-    frames += [damaged(true[int(draw.integers(len(true)))], draw) for _ in range(int(draw.integers(1, 6)))]
-    try:
-        words = [decode(answer).event for answer in join(iter(frames), timeout=10)]
-    except RpcError as error:
-        return f"ended: {error.code()}"
-    return "ended: " + (words[-1] if words else "without a word")
-
-
 def stand(folder: Path) -> None:
     """A server with keys that says its port and waits to be killed."""
     hub = Hub(House(TERMS, BOUNDS, 1000, 4))
@@ -189,23 +113,57 @@ def junk(calls: int, folder: Path) -> int:
     return taken
 
 
-def main(words: list[str]) -> None:
-    """In pieces, so that growing memory would show."""
+def main(words: list[str]) -> int:
+    """In pieces, so that growing memory would show; 1 where something is wrong."""
     if words[:1] == [STAND]:
         stand(Path(words[1]))
-        return
+        return 0
     frames, conversations = (int(word) for word in (words or ["10000", "100"]))
-    began, seen, pieces = time.perf_counter(), Counter[str](), 10
+    _frames(frames, 10)
+    whole, peaks = _siege(conversations)
+    with TemporaryDirectory() as folder:
+        print(f"{junk(conversations // CALLS, Path(folder))} connections of junk, {_peak()} kB")
+    _table(f"conversations of {whole.conversations} that reached each state, at the server", whole.states)
+    _table("how they ended", whole.verdicts)
+    _table("how the runs ended that were trained meanwhile", whole.stops)
+    _table("wrong", wrong(whole, peaks))
+    return int(bool(wrong(whole, peaks)))
+
+
+def wrong(whole: Tale, peaks: Sequence[int]) -> Counter[str]:
+    """What was found, what was not tried, and whether memory grew from piece to piece."""
+    missing = [state for state in State if not whole.states[state]] if whole.conversations >= MANY else []
+    found = whole.wrong + Counter(f"never reached: {state}" for state in missing)
+    found += Counter({f"a server said what it may not: {what}": times for what, times in whole.slips.items()})
+    for most, before in zip(GROWTH, (peaks[0], peaks[len(peaks) // 2]), strict=True):
+        if peaks[-1] > most * before:
+            found[f"memory grew from {before} to {peaks[-1]} kB"] += 1
+    return found
+
+
+def _frames(frames: int, pieces: int) -> None:
+    began, seen = time.perf_counter(), Counter[str]()
     for piece in range(pieces):
         seen += fuzz(frames // pieces, piece)
         print(f"{frames // pieces} frames, {time.perf_counter() - began:.0f} s, peak memory {_peak()} kB")
-    for what, number in seen.most_common():
+    _table("what became of the frames", seen)
+
+
+def _siege(conversations: int) -> tuple[Tale, list[int]]:
+    began, whole, peaks = time.perf_counter(), Tale(), list[int]()
+    for tale in siege(conversations, max(conversations // PIECE, 1)):
+        whole += tale
+        peaks.append(_peak())
+        took, ends = time.perf_counter() - began, dict(tale.verdicts.most_common())
+        print(f"{tale.conversations} conversations, {took:.0f} s, peak memory {peaks[-1]} kB: {ends}")
+        print(f"then an honest visit to each server, at most {tale.honest:.2f} s", flush=True)
+    return whole, peaks
+
+
+def _table(title: str, counts: Counter[Any]) -> None:
+    print(f"{title}:" if counts else f"{title}: nothing")
+    for what, number in counts.most_common():
         print(f"{number:>9}  {what}")
-    for ends in converse(conversations, pieces):
-        took = time.perf_counter() - began
-        print(f"{conversations // pieces} conversations, {took:.0f} s, {_peak()} kB: {dict(ends)}")
-    with TemporaryDirectory() as folder:
-        print(f"{junk(conversations // CALLS, Path(folder))} connections of junk, {_peak()} kB")
 
 
 def _peak() -> int:
@@ -213,4 +171,4 @@ def _peak() -> int:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -127,6 +127,9 @@ class Handing(Remote):
         turn, heir = pending.turn, self.heir(pending.visit)
         assert isinstance(turn, RelayTurn)
         turn.refuse_unfinished()
+        if pending.handed == pending.link:
+            raise BadMessage("a half was handed on twice")
+        pending.handed = pending.link
         if word.why or heir is None:
             self._note("unreached", pending, why=word.why or "there is no next client")
             return
@@ -220,7 +223,10 @@ class Handing(Remote):
         owed = self.owed
         if not event.resumed and self.covered.pop(event.m, None) is not None:
             self.hub.release(event.m)  # it begins afresh, and its visit counts all the same
-        if owed is None or event.m != owed.pending.visit.m or event.link == owed.pending.link:
+        if event.resumed and self.covered.get(event.m) == event.accept.fence:
+            self.arrived(event)  # its deposit may still come, and is thanked for
+            return
+        if owed is None or event.m != owed.pending.visit.m:
             super()._arrived(event, now)
             return
         self.arrived(event)

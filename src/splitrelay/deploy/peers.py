@@ -19,6 +19,7 @@ from splitrelay.errors import InputError
 from splitrelay.evaluation import Score
 from splitrelay.wire import halves, messages
 from splitrelay.wire.control import BadMessage
+from splitrelay.wire.frames import finite
 from splitrelay.wire.messages import Deposit, Lease
 from splitrelay.wire.sealing import Tampered, label_of
 
@@ -138,14 +139,20 @@ class Judged:
                 if isinstance(word, messages.Score):
                     return word
                 if isinstance(word, messages.Predict):
-                    out = engine.predict(x.top.numpy(), word.h)
-                    question.say(messages.Output(word.fence, word.k, out))
+                    self._above(engine.predict(x.top.numpy(), word.h), word, question)
                 if not keep and self._too_late(question):  # without the model nothing is finished
+                    question.refuse("nobody waits for it any longer")
                     self.remote.journal.note("unseen", client=self.m)
                     return None
                 question.refuse_hopeless()
         finally:
             self.remote.tops.free.append(engine)
+
+    def _above(self, out: Any, asked: messages.Predict, question: Question) -> None:
+        if finite(out):
+            question.say(messages.Output(asked.fence, asked.k, out))
+        else:
+            question.refuse("what comes out above the cut are no numbers")
 
     def _too_late(self, question: Question) -> bool:
         """Whether nobody waits for the evaluator any longer; who was away once is not waited for until it comes."""

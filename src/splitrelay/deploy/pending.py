@@ -37,6 +37,7 @@ class Pending:
     best: int = 0  # how far it has ever been
     links: int = 0  # since then
     wanted: bool = False  # the half that was not handed over has been asked for
+    handed: int | None = None  # the link on which it was said that the half was handed on
     tries: int = 0
     failures: list[str] = field(default_factory=list)
     unable: float | None = None  # since when the client says that it cannot make the visit yet
@@ -45,7 +46,7 @@ class Pending:
     def begin(self, turn: Turn, fence: int, link: int, now: float) -> None:
         """It is leased."""
         self.turn, self.fence, self.link, self.heard = turn, fence, link, now
-        self.stage, self.moved, self.wanted = 0, (0, 0), False
+        self.stage, self.moved, self.wanted, self.handed = 0, (0, 0), False, None
 
     def reach(self, message: Message, now: float) -> None:
         """A word that is further than all before it is progress; one that was said before is not."""

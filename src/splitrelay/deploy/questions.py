@@ -42,6 +42,12 @@ class Question:
         self._expire(time.monotonic())
         return None
 
+    def refuse(self, why: str) -> None:
+        """It is not answered as it should be, or nobody waits for it any longer."""
+        if self.link is not None:
+            self.say(Cancel(self.fence, why[: limits.TEXT]))
+            self._failed(why, later=False)
+
     def say(self, *words: Message) -> None:
         """On the link on which it was asked."""
         if self.link is not None:
@@ -57,7 +63,7 @@ class Question:
             raise WorkError(f"{who} does not answer", value=self.why.rstrip(".") or "it is away", way_out=way_out)
 
     def _said(self) -> None:
-        here, now = self.remote.hub.here().get(self.m), time.monotonic()
+        here, now = self.remote.hub.ready().get(self.m), time.monotonic()
         if here is not None and here != self.link and now >= self.after and not self.remote.busy(self.m):
             self.link, self.fence, self.heard, self.moved = here, self.ask(here), now, (0, 0)
 
@@ -76,8 +82,7 @@ class Question:
         if carried > self.moved:
             self.moved, self.heard = carried, now
         if now - self.heard > patience:
-            self.say(Cancel(self.fence, "no answer in time"))
-            self._failed(f"no answer for {patience:g} seconds", later=False)
+            self.refuse(f"no answer for {patience:g} seconds")
 
     def _failed(self, why: str, later: bool) -> None:
         if why != self.why or not later:

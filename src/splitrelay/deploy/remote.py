@@ -19,7 +19,7 @@ from splitrelay.errors import Diverged
 from splitrelay.wire import halves, limits, messages
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.inbox import Answer
-from splitrelay.wire.messages import Commit, Deposit, Fail, Lease
+from splitrelay.wire.messages import Cancel, Commit, Deposit, Fail, Lease
 from splitrelay.wire.server import Arrived, Gone, Heard, Hub
 
 TICK = 0.5  # seconds between two looks at the clock
@@ -120,7 +120,7 @@ class Remote(Patience):
                 self.pending[visit.m] = Pending(index, visit, time.monotonic())
         now = time.monotonic()
         free = [pending for pending in self.pending.values() if pending.turn is None and now >= pending.after]
-        here = self.hub.here() if free else {}
+        here = self.hub.ready() if free else {}
         for pending in free:
             if pending.visit.m in here:
                 self._lease(pending, here[pending.visit.m])
@@ -141,9 +141,10 @@ class Remote(Patience):
     def _arrived(self, event: Arrived, now: float) -> None:
         self.arrived(event)
         pending = self.pending.get(event.m)
-        if pending is None or pending.link == event.link or pending.turn is None:
-            return  # it waits for its turn, or was given it on this very link
-        if event.resumed:
+        if pending is None or pending.turn is None or (event.resumed and pending.fence != event.accept.fence):
+            if event.resumed:  # what it goes on with has been taken back, or counts, since it was told that it may
+                self.hub.send(event.link, Cancel(event.accept.fence, "the visit is over"))
+        elif event.resumed:
             self._resumed(pending, event, now)
         else:
             self._note("restarted", pending)

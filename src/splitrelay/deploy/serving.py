@@ -70,7 +70,7 @@ class Serving:
             self.shape = shape_of(self.spec, *self._kind())
         self.port = 0
         self.phase, self.last = "waiting", dict[str, Any]()
-        self.greeted, self.other = set[int](), set[tuple[int, str]]()
+        self.greeted, self.other = set[int](), set[int]()
         self.pace = Pace()
         self.listening: Callable[[int], None] = lambda port: None
 
@@ -232,10 +232,10 @@ class Serving:
     def _compare(self, m: int, cpu: str) -> None:
         """Another processor may compute other bits: that is allowed, and said once."""
         here = self.hub.house.terms.cpu
-        if cpu != here and (m, cpu) not in self.other:
+        if cpu != here and m not in self.other:
             self.journal.note("other-cpu", client=m, cpu=cpu, server=here)
             self.say(f"{name_of(m)} computes with {cpu}, this server with {here}: equal bits are not promised")
-        self.other.add((m, cpu))
+            self.other.add(m)
 
     def _house(self) -> House:
         shape, dtype = self.shape, self.spec.model.dtype

@@ -68,11 +68,14 @@ class Inbox:
         self._failure: BaseException | None = None
         self._events: deque[Event] = deque()
         self._unread: Counter[int] = Counter()  # by link
+        self._unheard = set[int]()  # links whose arrival nobody has heard of yet
 
     def put(self, event: Event) -> None:
         """One event more; said on the loop, as is the question after those unread."""
         if isinstance(event, Heard):
             self._unread[event.link] += 1
+        elif isinstance(event, Arrived):
+            self._unheard.add(event.link)
         self._events.append(event)
         self._wheel.ring()
 
@@ -90,6 +93,8 @@ class Inbox:
                 self._unread[event.link] -= 1
                 if not self._unread[event.link]:
                     del self._unread[event.link]
+            elif isinstance(event, Arrived):
+                self._unheard.discard(event.link)
         return event
 
     def answer(self, heard: Heard) -> Answer | None:
@@ -113,6 +118,10 @@ class Inbox:
         """Something went wrong on the loop that the thread that trains must know."""
         self._failure = self._failure or error
         self._wheel.ring()
+
+    def unheard(self, link: int) -> bool:
+        """Whether the thread that trains has still to hear that it came."""
+        return link in self._unheard
 
     def unread(self, link: int) -> int:
         """Words of this link that wait."""

@@ -78,6 +78,10 @@ class Hub:
         """Clients that are here, and the number of their link."""
         return {m: link.number for m, link in list(self.reception.here.items())}
 
+    def ready(self) -> dict[int, int]:
+        """Those of them of whose arrival the thread that trains has heard: before, it may not know what they hold."""
+        return {m: link for m, link in self.here().items() if not self.inbox.unheard(link)}
+
     def carrying(self, link: int) -> tuple[int, int]:
         """Bytes, up and down, of the half that is on its way over a link."""
         found = self.reception.all.get(link)
@@ -179,8 +183,12 @@ class Hub:
     async def _writing(self, link: Caller) -> None:
         """Whatever is to be said on a link, in order; None ends it."""
         with suppress(*BROKEN):
-            while (message := await link.outgoing.get()) is not None:
-                await self._say(link, message)
+            try:
+                while (message := await link.outgoing.get()) is not None:
+                    await self._say(link, message)
+            except BadMessage as error:  # our own mistake: better another link than one on which nothing is said
+                self.said("misspoke", client=link.m, why=str(error))
+                link.task.cancel()
 
     async def _say(self, link: Caller, message: Message) -> None:
         """One word, behind whatever is being written: gRPC takes one at a time."""
