@@ -14,6 +14,7 @@ from splitrelay.deploy.remote import Remote
 from splitrelay.errors import WorkError
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.messages import Accept, Cancel, Handed, Lease, Message
+from splitrelay.wire.protocol import State
 from splitrelay.wire.server import Arrived
 
 
@@ -96,6 +97,7 @@ def test_a_word_of_ours_that_has_no_place_ends_the_link_and_is_recorded() -> Non
     """Better another link than one on which nothing more is said."""
     with standing() as here:
         link = here.leased(0)
+        until(lambda: here.hub.reception.here[0].talk.state is State.STEPPING)
         here.say(0, lease(9))  # in the middle of a visit
         until(lambda: [event for event, facts in here.noted if event == "misspoke"])
         until(lambda: 0 not in here.hub.here())
