@@ -180,7 +180,7 @@ def test_a_model_that_finds_no_room_is_handed_over_once_more(tmp_path: Path, mon
         stage.join(m, **keep)
     stage.play()
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes() and len(tries) == 3
-    assert [event["why"].startswith("OutputError: cannot write model") for event in stage.events("failed")] == [True]
+    assert [event["why"].startswith("OutputError: cannot write model") for event in stage.events("unable")] == [True]
 
 
 def test_what_is_wrong_with_one_of_several_clients_is_said_before_any_calls(tmp_path: Path) -> None:

@@ -10,15 +10,16 @@ import pytest
 from hub_kit import TERMS, Standing, closed, lease, standing, step, until
 
 from splitrelay.errors import OutOfRange, WorkError
-from splitrelay.wire import limits
+from splitrelay.wire import limits, stream
 from splitrelay.wire.asking import collect_handler, collected, status_handler, status_of
 from splitrelay.wire.authority import create_authority
 from splitrelay.wire.capacity import SERVICE, connections
 from splitrelay.wire.certificates import peer_identity
-from splitrelay.wire.frames import VERSION, Bounds, encode
+from splitrelay.wire.frames import HEADER, VERSION, Bounds, encode
+from splitrelay.wire.halves import sha256
 from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
 from splitrelay.wire.link import Link, LinkLost, Refused, channel
-from splitrelay.wire.messages import Cancel, Chunk, Heartbeat, Hello, Reply, Step, Terms
+from splitrelay.wire.messages import Cancel, Chunk, Deposit, Finish, Heartbeat, Hello, Reply, Step, Terms
 from splitrelay.wire.server import House, Hub
 
 CUT = "hung up|link was lost"  # not: the server does not answer
@@ -199,6 +200,83 @@ def test_who_came_for_a_check_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> 
         assert here.hub.here() == {}
         with pytest.raises(LinkLost, match=CUT):
             link.receive(10)
+
+
+def test_who_falls_silent_is_cut_and_who_says_that_it_is_here_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SILENCE", 0.9)
+    monkeypatch.setattr(stream, "TICK", 0.05)
+    with standing() as here:
+        good, mute = here.leased(), here.joined(1)
+        good.stream.heartbeat = 0.1  # the other one is about to say so in a minute
+        until(lambda: set(here.hub.here()) == {0})
+        with pytest.raises(LinkLost, match=CUT):
+            mute.receive(10)
+        assert [facts["client"] for event, facts in here.noted if event == "silent"] == [1]
+        assert alive(here, good)
+
+
+def test_a_connection_without_a_link_is_closed_and_one_that_has_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "IDLE", 0.5)
+    with standing() as here:
+        good, line = here.leased(), socket.create_connection(("127.0.0.1", here.port), timeout=10)
+        line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0))
+        assert closed(line)
+        assert alive(here, good)
+
+
+@pytest.mark.parametrize(("half", "most"), [(limits.HALF, 5000), (10_000, 10_000)], ids=["wire", "spec"])
+def test_a_half_has_a_longest_length(half: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the wire where it is the smaller one, else that of the spec: whoever sends more is not listened to."""
+    if half == limits.HALF:
+        monkeypatch.setattr(limits, "HALF", most)
+    with standing() as here:
+        good, bad, fits = here.leased(), here.leased(1), here.leased(2)
+        for link, length in ((fits, most), (bad, most + 1)):
+            fence = 3 if link is fits else 2
+            link.send(Finish(fence, 0, 0.0))
+            link.send(Chunk(fence, 0, bytes(1000)))
+            link.send(Chunk(fence, 1, bytes(length - 1000)))
+        with pytest.raises(Refused, match=f"a half is too long; needs <= {most} bytes"):
+            bad.receive(10)
+        until(lambda: here.hub.reception.here[2].half and here.hub.reception.here[2].half.length == most)
+        assert alive(here, good)
+
+
+def test_a_half_that_is_said_to_be_longer_than_any_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with standing() as here:
+        good, bad = here.leased(), here.leased(1)
+        for word in (Finish(2, 0, 0.0), Chunk(2, 0, b"half"), Deposit(2, limits.HALF + 1, sha256(b"half"))):
+            bad.send(word)
+        with pytest.raises(Refused, match=f"bytes of deposit is outside its limits; got {limits.HALF + 1}"):
+            bad.receive(10)
+        assert alive(here, good)
+
+
+def long_greeting(length: int, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """A first word whose control message has this length, by somebody who does not mind the limit."""
+    with monkeypatch.context() as patch:
+        patch.setattr(limits, "CONTROL", 2**30)
+        spare = len(encode(Hello(VERSION, 1, "x" * 100_000))) - 100_000  # the head, and how protobuf writes the lengths
+        return encode(Hello(VERSION, 1, "x" * (length + HEADER.size - spare)))
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [(0, "software of hello is outside its limits"), (1, f"control message too long; needs <= {limits.CONTROL} bytes")],
+)
+def test_a_control_message_has_a_longest_length(more: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Past it nobody looks what is inside."""
+    with standing() as here:
+        good, bad = here.leased(), here.call()
+        bad.stream.put(long_greeting(limits.CONTROL + more, monkeypatch))
+        with pytest.raises(Refused, match=why):
+            bad.receive(10)
+        assert alive(here, good)
+
+
+def test_nobody_sends_a_control_message_that_would_be_refused() -> None:
+    with standing() as here, pytest.raises(WorkError, match="hello is too long to be sent"):
+        here.call().send(Hello(VERSION, 0, "x" * limits.CONTROL))
 
 
 @pytest.fixture(scope="module")

@@ -220,7 +220,7 @@ def _checked(x: npt.NDArray[Any], y: npt.NDArray[Any], of: str, classes: tuple[s
             f"images and labels of {of} do not match", value=f"{x.shape}, {y.shape}", limit="(N, ...), (N,)"
         )
     if not x.size:
-        raise InputError(f"{of} holds no images")
+        raise InputError(f"{of} holds no images", way_out="Bring at least one.")
     return Raw(x, y, of, classes)
 
 

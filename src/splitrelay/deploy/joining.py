@@ -191,9 +191,10 @@ class Joined:
         if mine is not None and mine.hash != spec.hash:
             way_out = "Ask the server's keeper, or leave --spec out to take what is offered."
             raise InputError("the server runs another spec", value=spec.hash, limit=mine.hash, way_out=way_out)
-        if self.wish.spec is None and any(":" in name for name in (spec.model.name, spec.model.loss)):
+        own = [name for name in (spec.model.name, spec.model.loss) if ":" in name]
+        if self.wish.spec is None and own:
             way_out = "Give --spec with your own copy of the spec, so that you say which code is run."
-            raise InputError("the server's spec names code of its own", value=spec.model.name, way_out=way_out)
+            raise InputError("the server's spec names code of its own", value=", ".join(own), way_out=way_out)
         if self.wish.sealed and not terms.sealed:
             raise InputError("the server of this run reads the clients' half", way_out="Leave --sealed out, or stay.")
         self.terms = terms

@@ -49,6 +49,8 @@ class Proxy:
 
     def close(self) -> None:
         """No more."""
+        with suppress(OSError):
+            self._door.shutdown(socket.SHUT_RDWR)  # who waits for a caller is waiting no longer
         self._door.close()
         self.cut()
 

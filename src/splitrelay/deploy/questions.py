@@ -86,7 +86,8 @@ class Question:
 
     def _failed(self, why: str, later: bool) -> None:
         if why != self.why or not later:
-            self.remote.journal.note("failed", client=self.m, fence=self.fence, why=why[: limits.TEXT])
+            event = "unable" if later else "failed"
+            self.remote.journal.note(event, client=self.m, fence=self.fence, why=why[: limits.TEXT])
         self.failures += not later
         self.why, self.link, self.fence = why, None, 0
         self.after = time.monotonic() + pause(max(self.failures, int(time.monotonic() - self.since), 1))

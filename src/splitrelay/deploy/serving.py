@@ -259,7 +259,7 @@ class Serving:
             if hello.client in self.offer.without:
                 return f"client {hello.client} is left out of this run (serve --without)"
             if full and accept.n > limits.BATCH:
-                return f"a step on all of {accept.n} samples is too long; at most {limits.BATCH}"
+                return f"a step on all of {accept.n} samples is too long. Bring at most {limits.BATCH}."
             return disagreement(terms, accept, trains=hello.client < JUDGE)
 
         half = halves.size_of({"x": numbers}, dtype) + SEALING + 16 * self.spec.partition.M

@@ -52,12 +52,16 @@ def spec_in(terms: Terms) -> Spec:
     except (tomllib.TOMLDecodeError, ValidationError) as error:
         raise InputError("the server's spec cannot be read", value=str(error).splitlines()[0]) from None
     if spec.hash != terms.spec_hash or spec.engine != terms.engine:
-        raise InputError("the server's spec is not the one it names", value=spec.hash, limit=terms.spec_hash)
+        way_out = "Ask the server's keeper: both sides need the same version of Splitrelay."
+        raise InputError(
+            "the server's spec is not the one it names", value=spec.hash, limit=terms.spec_hash, way_out=way_out
+        )
     if spec.engine not in ("reference", "fast"):
         raise InputError("the server's spec leaves the engine open", value=spec.engine)
     lacking = engine_room(spec.engine).missing()
     if lacking is not None:
-        raise InputError(f"this host lacks the engine {spec.engine}", value=lacking)
+        way_out = "See splitrelay doctor; or have the run begun with engine=reference."
+        raise InputError(f"this host lacks the engine {spec.engine}", value=lacking, way_out=way_out)
     return spec
 
 
@@ -66,7 +70,7 @@ def disagreement(terms: Terms, accept: Accept, *, trains: bool = True) -> str | 
     if accept.spec_hash != terms.spec_hash:
         return f"this run is of spec {terms.spec_hash}, not {accept.spec_hash}"
     if accept.engine != terms.engine:
-        return f"this run is computed by the engine {terms.engine}, not {accept.engine}"
+        return f"this run is computed by the engine {terms.engine}, not {accept.engine}. Join with its spec."
     if trains and accept.n == 0:
         return "a client without samples cannot train"
     return None

@@ -1,0 +1,230 @@
+"""What server and client must agree on before the first turn: where they do not, what does who joins read?"""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from relay_kit import Stage, small_spec
+from test_who_gets_in import onlooker
+from torch import nn
+
+from splitrelay.cli.main import run
+from splitrelay.deploy import fast, joining, serving, terms
+from splitrelay.experiments.spec import Spec
+from splitrelay.wire import limits
+from splitrelay.wire.messages import Terms
+
+TWO = ("M=2", "C=9", "R=1")
+
+
+def tiny() -> nn.Sequential:
+    """A model that the house does not have."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+
+
+class Joining:
+    """A server of a small run, and client 0 as a command of which all words are kept."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.capsys = folder, capsys
+        self.data = folder / "data" / "client-0000" / "data.npz"
+
+    def __call__(self, *words: str, spec: tuple[str, ...] = TWO, data: Path | None = None) -> tuple[int, list[str]]:
+        """How it leaves, and the lines that it says but for the warning."""
+        stage = Stage(small_spec(self.folder, *spec), self.folder)
+        join = ("--insecure", "--client", "0", "--data", str(data or self.data), "--patience", "10", *words)
+        (code,) = onlooker(stage, lambda port: left("join", f"127.0.0.1:{port}", *join))
+        said = self.capsys.readouterr()
+        lines = (said.err + said.out).splitlines()
+        assert not stage.events("arrived")
+        return code, [line for line in lines if not line.startswith("INSECURE")]
+
+    def refused(self, *words: str, **how: Any) -> str:
+        """The one line of who cannot take part, which is also the last."""
+        code, lines = self(*words, **how)
+        assert code == 2 and [line.startswith("splitrelay: ") for line in lines] == [True], lines
+        return lines[0].removeprefix("splitrelay: ")
+
+    def mine(self, *words: str) -> str:
+        """A spec of its own, in a file."""
+        path = self.folder / "mine.toml"
+        path.write_text(small_spec(self.folder, *words).toml())
+        return str(path)
+
+
+def left(*words: str) -> int:
+    """How a command leaves."""
+    try:
+        run(words)
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
+    return 0
+
+
+@pytest.fixture
+def join(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Joining:
+    return Joining(tmp_path, capsys)
+
+
+# The spec
+
+
+def test_who_agrees_would_be_taken_and_leaves_no_trace(join: Joining) -> None:
+    for mine in ((), ("--spec", join.mine(*TWO)), ("--spec", join.mine(*TWO, "engine=auto"))):
+        assert join("--check", *mine) == (0, ["all is well: the server would take this client"])
+
+
+@pytest.mark.parametrize("check", [("--check",), ()], ids=["check", "join"])
+def test_who_insists_on_another_spec_is_told_both(check: tuple[str, ...], join: Joining) -> None:
+    line = join.refused(*check, "--spec", join.mine(*TWO, "eta=0.2"))
+    mine, theirs = (small_spec(join.folder, *TWO, "engine=fast", *words).hash for words in (("eta=0.2",), ()))
+    assert line == (
+        f"the server runs another spec; needs {mine}; got {theirs}. "
+        "Ask the server's keeper, or leave --spec out to take what is offered."
+    )
+
+
+def test_another_number_of_rounds_is_no_other_spec(join: Joining) -> None:
+    assert join("--check", "--spec", join.mine(*TWO, "R=7"))[0] == 0
+
+
+OWN = "model=test_agreement:tiny"
+
+
+def test_code_that_the_server_names_is_run_only_where_the_client_names_it_too(join: Joining) -> None:
+    assert join.refused("--check", spec=(*TWO, OWN)) == (
+        "the server's spec names code of its own; got test_agreement:tiny. "
+        "Give --spec with your own copy of the spec, so that you say which code is run."
+    )
+    assert join("--check", "--spec", join.mine(*TWO, OWN), spec=(*TWO, OWN))[0] == 0
+
+
+def offering(monkeypatch: pytest.MonkeyPatch, change: Callable[[Spec], Spec], **more: Any) -> None:
+    """A server that offers something else than it runs."""
+
+    def terms_of(spec: Spec, *rest: Any) -> Terms:
+        other = change(spec)
+        return replace(terms.terms_of(spec, *rest), **{"spec": other.toml(), "spec_hash": other.hash, **more})
+
+    monkeypatch.setattr(serving, "terms_of", terms_of)
+
+
+@pytest.mark.parametrize("what", ["name", "loss"])
+def test_code_that_the_server_names_is_not_even_looked_for(
+    what: str, join: Joining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def named(spec: Spec) -> Spec:
+        return spec.model_copy(update={"model": spec.model.model_copy(update={what: "nowhere_at_all:function"})})
+
+    offering(monkeypatch, named)
+    assert join.refused("--check").startswith("the server's spec names code of its own; got ")
+
+
+def test_a_spec_under_another_ones_name_is_not_believed(join: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    offering(monkeypatch, lambda spec: spec, spec_hash="0123456789ab")
+    assert join.refused("--check").startswith("the server's spec is not the one it names; needs 0123456789ab; got ")
+
+
+# The engine
+
+
+def test_a_host_without_the_engine_of_the_run_says_what_it_lacks(
+    join: Joining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fast, "missing", lambda: "no library for this processor")
+    assert join.refused("--check").startswith("this host lacks the engine fast; got no library for this processor")
+    assert join("--check", spec=(*TWO, "engine=reference"))[0] == 0
+
+
+def test_who_computes_with_another_engine_is_refused(join: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    accept = joining.Accept
+
+    def otherwise(spec_hash: str, engine: str, *rest: Any, **more: Any) -> Any:
+        return accept(spec_hash, "reference", *rest, **more)
+
+    monkeypatch.setattr(joining, "Accept", otherwise)
+    line = join.refused("--check")
+    assert line.startswith("the server refused: this run is computed by the engine fast, not reference")
+
+
+# The data
+
+
+def images(folder: Path, shape: tuple[int, ...], y: list[int]) -> Path:
+    np.savez(folder / "brought.npz", x=np.zeros((len(y), *shape), np.uint8), y=np.array(y, int))
+    return folder / "brought.npz"
+
+
+@pytest.mark.parametrize("check", [("--check",), ()], ids=["check", "join"])
+@pytest.mark.parametrize(
+    ("shape", "y", "why"),
+    [
+        ((7, 7), [0, 1], "do not have this shape; needs (1, 8, 8), (8, 8, 1), (8, 8) or flat rows of 64; got (7, 7)"),
+        ((3, 8, 8), [0, 1], "got (3, 8, 8)"),
+        ((8, 8), [0, 10], "are not this run's classes; needs one of 0, 1, 2, 3, 4, 5, 6, 7, 8, 9; got 10"),
+        ((8, 8), [], "holds no images"),
+    ],
+)
+def test_data_of_another_kind_are_told_before_the_first_turn(
+    shape: tuple[int, ...], y: list[int], why: str, check: tuple[str, ...], join: Joining
+) -> None:
+    line = join.refused(*check, data=images(join.folder, shape, y))
+    assert why in line and str(join.folder / "brought.npz") in line
+
+
+def test_a_single_image_is_enough(tmp_path: Path) -> None:
+    """Fewer than a batch: each of its steps is on what there is."""
+    stage = Stage(small_spec(tmp_path, *TWO), tmp_path)
+    stage.join(0, data=images(tmp_path, (8, 8), [3]))
+    stage.join(1)
+    stage.play()
+    assert set(stage.words.values()) == {"all rounds are done"}
+    assert [event["steps"] for event in stage.events("committed")] == [2, 2]
+
+
+def test_a_step_on_all_samples_has_a_limit(join: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BATCH", 20)
+    full = (*TWO, "draw=full")
+    assert join("--check", spec=full, data=images(join.folder, (8, 8), [0] * 20))[0] == 0
+    line = join.refused("--check", spec=full, data=images(join.folder, (8, 8), [0] * 21))
+    assert line.startswith("the server refused: a step on all of 21 samples is too long. Bring at most 20")
+    assert join("--check", data=images(join.folder, (8, 8), [0] * 21))[0] == 0
+
+
+# Every refusal says the way out, and names the right value
+
+WAY_OUT = re.compile(r"\. [A-Z].*\.$")
+
+
+def test_a_host_without_the_engine(join: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast, "missing", lambda: "no library for this processor")
+    assert WAY_OUT.search(join.refused("--check"))
+
+
+def test_another_engine(join: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    accept = joining.Accept
+    monkeypatch.setattr(joining, "Accept", lambda h, e, *a, **k: accept(h, "reference", *a, **k))
+    assert WAY_OUT.search(join.refused("--check"))
+
+
+def test_a_step_on_too_many_samples(join: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BATCH", 20)
+    assert WAY_OUT.search(join.refused("--check", spec=(*TWO, "draw=full"), data=images(join.folder, (8, 8), [0] * 21)))
+
+
+def test_no_images(join: Joining) -> None:
+    assert WAY_OUT.search(join.refused("--check", data=images(join.folder, (8, 8), [])))
+
+
+def test_a_spec_under_another_name(join: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    offering(monkeypatch, lambda spec: spec, spec_hash="0123456789ab")
+    assert WAY_OUT.search(join.refused("--check"))
+
+
+def test_the_loss_is_named_where_the_loss_is_the_servers_code(join: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    offering(monkeypatch, lambda s: s.model_copy(update={"model": s.model.model_copy(update={"loss": "far:away"})}))
+    assert "got far:away" in join.refused("--check")
