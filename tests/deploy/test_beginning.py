@@ -13,7 +13,7 @@ from hub_kit import until
 from relay_kit import Stage, simulated, small_spec
 
 from splitrelay.deploy import joining, judging, reporting
-from splitrelay.deploy.hosting import refuse_undeployable
+from splitrelay.deploy.hosting import Census, refuse_undeployable
 from splitrelay.deploy.joining import Wish, join_all
 from splitrelay.deploy.pending import Policy
 from splitrelay.deploy.reporting import Pace
@@ -120,6 +120,14 @@ def test_a_run_goes_on_with_those_that_it_began_with(tmp_path: Path) -> None:
     second = Stage(small_spec(tmp_path, *words), tmp_path)
     with pytest.raises(InputError, match=r"other clients were left out when this run began. Go on with --without 2"):
         second.play()
+
+
+def test_who_is_left_out_twice_is_left_out(tmp_path: Path) -> None:
+    census = Census(tmp_path / "clients.json")
+    census.write({0: 5, 1: 7, 3: 0})
+    census.refuse_others((3, 3))
+    with pytest.raises(InputError, match="Go on with --without 3"):
+        census.refuse_others(())
 
 
 def test_who_has_not_been_seen_has_no_samples_in_the_status(tmp_path: Path) -> None:

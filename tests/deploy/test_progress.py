@@ -65,11 +65,44 @@ def test_time_without_a_link_is_not_the_clients() -> None:
     assert (visit.heard, visit.link) == (38.0, 2)
 
 
-def test_a_half_counts_only_where_it_grows() -> None:
-    visit = pending()
-    for now, carried in enumerate([(0, 100), (0, 100), (5, 100), (4, 100), (6, 100)], start=1):
+def test_a_half_counts_only_where_it_grows_by_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PIECE", 10)
+    visit, heard = pending(), []
+    for now, carried in enumerate([(0, 100), (0, 100), (10, 100), (4, 100), (19, 100), (20, 100)], start=1):
         visit.move(carried, float(now))
-        assert visit.heard == float({2: 1, 4: 3}.get(now, now))
+        heard.append(visit.heard)
+    assert heard == [1.0, 1.0, 3.0, 3.0, 3.0, 6.0]
+
+
+def test_who_says_not_yet_again_and_again_has_the_time_of_one_that_is_away() -> None:
+    """Its clock runs on from the first time, also where it begins the visit each time before it says so."""
+    visit = pending()
+    visit.reach(Ready(1), 1.0)
+    visit.unable = 2.0
+    visit.begin(object(), 2, 1, 3.0)  # type: ignore[arg-type]
+    visit.reach(Ready(2), 4.0)
+    assert visit.unable == 2.0
+    visit.reach(step(2, 0), 5.0)
+    assert visit.unable is None
+
+
+def test_a_client_that_we_keep_waiting_is_not_away() -> None:
+    with standing() as here:
+        remote = Remote(here.hub, Any, Quiet(), Policy("skip", lease=1.0), threading.Event())  # type: ignore[arg-type]
+        remote.pending[0] = visit = Pending(0, Visit(0, 0, 0, 0.0, Step(0.1), 5), 0.0)
+        visit.after = 50.0
+        remote._expire(40.0)
+        assert 0 in remote.pending
+
+
+@pytest.mark.parametrize(("lasted", "links"), [(0.5, 4), (100.0, 1)])
+def test_a_link_that_has_lasted_is_none_of_those_that_count(lasted: float, links: int) -> None:
+    with standing() as here:
+        remote = Remote(here.hub, Any, Quiet(), Policy(lease=60.0), threading.Event())  # type: ignore[arg-type]
+        visit = pending()
+        visit.links = 3
+        remote._again(visit, lasted)
+        assert visit.links == links
 
 
 # Whoever says the same thing for ever

@@ -175,7 +175,7 @@ def test_a_secret_that_is_not_whole_yet_is_waited_for_where_a_half_is_opened(
 
     stage = here.play(happened)
     assert who(stage, "unable") == [1] and not stage.events("failed")
-    assert stage.events("unable")[0]["why"].startswith("InputError: ")
+    assert stage.events("unable")[0]["why"].startswith("NoSecret: ")
     assert set(stage.words.values()) == {"all rounds are done"}
 
 

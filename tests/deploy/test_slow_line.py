@@ -91,6 +91,27 @@ def test_a_line_that_carries_nothing_is_silent_all_the_same(tmp_path: Path) -> N
     assert len(stage.events("committed")) == 2
 
 
+def test_a_visit_that_is_taken_back_meanwhile_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tending, "TICK", 0.05)
+    stage = Stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path, policy=Policy(step=0.5, retries=1))
+    compute, first = fast.Client.whole, threading.Event()
+
+    def long(client: fast.Client, visit: Any) -> Any:
+        if not first.is_set():
+            first.set()
+            until(lambda: stage.events("failed"))
+            until(lambda: time.monotonic() > began + 1.5)
+        return compute(client, visit)
+
+    began = time.monotonic()
+    monkeypatch.setattr(fast.Client, "whole", long)
+    for m in stage.partition.clients:
+        stage.join(m)
+    stage.play()
+    assert "visit taken back: no step for 0.5 seconds" in stage.said
+    assert not [line for line in stage.said if "has no place" in line]
+
+
 def test_a_client_that_computes_for_long_keeps_its_visit_over_a_lost_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,20 @@ def test_heartbeats_go_out_while_nobody_reads(far: Far) -> None:
     near.close()
 
 
+def test_a_server_that_beats_and_does_not_answer_is_given_up(far: Far) -> None:
+    """Neither its heartbeats nor ours are an answer."""
+    near = Stream(far, 0.01, lambda number: encode(Heartbeat(number)))
+    near.put(b"a step")
+    near.flush()
+    while far.heard.qsize() < 5:
+        far.over.wait(0.01)
+    left = near.left
+    while far.heard.qsize() < 15:
+        far.over.wait(0.01)
+    assert near.left == left  # when the step left, not the heartbeats behind it
+    near.close()
+
+
 def test_a_name_that_nobody_knows_is_said_to_be_one() -> None:
     link = Link(channel("nobody.invalid:7443", None))
     with pytest.raises(Unresolved, match="name cannot be resolved"):

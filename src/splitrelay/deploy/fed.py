@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -122,10 +123,6 @@ class Fed(Remote):
 
     r = 0  # the round of the visits before
 
-    def run(self, visit: Visit[Any], /) -> Outcome[Any]:
-        """One visit."""
-        return next(self.run_all([visit]))
-
     def run_all(self, visits: Iterable[Visit[Any]], /) -> Iterator[Outcome[Any]]:
         """Whatever they start from is made first."""
         asked = [replace(visit, x=self.whole(visit.x)) for visit in visits]
@@ -146,7 +143,8 @@ class Fed(Remote):
         name = recipe.name()
         made = self.journal.remembered(self.r, name)
         if made is not None:
-            return self._portion(made, recipe)
+            with suppress(BadMessage):  # else it is damaged, and asked for again
+                return self._portion(made, recipe)
         question = Question(self, FED, lambda link: self._ask(link, recipe))
         while True:
             word = question.next()

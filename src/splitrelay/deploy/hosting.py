@@ -70,7 +70,7 @@ class Census:
     def refuse_others(self, without: Iterable[int]) -> None:
         """Whoever was left out stays so: with another client it would be another run."""
         before = sorted(m for m, n in self.read().items() if n == 0)
-        if before != sorted(without):
+        if before != sorted(set(without)):
             words = " ".join(f"--without {m}" for m in before) or "no --without"
             raise InputError("other clients were left out when this run began", way_out=f"Go on with {words}.")
 

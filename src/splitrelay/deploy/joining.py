@@ -19,14 +19,14 @@ from splitrelay.deploy.shapes import Outfit, engine_room, half_bytes, room
 from splitrelay.deploy.terms import spec_in
 from splitrelay.deploy.visiting import Judging, Visitor
 from splitrelay.deploy.wishes import Wish, name_of, number_of
-from splitrelay.errors import Diverged, InputError, SplitrelayError
+from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError
 from splitrelay.experiments.spec import Spec
 from splitrelay.files import refuse_unwritable
 from splitrelay.wire import certificates, limits
 from splitrelay.wire.certificates import CLIENT, EVALUATOR
 from splitrelay.wire.client import Ended, Holding, LinkLost, Refused, Session, Stopped, TakenBack, channel
 from splitrelay.wire.control import BadMessage
-from splitrelay.wire.epochs import WrongEpoch
+from splitrelay.wire.epochs import NoSecret, WrongEpoch
 from splitrelay.wire.identity import channel_credentials
 from splitrelay.wire.messages import Accept, Fail, Lease, Look, Terms
 from splitrelay.wire.reception import FED, JUDGE
@@ -135,7 +135,12 @@ class Joined:
             self._follow(word)
         except Diverged as error:
             self.session.say(Fail(word.fence, str(error)[: limits.TEXT], diverged=True))
-        except (NotOurs, WrongEpoch, InputError) as error:  # the server is told, and this client keeps what it knows
+        except (
+            NotOurs,
+            WrongEpoch,
+            NoSecret,
+            OutputError,
+        ) as error:  # the server is told, and this client keeps what it knows
             why = f"{type(error).__name__}: {error}"
             later = not isinstance(error, NotOurs)  # keys that are still on their way, a place that has no room
             self._tell(f"{'not yet' if later else 'refused'}: {why}")

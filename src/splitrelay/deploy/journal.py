@@ -26,7 +26,7 @@ from splitrelay.errors import InputError, OutputError
 from splitrelay.files import keep, replacing, write_text
 
 OFTEN = (  # what one client, or two programs with the same keys, can cause for ever
-    "arrived", "gone", "refused", "silent", "stale", "busy", "lost", "resumed", "restarted", "repeated",
+    "arrived", "gone", "refused", "silent", "stale", "busy", "lost", "resumed", "restarted", "repeated", "unable",
 )  # fmt: skip
 LINES = 10  # of one such event of one client, for one reason, in a minute
 EVENTS = "events.jsonl"

@@ -49,7 +49,7 @@ class Patience:
     def _expire(self, now: float) -> None:
         for pending in list(self.pending.values()):
             if pending.link is None:
-                if now - pending.since > self.policy.lease:
+                if now - pending.since > self.policy.lease and now >= pending.after:  # till then it waits for us
                     self._away(pending, now)
                 continue
             pending.move(self.hub.carrying(pending.link), now)
@@ -61,20 +61,22 @@ class Patience:
 
     def _away(self, pending: Pending, now: float) -> None:
         """The lease has run out."""
-        m, pending.since, pending.unable = pending.visit.m, now, None
-        pending.tries += 1
+        m, lacks, pending.since = pending.visit.m, pending.why if pending.unable else "", now
+        pending.tries, pending.unable = pending.tries + 1, None
         if pending.turn is not None:
             self._note("expired", pending)
             self._void(pending, "the lease has run out")
         if self.policy.away == "skip":
             self.absent[m] = f"client {m} has not come back"
-            self._skip(pending, f"client {m} was away for {self.policy.lease:g} seconds")
+            self._skip(pending, lacks or f"client {m} was away for {self.policy.lease:g} seconds")
         elif self.policy.away == "retry" and pending.tries > self.policy.retries:
-            way_out = "Bring it back; the same command goes on from here."
-            raise WorkError(f"client {m} stays away in round {pending.visit.r}", way_out=way_out)
+            what = f"client {m} {'cannot make its visit' if lacks else 'stays away'} in round {pending.visit.r}"
+            way_out = "Mend or bring it back; the same command goes on from here."
+            raise WorkError(what, value=lacks.rstrip(".") or None, way_out=way_out)
 
     def _failed(self, pending: Pending, why: str, link: int | None) -> None:
         """The client did something wrong in its visit, or could not do it: it is taken back, and asked for again."""
+        pending.links = 0
         self._note("failed", pending, why=why)
         self._void(pending, why, None if link is None else Cancel(pending.fence, why[: limits.TEXT]))
         self._blamed(pending, why, at_once=self.policy.away == "skip")
@@ -92,9 +94,12 @@ class Patience:
         where = f"client {pending.visit.m} failed {len(pending.failures)} times in round {pending.visit.r}"
         raise WorkError(where, value=why.rstrip("."), way_out="Mend the client; the same command goes on from here.")
 
-    def _again(self, pending: Pending) -> None:
-        """The client is here once more, in the middle of its visit or at its start: not for ever without a step."""
-        pending.links += 1
+    def _again(self, pending: Pending, lasted: float) -> None:
+        """The client is here once more, in the middle of its visit or at its start: not for ever without a step.
+
+        A link that has lasted is none of those that count: whoever trains a whole model needs only time.
+        """
+        pending.links = pending.links + 1 if lasted <= self.policy.lease else 1
         pending.after = time.monotonic() + pause(pending.links)
         if pending.links > limits.LINKS:
             self._failed(pending, f"no step on {pending.links} links", pending.link)
@@ -107,6 +112,7 @@ class Patience:
             self._note("unable", pending, why=why)
         self._void(pending, why)
         pending.unable = pending.since = since
+        pending.why = why
         pending.after = now + pause(max(int(now - since), 1))
 
     def _skip(self, pending: Pending, why: str) -> None:

@@ -31,6 +31,7 @@ class Pending:
     turn: Turn | None = None
     fence: int = 0
     link: int | None = None
+    on: float = 0.0  # since when it is on that link
     heard: float = 0.0  # when it last got further, on a link
     stage: int = 0  # how far it is in its words
     moved: tuple[int, int] = (0, 0)  # bytes of the half on this link, up and down
@@ -40,31 +41,37 @@ class Pending:
     handed: int | None = None  # the link on which it was said that the half was handed on
     tries: int = 0
     failures: list[str] = field(default_factory=list)
-    unable: float | None = None  # since when the client says that it cannot make the visit yet
+    unable: float | None = None  # since when the client says that it cannot make the visit yet,
+    why: str = ""  # and the reason
     after: float = 0.0  # not to be leased before
 
     def begin(self, turn: Turn, fence: int, link: int, now: float) -> None:
         """It is leased."""
-        self.turn, self.fence, self.link, self.heard = turn, fence, link, now
+        self.turn, self.fence, self.link, self.heard, self.on = turn, fence, link, now, now
         self.stage, self.moved, self.wanted, self.handed = 0, (0, 0), False, None
 
     def reach(self, message: Message, now: float) -> None:
         """A word that is further than all before it is progress; one that was said before is not."""
         stage = stage_of(message, self.visit.K)
         if stage > self.stage:
-            self.stage, self.heard, self.unable = stage, now, None
+            self.stage, self.heard = stage, now
         if stage > self.best:
-            self.best, self.links = stage, 0
+            self.best, self.links, self.unable = stage, 0, None
 
     def move(self, carried: tuple[int, int], now: float) -> None:
-        """So is a half that grows on its way."""
-        if carried > self.moved:
+        """So is a half that grows on its way, piece by piece."""
+        if grown(self.moved, carried):
             self.moved, self.heard = carried, now
 
     def resume(self, link: int, now: float) -> None:
         """It goes on over another link: the time without one was not its own."""
         self.heard += max(now - self.since, 0.0)
-        self.link, self.moved = link, (0, 0)
+        self.link, self.on, self.moved = link, now, (0, 0)
+
+
+def grown(before: tuple[int, int], now: tuple[int, int]) -> bool:
+    """Whether a half has come a piece further, up or down; a byte at a time is no way to send one."""
+    return any(after - then >= limits.PIECE for then, after in zip(before, now, strict=True))
 
 
 def stage_of(message: Message, K: int) -> int:

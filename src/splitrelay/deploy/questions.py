@@ -7,11 +7,12 @@ from collections.abc import Callable
 from queue import Empty
 
 from splitrelay.deploy.patience import pause
+from splitrelay.deploy.pending import grown
 from splitrelay.deploy.remote import TICK, Remote
 from splitrelay.deploy.wishes import name_of
 from splitrelay.errors import WorkError
 from splitrelay.wire import limits
-from splitrelay.wire.messages import Cancel, Fail, Message, fence_of
+from splitrelay.wire.messages import Cancel, Fail, Message, Predict, fence_of
 from splitrelay.wire.server import Arrived, Gone, Heard
 
 
@@ -22,8 +23,9 @@ class Question:
         self.remote, self.m, self.ask = remote, m, ask
         self.link: int | None = None  # on which it was asked
         self.fence = 0
-        self.since = self.heard = time.monotonic()  # when an answer was last right, and when anything came
-        self.moved = (0, 0)
+        self.since = self.heard = self.missed = time.monotonic()  # when it got further, when anything came, see below
+        self.moved, self.k = (0, 0), -1  # bytes of halves on the way, and the highest slice that was asked for
+        self.unable = False  # it has said that it cannot answer yet
         self.failures, self.why = 0, ""  # how often it failed, and how the last time
         self.half = b""  # that came with the last word
         self.after = 0.0  # not to be asked again before
@@ -59,27 +61,31 @@ class Question:
         way_out = "Mend it; the same command goes on from here."
         if self.failures > policy.retries:
             raise WorkError(f"{who} failed {self.failures} times", value=self.why.rstrip("."), way_out=way_out)
-        if policy.away == "retry" and time.monotonic() - self.since > policy.lease * (policy.retries + 1):
+        if policy.away == "retry" and time.monotonic() - self.missed > policy.lease * (policy.retries + 1):
             raise WorkError(f"{who} does not answer", value=self.why.rstrip(".") or "it is away", way_out=way_out)
 
     def _said(self) -> None:
         here, now = self.remote.hub.ready().get(self.m), time.monotonic()
         if here is not None and here != self.link and now >= self.after and not self.remote.busy(self.m):
             self.link, self.fence, self.heard, self.moved = here, self.ask(here), now, (0, 0)
+        if self.link is not None and not self.unable:
+            self.missed = now  # since then it is away, or cannot
 
     def _word(self, message: Message) -> Message | None:
         self.heard = time.monotonic()
         if isinstance(message, Fail):
             self._failed(message.why, message.later)
             return None
-        self.since = self.heard
+        k = message.k if isinstance(message, Predict) else self.k + 1
+        if k > self.k:  # what was asked before, on another link, is no progress
+            self.since, self.k, self.unable = self.heard, k, False
         return message
 
     def _expire(self, now: float) -> None:
         if self.link is None:
             return
         carried, patience = self.remote.hub.carrying(self.link), self.remote.policy.step
-        if carried > self.moved:
+        if grown(self.moved, carried):
             self.moved, self.heard = carried, now
         if now - self.heard > patience:
             self.refuse(f"no answer for {patience:g} seconds")
@@ -89,6 +95,7 @@ class Question:
             event = "unable" if later else "failed"
             self.remote.journal.note(event, client=self.m, fence=self.fence, why=why[: limits.TEXT])
         self.failures += not later
+        self.unable = later
         self.why, self.link, self.fence = why, None, 0
         self.after = time.monotonic() + pause(max(self.failures, int(time.monotonic() - self.since), 1))
 

@@ -148,13 +148,15 @@ class Remote(Patience):
             self._resumed(pending, event, now)
         else:
             self._note("restarted", pending)
+            lasted = pending.since - pending.on
             self._void(pending, "the client began afresh")
-            self._again(pending)
+            self._again(pending, lasted)
 
     def _resumed(self, pending: Pending, event: Arrived, now: float) -> None:
+        lasted = pending.since - pending.on
         pending.resume(event.link, now)
         self._note("resumed", pending, step=event.accept.k)
-        self._again(pending)
+        self._again(pending, lasted)
 
     def _gone(self, event: Gone, now: float) -> None:
         pending = self.pending.get(event.m)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,7 @@ from splitrelay.wire.messages import Accept, Bye, Hello
 from splitrelay.wire.reception import JUDGE
 from splitrelay.wire.server import Arrived, Gone, House, Hub
 
+GREETINGS = 3  # of one client, until the run begins
 SEALING = 4096  # bytes that a sealed half may be longer than the half, beside the last visit of each client
 
 
@@ -70,7 +72,7 @@ class Serving:
             self.shape = shape_of(self.spec, *self._kind())
         self.port = 0
         self.phase, self.last = "waiting", dict[str, Any]()
-        self.greeted, self.other = set[int](), set[int]()
+        self.greeted, self.other = Counter[int](), set[int]()
         self.pace = Pace()
         self.listening: Callable[[int], None] = lambda port: None
 
@@ -182,7 +184,6 @@ class Serving:
             elif isinstance(event, Gone) and not self.begun:  # it may come back with other data
                 self.journal.note("gone", client=event.m, why=event.why)
                 self.sizes.pop(event.m, None)
-                self.greeted.discard(event.m)
         if self._enough() < len(self._wanted()):
             self._refuse_unsized()
         if not self.begun:
@@ -190,10 +191,10 @@ class Serving:
         self.begun = True
 
     def _greet(self, m: int) -> None:
-        """Once each: two programs with the same keys come again and again."""
-        if m not in self.greeted:
+        """Some times each: two programs with the same keys come again and again."""
+        if self.greeted[m] < GREETINGS:
             self.say(f"{name_of(m)} is here; {self.awaited} clients to come")
-        self.greeted.add(m)
+        self.greeted[m] += 1
 
     @property
     def awaited(self) -> int:

@@ -79,7 +79,7 @@ class Session:
                 return self._handshake()
             except (LinkLost, Refused, Ended) as error:
                 refusals += isinstance(error, Refused)
-                if _hopeless(error) or refusals >= REFUSALS:
+                if hopeless(error) or refusals >= REFUSALS:
                     raise
                 if 0 < self.patience < time.monotonic() - began:
                     raise NoServer(f"no server within {self.patience:g} seconds", value=str(error)) from None
@@ -134,7 +134,7 @@ class Session:
                 return self._answer(fence, timeout)
             except (LinkLost, Ended, Refused) as error:
                 self.hang_up()
-                if _hopeless(error) or (isinstance(error, Refused) and tries >= REFUSALS):
+                if hopeless(error) or (isinstance(error, Refused) and tries >= REFUSALS):
                     raise
                 self.note(f"{error}; connecting again")
             self._pause(tries)
@@ -172,7 +172,8 @@ class Session:
         return False
 
 
-def _hopeless(error: SplitrelayError) -> bool:
+def hopeless(error: SplitrelayError) -> bool:
+    """Whether another link would not help."""
     return (isinstance(error, Refused) and error.final) or (isinstance(error, Ended) and not error.again)
 
 

@@ -19,6 +19,10 @@ class WrongEpoch(WorkError):
     """A half of an epoch whose secret is not here, or is no longer taken."""
 
 
+class NoSecret(InputError):
+    """The secret cannot be read as it lies there; the file may be on its way."""
+
+
 @dataclass(frozen=True)
 class Epochs:
     """The secret of every epoch so far; its bytes appear in no message and no repr."""
@@ -52,12 +56,13 @@ def first_epoch(consortium: str) -> Epochs:
 def load_epochs(folder: Path) -> Epochs:
     """The sealing secret in a client's folder; read it at every visit, so that a new epoch is seen without restart."""
     path = folder / SEALING
-    content = read_private(path)
     try:
-        return _parsed(content)
+        return _parsed(read_private(path))
+    except InputError as error:
+        raise NoSecret(error.what, value=error.value, limit=error.limit, way_out=error.way_out) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         way_out = "Ask whoever keeps the authority for it again."
-        raise InputError(f"{path} is damaged", way_out=way_out) from None
+        raise NoSecret(f"{path} is damaged", way_out=way_out) from None
 
 
 def epochs_file(epochs: Epochs) -> bytes:

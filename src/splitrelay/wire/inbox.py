@@ -75,7 +75,7 @@ class Inbox:
         if isinstance(event, Heard):
             self._unread[event.link] += 1
         elif isinstance(event, Arrived):
-            self._unheard.add(event.link)
+            self.expect(event.link)
         self._events.append(event)
         self._wheel.ring()
 
@@ -118,6 +118,10 @@ class Inbox:
         """Something went wrong on the loop that the thread that trains must know."""
         self._failure = self._failure or error
         self._wheel.ring()
+
+    def expect(self, link: int) -> None:
+        """Its arrival is about to be told: whoever sees the link before has not heard of it."""
+        self._unheard.add(link)
 
     def unheard(self, link: int) -> bool:
         """Whether the thread that trains has still to hear that it came."""

@@ -134,10 +134,11 @@ class Reception:
         with self._lock:
             self._grants[m] = (fence, answered)
 
-    def release(self, m: int) -> None:
-        """Whoever comes back holding that visit starts afresh; called by the thread that trains."""
+    def release(self, m: int, fence: int | None = None) -> None:
+        """Whoever comes back holding that visit, or whichever there is, starts afresh."""
         with self._lock:
-            self._grants.pop(m, None)
+            if fence is None or self._grants.get(m, (0, 0))[0] == fence:
+                self._grants.pop(m, None)
 
     def address(self, m: int) -> str:
         """Where other clients reach client m; empty where they do not, or it is not here."""
@@ -177,7 +178,7 @@ class Reception:
             self.keep_out(link)
             half = (link.half or Assembly(0)).blob(message.bytes, message.sha256)
             link.half = None
-            self.release(link.m)  # it counts or it does not: whoever comes back holding it starts afresh
+            self.release(link.m, message.fence)  # it counts or it does not: whoever comes back holding it starts afresh
             return self._hand_on(link, Heard(link.m, link.number, message, half))
         else:
             return self._hand_on(link, Heard(link.m, link.number, message))
@@ -248,6 +249,7 @@ class Reception:
         if before is not None:  # its end may not have been noticed yet
             self.refuse(before, "the client came back on another link")
             self.inbox.put(Gone(before.m, before.number, "the client came back on another link"))
+        self.inbox.expect(link.number)
         self.here[link.m], link.address = link, accept.address
         with self._lock:
             fence, answered = self._grants.get(link.m, (0, 0))

@@ -30,10 +30,11 @@ class Stream:
 
     def __init__(self, call: Any, heartbeat: float, beat: Callable[[int], bytes]) -> None:
         self.heartbeat, self._beat = heartbeat, beat
-        self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
+        self._outgoing: SimpleQueue[tuple[bytes | None, bool]] = SimpleQueue()  # and whether it was put
+        self._leaving = False  # the frame that is about to leave was put
         self._sent = threading.Event()
         self._over = threading.Event()
-        self._heard = self.left = time.monotonic()  # when a frame last came, and when one last left
+        self._heard = self.left = time.monotonic()  # when a frame last came, and when one that was put last left
         self._limit = math.inf  # when whoever reads has waited for too long
         self._aside: Aside | None = None
         self._ended = threading.Event()
@@ -44,7 +45,7 @@ class Stream:
     def put(self, frame: bytes) -> None:
         """One frame more on its way."""
         self._sent.clear()
-        self._outgoing.put(frame)
+        self._outgoing.put((frame, True))
 
     def flush(self) -> None:
         """Wait until it has left: whoever runs Python meanwhile, and be it to wait for the answer, keeps it back."""
@@ -53,7 +54,7 @@ class Stream:
 
     def finish(self) -> None:
         """Say no more, and wait a while until the server has heard it all: hanging up takes back what is on its way."""
-        self._outgoing.put(None)
+        self._outgoing.put((None, False))
         if self._frames.is_active():
             self._ended.wait(2 * TICK)
 
@@ -80,7 +81,7 @@ class Stream:
     def close(self) -> None:
         """Hang up."""
         self._over.set()
-        self._outgoing.put(None)
+        self._outgoing.put((None, False))
         self._frames.cancel()
         if self._aside is not None:
             self._aside.close()
@@ -105,10 +106,12 @@ class Stream:
 
     def _taken(self) -> bytes | None:
         """The next frame, for gRPC, which asks when the one before has left."""
-        self.left = time.monotonic()
+        if self._leaving:
+            self.left = time.monotonic()
         if self._outgoing.empty():
             self._sent.set()
-        return self._outgoing.get()
+        frame, self._leaving = self._outgoing.get()
+        return frame
 
     def _end(self) -> None:
         self._ended.set()
@@ -122,7 +125,7 @@ class Stream:
                 self._frames.cancel()  # whoever reads learns why
             if now >= last + self.heartbeat:
                 number, last = number + 1, now
-                self._outgoing.put(self._beat(number))  # every state allows it, none changes
+                self._outgoing.put((self._beat(number), False))  # every state allows it, none changes
 
 
 class Aside:

@@ -6,7 +6,7 @@ import threading
 from types import TracebackType
 
 from splitrelay.errors import SplitrelayError
-from splitrelay.wire.client import Ended, LinkLost, Refused, Session, TakenBack
+from splitrelay.wire.client import Ended, LinkLost, Refused, Session, TakenBack, hopeless
 
 TICK = 1.0  # seconds between two looks at the link
 
@@ -37,12 +37,15 @@ class Tended:
             self._failure = error
 
     def _look(self) -> None:
-        """A word that is there is kept for whoever waits for it."""
+        """Before the half is deposited the server says only what ends the visit, or the link."""
         try:
             if self.session.link is not None:
-                self.session.link.waits(0.0)
+                if self.session.link.waits(0.0):
+                    self.session.link.receive()
                 return
         except (LinkLost, Ended, Refused) as error:
+            if hopeless(error):
+                raise
             self.session.note(f"{error}; connecting again")
             self.session.hang_up()
         if not self.session.connect():
