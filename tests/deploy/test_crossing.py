@@ -13,7 +13,7 @@ from splitrelay.deploy.pending import Pending, Policy
 from splitrelay.deploy.remote import Remote
 from splitrelay.errors import WorkError
 from splitrelay.wire.control import BadMessage
-from splitrelay.wire.messages import Accept, Cancel, Handed, Lease, Message
+from splitrelay.wire.messages import Accept, Cancel, Chunk, Fail, Handed, Lease, Message, Ready
 from splitrelay.wire.protocol import State
 from splitrelay.wire.server import Arrived
 
@@ -104,3 +104,26 @@ def test_a_word_of_ours_that_has_no_place_ends_the_link_and_is_recorded() -> Non
         with pytest.raises(WorkError):
             while True:
                 assert not isinstance(link.receive(10), Lease)
+
+
+def test_what_is_left_of_a_half_is_not_said_to_who_gave_it_up() -> None:
+    """A client fails its visit while the half is on its way: the link goes on, and the next visit too."""
+    with standing() as here:
+        link = here.joined(0)
+        caller = here.hub.reception.here[0]
+        here.say(0, lease(1))
+        assert isinstance(link.receive(10), Lease)
+        link.send(Fail(1, "no"))
+        until(lambda: caller.talk.state is State.IDLE)
+        here.say(0, Chunk(1, 0, b"late"), lease(2))
+        assert isinstance(link.receive(10), Lease)
+        assert not [event for event, _ in here.noted if event == "misspoke"] and not caller.owing
+
+
+def test_ready_is_said_when_the_half_has_come() -> None:
+    with standing() as here:
+        here.joined(0)
+        caller = here.hub.reception.here[0]
+        caller.talk.state, caller.talk.fence, caller.owing = State.LEASED, 1, 1
+        with pytest.raises(BadMessage, match="ready was said before the half had come"):
+            here.hub.reception.hear(caller, Ready(1))

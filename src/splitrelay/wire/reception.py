@@ -31,6 +31,7 @@ from splitrelay.wire.messages import (
     Leave,
     Message,
     Paid,
+    Ready,
     Refuse,
     Resume,
     Terms,
@@ -74,6 +75,7 @@ class Caller:
     final: bool = False  # and need not be tried again
     refused: bool = False  # for what it said
     spoken: float = 0.0  # when it last heard from us
+    owing: int = 0  # chunks that are still to be said
     down: int = 0  # bytes of the half that it was last granted, as far as they have left
     outgoing: asyncio.Queue[Message | None] = field(default_factory=asyncio.Queue)
     pen: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by whoever writes
@@ -156,6 +158,8 @@ class Reception:
 
     def hear(self, link: Caller, message: Message) -> Answer | None:
         """One word, and the answer if it can be had at once; BadMessage or Unwelcome where it ends the link."""
+        if isinstance(message, Ready) and link.owing and message.fence == link.talk.fence:
+            raise BadMessage("ready was said before the half had come", value=link.owing, limit="no chunk on its way")
         verdict = link.talk.hear(message)
         if verdict is Verdict.STALE:
             self._late(link, message)

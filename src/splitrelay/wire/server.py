@@ -177,8 +177,11 @@ class Hub:
 
     def _put(self, number: int, messages: Sequence[Message]) -> None:
         link = self.reception.all.get(number)
-        for message in messages if link is not None else ():
-            link.outgoing.put_nowait(message)  # type: ignore[union-attr]
+        if link is None:
+            return
+        for message in messages:
+            link.owing += isinstance(message, Chunk)
+            link.outgoing.put_nowait(message)
 
     async def _writing(self, link: Caller) -> None:
         """Whatever is to be said on a link, in order; None ends it."""
@@ -193,6 +196,9 @@ class Hub:
     async def _say(self, link: Caller, message: Message) -> None:
         """One word, behind whatever is being written: gRPC takes one at a time."""
         async with link.pen:
+            link.owing -= isinstance(message, Chunk)
+            if isinstance(message, Chunk) and message.fence != link.talk.fence:
+                return  # of a visit that has ended meanwhile
             if not isinstance(message, Refuse):  # which may be said whatever the table thinks
                 if link.talk.state in OVER or (isinstance(message, GRANTS) and self._kept_out(link)):
                     return
