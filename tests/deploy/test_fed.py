@@ -82,23 +82,28 @@ def test_a_fed_server_that_falls_is_asked_again(tmp_path: Path, monkeypatch: pyt
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
 
 
+def stopped_after(stage: Stage, visits: int) -> None:
+    """The server is told to stop when so many visits are committed."""
+
+    def watch(port: int) -> None:
+        note = stage.serving.journal.note
+
+        def noted(event: str, **facts: Any) -> None:
+            note(event, **facts)
+            if len(stage.events("committed")) == visits:
+                stage.stop.set()
+
+        stage.serving.journal.note = noted  # type: ignore[method-assign]
+        stage.listening.set()
+
+    stage.serving.listening = watch
+
+
 def test_a_restarted_main_server_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
     first = staged(tmp_path, "algorithm=fedavg", "R=3")
     expected = simulated(first.spec, tmp_path / "simulated")
-
-    def watch(port: int) -> None:
-        note = first.serving.journal.note
-
-        def noted(event: str, **facts: Any) -> None:
-            note(event, **facts)
-            if len(first.events("committed")) == 6:  # in the middle of the second round
-                first.stop.set()
-
-        first.serving.journal.note = noted  # type: ignore[method-assign]
-        first.listening.set()
-
-    first.serving.listening = watch
+    stopped_after(first, 6)  # in the middle of the second round
     everybody(first, patience=0.5)
     with pytest.raises(KeyboardInterrupt):
         first.play()
@@ -116,19 +121,7 @@ def test_a_fed_server_that_stays_makes_nothing_twice(tmp_path: Path, monkeypatch
     words = ("algorithm=fedavg", "R=5", "every=4")
     first = staged(tmp_path, *words)
     expected = simulated(first.spec, tmp_path / "simulated")
-
-    def watch(port: int) -> None:
-        note = first.serving.journal.note
-
-        def noted(event: str, **facts: Any) -> None:
-            note(event, **facts)
-            if len(first.events("committed")) == 10:  # in the middle of the third round
-                first.stop.set()
-
-        first.serving.journal.note = noted  # type: ignore[method-assign]
-        first.listening.set()
-
-    first.serving.listening = watch
+    stopped_after(first, 10)  # in the middle of the third round
     first.join(FED, keys=tmp_path / "fed", data=None, fed=True, patience=20.0)
     fed_server = first.threads.pop()
     for m in first.partition.clients:

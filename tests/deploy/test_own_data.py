@@ -267,3 +267,13 @@ def test_fractions_are_parts_of_the_white_of_the_run(peak: int) -> None:
 def test_numbers_that_are_no_pixels_are_one_line_with_the_limits_of_the_run(x: list[float]) -> None:
     says = refusal(flat(np.array([x], float)), small_terms(*WORDS, shape=(1, 2, 2), peak=16))
     assert "needs whole numbers from 0 to 16, or multiples of 1/16 from 0 to 1; got float64 from" in says
+
+
+def test_an_evaluator_takes_the_test_part_where_there_is_one(tmp_path: Path) -> None:
+    x, y = np.arange(4 * 4, dtype=np.uint8).reshape(4, 2, 2), np.array([0, 1, 0, 1])
+    both, one = tmp_path / "both.npz", tmp_path / "one.npz"
+    np.savez(both, x_train=x, y_train=y, x_test=x[:1] + 100, y_test=y[:1])
+    np.savez(one, x=x, y=y)
+    assert [len(read_raw(both, test=test).y) for test in (False, True)] == [4, 1]
+    assert read_raw(both, test=True).x.min() == 100
+    assert [len(read_raw(one, test=test).y) for test in (False, True)] == [4, 4]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +74,7 @@ class Joined:
         """Whatever does not depend on the server, before anybody is called: its own port, its data."""
         if not self.brought:
             self._listen()
-            self.raw = None if self.m == FED else read_raw(self._brought())
+            self.raw = None if self.m == FED else self._read()
         self.brought = True
 
     def leave(self) -> None:
@@ -209,7 +208,7 @@ class Joined:
             return
         seals = self._seals(spec, terms)
         self._refuse_blind(spec, terms)
-        self.images = own_images(self.raw or read_raw(self._brought()), terms)
+        self.images = own_images(self.raw or self._read(), terms)
         self.raw = None
         outfit = Outfit(self.m, spec, terms, self.images)
         self.visitor = made = Visitor(outfit, seals, self._judge(outfit), self.post, self.purse)
@@ -235,16 +234,16 @@ class Joined:
             raise InputError("the clients' half is sealed in this run", way_out="Join with --keys.")
         return self.sealers.setdefault(spec.hash, Sealer(self.wish.keys, spec.hash, self.m, chain=chain))
 
-    def _brought(self) -> Path:
+    def _read(self) -> Raw:
         """Who only judges trains on nothing, and brings what it judges on."""
         brought = self.wish.test if self.m == JUDGE else self.wish.data
         assert brought is not None  # number_of has seen to it
-        return brought
+        return read_raw(brought, test=self.m == JUDGE)
 
     def _judge(self, outfit: Outfit) -> Judging | None:
         if self.wish.test is None or self.m not in (outfit.spec.evaluator, JUDGE):
             return None
-        images = own_images(read_raw(self.wish.test), outfit.terms)
+        images = own_images(read_raw(self.wish.test, test=True), outfit.terms)
         judge: Judging = room("judging").Judge(outfit, images, self.wish.keep)  # with torch
         return judge
 

@@ -20,14 +20,16 @@ READING = Lock()  # numpy reads a file's head with ast, which in Python 3.11 can
 WHOLE = re.compile(r"(-?\d+)(\.0+)?")  # a whole number written out, also as some tables write it
 
 
-def read_raw(path: Path) -> Raw:
-    """All images of a file or folder, as they are; of a saved set, those of its training part."""
+def read_raw(path: Path, test: bool = False) -> Raw:
+    """The images of a file or folder, as they are; where it has two parts, its training part, or its `test` part."""
     place = path.expanduser()
     with READING:
         if not is_saved(place):
-            return raw_parts(place)[0]
-        train = open_saved(place).train
-    return Raw(train.x, train.y, str(place), train.classes)
+            train, held = raw_parts(place)
+            return held if test and held is not None else train
+        data = open_saved(place)
+    part = data.test if test else data.train
+    return Raw(part.x, part.y, str(place), part.classes)
 
 
 def own_images(raw: Raw, terms: Terms) -> ImageSet:
