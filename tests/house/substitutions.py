@@ -81,7 +81,11 @@ NUMBERS = (
         r"""python -c 'from benchmarks import __main__, \1; assert "\1" in __main__.NAMES; \1.rows()'""",
         "minutes, on an idle machine; the rows are made one by one, and none is asked for",
     ),
-    Row(r"^python -m (benchmarks\.(?:wire|kills))( 100)?$", r"python -c 'import \1'", "minutes; tests/laws kills some"),
+    Row(
+        r"^python -m (benchmarks\.(?:wire|kills))( 100| reference fast)?$",
+        r"python -c 'import \1'",
+        "minutes; tests/laws kills some",
+    ),
     Row(
         r"^(python -m splitrelay\.kernels\.(?:build|stages))( lenet5)?( 20)?$",
         r"\1 --help",
