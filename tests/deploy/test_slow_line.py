@@ -127,7 +127,7 @@ def test_a_client_that_computes_for_long_keeps_its_visit_over_a_lost_link(
             for line in lines.made:
                 line.delay = 0.0
                 line.cut()
-            until(lambda: len(stage.events("resumed")) == 2)
+            until(lambda: stage.events("resumed"))  # the other client may not have begun
             until(lambda: time.monotonic() > lost + 2.0)
         return compute(client, visit)
 
