@@ -118,6 +118,10 @@ def main(words: list[str]) -> int:
     if words[:1] == [STAND]:
         stand(Path(words[1]))
         return 0
+    if words and (len(words) != 2 or not all(word.isdecimal() for word in words)):
+        said = f"got {' '.join(words)}. Say: fuzzing 10000 100"
+        print(f"FRAMES and CONVERSATIONS are whole numbers; {said}", file=sys.stderr)
+        return 2
     frames, conversations = (int(word) for word in (words or ["10000", "100"]))
     _frames(frames, 10)
     whole, peaks = _siege(conversations)

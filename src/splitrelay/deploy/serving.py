@@ -22,6 +22,7 @@ from splitrelay.deploy.pending import Policy
 from splitrelay.deploy.reference import BUILDING, shape_of
 from splitrelay.deploy.remote import TICK, Remote
 from splitrelay.deploy.reporting import Pace, report
+from splitrelay.deploy.shapes import half_bytes
 from splitrelay.deploy.terms import disagreement, terms_of
 from splitrelay.deploy.turns import Tops
 from splitrelay.deploy.wishes import name_of
@@ -30,7 +31,7 @@ from splitrelay.evaluation import SLICE
 from splitrelay.experiments.running import Progress, resolved
 from splitrelay.experiments.spec import Spec
 from splitrelay.records import RunDirectory
-from splitrelay.wire import halves, limits
+from splitrelay.wire import limits
 from splitrelay.wire.asking import collect_handler, status_handler
 from splitrelay.wire.frames import Bounds
 from splitrelay.wire.messages import Accept, Bye, Hello
@@ -38,7 +39,6 @@ from splitrelay.wire.reception import JUDGE
 from splitrelay.wire.server import Arrived, Gone, House, Hub
 
 GREETINGS = 3  # of one client, until the run begins
-SEALING = 4096  # bytes that a sealed half may be longer than the half, beside the last visit of each client
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,6 @@ class Serving:
     def _house(self) -> House:
         shape, dtype = self.shape, self.spec.model.dtype
         terms = terms_of(self.spec, self.data, shape, self.offer.heartbeat, self.sealed, self.offer.judge)
-        numbers = shape.size if self.spec.placement == "whole" else shape.boundary
         full = self.spec.optimiser.draw == "full"
         bounds = Bounds(
             batch=limits.BATCH if full else self.spec.optimiser.batch,
@@ -263,7 +262,7 @@ class Serving:
                 return f"a step on all of {accept.n} samples is too long. Bring at most {limits.BATCH}."
             return disagreement(terms, accept, trains=hello.client < JUDGE)
 
-        half = halves.size_of({"x": numbers}, dtype) + SEALING + 16 * self.spec.partition.M
+        half = half_bytes(self.spec, shape)
         offer = self.offer
         return House(terms, bounds, half, self.spec.partition.M, offer.admit.join, agreed, offer.judge, offer.fed)
 
