@@ -71,6 +71,8 @@ LIMITS: dict[str, Callable[[Any], bool]] = {
     "bytes": lambda v: v <= limits.HALF,
     "top_bytes": lambda v: v <= limits.HALF,
     "sha256": lambda v: len(v) in (0, SHA256),
+    "salt": lambda v: len(v) in (0, SHA256),
+    "data_digest": lambda v: len(v) in (0, SHA256),
     "heartbeat": lambda v: 0 < v <= 3600,
     "waiting": lambda v: 0 <= v <= limits.SECONDS,  # NaN is neither
     "computing": lambda v: 0 <= v <= limits.SECONDS,

@@ -23,7 +23,7 @@ from splitrelay.wire import control, limits
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.messages import Chunk, Finish, Floats, Message, Output, Predict, Reply, Step, fence_of
 
-MAGIC, VERSION = b"SRLY", 2
+MAGIC, VERSION = b"SRLY", 3
 HEADER = struct.Struct("<4s4BQII4IQ8xQ")  # 64 bytes
 COVERED = HEADER.size - 8  # bytes of the header before the checksum
 DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}

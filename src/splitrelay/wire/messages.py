@@ -55,6 +55,7 @@ class Terms(Message):
     cut: int = 0
     sealed: bool = False  # the server is not to read the clients' half
     judged: bool = False  # an evaluator that is none of the clients scores
+    salt: Any = b""  # random bytes of this run, which clients mix into the digest of their data
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Accept(Message):
     k: int = 0
     check: bool = False
     address: str = ""  # where other clients reach it
+    data_digest: Any = b""  # salted SHA-256 of its data
 
 
 @dataclass(frozen=True)
