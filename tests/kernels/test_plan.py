@@ -8,7 +8,8 @@ from torch import nn
 from splitrelay.errors import InputError
 from splitrelay.experiments.engines import resolve_engine
 from splitrelay.kernels import NotCovered, build, library, plan_from, plan_of
-from splitrelay.models import MODELS, Blueprint, blueprint
+from splitrelay.kernels.builtin_plans import find_cut, get_builtin_plan
+from splitrelay.models import MODELS, Blueprint, blueprint, cut_index
 
 SHAPE = (3, 32, 32)
 
@@ -19,6 +20,23 @@ def test_x_is_laid_out_as_everywhere(name: str) -> None:
     layout, plan = model.layout(), plan_of(model.net(), SHAPE)
     assert [(p.name, p.start, p.shape) for p in plan.parameters] == [(s.name, s.start, s.shape) for s in layout.slots]
     assert plan.ends == layout.ends
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_torch_layers_have_the_plan_that_the_package_ships(name: str) -> None:
+    for shape in (SHAPE, (1, 32, 40), (1, 64, 64)):
+        model, plan = blueprint(name, shape, 7), get_builtin_plan(name, shape, 7)
+        assert plan_of(model.net(), shape) == plan
+        assert cut_index(model, None) == find_cut(plan, name, None)
+        for cut in (1, "2", plan.layers[0].name):
+            if len(plan.layers) > 2:
+                assert cut_index(model, cut) == find_cut(plan, name, cut)
+
+
+@pytest.mark.parametrize("cut", [0, -1, "99", "nowhere"])
+def test_a_cut_outside_a_plan_is_refused(cut: str | int) -> None:
+    with pytest.raises(InputError):
+        find_cut(get_builtin_plan("mlp", SHAPE, 10), "mlp", cut)
 
 
 @pytest.mark.parametrize("name", MODELS)
