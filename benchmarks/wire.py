@@ -198,7 +198,7 @@ def together() -> Iterator[Found]:
 
 def _waiting(stage: Stage) -> subprocess.Popen[bytes]:
     """So many clients in another process, past their handshake and waiting."""
-    words = ["idle", str(stage.port), str(stage.place), stage.spec.hash, stage.spec.engine]
+    words = ["idle", str(stage.port), str(stage.place), stage.hub.house.terms.spec_hash, stage.spec.engine]
     program = subprocess.Popen([sys.executable, "-m", "benchmarks.wire", *words])
     while len(stage.hub.here()) < IDLE:
         time.sleep(0.1)

@@ -124,7 +124,7 @@ class Top:
 def calling(place: str, port: str) -> None:
     """The client's half."""
     world, top = World(Path(place)), Top(Path(place), port)
-    terms = terms_of(world.spec, world.data, world.shape)
+    terms = terms_of(world.spec, world.data)
     client = world.room.Client(Outfit(0, world.spec, terms, world.data.train))
     for _ in sys.stdin:
         top.asked = []

@@ -15,6 +15,7 @@ from splitrelay.deploy.admission import by_certificate
 from splitrelay.deploy.joining import Joined, Wish
 from splitrelay.deploy.pending import Policy
 from splitrelay.deploy.serving import Offer, Serving
+from splitrelay.deploy.terms import AgreedSpec
 from splitrelay.experiments.running import execute, partition_of
 from splitrelay.experiments.spec import Spec, spec_of
 from splitrelay.records import RunDirectory
@@ -99,7 +100,7 @@ class Stage:
         data = wish.pop("data", self.folder / "data" / folder(m, self.partition.M) / "data.npz")
         keys = self.folder / f"client-{m}" if self.keys else None
         try:
-            wishes = {"patience": 20.0, "keys": keys, **wish}
+            wishes = {"patience": 20.0, "keys": keys, "agreed": AgreedSpec(self.spec), **wish}
             self.clients[m] = Joined(Wish(where, m, data, **wishes), self.said.append)
             self.words[m] = self.clients[m].run()
         except Exception as error:

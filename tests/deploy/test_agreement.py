@@ -33,9 +33,12 @@ class Joining:
         self.folder, self.capsys = folder, capsys
         self.data = folder / "data" / "client-0000" / "data.npz"
 
-    def __call__(self, *words: str, spec: tuple[str, ...] = TWO, data: Path | None = None) -> tuple[int, list[str]]:
-        """How it leaves, and the lines that it says but for the warning."""
+    def __call__(
+        self, *words: str, spec: tuple[str, ...] = TWO, data: Path | None = None, agreed: bool = True
+    ) -> tuple[int, list[str]]:
+        """How it leaves, and the lines that it says but for the warning; it has the server's spec unless told."""
         stage = Stage(small_spec(self.folder, *spec), self.folder)
+        words = (*words, "--spec", self.mine(*spec)) if agreed and "--spec" not in words else words
         join = ("--insecure", "--client", "0", "--data", str(data or self.data), "--patience", "10", *words)
         (code,) = onlooker(stage, lambda port: left("join", f"127.0.0.1:{port}", *join))
         said = self.capsys.readouterr()
@@ -74,33 +77,36 @@ def join(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Joining:
 
 
 def test_who_agrees_would_be_taken_and_leaves_no_trace(join: Joining) -> None:
-    for mine in ((), ("--spec", join.mine(*TWO)), ("--spec", join.mine(*TWO, "engine=auto"))):
-        assert join("--check", *mine) == (0, ["all is well: the server would take this client"])
+    for words in (TWO, (*TWO, "engine=auto")):
+        code, lines = join("--check", "--spec", join.mine(*words))
+        assert code == 0 and lines[-1].startswith("all is well")
+
+
+def test_a_check_without_a_spec_shows_what_would_leave(join: Joining) -> None:
+    code, lines = join("--check", agreed=False)
+    assert code == 0 and any("10 samples as 64 numbers each" in line for line in lines)
+    assert join.refused(agreed=False)
 
 
 @pytest.mark.parametrize("check", [("--check",), ()], ids=["check", "join"])
 def test_who_insists_on_another_spec_is_told_both(check: tuple[str, ...], join: Joining) -> None:
     line = join.refused(*check, "--spec", join.mine(*TWO, "eta=0.2"))
-    mine, theirs = (small_spec(join.folder, *TWO, "engine=fast", *words).hash for words in (("eta=0.2",), ()))
-    assert line == (
-        f"the server runs another spec; needs {mine}; got {theirs}. "
-        "Ask the server's keeper, or leave --spec out to take what is offered."
-    )
+    assert "needs optimiser.eta=0.2; got optimiser.eta=0.1" in line
 
 
-def test_another_number_of_rounds_is_no_other_spec(join: Joining) -> None:
-    assert join("--check", "--spec", join.mine(*TWO, "R=7"))[0] == 0
+def test_another_number_of_rounds_is_another_spec(join: Joining) -> None:
+    assert "needs R=7; got R=1" in join.refused("--check", "--spec", join.mine(*TWO, "R=7"))
 
 
-OWN = "model=test_agreement:tiny"
+OWN = ("model=test_agreement:tiny", "cut=3")
 
 
 def test_code_that_the_server_names_is_run_only_where_the_client_names_it_too(join: Joining) -> None:
-    assert join.refused("--check", spec=(*TWO, OWN)) == (
+    assert join.refused("--check", spec=(*TWO, *OWN), agreed=False) == (
         "the server's spec names code of its own; got test_agreement:tiny. "
         "Give --spec with your own copy of the spec, so that you say which code is run."
     )
-    assert join("--check", "--spec", join.mine(*TWO, OWN), spec=(*TWO, OWN))[0] == 0
+    assert join("--check", "--spec", join.mine(*TWO, *OWN), spec=(*TWO, *OWN))[0] == 0
 
 
 def offering(monkeypatch: pytest.MonkeyPatch, change: Callable[[Spec], Spec], **more: Any) -> None:
@@ -108,7 +114,8 @@ def offering(monkeypatch: pytest.MonkeyPatch, change: Callable[[Spec], Spec], **
 
     def terms_of(spec: Spec, *rest: Any) -> Terms:
         other = change(spec)
-        return replace(terms.terms_of(spec, *rest), **{"spec": other.toml(), "spec_hash": other.hash, **more})
+        offered = replace(terms.terms_of(spec, *rest), spec=other.toml())
+        return replace(offered, **{"spec_hash": terms.compute_digest(offered, other), **more})
 
     monkeypatch.setattr(serving, "terms_of", terms_of)
 
@@ -121,12 +128,12 @@ def test_code_that_the_server_names_is_not_even_looked_for(
         return spec.model_copy(update={"model": spec.model.model_copy(update={what: "nowhere_at_all:function"})})
 
     offering(monkeypatch, named)
-    assert join.refused("--check").startswith("the server's spec names code of its own; got ")
+    assert join.refused("--check", agreed=False).startswith("the server's spec names code of its own; got ")
 
 
 def test_a_spec_under_another_ones_name_is_not_believed(join: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     offering(monkeypatch, lambda spec: spec, spec_hash="0123456789ab")
-    assert join.refused("--check").startswith("the server's spec is not the one it names; needs 0123456789ab; got ")
+    assert "needs 0123456789ab; got " in join.refused("--check")
 
 
 # The engine
@@ -227,4 +234,4 @@ def test_a_spec_under_another_name(join: Joining, monkeypatch: pytest.MonkeyPatc
 
 def test_the_loss_is_named_where_the_loss_is_the_servers_code(join: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     offering(monkeypatch, lambda s: s.model_copy(update={"model": s.model.model_copy(update={"loss": "far:away"})}))
-    assert "got far:away" in join.refused("--check")
+    assert "got far:away" in join.refused("--check", agreed=False)

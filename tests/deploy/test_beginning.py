@@ -17,6 +17,7 @@ from splitrelay.deploy.hosting import Census, refuse_undeployable
 from splitrelay.deploy.joining import Wish, join_all
 from splitrelay.deploy.pending import Policy
 from splitrelay.deploy.reporting import Pace
+from splitrelay.deploy.terms import AgreedSpec
 from splitrelay.errors import InputError, OutputError
 from splitrelay.wire import limits
 from splitrelay.wire.link import Refused
@@ -73,7 +74,7 @@ def test_once_it_has_begun_the_data_stay_the_same(tmp_path: Path) -> None:
     def late(row: dict[str, Any]) -> None:
         if row["round"] == 1:
             try:
-                list(_joined(stage, Wish(f"127.0.0.1:{stage.serving.port}", 0, wrong)))
+                list(_joined(stage, Wish(f"127.0.0.1:{stage.serving.port}", 0, wrong, agreed=AgreedSpec(stage.spec))))
             except Refused as error:
                 refused.append(error)
 
@@ -207,7 +208,8 @@ def test_of_several_clients_one_that_is_refused_says_so_and_the_others_go_on(tmp
     def both() -> None:
         assert stage.listening.wait(30)
         data = [tmp_path / "data" / f"client-000{m}" / "data.npz" for m in (0, 1)]
-        wishes = [Wish(f"127.0.0.1:{stage.serving.port}", m, data[m]) for m in (0, 1)]
+        address, agreed = f"127.0.0.1:{stage.serving.port}", AgreedSpec(stage.spec)
+        wishes = [Wish(address, m, data[m], agreed=agreed) for m in (0, 1)]
         try:
             found.extend(_joined(stage, *wishes))
         except Refused as error:

@@ -13,7 +13,6 @@ from splitrelay.data import own, save
 from splitrelay.data.images import DataSet, ImageSet, moments
 from splitrelay.data.own_sets import Raw
 from splitrelay.deploy.own_data import labels, own_images, read_raw
-from splitrelay.deploy.shapes import Shape
 from splitrelay.deploy.terms import terms_of
 from splitrelay.errors import InputError
 from splitrelay.experiments.spec import spec_of
@@ -45,7 +44,7 @@ def set_of(classes: tuple[str, ...], shape: tuple[int, int, int] = (1, 4, 7), pe
 
 def terms_for(data: DataSet) -> Terms:
     spec = spec_of(None, ["data=digits", "engine=reference", "M=2", "R=1", "model=mlp"])
-    return terms_of(spec, data, Shape(cut=1, boundary=1, size=1, h=(1,), norms=1))
+    return terms_of(spec, data)
 
 
 def small_terms(*classes: str, **given: Any) -> Terms:

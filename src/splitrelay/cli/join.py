@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 
 import click
@@ -15,14 +17,21 @@ from splitrelay.errors import InputError
 FOLDER = click.Path(path_type=Path)
 
 
-@click.command(cls=Command, example="splitrelay join s.example.org:7443 --keys hospital-3 --data patients.npz")
+@click.command(
+    cls=Command, example="splitrelay join s.example.org:7443 --keys hospital-3 --data patients.npz --spec first.toml"
+)
 @click.argument("address", metavar="HOST:PORT")
 @click.option("--keys", multiple=True, type=FOLDER, help="The folder that splitrelay keys issue made for this client.")
 @click.option("--data", multiple=True, type=FOLDER, help="This client's images: an .npz, a table, a folder.")
 @click.option("--insecure", is_flag=True, help="Without keys or encryption: for tests on one machine.")
 @click.option("--client", multiple=True, type=click.IntRange(min=0),
               help="Which client this is, where there are no keys to say it.")  # fmt: skip
-@click.option("--spec", type=FOLDER, help="Take part only if the server runs this spec.")
+@click.option("--spec", type=FOLDER,
+              help="Your own copy of the spec, or the server's terms.toml. Any difference ends the join.")  # fmt: skip
+@click.option("--accept-spec", default="", metavar="DIGEST",
+              help="Accept the terms that have this digest, without a copy of the spec.")  # fmt: skip
+@click.option("--repeats", type=click.IntRange(min=0), default=1, show_default=True,
+              help="How often the server may repeat the whole run, for example after it was set back.")  # fmt: skip
 @click.option("--test", type=FOLDER, help="The evaluator's test set, where the route is peer-to-peer.")
 @click.option("--keep", type=FOLDER, default=Path("model.safetensors"), show_default=True,
               help="Where the evaluator writes the model.")  # fmt: skip
@@ -41,6 +50,8 @@ def join(
     insecure: bool,
     client: tuple[int, ...],
     spec: Path | None,
+    accept_spec: str,
+    repeats: int,
     test: Path | None,
     keep: Path,
     listen: str,
@@ -50,16 +61,23 @@ def join(
     patience: float,
     log: str,
 ) -> None:
-    """A client of a run: bring your own data, and train whenever it is your turn, until all rounds are done.
+    """Take part in a run with your own data, until all rounds are done.
 
-    Features never leave this host: smashed data, labels and the client's half of the model do. Several clients of one
-    host can share a program: repeat --keys and --data, in the same order. An evaluator that is none of the clients
+    The features themselves stay on this host. The smashed data, the labels and the client's half of the model leave it,
+    and smashed data reveal much of the features: see docs/security.md. The client takes layers, cut, K, eta, clip,
+    momentum, batch size and the number of visits from its own copy of the spec, never from the server. Without --spec
+    or --accept-spec it shows what the server offers and what would leave this host, and asks. --check shows the same
+    and does not train.
+
+    Several clients of one host can share a program: repeat --keys and --data, in the same order. A separate evaluator
     gives --test and no --data, a fed server --fed-server.
     """
     _refuse_two_names(keys, insecure, client)
+    from splitrelay.deploy.disclosure import Approval
     from splitrelay.deploy.joining import Wish, join_all, name_of
-    from splitrelay.experiments.spec import spec_of
+    from splitrelay.deploy.terms import read_agreed_spec
 
+    _check_digest(accept_spec)
     who = client if insecure else keys
     places = list(data) if data or not (test or fed_server) else [None] * len(who)  # only to judge, or to average
     if not who or len(who) != len(places):
@@ -67,7 +85,7 @@ def join(
         what = "--client" if insecure else "--keys"
         raise InputError(f"each client needs its {what} and its --data", value=given, way_out="See join --help.")
     warn_insecure(insecure, log)
-    wanted = None if spec is None else spec_of(spec)
+    agreed, approval = None if spec is None else read_agreed_spec(spec), Approval(_ask if sys.stdin.isatty() else None)
     folders = [None] * len(who) if insecure else list(keys)
     numbers = list(client) if insecure else [None] * len(who)
     wishes = [
@@ -76,7 +94,7 @@ def join(
             number,
             place,
             folder,
-            wanted,
+            agreed,
             check,
             patience or (10.0 if check else 0.0),
             test,
@@ -84,6 +102,9 @@ def join(
             listen,
             fed_server,
             sealed,
+            accept_spec,
+            approval,
+            repeats,
         )
         for number, place, folder in zip(numbers, places, folders, strict=True)
     ]
@@ -92,6 +113,17 @@ def join(
         tell, warn = (lambda m: logger(log, client=name_of(m))), (lambda m: alarm(log, client=name_of(m)))
         for words in join_all(wishes, tell, warn, stop):
             say(words)
+
+
+def _ask(text: str) -> bool:
+    click.echo(text, err=True)
+    return click.confirm("Join this run?", err=True)
+
+
+def _check_digest(digest: str) -> None:
+    if digest and not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
+        limit, way_out = "64 hexadecimal digits", "The server prints it when it starts, and join --check shows it."
+        raise InputError("--accept-spec is not a digest", value=digest[:80], limit=limit, way_out=way_out)
 
 
 def _refuse_two_names(keys: tuple[Path, ...], insecure: bool, client: tuple[int, ...]) -> None:

@@ -36,7 +36,7 @@ class Averaging:
             what = f"visit {look.sealed_visit} is over: {self.newest} was averaged"
             session.say(Fail(look.fence, what))
             return
-        sealer = Sealer(self.keys, self.spec.hash)
+        sealer = Sealer(self.keys, self.spec.identity)
         half = halves.packed(x=self._combined(blob, json.loads(look.recipe)))
         sealed = sealer.seal(half, visit=look.sealed_visit, fence=look.sealed_fence)
         words = list(deposited(look.fence, sealed))
@@ -61,7 +61,7 @@ class Averaging:
         if not piece and visit == 0:
             dtype = getattr(torch, self.spec.model.dtype)
             return torch.from_numpy(start(blueprint_of(self.spec, *self.kind), self.spec.seed, dtype)[: self.size])
-        half = Sealer(self.keys, self.spec.hash).unseal(piece, visit=visit, fence=fence)
+        half = Sealer(self.keys, self.spec.identity).unseal(piece, visit=visit, fence=fence)
         return torch.from_numpy(halves.unpacked(half, {"x": self.size}, self.spec.model.dtype)["x"].copy())
 
 

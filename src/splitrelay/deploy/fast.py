@@ -1,4 +1,4 @@
-"""The fast engine at both ends of a wire. Clients need no torch: the server sends them the plan of the layers."""
+"""The fast engine at both ends of a wire. Clients need no torch: the package has the layers of the built-in models."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from splitrelay.algorithms.base import Step, Visit
 from splitrelay.deploy.shapes import Asked, Labels, Outfit, Shape, Vector, by_itself, engine_room
 from splitrelay.errors import InputError
 from splitrelay.experiments.spec import Spec
+from splitrelay.kernels.builtin_plans import find_cut, get_builtin_plan
 from splitrelay.kernels.descent import Bottom, Descent, Reply, TopHalf, descend_cut, finite, smashed
 from splitrelay.kernels.engine import ready
 from splitrelay.kernels.plan import Plan
@@ -23,14 +24,33 @@ LARGEST = 2**31  # numbers of x, and of what stands between two layers
 
 
 def plan_in(document: str) -> Plan:
-    """The layers that the server sent, if they can be."""
+    """Return the layers in a document."""
     try:
         plan = kernels.plan_from(json.loads(document))
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError("the server's plan of the layers cannot be read", value=str(error)[:100]) from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError("the plan of the layers cannot be read", value=str(error)[:100]) from None
     if plan.size > LARGEST or max(map(prod, plan.shapes)) > LARGEST:
-        raise InputError("the server's model is too large", value=plan.size, limit=f"<= {LARGEST} numbers")
+        raise InputError("the model is too large", value=plan.size, limit=f"<= {LARGEST} numbers")
     return plan
+
+
+def derive_plan(spec: Spec, images: tuple[int, int, int], classes: int, pinned: str = "") -> tuple[Plan, int]:
+    """Return the layers of a spec's model and the cut, both from what this host itself has; the server has no part.
+
+    Built-in models come with the package. The layers of another model are `pinned`, a document that the client's
+    operator has agreed to, or are made by the user's own function, which needs torch.
+    """
+    name = spec.model.name
+    if ":" not in name:
+        plan = get_builtin_plan(name, images, classes)
+    elif pinned:
+        plan = plan_in(pinned)
+    else:
+        plan = _plan(spec, images, classes)
+    if plan.shape != images or plan.classes != classes:
+        value, limit = f"{plan.shape}, {plan.classes} classes", f"{images}, {classes} classes"
+        raise InputError(f"the layers of {name} are made for other images", value=value, limit=limit)
+    return plan, find_cut(plan, name, spec.model.cut)
 
 
 def document_of(spec: Spec, images: tuple[int, int, int], classes: int) -> str:
@@ -40,8 +60,6 @@ def document_of(spec: Spec, images: tuple[int, int, int], classes: int) -> str:
 
 def shape_from(plan: Plan, cut: int) -> Shape:
     """The sizes of a spec's messages, from the plan alone."""
-    if not 1 <= cut < len(plan.layers):
-        raise InputError("the cut lies outside the layers", value=cut, limit=f"1 to {len(plan.layers) - 1}")
     norms = sum(parameter.layer >= cut for parameter in plan.parameters)
     return Shape(cut, plan.ends[cut], plan.size, smashed(plan, cut)[0], norms)
 
@@ -61,9 +79,10 @@ class Client:
 
     def __init__(self, outfit: Outfit) -> None:
         spec = outfit.spec
-        self.spec, self.plan, self.seed = spec, plan_in(outfit.terms.plan), spec.seed
+        self.spec, self.seed = spec, spec.seed
         self.images, self.classes = outfit.images.shape, len(outfit.images.classes)
-        self.shape = shape_from(self.plan, outfit.terms.cut)
+        self.plan, cut = derive_plan(spec, self.images, self.classes, outfit.pinned_plan)
+        self.shape = shape_from(self.plan, cut)
         self.draw = drawing(outfit.holdings, outfit.batches, outfit.augmentation, spec.seed)
         self.work: Workspace | None = None
         self.engine = kernels.Whole(self.plan, outfit.images, self.draw, spec.seed)

@@ -18,7 +18,8 @@ from splitrelay.randomness import Purpose, rng
 from splitrelay.wire.reception import FED
 
 ENDS = ("kill-server", "kill-relay", "stop-server", "full-disk")  # what ends the server
-SKIPPED = ("stay-away", "extra-step")  # what costs a client its visit, where visits may be skipped
+FALSE_LEASES = ("false-steps", "false-rate", "false-round")  # of a malicious server
+SKIPPED = ("stay-away", "extra-step", *FALSE_LEASES)  # what costs a client its visit, where visits may be skipped
 LOST = ("lost", "gone", "resumed", "restarted")
 
 
@@ -27,7 +28,7 @@ class Kind:
     """How a fault is made; the word at which it happens; what follows; the events, one of which it leaves."""
 
     made: str
-    at: str  # turn (any word of a visit), step, finish, handed, deposit from the client; reply, commit from the server
+    at: str  # turn (any word of a visit), step, finish, handed, deposit from the client; lease, reply, commit from it
     follows: str
     events: tuple[str, ...] = ()  # none: the server cannot know of it
     why: str = ""  # what the event says
@@ -38,6 +39,7 @@ class Kind:
 RESUMED = "the client connects again; the visit goes on at its step"
 AGAIN = "started again, it finds what was committed; the visit is made again"
 WRONG = "the link is refused with the reason; the client connects again and says it right"
+LEFT = "the client sends nothing of the visit, leaves with code 2 and the reason; started again, it makes the visit"
 KINDS: dict[str, Kind] = {
     "kill-server": Kind("kill -9", "turn", AGAIN, ("listening",), own=False),
     "stop-server": Kind("SIGTERM", "turn", "it says goodbye; " + AGAIN, ("closing",), "stopped", own=False),
@@ -93,6 +95,21 @@ KINDS: dict[str, Kind] = {
     "labels": Kind("a label that is no class", "step", WRONG, ("refused",), "labels out of range"),
     "shape": Kind("smashed data of another shape", "step", WRONG, ("refused",), "shape of a sample"),
     "corrupt": Kind("a bit of a frame is flipped", "step", WRONG, ("refused",), "checksum"),
+    "false-terms": Kind(
+        "malicious server: the connection ends, and the next terms name another K, with a digest that fits",
+        "turn",
+        "the client refuses the terms and leaves with code 2; started again, it makes the visit",
+        LOST,
+    ),
+    "false-steps": Kind("malicious server: a lease of 999 steps more", "lease", LEFT, ("failed",)),
+    "false-rate": Kind("malicious server: a lease with another eta", "lease", LEFT, ("failed",)),
+    "false-round": Kind("malicious server: a lease of a round after the last", "lease", LEFT, ("failed",)),
+    "false-gradient": Kind(
+        "malicious server: a gradient for another number of samples",
+        "reply",
+        "the client ends the connection, connects again and makes the visit from its start",
+        LOST,
+    ),
     "wrong-spec": Kind(
         "valid keys, another spec", "turn", "refused for good", ("refused",), "this run is of spec", own=False
     ),

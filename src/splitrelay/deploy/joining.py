@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -11,21 +12,25 @@ from splitrelay import __version__
 from splitrelay.data.images import ImageSet
 from splitrelay.data.own_sets import Raw
 from splitrelay.deploy.admission import identity_in
+from splitrelay.deploy.disclosure import check_client_half, compute_disclosure
 from splitrelay.deploy.own_data import own_images, read_raw
 from splitrelay.deploy.paying import Purse
 from splitrelay.deploy.post import Post
-from splitrelay.deploy.shapes import Outfit, engine_room, half_bytes, room
-from splitrelay.deploy.terms import spec_in
+from splitrelay.deploy.shapes import Outfit, Shape, engine_room, half_bytes, room
+from splitrelay.deploy.terms import check_agreed, spec_in
+from splitrelay.deploy.visit_limits import AllowedVisits, ServerBrokeSpec, UsedVisits, derive_allowed_visits
 from splitrelay.deploy.visiting import Judging, Visitor
 from splitrelay.deploy.wishes import Wish, name_of, number_of
 from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError
 from splitrelay.experiments.spec import Spec
 from splitrelay.files import refuse_unwritable
+from splitrelay.kernels.scoring import SLICE
 from splitrelay.wire import certificates, limits
 from splitrelay.wire.certificates import CLIENT, EVALUATOR
 from splitrelay.wire.client import Ended, Holding, LinkLost, Refused, Session, Stopped, TakenBack, channel
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.epochs import NoSecret, WrongEpoch
+from splitrelay.wire.frames import Bounds
 from splitrelay.wire.identity import channel_credentials
 from splitrelay.wire.messages import Accept, Fail, Lease, Look, Terms
 from splitrelay.wire.reception import FED, JUDGE
@@ -132,6 +137,10 @@ class Joined:
         self.session.fruitless = 0
         try:
             self._follow(word)
+        except ServerBrokeSpec as error:  # the server is told, and this client leaves for good
+            self.session.say(Fail(word.fence, str(error)[: limits.TEXT]))
+            self.session.leave("the server does not keep to the spec")
+            raise
         except Diverged as error:
             self.session.say(Fail(word.fence, str(error)[: limits.TEXT], diverged=True))
         except (
@@ -179,28 +188,16 @@ class Joined:
 
     def _agree(self, terms: Terms) -> Accept:
         """Everything is checked before the first turn; what does not fit is an error here, not at the server."""
-        if self.terms is None or terms.spec_hash != self.terms.spec_hash:
-            self._prepare(terms)
         spec = spec_in(terms)
+        if self.terms is None or terms.spec_hash != self.terms.spec_hash:
+            self._prepare(spec, terms)
         cpu = engine_room(spec.engine).cpu_level()
         n = 0 if self.m >= JUDGE else len(self.images or ())
         address = "" if self.post is None or spec.route == "centralized" else self.post.address
-        return Accept(spec.hash, spec.engine, cpu, n, check=self.wish.check, address=address)
+        return Accept(terms.spec_hash, spec.engine, cpu, n, check=self.wish.check, address=address)
 
-    def _prepare(self, terms: Terms) -> None:
-        spec = spec_in(terms)
-        mine = self.wish.spec
-        if mine is not None and mine.engine == "auto":
-            mine = mine.model_copy(update={"engine": spec.engine})  # the server has found out which
-        if mine is not None and mine.hash != spec.hash:
-            way_out = "Ask the server's keeper, or leave --spec out to take what is offered."
-            raise InputError("the server runs another spec", value=spec.hash, limit=mine.hash, way_out=way_out)
-        own = [name for name in (spec.model.name, spec.model.loss) if ":" in name]
-        if self.wish.spec is None and own:
-            way_out = "Give --spec with your own copy of the spec, so that you say which code is run."
-            raise InputError("the server's spec names code of its own", value=", ".join(own), way_out=way_out)
-        if self.wish.sealed and not terms.sealed:
-            raise InputError("the server of this run reads the clients' half", way_out="Leave --sealed out, or stay.")
+    def _prepare(self, spec: Spec, terms: Terms) -> None:
+        self._check_terms(spec, terms)
         self.terms = terms
         if self.m == FED:
             assert self.wish.keys is not None  # number_of has seen to it
@@ -210,10 +207,56 @@ class Joined:
         self._refuse_blind(spec, terms)
         self.images = own_images(self.raw or self._read(), terms)
         self.raw = None
-        outfit = Outfit(self.m, spec, terms, self.images)
-        self.visitor = made = Visitor(outfit, seals, self._judge(outfit), self.post, self.purse)
+        outfit = Outfit(self.m, spec, terms, self.images, terms.plan if self._has_agreed_to_all(terms) else "")
+        used = UsedVisits(derive_allowed_visits(spec, self.m), self._usage_file(terms), self.wish.repeats, self.warn)
+        self.visitor = made = Visitor(outfit, used, seals, self._judge(outfit), self.post, self.purse)
+        shape, agreed = made.engine.shape, self.wish.agreed
+        check_client_half(spec, shape, None if agreed is None else agreed.spec)
+        self._approve(spec, terms, shape, used.allowed)
+        self.session.bounds = Bounds(
+            batch=limits.BATCH if spec.optimiser.draw == "full" else max(spec.optimiser.batch, SLICE),
+            h=shape.h,
+            out=None if ":" in spec.model.name else len(terms.classes),
+            dtype=spec.model.dtype,
+            norms=shape.norms,
+        )
         if self.post is not None:
-            self.post.expect(half_bytes(spec, made.engine.shape))
+            self.post.expect(half_bytes(spec, shape))
+
+    def _check_terms(self, spec: Spec, terms: Terms) -> None:
+        """Raise InputError where these are not the terms that this client's operator has agreed to."""
+        wish = self.wish
+        if wish.agreed is not None:
+            check_agreed(wish.agreed, spec, terms)
+        if wish.accept_spec and wish.accept_spec.lower() != terms.spec_hash:
+            way_out = "Nothing was sent. Ask the operator of the server; splitrelay join --check shows what it offers."
+            what = "the server's terms are not the accepted ones"
+            raise InputError(what, value=terms.spec_hash, limit=wish.accept_spec, way_out=way_out)
+        code = [name for name in (spec.model.name, spec.model.loss) if ":" in name]
+        if code and not (wish.agreed or (wish.accept_spec and spec.engine == "fast")):
+            way_out = "Give --spec with your own copy of the spec, so that you say which code is run."
+            raise InputError("the server's spec names code of its own", value=", ".join(code), way_out=way_out)
+        if wish.sealed and not terms.sealed:
+            raise InputError("the server of this run reads the clients' half", way_out="Leave --sealed out, or stay.")
+
+    def _has_agreed_to_all(self, terms: Terms) -> bool:
+        """Whether the operator has agreed to the complete terms, not only to the spec."""
+        agreed = self.wish.agreed
+        return bool(self.wish.accept_spec) or (agreed is not None and agreed.terms is not None)
+
+    def _approve(self, spec: Spec, terms: Terms, shape: Shape, allowed: AllowedVisits) -> None:
+        """Ask the operator where nothing was agreed to before; a check sends nothing, and only shows it."""
+        if self.wish.agreed is not None or self.wish.accept_spec:
+            return
+        disclosure = compute_disclosure(spec, shape, allowed, len(self.images or ()))
+        if self.wish.check:
+            self.say(f"this client would send {'; '.join(disclosure.describe())}; digest {terms.spec_hash}")
+        else:
+            self.wish.approval.obtain(terms, disclosure)
+
+    def _usage_file(self, terms: Terms) -> Path | None:
+        """Where this client counts its visits in this run, also over restarts."""
+        return None if self.wish.keys is None else self.wish.keys / f"usage-{terms.spec_hash[:16]}.json"
 
     def _refuse_blind(self, spec: Spec, terms: Terms) -> None:
         """Where the server does not score, its evaluator brings a test set, and can write the model down."""
@@ -232,7 +275,7 @@ class Joined:
             return None
         if self.wish.keys is None:
             raise InputError("the clients' half is sealed in this run", way_out="Join with --keys.")
-        return self.sealers.setdefault(spec.hash, Sealer(self.wish.keys, spec.hash, self.m, chain=chain))
+        return self.sealers.setdefault(spec.identity, Sealer(self.wish.keys, spec.identity, self.m, chain=chain))
 
     def _read(self) -> Raw:
         """Who only judges trains on nothing, and brings what it judges on."""

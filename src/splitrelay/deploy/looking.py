@@ -9,7 +9,7 @@ import numpy as np
 
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.data.images import ImageSet
-from splitrelay.deploy.fast import plan_in, shape_from
+from splitrelay.deploy.fast import derive_plan, shape_from
 from splitrelay.deploy.shapes import Outfit, Tally, Vector
 from splitrelay.kernels.descent import Descent
 from splitrelay.kernels.plan import Flatten, Linear, Plan
@@ -22,10 +22,10 @@ class Looking:
     """A test set on its way through the client's half, and what comes back."""
 
     def __init__(self, outfit: Outfit, test: ImageSet) -> None:
-        self.plan = plan = plan_in(outfit.terms.plan)
-        self.table, self.shape = Table(test, plan), shape_from(plan, outfit.terms.cut).h
-        self.work = Workspace(plan, 0, outfit.terms.cut, AT_ONCE, learnt=False)
-        self.loss = Loss(plan.classes)
+        self.plan, cut = derive_plan(outfit.spec, test.shape, len(test.classes), outfit.pinned_plan)
+        self.table, self.shape = Table(test, self.plan), shape_from(self.plan, cut).h
+        self.work = Workspace(self.plan, 0, cut, AT_ONCE, learnt=False)
+        self.loss = Loss(self.plan.classes)
 
     def through(self, bottom: Vector) -> Iterator[Vector]:
         """Smashed data, slice by slice, as the wire has them."""

@@ -49,6 +49,7 @@ class Plot:
         self.happened: list[Happened] = []
         self.last: tuple[str, ...] = ()  # kinds that come after all others of their client
         self.mistake: Exception | None = None  # of ours, in making a fault
+        self.falsify_terms: Callable[[int, bytes], bytes] = lambda m, frame: frame  # as a malicious server would
         self.K: dict[int, int] = {}  # steps that were granted, by fence
         self.clients: dict[int, Seen] = {}
         self._lock = threading.RLock()
@@ -82,6 +83,8 @@ class Plot:
                 assert isinstance(lease, Lease)
                 self.K[lease.fence] = lease.K
                 self.seen(m).fence, self.seen(m).settled = lease.fence, settled(self.events())
+            if word == "terms":
+                return [self.falsify_terms(m, frame)]
             return [frame] if word == "chunk" else self._passed(m, word, k, frame)  # a half on its way down
 
     def old_step(self, m: int) -> bytes | None:

@@ -203,11 +203,13 @@ class Rehearsal:
             if m == self.spec.evaluator and (self.plan.fed or self.spec.route == "peer-to-peer"):
                 words += ["--test", str(self.place / "data" / "test.npz"), "--keep", str(self.plan.out / MODEL)]
         words += ["--insecure"] * self.plan.insecure + ["--sealed"] * self.plan.fed
+        words += ["--spec", str(self.place / "spec.toml")]
         words += ["--listen", f"{self.host_of(clients[0])}:0"] if self.plan.direct else []
         return self.program(words, self.place / "logs" / f"host-{number}.log")
 
     def _fed(self) -> Program:
         words = ["join", self._address([]), "--keys", str(self.place / "fed"), "--fed-server"]
+        words += ["--spec", str(self.place / "spec.toml")]
         return self.program(words, self.place / "logs" / "fed.log")
 
     def _address(self, clients: Sequence[int]) -> str:

@@ -23,13 +23,14 @@ from splitrelay.deploy.reference import BUILDING, shape_of
 from splitrelay.deploy.remote import TICK, Remote
 from splitrelay.deploy.reporting import Pace, report
 from splitrelay.deploy.shapes import half_bytes
-from splitrelay.deploy.terms import disagreement, terms_of
+from splitrelay.deploy.terms import disagreement, terms_of, write_terms
 from splitrelay.deploy.turns import Tops
 from splitrelay.deploy.wishes import name_of
 from splitrelay.errors import InputError, OutputError, SplitrelayError
 from splitrelay.evaluation import SLICE
 from splitrelay.experiments.running import Progress, resolved
 from splitrelay.experiments.spec import Spec
+from splitrelay.files import write_text
 from splitrelay.records import RunDirectory
 from splitrelay.wire import limits
 from splitrelay.wire.asking import collect_handler, status_handler
@@ -39,6 +40,7 @@ from splitrelay.wire.reception import JUDGE
 from splitrelay.wire.server import Arrived, Gone, House, Hub
 
 GREETINGS = 3  # of one client, until the run begins
+TERMS = "terms.toml"  # all that clients agree to, for their operators
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,9 @@ class Serving:
             self.port = self.hub.start(self.offer.listen, self.offer.credentials)
             self.journal.note("listening", port=self.port)
             self.say(f"listening on port {self.port}, spec {self.spec.hash}")
+            file, terms = self.directory.path / "relay" / TERMS, self.hub.house.terms
+            write_text(file, write_terms(terms))
+            self.say(f"clients join with --spec {file}, or with --accept-spec {terms.spec_hash}")
             self.listening(self.port)
             why, again, reason = "the server was stopped", True, None
             try:
@@ -240,7 +245,7 @@ class Serving:
 
     def _house(self) -> House:
         shape, dtype = self.shape, self.spec.model.dtype
-        terms = terms_of(self.spec, self.data, shape, self.offer.heartbeat, self.sealed, self.offer.judge)
+        terms = terms_of(self.spec, self.data, self.offer.heartbeat, self.sealed, self.offer.judge)
         full = self.spec.optimiser.draw == "full"
         bounds = Bounds(
             batch=limits.BATCH if full else self.spec.optimiser.batch,

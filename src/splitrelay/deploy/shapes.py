@@ -17,7 +17,7 @@ from splitrelay.data.images import ImageSet
 from splitrelay.experiments.spec import Spec
 from splitrelay.objectives.batches import Batches
 from splitrelay.wire import halves, messages
-from splitrelay.wire.messages import Lease, Terms
+from splitrelay.wire.messages import Terms
 
 Vector = npt.NDArray[Any]
 Labels = npt.NDArray[np.int32]
@@ -120,6 +120,7 @@ class Outfit:
     spec: Spec
     terms: Terms
     images: ImageSet
+    pinned_plan: str = ""  # the layers of a model that is not built in, where the client's operator has agreed to them
 
     @property
     def holdings(self) -> list[npt.NDArray[np.int64]]:
@@ -166,11 +167,3 @@ def below(outfit: Outfit) -> Below:
     """The client's engine that the spec names."""
     make: Callable[[Outfit], Below] = engine_room(outfit.spec.engine).Client
     return make(outfit)
-
-
-def visit_of(lease: Lease, x: Vector, shift: Vector | None) -> Visit[Vector]:
-    """The visit as the client makes it."""
-    step: Step[Vector] = Step(
-        lease.eta, lease.weight_decay, lease.clip or None, lease.momentum, lease.prox, shift, lease.per_half
-    )
-    return Visit(lease.r, lease.i, lease.m, x, step, lease.K)

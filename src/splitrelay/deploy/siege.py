@@ -16,6 +16,7 @@ from splitrelay.deploy.astray import SHARES, WAYS, honestly
 from splitrelay.deploy.besieged import GUESTS, HOUSES, NONE, PATIENCE, Alarm, Besieged, besieged, place_of
 from splitrelay.deploy.hostile import Talk
 from splitrelay.deploy.joining import Joined
+from splitrelay.deploy.terms import AgreedSpec
 from splitrelay.deploy.wishes import Wish
 from splitrelay.errors import SplitrelayError
 from splitrelay.randomness import Purpose, rng
@@ -139,7 +140,13 @@ def _joined(server: Besieged) -> None:
 
     watch = threading.Timer(PATIENCE, stop.set)
     watch.start()
-    wish = Wish(f"127.0.0.1:{server.port}", GUESTS, Path(server.spec.data.name), patience=PATIENCE)
+    wish = Wish(
+        f"127.0.0.1:{server.port}",
+        GUESTS,
+        Path(server.spec.data.name),
+        patience=PATIENCE,
+        agreed=AgreedSpec(server.spec),
+    )
     with suppress(SplitrelayError):
         Joined(wish, told, stop).run()
     watch.cancel()

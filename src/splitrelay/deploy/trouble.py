@@ -20,8 +20,16 @@ from splitrelay.deploy.processes import POLL, Program, port_in
 from splitrelay.deploy.proxy import Proxy
 from splitrelay.deploy.rehearsal import Plan, Rehearsal
 from splitrelay.deploy.strangers import pester, refused_as, refused_with
-from splitrelay.deploy.tampering import CHANGES, changed, flipped, one_more
-from splitrelay.errors import WorkError
+from splitrelay.deploy.tampering import (
+    CHANGES,
+    changed,
+    falsify_gradient,
+    falsify_lease,
+    falsify_terms,
+    flipped,
+    one_more,
+)
+from splitrelay.errors import InputError, WorkError
 from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
 from splitrelay.wire.reception import FED
 
@@ -47,6 +55,8 @@ class Troubled(Rehearsal):
         self.plot.held_off = lambda: bool(self.leaving)
         self.absent: dict[int, int | None] = {}  # clients that were killed; events after which they may come back
         self.witnessed: dict[Fault, bool] = {}  # of faults that the server cannot know of
+        self.misled: dict[int, Fault] = {}  # clients that a malicious server has lied to, until they have left
+        self.plot.falsify_terms = self._falsify_terms
 
     def prepare(self) -> Partition:
         """As always; a plan that cannot be carried out is refused."""
@@ -188,6 +198,8 @@ class Troubled(Rehearsal):
             over = after is None or missed(m, self.events()[after:])
             if over and not self._program(m).running:
                 del self.absent[m]
+                if m in self.misled:
+                    self.witnessed[self.misled.pop(m)] = self._program(m).code() == InputError.exit_code
                 self._program(m).start()
         fallen = [m for m in self.partition.clients if self._program(m).code() not in (None, 0)]
         if set(fallen) - set(self.absent):
@@ -246,6 +258,30 @@ class Troubled(Rehearsal):
     def _reorder(self, fault: Fault, frame: bytes) -> list[bytes]:
         self.plot.seen(fault.client).held = frame
         return []
+
+    # A malicious server
+
+    def _false_steps(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self._expect_departure(fault)
+        return [falsify_lease(fault.kind, frame)]
+
+    _false_rate = _false_round = _false_steps
+
+    def _false_terms(self, fault: Fault, frame: bytes) -> list[bytes]:
+        """The lie follows when the client connects again: see _falsify_terms."""
+        self._expect_departure(fault)
+        return self._cut(fault, frame)
+
+    def _falsify_terms(self, m: int, frame: bytes) -> bytes:
+        fault = self.misled.get(m)
+        return falsify_terms(frame) if fault is not None and fault.kind == "false-terms" else frame
+
+    def _false_gradient(self, fault: Fault, frame: bytes) -> list[bytes]:
+        return [falsify_gradient(frame)]
+
+    def _expect_departure(self, fault: Fault) -> None:
+        """The client is to leave with code 2, which is seen when it is started again."""
+        self.absent[fault.client], self.misled[fault.client], self.witnessed[fault] = None, fault, False
 
     # Strangers
 

@@ -8,15 +8,18 @@ from typing import Protocol
 
 from splitrelay.deploy.paying import Purse
 from splitrelay.deploy.post import Post
-from splitrelay.deploy.shapes import Labels, Outfit, Vector, below, visit_of
+from splitrelay.deploy.shapes import Labels, Outfit, Vector, below, half_bytes
+from splitrelay.deploy.visit_limits import UsedVisits, check_evaluation
 from splitrelay.errors import Diverged
 from splitrelay.wire import halves, limits, messages
-from splitrelay.wire.client import Session
+from splitrelay.wire.client import BadMessage, Session
 from splitrelay.wire.frames import finite
 from splitrelay.wire.messages import Chunk, Commit, Deposit, Fail, Lease, Look, Message, Ready, Score, Want
 from splitrelay.wire.sealer import Sealer
 from splitrelay.wire.sealing import OtherVisit
 from splitrelay.wire.tending import Tended
+
+LARGEST_NUMBER = 8  # bytes of a float64
 
 
 class Judging(Protocol):
@@ -34,8 +37,8 @@ class Judging(Protocol):
 class Calls:
     """The server's half during one visit, on another host."""
 
-    def __init__(self, session: Session, lease: Lease) -> None:
-        self.session, self.fence, self.lease = session, lease.fence, lease
+    def __init__(self, session: Session, lease: Lease, used: UsedVisits) -> None:
+        self.session, self.fence, self.lease, self.used = session, lease.fence, lease, used
         self.closing: messages.Finish | None = None
 
     def step(
@@ -45,9 +48,12 @@ class Calls:
         if not finite(h):  # the server would refuse it, however often it is said
             where = f"the smashed data of client {self.lease.m} overflowed in round {self.lease.r}, step {k}"
             raise Diverged(f"{where}, at eta={self.lease.eta:g}", way_out="Lower eta, or set clip.")
+        self.used.count_step()
         step = messages.Step(self.fence, k, h, labels, norm2)
         reply = self.session.exchange(lambda: iter([step]), limits.STEP, meanwhile=meanwhile)
         assert isinstance(reply, messages.Reply) and reply.k == k  # the table allows nothing else
+        if reply.gradient.shape != h.shape or reply.gradient.dtype != h.dtype:
+            raise BadMessage("the gradient at the cut", value=reply.gradient.shape, limit=f"{h.dtype} {h.shape}")
         self.session.holding.k = k + 1
         return reply
 
@@ -62,12 +68,14 @@ class Visitor:
     def __init__(
         self,
         outfit: Outfit,
+        used: UsedVisits,
         seals: Sealer | None = None,
         judge: Judging | None = None,
         post: Post | None = None,
         purse: Purse | None = None,
     ) -> None:
-        self.spec, self.engine = outfit.spec, below(outfit)
+        self.spec, self.engine, self.used = outfit.spec, below(outfit), used
+        self.largest_half = half_bytes(self.spec, self.engine.shape)
         self.seals, self.judge, self.post, self.purse = seals, judge, post, purse
 
     @property
@@ -76,18 +84,20 @@ class Visitor:
         return self.spec.placement == "whole"
 
     def visit(self, session: Session, lease: Lease) -> None:
-        """From the lease to the commit."""
+        """From the lease to the commit, if the spec allows this visit."""
+        self.used.allowed.check_lease(lease, 2 * self.largest_half)  # SCAFFOLD's shift travels with x
+        self.used.begin_visit(lease)
         blob = self.begun(session, lease)
         x, shift = (self.opened(blob, lease), None) if self.seals else self.vectors(blob)
         session.holding = replace(session.holding, fence=lease.fence, k=0)
         session.say(Ready(lease.fence))
-        visit = visit_of(lease, x, shift)
+        visit = self.used.allowed.make_visit(lease, x, shift)
         if self.whole:
             with Tended(session):
                 after, loss = self.engine.whole(visit)
             blob, words = halves.packed(x=after), list[Message]()
         else:
-            calls, loss = Calls(session, lease), 0.0
+            calls, loss = Calls(session, lease, self.used), 0.0
             blob = self.closed(halves.packed(x=self.engine.cut(visit, calls)), lease)
             assert calls.closing is not None
             words = [calls.closing, *(self.post.bring(lease, blob) if self.post else ())]
@@ -109,10 +119,12 @@ class Visitor:
 
     def look(self, session: Session, look: Look) -> None:
         """Score the half that comes, or keep the model."""
+        check_evaluation(self.used.allowed, look, self.largest_half + self.engine.shape.size * LARGEST_NUMBER)
         blob = received(session, look.bytes + look.top_bytes, look.sha256)
         if self.judge is None or self.seals is None:
             session.say(Fail(look.fence, "this client has no test set: it was joined without --test"))
             return
+        self.used.begin_evaluation()
         bottom = self.opened(blob[: look.bytes], look)
         if look.top_bytes:
             size = self.engine.shape.size - self.engine.shape.boundary

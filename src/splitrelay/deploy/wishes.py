@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from splitrelay.deploy.disclosure import Approval
+from splitrelay.deploy.terms import AgreedSpec
 from splitrelay.errors import InputError
-from splitrelay.experiments.spec import Spec
 from splitrelay.wire import certificates
 from splitrelay.wire.certificates import EVALUATOR
 from splitrelay.wire.identity import Identity
@@ -21,7 +22,7 @@ class Wish:
     client: int | None  # whom the keys name, unless there are none
     data: Path | None  # an evaluator that is none of the clients has none
     keys: Path | None = None
-    spec: Spec | None = None
+    agreed: AgreedSpec | None = None  # the client's own copy of the spec, with which the server's must agree
     check: bool = False
     patience: float = 0.0  # seconds without a server after which it gives up; 0: never
     test: Path | None = None  # the evaluator's images
@@ -29,6 +30,9 @@ class Wish:
     listen: str = ""  # where other clients may bring the half, peer to peer
     fed: bool = False  # it is the fed server
     sealed: bool = False  # it takes part only where the server cannot read the clients' half
+    accept_spec: str = ""  # the digest of the terms that it accepts, where it has no copy of the spec
+    approval: Approval = field(default_factory=Approval)  # asks the operator, where there is neither
+    repeats: int = 1  # how often the whole run may be repeated
 
 
 def number_of(wish: Wish, identity: Identity | None) -> int:

@@ -127,10 +127,15 @@ class Spec(Part):
             raise ValueError(f"{what} combines the clients' halves, {where}")
 
     @property
-    def hash(self) -> str:
-        """The run's name: of all but R."""
+    def identity(self) -> str:
+        """The SHA-256 of all keys but R, so that a finished run can be extended; 64 hexadecimal digits."""
         content = json.dumps(self.model_dump(exclude={"R"}), sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()[:12]
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    @property
+    def hash(self) -> str:
+        """The run's name: the beginning of its identity."""
+        return self.identity[:12]
 
     def flat(self) -> dict[str, Any]:
         """Every key with its value, dotted."""
@@ -156,12 +161,17 @@ SHORT = {
 
 def spec_of(file: Path | None = None, words: Sequence[str] = ()) -> Spec:
     """A spec from a TOML file, or from nothing, with the given words on top; presets and protocols are written out."""
-    content = {} if file is None else _read(file)
+    content = {} if file is None else read_toml(file)
     for word in words:
         name, equals, text = word.partition("=")
         if not equals:
             raise InputError(f"'{word}' is not of the form key=value", way_out=f"Keys: {', '.join(keys())}.")
         _set(content, name, None if text == "none" else text)
+    return parse_spec(content)
+
+
+def parse_spec(content: dict[str, Any]) -> Spec:
+    """Return the spec in the content of a file; presets and protocols are written out."""
     try:
         return Spec.model_validate(expanded(content))
     except ValidationError as error:
@@ -192,7 +202,8 @@ def _set(content: dict[str, Any], name: str, value: Any) -> None:
     content[last] = value
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_toml(file: Path) -> dict[str, Any]:
+    """Return the content of a spec's file."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -227,7 +238,7 @@ def _toml(content: dict[str, Any], section: str = "") -> Iterator[str]:
         yield f"\n[{section}]"
     for name, value in content.items():
         if not isinstance(value, dict) and value is not None:
-            yield f"{name} = {json.dumps(value)}"
+            yield f"{name} = {json.dumps(value, ensure_ascii=False)}"
     for name, value in content.items():
         if isinstance(value, dict):
             yield from _toml(value, f"{section}.{name}" if section else name)

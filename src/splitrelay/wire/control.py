@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
@@ -63,8 +64,12 @@ LIMITS: dict[str, Callable[[Any], bool]] = {
     "heir": lambda v: len(v) <= limits.TEXT,
     "spec_hash": lambda v: len(v) <= limits.TEXT,
     "client": lambda v: v <= limits.CLIENTS + 1,  # two more than clients: the evaluator and the fed server
-    "classes": lambda v: len(v) <= limits.CLASSES,
-    "shape": lambda v: len(v) == 3 and all(1 <= side <= 2**16 for side in v),
+    "classes": lambda v: len(v) <= limits.CLASSES and all(len(name) <= limits.TEXT for name in v),
+    "shape": lambda v: len(v) == 3 and all(1 <= side <= 2**16 for side in v) and math.prod(v) <= limits.PIXELS,
+    "mean": lambda v: all(abs(number) <= limits.LEVEL for number in v),  # NaN is not
+    "std": lambda v: all(1 / limits.LEVEL <= number <= limits.LEVEL for number in v),
+    "peak": lambda v: 1 <= v <= 255,
+    "pad": lambda v: v <= limits.PADDING,
     "n": lambda v: v <= limits.SAMPLES,
     "K": lambda v: 1 <= v <= limits.STEPS,
     "losses": lambda v: len(v) <= limits.STEPS,
@@ -73,7 +78,7 @@ LIMITS: dict[str, Callable[[Any], bool]] = {
     "sha256": lambda v: len(v) in (0, SHA256),
     "salt": lambda v: len(v) in (0, SHA256),
     "data_digest": lambda v: len(v) in (0, SHA256),
-    "heartbeat": lambda v: 0 < v <= 3600,
+    "heartbeat": lambda v: limits.SHORTEST_HEARTBEAT <= v <= 3600,
     "waiting": lambda v: 0 <= v <= limits.SECONDS,  # NaN is neither
     "computing": lambda v: 0 <= v <= limits.SECONDS,
     "memory": lambda v: v <= limits.MEMORY,

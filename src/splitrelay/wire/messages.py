@@ -52,7 +52,6 @@ class Terms(Message):
     flip: bool = False
     heartbeat: float = 0.0
     plan: str = ""
-    cut: int = 0
     sealed: bool = False  # the server is not to read the clients' half
     judged: bool = False  # an evaluator that is none of the clients scores
     salt: Any = b""  # random bytes of this run, which clients mix into the digest of their data

@@ -1,0 +1,107 @@
+"""What leaves a client's host in a run: computed from the spec before anything is sent, approved by the operator."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from splitrelay.deploy.fast import derive_plan, shape_from
+from splitrelay.deploy.shapes import Shape, half_bytes
+from splitrelay.deploy.visit_limits import AllowedVisits
+from splitrelay.errors import InputError
+from splitrelay.experiments.spec import Spec
+from splitrelay.wire.messages import Terms
+
+Ask = Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """What one visit sends from a client's host, and how many visits there are at most."""
+
+    samples: int  # of one visit; 0 where the client holds the whole model
+    numbers: int  # of one sample, above the client's half
+    smashed_bytes: int  # of one visit, labels included
+    half_bytes: int  # of the client's half, or of the whole model
+    visits: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all visits."""
+        return self.visits * (self.smashed_bytes + self.half_bytes)
+
+    def describe(self) -> list[str]:
+        """Return the lines that an operator reads before joining."""
+        if self.samples:
+            each = f"{self.samples:,} samples as {self.numbers:,} numbers each, with their labels"
+            sent = (
+                f"{each} ({_size(self.smashed_bytes)}), and this client's half of the model ({_size(self.half_bytes)})"
+            )
+        else:
+            sent = f"the trained model ({_size(self.half_bytes)}), no samples and no labels"
+        return [f"per visit: {sent}", f"in total: at most {self.visits:,} visits, {_size(self.total_bytes)}"]
+
+
+def compute_disclosure(spec: Spec, shape: Shape, allowed: AllowedVisits, n: int) -> Disclosure:
+    """Compute what a client with n samples sends in a run of this spec."""
+    half = half_bytes(spec, shape)
+    if spec.placement == "whole":
+        return Disclosure(0, 0, 0, half, allowed.visits)
+    samples = allowed.K * (n if spec.optimiser.draw == "full" else min(spec.optimiser.batch, n))
+    numbers = prod(shape.h)
+    each = numbers * np.dtype(spec.model.dtype).itemsize + 4
+    return Disclosure(samples, numbers, samples * each, half, allowed.visits)
+
+
+def get_builtin_shape(spec: Spec, terms: Terms) -> Shape:
+    """Return the sizes of the messages of a built-in model."""
+    plan, cut = derive_plan(spec, (terms.shape[0], terms.shape[1], terms.shape[2]), len(terms.classes))
+    return shape_from(plan, cut)
+
+
+def check_client_half(spec: Spec, shape: Shape, agreed: Spec | None) -> None:
+    """Raise InputError for a client half without parameters, unless the client's own spec names that cut.
+
+    Below such a cut the smashed data are the features themselves, or the features reordered.
+    """
+    if spec.placement == "cut" and shape.boundary == 0 and (agreed is None or agreed.model.cut is None):
+        way_out = "To send the features themselves, join with --spec and write the cut into your own copy of the spec."
+        value = f"model={spec.model.name}, cut after {shape.cut} layers"
+        raise InputError("the client half of this run has no parameters", value=value, way_out=way_out)
+
+
+class Approval:
+    """Asks the operator once for each digest; threads of several clients share the answer."""
+
+    def __init__(self, ask: Ask | None = None) -> None:
+        self.ask = ask
+        self._lock, self._approved = threading.Lock(), set[str]()
+
+    def obtain(self, terms: Terms, disclosure: Disclosure) -> None:
+        """Return if the operator has agreed to these terms, else raise InputError."""
+        with self._lock:
+            if terms.spec_hash in self._approved:
+                return
+            shown = ["The server offers this spec:", *_indent(terms.spec.splitlines()), "This host would send"]
+            shown += [*_indent(disclosure.describe()), f"Digest of the terms: {terms.spec_hash}"]
+            if self.ask is None or not self.ask("\n".join(shown)):
+                way_out = f"Join with --spec and your own copy of the spec, or with --accept-spec {terms.spec_hash}."
+                raise InputError(
+                    "nobody has agreed to the server's spec", value=disclosure.describe()[0], way_out=way_out
+                )
+            self._approved.add(terms.spec_hash)
+
+
+def _indent(lines: list[str]) -> list[str]:
+    return [f"  {line}" if line else "" for line in lines]
+
+
+def _size(number: int) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= scale:
+            return f"{number / scale:.1f} {unit}"
+    return f"{number} bytes"

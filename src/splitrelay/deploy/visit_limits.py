@@ -1,0 +1,208 @@
+"""The limits that a client sets its server: which visits the spec allows, and how many have been made.
+
+A client takes none of this from the server. It runs one round of the spec's algorithm on plain numbers to find the
+step, K and the number of visits of a round, refuses every lease that differs, and counts what it sends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from splitrelay.algorithms.base import Done, Outcome, Step, Visit
+from splitrelay.errors import InputError, SplitrelayError
+from splitrelay.experiments.registry import algorithm
+from splitrelay.experiments.spec import Spec
+from splitrelay.files import write_text
+from splitrelay.testing import Ingredients
+from splitrelay.wire.messages import Lease, Look
+
+SPARE = 20  # visits, and evaluations, that may be repeated after failures, beside the repeats of a whole run
+
+
+class ServerBrokeSpec(InputError):
+    """The server asks for something that the client's own copy of the spec does not allow."""
+
+
+@dataclass(frozen=True)
+class AllowedVisits:
+    """The visits of client m that a spec allows."""
+
+    m: int
+    R: int
+    occurrences: int  # visits of this client in one round, at most
+    K: int  # local steps of a visit; the largest possible number where it depends on how much all clients hold
+    has_fixed_K: bool
+    step: Step[Any]
+    evaluations: int  # of the evaluator
+
+    @property
+    def visits(self) -> int:
+        """All visits of the run, at most."""
+        return self.R * self.occurrences
+
+    def check_lease(self, lease: Lease, largest_half: int) -> None:
+        """Raise ServerBrokeSpec unless the lease is a visit of this spec."""
+        step = self.step
+        for what, value, allowed in (
+            ("client", lease.m, self.m),
+            ("eta", lease.eta, step.eta),
+            ("weight_decay", lease.weight_decay, step.weight_decay),
+            ("clip", lease.clip, step.clip or 0.0),
+            ("momentum", lease.momentum, step.momentum),
+            ("prox", lease.prox, step.prox),
+            ("per_half", lease.per_half, step.per_half),
+        ):
+            if value != allowed:
+                raise _refuse(f"a visit with {what}={value}", value, f"{what}={allowed}")
+        if lease.K != self.K and (self.has_fixed_K or not 1 <= lease.K <= self.K):
+            limit = f"K={self.K}" if self.has_fixed_K else f"1 <= K <= {self.K}"
+            raise _refuse("a visit of another number of local steps", lease.K, limit)
+        if lease.r >= self.R:
+            raise _refuse("a visit after the last round", lease.r, f"rounds 0 to {self.R - 1}")
+        if lease.i >= self.occurrences:
+            raise _refuse("too many visits in one round", lease.i, f"occurrences 0 to {self.occurrences - 1}")
+        check_half_bytes(lease.bytes, largest_half)
+
+    def make_visit(self, lease: Lease, x: Any, shift: Any) -> Visit[Any]:
+        """Return the visit to make. Only its place in the run comes from the server; the step is the spec's own."""
+        return Visit(lease.r, lease.i, self.m, x, replace(self.step, shift=shift), lease.K)
+
+
+def check_evaluation(allowed: AllowedVisits, request: Look, largest: int) -> None:
+    """Raise ServerBrokeSpec unless the evaluation belongs to a round of this spec and its halves are not too long."""
+    if request.r > allowed.R + 1:  # the last one hands over the model
+        raise _refuse("an evaluation after the last round", request.r, f"evaluations 0 to {allowed.R + 1}")
+    check_half_bytes(max(request.bytes, request.top_bytes), largest)
+
+
+def check_half_bytes(length: int, largest: int) -> None:
+    """Raise ServerBrokeSpec for a half that is longer than any half of this spec."""
+    if length > largest:
+        raise _refuse("this client to receive a half that is too long", f"{length} bytes", f"<= {largest} bytes")
+
+
+def _refuse(what: str, value: object, limit: object) -> ServerBrokeSpec:
+    way_out = "Nothing was sent. Ask the operator of the server; do not join it again before this is explained."
+    return ServerBrokeSpec(f"the server asks for {what}", value=value, limit=f"{limit}, by the spec", way_out=way_out)
+
+
+def derive_allowed_visits(spec: Spec, m: int) -> AllowedVisits:
+    """Derive from a spec which visits its server may ask of client m.
+
+    With tau=proportional, K depends on how much every client holds. A client knows only its own share of the data, so
+    every K up to K times M is possible; the first lease decides (see UsedVisits).
+    """
+    given = spec.optimiser
+    step: Step[Any] = Step(given.eta, given.weight_decay, given.clip, given.momentum, per_half=given.per_half)
+    fixed, M = spec.tau == "same", spec.partition.M
+    K = spec.K if fixed else spec.K * M
+    sizes = {m: 1} if spec.weighted else None
+    made = algorithm(spec.algorithm).make(Ingredients(step, K, M, spec.gamma, sizes, spec.G, _NoCut()))
+    recorder, order = _Recorder(), [m] * spec.G
+    made.round(0, made.init(0.0), order, recorder)
+    ((steps, step),) = {(visit.K, replace(visit.step, shift=None)) for visit in recorder.visits}
+    draws = {"replacement": spec.S or M, "consumed": 2}.get(spec.order, 1)  # of one client in one round, at most
+    occurrences, evaluations = draws * len(recorder.visits) // len(order), spec.R // spec.every + 2
+    return AllowedVisits(m, spec.R, occurrences, steps, fixed or steps == 1, step, evaluations)
+
+
+@dataclass
+class _Recorder:
+    """Clients that note the visits they are asked for and return x unchanged."""
+
+    visits: list[Visit[Any]] = field(default_factory=list)
+
+    def run(self, visit: Visit[Any], /) -> Outcome[Any]:
+        self.visits.append(visit)
+        return Done(visit.x)
+
+    def run_all(self, visits: Iterable[Visit[Any]], /) -> Iterator[Outcome[Any]]:
+        return iter([self.run(visit) for visit in visits])
+
+
+class _NoCut:
+    """A cut of a plain number: both halves are the number."""
+
+    def halves(self, x: Any, /) -> tuple[Any, Any]:
+        return x, x
+
+    def join(self, bottom: Any, top: Any, /) -> Any:
+        return bottom
+
+
+@dataclass
+class _Counts:
+    visits: int = 0
+    steps: int = 0
+    evaluations: int = 0
+    K: int = 0  # of the first lease
+
+
+class UsedVisits:
+    """Counts the visits, steps and evaluations of one client and spec, over restarts where there is a file for it.
+
+    A visit that fails is made again, and a server can be set back to an earlier round. The client therefore allows
+    `repeats` times the whole run and SPARE visits more than the spec has, and nothing after that.
+
+    Args:
+        allowed: what the spec has.
+        file: where the counts are kept; None keeps them in memory.
+        repeats: how often the whole run may be repeated.
+        warn: called once if the file cannot be written.
+    """
+
+    def __init__(self, allowed: AllowedVisits, file: Path | None, repeats: int, warn: Callable[[str], None]) -> None:
+        self.allowed, self.file, self.repeats, self.warn = allowed, file, repeats, warn
+        self.counts = _read_counts(file)
+
+    def begin_visit(self, lease: Lease) -> None:
+        """Count one visit more, or raise ServerBrokeSpec where all of them are used."""
+        self._check("visits", self.counts.visits, self.allowed.visits)
+        if not self.allowed.has_fixed_K and self.counts.K not in (0, lease.K):
+            raise _refuse("a visit of another number of local steps than before", lease.K, f"K={self.counts.K}")
+        self.counts.visits, self.counts.K = self.counts.visits + 1, lease.K
+        self._save()
+
+    def count_step(self) -> None:
+        """Count one step that was sent."""
+        self.counts.steps += 1
+
+    def begin_evaluation(self) -> None:
+        """Count one evaluation more, or raise ServerBrokeSpec where all of them are used."""
+        self._check("evaluations", self.counts.evaluations, self.allowed.evaluations)
+        self.counts.evaluations += 1
+        self._save()
+
+    def _check(self, what: str, used: int, planned: int) -> None:
+        limit = (1 + self.repeats) * planned + SPARE
+        if used >= limit:
+            more = f"join with --repeats {self.repeats + 1}"
+            way_out = f"The spec has {planned}. If the server was set back on purpose, {more}."
+            where = "" if self.file is None else f" (counted in {self.file})"
+            raise ServerBrokeSpec(
+                f"the server asks for more {what} than this client allows{where}",
+                value=used + 1, limit=f"<= {limit}", way_out=way_out,
+            )  # fmt: skip
+
+    def _save(self) -> None:
+        if self.file is None:
+            return
+        try:
+            write_text(self.file, json.dumps(vars(self.counts)) + "\n")
+        except SplitrelayError as error:
+            self.warn(f"{error}. This client counts its visits only until it stops.")
+            self.file = None
+
+
+def _read_counts(file: Path | None) -> _Counts:
+    if file is None or not file.exists():
+        return _Counts()
+    try:
+        return _Counts(**{name: int(number) for name, number in json.loads(file.read_text(encoding="ascii")).items()})
+    except (OSError, ValueError, TypeError, AttributeError):
+        way_out = "It counts what this client has sent in the run. Remove it to count from zero."
+        raise InputError(f"cannot read {file}", way_out=way_out) from None

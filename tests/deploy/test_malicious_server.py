@@ -1,0 +1,430 @@
+"""A server that lies to its clients: does a client send anything that its own copy of the spec does not allow?"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from relay_kit import Stage, small_spec
+from torch import nn
+
+from splitrelay.deploy import fast
+from splitrelay.deploy import terms as handshake
+from splitrelay.deploy.disclosure import Approval
+from splitrelay.deploy.pending import Policy
+from splitrelay.deploy.terms import AgreedSpec, compute_digest, read_agreed_spec, terms_of, write_terms
+from splitrelay.deploy.turns import granted
+from splitrelay.deploy.visit_limits import SPARE, ServerBrokeSpec, UsedVisits, derive_allowed_visits
+from splitrelay.errors import InputError, SplitrelayError
+from splitrelay.experiments.registry import ALGORITHMS
+from splitrelay.experiments.running import prepared
+from splitrelay.experiments.spec import Spec, spec_of
+from splitrelay.wire import control, server
+from splitrelay.wire.frames import encode
+from splitrelay.wire.messages import Accept, Chunk, Deposit, Lease, Look, Message, Predict, Reply, Step, Terms
+
+Change = Callable[[Message], Message]
+SENT = (Step, Chunk, Deposit, Predict)  # messages that carry something of a client's data or model
+TWO = ("M=2", "C=9", "R=2", "K=2", "model=lenet-small")
+
+
+class Lies:
+    """A real server whose messages are changed before they leave it, and all that its clients send."""
+
+    def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
+        self.stage, self.received = stage, list[Message]()
+        decode = server.decode
+
+        def listen(frame: bytes, bounds: Any) -> Message:
+            self.received.append(decode(frame, bounds))
+            return self.received[-1]
+
+        monkeypatch.setattr(server, "encode", lambda message: encode(change(message)))
+        monkeypatch.setattr(server, "decode", listen)
+
+    def join(self, m: int = 0, **wish: Any) -> Any:
+        """Return the last words of client m, or its error. The server stops when the client has left."""
+        self.stage.join(m, **wish)
+        self.stage.threads.append(_start(self._stop_after(self.stage.threads[0])))
+        with pytest.raises(KeyboardInterrupt):
+            self.stage.play()
+        return self.stage.words[m]
+
+    def _stop_after(self, thread: Any) -> Callable[[], None]:
+        def stop() -> None:
+            thread.join(60)
+            self.stage.stop.set()
+
+        return stop
+
+    @property
+    def sent(self) -> list[Message]:
+        """What the clients sent of their data and their half."""
+        return [message for message in self.received if isinstance(message, SENT)]
+
+
+def _start(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def quorum(tmp_path: Path, *words: str) -> Stage:
+    """A server that begins with one client."""
+    return Stage(small_spec(tmp_path, *TWO, *words), tmp_path, quorum=1, policy=Policy(lease=5.0))
+
+
+def offer(spec: Spec, **terms: Any) -> Change:
+    """The server offers this spec instead of its own, with a digest that fits."""
+
+    def change(message: Message) -> Message:
+        if not isinstance(message, Terms):
+            return message
+        other = replace(message, spec=spec.toml(), engine=spec.engine, **terms)
+        return replace(other, spec_hash=compute_digest(other, spec))
+
+    return change
+
+
+def lease(**values: Any) -> Change:
+    """The server leases every visit with these values."""
+    return lambda message: replace(message, **values) if isinstance(message, Lease) else message
+
+
+# The spec
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "cut=flatten", "cut=1", "model=logistic", "model=mlp", "K=999", "eta=0.2", "clip=1", "momentum=0.5", "batch=50",
+        "draw=full", "weight_decay=0", "R=1000", "S=1", "placement=whole algorithm=fedavg", "algorithm=minibatch-sgd",
+        "loss=mse engine=reference", "seed=7", "dtype=float64 engine=reference", "evaluator=1",
+    ],
+)  # fmt: skip
+def test_a_client_refuses_every_spec_but_its_own(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = quorum(tmp_path, "engine=fast")
+    lies = Lies(stage, monkeypatch, offer(small_spec(tmp_path, *TWO, "engine=fast", *words.split())))
+    error = lies.join()
+    keys = [word.partition("=")[0] for word in words.split()]
+    assert isinstance(error, InputError) and any(key in str(error.value) for key in keys)
+    assert not lies.sent and not any(isinstance(message, Accept) for message in lies.received)
+
+
+def test_a_digest_covers_the_whole_terms(tmp_path: Path) -> None:
+    stage = quorum(tmp_path)
+    spec, terms = stage.serving.spec, terms_of(stage.serving.spec, stage.serving.data)
+    others = [
+        replace(terms, **change)
+        for change in (
+            {"shape": (1, 8, 9)}, {"classes": terms.classes[1:]}, {"mean": (0.0,)}, {"std": (9.0,)}, {"peak": 1},
+            {"pad": 1}, {"flip": True}, {"plan": "[]"}, {"sealed": True}, {"judged": True},
+        )
+    ]  # fmt: skip
+    digests = {compute_digest(one, spec) for one in (terms, *others)}
+    digests |= {compute_digest(terms, spec.model_copy(update={"R": 3}))}
+    assert len(digests) == len(others) + 2 and terms.spec_hash in digests
+    assert all(len(digest) == 64 for digest in digests)
+
+
+# Leases
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"K": 999}, {"K": 1}, {"eta": 0.2}, {"clip": 1.0}, {"momentum": 0.9}, {"prox": 1.0}, {"weight_decay": 0.0},
+     {"per_half": True}, {"r": 2}, {"r": 2**32 - 1}, {"i": 1}, {"m": 1}, {"bytes": 2**30}],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_a_client_refuses_a_lease_that_its_spec_does_not_allow(
+    values: dict[str, Any], engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lies = Lies(quorum(tmp_path, f"engine={engine}"), monkeypatch, lease(**values))
+    error = lies.join()
+    assert isinstance(error, ServerBrokeSpec) and error.exit_code == 2
+    assert error.value == next(iter(values.values())) or "bytes" in values
+    assert not lies.sent
+
+
+def test_a_client_refuses_an_evaluation_of_a_round_that_does_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(message: Message) -> Message:
+        return replace(message, r=99) if isinstance(message, Look) else message
+
+    stage = Stage(small_spec(tmp_path, *TWO, "route=peer-to-peer"), tmp_path, quorum=1, keys=True)
+    lies = Lies(stage, monkeypatch, change)
+    error = lies.join(test=tmp_path / "data" / "test.npz", keep=tmp_path / "model.safetensors")
+    assert isinstance(error, ServerBrokeSpec) and error.value == 99 and not lies.sent
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda reply: replace(reply, gradient=reply.gradient[:-1]),
+        lambda reply: replace(reply, gradient=reply.gradient.astype(np.float64)),
+        lambda reply: replace(reply, gradient=np.full_like(reply.gradient, np.nan)),
+        lambda reply: replace(reply, gradient=reply.gradient.reshape(len(reply.gradient), -1)),
+        lambda reply: replace(reply, norms=(1.0,) * 50),
+    ],
+)
+def test_a_gradient_of_another_form_is_no_answer(
+    change: Callable[[Reply], Reply], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client connects again, and the visit is made from its start; the second answer is right."""
+    lied = list[bool]()
+
+    def once(message: Message) -> Message:
+        if isinstance(message, Reply) and not lied:
+            lied.append(True)
+            return change(message)
+        return message
+
+    stage = Stage(small_spec(tmp_path, *TWO, "R=1"), tmp_path)
+    monkeypatch.setattr(server, "encode", lambda message: encode(once(message)))
+    for m in (0, 1):
+        stage.join(m)
+    stage.play()
+    assert lied and set(stage.words.values()) == {"all rounds are done"}
+
+
+# How many visits
+
+
+def used(tmp_path: Path, *words: str, repeats: int = 0, m: int = 0) -> UsedVisits:
+    allowed = derive_allowed_visits(small_spec(tmp_path, *words), m)
+    return UsedVisits(allowed, tmp_path / "usage.json", repeats, lambda text: None)
+
+
+def test_visits_are_counted_over_restarts_and_end(tmp_path: Path) -> None:
+    visit = Lease(1, 1, 0, 0, 0, 2, 0.1)
+    for _ in range(2 + SPARE):
+        used(tmp_path, "R=2").begin_visit(visit)  # a new program each time
+    with pytest.raises(ServerBrokeSpec) as caught:
+        used(tmp_path, "R=2").begin_visit(visit)
+    assert caught.value.value == 3 + SPARE
+    used(tmp_path, "R=2", repeats=1).begin_visit(visit)
+
+
+def test_evaluations_are_counted_too(tmp_path: Path) -> None:
+    counted = used(tmp_path, "R=4", "every=2")
+    for _ in range(4 + SPARE):
+        counted.begin_evaluation()
+    with pytest.raises(ServerBrokeSpec):
+        counted.begin_evaluation()
+
+
+def test_a_number_of_steps_that_depends_on_others_stays_what_it_was(tmp_path: Path) -> None:
+    words = ("tau=proportional", "K=3", "M=4")
+    used(tmp_path, *words).begin_visit(Lease(1, 1, 0, 0, 0, 7, 0.1))
+    with pytest.raises(ServerBrokeSpec):
+        used(tmp_path, *words).begin_visit(Lease(1, 1, 0, 0, 0, 8, 0.1))
+    allowed = used(tmp_path, *words).allowed
+    base = granted(allowed.make_visit(Lease(1, 1, 0, 0, 0, 12, 0.1), 0.0, None), 1, 1, b"")
+    allowed.check_lease(base, 10**6)
+    with pytest.raises(ServerBrokeSpec):
+        allowed.check_lease(replace(base, K=13), 10**6)
+
+
+def test_a_damaged_count_is_an_error_and_a_read_only_folder_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "usage.json").write_text("{")
+    with pytest.raises(InputError):
+        used(tmp_path)
+    warnings = list[str]()
+    nowhere = UsedVisits(
+        derive_allowed_visits(small_spec(tmp_path), 0), tmp_path / "own.npz" / "usage.json", 0, warnings.append
+    )
+    nowhere.begin_visit(Lease(1, 1, 0, 0, 0, 2, 0.1))
+    assert len(warnings) == 1 and nowhere.counts.visits == 1
+
+
+class Noted:
+    """Clients that note every visit they are asked for."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.visits = inner, list[Any]()
+
+    def run(self, visit: Any, /) -> Any:
+        return next(iter(self.run_all([visit])))
+
+    def run_all(self, visits: Any, /) -> Any:
+        asked = list(visits)
+        self.visits += asked
+        return self.inner.run_all(asked)
+
+
+@pytest.mark.parametrize("order", ["permutation", "sampled", "consumed", "fixed", "replacement"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_visit_of_an_honest_run_is_allowed(name: str, order: str, tmp_path: Path) -> None:
+    for words in ((), ("tau=proportional",), ("clip=1", "momentum=0.5", "K=3")):
+        group = ("G=2",) if name in ("sflg", "fedseq") else ()
+        spec = small_spec(tmp_path, f"algorithm={name}", f"order={order}", "M=3", "C=4", "S=2", "R=4", *group, *words)
+        learning, _ = prepared(spec)
+        learning.clients.clients = noted = Noted(learning.clients.clients)
+        list(learning.run(spec.R, spec.every))
+        allowed = {m: derive_allowed_visits(spec, m) for m in range(3)}
+        for visit in noted.visits:
+            allowed[visit.m].check_lease(granted(visit, 1, 1, b""), 10**6)
+        assert max(Counter((visit.r, visit.m) for visit in noted.visits).values()) <= allowed[0].occurrences
+
+
+# Joining without a copy of the spec
+
+
+def test_without_an_agreement_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lies = Lies(quorum(tmp_path), monkeypatch, lambda message: message)
+    error = lies.join(agreed=None)
+    digest = lies.stage.serving.hub.house.terms.spec_hash
+    assert isinstance(error, InputError) and error.way_out is not None and digest in error.way_out
+    assert not lies.sent and not any(isinstance(message, Accept) for message in lies.received)
+
+
+@pytest.mark.parametrize("yes", [True, False])
+def test_the_operator_is_shown_what_would_leave_and_decides(
+    yes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = list[str]()
+    approval = Approval(lambda text: bool(shown.append(text)) or yes)
+    stage = Stage(small_spec(tmp_path, *TWO, "batch=5"), tmp_path)
+    if not yes:
+        lies = Lies(Stage(small_spec(tmp_path, *TWO), tmp_path, quorum=1), monkeypatch, lambda message: message)
+        assert isinstance(lies.join(agreed=None, approval=approval), InputError) and not lies.sent
+    else:
+        for m in (0, 1):
+            stage.join(m, agreed=None, approval=approval)
+        stage.play()
+        assert set(stage.words.values()) == {"all rounds are done"}
+    (text,) = shown
+    assert "10 samples as 64 numbers each" in text and "at most 2 visits" in text and "batch = 5" in text
+
+
+def test_a_digest_can_be_accepted_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(small_spec(tmp_path, *TWO), tmp_path)
+    digest = terms_of(stage.serving.spec, stage.serving.data).spec_hash
+    for m, accepted in ((0, digest), (1, digest.upper())):
+        stage.join(m, agreed=None, accept_spec=accepted)
+    stage.play()
+    assert set(stage.words.values()) == {"all rounds are done"}
+    (tmp_path / "other").mkdir()
+    lies = Lies(quorum(tmp_path / "other"), monkeypatch, lambda message: message)
+    error = lies.join(agreed=None, accept_spec="0" * 64)
+    assert isinstance(error, InputError) and error.limit == "0" * 64 and not lies.sent
+
+
+def test_terms_written_by_the_server_are_agreed_to_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = quorum(tmp_path)
+    file = tmp_path / "terms.toml"
+    file.write_text(write_terms(terms_of(stage.serving.spec, stage.serving.data)), encoding="utf-8")
+    agreed = read_agreed_spec(file)
+    assert agreed.spec == stage.serving.spec and agreed.terms is not None
+    lies = Lies(stage, monkeypatch, offer(stage.serving.spec, mean=(0.5,)))
+    error = lies.join(agreed=agreed)
+    assert isinstance(error, InputError) and "mean" in str(error.value) and not lies.sent
+
+
+# A client half without parameters
+
+
+@pytest.mark.parametrize("cut", ["flatten", "1"])
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_features_leave_only_where_the_clients_own_spec_says_so(
+    cut: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("M=2", "C=9", "R=1", "K=2", "model=logistic", f"engine={engine}")
+    named = Stage(small_spec(tmp_path, *words, f"cut={cut}"), tmp_path)
+    for m in (0, 1):
+        named.join(m)
+    named.play()
+    assert set(named.words.values()) == {"all rounds are done"}
+    (tmp_path / "again").mkdir()
+    unnamed = Stage(small_spec(tmp_path / "again", *words), tmp_path / "again", quorum=1)
+    digest = terms_of(unnamed.serving.spec, unnamed.serving.data).spec_hash
+    lies = Lies(unnamed, monkeypatch, lambda message: message)
+    error = lies.join(**({} if engine == "fast" else {"agreed": None, "accept_spec": digest}))
+    assert isinstance(error, InputError) and not lies.sent
+
+
+# A model that is not built in
+
+
+def tiny() -> nn.Sequential:
+    """A model of the tests."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+
+
+OWN = ("M=2", "C=9", "R=1", "K=2", "model=test_malicious_server:tiny", "cut=3", "engine=fast")
+
+
+def test_layers_that_the_operator_has_agreed_to_need_no_torch_at_the_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(small_spec(tmp_path, *OWN), tmp_path)
+    terms = terms_of(stage.serving.spec, stage.serving.data)
+    (tmp_path / "terms.toml").write_text(write_terms(terms), encoding="utf-8")
+    stage.join(0, agreed=read_agreed_spec(tmp_path / "terms.toml"))
+    stage.join(1, agreed=None, accept_spec=terms.spec_hash)
+    derived = list[Any]()
+    monkeypatch.setattr("splitrelay.deploy.fast._plan", _count(derived))
+    stage.play()
+    assert set(stage.words.values()) == {"all rounds are done"}
+    assert len(derived) == 2  # by the server, for its terms and for its own half
+
+
+def test_layers_that_only_the_server_names_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a plain copy of the spec the client makes the layers with its own code, whatever the server says."""
+    features = '{"shape": [1, 8, 8], "layers": [{"kind": "Flatten", "name": "0"}]}'
+    spec = small_spec(tmp_path, *OWN)
+    lies = Lies(Stage(spec, tmp_path, quorum=1, policy=Policy(lease=5.0)), monkeypatch, offer(spec, plan=features))
+    accepted = list[Any]()
+    monkeypatch.setattr("splitrelay.deploy.fast.plan_in", lambda document: accepted.append(document))
+    error = lies.join()
+    assert not accepted and isinstance(error, SplitrelayError)  # the server refuses the digest, which is not its own
+
+
+def _count(calls: list[Any]) -> Any:
+    original = fast._plan
+
+    def plan(*given: Any) -> Any:
+        calls.append(given)
+        return original(*given)
+
+    return plan
+
+
+# What the terms may say
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"std": (float("nan"),)}, {"std": (0.0,)}, {"std": (1e-30,)}, {"mean": (float("inf"),)}, {"mean": (1e30,)},
+     {"peak": 0}, {"peak": 256}, {"pad": 2**20}, {"heartbeat": 1e-9}, {"heartbeat": float("nan")},
+     {"classes": ("x" * 2000,)}, {"shape": (1, 0, 8)}, {"shape": (60000, 60000, 60000)}],
+    ids=str,
+)  # fmt: skip
+def test_terms_outside_their_range_are_refused_when_they_are_read(values: dict[str, Any], tmp_path: Path) -> None:
+    stage = quorum(tmp_path)
+    terms = terms_of(stage.serving.spec, stage.serving.data)
+    assert control.from_bytes(control.to_bytes(terms)) == terms
+    with pytest.raises(control.BadMessage):
+        control.from_bytes(control.to_bytes(replace(terms, **values)))
+
+
+def test_an_agreed_spec_is_compared_in_every_key(tmp_path: Path) -> None:
+    stage = quorum(tmp_path)
+    spec, terms = stage.serving.spec, terms_of(stage.serving.spec, stage.serving.data)
+    handshake.check_agreed(AgreedSpec(spec), spec, terms)
+    handshake.check_agreed(AgreedSpec(spec.model_copy(update={"engine": "auto"})), spec, terms)
+    for word in ("order=fixed", "gamma=0.5", "every=2", "C=8", "augment=false", "tau=proportional", "init=x"):
+        name, _, value = word.partition("=")
+        other = spec_of(None, [*_words(spec), f"{name}={value}"])
+        with pytest.raises(InputError):
+            handshake.check_agreed(AgreedSpec(other), spec, terms)
+
+
+def _words(spec: Spec) -> list[str]:
+    return [f"{key}={value}" for key, value in spec.flat().items() if value is not None]
