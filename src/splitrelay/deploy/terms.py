@@ -21,6 +21,7 @@ def terms_of(
     heartbeat: float = limits.HEARTBEAT,
     sealed: bool = False,
     judged: bool = False,
+    salt: bytes = b"",
 ) -> Terms:
     """The spec, and how a pixel becomes a number: all that a client needs to know. The spec's engine is written out."""
     train, augmentation, room = data.train, data.augmentation, engine_room(spec.engine)
@@ -42,6 +43,7 @@ def terms_of(
         cut=shape.cut,
         sealed=sealed,
         judged=judged,
+        salt=salt,
     )
 
 
