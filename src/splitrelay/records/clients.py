@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,20 @@ def format_clients(found: RunClients) -> str:
 def find_skips(rows: Iterable[Mapping[str, Any]]) -> frozenset[Skip]:
     """Return the visits (round, client, occurrence) that the rows of a deployed run call skipped."""
     return frozenset((r, m, i) for row in rows for r, m, i, *_ in row.get("skipped_visits", ()))
+
+
+def load_skips(run: Path, rows: Iterable[Mapping[str, Any]]) -> frozenset[Skip]:
+    """Return the skipped visits of a run; a deployed run of an earlier version has them only in its events."""
+    known, events = list(rows), run / "relay" / "events.jsonl"
+    if any("skipped" in row for row in known) or not events.exists():
+        return find_skips(known)
+    found = set()
+    for line in events.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError, KeyError, TypeError):
+            event = json.loads(line)
+            if event["event"] == "skipped":
+                found.add((int(event["round"]), int(event["client"]), int(event["occurrence"])))
+    return frozenset(found)
 
 
 def _add(values: tuple[str, ...], value: str) -> tuple[str, ...]:
