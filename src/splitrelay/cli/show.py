@@ -25,6 +25,7 @@ BARS = " ▁▂▃▄▅▆▇█"
 PLAIN = " .:-=+*#@"
 WIDTH = 60  # columns of the curve
 LAST = 5  # rows at the end that are shown
+CLIENTS = 40  # rows of the table of the clients
 NOTES = 20  # lines below the table of the clients
 REASONS = 3  # of skipped visits, of one client
 OTHERS = {10_000: "evaluator", 10_001: "fed server"}  # numbers of those that are none of the clients
@@ -96,12 +97,16 @@ def _clients_table(found: RunClients) -> Table:
     names = [str(one.client) for one in found.clients]
     names += [OTHERS.get(one.client, str(one.client)) for one in found.others]
     rows = []
-    for name, one in zip(names, [*found.clients, *found.others], strict=True):
+    listed = [*zip(names, [*found.clients, *found.others], strict=True)]
+    if len(listed) > CLIENTS:  # those with skipped visits first
+        listed = sorted(listed, key=lambda pair: -pair[1].skipped)
+    for name, one in listed[:CLIENTS]:
         told = [", ".join(one.cpu), ", ".join(one.software).replace("splitrelay ", ""), one.digest[:PREFIX]]
         rows.append([name, one.samples or None, one.visits, one.skipped, *(text or None for text in told)])
     columns = ("client", "samples", "visits", "skipped", "cpu", "version", "data digest")
     made = sum(one.visits for one in found.clients)
-    notes = [f"visits until round {found.round}: {made} made, {found.skipped} skipped"]
+    notes = [f"and {len(listed) - CLIENTS} more (--format json has all)"] * (len(listed) > CLIENTS)
+    notes += [f"visits until round {found.round}: {made} made, {found.skipped} skipped"]
     notes += [f"client {one.client}: {count} x {why}" for one in found.clients for why, count in _most(one)]
     notes += [f"{name}: {theirs} (server: {here})" for name, (theirs, here) in found.unlike().items()]
     return Table(columns, rows, notes=notes[:NOTES] + [f"and {len(notes) - NOTES} more notes"] * (len(notes) > NOTES))

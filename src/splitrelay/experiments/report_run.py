@@ -28,6 +28,7 @@ from splitrelay.experiments.tables.summary import summarised
 from splitrelay.records.clients import CLIENTS, PREFIX, ClientRecord, read_clients
 
 ROWS = 12  # looks at the end that are shown as numbers
+OPEN = 30  # clients that are listed without being asked for
 
 
 def run_page(run: Run) -> str:
@@ -40,7 +41,7 @@ def run_page(run: Run) -> str:
     parts += [
         _partition(run.path),
         _clients(run.path),
-        _settings(spec),
+        _settings(run),
         _traffic(run),
         _environment(run.path),
         _commands(run),
@@ -154,7 +155,10 @@ def _clients(directory: Path) -> str:
     unlike = "; ".join(f"{name}: {theirs} (server: {here})" for name, (theirs, here) in found.unlike().items())
     notes += [f"Unlike the server, so equality to the bit is not promised: {unlike}."] * bool(unlike)
     notes.append("Two clients with equal data have different digests. A digest belongs to this run.")
-    return section("Clients", *map(note, notes), table(head, rows))
+    listed = table(head, rows)
+    if len(rows) > OPEN:
+        listed = f"<details><summary>All {len(rows)} clients</summary>{listed}</details>"
+    return section("Clients", *map(note, notes), listed)
 
 
 def _client_row(one: ClientRecord) -> list[str]:
@@ -164,10 +168,12 @@ def _client_row(one: ClientRecord) -> list[str]:
     return [*numbers, *(text or "-" for text in (why, *told))]
 
 
-def _settings(spec: Spec) -> str:
-    usual, own, words = Spec().flat(), spec.flat(), meanings()
+def _settings(run: Run) -> str:
+    usual, own, words = Spec().flat(), run.spec.flat(), meanings()
     rows = [setting_row(key_label(key), value_label(own[key]), words[key], own[key] != usual[key]) for key in own]
-    marked = note("● is not the usual value. This and nothing else decided the numbers.")
+    skipped = sum(row.get("skipped", 0) for row in run.rows)
+    decided = f"This and the {skipped} skipped visits" if skipped else "This and nothing else"
+    marked = note(f"● is not the usual value. {decided} decided the numbers.")
     return section("What was run", marked, table(["", "key", "value", "meaning"], rows))
 
 
