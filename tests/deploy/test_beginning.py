@@ -1,6 +1,5 @@
 """Who takes part in a run, and with how much: what is known from when on, and is nobody surprised?"""
 
-import json
 import os
 import threading
 from dataclasses import replace
@@ -62,8 +61,8 @@ def test_until_the_run_begins_a_client_may_come_with_other_data(tmp_path: Path) 
     threading.Thread(target=first, daemon=True).start()
     stage.play()
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
-    counted = json.loads((tmp_path / "run" / "relay" / "clients.json").read_text())
-    assert counted == {str(m): len(positions) for m, positions in enumerate(stage.partition.indices)}
+    counted = Census(tmp_path / "run" / "relay" / "clients.json").read()
+    assert counted == {m: len(positions) for m, positions in enumerate(stage.partition.indices)}
 
 
 def test_once_it_has_begun_the_data_stay_the_same(tmp_path: Path) -> None:

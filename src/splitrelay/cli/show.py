@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from splitrelay.cli.console import say
 from splitrelay.cli.lazy import Command
 from splitrelay.cli.output import Table, emit, format_option
 from splitrelay.cli.sweep import show_status
+from splitrelay.records.clients import ClientRecord, RunClients, read_clients
 
 if TYPE_CHECKING:
     from splitrelay.experiments.runs import Run
@@ -22,6 +25,10 @@ BARS = " ▁▂▃▄▅▆▇█"
 PLAIN = " .:-=+*#@"
 WIDTH = 60  # columns of the curve
 LAST = 5  # rows at the end that are shown
+CLIENTS = 40  # rows of the table of the clients
+NOTES = 20  # lines below the table of the clients
+REASONS = 3  # of skipped visits, of one client
+OTHERS = {10_000: "evaluator", 10_001: "fed server"}  # numbers of those that are none of the clients
 
 
 @click.command(cls=Command, example="splitrelay show results")
@@ -29,6 +36,8 @@ LAST = 5  # rows at the end that are shown
 @format_option
 def show(path: Path, shape: str) -> None:
     """One run: what it is, how far it came, its curve. A folder of runs: one line each, with what tells them apart.
+
+    Of a deployed run also its clients: samples, visits made and skipped, CPU level, version, digest of the data.
 
     Reading changes nothing: a run that another process is working on can be watched.
     """
@@ -61,14 +70,51 @@ def _one(run: Run, shape: str) -> None:
     rows = run.rows[-LAST:]
     shown = ("round", "test_accuracy", "test_loss", "train_loss", "bytes_up", "bytes_down", "seconds")
     table = Table(shown, [[row[name] for name in shown] for row in rows], notes=_notes(run))
+    clients = read_clients(run.path)
     if shape != "table":
-        emit(table, {"spec": own, "finished": run.finished, "hash": run.spec.hash, "rows": run.rows}, shape)
+        payload = {"spec": own, "finished": run.finished, "hash": run.spec.hash, "rows": run.rows}
+        emit(table, payload | (_clients_payload(clients) if clients else {}), shape)
         return
     say(f"{run.path}: {_state(run)}, name {run.spec.hash}")
     say("  ".join(f"{name}={value}" for name, value in told.items()))
     if run.rows:
         say(f"test accuracy 0 to 100 %, round 0 to {run.rows[-1]['round']}: {curve(run.column('test_accuracy'))}")
         emit(table, None, shape)
+    if clients:
+        say("")
+        emit(_clients_table(clients), None, shape)
+
+
+def _clients_payload(found: RunClients) -> dict[str, Any]:
+    groups = {"clients": found.clients, "others": found.others}
+    return {"skipped": found.skipped, **{name: [asdict(one) for one in group] for name, group in groups.items()}}
+
+
+def _clients_table(found: RunClients) -> Table:
+    """Return who took part in a deployed run; the evaluator and the fed server, if they are others, come last."""
+    from splitrelay.records.clients import PREFIX
+
+    names = [str(one.client) for one in found.clients]
+    names += [OTHERS.get(one.client, str(one.client)) for one in found.others]
+    rows = []
+    listed = [*zip(names, [*found.clients, *found.others], strict=True)]
+    if len(listed) > CLIENTS:  # those with skipped visits first
+        listed = sorted(listed, key=lambda pair: -pair[1].skipped)
+    for name, one in listed[:CLIENTS]:
+        told = [", ".join(one.cpu), ", ".join(one.software).replace("splitrelay ", ""), one.digest[:PREFIX]]
+        rows.append([name, one.samples or None, one.visits, one.skipped, *(text or None for text in told)])
+    columns = ("client", "samples", "visits", "skipped", "cpu", "version", "data digest")
+    made = sum(one.visits for one in found.clients)
+    notes = [f"and {len(listed) - CLIENTS} more (--format json has all)"] * (len(listed) > CLIENTS)
+    notes += [f"visits until round {found.round}: {made} made, {found.skipped} skipped"]
+    notes += [f"client {one.client}: {count} x {why}" for one in found.clients for why, count in _most(one)]
+    notes += [f"{name}: {theirs} (server: {here})" for name, (theirs, here) in found.unlike().items()]
+    return Table(columns, rows, notes=notes[:NOTES] + [f"and {len(notes) - NOTES} more notes"] * (len(notes) > NOTES))
+
+
+def _most(one: ClientRecord) -> list[tuple[str, int]]:
+    """Return the commonest reasons for which visits of a client were skipped."""
+    return sorted(one.reasons.items(), key=lambda item: -item[1])[:REASONS]
 
 
 def _notes(run: Run) -> list[str]:
@@ -77,7 +123,7 @@ def _notes(run: Run) -> list[str]:
 
     if not run.rows:
         return ["no row yet"]
-    best = max(run.rows, key=lambda row: row["test_accuracy"])
+    best = max(run.rows, key=lambda row: -1 if math.isnan(row["test_accuracy"]) else row["test_accuracy"])
     notes = [f"best: {best['test_accuracy']:.2%} in round {best['round']}"]
     if not run.finished and not RunDirectory(run.path).at_work():
         notes.append(f"go on: {again(run.path)}")
@@ -122,4 +168,5 @@ def curve(shares: list[float]) -> str:
     except UnicodeEncodeError:
         bars = PLAIN
     picked = shares if len(shares) <= WIDTH else [shares[j * (len(shares) - 1) // (WIDTH - 1)] for j in range(WIDTH)]
-    return "".join(bars[min(len(bars) - 1, int(share * len(bars)))] for share in picked)
+    known = [0.0 if math.isnan(share) else share for share in picked]  # an evaluator may have been away
+    return "".join(bars[min(len(bars) - 1, int(share * len(bars)))] for share in known)

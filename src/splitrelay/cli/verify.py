@@ -27,17 +27,20 @@ RUN = click.Path(path_type=Path)
 @click.option(
     "--rounds", type=click.IntRange(min=1), help="No further than this round (default: all that are recorded)."
 )
+@click.option("--keys", type=RUN, help="Of a deployed run: keys of one of its clients, to check the digests of data.")
 @format_option
-def verify(run: Path, start: int | None, rounds: int | None, shape: str) -> None:
+def verify(run: Path, start: int | None, rounds: int | None, keys: Path | None, shape: str) -> None:
     """Run a run again, in a temporary folder, and compare it with its record to the bit.
 
     Exit code 0: the same. 1: not the same. On another kind of machine bits are not promised: accuracies are then held
-    to be near or not, and the answer says so.
+    to be near or not, and the answer says so. Of a deployed run the visits that its server skipped are left out again;
+    it can be run again only if its clients hold the partition of its spec.
     """
     from splitrelay.experiments import comparing
     from splitrelay.experiments.runs import run_at
 
     recorded = run_at(run)
+    deployed = _check_deployed(recorded, keys)
     with TemporaryDirectory() as folder:
         for step in comparing.verify(recorded, Path(folder) / "again", start=start or 0, rounds=rounds):
             if isinstance(step, comparing.Comparison):
@@ -48,7 +51,10 @@ def verify(run: Path, start: int | None, rounds: int | None, shape: str) -> None
     if holds and not recorded.finished:
         far = f"round {recorded.rows[-1]['round']} of {recorded.spec.R}"
         verdict = f"{verdict.rstrip('.')}, as far as the record goes: {far}."
-    emit(Table(("question", "answer"), _answers(found)), {**asdict(found), "verdict": verdict, "holds": holds}, shape)
+    answers = [*_answers(found), *_deployed_answers(deployed, found)]
+    emit(
+        Table(("question", "answer"), answers), {**asdict(found), **deployed, "verdict": verdict, "holds": holds}, shape
+    )
     if shape == "table":
         say(verdict)
     if not holds:
@@ -67,12 +73,42 @@ def compare(one: Path, other: Path, shape: str) -> None:
     runs = run_at(one), run_at(other)
     found = compared(*runs)
     ends = [(name, *(_last(run, name) for run in runs)) for name in ("round", "test_accuracy", "test_loss", "bytes_up")]
+    if any("skipped" in row for run in runs for row in run.rows):
+        ends.append(("skipped visits", *(sum(row.get("skipped", 0) for row in run.rows) for run in runs)))
     keys = [(name, *values) for name, values in {**found.specs, **found.environments}.items()]
     table = Table(("", str(one), str(other)), [*keys, *ends])
     emit(table, {**asdict(found), "equal": found.equal}, shape)
     if shape == "table":
         for question, answer in _answers(found):
             say(f"{question}: {answer}")
+
+
+def _check_deployed(recorded: Run, keys: Path | None) -> dict[str, Any]:
+    """Return what is asked of a deployed run alone: its skipped visits, and whether data are the partition's."""
+    from splitrelay.records.clients import load_skips, read_clients
+
+    clients = read_clients(recorded.path)
+    if clients is None:
+        skips = load_skips(recorded.path, recorded.rows)
+        return {"skipped": len(skips)} if skips else {}
+    from splitrelay.deploy.verification import check_data
+
+    data = check_data(recorded, clients, keys)
+    return {"skipped": len(load_skips(recorded.path, recorded.rows)), "data": asdict(data)}
+
+
+def _deployed_answers(deployed: dict[str, Any], found: Comparison) -> list[tuple[str, str]]:
+    answers = []
+    if "skipped" in deployed:
+        answers.append(("skipped visits, left out here too", str(deployed["skipped"])))
+    if "data" in deployed:
+        same, unknown = deployed["data"]["same"], deployed["data"]["unknown"]
+        told = [f"digests of {same} clients are those of the partition"] * bool(same)
+        told += [f"digests of {unknown} clients are not checked (give --keys)"] * bool(unknown)
+        answers.append(("data of the clients", "; ".join(told) or "no digests are recorded"))
+        unlike = [f"{name} {theirs}" for name, (theirs, _) in found.environments.items() if " of client " in name]
+        answers.append(("clients unlike their server", "; ".join(unlike) or "none"))
+    return answers
 
 
 def _answers(found: Comparison) -> list[tuple[str, str]]:

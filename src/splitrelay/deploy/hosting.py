@@ -12,6 +12,7 @@ import numpy as np
 
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
+from splitrelay.deploy.client_records import RecordedClients
 from splitrelay.deploy.fed import Portion, SealedCut, refuse_unfit
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.peers import Judged, Relays, unmade
@@ -23,6 +24,10 @@ from splitrelay.experiments.spec import Spec, spec_of
 from splitrelay.files import write_text
 from splitrelay.models.files import save_weights
 from splitrelay.records import RunDirectory
+from splitrelay.records.clients import ClientRecord, parse_record
+from splitrelay.wire.reception import JUDGE
+
+TOLD = ("samples", "digest", "software", "cpu", "arrivals", "first_arrival", "last_arrival")  # by clients that arrived
 
 
 def refuse_undeployable(spec: Spec, judge: bool = False, fed: bool = False) -> None:
@@ -55,17 +60,26 @@ class Census:
 
     def read(self) -> dict[int, int]:
         """Clients that have been here, and their n_m."""
+        return {m: one.samples for m, one in self.records().items() if m < JUDGE}
+
+    def records(self) -> dict[int, ClientRecord]:
+        """Return what clients, evaluator and fed server told; a file of an earlier version has only counts."""
         if not self.path.exists():
             return {}
         try:
-            return {int(m): int(n) for m, n in json.loads(self.path.read_text(encoding="ascii")).items()}
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            return {int(m): parse_record(int(m), one) for m, one in content.items()}
         except (ValueError, AttributeError, TypeError):
             way_out = "Write it again: the number of each client, and its samples as in events.jsonl (arrived)."
             raise InputError(f"{self.path} is damaged", way_out=way_out) from None
 
-    def write(self, sizes: Mapping[int, int]) -> None:
-        """All that is known."""
-        write_text(self.path, json.dumps(dict(sizes)) + "\n")
+    def write(self, sizes: Mapping[int, int], records: Mapping[int, ClientRecord] | None = None) -> None:
+        """All that is known: the sizes, and with each what the client told; where that is not given, as it was."""
+        known = self.records() if records is None else records
+        others = {m: one for m, one in known.items() if m >= JUDGE}
+        clients = {m: replace(known.get(m, ClientRecord(m)), samples=n) for m, n in sizes.items()}
+        content = {m: {name: getattr(one, name) for name in TOLD} for m, one in sorted({**clients, **others}.items())}
+        write_text(self.path, json.dumps(content, indent=1) + "\n")
 
     def refuse_others(self, without: Iterable[int]) -> None:
         """Whoever was left out stays so: with another client it would be another run."""
@@ -90,7 +104,8 @@ class Hosted:
         self.spec, self.directory, self.journal = spec, directory, remote.journal
         self.boundary = remote.tops.shape.boundary
         self.measured: Callable[[], dict[str, Any]] = dict  # what the clients have paid so far
-        self.learning = Learning(trial_of(spec), data, sized(sizes, spec.partition.M), clients=remote)
+        self.recorded = RecordedClients(remote)
+        self.learning = Learning(trial_of(spec), data, sized(sizes, spec.partition.M), clients=self.recorded)
         who = spec.evaluator if judge is None else judge
         self.kind = remote.tops.kind if isinstance(remote.tops, Relays) else None
         self.judged = Judged(remote, who) if self.kind else None
@@ -107,7 +122,7 @@ class Hosted:
         write_text(self.directory.spec, self.spec.toml() + "\n")
         write_text(self.directory.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
         state = start[1] if start else self._begun()
-        at = start[0] if start else 0
+        at = self.recorded.rounds = start[0] if start else 0
         if start and self.judged:
             self.judged.r = at + 1  # the first look is not asked again
         looks = self.learning.run(self.spec.R, self.spec.every, overlap=not self.judged, start=(at, state))
@@ -120,7 +135,7 @@ class Hosted:
 
     def _kept(self, look: Look, state: Any, before: float) -> Progress:
         """The row, then the checkpoint; then the journal need not know the visits before it."""
-        row = {**row_of(look, before), **self.measured()}
+        row = {**row_of(look, before), **self.measured(), **self.recorded.take_row(look.r)}
         self.directory.append(row)
         if look.r % self.spec.every == 0:
             self.directory.checkpoints.save(look.r, state, look.up, look.down)

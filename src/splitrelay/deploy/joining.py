@@ -12,6 +12,7 @@ from splitrelay import __version__
 from splitrelay.data.images import ImageSet
 from splitrelay.data.own_sets import Raw
 from splitrelay.deploy.admission import identity_in
+from splitrelay.deploy.data_digest import DataDigests, describe_data
 from splitrelay.deploy.disclosure import check_client_half, compute_disclosure
 from splitrelay.deploy.own_data import own_images, read_raw
 from splitrelay.deploy.paying import Purse
@@ -58,6 +59,9 @@ class Joined:
         self.stop = stop or Event()
         self.visitor: Visitor | Averaging | None = None
         self.images: ImageSet | None = None
+        self.test_images: ImageSet | None = None  # an evaluator's
+        self.digests = DataDigests(self.m, wish.keys)
+        self.digest = b""  # of the data, as it was sent last
         self.raw: Raw | None = None  # what was brought, read before anybody is called
         self.brought, self.told = False, ""
         self.terms: Terms | None = None
@@ -95,7 +99,7 @@ class Joined:
             self.session.connect()
             if self.wish.check:
                 self.session.leave("it was a check")
-                return "all is well: the server would take this client"
+                return "\n".join([*self._describe(), "all is well: the server would take this client"])
             self.say(f"joined as {name_of(self.m)} with {len(self.images or ())} images")
             return self._taking_part()
         except Ended as error:
@@ -104,6 +108,13 @@ class Joined:
             return "left"
         finally:
             self.leave()
+
+    def _describe(self) -> list[str]:
+        """Say what was brought, for --check."""
+        found = [] if self.images is None else [describe_data(name_of(self.m), self.images, self.digest)]
+        if self.test_images is not None and self.m != JUDGE:
+            found.append(describe_data(f"{name_of(self.m)} as the evaluator", self.test_images))
+        return found
 
     def _listen(self) -> None:
         """Where other clients may bring the half, if it was asked for."""
@@ -194,7 +205,10 @@ class Joined:
         cpu = engine_room(spec.engine).cpu_level()
         n = 0 if self.m >= JUDGE else len(self.images or ())
         address = "" if self.post is None or spec.route == "centralized" else self.post.address
-        return Accept(terms.spec_hash, spec.engine, cpu, n, check=self.wish.check, address=address)
+        self.digest = self.digests.find(terms.salt, self.images, self.test_images)
+        return Accept(
+            terms.spec_hash, spec.engine, cpu, n, check=self.wish.check, address=address, data_digest=self.digest
+        )
 
     def _prepare(self, spec: Spec, terms: Terms) -> None:
         self._check_terms(spec, terms)
@@ -287,6 +301,7 @@ class Joined:
         if self.wish.test is None or self.m not in (outfit.spec.evaluator, JUDGE):
             return None
         images = own_images(read_raw(self.wish.test, test=True), outfit.terms)
+        self.test_images = images
         judge: Judging = room("judging").Judge(outfit, images, self.wish.keep)  # with torch
         return judge
 

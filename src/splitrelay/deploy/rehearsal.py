@@ -11,17 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from splitrelay.algorithms.base import Visit
-from splitrelay.clients import Flaky
 from splitrelay.data import load
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_export import export_partition, folder, told
 from splitrelay.deploy.processes import POLL, Program, port_in
 from splitrelay.errors import OutputError, WorkError
-from splitrelay.experiments.running import execute, partition_of, prepared, resolved
+from splitrelay.experiments.running import execute, partition_of, resolved
 from splitrelay.experiments.spec import Spec
 from splitrelay.files import write_text
-from splitrelay.models.files import save_weights
 from splitrelay.records import RunDirectory
 from splitrelay.records.measured import timeless
 from splitrelay.wire.authority import create_authority
@@ -166,12 +163,8 @@ class Rehearsal:
         return frozenset()
 
     def _simulated(self, skips: frozenset[tuple[int, int, int]]) -> RunDirectory:
-        if skips:
-            return replayed(self.spec, RunDirectory(self.place / "simulated"), skips)
-        simulated = RunDirectory(self.plan.simulated or self.place / "simulated")
-        for _ in execute(self.spec, simulated):
-            pass
-        return simulated
+        shared = None if skips else self.plan.simulated
+        return replayed(self.spec, RunDirectory(shared or self.place / "simulated"), skips)
 
     def _over(self) -> bool:
         return self.server is not None and self.server.code() == 0
@@ -224,16 +217,9 @@ class Rehearsal:
 
 
 def replayed(spec: Spec, directory: RunDirectory, skips: frozenset[tuple[int, int, int]]) -> RunDirectory:
-    """The simulation in which the same visits are left out: its model."""
-    learning, _ = prepared(spec)
-
-    def fails(visit: Visit[Any]) -> bool:
-        return (visit.r, visit.m, visit.i) in skips
-
-    learning.clients.clients = Flaky(learning.clients.clients, fails)
-    *_, (_, state) = learning.run(spec.R, spec.every)
-    layout = learning.blueprint.layout(learning.network.dtype)
-    save_weights(directory.model, layout, learning.algorithm.model(state))
+    """The simulation in which the same visits are left out."""
+    for _ in execute(spec, directory, skips=skips):
+        pass
     return directory
 
 

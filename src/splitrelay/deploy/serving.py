@@ -11,8 +11,10 @@ from queue import Empty
 from threading import Event
 from typing import Any
 
+from splitrelay import __version__
 from splitrelay.data import load
 from splitrelay.deploy.admission import Doors, anyone
+from splitrelay.deploy.client_records import ClientsFile, format_now, load_salt
 from splitrelay.deploy.fed import Averages, Fed
 from splitrelay.deploy.handing import Handing
 from splitrelay.deploy.hosting import Census, Hosted, agree, begun, journal_of, refuse_undeployable
@@ -32,10 +34,11 @@ from splitrelay.experiments.running import Progress, resolved
 from splitrelay.experiments.spec import Spec
 from splitrelay.files import write_text
 from splitrelay.records import RunDirectory
+from splitrelay.records.clients import PREFIX, ClientRecord, make_printable
 from splitrelay.wire import limits
 from splitrelay.wire.asking import collect_handler, status_handler
 from splitrelay.wire.frames import Bounds
-from splitrelay.wire.messages import Accept, Bye, Hello
+from splitrelay.wire.messages import Accept, Bye, Hello, Refuse
 from splitrelay.wire.reception import JUDGE
 from splitrelay.wire.server import Arrived, Gone, House, Hub
 
@@ -76,6 +79,8 @@ class Serving:
         self.phase, self.last = "waiting", dict[str, Any]()
         self.greeted, self.other = Counter[int](), set[int]()
         self.pace = Pace()
+        self.records = dict[int, ClientRecord]()  # what clients, evaluator and fed server told when they arrived
+        self.clients_file: ClientsFile | None = None
         self.listening: Callable[[int], None] = lambda port: None
 
     @property
@@ -96,6 +101,9 @@ class Serving:
             if self.begun:
                 self.census.refuse_others(self.offer.without)
             self.sizes = {m: n for m, n in self.census.read().items() if n} if self.begun else {}
+            self.records = self.census.records() if self.begun else {}
+            pinned = any(one.digest for one in self.records.values())
+            self.salt = load_salt(self.directory.path / "relay", pinned)
             self.say(f"engine {self.spec.engine}: {self.engine_is}")
             self.hub = Hub(self._house(), self.journal.note)
             self.ledger = Ledger(self.directory.path / "relay" / "paid.json", self.hub.paid, self.hub.carried)
@@ -124,6 +132,7 @@ class Serving:
         try:
             self.journal.note("closing", why=reason)
             self.ledger.save()
+            self._keep_clients()
         except OutputError as error:
             self.say(str(error))
         finally:
@@ -143,6 +152,9 @@ class Serving:
             judge = JUDGE if self.offer.judge else self.spec.evaluator
             hosted = Hosted(self.spec, self.directory, self.data, remote, self._dealt(), judge)
             hosted.measured = self.ledger.row
+        server = {"software": f"splitrelay {__version__}", "cpu": self.hub.house.terms.cpu}
+        order = hosted.learning.order
+        self.clients_file = ClientsFile(self.directory.path, order, lambda: self.records, server)
         if isinstance(remote, Handing):
             remote.order, remote.R = hosted.learning.order, self.spec.R
         yield from hosted.rows()
@@ -152,6 +164,8 @@ class Serving:
             self.last = progress.row
             self.pace.look(progress.row["round"], afresh=progress.again)
             self.ledger.save()
+            if self.clients_file is not None:
+                self.clients_file.add_row(progress.row)
             yield progress
         self.phase = "finished"
 
@@ -189,10 +203,11 @@ class Serving:
             elif isinstance(event, Gone) and not self.begun:  # it may come back with other data
                 self.journal.note("gone", client=event.m, why=event.why)
                 self.sizes.pop(event.m, None)
+                self.records.pop(event.m, None)
         if self._enough() < len(self._wanted()):
             self._refuse_unsized()
         if not self.begun:
-            self.census.write({**self.sizes, **dict.fromkeys(self.offer.without, 0)})
+            self.census.write({**self.sizes, **dict.fromkeys(self.offer.without, 0)}, self.records)
         self.begun = True
 
     def _greet(self, m: int) -> None:
@@ -228,12 +243,42 @@ class Serving:
             raise InputError("weights and steps by size need all clients before the first round", way_out=way_out)
 
     def _counted(self, event: Arrived) -> None:
-        self.journal.note("arrived", client=event.m, samples=event.accept.n, cpu=event.accept.cpu)
-        self._compare(event.m, event.accept.cpu)
+        told = {"software": make_printable(event.software), "cpu": make_printable(event.accept.cpu)}
+        digest = event.accept.data_digest.hex()
+        self.journal.note("arrived", client=event.m, samples=event.accept.n, **told, digest=digest)
+        why = self._other_data(event.m, event.accept)
+        if why is not None:  # the run began between its handshake and now
+            self.hub.send(event.link, Refuse(why, final=True))
+            return
+        self._compare(event.m, told["cpu"])
+        before = self.records.get(event.m, ClientRecord(event.m))
+        after = before.add_arrival(event.accept.n, digest, told["software"], told["cpu"], format_now())
+        self.records[event.m] = after
+        if self.begun and (before.digest, before.software, before.cpu) != (after.digest, after.software, after.cpu):
+            self._keep_records()
         if event.m < JUDGE and not (self.begun and event.m in self.sizes):
             self.sizes[event.m] = event.accept.n
             if self.begun:  # it comes later than the others
-                self.census.write({**self.census.read(), event.m: event.accept.n})
+                self.census.write({**self.census.read(), event.m: event.accept.n}, self.records)
+
+    def _keep_records(self) -> None:
+        """Write down what clients told, in the server's own file and in the record of the run."""
+        self.census.write(self.census.read(), self.records)
+
+    def _keep_clients(self) -> None:
+        if self.clients_file is not None:
+            self._keep_records()
+            self.clients_file.save()
+
+    def _other_data(self, m: int, accept: Accept) -> str | None:
+        """Return why the data of a client are not those that it first took part with; None where they may be."""
+        known = self.records.get(m)
+        digest = accept.data_digest.hex()
+        if not self.begun or known is None or not known.digest or digest == known.digest:
+            return None
+        what = f"the data of {name_of(m)} differ from those it first took part with"
+        digests = f"digest {digest[:PREFIX] or 'not given'} now, {known.digest[:PREFIX]} then"
+        return f"{what} ({digests}): bring the same data, or begin another run"
 
     def _compare(self, m: int, cpu: str) -> None:
         """Another processor may compute other bits: that is allowed, and said once."""
@@ -245,7 +290,7 @@ class Serving:
 
     def _house(self) -> House:
         shape, dtype = self.shape, self.spec.model.dtype
-        terms = terms_of(self.spec, self.data, self.offer.heartbeat, self.sealed, self.offer.judge)
+        terms = terms_of(self.spec, self.data, self.offer.heartbeat, self.sealed, self.offer.judge, self.salt)
         full = self.spec.optimiser.draw == "full"
         bounds = Bounds(
             batch=limits.BATCH if full else self.spec.optimiser.batch,
@@ -261,6 +306,9 @@ class Serving:
             if self.begun and known != accept.n:
                 had = f"client {hello.client} has {accept.n} samples now and had {known} when it first took part"
                 return f"{had}: bring the same data, or begin another run"
+            other = self._other_data(hello.client, accept)
+            if other is not None:
+                return other
             if hello.client in self.offer.without:
                 return f"client {hello.client} is left out of this run (serve --without)"
             if full and accept.n > limits.BATCH:

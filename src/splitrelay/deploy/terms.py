@@ -33,6 +33,7 @@ def terms_of(
     heartbeat: float = limits.HEARTBEAT,
     sealed: bool = False,
     judged: bool = False,
+    salt: bytes = b"",
 ) -> Terms:
     """Return the terms of a spec: the spec itself, and how a pixel becomes a number. Its engine is written out."""
     train, augmentation, room = data.train, data.augmentation, engine_room(spec.engine)
@@ -53,6 +54,7 @@ def terms_of(
         plan=room.document_of(spec, train.shape, len(train.classes)) if own else "",
         sealed=sealed,
         judged=judged,
+        salt=salt,
     )
     return replace(terms, spec_hash=compute_digest(terms, spec))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from splitrelay.errors import InputError
 from splitrelay.experiments.running import environment, execute
 from splitrelay.experiments.runs import Run, run_at
 from splitrelay.records import RunDirectory
+from splitrelay.records.clients import load_skips, read_clients
 from splitrelay.records.damage import again, damaged, file_of
 from splitrelay.records.measured import timeless
 
@@ -57,7 +59,7 @@ def compare(one: Run, other: Run) -> Comparison:
         len(pairs),
         _first_difference(pairs) or (Difference(None, ("model",)) if models is False else None),
         models,
-        max((abs(a["test_accuracy"] - b["test_accuracy"]) for a, b in pairs), default=0.0),
+        max((abs(a["test_accuracy"] - b["test_accuracy"]) for a, b in pairs if _is_scored(a, b)), default=0.0),
     )
 
 
@@ -65,6 +67,8 @@ def verify(run: Run, folder: Path, *, start: int = 0, rounds: int | None = None)
     """Run it again in an empty folder: its rows as they come, then the comparison with what is recorded.
 
     From round `start` if a checkpoint of that round is kept; the first `rounds` rounds only, where that is said.
+    Visits that the server of a deployed run skipped are left out again. Clients with other software or another CPU
+    level than their server are among the differences of the environments.
     """
     spec = run.spec.model_copy(update={"R": min(rounds or run.spec.R, _last_round(run))})
     if start > spec.R:
@@ -72,13 +76,15 @@ def verify(run: Run, folder: Path, *, start: int = 0, rounds: int | None = None)
     anew = RunDirectory(folder)
     if start:
         _begin_at(run, anew, start)
-    for progress in execute(spec, anew):
+    for progress in execute(spec, anew, skips=load_skips(run.path, run.rows)):
         yield progress.row
     found = run_at(folder)
     ends = spec.R == run.spec.R and run.finished
     comparison = compare(run, found if ends else Run(found.path, run.spec))
     lost = [row["round"] for row in found.rows if row["round"] not in set(run.column("round"))]
-    yield replace(comparison, difference=_earlier(comparison.difference, lost))
+    told = read_clients(run.path)
+    environments = {**comparison.environments, **(told.unlike() if told else {})}
+    yield replace(comparison, difference=_earlier(comparison.difference, lost), environments=environments)
 
 
 def _last_round(run: Run) -> int:
@@ -109,7 +115,8 @@ def _earlier(difference: Difference | None, lost: Sequence[int]) -> Difference |
 
 def is_same_machine(comparison: Comparison) -> bool:
     """Whether equality to the bit is promised: the same versions on the same kind of processor."""
-    return not comparison.environments.keys() & {"torch", "cpu", "engine", "splitrelay"}
+    unlike = comparison.environments.keys()
+    return not unlike & {"torch", "cpu", "engine", "splitrelay"} and not any(" of client " in name for name in unlike)
 
 
 def _begin_at(run: Run, anew: RunDirectory, start: int) -> None:
@@ -131,10 +138,16 @@ def _pairs(one: Sequence[Row], other: Sequence[Row]) -> Iterator[tuple[Row, Row]
 
 def _first_difference(pairs: Sequence[tuple[Row, Row]]) -> Difference | None:
     for one, other in pairs:
-        fields = tuple(_unequal(timeless(one), timeless(other)))
+        unequal = _unequal(timeless(one), timeless(other))
+        fields = tuple(name for name in unequal if _is_scored(one, other) or not name.startswith("test_"))
         if fields:
             return Difference(one["round"], fields)
     return None
+
+
+def _is_scored(*rows: Row) -> bool:
+    """Return whether all rows have scores: a deployed run has none of a round at which its evaluator was away."""
+    return not any(math.isnan(row["test_accuracy"]) for row in rows)
 
 
 def _unequal(one: Row, other: Row) -> dict[str, tuple[Any, Any]]:

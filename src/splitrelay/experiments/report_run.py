@@ -25,8 +25,10 @@ from splitrelay.experiments.tables.names import (
     value_label,
 )
 from splitrelay.experiments.tables.summary import summarised
+from splitrelay.records.clients import CLIENTS, PREFIX, ClientRecord, read_clients
 
 ROWS = 12  # looks at the end that are shown as numbers
+OPEN = 30  # clients that are listed without being asked for
 
 
 def run_page(run: Run) -> str:
@@ -36,14 +38,26 @@ def run_page(run: Run) -> str:
     parts = [note(f"Run {spec.hash}, seed {spec.seed}, {_state(run)}.")]
     if run.rows:
         parts += [_tiles(run), _curves(run), _classes(run)]
-    parts += [_partition(run.path), _settings(spec), _traffic(run), _environment(run.path), _commands(run)]
+    parts += [
+        _partition(run.path),
+        _clients(run.path),
+        _settings(run),
+        _traffic(run),
+        _environment(run.path),
+        _commands(run),
+    ]
     return page(f"{algorithm_label(spec.algorithm)} on {where}", [part for part in parts if part])
 
 
 def series(run: Run, field: str, name: str, colour: str, times: float = 1) -> Series:
     """A field of every row that has it."""
-    points = [(float(row["round"]), times * float(row[field])) for row in run.rows if row.get(field) is not None]
+    points = [(float(row["round"]), times * float(row[field])) for row in run.rows if _is_number(row.get(field))]
     return Series(name, colour, points)
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a row has this field; a look at which the evaluator was away has no numbers."""
+    return value is not None and not math.isnan(value)
 
 
 def _state(run: Run) -> str:
@@ -56,7 +70,7 @@ def _state(run: Run) -> str:
 def _tiles(run: Run) -> str:
     end = run.rows[-1]
     seen = summarised(Group((run,)))
-    best = max(run.rows, key=lambda row: row["test_accuracy"])
+    best = max(run.rows, key=lambda row: -1 if math.isnan(row["test_accuracy"]) else row["test_accuracy"])
     goal = "never" if seen.rounds is None else f"round {seen.rounds}"
     return tiles(
         [
@@ -102,7 +116,8 @@ def _classes(run: Run) -> str:
 def _partition(directory: Path) -> str:
     file = directory / "partition.npz"
     if not file.exists():
-        return section("Who holds what", note("No partition.npz is kept here."))
+        deployed = (directory / CLIENTS).exists()  # the server of a deployed run does not know who holds what
+        return "" if deployed else section("Who holds what", note("No partition.npz is kept here."))
     try:
         found = load_partition(file)
         counts, labels = found.counts, [str(label) for label in found.classes.tolist()]
@@ -115,10 +130,50 @@ def _partition(directory: Path) -> str:
     return section("Who holds what", heat_map(counts, labels), note(words))
 
 
-def _settings(spec: Spec) -> str:
-    usual, own, words = Spec().flat(), spec.flat(), meanings()
+def _clients(directory: Path) -> str:
+    """Return the clients of a deployed run; nothing for a simulation."""
+    try:
+        found = read_clients(directory)
+    except InputError as error:
+        return section("Clients", note(str(error)))
+    if found is None:
+        return ""
+    head = [
+        "client",
+        "samples",
+        "visits",
+        "skipped",
+        "why skipped",
+        "CPU level",
+        "software",
+        "data digest",
+        "last arrival",
+    ]
+    rows = [_client_row(one) for one in (*found.clients, *found.others)]
+    made = sum(one.visits for one in found.clients)
+    notes = [f"A deployed run. Visits until round {found.round}: {made} made, {found.skipped} skipped."]
+    unlike = "; ".join(f"{name}: {theirs} (server: {here})" for name, (theirs, here) in found.unlike().items())
+    notes += [f"Unlike the server, so equality to the bit is not promised: {unlike}."] * bool(unlike)
+    notes.append("Two clients with equal data have different digests. A digest belongs to this run.")
+    listed = table(head, rows)
+    if len(rows) > OPEN:
+        listed = f"<details><summary>All {len(rows)} clients</summary>{listed}</details>"
+    return section("Clients", *map(note, notes), listed)
+
+
+def _client_row(one: ClientRecord) -> list[str]:
+    why = "; ".join(f"{count} x {reason}" for reason, count in one.reasons.items())
+    numbers = [str(one.client), str(one.samples or "-"), str(one.visits), str(one.skipped)]
+    told = [", ".join(one.cpu), ", ".join(one.software), one.digest[:PREFIX], one.last_arrival]
+    return [*numbers, *(text or "-" for text in (why, *told))]
+
+
+def _settings(run: Run) -> str:
+    usual, own, words = Spec().flat(), run.spec.flat(), meanings()
     rows = [setting_row(key_label(key), value_label(own[key]), words[key], own[key] != usual[key]) for key in own]
-    marked = note("● is not the usual value. This and nothing else decided the numbers.")
+    skipped = sum(row.get("skipped", 0) for row in run.rows)
+    decided = f"This and the {skipped} skipped visits" if skipped else "This and nothing else"
+    marked = note(f"● is not the usual value. {decided} decided the numbers.")
     return section("What was run", marked, table(["", "key", "value", "meaning"], rows))
 
 
@@ -171,15 +226,19 @@ def _commands(run: Run) -> str:
     data = f"--model {shlex.quote(run.spec.model.name)} --data {shlex.quote(run.spec.data.name)}"
     return section(
         "Commands",
-        command(f"splitrelay run {spec} --out {place}", going),
+        command(f"splitrelay {_program(run.path)} {spec} --out {place}", going),
         command(f"splitrelay verify {place}", "Run it elsewhere and compare to the bit:"),
         command(f"splitrelay evaluate {place} {data}", "Score its final model:"),
         command(f"splitrelay report {place}", "Make this page again:"),
     )
 
 
+def _program(directory: Path) -> str:
+    return "serve --keys KEYS" if (directory / CLIENTS).exists() else "run"
+
+
 def _shown(run: Run) -> list[str]:
-    return [name for name in run.rows[-1] if name != "test_per_class"]
+    return [name for name in run.rows[-1] if name not in ("test_per_class", "skipped_visits")]
 
 
 def _cell(value: Any) -> str:

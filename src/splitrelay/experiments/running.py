@@ -13,6 +13,7 @@ from threading import Event
 from typing import Any
 
 from splitrelay import __version__
+from splitrelay.clients import Flaky
 from splitrelay.data import load, save_partition
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
@@ -27,6 +28,7 @@ from splitrelay.models import blueprint
 from splitrelay.models.files import save_weights
 from splitrelay.objectives.batches import Batches
 from splitrelay.records import RunDirectory
+from splitrelay.records.clients import Skip
 from splitrelay.records.host import cpu_name
 
 
@@ -82,13 +84,20 @@ def prepared(spec: Spec, *, device: str = "cpu", data: DataSet | None = None, **
 
 
 def execute(
-    spec: Spec, directory: RunDirectory, *, checkpoint: int = 10, stop: Event | None = None, **how: Any
+    spec: Spec,
+    directory: RunDirectory,
+    *,
+    checkpoint: int = 10,
+    stop: Event | None = None,
+    skips: frozenset[Skip] = frozenset(),
+    **how: Any,
 ) -> Iterator[Progress]:
     """All rows of the run: those that are there already, then those that are still to come.
 
     Rows are written before the checkpoint of their round, and a checkpoint counts only when its manifest is there:
     so after any kill the rows up to the newest checkpoint are whole, and the rest is computed again, bit for bit.
     `stop`, once set, ends the run after the visit it is at; `how` is device, and workers or clients.
+    Visits in `skips` are left out, as a server left them out whose clients stayed away.
     """
     data = None if spec.engine == "reference" else load(spec.data.name)  # a set of one's own takes a while to read
     spec, _ = resolved(spec, how.get("device", "cpu"), data)
@@ -99,6 +108,10 @@ def execute(
             _epilogue(directory)
             return
         learning, partition = prepared(spec, data=data, stop=stop, **how)
+        if skips:
+            learning.clients.clients = Flaky(
+                learning.clients.clients, lambda visit: (visit.r, visit.m, visit.i) in skips
+            )
         start = _taken_up(spec, directory, learning)
         rows = directory.cut_back(start[0] if start else -1)
         yield from (Progress(row, again=True) for row in rows)

@@ -20,6 +20,7 @@ class Arrived:
     link: int
     accept: Accept
     resumed: bool
+    software: str = ""  # and its version, as the client says
 
 
 @dataclass(frozen=True)

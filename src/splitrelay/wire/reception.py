@@ -260,4 +260,4 @@ class Reception:
         resumed = 0 < fence == accept.fence and accept.k in (answered, answered - 1)
         link.answered = answered
         link.outgoing.put_nowait(Resume(fence) if resumed else Welcome())
-        self.inbox.put(Arrived(link.m, link.number, accept, resumed))
+        self.inbox.put(Arrived(link.m, link.number, accept, resumed, link.hello.software))
