@@ -7,6 +7,7 @@ import shutil
 import stat
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,8 @@ def late_client(stage: Stage, make: Callable[[], Wish]) -> list[Any]:
     def look(r: int, afresh: bool) -> None:
         if r == 1:
             try:
-                found.append(Joined(make(), stage.said.append).run())
+                wish = replace(make(), agreed=AgreedSpec(stage.spec))
+                found.append(Joined(wish, stage.said.append).run())
             except Refused as error:
                 found.append(error)
 

@@ -25,7 +25,20 @@ from splitrelay.experiments.running import prepared
 from splitrelay.experiments.spec import Spec, spec_of
 from splitrelay.wire import control, server
 from splitrelay.wire.frames import encode
-from splitrelay.wire.messages import Accept, Chunk, Deposit, Lease, Look, Message, Predict, Reply, Step, Terms
+from splitrelay.wire.messages import (
+    Accept,
+    Chunk,
+    Deposit,
+    Lease,
+    Look,
+    Message,
+    Predict,
+    Refuse,
+    Reply,
+    Step,
+    Terms,
+    Welcome,
+)
 
 Change = Callable[[Message], Message]
 SENT = (Step, Chunk, Deposit, Predict)  # messages that carry something of a client's data or model
@@ -129,6 +142,23 @@ def test_a_digest_covers_the_whole_terms(tmp_path: Path) -> None:
     digests |= {compute_digest(terms, spec.model_copy(update={"R": 3}))}
     assert len(digests) == len(others) + 2 and terms.spec_hash in digests
     assert all(len(digest) == 64 for digest in digests)
+
+
+def test_terms_that_change_after_the_first_connection_end_the_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain copy of the spec says nothing of mean and std, but they stay what they were at first."""
+    stage, offered = quorum(tmp_path), list[Terms]()
+
+    def change(message: Message) -> Message:
+        if isinstance(message, Terms):
+            offered.append(message)
+            return message if len(offered) == 1 else offer(stage.serving.spec, mean=(0.1,))(message)
+        return Refuse("come again") if isinstance(message, Welcome) else message
+
+    lies = Lies(stage, monkeypatch, change)
+    error = lies.join()
+    assert isinstance(error, InputError) and len(offered) == 2 and not lies.sent
 
 
 # Leases

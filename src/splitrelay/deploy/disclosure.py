@@ -9,14 +9,14 @@ from math import prod
 
 import numpy as np
 
-from splitrelay.deploy.fast import derive_plan, shape_from
-from splitrelay.deploy.shapes import Shape, half_bytes
+from splitrelay.deploy.shapes import Shape
 from splitrelay.deploy.visit_limits import AllowedVisits
 from splitrelay.errors import InputError
 from splitrelay.experiments.spec import Spec
 from splitrelay.wire.messages import Terms
 
 Ask = Callable[[str], bool]
+LABEL = 4  # bytes of one label
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,12 @@ class Disclosure:
 
 def compute_disclosure(spec: Spec, shape: Shape, allowed: AllowedVisits, n: int) -> Disclosure:
     """Compute what a client with n samples sends in a run of this spec."""
-    half = half_bytes(spec, shape)
+    width = np.dtype(spec.model.dtype).itemsize
     if spec.placement == "whole":
-        return Disclosure(0, 0, 0, half, allowed.visits)
+        return Disclosure(0, 0, 0, width * shape.size, allowed.visits)
     samples = allowed.K * (n if spec.optimiser.draw == "full" else min(spec.optimiser.batch, n))
     numbers = prod(shape.h)
-    each = numbers * np.dtype(spec.model.dtype).itemsize + 4
-    return Disclosure(samples, numbers, samples * each, half, allowed.visits)
-
-
-def get_builtin_shape(spec: Spec, terms: Terms) -> Shape:
-    """Return the sizes of the messages of a built-in model."""
-    plan, cut = derive_plan(spec, (terms.shape[0], terms.shape[1], terms.shape[2]), len(terms.classes))
-    return shape_from(plan, cut)
+    return Disclosure(samples, numbers, samples * (numbers * width + LABEL), width * shape.boundary, allowed.visits)
 
 
 def check_client_half(spec: Spec, shape: Shape, agreed: Spec | None) -> None:

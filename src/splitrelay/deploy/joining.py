@@ -13,7 +13,7 @@ from splitrelay.data.images import ImageSet
 from splitrelay.data.own_sets import Raw
 from splitrelay.deploy.admission import identity_in
 from splitrelay.deploy.data_digest import DataDigests, describe_data
-from splitrelay.deploy.disclosure import check_client_half, compute_disclosure
+from splitrelay.deploy.disclosure import Disclosure, check_client_half, compute_disclosure
 from splitrelay.deploy.own_data import own_images, read_raw
 from splitrelay.deploy.paying import Purse
 from splitrelay.deploy.post import Post
@@ -65,7 +65,7 @@ class Joined:
         self.raw: Raw | None = None  # what was brought, read before anybody is called
         self.brought, self.told = False, ""
         self.terms: Terms | None = None
-        self.sealers: dict[str, Sealer] = {}  # by spec: what one has seen is not forgotten over another
+        self.disclosure: Disclosure | None = None
         self.visits = 0
         self.purse = Purse(lambda: self.session.meter.waiting)
         self.session = Session(
@@ -114,6 +114,9 @@ class Joined:
         found = [] if self.images is None else [describe_data(name_of(self.m), self.images, self.digest)]
         if self.test_images is not None and self.m != JUDGE:
             found.append(describe_data(f"{name_of(self.m)} as the evaluator", self.test_images))
+        if self.disclosure is not None and self.terms is not None:
+            found += ["it would send", *(f"  {line}" for line in self.disclosure.describe())]
+            found.append(f"  digest of the terms: {self.terms.spec_hash}")
         return found
 
     def _listen(self) -> None:
@@ -200,8 +203,12 @@ class Joined:
     def _agree(self, terms: Terms) -> Accept:
         """Everything is checked before the first turn; what does not fit is an error here, not at the server."""
         spec = spec_in(terms)
-        if self.terms is None or terms.spec_hash != self.terms.spec_hash:
+        if self.terms is None:
             self._prepare(spec, terms)
+        elif terms.spec_hash != self.terms.spec_hash:
+            way_out = "Nothing of the new run was sent. Read its spec, and join again."
+            what = "the server's terms have changed since this client joined"
+            raise InputError(what, value=terms.spec_hash, limit=self.terms.spec_hash, way_out=way_out)
         cpu = engine_room(spec.engine).cpu_level()
         n = 0 if self.m >= JUDGE else len(self.images or ())
         address = "" if self.post is None or spec.route == "centralized" else self.post.address
@@ -222,7 +229,7 @@ class Joined:
         self.images = own_images(self.raw or self._read(), terms)
         self.raw = None
         outfit = Outfit(self.m, spec, terms, self.images, terms.plan if self._has_agreed_to_all(terms) else "")
-        used = UsedVisits(derive_allowed_visits(spec, self.m), self._usage_file(terms), self.wish.repeats, self.warn)
+        used = UsedVisits(derive_allowed_visits(spec, self.m), self._usage_file(spec), self.wish.repeats, self.warn)
         self.visitor = made = Visitor(outfit, used, seals, self._judge(outfit), self.post, self.purse)
         shape, agreed = made.engine.shape, self.wish.agreed
         check_client_half(spec, shape, None if agreed is None else agreed.spec)
@@ -260,17 +267,13 @@ class Joined:
 
     def _approve(self, spec: Spec, terms: Terms, shape: Shape, allowed: AllowedVisits) -> None:
         """Ask the operator where nothing was agreed to before; a check sends nothing, and only shows it."""
-        if self.wish.agreed is not None or self.wish.accept_spec:
-            return
-        disclosure = compute_disclosure(spec, shape, allowed, len(self.images or ()))
-        if self.wish.check:
-            self.say(f"this client would send {'; '.join(disclosure.describe())}; digest {terms.spec_hash}")
-        else:
-            self.wish.approval.obtain(terms, disclosure)
+        self.disclosure = compute_disclosure(spec, shape, allowed, len(self.images or ()))
+        if not (self.wish.agreed or self.wish.accept_spec or self.wish.check):
+            self.wish.approval.obtain(terms, self.disclosure)
 
-    def _usage_file(self, terms: Terms) -> Path | None:
-        """Where this client counts its visits in this run, also over restarts."""
-        return None if self.wish.keys is None else self.wish.keys / f"usage-{terms.spec_hash[:16]}.json"
+    def _usage_file(self, spec: Spec) -> Path | None:
+        """Where this client counts its visits of this spec, also over restarts."""
+        return None if self.wish.keys is None else self.wish.keys / f"usage-{spec.digest[:16]}.json"
 
     def _refuse_blind(self, spec: Spec, terms: Terms) -> None:
         """Where the server does not score, its evaluator brings a test set, and can write the model down."""
@@ -289,7 +292,7 @@ class Joined:
             return None
         if self.wish.keys is None:
             raise InputError("the clients' half is sealed in this run", way_out="Join with --keys.")
-        return self.sealers.setdefault(spec.identity, Sealer(self.wish.keys, spec.identity, self.m, chain=chain))
+        return Sealer(self.wish.keys, spec.identity, self.m, chain=chain)
 
     def _read(self) -> Raw:
         """Who only judges trains on nothing, and brings what it judges on."""

@@ -129,8 +129,12 @@ class Spec(Part):
     @property
     def identity(self) -> str:
         """The SHA-256 of all keys but R, so that a finished run can be extended; 64 hexadecimal digits."""
-        content = json.dumps(self.model_dump(exclude={"R"}), sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()
+        return _sha256(self.model_dump(exclude={"R"}))
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of all keys; 64 hexadecimal digits."""
+        return _sha256(self.model_dump())
 
     @property
     def hash(self) -> str:
@@ -144,6 +148,10 @@ class Spec(Part):
     def toml(self) -> str:
         """The spec as a file that runs again."""
         return "\n".join(_toml(self.model_dump()))
+
+
+def _sha256(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 MACROS = ("preset", "protocol")  # stand for other keys, and are written out
