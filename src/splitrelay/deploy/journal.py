@@ -22,8 +22,8 @@ from safetensors.torch import save
 from xxhash import xxh3_64
 
 from splitrelay.algorithms.base import Cost, Done, Outcome, Skipped, Visit
-from splitrelay.errors import InputError, OutputError
-from splitrelay.files import keep, replacing, write_text
+from splitrelay.errors import InputError
+from splitrelay.files import keep, replacing, write_error, write_text
 
 OFTEN = (  # what one client, or two programs with the same keys, can cause for ever
     "arrived", "gone", "refused", "silent", "stale", "busy", "lost", "resumed", "restarted", "repeated", "unable",
@@ -153,7 +153,7 @@ class Journal:
                 line = json.dumps({"seconds": round(seconds, 3), "event": event, **facts}) + "\n"
                 _append(self.events, line.encode())
         except OSError as error:
-            raise OutputError(f"cannot write {self.events}", value=error.strerror, way_out="Make room.") from None
+            raise write_error(self.events, error) from None
 
     def _made(self, r: int, name: str) -> Path:
         return self.folder / f"r{r:07d}-{name}"

@@ -26,7 +26,7 @@ from splitrelay.deploy.shapes import half_bytes
 from splitrelay.deploy.terms import disagreement, terms_of
 from splitrelay.deploy.turns import Tops
 from splitrelay.deploy.wishes import name_of
-from splitrelay.errors import InputError, OutputError, SplitrelayError
+from splitrelay.errors import InputError, OutputError, SplitrelayError, StorageError
 from splitrelay.evaluation import SLICE
 from splitrelay.experiments.running import Progress, resolved
 from splitrelay.experiments.spec import Spec
@@ -119,7 +119,7 @@ class Serving:
         try:
             self.journal.note("closing", why=reason)
             self.ledger.save()
-        except OutputError as error:
+        except (OutputError, StorageError) as error:
             self.say(str(error))
         finally:
             self.hub.close(why, again=again)

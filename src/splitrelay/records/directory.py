@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import fcntl
 import gzip
 import io
@@ -15,8 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from splitrelay.errors import InputError, OutputError
-from splitrelay.files import keep, replacing, write_text
+from splitrelay.errors import InputError
+from splitrelay.files import keep, replacing, write_error, write_text
 from splitrelay.records.damage import PUBLISHED, UNREADABLE, WRITTEN, unreadable
 
 if TYPE_CHECKING:
@@ -50,9 +51,7 @@ class RunDirectory:
                 keep(self.path)
             lock = (self.path / name).open("w")
         except OSError as error:
-            raise OutputError(
-                f"cannot write {self.path}", value=error.strerror, way_out="Choose another place."
-            ) from None
+            raise write_error(self.path, error) from None
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,14 +119,14 @@ class RunDirectory:
         try:
             descriptor = os.open(self.rounds, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                os.write(descriptor, line)
+                if os.write(descriptor, line) < len(line):  # what a full disk took of it
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 if flush:
                     os.fsync(descriptor)
             finally:
                 os.close(descriptor)
         except OSError as error:
-            way_out = "Make room; the same command goes on from the last checkpoint."
-            raise OutputError(f"cannot write {self.rounds}", value=error.strerror, way_out=way_out) from None
+            raise write_error(self.rounds, error) from None
 
     def table(self) -> None:
         """rounds.csv: the rows once more, for spreadsheets."""
