@@ -96,7 +96,7 @@ class Serving:
             self.sizes = {m: n for m, n in self.census.read().items() if n} if self.begun else {}
             self.say(f"engine {self.spec.engine}: {self.engine_is}")
             self.hub = Hub(self._house(), self.journal.note)
-            self.ledger = Ledger(self.directory.path / "relay" / "paid.json", self.hub.paid, self.hub.carried)
+            self.ledger = self._open_ledger()
             self.hub.answering("Status", status_handler(self.report, self.offer.admit.status))
             self.hub.answering("Collect", collect_handler(self.model, self.offer.admit.collect))
             self.port = self.hub.start(self.offer.listen, self.offer.credentials)
@@ -113,6 +113,20 @@ class Serving:
                 raise
             finally:
                 self._close(why, again, reason or why)
+
+    def _open_ledger(self) -> Ledger:
+        """Nothing depends on it: one that is damaged is set aside, with a warning, and another one is begun."""
+        path = self.directory.path / "relay" / "paid.json"
+        try:
+            return Ledger(path, self.hub.paid, self.hub.carried)
+        except InputError as error:
+            folder, what = self.directory.set_aside("damaged", [path]), error.what
+            if folder is None:
+                raise
+        to = folder.relative_to(self.directory.path) / "relay" / path.name
+        self.journal.note("set-aside", file=str(path), to=str(to), why=what)
+        self.say(f"{what}: it is in {self.directory.path / to} now, and another one is begun")
+        return Ledger(path, self.hub.paid, self.hub.carried)
 
     def _close(self, why: str, again: bool, reason: str) -> None:
         """The clients are told also where the record has no room for it."""

@@ -9,7 +9,7 @@ import gzip
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from splitrelay.records.checkpoint import Checkpoints
 
 LOCK = ".lock"
+SET_ASIDE = "set-aside"  # the folder of what a restart has replaced
 
 
 class RunDirectory:
@@ -106,6 +107,25 @@ class RunDirectory:
         rows = [row for row in self.seen() if row["round"] <= r]
         write_text(self.rounds, "".join(_line(row) for row in rows))
         return rows
+
+    def set_aside(self, reason: str, files: Iterable[Path]) -> Path | None:
+        """Move files of this run into a new folder under set-aside/, so that nothing is lost.
+
+        Returns the folder, or None where there was nothing to move.
+        """
+        present = [file for file in files if file.exists()]
+        if not present:
+            return None
+        number = 1 + max((int(old.name[:4]) for old in (self.path / SET_ASIDE).glob("[0-9]" * 4 + "-*")), default=0)
+        folder = self.path / SET_ASIDE / f"{number:04d}-{reason}"
+        try:
+            for file in present:
+                target = folder / file.relative_to(self.path)
+                keep(target.parent)
+                file.replace(target)
+        except OSError as error:
+            raise write_error(folder, error) from None
+        return folder
 
     def append(self, row: dict[str, Any], *, flush: bool = True) -> None:
         """One row more, on the disk before we go on; without `flush` a power cut may lose it, though no kill does."""
