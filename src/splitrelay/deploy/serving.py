@@ -13,6 +13,8 @@ from typing import Any
 
 from splitrelay.data import load
 from splitrelay.deploy.admission import Doors, anyone
+from splitrelay.deploy.event_record import last_writers, read_events, writers_sentence
+from splitrelay.deploy.exclusion import Exclusions
 from splitrelay.deploy.fed import Averages, Fed
 from splitrelay.deploy.handing import Handing
 from splitrelay.deploy.hosting import Census, Hosted, agree, begun, journal_of, refuse_undeployable
@@ -22,14 +24,15 @@ from splitrelay.deploy.pending import Policy
 from splitrelay.deploy.reference import BUILDING, shape_of
 from splitrelay.deploy.remote import TICK, Remote
 from splitrelay.deploy.reporting import Pace, report
+from splitrelay.deploy.restart import go_back, start_again
 from splitrelay.deploy.shapes import half_bytes
 from splitrelay.deploy.terms import disagreement, terms_of
 from splitrelay.deploy.turns import Tops
 from splitrelay.deploy.wishes import name_of
-from splitrelay.errors import InputError, OutputError, SplitrelayError, StorageError
+from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError, StorageError, VisitFailed
 from splitrelay.evaluation import SLICE
 from splitrelay.experiments.running import Progress, resolved
-from splitrelay.experiments.spec import Spec
+from splitrelay.experiments.spec import PASSES_ON, Spec
 from splitrelay.records import RunDirectory
 from splitrelay.wire import limits
 from splitrelay.wire.asking import collect_handler, status_handler
@@ -57,6 +60,10 @@ class Offer:
     linger: float = 0.0  # seconds to answer questions after the last round
     fed: bool = False  # the clients' halves are averaged by a fed server, and sealed
     judge: bool = False  # the evaluator is none of the clients: it comes with keys and a connection of its own
+    readmit: tuple[int, ...] = ()  # clients that were excluded during the run, and may come again
+    back_to: int | None = None  # the round of a checkpoint from which to go on
+    from_scratch: bool = False  # begin at round 0, whatever is there
+    keep_checkpoints: int = 2
 
 
 class Serving:
@@ -65,7 +72,10 @@ class Serving:
     def __init__(self, offer: Offer, say: Callable[[str], None], stop: Event | None = None) -> None:
         refuse_undeployable(offer.spec, offer.judge, offer.fed)
         self.offer, self.say, self.stop = offer, say, stop or Event()
-        self.directory = RunDirectory(offer.out)
+        if offer.back_to is not None and offer.from_scratch:
+            raise InputError("--back-to and --from-scratch exclude each other", way_out="Take one of them.")
+        self.directory = RunDirectory(offer.out, offer.keep_checkpoints)
+        self.excluded: frozenset[int] = frozenset()
         self.spec, self.engine_is = resolved(begun(offer.spec, self.directory))
         self.data = load(self.spec.data.name)
         with BUILDING:
@@ -93,6 +103,8 @@ class Serving:
             self.begun = self.directory.spec.exists()  # from then on it is known who takes part, and with how much
             if self.begun:
                 self.census.refuse_others(self.offer.without)
+                self.excluded = self._exclude()
+            self._restart()
             self.sizes = {m: n for m, n in self.census.read().items() if n} if self.begun else {}
             self.say(f"engine {self.spec.engine}: {self.engine_is}")
             self.hub = Hub(self._house(), self.journal.note)
@@ -113,6 +125,29 @@ class Serving:
                 raise
             finally:
                 self._close(why, again, reason or why)
+
+    def _exclude(self) -> frozenset[int]:
+        """Exclude clients from a run that has begun, and let others in again."""
+        absent = self.census.absent()
+        if self.sealed and not self.offer.judge and self.spec.evaluator in set(self.offer.without) - absent:
+            way_out = "Peer to peer and with a fed server the run cannot go on without it."
+            raise InputError("the evaluator of this run cannot be excluded", value=self.spec.evaluator, way_out=way_out)
+        file = Exclusions(self.directory.path / "relay" / "excluded.json")
+        M, offer = self.spec.partition.M, self.offer
+        excluded = file.update(self.journal, M, absent, offer.without, offer.readmit)
+        for m in sorted(excluded):
+            self.say(f"client {m} is excluded: its visits are skipped until serve --with {m}")
+        return excluded
+
+    def _restart(self) -> None:
+        """Set the run back where that is asked for; where progress would be lost without a word, refuse."""
+        directory, back_to = self.directory, self.offer.back_to
+        if self.offer.from_scratch:
+            start_again(directory, self.journal)
+        elif back_to is not None:
+            go_back(directory, self.journal, back_to)
+        elif not directory.finished(self.spec.R):
+            directory.check_progress(max(directory.checkpoints.whole_rounds(self.spec.R), default=None))
 
     def _open_ledger(self) -> Ledger:
         """Nothing depends on it: one that is damaged is set aside, with a warning, and another one is begun."""
@@ -148,13 +183,28 @@ class Serving:
         tops = turns(self.spec, self.shape, *self._kind(), self._largest())
         self.remote = remote = clients(self.hub, tops, self.journal, self.offer.policy, self.stop)
         remote.arrived = self._counted
+        remote.excluded = self.excluded
         with BUILDING:
             judge = JUDGE if self.offer.judge else self.spec.evaluator
-            hosted = Hosted(self.spec, self.directory, self.data, remote, self._dealt(), judge)
+            hosted = Hosted(
+                self.spec, self.directory, self.data, remote, self._dealt(), judge, back_to=self.offer.back_to
+            )
             hosted.measured = self.ledger.row
         if isinstance(remote, Handing):
             remote.order, remote.R = hosted.learning.order, self.spec.R
-        yield from hosted.rows()
+        try:
+            yield from hosted.rows()
+        except (Diverged, VisitFailed) as error:
+            raise self._with_writers(error) from error
+
+    def _with_writers(self, error: SplitrelayError) -> SplitrelayError:
+        """Add to an error of a visit who wrote the weights that it began from: they may be the reason."""
+        writers = last_writers(read_events(self.journal.events), in_sequence=self.spec.algorithm in PASSES_ON)
+        if writers is None:
+            return error
+        said = [error.way_out, writers_sentence(writers, self.directory.checkpoints.rounds())]
+        way_out = " ".join(sentence for sentence in said if sentence)
+        return type(error)(error.what, value=error.value, limit=error.limit, way_out=way_out)
 
     def _seen(self, all_progress: Iterator[Progress]) -> Iterator[Progress]:
         for progress in all_progress:
@@ -216,11 +266,14 @@ class Serving:
         return max(self._enough() - len(self._wanted() & set(self.sizes)), 0)
 
     def _wanted(self) -> set[int]:
-        return set(range(self.spec.partition.M)) - set(self.offer.without)
+        return set(range(self.spec.partition.M)) - set(self.offer.without) - self.excluded
 
     def _dealt(self) -> dict[int, int]:
-        """How much each client has; where that plays no part, something of those who are still to come."""
-        return {m: self.sizes.get(m, 1) for m in self._wanted()}
+        """How much each client has; where that plays no part, something of those who are still to come.
+
+        Clients that are excluded during the run keep what they had: it decides the order and the weights.
+        """
+        return {m: self.sizes.get(m, 1) for m in self._wanted() | self.excluded}
 
     def _enough(self) -> int:
         wanted = len(self._wanted())
@@ -270,6 +323,8 @@ class Serving:
             if self.begun and known != accept.n:
                 had = f"client {hello.client} has {accept.n} samples now and had {known} when it first took part"
                 return f"{had}: bring the same data, or begin another run"
+            if hello.client in self.excluded:
+                return f"client {hello.client} is excluded from this run (serve --without, until serve --with)"
             if hello.client in self.offer.without:
                 return f"client {hello.client} is left out of this run (serve --without)"
             if full and accept.n > limits.BATCH:
