@@ -79,6 +79,15 @@ def test_a_simulation_refuses_the_directory_of_a_deployed_run(tmp_path: Path) ->
     assert content(tmp_path / "run") == before
 
 
+def test_a_server_refuses_the_directory_of_a_simulated_run(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, "R=1")
+    simulated(spec, tmp_path / "run")
+    before = content(tmp_path / "run")
+    with pytest.raises(InputError):
+        Stage(spec, tmp_path).play()
+    assert content(tmp_path / "run") == before and not (tmp_path / "run" / "relay").exists()
+
+
 def test_the_advice_for_a_damaged_record_names_the_program_that_wrote_it(tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").write_text("{\n")
     assert again(tmp_path).startswith("splitrelay run ")
@@ -340,6 +349,26 @@ def test_a_client_is_excluded_during_the_run_and_let_in_again(words: str, tmp_pa
     assert last.serving.directory.model.read_bytes() == expected.model.read_bytes()
 
 
+@pytest.mark.parametrize("listen", ["", "127.0.0.1:0"], ids=["relayed", "direct"])
+def test_a_client_is_excluded_from_a_peer_to_peer_run(listen: str, tmp_path: Path) -> None:
+    words = ("R=4", "M=3", "C=9")
+    first = staged(tmp_path, *words)
+    stopped_after(first, 5)
+    for m in first.partition.clients:
+        enter(first, m, listen=listen, patience=0.5)
+    with pytest.raises(KeyboardInterrupt):
+        first.play()
+    second = staged(tmp_path, *words)
+    second.offer = second.serving.offer = _without(second, 1)
+    for m in (0, 2):
+        enter(second, m, listen=listen)
+    second.play()
+    skips = skips_in(second.events("skipped"))
+    assert skips and {m for _, m, _ in skips} == {1} and bool(second.events("handed")) == bool(listen)
+    expected = replayed(second.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
+    assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
+
+
 def test_an_excluded_client_is_not_let_in(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=3")
     stopped(spec, tmp_path, 4)
@@ -447,3 +476,26 @@ def test_a_server_with_a_damaged_visit_stops_and_goes_on_from_the_checkpoint(tmp
     last = Stage(spec, tmp_path, back_to=directory.checkpoints.rounds()[-1])
     play(last)
     assert last.serving.directory.model.read_bytes() == expected.model.read_bytes()
+
+
+# On the command line
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [("--with 99", 99), ("--with 1 --without 1", None), ("--back-to 3", 3), ("--back-to 3 --from-scratch", None)],
+)
+def test_what_cannot_be_is_refused_before_anybody_listens(words: str, value: object, tmp_path: Path) -> None:
+    spec = small_spec(tmp_path)
+    (tmp_path / "spec.toml").write_text(spec.toml())
+    command = ["serve", str(tmp_path / "spec.toml"), "--insecure", "--listen", "127.0.0.1:0", *words.split()]
+    if words == "--with 1 --without 1":  # of a run that has begun
+        stopped(spec, tmp_path, 1)
+        value = 1
+    found = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "run")]).exception
+    assert isinstance(found, InputError) and found.value == value
+
+
+def test_fewer_than_two_checkpoints_are_a_wrong_option(tmp_path: Path) -> None:
+    words = ["serve", "--insecure", "--keep-checkpoints", "1", "--out", str(tmp_path / "run")]
+    assert CliRunner().invoke(app, words).exit_code == 2

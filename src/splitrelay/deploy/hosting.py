@@ -173,7 +173,9 @@ def begun(spec: Spec, directory: RunDirectory) -> Spec:
 
 
 def agree(spec: Spec, directory: RunDirectory) -> None:
-    """The directory belongs to this spec, or is new."""
+    """The directory belongs to this spec, or is new. One that was simulated has nothing that clients trained."""
+    if directory.spec.exists() and not directory.is_deployed:
+        raise InputError(f"{directory.path} holds a simulated run", way_out="Choose another --out.")
     if directory.spec.exists() and spec_of(directory.spec).hash != spec.hash:
         way_out = f"Choose another --out; it was made by {directory.spec}."
         raise InputError(f"{directory.path} holds another run", value=spec.hash, way_out=way_out)
