@@ -45,6 +45,14 @@ class WorkError(SplitrelayError):
     """The request was right, and the work failed."""
 
 
+class StorageError(WorkError):
+    """The disk is full or failed while it was written to: not the user's mistake, and not to be repaired by options."""
+
+
+class VisitFailed(WorkError):
+    """One client has failed its visit so often that the run stops."""
+
+
 class Diverged(WorkError):
     """NaN or infinity where a number should be."""
 

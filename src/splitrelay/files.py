@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from splitrelay.errors import OutputError
+from splitrelay.errors import OutputError, StorageError
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+STORAGE = (*NO_ROOM, errno.EIO)  # the disk's fault, whichever place the user names
+
+
+def write_error(path: Path, error: OSError, way_out: str = "Choose another place.") -> OutputError | StorageError:
+    """Make the error for a file that could not be written: StorageError (exit code 1) where the disk is full or broken.
+
+    Any other reason, such as a missing permission, is an OutputError (exit code 2): the user chose a wrong place.
+    """
+    if error.errno not in STORAGE:
+        return OutputError(f"cannot write {path}", value=error.strerror, way_out=way_out)
+    if error.errno in NO_ROOM:
+        way_out = "Make room, then give the same command again."
+    else:
+        way_out = "Check the disk, then give the same command again."
+    return StorageError(f"cannot write {path}", value=error.strerror, way_out=way_out)
 
 
 @contextmanager
@@ -23,7 +41,7 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
         _flush(path.parent)
     except OSError as error:
-        raise OutputError(f"cannot write {path}", value=error.strerror, way_out="Choose another place.") from None
+        raise write_error(path, error) from None
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -47,7 +65,7 @@ def keep(folder: Path) -> None:
     try:
         _keep(folder)
     except OSError as error:
-        raise OutputError(f"cannot write {folder}", value=error.strerror, way_out="Choose another place.") from None
+        raise write_error(folder, error) from None
 
 
 def _keep(folder: Path) -> None:

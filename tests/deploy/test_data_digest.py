@@ -20,6 +20,7 @@ from splitrelay.data.images import ImageSet
 from splitrelay.deploy.data_digest import DataDigests, compute_digest, describe_data
 from splitrelay.deploy.hosting import Census
 from splitrelay.deploy.joining import Joined, Wish
+from splitrelay.deploy.terms import AgreedSpec
 from splitrelay.errors import InputError
 from splitrelay.randomness import Purpose, rng
 from splitrelay.wire import limits

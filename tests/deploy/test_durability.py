@@ -18,7 +18,7 @@ from splitrelay.deploy.hosting import journal_of
 from splitrelay.deploy.journal import RESERVED, Fences, Journal
 from splitrelay.deploy.peers import Sealed
 from splitrelay.deploy.pending import Policy
-from splitrelay.errors import InputError, OutputError, WorkError
+from splitrelay.errors import InputError, StorageError, WorkError
 from splitrelay.files import write_text
 from splitrelay.records import RunDirectory
 from splitrelay.wire import limits
@@ -101,7 +101,7 @@ def test_fences_grow_over_restarts(tmp_path: Path) -> None:
 
 def test_a_fence_that_cannot_be_stored_is_not_granted(tmp_path: Path) -> None:
     fences = Fences(tmp_path / "fence")
-    with room(1), pytest.raises(OutputError, match="cannot write"):
+    with room(1), pytest.raises(StorageError, match="cannot write"):
         fences.next()
     fence = fences.next()
     assert int((tmp_path / "fence").read_text()) >= fence
@@ -227,7 +227,7 @@ def test_a_visit_that_cannot_be_kept_counts_for_nobody(
     listener = Listener(stage, monkeypatch)
     Renames(monkeypatch, full)
     joined(stage, patience=0.5)
-    with pytest.raises(OutputError, match="No space left"):
+    with pytest.raises(StorageError, match="No space left"):
         stage.play()
     assert listener.there == [] and not stage.events("committed")
 
@@ -247,7 +247,7 @@ def test_two_visits_of_which_only_the_later_was_kept_are_both_made_again(
     with monkeypatch.context() as meanwhile:
         Renames(meanwhile, fall)
         joined(first.stage, patience=0.5)
-        with pytest.raises(OutputError, match="No space left"):
+        with pytest.raises(StorageError, match="No space left"):
             first.stage.play()
     assert [file.name[8:15] for file in (tmp_path / "run" / "relay" / "visits").iterdir()] == ["-m00001"]
     second = Play(staged(tmp_path, "M=2", "C=9"), monkeypatch)

@@ -1,5 +1,6 @@
 """A disk without room: the server stops with one line, and what was written before is whole."""
 
+import errno
 import os
 import resource
 import shutil
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from relay_kit import small_spec
 
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
 from splitrelay.deploy.findings import events_in
 from splitrelay.deploy.journal import Journal
-from splitrelay.errors import OutputError
+from splitrelay.errors import OutputError, StorageError
+from splitrelay.files import write_error
 
 
 @contextmanager
@@ -33,7 +36,7 @@ def test_a_line_that_does_not_fit_is_an_error_and_the_next_one_is_whole(tmp_path
     journal = Journal(tmp_path)
     journal.note("first")
     size = (tmp_path / "events.jsonl").stat().st_size
-    with room(size + 10), pytest.raises(OutputError, match="cannot write"):
+    with room(size + 10), pytest.raises(StorageError, match="cannot write"):
         journal.note("second")
     Journal(tmp_path).note("third")
     assert [event["event"] for event in events_in(tmp_path / "events.jsonl")] == ["first", "third"]
@@ -42,7 +45,7 @@ def test_a_line_that_does_not_fit_is_an_error_and_the_next_one_is_whole(tmp_path
 def test_a_visit_that_does_not_fit_is_not_committed(tmp_path: Path) -> None:
     journal, x = Journal(tmp_path), torch.ones(5000)
     visit = Visit(0, 0, 1, x, Step(0.1), 4)
-    with room(4096), pytest.raises(OutputError, match="cannot write"):
+    with room(4096), pytest.raises(StorageError, match="cannot write"):
         journal.commit(visit, 1, Done(x, Cost(1, 2, 0.5)))
     assert journal.find(visit) is None and list((tmp_path / "visits").iterdir()) == []
     journal.commit(visit, 2, Done(x, Cost(1, 2, 0.5)))
@@ -55,7 +58,7 @@ from pathlib import Path
 from relay_kit import Stage, simulated, small_spec
 from splitrelay.deploy.findings import events_in
 from splitrelay.deploy.plot import settled, visit_of
-from splitrelay.errors import OutputError
+from splitrelay.errors import StorageError
 
 place = Path(sys.argv[1])
 spec = small_spec(place, "R=3")
@@ -65,7 +68,7 @@ try:
     for m in first.partition.clients:
         first.join(m, patience=0.5)
     first.play()
-except OutputError as error:
+except StorageError as error:
     print(error)
 subprocess.run(["mount", "-o", "remount,size=10m", str(place / "run")], check=True)
 second = Stage(spec, place)
@@ -77,6 +80,37 @@ commits = [visit_of(event) for event in events if event["event"] == "committed"]
 same = second.serving.directory.model.read_bytes() == expected.model.read_bytes()
 print(settled(events), len(commits) - len(set(commits)), same)
 """
+
+
+LIMITED = (
+    "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); "
+    "from splitrelay.cli.main import run; run()"
+)
+
+
+@pytest.mark.parametrize(
+    "words", ["run", "serve --insecure --listen 127.0.0.1:0 --linger 0"], ids=lambda words: words.split()[0]
+)
+def test_a_command_whose_disk_is_full_fails_with_code_1(words: str, tmp_path: Path) -> None:
+    """The kernel refuses whatever makes a file longer than 2000 bytes; the journal is at that length already."""
+    spec = small_spec(tmp_path)
+    (tmp_path / "spec.toml").write_text(spec.toml())
+    (tmp_path / "run").mkdir()
+    if words != "run":
+        (tmp_path / "run" / "relay").mkdir()
+        (tmp_path / "run" / "relay" / "events.jsonl").write_text(2000 * "\n")
+    command = [sys.executable, "-c", LIMITED, *words.split(), str(tmp_path / "spec.toml"), "--out", f"{tmp_path}/run"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stderr
+    assert os.strerror(errno.EFBIG) in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])
+def test_the_disks_fault_is_failed_work_and_a_wrong_place_is_wrong_input(number: int, tmp_path: Path) -> None:
+    disk = write_error(tmp_path, OSError(number, os.strerror(number)))
+    place = write_error(tmp_path, OSError(errno.EACCES, os.strerror(errno.EACCES)))
+    assert isinstance(disk, StorageError) and (disk.exit_code, disk.value) == (1, os.strerror(number))
+    assert isinstance(place, OutputError) and place.exit_code == 2
 
 
 def able() -> bool:

@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from relay_kit import Stage, small_spec
 
+from splitrelay.cli.main import app
 from splitrelay.deploy.paying import Account, Bill, Ledger, Purse, read
 from splitrelay.deploy.reporting import status
+from splitrelay.errors import InputError
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.frames import decode, encode
 from splitrelay.wire.messages import Paid
@@ -77,3 +80,45 @@ def test_the_record_and_the_status_tell_what_clients_paid(tmp_path: Path) -> Non
     header = (tmp_path / "run" / "rounds.csv").read_text().splitlines()[0].split(",")
     assert {"socket_bytes_up", "waiting_seconds", "memory_bytes"} <= set(header)
     assert json.loads(stage.serving.report())["clients"][0]["memory_bytes"] > 10**7
+
+
+# An account that cannot be read
+
+
+DAMAGED = [
+    b"", b"{", b"[1]", b"null", b'{"0": 1}', b'{"zero": {}}', b"\xff\xfe", b'{"0": {"past": {"cows": 1}}}',
+    b'{"0": {"past": {}, "program": 1, "now": {"visits": "many"}}}',
+    b'{"0": {"past": {"waiting_seconds": NaN}, "program": 1, "now": {}}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_account_is_one_line_that_names_the_file(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "paid.json").write_bytes(content)
+    with pytest.raises(InputError) as found:
+        read(tmp_path / "paid.json")
+    assert str(tmp_path / "paid.json") in found.value.what and found.value.way_out
+    assert len(str(found.value).splitlines()) == 1
+
+
+def test_the_cost_of_a_run_with_a_damaged_account_is_wrong_input(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path)
+    (tmp_path / "run" / "relay").mkdir(parents=True)
+    (tmp_path / "run" / "relay" / "paid.json").write_text("{")
+    (tmp_path / "run" / "spec.toml").write_text(spec.toml())
+    found = CliRunner().invoke(app, ["cost", "--measured", str(tmp_path / "run")]).exception
+    assert isinstance(found, InputError) and "paid.json" in found.what
+
+
+def test_a_server_sets_a_damaged_account_aside_and_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "run" / "relay").mkdir(parents=True)
+    (tmp_path / "run" / "relay" / "paid.json").write_text("{")
+    stage = Stage(small_spec(tmp_path, "R=1"), tmp_path)
+    for m in stage.partition.clients:
+        stage.join(m)
+    stage.play()
+    (event,) = stage.events("set-aside")
+    assert event["file"].endswith("paid.json")
+    assert (tmp_path / "run" / event["to"]).read_text() == "{"
+    assert [line for line in stage.said if "paid.json" in line]
+    assert sum(account.bill.visits for account in read(tmp_path / "run" / "relay" / "paid.json").values()) == 4

@@ -14,7 +14,7 @@ from splitrelay.data.fetch import fetch
 from splitrelay.data.packages import apt_package, npm_package, pip_package, pip_program, run
 from splitrelay.data.sources import Package
 from splitrelay.data.unpack import gzipped_in, tar_members
-from splitrelay.errors import OutputError, WorkError
+from splitrelay.errors import StorageError, WorkError
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_complaint_is_one_line(programs: Path, tmp_path: Path, script: str, sa
 def test_a_client_that_finds_the_disk_full_ends_the_search(programs: Path, tmp_path: Path) -> None:
     client(programs, "npm", "echo 'npm error ENOSPC: no space left on device, write' >&2; exit 1")
     ways = (Package("npm", name, 10, tar_members("")) for name in ("one", "two"))
-    with pytest.raises(OutputError, match=r"no room for tiny in .*; npm: npm found the disk full\. Free some space"):
+    with pytest.raises(StorageError, match=r"no room for tiny in .*; npm: npm found the disk full\. Free some space"):
         fetch(tiny_set(*ways), tmp_path / "cache")
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from splitrelay.cli.console import emphasised, say
-from splitrelay.errors import OutputError
+from splitrelay.files import write_error
 
 FORMATS = ("table", "csv", "markdown", "json")
 
@@ -41,7 +41,7 @@ def ready(folder: Path) -> None:
         with TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise OutputError(f"cannot write to {folder}", value=error.strerror, way_out="Choose another place.") from None
+        raise write_error(folder, error) from None
 
 
 def format_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -82,6 +82,8 @@ COLUMNS = "round  accuracy  test loss  train loss   MB up  MB down  seconds     
 @click.option(
     "--checkpoint", type=click.IntRange(min=1), default=10, show_default=True, help="Looks between two of them."
 )
+@click.option("--from-scratch", is_flag=True,
+              help="Begin at round 0; what the directory has is set aside.")  # fmt: skip
 @format_option
 def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: str, shape: str, **how: Any) -> None:
     """Train on images: one algorithm, one model, one partition of one data set; a row for every round.
@@ -91,7 +93,7 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
     Where the directory is there already, the run is taken up where it stopped, and ends with the same bits.
     """
     from splitrelay.experiments.rows import rows_of
-    from splitrelay.experiments.running import execute
+    from splitrelay.experiments.running import check_simulated, execute
     from splitrelay.records import RunDirectory
     from splitrelay.records.damage import again
 
@@ -100,7 +102,9 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
         say(spec.toml())
         return
     directory = RunDirectory(out or Path("results") / f"{spec.algorithm}-{spec.hash}")
-    rows_of(directory.path)  # a record that is damaged is said with its line
+    check_simulated(directory)
+    if not how["from_scratch"]:
+        rows_of(directory.path)  # a record that is damaged is said with its line
     rows = []
     try:
         with stopping() as stop, _elsewhere(clients, spec, stop) as there:

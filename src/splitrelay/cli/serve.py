@@ -38,7 +38,16 @@ if TYPE_CHECKING:
 @click.option("--retries", type=click.IntRange(min=0), default=3, show_default=True,
               help="Leases, or failures, before the run stops.")  # fmt: skip
 @click.option("--quorum", type=int, help="Begin when so many clients are here (default: all).")
-@click.option("--without", type=int, multiple=True, help="A client that will not come. Repeatable.")
+@click.option("--without", type=int, multiple=True,
+              help="A client that will not come. During a run: skip its visits from now on. Repeatable.")  # fmt: skip
+@click.option("--with", "readmit", type=int, multiple=True,
+              help="A client that was excluded during the run may come again. Repeatable.")  # fmt: skip
+@click.option("--back-to", type=click.IntRange(min=0), metavar="ROUND",
+              help="Go on from this round's checkpoint; what came after it is set aside. Give it once.")  # fmt: skip
+@click.option("--from-scratch", is_flag=True,
+              help="Begin again at round 0; what the directory has is set aside. Give it once.")  # fmt: skip
+@click.option("--keep-checkpoints", type=click.IntRange(min=2), default=2, show_default=True,
+              help="Checkpoints that are kept: so far back can the run be set.")  # fmt: skip
 @click.option("--judge", is_flag=True,
               help="Peer to peer: the evaluator is none of the clients (keys issue --evaluator).")  # fmt: skip
 @click.option("--fed-server", is_flag=True,
@@ -62,6 +71,9 @@ def serve(
 
     spec = spec_from("serve", settings)
     refuse_nobody(spec.partition.M, how["without"], how["quorum"])
+    for m in how["readmit"]:
+        if not 0 <= m < spec.partition.M:
+            raise OutOfRange("--with names no client of this spec", value=m, limit=f"0 to {spec.partition.M - 1}")
     credentials, admit = doors_of(spec, keys, insecure, how["model_for"], how["log"])
     warn_insecure(insecure, how["log"], who="server")
     log = logger(how["log"], who="server")
@@ -77,6 +89,10 @@ def serve(
         linger=how["linger"],
         fed=how["fed_server"],
         judge=how["judge"],
+        readmit=how["readmit"],
+        back_to=how["back_to"],
+        from_scratch=how["from_scratch"],
+        keep_checkpoints=how["keep_checkpoints"],
     )
     _open_files()
     with stopping(None) as stop:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from splitrelay.data.datasets import KnownSet
 from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.data.official import PARTS, Arrays, OfficialFile
-from splitrelay.errors import InputError, OutputError, WorkError
+from splitrelay.errors import InputError, OutputError, StorageError, WorkError
 
 if sys.platform != "win32":
     import fcntl
@@ -127,7 +127,7 @@ def writing(root: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in NO_ROOM:
-            raise OutputError(f"the disk of {root} is full ({error.strerror})", way_out=ELSEWHERE) from None
+            raise StorageError(f"the disk of {root} is full ({error.strerror})", way_out=ELSEWHERE) from None
         if isinstance(error, PermissionError | NotADirectoryError | FileExistsError) or error.errno == errno.EROFS:
             raise OutputError(f"cannot write to {root} ({error.strerror})", way_out=ELSEWHERE) from None
         raise

@@ -12,7 +12,7 @@ from splitrelay.data.datasets import KnownSet
 from splitrelay.data.download import Progress
 from splitrelay.data.saved import save
 from splitrelay.data.sources import Way
-from splitrelay.errors import InputError, OutputError, UnknownName, WorkError
+from splitrelay.errors import InputError, OutputError, StorageError, UnknownName, WorkError
 
 CACHE = "cache"
 
@@ -103,10 +103,10 @@ def _through(known: KnownSet, ways: Sequence[Way], root: Path, tried: list[str])
             arrays = known.format.decode({file.name: file.checked(files[file.name]) for file in known.files})
             folder = save(cache.data_set(known, arrays), cache.place(known, root), served_by=way.label)
             return Served(known.name, way.kind, way.label, folder, tuple(tried))
+        except (OutputError, StorageError) as error:
+            raise _nowhere(known, root, [*tried, f"{way.kind}: {error.what}"], type(error)) from None
         except WorkError as error:
             tried.append(f"{way.kind}: {error.what}")
-        except OutputError as error:
-            raise _nowhere(known, root, [*tried, f"{way.kind}: {error.what}"]) from None
         except OSError as error:
             tried.append(f"{way.kind}: {error.strerror or error}")
             if error.errno in cache.NO_ROOM:
@@ -114,9 +114,11 @@ def _through(known: KnownSet, ways: Sequence[Way], root: Path, tried: list[str])
     raise WorkError(f"no way to {known.name}. Tried {'; '.join(tried)}", way_out=way_out(known))
 
 
-def _nowhere(known: KnownSet, root: Path, tried: Sequence[str]) -> OutputError:
+def _nowhere(
+    known: KnownSet, root: Path, tried: Sequence[str], kind: type[OutputError | StorageError] = StorageError
+) -> OutputError | StorageError:
     """A full disk: no other way can help."""
-    return OutputError(f"no room for {known.name} in {root}. Tried {'; '.join(tried)}", way_out=cache.ELSEWHERE)
+    return kind(f"no room for {known.name} in {root}. Tried {'; '.join(tried)}", way_out=cache.ELSEWHERE)
 
 
 def way_out(known: KnownSet) -> str:

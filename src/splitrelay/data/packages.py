@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from splitrelay.data.download import Progress
-from splitrelay.errors import OutputError, WorkError
+from splitrelay.errors import StorageError, WorkError
 
 Fetching = Generator[Progress, None, Path]
 
@@ -145,9 +145,9 @@ def weight(folder: Path) -> int:
     return total
 
 
-def _complaint(way: str, code: int, said: str) -> WorkError | OutputError:
+def _complaint(way: str, code: int, said: str) -> WorkError:
     if FULL_DISK.search(said):
-        return OutputError(f"{way} found the disk full")
+        return StorageError(f"{way} found the disk full")
     if code < 0:
         return WorkError(f"{way} was ended by {signal.Signals(-code).name}")
     complaints = [match.group(3) for match in COMPLAINT.finditer(said)] or said.strip().splitlines()[-1:]

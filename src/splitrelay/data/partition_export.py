@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_files import save_partition
 from splitrelay.errors import InputError, OutputError
+from splitrelay.files import write_error
 
 
 def export_partition(partition: Partition, x: NDArray[Any], y: NDArray[Any], to: Path) -> Path:
@@ -34,7 +35,7 @@ def export_partition(partition: Partition, x: NDArray[Any], y: NDArray[Any], to:
         save_partition(partition, temporary / "partition.npz")
         temporary.replace(to)
     except OSError as error:
-        raise OutputError(f"cannot write {to}", value=error.strerror, way_out="Choose another place.") from None
+        raise write_error(to, error) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return to

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from splitrelay.data.partition import Ints, Labels, Partition, check_partition
-from splitrelay.errors import ContractBroken, InputError, OutputError
+from splitrelay.errors import ContractBroken, InputError
+from splitrelay.files import write_error
 
 ENDINGS = (".npz", ".json", ".txt")
 UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, EOFError, zipfile.BadZipFile, zlib.error)
@@ -33,7 +34,7 @@ def save_partition(partition: Partition, path: Path) -> Path:
         temporary.write_bytes(content)
         temporary.replace(path)
     except OSError as error:
-        raise OutputError(f"cannot write {path}", value=error.strerror, way_out="Choose another place.") from None
+        raise write_error(path, error) from None
     finally:
         with suppress(OSError):  # gone already, or never there
             temporary.unlink()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from splitrelay.deploy.reference import blueprint_of, shape_of, start
+from splitrelay.deploy.deposit_bound import check_sealed_half
+from splitrelay.deploy.reference import blueprint_of, has_buffers, shape_of, start
 from splitrelay.deploy.shapes import Vector
 from splitrelay.deploy.visiting import deposited, received
 from splitrelay.experiments.spec import Spec
@@ -28,6 +30,7 @@ class Averaging:
         self.kind = (terms.shape[0], terms.shape[1], terms.shape[2]), len(terms.classes)
         self.size = shape_of(spec, *self.kind).boundary
         self.newest = 0
+        self.has_buffers = has_buffers(spec, *self.kind)
 
     def look(self, session: Session, look: Look) -> None:
         """Whatever the server asks for, from the halves that it relays; never from a round that is over."""
@@ -57,12 +60,20 @@ class Averaging:
         made: Vector = found.numpy()
         return made
 
+    @cached_property
+    def x0(self) -> Vector:
+        """The clients' half before the first visit."""
+        dtype = getattr(torch, self.spec.model.dtype)
+        return start(blueprint_of(self.spec, *self.kind), self.spec.seed, dtype)[: self.size]
+
     def _opened(self, piece: bytes, visit: int, fence: int) -> torch.Tensor:
         if not piece and visit == 0:
-            dtype = getattr(torch, self.spec.model.dtype)
-            return torch.from_numpy(start(blueprint_of(self.spec, *self.kind), self.spec.seed, dtype)[: self.size])
-        half = Sealer(self.keys, self.spec.identity).unseal(piece, visit=visit, fence=fence)
-        return torch.from_numpy(halves.unpacked(half, {"x": self.size}, self.spec.model.dtype)["x"].copy())
+            return torch.from_numpy(self.x0.copy())
+        sealer = Sealer(self.keys, self.spec.identity)
+        half = sealer.unseal(piece, visit=visit, fence=fence)
+        x = halves.unpacked(half, {"x": self.size}, self.spec.model.dtype)["x"]
+        check_sealed_half(x, self.x0, self.spec, visit, sealer.writer(visit), has_buffers=self.has_buffers)
+        return torch.from_numpy(x.copy())
 
 
 def _follow(step: Any, ready: list[torch.Tensor], stack: list[torch.Tensor]) -> None:

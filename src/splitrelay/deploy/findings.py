@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from splitrelay.deploy.event_record import read_events, standing_events
 from splitrelay.deploy.faults import ENDS, KINDS, Fault
 from splitrelay.deploy.plot import Happened, recorded, visit_of
 
@@ -42,7 +41,7 @@ def found(
     whole: bool = False,
 ) -> Findings:
     """`K`: the steps granted, by fence, as seen on the way; with the `whole` model at the client none is made here."""
-    commits = [event for event in events if event["event"] == "committed"]
+    commits = [event for event in standing_events(events) if event["event"] == "committed"]
     visits = Counter(visit_of(event) for event in commits)
     wrong = [event for event in commits if event["steps"] != (0 if whole else K.get(event["fence"]))]
     fences = [event["fence"] for event in events if event["event"] == "leased"]
@@ -85,14 +84,9 @@ def missed(m: int, events: Sequence[Event]) -> bool:
 
 def events_in(file: Path) -> list[Event]:
     """The server's record; a line that was not written to its end does not count."""
-    events: list[Event] = []
-    with suppress(OSError):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError):
-                events.append(json.loads(line))
-    return events
+    return read_events(file)
 
 
 def skips_in(events: Sequence[Event]) -> frozenset[tuple[int, int, int]]:
     """Visits that were left out: round, client, occurrence."""
-    return frozenset(visit_of(event) for event in events if event["event"] == "skipped")
+    return frozenset(visit_of(event) for event in standing_events(events) if event["event"] == "skipped")

@@ -65,7 +65,8 @@ class Handing(Remote):
         if (visit.i, visit.m) not in named:
             return None
         later = [m for _, m in named[named.index((visit.i, visit.m)) + 1 :]]
-        later += self.order(visit.r + 1)[:1] if visit.r + 1 < self.R else []
+        later += self.order(visit.r + 1) if visit.r + 1 < self.R else []
+        later = [m for m in later if m not in self.excluded]
         return later[0] if later and later[0] != visit.m else None
 
     # A visit is leased

@@ -115,6 +115,7 @@ class Talk:
         self.sent: list[bytes] = []  # the last of them
         self.lease: Lease | None = None  # the visit that it holds, answered up to step k
         self.k = 0
+        self.start = b""  # the half that the visit began from
         self.patience = LONG
         self.several = False  # whether one visit is not enough
         self.spoil: Callable[[bytes], bytes] = lambda blob: blob  # what becomes of its halves
@@ -233,8 +234,9 @@ class Talk:
             raise Over(verdict)
 
     def _received(self, length: int) -> None:
-        while length > 0:
-            length -= len(self.expect(say.Chunk).data)
+        self.start = b""
+        while len(self.start) < length:
+            self.start += self.expect(say.Chunk).data
 
     def _batch(self) -> tuple[Any, Any]:
         h = self.draw.standard_normal((1 + self.below(self.place.batch), *self.place.sample))
@@ -244,6 +246,8 @@ class Talk:
         """A half that the server takes, unless it is spoilt."""
         if self.place.sealed:
             blob = Label(bytes(32), visit, fence, 1, bytes(24)).header() + self.draw.bytes(100)
+        elif self.start and self.below(8):
+            blob = self.start  # as if nothing was to be learnt; any other would be out of bounds
         else:
             blob = halves.packed(x=0.01 * self.draw.standard_normal(self.place.numbers).astype(np.float32))
         return self.spoil(blob)

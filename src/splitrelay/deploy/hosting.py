@@ -82,11 +82,15 @@ class Census:
         write_text(self.path, json.dumps(content, indent=1) + "\n")
 
     def refuse_others(self, without: Iterable[int]) -> None:
-        """Whoever was left out stays so: with another client it would be another run."""
-        before = sorted(m for m, n in self.read().items() if n == 0)
-        if before != sorted(set(without)):
-            words = " ".join(f"--without {m}" for m in before) or "no --without"
+        """Whoever was left out when the run began stays so: with another client it would be another run."""
+        before = self.absent()
+        if not before <= set(without):
+            words = " ".join(f"--without {m}" for m in sorted(before))
             raise InputError("other clients were left out when this run began", way_out=f"Go on with {words}.")
+
+    def absent(self) -> set[int]:
+        """List the clients that were left out when the run began."""
+        return {m for m, n in self.read().items() if n == 0}
 
 
 class Hosted:
@@ -100,8 +104,10 @@ class Hosted:
         remote: Remote,
         sizes: Mapping[int, int],
         judge: int | None = None,  # who scores, peer to peer; the spec's evaluator unless said
+        back_to: int | None = None,  # the round to which the run was set back just now: its row may be lost
     ) -> None:
         self.spec, self.directory, self.journal = spec, directory, remote.journal
+        self.back_to = back_to
         self.boundary = remote.tops.shape.boundary
         self.measured: Callable[[], dict[str, Any]] = dict  # what the clients have paid so far
         self.recorded = RecordedClients(remote)
@@ -145,10 +151,20 @@ class Hosted:
     def _start(self) -> tuple[int, Any] | None:
         seen = {row["round"] for row in self.directory.seen()}
         found = self.directory.checkpoints.newest(self._begun(), at_most=self.spec.R)
-        if found is None or found[0].round not in seen:
+        r = None if found is None else found[0].round
+        if r is None or r != self.back_to:
+            self.directory.check_progress(r)
+        self._note_unreadable(r)
+        if found is None or not (r in seen or r == self.back_to):
             return None
         self.learning.clients.up, self.learning.clients.down = found[0].up, found[0].down
         return found[0].round, found[1]
+
+    def _note_unreadable(self, r: int | None) -> None:
+        """Record where newer checkpoints than that of round r are there and cannot be used."""
+        later = [kept for kept in self.directory.checkpoints.rounds() if (r or 0) < kept <= self.spec.R]
+        if later:
+            self.journal.note("unreadable", checkpoints=later, used=r)
 
     def _begun(self) -> Any:
         """The state before the first round; peer to peer without the clients' half."""
@@ -172,7 +188,9 @@ def begun(spec: Spec, directory: RunDirectory) -> Spec:
 
 
 def agree(spec: Spec, directory: RunDirectory) -> None:
-    """The directory belongs to this spec, or is new."""
+    """The directory belongs to this spec, or is new. One that was simulated has nothing that clients trained."""
+    if directory.spec.exists() and not directory.is_deployed:
+        raise InputError(f"{directory.path} holds a simulated run", way_out="Choose another --out.")
     if directory.spec.exists() and spec_of(directory.spec).hash != spec.hash:
         way_out = f"Choose another --out; it was made by {directory.spec}."
         raise InputError(f"{directory.path} holds another run", value=spec.hash, way_out=way_out)

@@ -22,7 +22,7 @@ from splitrelay.deploy.terms import check_agreed, spec_in
 from splitrelay.deploy.visit_limits import AllowedVisits, ServerBrokeSpec, UsedVisits, derive_allowed_visits
 from splitrelay.deploy.visiting import Judging, Visitor
 from splitrelay.deploy.wishes import Wish, name_of, number_of
-from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError
+from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError, StorageError
 from splitrelay.experiments.spec import Spec
 from splitrelay.files import refuse_unwritable
 from splitrelay.kernels.scoring import SLICE
@@ -162,6 +162,7 @@ class Joined:
             WrongEpoch,
             NoSecret,
             OutputError,
+            StorageError,
         ) as error:  # the server is told, and this client keeps what it knows
             why = f"{type(error).__name__}: {error}"
             later = not isinstance(error, NotOurs)  # keys that are still on their way, a place that has no room

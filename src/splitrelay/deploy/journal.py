@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from xxhash import xxh3_64
+from xxhash import xxh3_64, xxh3_128
 
 from splitrelay.algorithms.base import Cost, Done, Outcome, Skipped, Visit
-from splitrelay.errors import InputError, OutputError
-from splitrelay.files import keep, replacing, write_text
+from splitrelay.errors import InputError
+from splitrelay.files import keep, replacing, write_error, write_text
 
 OFTEN = (  # what one client, or two programs with the same keys, can cause for ever
     "arrived", "gone", "refused", "silent", "stale", "busy", "lost", "resumed", "restarted", "repeated", "unable",
@@ -32,6 +32,8 @@ LINES = 10  # of one such event of one client, for one reason, in a minute
 EVENTS = "events.jsonl"
 NUMBER = re.compile(rb"[0-9]{1,18}\n")  # whole: what lost its end has lost a digit too, perhaps
 RESERVED = 100  # fences are stored so many ahead, so that not every visit waits for the disk twice
+CHECKSUM = "xxh3_128"  # over the content of each file of a visit: a flipped bit is noticed before it counts
+DIGEST = 16  # bytes of it
 MARGIN = 1000  # fences that were granted, perhaps, after the last that is in the events
 
 
@@ -102,43 +104,57 @@ class Journal:
         tensors, numbers = _taken_apart(done.x)
         facts = {"fence": fence, "up": done.cost.up, "down": done.cost.down, "loss": done.cost.loss.hex()}
         facts |= {"start": _fingerprint(visit.x), **numbers}
+        facts[CHECKSUM] = _checksum(tensors, facts)
         with replacing(self._file(visit)) as temporary:
             temporary.write_bytes(save(tensors, {name: json.dumps(value) for name, value in facts.items()}))
 
     def skip(self, visit: Visit[Any], why: str) -> None:
         """The visit is left out, for good."""
-        write_text(self._file(visit).with_suffix(".skipped"), json.dumps(why) + "\n")
+        content = {"why": why, CHECKSUM: xxh3_128(why.encode()).hexdigest()}
+        write_text(self._file(visit).with_suffix(".skipped"), json.dumps(content) + "\n")
 
     def find(self, visit: Visit[Any]) -> Outcome[Any] | None:
-        """What became of the visit before the server was restarted, if anything did."""
+        """What became of the visit before the server was restarted, if anything did.
+
+        Raises InputError where the file is damaged. To make the visit again in silence would be safe only where nobody
+        remembers it: peer to peer its client does, and refuses the half under another fence.
+        """
         skipped = self._file(visit).with_suffix(".skipped")
         if skipped.exists():
-            return Skipped(str(json.loads(skipped.read_text(encoding="utf-8"))))
-        try:
-            with safe_open(self._file(visit), "pt") as file:
-                facts = {name: json.loads(value) for name, value in file.metadata().items()}
-                if facts["start"] != _fingerprint(visit.x):  # of another history: a checkpoint was damaged
-                    return None
-                x = _put_together(visit.x, {name: file.get_tensor(name) for name in file.keys()}, facts)  # noqa: SIM118
-        except (FileNotFoundError, SafetensorError):
+            return Skipped(_read_skipped(skipped))
+        if not self._file(visit).exists():
             return None
+        tensors, facts = _read_visit(self._file(visit))
+        if facts["start"] != _fingerprint(visit.x):  # of another history: a checkpoint was damaged
+            return None
+        x = _put_together(visit.x, tensors, facts)
         return Done(x, Cost(facts["up"], facts["down"], float.fromhex(facts["loss"])))
 
     def remember(self, r: int, name: str, made: bytes) -> None:
         """What somebody made in round r, and will not make twice."""
         with replacing(self._made(r, name)) as temporary:
-            temporary.write_bytes(made)
+            temporary.write_bytes(made + xxh3_128(made).digest())
 
     def remembered(self, r: int, name: str) -> bytes | None:
-        """What was made in round r under this name, if anything was."""
+        """What was made in round r under this name, if anything was; InputError where it is damaged."""
         file = self._made(r, name)
-        return file.read_bytes() if file.exists() else None
+        if not file.exists():
+            return None
+        content = file.read_bytes()
+        made = content[:-DIGEST]
+        if len(content) < DIGEST or xxh3_128(made).digest() != content[-DIGEST:]:
+            raise _damaged(file)
+        return made
 
     def forget(self, before: int) -> None:
         """Rounds that are in a checkpoint."""
         for file in self.folder.glob("r*"):
             if int(file.name[1:8]) < before:
                 file.unlink(missing_ok=True)
+
+    def files_from(self, r: int) -> list[Path]:
+        """List the files of round r and of all rounds after it."""
+        return sorted(file for file in self.folder.glob("r*") if int(file.name[1:8]) >= r)
 
     def note(self, event: str, **facts: Any) -> None:
         """One line of events.jsonl; clocks of other hosts have no part in it."""
@@ -153,7 +169,7 @@ class Journal:
                 line = json.dumps({"seconds": round(seconds, 3), "event": event, **facts}) + "\n"
                 _append(self.events, line.encode())
         except OSError as error:
-            raise OutputError(f"cannot write {self.events}", value=error.strerror, way_out="Make room.") from None
+            raise write_error(self.events, error) from None
 
     def _made(self, r: int, name: str) -> Path:
         return self.folder / f"r{r:07d}-{name}"
@@ -188,6 +204,48 @@ def _put_together(like: Any, tensors: dict[str, torch.Tensor], facts: dict[str, 
     if isinstance(like, torch.Tensor):
         return tensors["x"]
     return type(like)(**{name: tensors.get(name, facts.get(name)) for name in vars(like)})
+
+
+def _read_skipped(file: Path) -> str:
+    """Read why a visit was skipped."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        why = str(content["why"])
+        if content[CHECKSUM] == xxh3_128(why.encode()).hexdigest():
+            return why
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise _damaged(file)
+
+
+def _read_visit(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read the tensors and the facts of a committed visit, if they are as they were written."""
+    try:
+        with safe_open(path, "pt") as file:
+            facts = {name: json.loads(value) for name, value in file.metadata().items()}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        expected = facts.pop(CHECKSUM)
+    except (SafetensorError, ValueError, KeyError, AttributeError):
+        raise _damaged(path) from None
+    if _checksum(tensors, facts) != expected:
+        raise _damaged(path)
+    return tensors, facts
+
+
+def _checksum(tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> str:
+    """Digest all that a visit's file says: facts, names, kinds, shapes and numbers."""
+    digest = xxh3_128(json.dumps(facts, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def _damaged(file: Path) -> InputError:
+    r = int(file.name[1:8])
+    back = f"Go back with serve --back-to {r}, or to an earlier round that has a checkpoint."
+    remove = "Or remove the file: the visit is made again (peer to peer, start clients and fed server again too)."
+    return InputError(f"{file} is damaged", way_out=f"{back} {remove}")
 
 
 def _fingerprint(x: Any) -> int:

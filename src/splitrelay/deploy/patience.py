@@ -10,7 +10,7 @@ from splitrelay.algorithms.base import Outcome, Skipped
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.pending import Pending, Policy
 from splitrelay.deploy.turns import Tops
-from splitrelay.errors import WorkError
+from splitrelay.errors import VisitFailed, WorkError
 from splitrelay.wire import limits
 from splitrelay.wire.messages import Cancel, Message
 from splitrelay.wire.reception import JUDGE
@@ -92,7 +92,7 @@ class Patience:
             self._skip(pending, why)
             return
         where = f"client {pending.visit.m} failed {len(pending.failures)} times in round {pending.visit.r}"
-        raise WorkError(where, value=why.rstrip("."), way_out="Mend the client; the same command goes on from here.")
+        raise VisitFailed(where, value=why.rstrip("."), way_out="Mend the client; the same command goes on from here.")
 
     def _again(self, pending: Pending, lasted: float) -> None:
         """The client is here once more, in the middle of its visit or at its start: not for ever without a step.

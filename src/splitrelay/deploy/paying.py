@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import resource
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from splitrelay.errors import InputError
 from splitrelay.files import write_text
 from splitrelay.wire.messages import Paid
 from splitrelay.wire.metering import Carried
@@ -148,11 +150,25 @@ def paid_by(bills: Iterable[Bill]) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[int, Account]:
-    """What was saved, if anything was."""
+    """Read what was saved, if anything was. Raises InputError where the file is damaged."""
     if not path.exists():
         return {}
-    saved = json.loads(path.read_text(encoding="ascii"))
-    return {int(m): Account(Bill(**a["past"]), a["program"], Bill(**a["now"])) for m, a in saved.items()}
+    try:
+        saved = json.loads(path.read_text(encoding="ascii"))
+        return {int(m): _account(account) for m, account in saved.items()}
+    except OSError as error:
+        raise InputError(f"cannot read {path}", value=error.strerror, way_out="Make it readable.") from None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        way_out = "Remove it: what the clients have paid so far is lost with it, and nothing else."
+        raise InputError(f"{path} is damaged", way_out=way_out) from None
+
+
+def _account(saved: Mapping[str, Any]) -> Account:
+    account = Account(Bill(**saved["past"]), saved["program"], Bill(**saved["now"]))
+    for number in (account.program, *astuple(account.past), *astuple(account.now)):
+        if number is not None and not (isinstance(number, int | float) and math.isfinite(number)):
+            raise ValueError(number)
+    return account
 
 
 def _carried(bill: Bill) -> Carried:

@@ -78,7 +78,8 @@ class RelayTurn(CutTurn):
 
     def __init__(self, tops: Tops, visit: Visit[Any], engine: Any) -> None:
         self.tops, self.visit, self.engine, self.x = tops, visit, engine, visit.x
-        self.top = engine.begin(arrays(replace(visit, x=visit.x.top)))
+        self.above = arrays(replace(visit, x=visit.x.top))
+        self.top = engine.begin(self.above)
         self.up = self.down = 0
         self.losses, self.replies, self.finished = [], {}, False
 

@@ -50,6 +50,15 @@ def shape_of(spec: Spec, images: tuple[int, int, int], classes: int) -> Shape:
     return Shape(cut, layout.ends[cut], layout.size, on_wire(tuple(h.shape[1:])), norms)
 
 
+def has_buffers(spec: Spec, images: tuple[int, int, int], classes: int) -> bool:
+    """Whether some numbers of x are not learnt, such as batch norm's running values, and so never clipped."""
+    if spec.engine == "fast":  # it has no kernel for layers with buffers
+        return False
+    with BUILDING:
+        layout = blueprint_of(spec, images, classes).layout(getattr(torch, spec.model.dtype))
+    return not all(slot.parameter for slot in layout.slots)
+
+
 def cpu_level() -> str:
     """The instructions that torch uses here: bits may differ between hosts with different ones."""
     return torch.backends.cpu.get_cpu_capability()
@@ -80,6 +89,7 @@ class Client:
                 self.dtype,
             )
             self.bottom = Stretch(self.blueprint, 0, self.shape.cut, self.dtype)
+            self.has_buffers = self.bottom.mask is not None
             self.engine = Whole(self.network, spec.seed) if spec.placement == "whole" else None
 
     def cut(self, visit: Visit[Vector], top: Asked) -> Vector:

@@ -10,7 +10,7 @@ from queue import Empty
 from threading import Event
 from typing import Any
 
-from splitrelay.algorithms.base import Done, Outcome, Visit
+from splitrelay.algorithms.base import Done, Outcome, Skipped, Visit
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.patience import Patience
 from splitrelay.deploy.pending import Pending, Policy
@@ -32,6 +32,7 @@ class Remote(Patience):
         super().__init__(hub, tops, journal, policy, stop)
         self.visits = 0
         self.arrived: Callable[[Arrived], None] = lambda event: None
+        self.excluded: frozenset[int] = frozenset()  # clients whose visits are skipped from now on
         self.brief = False  # whether a step takes so little time that the links may wait for it
         hub.inbox.at_once = self.at_once
 
@@ -78,7 +79,9 @@ class Remote(Patience):
         waiting: deque[tuple[int, Visit[Any]]] = deque()
         for index, visit in enumerate(asked):
             before = self.journal.find(visit)
-            if before is None:
+            if before is None and visit.m in self.excluded:
+                self.outcomes[index] = self._leave_out(visit)
+            elif before is None:
                 waiting.append((index, visit))
             else:
                 self.journal.note("found", client=visit.m, round=visit.r, occurrence=visit.i)
@@ -90,6 +93,13 @@ class Remote(Patience):
                 self._void(pending, "the server stops")
             self.pending = {}
         return iter([self.outcomes[index] for index in range(len(asked))])
+
+    def _leave_out(self, visit: Visit[Any]) -> Skipped:
+        """Skip the visit of a client that is excluded."""
+        why = f"client {visit.m} is excluded (serve --without)"
+        self.journal.skip(visit, why)
+        self.journal.note("skipped", client=visit.m, round=visit.r, occurrence=visit.i, fence=0, why=why)
+        return Skipped(why)
 
     def whole(self, x: Any) -> Any:
         """x with all that belongs to it, which it always has, unless clients hand to each other or others average."""

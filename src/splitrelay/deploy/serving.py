@@ -15,6 +15,8 @@ from splitrelay import __version__
 from splitrelay.data import load
 from splitrelay.deploy.admission import Doors, anyone
 from splitrelay.deploy.client_records import ClientsFile, format_now, load_salt
+from splitrelay.deploy.event_record import last_writers, read_events, writers_sentence
+from splitrelay.deploy.exclusion import Exclusions
 from splitrelay.deploy.fed import Averages, Fed
 from splitrelay.deploy.handing import Handing
 from splitrelay.deploy.hosting import Census, Hosted, agree, begun, journal_of, refuse_undeployable
@@ -24,14 +26,15 @@ from splitrelay.deploy.pending import Policy
 from splitrelay.deploy.reference import BUILDING, shape_of
 from splitrelay.deploy.remote import TICK, Remote
 from splitrelay.deploy.reporting import Pace, report
+from splitrelay.deploy.restart import go_back, start_again
 from splitrelay.deploy.shapes import half_bytes
 from splitrelay.deploy.terms import disagreement, terms_of, write_terms
 from splitrelay.deploy.turns import Tops
 from splitrelay.deploy.wishes import name_of
-from splitrelay.errors import InputError, OutputError, SplitrelayError
+from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError, StorageError, VisitFailed
 from splitrelay.evaluation import SLICE
 from splitrelay.experiments.running import Progress, resolved
-from splitrelay.experiments.spec import Spec
+from splitrelay.experiments.spec import PASSES_ON, Spec
 from splitrelay.files import write_text
 from splitrelay.records import RunDirectory
 from splitrelay.records.clients import PREFIX, ClientRecord, make_printable
@@ -62,6 +65,10 @@ class Offer:
     linger: float = 0.0  # seconds to answer questions after the last round
     fed: bool = False  # the clients' halves are averaged by a fed server, and sealed
     judge: bool = False  # the evaluator is none of the clients: it comes with keys and a connection of its own
+    readmit: tuple[int, ...] = ()  # clients that were excluded during the run, and may come again
+    back_to: int | None = None  # the round of a checkpoint from which to go on
+    from_scratch: bool = False  # begin at round 0, whatever is there
+    keep_checkpoints: int = 2
 
 
 class Serving:
@@ -70,7 +77,10 @@ class Serving:
     def __init__(self, offer: Offer, say: Callable[[str], None], stop: Event | None = None) -> None:
         refuse_undeployable(offer.spec, offer.judge, offer.fed)
         self.offer, self.say, self.stop = offer, say, stop or Event()
-        self.directory = RunDirectory(offer.out)
+        if offer.back_to is not None and offer.from_scratch:
+            raise InputError("--back-to and --from-scratch exclude each other", way_out="Take one of them.")
+        self.directory = RunDirectory(offer.out, offer.keep_checkpoints)
+        self.excluded: frozenset[int] = frozenset()
         self.spec, self.engine_is = resolved(begun(offer.spec, self.directory))
         self.data = load(self.spec.data.name)
         with BUILDING:
@@ -100,13 +110,15 @@ class Serving:
             self.begun = self.directory.spec.exists()  # from then on it is known who takes part, and with how much
             if self.begun:
                 self.census.refuse_others(self.offer.without)
+                self.excluded = self._exclude()
+            self._restart()
             self.sizes = {m: n for m, n in self.census.read().items() if n} if self.begun else {}
             self.records = self.census.records() if self.begun else {}
             pinned = any(one.digest for one in self.records.values())
             self.salt = load_salt(self.directory.path / "relay", pinned)
             self.say(f"engine {self.spec.engine}: {self.engine_is}")
             self.hub = Hub(self._house(), self.journal.note)
-            self.ledger = Ledger(self.directory.path / "relay" / "paid.json", self.hub.paid, self.hub.carried)
+            self.ledger = self._open_ledger()
             self.hub.answering("Status", status_handler(self.report, self.offer.admit.status))
             self.hub.answering("Collect", collect_handler(self.model, self.offer.admit.collect))
             self.port = self.hub.start(self.offer.listen, self.offer.credentials)
@@ -127,13 +139,50 @@ class Serving:
             finally:
                 self._close(why, again, reason or why)
 
+    def _exclude(self) -> frozenset[int]:
+        """Exclude clients from a run that has begun, and let others in again."""
+        absent = self.census.absent()
+        if self.sealed and not self.offer.judge and self.spec.evaluator in set(self.offer.without) - absent:
+            way_out = "Peer to peer and with a fed server the run cannot go on without it."
+            raise InputError("the evaluator of this run cannot be excluded", value=self.spec.evaluator, way_out=way_out)
+        file = Exclusions(self.directory.path / "relay" / "excluded.json")
+        M, offer = self.spec.partition.M, self.offer
+        excluded = file.update(self.journal, M, absent, offer.without, offer.readmit)
+        for m in sorted(excluded):
+            self.say(f"client {m} is excluded: its visits are skipped until serve --with {m}")
+        return excluded
+
+    def _restart(self) -> None:
+        """Set the run back where that is asked for; where progress would be lost without a word, refuse."""
+        directory, back_to = self.directory, self.offer.back_to
+        if self.offer.from_scratch:
+            start_again(directory, self.journal)
+        elif back_to is not None:
+            go_back(directory, self.journal, back_to)
+        elif not directory.finished(self.spec.R):
+            directory.check_progress(max(directory.checkpoints.whole_rounds(self.spec.R), default=None))
+
+    def _open_ledger(self) -> Ledger:
+        """Nothing depends on it: one that is damaged is set aside, with a warning, and another one is begun."""
+        path = self.directory.path / "relay" / "paid.json"
+        try:
+            return Ledger(path, self.hub.paid, self.hub.carried)
+        except InputError as error:
+            folder, what = self.directory.set_aside("damaged", [path]), error.what
+            if folder is None:
+                raise
+        to = folder.relative_to(self.directory.path) / "relay" / path.name
+        self.journal.note("set-aside", file=str(path), to=str(to), why=what)
+        self.say(f"{what}: it is in {self.directory.path / to} now, and another one is begun")
+        return Ledger(path, self.hub.paid, self.hub.carried)
+
     def _close(self, why: str, again: bool, reason: str) -> None:
         """The clients are told also where the record has no room for it."""
         try:
             self.journal.note("closing", why=reason)
             self.ledger.save()
             self._keep_clients()
-        except OutputError as error:
+        except (OutputError, StorageError) as error:
             self.say(str(error))
         finally:
             self.hub.close(why, again=again)
@@ -148,16 +197,31 @@ class Serving:
         tops = turns(self.spec, self.shape, *self._kind(), self._largest())
         self.remote = remote = clients(self.hub, tops, self.journal, self.offer.policy, self.stop)
         remote.arrived = self._counted
+        remote.excluded = self.excluded
         with BUILDING:
             judge = JUDGE if self.offer.judge else self.spec.evaluator
-            hosted = Hosted(self.spec, self.directory, self.data, remote, self._dealt(), judge)
+            hosted = Hosted(
+                self.spec, self.directory, self.data, remote, self._dealt(), judge, back_to=self.offer.back_to
+            )
             hosted.measured = self.ledger.row
         server = {"software": f"splitrelay {__version__}", "cpu": self.hub.house.terms.cpu}
         order = hosted.learning.order
         self.clients_file = ClientsFile(self.directory.path, order, lambda: self.records, server)
         if isinstance(remote, Handing):
             remote.order, remote.R = hosted.learning.order, self.spec.R
-        yield from hosted.rows()
+        try:
+            yield from hosted.rows()
+        except (Diverged, VisitFailed) as error:
+            raise self._with_writers(error) from error
+
+    def _with_writers(self, error: SplitrelayError) -> SplitrelayError:
+        """Add to an error of a visit who wrote the weights that it began from: they may be the reason."""
+        writers = last_writers(read_events(self.journal.events), in_sequence=self.spec.algorithm in PASSES_ON)
+        if writers is None:
+            return error
+        said = [error.way_out, writers_sentence(writers, self.directory.checkpoints.rounds())]
+        way_out = " ".join(sentence for sentence in said if sentence)
+        return type(error)(error.what, value=error.value, limit=error.limit, way_out=way_out)
 
     def _seen(self, all_progress: Iterator[Progress]) -> Iterator[Progress]:
         for progress in all_progress:
@@ -222,11 +286,14 @@ class Serving:
         return max(self._enough() - len(self._wanted() & set(self.sizes)), 0)
 
     def _wanted(self) -> set[int]:
-        return set(range(self.spec.partition.M)) - set(self.offer.without)
+        return set(range(self.spec.partition.M)) - set(self.offer.without) - self.excluded
 
     def _dealt(self) -> dict[int, int]:
-        """How much each client has; where that plays no part, something of those who are still to come."""
-        return {m: self.sizes.get(m, 1) for m in self._wanted()}
+        """How much each client has; where that plays no part, something of those who are still to come.
+
+        Clients that are excluded during the run keep what they had: it decides the order and the weights.
+        """
+        return {m: self.sizes.get(m, 1) for m in self._wanted() | self.excluded}
 
     def _enough(self) -> int:
         wanted = len(self._wanted())
@@ -309,6 +376,8 @@ class Serving:
             other = self._other_data(hello.client, accept)
             if other is not None:
                 return other
+            if hello.client in self.excluded:
+                return f"client {hello.client} is excluded from this run (serve --without, until serve --with)"
             if hello.client in self.offer.without:
                 return f"client {hello.client} is left out of this run (serve --without)"
             if full and accept.n > limits.BATCH:

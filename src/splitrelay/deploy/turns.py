@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -10,7 +11,8 @@ import torch
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
 from splitrelay.clients.reference import CALMER, finite, halved, mean_loss
 from splitrelay.clients.traffic import HEADER, LABEL, LOSS, NORM, message, shift_message
-from splitrelay.deploy.shapes import Shape, Vector, engine_room
+from splitrelay.deploy.deposit_bound import check_move, move_limit
+from splitrelay.deploy.shapes import Shape, Vector, engine_room, room
 from splitrelay.errors import Diverged, WorkError
 from splitrelay.experiments.spec import Spec
 from splitrelay.wire import halves, messages
@@ -54,7 +56,8 @@ class CutTurn:
     def __init__(self, tops: Tops, visit: Visit[torch.Tensor], engine: Any) -> None:
         self.tops, self.visit, self.engine = tops, visit, engine
         self.below, above = halved(visit, tops.shape.boundary)
-        self.top = engine.begin(arrays(above))
+        self.above = arrays(above)
+        self.top = engine.begin(self.above)
         self.up = self.down = 0
         self.losses: list[float] = []
         self.replies: dict[int, messages.Reply] = {}  # the last one: it may have been lost on its way
@@ -101,12 +104,16 @@ class CutTurn:
         if not self.finished:
             self.top.finish(finish.norm2)
             self.up += HEADER + NORM
+            whose = f"the server's half after the steps of client {self.visit.m}"
+            check_move(self.above.x, self.top.x(), self.tops.limit(self.above), whose=whose)
         self.finished = True
 
     def done(self, deposit: Deposit, half: bytes, fence: int) -> Done[Any]:
         """The joined model."""
         self.refuse_unfinished()
         bottom = halves.unpacked(half, {"x": self.tops.shape.boundary}, self.tops.spec.model.dtype)["x"]
+        below = arrays(self.below)
+        check_move(below.x, bottom, self.tops.limit(below), whose=f"the deposit of client {self.visit.m}")
         joined = torch.cat([tensor(bottom), tensor(self.top.x())])
         return Done(finite(joined, self.visit), self.cost())
 
@@ -161,7 +168,10 @@ class WholeTurn:
         """x as the client left it."""
         if len(deposit.losses) != 1 or not math.isfinite(deposit.losses[0]):
             raise BadMessage("a visit has one mean loss", value=deposit.losses[:3])
-        x = tensor(halves.unpacked(half, {"x": self.tops.shape.size}, self.tops.spec.model.dtype)["x"])
+        after = halves.unpacked(half, {"x": self.tops.shape.size}, self.tops.spec.model.dtype)["x"]
+        before = arrays(self.visit)
+        check_move(before.x, after, self.tops.limit(before), whose=f"the deposit of client {self.visit.m}")
+        x = tensor(after)
         carried = message(self.visit.x)
         cost = Cost(carried, carried + shift_message(self.visit.step.shift), deposit.losses[0])
         return Done(finite(x, self.visit), cost)
@@ -178,6 +188,16 @@ class Tops:
     def whole(self) -> bool:
         """Whether clients hold the whole model."""
         return self.spec.placement == "whole"
+
+    @cached_property
+    def has_buffers(self) -> bool:
+        """Whether a part of x is never clipped."""
+        return bool(room("reference").has_buffers(self.spec, self.images, self.classes))
+
+    def limit(self, visit: Visit[Vector]) -> float:
+        """Derive how far this visit may move the weights that it begins from."""
+        clipped = visit.step.clip is not None
+        return move_limit(visit.step, visit.K, visit.x, has_buffers=clipped and self.has_buffers)
 
     def __call__(self, visit: Visit[Any]) -> Turn:
         return WholeTurn(self, visit) if self.whole else CutTurn(self, visit, self.engine())

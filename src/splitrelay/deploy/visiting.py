@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Protocol
 
+from splitrelay.deploy.deposit_bound import check_sealed_half
 from splitrelay.deploy.paying import Purse
 from splitrelay.deploy.post import Post
 from splitrelay.deploy.shapes import Labels, Outfit, Vector, below, half_bytes
@@ -78,6 +80,11 @@ class Visitor:
         self.largest_half = half_bytes(self.spec, self.engine.shape)
         self.seals, self.judge, self.post, self.purse = seals, judge, post, purse
 
+    @cached_property
+    def x0(self) -> Vector:
+        """The client's half before the first visit."""
+        return self.engine.x0()
+
     @property
     def whole(self) -> bool:
         """Whether the client holds the whole model."""
@@ -144,7 +151,10 @@ class Visitor:
             return self.engine.x0()
         sure = isinstance(words, Look) or not words.direct
         half = self.seals.unseal(blob, visit=words.sealed_visit, fence=words.sealed_fence, committed=sure)
-        return self.vectors(half)[0]
+        x, writer = self.vectors(half)[0], self.seals.writer(words.sealed_visit)
+        has_buffers = getattr(self.engine, "has_buffers", False)
+        check_sealed_half(x, self.x0, self.spec, words.sealed_visit, writer, has_buffers=has_buffers)
+        return x
 
     def closed(self, blob: bytes, lease: Lease) -> bytes:
         """Sealed for the next client, where the server is not to read it."""

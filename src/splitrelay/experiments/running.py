@@ -9,6 +9,7 @@ import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -29,6 +30,7 @@ from splitrelay.models.files import save_weights
 from splitrelay.objectives.batches import Batches
 from splitrelay.records import RunDirectory
 from splitrelay.records.clients import Skip
+from splitrelay.records.damage import again
 from splitrelay.records.host import cpu_name
 
 
@@ -90,19 +92,25 @@ def execute(
     checkpoint: int = 10,
     stop: Event | None = None,
     skips: frozenset[Skip] = frozenset(),
+    from_scratch: bool = False,
     **how: Any,
 ) -> Iterator[Progress]:
     """All rows of the run: those that are there already, then those that are still to come.
 
     Rows are written before the checkpoint of their round, and a checkpoint counts only when its manifest is there:
     so after any kill the rows up to the newest checkpoint are whole, and the rest is computed again, bit for bit.
-    `stop`, once set, ends the run after the visit it is at; `how` is device, and workers or clients.
-    Visits in `skips` are left out, as a server left them out whose clients stayed away.
+    `stop`, once set, ends the run after the visit it is at; `how` is device, and workers or clients. Visits in `skips`
+    are left out, as a server left them out whose clients stayed away. Where a run that is there cannot be taken up,
+    because its checkpoints or rows are damaged, it is refused; `from_scratch` sets what is there aside and begins at
+    round 0. A directory that `splitrelay serve` made is refused: a simulation would replace what its clients trained.
     """
+    check_simulated(directory)
     data = None if spec.engine == "reference" else load(spec.data.name)  # a set of one's own takes a while to read
     spec, _ = resolved(spec, how.get("device", "cpu"), data)
     with directory.locked():
         _agree(spec, directory)
+        if from_scratch:
+            directory.set_aside("from-scratch", results_of(directory))
         if directory.finished(spec.R):
             yield from (Progress(row, again=True) for row in directory.seen())
             _epilogue(directory)
@@ -183,6 +191,20 @@ def _epilogue(directory: RunDirectory) -> None:
         write_report(directory.path)
 
 
+def check_simulated(directory: RunDirectory) -> None:
+    """Raise InputError for the directory of a deployed run."""
+    if directory.is_deployed:
+        way_out = f"Choose another --out for a simulation. The run itself goes on with: {again(directory.path)}"
+        raise InputError(f"{directory.path} holds a deployed run, made by splitrelay serve", way_out=way_out)
+
+
+def results_of(directory: RunDirectory) -> list[Path]:
+    """List all that a run has written, but for its spec: manifests of checkpoints first."""
+    named = ("rounds.csv", "report.html", "partition.npz", "environment.json")
+    ends = (directory.rounds, directory.model, directory.digest, directory.diverged)
+    return [*directory.checkpoints.files_after(-1), *ends, *(directory.path / name for name in named)]
+
+
 def _agree(spec: Spec, directory: RunDirectory) -> None:
     """The directory belongs to this spec, or is new; more rounds than before extend it."""
     if not directory.spec.exists():
@@ -201,6 +223,7 @@ def _taken_up(spec: Spec, directory: RunDirectory, learning: Learning) -> tuple[
     """(r, state) of the newest checkpoint whose row is there, and the byte counters set back to it."""
     seen = {row["round"] for row in directory.seen()}
     found = directory.checkpoints.newest(learning.algorithm.init(learning.x0()), at_most=spec.R)
+    directory.check_progress(None if found is None else found[0].round)
     if found is None or found[0].round not in seen:
         return None
     learning.clients.up, learning.clients.down = found[0].up, found[0].down

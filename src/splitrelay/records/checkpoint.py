@@ -14,10 +14,11 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
+from splitrelay.errors import OutOfRange
 from splitrelay.files import replacing, write_text
 from splitrelay.records.state import flattened, rebuilt
 
-KEPT = 2  # the newest, and the one before it in case the newest is damaged
+KEPT = 2  # unless said otherwise: the newest, and the one before it in case the newest is damaged
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,19 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints of one run. The manifest is written last: without it a file of tensors does not count."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, keep: int = KEPT) -> None:
+        if keep < KEPT:
+            raise OutOfRange("checkpoints to keep", value=keep, limit=f"at least {KEPT}")
+        self.folder, self.keep = folder, keep
 
     def save(self, r: int, state: Any, up: int, down: int) -> None:
-        """Keep the state, then forget all but the newest two."""
+        """Keep the state, then forget all but the newest ones."""
         tensors, numbers = flattened(state)
         with replacing(self._tensors(r)) as temporary:
             temporary.write_bytes(save(tensors))  # save_file would hide what the system said
         manifest = Checkpoint(r, up, down, _sha256(self._tensors(r)), numbers)
         write_text(self._manifest(r), json.dumps(asdict(manifest)) + "\n")
-        for old in self.rounds()[:-KEPT]:
+        for old in self.rounds()[: -self.keep]:
             self._manifest(old).unlink()
             self._tensors(old).unlink(missing_ok=True)
 
@@ -61,6 +64,16 @@ class Checkpoints:
         folder.mkdir(parents=True, exist_ok=True)
         for path in (self._tensors(r), self._manifest(r)):
             shutil.copyfile(path, folder / path.name)
+
+    def whole_rounds(self, at_most: int | None = None) -> list[int]:
+        """List the rounds whose checkpoint is whole, in order."""
+        rounds = sorted(manifest.round for manifest in self._whole())
+        return [r for r in rounds if at_most is None or r <= at_most]
+
+    def files_after(self, r: int) -> list[Path]:
+        """List the files of the checkpoints after round r, manifests first: without one a state does not count."""
+        later = [path for path in sorted(self.folder.glob("[0-9]*")) if path.stem.isdecimal() and int(path.stem) > r]
+        return sorted(later, key=lambda path: path.suffix != ".json")
 
     def _whole(self) -> Iterator[Checkpoint]:
         for r in reversed(self.rounds()):

@@ -17,14 +17,39 @@ UNREADABLE = (ValueError, EOFError, OSError, zlib.error)
 def damaged(path: Path, where: str) -> InputError:
     """The record in this directory cannot be used; where it is wrong, and how to have it again."""
     file = file_of(path)
-    made = f"Remove this file, and the same rows are made again by: {again(path)}"
-    way_out = "Get it again from where it was published." if file.name == PUBLISHED else made
+    way_out = "Get it again from where it was published." if file.name == PUBLISHED else start_again(path)
     return InputError(f"{file}{where}", way_out=way_out)
 
 
+def lost_progress(path: Path, what: str) -> InputError:
+    """The run cannot go on where it stopped, and must not begin again by itself."""
+    return InputError(what, way_out=start_again(path))
+
+
+def start_again(path: Path) -> str:
+    """What to do about a record that is damaged: a deployed run is never made again by a simulation."""
+    if not is_deployed(path):
+        return f"The same rows are made again by: {again(path)} --from-scratch"
+    rounds = kept_rounds(path)
+    back = f"go back to a checkpoint with --back-to ROUND (there is {', '.join(map(str, rounds))})" if rounds else ""
+    choice = f"{back}, or begin again with --from-scratch" if rounds else "begin again with --from-scratch"
+    return f"Bring the file back from a copy, {choice}: {again(path)}"
+
+
 def again(path: Path) -> str:
-    """The command that goes on with the run in a directory."""
-    return shlex.join(["splitrelay", "run", str(path / "spec.toml"), "--out", str(path)])
+    """The command that goes on with the run in a directory; `serve` also needs the options that it had."""
+    command = "serve" if is_deployed(path) else "run"
+    return shlex.join(["splitrelay", command, str(path / "spec.toml"), "--out", str(path)])
+
+
+def is_deployed(path: Path) -> bool:
+    """Whether `splitrelay serve` made this directory."""
+    return (path / "relay").is_dir()
+
+
+def kept_rounds(path: Path) -> list[int]:
+    """The rounds of which there is a checkpoint, whole or not, in order."""
+    return sorted(int(file.stem) for file in (path / "checkpoints").glob("[0-9]*.json"))
 
 
 def file_of(path: Path) -> Path:

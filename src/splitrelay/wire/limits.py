@@ -28,6 +28,11 @@ TEXT = 1000  # letters of a reason or a name
 SECONDS = 10**10  # that a client may say to have spent
 MEMORY = 2**50  # bytes that a client may say to have used
 LINKS = 20  # one after another on which a visit gets no further
+# A visit without clip may move its weights by MOVE_FACTOR times (their norm + 1). Visits that learn stay below 4 times
+# (digits, K=20, C=1, eta up to 0.3, SSL and SCAFFOLD); those that reach 1000 have blown up (eta >= 1). So it keeps out
+# what overflows, and not what poisons: clip gives a bound that is nearly exact.
+MOVE_FACTOR = 1000.0
+LARGEST_WEIGHT = 1e6  # or twice the largest one before: activations of float32 stay numbers for several layers
 WAITING = 16  # messages of one link that the server has not answered yet
 
 HANDSHAKE = 30.0  # seconds for TLS, and again from the first word to the welcome

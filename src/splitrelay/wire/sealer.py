@@ -63,6 +63,10 @@ class Sealer:
             self._known(label_of(sealed))
         return half
 
+    def writer(self, visit: int) -> int | None:
+        """Name the client that sealed this visit's half, as the half that was opened last says; None if it does not."""
+        return next((m for m, last in self._last.items() if last == visit), None)
+
     def begin(self) -> None:
         """Before the first visit there is no half; if one is known to be committed, that is the past."""
         self._refuse_older(0, 0)

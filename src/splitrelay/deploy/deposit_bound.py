@@ -1,0 +1,124 @@
+"""How far one visit may move the weights: a deposit beyond that is refused before it counts.
+
+With clip the bound is what K steps of the spec can do: the gradient (SCAFFOLD's shift included) has at most the norm
+`clip`, weight decay and the proximal term add their own part, momentum repeats them, and rounding gets a small
+tolerance. Without clip no gradient is bounded, so a factor of the weights' own norm must do (limits.MOVE_FACTOR).
+Buffers such as batch norm's running variance are never clipped: a half that has some takes the factor too. In either
+case no single weight may come near an overflow (limits.LARGEST_WEIGHT).
+
+The server checks its own half and the clients' half. Where the clients' half is sealed, the next client that opens it,
+the evaluator or the fed server checks it, against x^0, which all of them can draw from the seed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from splitrelay.algorithms.base import Step
+from splitrelay.experiments.spec import Spec
+from splitrelay.wire import limits
+from splitrelay.wire.control import BadMessage
+from splitrelay.wire.sealing import NotOurs
+
+Vector = npt.NDArray[Any]
+TOLERANCE = 0.01  # of the bound, for the rounding of norms and of clipped gradients
+WAY_OUT = "Lower eta, or set clip, if the client is honest."
+
+
+class UnlikelyHalf(NotOurs):
+    """A sealed half that no honest visit can have left."""
+
+
+@dataclass(frozen=True)
+class Excess:
+    """By how much weights went too far, and how far they may go."""
+
+    what: str
+    value: float
+    limit: float
+
+
+def check_move(before: Vector, after: Vector, limit: float, *, whose: str) -> None:
+    """Raise BadMessage where a visit has moved these weights further than `limit`, or one of them out of all bounds."""
+    found = find_excess(before, after, limit)
+    if found is not None:
+        what = f"{whose}: {found.what}"
+        raise BadMessage(what, value=found.value, limit=f"at most {found.limit:.6g}", way_out=WAY_OUT)
+
+
+def check_sealed_half(
+    half: Vector, x0: Vector, spec: Spec, visit: int, writer: int | None, *, has_buffers: bool = False
+) -> None:
+    """Raise UnlikelyHalf where a sealed half, after `visit` visits, is further from x^0 than honest ones can bring it.
+
+    `writer` is the client that sealed it, as far as the half itself says so.
+    """
+    start = norm_of(x0)
+    found = find_excess(x0, half, factor_limit(start) if has_buffers else sealed_limit(spec, start, visit))
+    if found is not None:
+        who = "an unknown client" if writer is None else f"client {writer}"
+        what = f"the half of visit {visit}, which {who} wrote last: {found.what}"
+        way_out = "The server's keeper can go back: serve --back-to ROUND, with --without for that client."
+        raise UnlikelyHalf(what, value=found.value, limit=f"at most {found.limit:.6g}", way_out=way_out)
+
+
+def find_excess(before: Vector, after: Vector, limit: float) -> Excess | None:
+    """Compare a half with its start. Single weights come first: then the squares below cannot overflow."""
+    if not after.size:
+        return None
+    largest, allowed = largest_of(after), max(limits.LARGEST_WEIGHT, 2.0 * largest_of(before))
+    if not largest <= allowed:  # NaN is not
+        return Excess("a weight is too large", largest, allowed)
+    moved = norm_of(after - before)
+    return None if moved <= limit else Excess("the weights moved too far", moved, limit)
+
+
+def move_limit(step: Step[Any], K: int, before: Vector, *, has_buffers: bool = False) -> float:
+    """Derive how far K of these steps can move the weights `before`, as a Euclidean norm."""
+    start, eta = norm_of(before), float(step.eta)  # type: ignore[arg-type]  # a number, as it travels
+    if step.clip is None or has_buffers:
+        shift = 0.0 if step.shift is None else norm_of(np.asarray(step.shift))
+        return factor_limit(start) + eta * K * shift / (1.0 - step.momentum)
+    velocity = moved = 0.0
+    for _ in range(K):
+        pull = step.clip + step.weight_decay * (start + moved) + step.prox * moved
+        velocity = step.momentum * velocity + pull
+        moved += eta * velocity
+        if moved == math.inf:
+            break
+    rounding = K * float(np.finfo(before.dtype).eps) * (start + moved)
+    return moved * (1.0 + TOLERANCE) + rounding
+
+
+def factor_limit(start: float) -> float:
+    """Derive how far weights of this norm may move where nothing clips their gradients."""
+    return limits.MOVE_FACTOR * (start + 1.0)
+
+
+def sealed_limit(spec: Spec, start: float, visits: int) -> float:
+    """Derive how far so many visits can bring the clients' half from x^0, whose norm is `start`.
+
+    No honest run leaves the factor's range, so the clipped bound may take all weights to be within it.
+    """
+    step, farthest = spec.optimiser, factor_limit(start)
+    if step.clip is None:
+        return farthest
+    K = spec.K * (spec.partition.M if spec.tau == "proportional" else 1)
+    pull = step.clip + step.weight_decay * (start + farthest)
+    reach = visits * max(spec.gamma, 1.0) * K * step.eta / (1.0 - step.momentum) * pull
+    return min(farthest, reach * (1.0 + TOLERANCE) + 1e-6 * (start + 1.0))
+
+
+def norm_of(x: Vector) -> float:
+    """The Euclidean norm."""
+    return math.sqrt(float(np.vdot(x, x)))
+
+
+def largest_of(x: Vector) -> float:
+    """The largest absolute value; NaN where there is one."""
+    return max(float(x.max()), -float(x.min())) if x.size else 0.0
