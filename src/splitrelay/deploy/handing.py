@@ -126,7 +126,7 @@ class Handing(Remote):
     def _handed(self, pending: Pending, word: Handed) -> None:
         turn, heir = pending.turn, self.heir(pending.visit)
         assert isinstance(turn, RelayTurn)
-        turn.refuse_unfinished()
+        turn.finished_top()  # Diverged is raised here, where it fails this visit and no other
         if pending.handed == pending.link:
             raise BadMessage("a half was handed on twice")
         pending.handed = pending.link

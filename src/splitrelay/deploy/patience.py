@@ -7,14 +7,17 @@ from threading import Event
 from typing import Any
 
 from splitrelay.algorithms.base import Outcome, Skipped
+from splitrelay.clients.reference import CALMER
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.pending import Pending, Policy
 from splitrelay.deploy.turns import Tops
-from splitrelay.errors import WorkError
+from splitrelay.errors import Diverged, WorkError
 from splitrelay.wire import limits
 from splitrelay.wire.messages import Cancel, Message
 from splitrelay.wire.reception import JUDGE
 from splitrelay.wire.server import Hub
+
+RETUNE = f"{CALMER} If only this client diverges, repair it or run with --away skip."
 
 
 class Patience:
@@ -25,6 +28,7 @@ class Patience:
         self.pending: dict[int, Pending] = {}  # by client
         self.outcomes: dict[int, Outcome[Any]] = {}
         self.absent: dict[int, str] = {}  # clients for whom nobody waits until they come, and why
+        self.diverged = set[int]()  # clients whose visits diverged since the last commit
 
     def given_up(self, m: int) -> str | None:
         """Why client m is not waited for, if visits may be skipped and it may not come, or was waited for in vain.
@@ -74,15 +78,30 @@ class Patience:
             way_out = "Mend or bring it back; the same command goes on from here."
             raise WorkError(what, value=lacks.rstrip(".") or None, way_out=way_out)
 
-    def _failed(self, pending: Pending, why: str, link: int | None) -> None:
+    def _failed(self, pending: Pending, why: str, link: int | None, *, diverged: bool = False) -> None:
         """The client did something wrong in its visit, or could not do it: it is taken back, and asked for again."""
         pending.links = 0
         self._note("failed", pending, why=why)
         self._void(pending, why, None if link is None else Cancel(pending.fence, why[: limits.TEXT]))
-        self._blamed(pending, why, at_once=self.policy.away == "skip")
+        if diverged:
+            self._check_divergence(pending, why)
+        self._blamed(pending, why, at_once=self.policy.away == "skip", diverged=diverged)
         pending.after = time.monotonic() + pause(len(pending.failures))
 
-    def _blamed(self, pending: Pending, why: str, at_once: bool = False) -> None:
+    def _check_divergence(self, pending: Pending, why: str) -> None:
+        """Raise Diverged if visits may be skipped and every client that is here diverged since the last commit.
+
+        Skipping would then go on to the last round without training anything. One client alone cannot cause this,
+        unless it is the only client of the run.
+        """
+        self.diverged.add(pending.visit.m)
+        here = {m for m in self.hub.here() if m < JUDGE}
+        several = len(self.diverged) > 1 or self.hub.house.clients == 1
+        if self.policy.away == "skip" and several and here <= self.diverged:
+            what = f"the visits of all {len(self.diverged)} clients diverged, the last in round {pending.visit.r}"
+            raise Diverged(what, value=_reason(why), way_out=RETUNE)
+
+    def _blamed(self, pending: Pending, why: str, at_once: bool = False, diverged: bool = False) -> None:
         """One failure more: after so many the visit is skipped, or the run stops."""
         pending.failures.append(why)
         if len(pending.failures) <= self.policy.retries and not at_once:
@@ -91,6 +110,10 @@ class Patience:
         if self.policy.away == "skip":
             self._skip(pending, why)
             return
+        if diverged:
+            what = f"the visit of client {pending.visit.m} diverged in round {pending.visit.r}"
+            limit = f"at most {self.policy.retries} failures"
+            raise Diverged(what, value=_reason(why), limit=limit, way_out=RETUNE)
         where = f"client {pending.visit.m} failed {len(pending.failures)} times in round {pending.visit.r}"
         raise WorkError(where, value=why.rstrip("."), way_out="Mend the client; the same command goes on from here.")
 
@@ -139,6 +162,11 @@ class Patience:
     def _note(self, event: str, pending: Pending, **facts: Any) -> None:
         visit = pending.visit
         self.journal.note(event, client=visit.m, round=visit.r, occurrence=visit.i, fence=pending.fence, **facts)
+
+
+def _reason(why: str) -> str:
+    """Return a reason without the hint that the client may have added."""
+    return why.rstrip(". ").removesuffix(CALMER.rstrip(".")).rstrip(". ")
 
 
 def pause(times: int) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from splitrelay.algorithms.base import Done, Visit
+from splitrelay.clients.reference import finite
 from splitrelay.clients.traffic import HEADER
 from splitrelay.deploy.questions import Question
 from splitrelay.deploy.remote import Remote
@@ -19,7 +20,7 @@ from splitrelay.errors import InputError
 from splitrelay.evaluation import Score
 from splitrelay.wire import halves, messages
 from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import finite
+from splitrelay.wire.frames import finite as numbers
 from splitrelay.wire.messages import Deposit, Lease
 from splitrelay.wire.sealing import Tampered, label_of
 
@@ -90,8 +91,12 @@ class RelayTurn(CutTurn):
 
     def done(self, deposit: Deposit, half: bytes, fence: int) -> Done[Any]:
         """Another sealed half, of this visit and fence."""
+        return Done(sealed_half(half, self.x.visit + 1, fence, self.finished_top(), type(self.x)), self.cost())
+
+    def finished_top(self) -> torch.Tensor:
+        """Return the server's half after the last step; raise Diverged if that step overflowed."""
         self.refuse_unfinished()
-        return Done(sealed_half(half, self.x.visit + 1, fence, tensor(self.top.x()), type(self.x)), self.cost())
+        return finite(tensor(self.top.x()), self.visit)
 
     def handover(self) -> int:
         """As if it were not sealed: the same count as in a simulation."""
@@ -149,7 +154,7 @@ class Judged:
             self.remote.tops.free.append(engine)
 
     def _above(self, out: Any, asked: messages.Predict, question: Question) -> None:
-        if finite(out):
+        if numbers(out):
             question.say(messages.Output(asked.fence, asked.k, out))
         else:
             question.refuse("what comes out above the cut are no numbers")
