@@ -17,6 +17,7 @@ from splitrelay.deploy.owed import Given, Owed, Undone, missing
 from splitrelay.deploy.peers import RelayTurn, Sealed, sealed_half, unmade
 from splitrelay.deploy.pending import Pending
 from splitrelay.deploy.remote import Remote
+from splitrelay.deploy.stalls import Wait, absence
 from splitrelay.deploy.turns import Turn, tensor
 from splitrelay.errors import WorkError
 from splitrelay.wire import halves, limits
@@ -181,7 +182,7 @@ class Handing(Remote):
         """The deposit that was owed, if it is that."""
         said = event.message
         if isinstance(said, Fail):
-            self._lose(owed, said.why)
+            self._lose(owed, said.why, strike=True)
         if not isinstance(said, Deposit):
             return
         try:
@@ -190,7 +191,7 @@ class Handing(Remote):
             owed.done.x.fill(sealed_half(event.half, owed.done.x.visit, owed.pending.fence, owed.done.x.top, Sealed))
         except BadMessage as error:
             self.hub.send(event.link, Cancel(owed.pending.fence, str(error)[: limits.TEXT]))
-            self._lose(owed, str(error))
+            self._lose(owed, str(error), strike=True)
             return
         self._count(owed)
         self.hub.release(event.m)
@@ -204,6 +205,8 @@ class Handing(Remote):
         self.journal.commit(owed.pending.visit, owed.pending.fence, owed.done)
         turn = owed.pending.turn
         self._note("committed", owed.pending, steps=turn.applied if turn else 0, loss=owed.done.cost.loss)
+        self.diverged.clear()
+        self.quarantine.commit(owed.pending.visit.m)
         self.owed = None
 
     def _send_wanted(self) -> None:
@@ -241,7 +244,7 @@ class Handing(Remote):
         if owed is None or owed.pending.link != event.link:
             super()._gone(event, now)
             return
-        owed.pending.link, owed.pending.since = None, now
+        owed.pending.link, owed.pending.since, owed.pending.missed = None, now, now
         self._note("lost", owed.pending, why=event.why)
 
     def _expire(self, now: float) -> None:
@@ -254,10 +257,26 @@ class Handing(Remote):
             if away or now - pending.heard > max(policy.step, policy.lease):
                 if pending.link is not None:
                     self.hub.send(pending.link, Cancel(pending.fence, "the deposit did not come in time"))
-                self._lose(self.owed, "the deposit did not come in time")
+                self._lose(self.owed, "the deposit did not come in time", strike=pending.link is not None)
 
-    def _lose(self, owed: Owed, why: str) -> None:
-        """Nobody else may have the half; the visit that has begun from it goes on."""
+    def waits(self, now: float) -> list[Wait]:
+        """Return whom the run waits for: perhaps also for a deposit that is owed."""
+        found, owed, here = super().waits(now), self.owed, self.hub.here()
+        if owed is None or owed.lost:
+            return found
+        pending, m = owed.pending, owed.pending.visit.m
+        if pending.link is None and m not in here:
+            return [*found, absence(m, pending.missed, True, self.policy)]
+        if now - pending.heard < self.policy.stalled_after:
+            return found
+        why = f"its deposit of round {pending.visit.r} has not come"
+        return [*found, Wait(m, "no-deposit", pending.heard, why, "Read the client's log.")]
+
+    def _lose(self, owed: Owed, why: str, *, strike: bool = False) -> None:
+        """Nobody else may have the half; the visit that has begun from it goes on. It may be the client's fault."""
+        if strike:
+            visit = owed.pending.visit
+            self.quarantine.strike(visit.m, why, round=visit.r, occurrence=visit.i)
         owed.lost = True
         self.hub.release(owed.pending.visit.m)
         self._note("unpaid", owed.pending, why=why)

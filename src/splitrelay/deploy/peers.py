@@ -22,6 +22,7 @@ from splitrelay.wire import halves, messages
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.frames import finite as numbers
 from splitrelay.wire.messages import Deposit, Lease
+from splitrelay.wire.reception import JUDGE
 from splitrelay.wire.sealing import Tampered, label_of
 
 UNSEEN = Score(math.nan, math.nan, ())
@@ -135,13 +136,19 @@ class Judged:
 
     def _asked(self, x: Sealed, keep: bool) -> messages.Score | None:
         x = self.remote.whole(x)
+        if not keep and self.remote.held_back(self.m) is not None:
+            self.remote.journal.note("unseen", client=self.m)
+            return None
         top = halves.packed(x=x.top.numpy()) if keep else b""
         question = Question(self.remote, self.m, lambda link: self._begin(link, x, top))
         engine = self.remote.tops.engine()
+        self.remote.question = question
         try:
             while True:
                 word = question.next()
                 if isinstance(word, messages.Score):
+                    if self.m == JUDGE:  # of a client, its visits are counted
+                        self.remote.quarantine.commit(self.m)
                     return word
                 if isinstance(word, messages.Predict):
                     self._above(engine.predict(x.top.numpy(), word.h), word, question)
@@ -151,6 +158,7 @@ class Judged:
                     return None
                 question.refuse_hopeless()
         finally:
+            self.remote.question = None
             self.remote.tops.free.append(engine)
 
     def _above(self, out: Any, asked: messages.Predict, question: Question) -> None:
@@ -163,6 +171,8 @@ class Judged:
         """Whether nobody waits for the evaluator any longer; who was away once is not waited for until it comes."""
         policy, waited = self.remote.policy, time.monotonic() - question.since
         late = policy.away == "skip" and (waited > policy.lease or question.failures > policy.retries)
+        if late:
+            self.remote.strike_absent(self.m, question.why or "no answer", round=self.r)
         if late and self.m not in self.hub.here():
             self.remote.absent[self.m] = "the evaluator has not come back"
         return late or self.remote.given_up(self.m) is not None

@@ -14,6 +14,8 @@ from splitrelay.algorithms.base import Done, Outcome, Visit
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.patience import Patience
 from splitrelay.deploy.pending import Pending, Policy
+from splitrelay.deploy.quarantine import Quarantine
+from splitrelay.deploy.stalls import StallReporter
 from splitrelay.deploy.turns import Tops, Turn
 from splitrelay.errors import Diverged, SplitrelayError
 from splitrelay.wire import halves, limits, messages
@@ -28,8 +30,17 @@ TICK = 0.5  # seconds between two looks at the clock
 class Remote(Patience):
     """M clients behind a hub. All torch work is done here, in the thread that trains."""
 
-    def __init__(self, hub: Hub, tops: Tops, journal: Journal, policy: Policy, stop: Event) -> None:
-        super().__init__(hub, tops, journal, policy, stop)
+    def __init__(
+        self,
+        hub: Hub,
+        tops: Tops,
+        journal: Journal,
+        policy: Policy,
+        stop: Event,
+        quarantine: Quarantine | None = None,
+        stalls: StallReporter | None = None,
+    ) -> None:
+        super().__init__(hub, tops, journal, policy, stop, quarantine, stalls)
         self.visits = 0
         self.arrived: Callable[[Arrived], None] = lambda event: None
         self.brief = False  # whether a step takes so little time that the links may wait for it
@@ -44,6 +55,7 @@ class Remote(Patience):
         now = time.monotonic()
         if isinstance(event, Arrived):
             self.absent.pop(event.m, None)
+            self.seen.add(event.m)
             self._arrived(event, now)
         elif isinstance(event, Gone):
             if event.final:
@@ -108,7 +120,9 @@ class Remote(Patience):
             return
         with suppress(Empty):
             self.overhear(self.hub.inbox.get(timeout=TICK))
-        self._expire(time.monotonic())
+        now = time.monotonic()
+        self._expire(now)
+        self.tend(now)
 
     def _begin(self, waiting: deque[tuple[int, Visit[Any]]]) -> None:
         """A client drawn twice makes its second visit after the first."""
@@ -119,7 +133,11 @@ class Remote(Patience):
             else:
                 self.pending[visit.m] = Pending(index, visit, time.monotonic())
         now = time.monotonic()
-        free = [pending for pending in self.pending.values() if pending.turn is None and now >= pending.after]
+        free = [
+            pending
+            for pending in self.pending.values()
+            if pending.turn is None and now >= pending.after and not self.quarantine.is_held(pending.visit.m)
+        ]
         here = self.hub.ready() if free else {}
         for pending in free:
             if pending.visit.m in here:
@@ -163,7 +181,7 @@ class Remote(Patience):
         if pending is None or pending.link != event.link:
             self.journal.note("gone", client=event.m, why=event.why)
             return
-        pending.link, pending.since = None, now
+        pending.link, pending.since, pending.missed = None, now, now
         self._note("lost", pending, why=event.why)
         if event.refused and not event.final:  # what it said, it will say again
             self._blamed(pending, event.why)
@@ -225,6 +243,7 @@ class Remote(Patience):
     def _commit(self, pending: Pending, done: Done[Any], link: int) -> None:
         self.journal.commit(pending.visit, pending.fence, done)
         self.diverged.clear()
+        self.quarantine.commit(pending.visit.m)
         self.hub.release(pending.visit.m)
         self.hub.send(link, Commit(pending.fence))
         steps = pending.turn.applied if pending.turn else 0

@@ -19,10 +19,12 @@ from splitrelay.deploy.hosting import Census, Hosted, agree, begun, journal_of, 
 from splitrelay.deploy.paying import Ledger
 from splitrelay.deploy.peers import Relays
 from splitrelay.deploy.pending import Policy
+from splitrelay.deploy.quarantine import Quarantine
 from splitrelay.deploy.reference import BUILDING, shape_of
 from splitrelay.deploy.remote import TICK, Remote
 from splitrelay.deploy.reporting import Pace, report
 from splitrelay.deploy.shapes import half_bytes
+from splitrelay.deploy.stalls import StallReporter, Wait
 from splitrelay.deploy.terms import disagreement, terms_of
 from splitrelay.deploy.turns import Tops
 from splitrelay.deploy.wishes import name_of
@@ -62,7 +64,13 @@ class Offer:
 class Serving:
     """The server, from listening to the last row."""
 
-    def __init__(self, offer: Offer, say: Callable[[str], None], stop: Event | None = None) -> None:
+    def __init__(
+        self,
+        offer: Offer,
+        say: Callable[[str], None],
+        stop: Event | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
         refuse_undeployable(offer.spec, offer.judge, offer.fed)
         self.offer, self.say, self.stop = offer, say, stop or Event()
         self.directory = RunDirectory(offer.out)
@@ -74,6 +82,8 @@ class Serving:
         self.phase, self.last = "waiting", dict[str, Any]()
         self.greeted, self.other = Counter[int](), set[int]()
         self.pace = Pace()
+        self.warn = warn or say  # for what the operator must see to
+        self.left = dict[int, float]()  # clients that left before the first round, and when
         self.listening: Callable[[int], None] = lambda port: None
 
     @property
@@ -90,6 +100,8 @@ class Serving:
             agree(self.spec, self.directory)
             self.journal = journal_of(self.directory)
             self.census = Census(self.directory.path / "relay" / "clients.json")
+            self.quarantine = Quarantine(self.offer.policy, self.journal.note, self.warn, self.directory.path / "relay")
+            self.quarantine.check_lifts(time.monotonic())
             self.begun = self.directory.spec.exists()  # from then on it is known who takes part, and with how much
             if self.begun:
                 self.census.refuse_others(self.offer.without)
@@ -132,7 +144,8 @@ class Serving:
         self.phase = "training"
         turns, clients = (Averages, Fed) if self.offer.fed else (Relays, Handing) if self.sealed else (Tops, Remote)
         tops = turns(self.spec, self.shape, *self._kind(), self._largest())
-        self.remote = remote = clients(self.hub, tops, self.journal, self.offer.policy, self.stop)
+        watches = (self.quarantine, self._stall_reporter())
+        self.remote = remote = clients(self.hub, tops, self.journal, self.offer.policy, self.stop, *watches)
         remote.arrived = self._counted
         with BUILDING:
             judge = JUDGE if self.offer.judge else self.spec.evaluator
@@ -174,9 +187,11 @@ class Serving:
 
     def _wait(self) -> None:
         """Until all are here without whom the run cannot begin; after a restart they are known."""
+        stalls = self._stall_reporter()
         while self.awaited:
             if self.stop.is_set():
                 raise KeyboardInterrupt
+            stalls.check(time.monotonic(), self.waits)
             event = _next(self.hub)
             if isinstance(event, Arrived):
                 self._counted(event)
@@ -184,11 +199,28 @@ class Serving:
             elif isinstance(event, Gone) and not self.begun:  # it may come back with other data
                 self.journal.note("gone", client=event.m, why=event.why)
                 self.sizes.pop(event.m, None)
+                self.left[event.m] = time.monotonic()
         if self._enough() < len(self._wanted()):
             self._refuse_unsized()
         if not self.begun:
             self.census.write({**self.sizes, **dict.fromkeys(self.offer.without, 0)})
         self.begun = True
+
+    def waits(self, now: float) -> list[Wait]:
+        """Return whom the run waits for, before the first round and later."""
+        if self.phase == "waiting" and self.awaited:
+            return [self._start_wait(m) for m in sorted(self._wanted() - set(self.sizes))]
+        remote = getattr(self, "remote", None)
+        return [] if remote is None or self.phase == "finished" else remote.waits(now)
+
+    def _start_wait(self, m: int) -> Wait:
+        left = self.left.get(m)
+        kind, why = ("never-joined", "it has not joined yet") if left is None else ("away", "it left again")
+        remedy = f"Start it with splitrelay join, or start the server again with --without {m} or --quorum."
+        return Wait(m, kind, self.pace.began if left is None else left, why, remedy)
+
+    def _stall_reporter(self) -> StallReporter:
+        return StallReporter(self.journal.note, self.warn, self.offer.policy.stalled_after)
 
     def _greet(self, m: int) -> None:
         """Some times each: two programs with the same keys come again and again."""
