@@ -79,6 +79,19 @@ def test_a_visit_that_overflowed_once_is_made_again(
     assert model(stage) == skipping(stage.spec, stage, set())
 
 
+def test_the_next_lease_of_a_client_comes_after_the_word_that_its_visit_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The visit fails where the step is read, on the loop; the next lease follows before the loop turns again."""
+    policy = Policy("skip", lease=0.1, strikes=0)
+    stage = Stage(small_spec(tmp_path, "M=2", "C=9", "R=12"), tmp_path, policy=policy, quorum=1)
+    misbehave(monkeypatch, "h")
+    stage.join(BAD, patience=0.5)
+    stage.play()
+    assert len(stage.events("skipped")) == 24 and len(stage.events("leased")) == 12
+    assert not stage.events("misspoke") and not stage.events("restarted")
+
+
 @pytest.mark.parametrize("away", ["wait", "retry"])
 @pytest.mark.parametrize("how", ["fail", "h"])
 def test_where_nothing_may_be_skipped_the_run_ends_after_some_retries(
