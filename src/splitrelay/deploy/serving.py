@@ -100,8 +100,9 @@ class Serving:
             agree(self.spec, self.directory)
             self.journal = journal_of(self.directory)
             self.census = Census(self.directory.path / "relay" / "clients.json")
-            self.quarantine = Quarantine(self.offer.policy, self.journal.note, self.warn, self.directory.path / "relay")
+            self.quarantine = Quarantine(self.offer.policy, self._note, self.warn, self.directory.path / "relay")
             self.quarantine.check_lifts(time.monotonic())
+            self.stalls = StallReporter(self._note, self.warn, self.offer.policy.stalled_after)
             self.begun = self.directory.spec.exists()  # from then on it is known who takes part, and with how much
             if self.begun:
                 self.census.refuse_others(self.offer.without)
@@ -144,7 +145,7 @@ class Serving:
         self.phase = "training"
         turns, clients = (Averages, Fed) if self.offer.fed else (Relays, Handing) if self.sealed else (Tops, Remote)
         tops = turns(self.spec, self.shape, *self._kind(), self._largest())
-        watches = (self.quarantine, self._stall_reporter())
+        watches = (self.quarantine, self.stalls)
         self.remote = remote = clients(self.hub, tops, self.journal, self.offer.policy, self.stop, *watches)
         remote.arrived = self._counted
         with BUILDING:
@@ -187,11 +188,10 @@ class Serving:
 
     def _wait(self) -> None:
         """Until all are here without whom the run cannot begin; after a restart they are known."""
-        stalls = self._stall_reporter()
         while self.awaited:
             if self.stop.is_set():
                 raise KeyboardInterrupt
-            stalls.check(time.monotonic(), self.waits)
+            self.stalls.check(time.monotonic(), self.waits)
             event = _next(self.hub)
             if isinstance(event, Arrived):
                 self._counted(event)
@@ -206,6 +206,9 @@ class Serving:
             self.census.write({**self.sizes, **dict.fromkeys(self.offer.without, 0)})
         self.begun = True
 
+    def _note(self, event: str, **facts: Any) -> None:
+        self.journal.note(event, **facts)
+
     def waits(self, now: float) -> list[Wait]:
         """Return whom the run waits for, before the first round and later."""
         if self.phase == "waiting" and self.awaited:
@@ -218,9 +221,6 @@ class Serving:
         kind, why = ("never-joined", "it has not joined yet") if left is None else ("away", "it left again")
         remedy = f"Start it with splitrelay join, or start the server again with --without {m} or --quorum."
         return Wait(m, kind, self.pace.began if left is None else left, why, remedy)
-
-    def _stall_reporter(self) -> StallReporter:
-        return StallReporter(self.journal.note, self.warn, self.offer.policy.stalled_after)
 
     def _greet(self, m: int) -> None:
         """Some times each: two programs with the same keys come again and again."""
