@@ -302,7 +302,9 @@ class Handing(Remote):
             outcome = super().run(replace(visit))
         finally:
             self.again = False
-        if not isinstance(outcome, Done):
-            way_out = "The same command goes on from here."
-            raise WorkError(f"client {visit.m} lost its visit and stays away", way_out=way_out)
-        owed.done.x.fill(outcome.x)
+        if isinstance(outcome, Done):
+            owed.done.x.fill(outcome.x)
+            return
+        # The visit is skipped after all. The algorithm has its x already, which becomes what it was before the visit.
+        owed.done.x.top = visit.x.top
+        owed.done.x.fill(visit.x)
