@@ -21,7 +21,7 @@ from splitrelay.deploy.asking import ask_status
 from splitrelay.deploy.pending import Policy
 from splitrelay.deploy.questions import Question
 from splitrelay.deploy.remote import Remote
-from splitrelay.deploy.stalls import StallReporter, Wait
+from splitrelay.deploy.stalls import MANY, StallReporter, Wait
 from splitrelay.wire import limits, messages
 from splitrelay.wire.epochs import NoSecret
 from splitrelay.wire.reception import FED, JUDGE
@@ -233,3 +233,11 @@ def test_a_wait_is_reported_again_when_it_has_lasted_twice_as_long() -> None:
     assert times == [10.0, 20.0, 40.0, 80.0]
     reporter.check(101.0, lambda now: [])
     assert noted[-1] == "stall-over" and noted.count("stall-over") == 1
+
+
+def test_thousands_of_waits_do_not_fill_the_record() -> None:
+    noted = list[dict[str, Any]]()
+    waits = [Wait(m, "away", 0.0, "it is away", "Bring it back.") for m in range(5000)]
+    reporter = StallReporter(lambda event, **facts: noted.append(facts), lambda text: None, after=10.0)
+    reporter.check(11.0, lambda now: waits)
+    assert len(noted) == MANY and {facts["more"] for facts in noted} == {5000 - MANY}

@@ -18,6 +18,7 @@ from splitrelay.errors import InputError
 
 COLUMNS = ("client", "is", "", "samples", "visits", "MB up", "MB down", "s computing", "s waiting", "MB memory")
 DAY = 86_400  # seconds
+MANY = 10  # waits that the table lists
 STALLED = 3  # exit code for a run that waits for somebody
 
 
@@ -94,7 +95,9 @@ def _table(report: dict[str, Any]) -> Table:
     else:
         title += f", round {report['round']} of {report['rounds']}"
     judge = {True: "the evaluator is here", False: "the evaluator is away"}.get(report["evaluator"], "")
-    clients, waits = report["clients"], [_wait(one) for one in report.get("waiting_for", ()) if one["stalled"]]
+    stalled = [one for one in report.get("waiting_for", ()) if one["stalled"]]
+    clients, waits = report["clients"], [_wait(one) for one in stalled[:MANY]]
+    waits += [f"STALLED: {len(stalled) - MANY} more; --format json lists all"] * (len(stalled) > MANY)
     if not any(one["visits"] for one in clients):  # nobody has paid anything yet
         return Table(COLUMNS[:4], [_row(one)[:4] for one in clients], title, tuple(filter(None, [judge, *waits])))
     notes = (_seen(report), judge, _left(report), *waits)

@@ -12,6 +12,7 @@ from splitrelay.deploy.wishes import name_of
 from splitrelay.wire.reception import FED, JUDGE
 
 CHECK = 1.0  # seconds between two checks of one reporter
+MANY = 10  # waits that are reported one by one
 SELDOM = 3600.0  # seconds between two reports of a wait that goes on and on
 
 
@@ -66,15 +67,16 @@ class StallReporter:
         for m, kind in set(self._next) - set(stalled):
             del self._next[m, kind]
             self.note("stall-over", client=m, kind=kind)
-        for key, wait in stalled.items():
+        for key, wait in list(stalled.items())[:MANY]:  # there may be thousands of clients
             if now >= self._next.get(key, now):
                 self._next[key] = now + min(max(now - wait.since, CHECK), SELDOM)
-                self._report(wait, now - wait.since)
+                self._report(wait, now - wait.since, max(len(stalled) - MANY, 0))
 
-    def _report(self, wait: Wait, waited: float) -> None:
+    def _report(self, wait: Wait, waited: float, more: int) -> None:
         facts = {"who": wait.who, "kind": wait.kind, "since": round(waited, 1), "why": wait.why, "hint": wait.remedy}
-        self.note("stalled", client=wait.m, **facts)
-        self.say(f"the run has waited {waited:.0f} s for {wait.who}: {wait.why}. {wait.remedy}")
+        self.note("stalled", client=wait.m, **facts, more=more)
+        others = f" and {more} others that are not listed" if more else ""
+        self.say(f"the run has waited {waited:.0f} s for {wait.who}{others}: {wait.why}. {wait.remedy}")
 
 
 def visit_wait(
