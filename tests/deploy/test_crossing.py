@@ -4,6 +4,7 @@ import threading
 from typing import Any
 
 import pytest
+import torch
 from hub_kit import lease, standing, until
 
 from splitrelay.algorithms.base import Step, Visit
@@ -91,6 +92,9 @@ class Finished(RelayTurn):
 
     def __init__(self) -> None:
         self.finished = True
+
+    def finished_top(self) -> torch.Tensor:
+        return torch.zeros(1)
 
 
 def test_a_word_of_ours_that_has_no_place_ends_the_link_and_is_recorded() -> None:

@@ -15,9 +15,9 @@ from splitrelay.deploy.turns import Turn
 from splitrelay.errors import InputError, WorkError
 
 
-def staged(tmp_path: Path, *words: str, patience: float = 20.0) -> Stage:
+def staged(tmp_path: Path, *words: str, patience: float = 20.0, **offer: Any) -> Stage:
     spec = small_spec(tmp_path, "route=peer-to-peer", *words)
-    stage = Stage(spec, tmp_path, keys=True)
+    stage = Stage(spec, tmp_path, keys=True, **offer)
     for m in stage.partition.clients:
         more = {"test": tmp_path / "data" / "test.npz", "keep": tmp_path / "model"} if m == spec.evaluator else {}
         stage.join(m, patience=patience, **more)

@@ -24,6 +24,7 @@ BEFORE = {  # what must have been run for the example to have something to read
         f"splitrelay {name}": (f"{SMALL}/ssl", f"{SMALL}/fedavg algorithm=fedavg")
         for name in ("table", "figure", "report")
     },
+    "splitrelay quarantine": ("mkdir -p run/relay",),
     "splitrelay keys issue": ("splitrelay keys authority",),
     **{
         f"splitrelay keys {name}": ("splitrelay keys authority", "splitrelay keys issue")

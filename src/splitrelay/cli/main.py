@@ -49,6 +49,7 @@ COMMANDS = {
     "join": ("splitrelay.cli.join:join", "A client of such a run, with its own data."),
     "rehearse": ("splitrelay.cli.rehearse:rehearse", "Deploy a run here, and compare it with the simulation."),
     "status": ("splitrelay.cli.status:status", "How a deployed run goes: who is here, whose turn, how long still."),
+    "quarantine": ("splitrelay.cli.quarantine:quarantine", "Clients of a deployed run that misbehave: list, release."),
     "collect": ("splitrelay.cli.status:collect", "The final model of a deployed run."),
     "cost": ("splitrelay.cli.cost:cost", "What a client pays for a visit: bytes, messages, FLOPs, cut by cut."),
     "doctor": ("splitrelay.cli.doctor:doctor", "What this machine can do: CPU, engines, threads, speed."),

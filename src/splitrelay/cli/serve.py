@@ -37,6 +37,12 @@ if TYPE_CHECKING:
               help="Seconds that one local step may take.")  # fmt: skip
 @click.option("--retries", type=click.IntRange(min=0), default=3, show_default=True,
               help="Leases, or failures, before the run stops.")  # fmt: skip
+@click.option("--visit-deadline", type=Seconds(0, min_open=True),
+              help="Seconds that a whole visit may take (default: --patience for each of K + 2 steps).")  # fmt: skip
+@click.option("--strikes", type=click.IntRange(min=0), default=3, show_default=True,
+              help="Failed visits that put a client into quarantine (see splitrelay quarantine); 0: none.")  # fmt: skip
+@click.option("--stalled-after", type=Seconds(0),
+              help="Report for whom the run waits after so many seconds (default: --lease).")  # fmt: skip
 @click.option("--quorum", type=int, help="Begin when so many clients are here (default: all).")
 @click.option("--without", type=int, multiple=True,
               help="A client that will not come. During a run: skip its visits from now on. Repeatable.")  # fmt: skip
@@ -81,7 +87,15 @@ def serve(
         spec,
         out or Path("results") / f"{spec.algorithm}-{spec.hash}",
         address,
-        Policy(how["away"], how["lease"], how["patience"], how["retries"]),
+        Policy(
+            how["away"],
+            how["lease"],
+            how["patience"],
+            how["retries"],
+            visit=how["visit_deadline"],
+            strikes=how["strikes"],
+            stalled=how["stalled_after"],
+        ),
         how["without"],
         how["quorum"],
         credentials,
@@ -96,7 +110,7 @@ def serve(
     )
     _open_files()
     with stopping(None) as stop:
-        serving = Serving(offer, log, stop)
+        serving = Serving(offer, log, stop, alarm(how["log"], who="server"))
         serving.listening = lambda port: _listening(port, how["port_file"])
         try:
             for progress in serving.rows():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from splitrelay.errors import InputError
 
 COLUMNS = ("client", "is", "", "samples", "visits", "MB up", "MB down", "s computing", "s waiting", "MB memory")
 DAY = 86_400  # seconds
+MANY = 10  # waits that the table lists
+STALLED = 3  # exit code for a run that waits for somebody
 
 
 @click.command(cls=Command, example="splitrelay status s.example.org:7443 --keys observer")
@@ -26,13 +29,20 @@ DAY = 86_400  # seconds
 @click.option("--every", type=Seconds(0.1, DAY), default=2, show_default=True, help="Seconds between two questions.")
 @format_option
 def status(address: str, keys: Path | None, insecure: bool, watch: bool, every: float, shape: str) -> None:
-    """How a run goes: who is here, whose turn it is, round, loss, bytes, and the time that is left."""
+    """How a run goes: who is here, whose turn it is, round, loss, bytes, and the time that is left.
+
+    The exit code is 0 for a run that goes on, and 3 for a run that is stalled: it has waited for a client, the
+    evaluator or the fed server longer than serve --stalled-after. The answer says for whom, since when, why, and what
+    to do. With --watch the exit code is 0 when the run is finished.
+    """
     from splitrelay.deploy.asking import ask_status
 
     _refuse_folder(address)
     warn_insecure(insecure)
     for report in _reports(lambda: ask_status(address, keys, insecure), every):
         emit(_table(report), report, shape)
+        if not watch and report.get("stalled"):
+            sys.exit(STALLED)
         if not watch or report["phase"] == "finished":
             return
 
@@ -85,12 +95,17 @@ def _table(report: dict[str, Any]) -> Table:
     else:
         title += f", round {report['round']} of {report['rounds']}"
     judge = {True: "the evaluator is here", False: "the evaluator is away"}.get(report["evaluator"], "")
-    clients = report["clients"]
+    stalled = [one for one in report.get("waiting_for", ()) if one["stalled"]]
+    clients, waits = report["clients"], [_wait(one) for one in stalled[:MANY]]
+    waits += [f"STALLED: {len(stalled) - MANY} more; --format json lists all"] * (len(stalled) > MANY)
     if not any(one["visits"] for one in clients):  # nobody has paid anything yet
-        return Table(COLUMNS[:4], [_row(one)[:4] for one in clients], title, tuple(filter(None, [judge])))
-    return Table(
-        COLUMNS, [_row(one) for one in clients], title, tuple(filter(None, (_seen(report), judge, _left(report))))
-    )
+        return Table(COLUMNS[:4], [_row(one)[:4] for one in clients], title, tuple(filter(None, [judge, *waits])))
+    notes = (_seen(report), judge, _left(report), *waits)
+    return Table(COLUMNS, [_row(one) for one in clients], title, tuple(filter(None, notes)))
+
+
+def _wait(one: dict[str, Any]) -> str:
+    return f"STALLED: waiting {one['since']:.0f} s for {one['who']}: {one['why']}. {one['remedy']}"
 
 
 def _seen(report: dict[str, Any]) -> str:
@@ -106,7 +121,12 @@ def _left(report: dict[str, Any]) -> str:
 
 def _row(one: dict[str, Any]) -> tuple[Any, ...]:
     """One client: where it is, what it brings, what it has paid so far."""
-    where = ("here" if one["here"] else "away", "its turn" if one["turn"] else "", one["samples"])
+    is_ = "here" if one["here"] else "away"
+    where = (
+        f"{is_}, in quarantine" if one.get("quarantine") else is_,
+        "its turn" if one["turn"] else "",
+        one["samples"],
+    )
     bytes_ = (one["socket_bytes_up"], one["socket_bytes_down"])
     moved = tuple(None if number is None else round(number / 1e6, 2) for number in bytes_)
     seconds = (round(one["computing_seconds"], 1), round(one["waiting_seconds"], 1))

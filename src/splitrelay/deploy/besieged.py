@@ -35,7 +35,7 @@ HOUSES: dict[str, tuple[tuple[str, ...], dict[str, bool], tuple[int, ...]]] = { 
     "whole": (("placement=whole", "algorithm=fedavg"), {}, ()),
     "fed server": (("algorithm=fedavg",), {"fed": True, "judge": True}, (FED, JUDGE)),
 }
-POLICY = Policy("skip", lease=0.1, step=0.1, retries=0)
+POLICY = Policy("skip", lease=0.1, step=0.1, retries=0, strikes=0)  # the fuzzer needs a lease for every hostile client
 NONE = -1  # the number of conversations that are not counted
 PATIENCE = 30.0  # seconds after which a server that has not done what it should is taken for hung
 

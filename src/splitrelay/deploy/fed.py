@@ -145,7 +145,13 @@ class Fed(Remote):
         if made is not None:
             with suppress(BadMessage):  # else it is damaged, and asked for again
                 return self._portion(made, recipe)
-        question = Question(self, FED, lambda link: self._ask(link, recipe))
+        self.question = question = Question(self, FED, lambda link: self._ask(link, recipe))
+        try:
+            return self._answered(question, recipe, name)
+        finally:
+            self.question = None
+
+    def _answered(self, question: Question, recipe: Recipe, name: str) -> Portion:
         while True:
             word = question.next()
             if isinstance(word, Deposit):

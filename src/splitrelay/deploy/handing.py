@@ -17,6 +17,7 @@ from splitrelay.deploy.owed import Given, Owed, Undone, missing
 from splitrelay.deploy.peers import RelayTurn, Sealed, sealed_half, unmade
 from splitrelay.deploy.pending import Pending
 from splitrelay.deploy.remote import Remote
+from splitrelay.deploy.stalls import Wait, absence
 from splitrelay.deploy.turns import Turn, tensor
 from splitrelay.errors import WorkError
 from splitrelay.wire import halves, limits
@@ -127,7 +128,7 @@ class Handing(Remote):
     def _handed(self, pending: Pending, word: Handed) -> None:
         turn, heir = pending.turn, self.heir(pending.visit)
         assert isinstance(turn, RelayTurn)
-        turn.refuse_unfinished()
+        turn.finished_top()  # Diverged is raised here, where it fails this visit and no other
         if pending.handed == pending.link:
             raise BadMessage("a half was handed on twice")
         pending.handed = pending.link
@@ -182,7 +183,7 @@ class Handing(Remote):
         """The deposit that was owed, if it is that."""
         said = event.message
         if isinstance(said, Fail):
-            self._lose(owed, said.why)
+            self._lose(owed, said.why, strike=True)
         if not isinstance(said, Deposit):
             return
         try:
@@ -191,7 +192,7 @@ class Handing(Remote):
             owed.done.x.fill(sealed_half(event.half, owed.done.x.visit, owed.pending.fence, owed.done.x.top, Sealed))
         except BadMessage as error:
             self.hub.send(event.link, Cancel(owed.pending.fence, str(error)[: limits.TEXT]))
-            self._lose(owed, str(error))
+            self._lose(owed, str(error), strike=True)
             return
         self._count(owed)
         self.hub.release(event.m)
@@ -205,6 +206,8 @@ class Handing(Remote):
         self.journal.commit(owed.pending.visit, owed.pending.fence, owed.done)
         turn = owed.pending.turn
         self._note("committed", owed.pending, steps=turn.applied if turn else 0, loss=owed.done.cost.loss)
+        self.diverged.clear()
+        self.quarantine.commit(owed.pending.visit.m)
         self.owed = None
 
     def _send_wanted(self) -> None:
@@ -242,7 +245,7 @@ class Handing(Remote):
         if owed is None or owed.pending.link != event.link:
             super()._gone(event, now)
             return
-        owed.pending.link, owed.pending.since = None, now
+        owed.pending.link, owed.pending.since, owed.pending.missed = None, now, now
         self._note("lost", owed.pending, why=event.why)
 
     def _expire(self, now: float) -> None:
@@ -255,10 +258,26 @@ class Handing(Remote):
             if away or now - pending.heard > max(policy.step, policy.lease):
                 if pending.link is not None:
                     self.hub.send(pending.link, Cancel(pending.fence, "the deposit did not come in time"))
-                self._lose(self.owed, "the deposit did not come in time")
+                self._lose(self.owed, "the deposit did not come in time", strike=pending.link is not None)
 
-    def _lose(self, owed: Owed, why: str) -> None:
-        """Nobody else may have the half; the visit that has begun from it goes on."""
+    def waits(self, now: float) -> list[Wait]:
+        """Return whom the run waits for: perhaps also for a deposit that is owed."""
+        found, owed, here = super().waits(now), self.owed, self.hub.here()
+        if owed is None or owed.lost:
+            return found
+        pending, m = owed.pending, owed.pending.visit.m
+        if pending.link is None and m not in here:
+            return [*found, absence(m, pending.missed, True, self.policy)]
+        if now - pending.heard < self.policy.stalled_after:
+            return found
+        why = f"its deposit of round {pending.visit.r} has not come"
+        return [*found, Wait(m, "no-deposit", pending.heard, why, "Read the client's log.")]
+
+    def _lose(self, owed: Owed, why: str, *, strike: bool = False) -> None:
+        """Nobody else may have the half; the visit that has begun from it goes on. It may be the client's fault."""
+        if strike:
+            visit = owed.pending.visit
+            self.quarantine.strike(visit.m, why, round=visit.r, occurrence=visit.i)
         owed.lost = True
         self.hub.release(owed.pending.visit.m)
         self._note("unpaid", owed.pending, why=why)
@@ -284,7 +303,9 @@ class Handing(Remote):
             outcome = super().run(replace(visit))
         finally:
             self.again = False
-        if not isinstance(outcome, Done):
-            way_out = "The same command goes on from here."
-            raise WorkError(f"client {visit.m} lost its visit and stays away", way_out=way_out)
-        owed.done.x.fill(outcome.x)
+        if isinstance(outcome, Done):
+            owed.done.x.fill(outcome.x)
+            return
+        # The visit is skipped after all. The algorithm has its x already, which becomes what it was before the visit.
+        owed.done.x.top = visit.x.top
+        owed.done.x.fill(visit.x)

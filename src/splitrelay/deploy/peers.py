@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from splitrelay.algorithms.base import Done, Visit
+from splitrelay.clients.reference import finite
 from splitrelay.clients.traffic import HEADER
 from splitrelay.deploy.questions import Question
 from splitrelay.deploy.remote import Remote
@@ -19,8 +20,9 @@ from splitrelay.errors import InputError
 from splitrelay.evaluation import Score
 from splitrelay.wire import halves, messages
 from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import finite
+from splitrelay.wire.frames import finite as numbers
 from splitrelay.wire.messages import Deposit, Lease
+from splitrelay.wire.reception import JUDGE
 from splitrelay.wire.sealing import Tampered, label_of
 
 UNSEEN = Score(math.nan, math.nan, ())
@@ -91,8 +93,12 @@ class RelayTurn(CutTurn):
 
     def done(self, deposit: Deposit, half: bytes, fence: int) -> Done[Any]:
         """Another sealed half, of this visit and fence."""
+        return Done(sealed_half(half, self.x.visit + 1, fence, self.finished_top(), type(self.x)), self.cost())
+
+    def finished_top(self) -> torch.Tensor:
+        """Return the server's half after the last step; raise Diverged if that step overflowed."""
         self.refuse_unfinished()
-        return Done(sealed_half(half, self.x.visit + 1, fence, tensor(self.top.x()), type(self.x)), self.cost())
+        return finite(tensor(self.top.x()), self.visit)
 
     def handover(self) -> int:
         """As if it were not sealed: the same count as in a simulation."""
@@ -131,13 +137,19 @@ class Judged:
 
     def _asked(self, x: Sealed, keep: bool) -> messages.Score | None:
         x = self.remote.whole(x)
+        if not keep and self.remote.held_back(self.m) is not None:
+            self.remote.journal.note("unseen", client=self.m)
+            return None
         top = halves.packed(x=x.top.numpy()) if keep else b""
         question = Question(self.remote, self.m, lambda link: self._begin(link, x, top))
         engine = self.remote.tops.engine()
+        self.remote.question = question
         try:
             while True:
                 word = question.next()
                 if isinstance(word, messages.Score):
+                    if self.m == JUDGE:  # of a client, its visits are counted
+                        self.remote.quarantine.commit(self.m)
                     return word
                 if isinstance(word, messages.Predict):
                     self._above(engine.predict(x.top.numpy(), word.h), word, question)
@@ -147,10 +159,11 @@ class Judged:
                     return None
                 question.refuse_hopeless()
         finally:
+            self.remote.question = None
             self.remote.tops.free.append(engine)
 
     def _above(self, out: Any, asked: messages.Predict, question: Question) -> None:
-        if finite(out):
+        if numbers(out):
             question.say(messages.Output(asked.fence, asked.k, out))
         else:
             question.refuse("what comes out above the cut are no numbers")
@@ -159,6 +172,8 @@ class Judged:
         """Whether nobody waits for the evaluator any longer; who was away once is not waited for until it comes."""
         policy, waited = self.remote.policy, time.monotonic() - question.since
         late = policy.away == "skip" and (waited > policy.lease or question.failures > policy.retries)
+        if late:
+            self.remote.strike_absent(self.m, question.why or "no answer", round=self.r)
         if late and self.m not in self.hub.here():
             self.remote.absent[self.m] = "the evaluator has not come back"
         return late or self.remote.given_up(self.m) is not None

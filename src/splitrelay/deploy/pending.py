@@ -19,6 +19,20 @@ class Policy:
     lease: float = limits.LEASE  # seconds that a client may be away before its visit is taken back
     step: float = limits.STEP  # seconds that a client may take for one step
     retries: int = 3  # also the failures of one visit after which the run stops, or the visit is skipped
+    visit: float | None = None  # seconds that a whole visit may take; None: see `deadline`
+    strikes: int = 3  # failed visits after which a client is in quarantine; 0: never
+    forgive: int = 10  # committed visits in a row that forgive one strike
+    probation: tuple[float, float] = (60.0, 3600.0)  # seconds of a client's first quarantine, and of the longest
+    stalled: float | None = None  # seconds after which a wait is reported; None: as long as a lease
+
+    def deadline(self, K: int) -> float:
+        """Return the seconds that a visit of K steps may take: by default what K steps and two transfers may."""
+        return self.step * (K + 2) if self.visit is None else self.visit
+
+    @property
+    def stalled_after(self) -> float:
+        """The seconds after which a wait is reported."""
+        return self.lease if self.stalled is None else self.stalled
 
 
 @dataclass
@@ -31,6 +45,10 @@ class Pending:
     turn: Turn | None = None
     fence: int = 0
     link: int | None = None
+    granted: float = 0.0  # when it was leased
+    missed: float = 0.0  # when it last lost its link, or was asked for without one
+    idle: float = 0.0  # when it last got further than ever before, or was asked for
+    struck: bool = False  # it was a strike of its client
     on: float = 0.0  # since when it is on that link
     heard: float = 0.0  # when it last got further, on a link
     stage: int = 0  # how far it is in its words
@@ -45,9 +63,13 @@ class Pending:
     why: str = ""  # and the reason
     after: float = 0.0  # not to be leased before
 
+    def __post_init__(self) -> None:
+        self.missed = self.idle = self.since
+
     def begin(self, turn: Turn, fence: int, link: int, now: float) -> None:
         """It is leased."""
         self.turn, self.fence, self.link, self.heard, self.on = turn, fence, link, now, now
+        self.granted = now
         self.stage, self.moved, self.wanted, self.handed = 0, (0, 0), False, None
 
     def reach(self, message: Message, now: float) -> None:
@@ -56,7 +78,7 @@ class Pending:
         if stage > self.stage:
             self.stage, self.heard = stage, now
         if stage > self.best:
-            self.best, self.links, self.unable = stage, 0, None
+            self.best, self.links, self.unable, self.why, self.idle = stage, 0, None, "", now
 
     def move(self, carried: tuple[int, int], now: float) -> None:
         """So is a half that grows on its way, piece by piece."""

@@ -8,7 +8,9 @@ from queue import Empty
 
 from splitrelay.deploy.patience import pause
 from splitrelay.deploy.pending import grown
+from splitrelay.deploy.quarantine import printable
 from splitrelay.deploy.remote import TICK, Remote
+from splitrelay.deploy.stalls import Wait, absence, inability
 from splitrelay.deploy.wishes import name_of
 from splitrelay.errors import WorkError
 from splitrelay.wire import limits
@@ -41,8 +43,24 @@ class Question:
         elif isinstance(event, Heard) and event.link == self.link and fence_of(event.message) == self.fence:
             self.half = event.half
             return self._word(event.message)
-        self._expire(time.monotonic())
+        now = time.monotonic()
+        self._expire(now)
+        self.remote.tend(now)
         return None
+
+    def wait(self, now: float) -> Wait | None:
+        """Return what the question waits for; None where it is being answered."""
+        remote, m = self.remote, self.m
+        if m not in remote.hub.here():
+            return absence(m, self.missed, m in remote.seen, remote.policy)
+        if self.unable:
+            return inability(m, self.missed, self.why)
+        if self.link is None and self.failures:
+            why = f"it failed {self.failures} times ({printable(self.why)}) and is asked again"
+            return Wait(m, "failed", self.since, why, "Read its log and repair it.")
+        if now - self.heard < remote.policy.stalled_after:
+            return None
+        return Wait(m, "no-answer", self.heard, "it is connected but does not answer", "Read its log and repair it.")
 
     def refuse(self, why: str) -> None:
         """It is not answered as it should be, or nobody waits for it any longer."""

@@ -14,8 +14,10 @@ from splitrelay.algorithms.base import Done, Outcome, Skipped, Visit
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.patience import Patience
 from splitrelay.deploy.pending import Pending, Policy
+from splitrelay.deploy.quarantine import Quarantine
+from splitrelay.deploy.stalls import StallReporter
 from splitrelay.deploy.turns import Tops, Turn
-from splitrelay.errors import Diverged
+from splitrelay.errors import Diverged, SplitrelayError
 from splitrelay.wire import halves, limits, messages
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.inbox import Answer
@@ -28,8 +30,17 @@ TICK = 0.5  # seconds between two looks at the clock
 class Remote(Patience):
     """M clients behind a hub. All torch work is done here, in the thread that trains."""
 
-    def __init__(self, hub: Hub, tops: Tops, journal: Journal, policy: Policy, stop: Event) -> None:
-        super().__init__(hub, tops, journal, policy, stop)
+    def __init__(
+        self,
+        hub: Hub,
+        tops: Tops,
+        journal: Journal,
+        policy: Policy,
+        stop: Event,
+        quarantine: Quarantine | None = None,
+        stalls: StallReporter | None = None,
+    ) -> None:
+        super().__init__(hub, tops, journal, policy, stop, quarantine, stalls)
         self.visits = 0
         self.arrived: Callable[[Arrived], None] = lambda event: None
         self.excluded: frozenset[int] = frozenset()  # clients whose visits are skipped from now on
@@ -45,6 +56,7 @@ class Remote(Patience):
         now = time.monotonic()
         if isinstance(event, Arrived):
             self.absent.pop(event.m, None)
+            self.seen.add(event.m)
             self._arrived(event, now)
         elif isinstance(event, Gone):
             if event.final:
@@ -63,8 +75,8 @@ class Remote(Patience):
         pending.reach(said, time.monotonic())
         try:
             reply = self._stepped(pending, turn, said)
-        except BadMessage as error:
-            self._failed(pending, str(error), event.link)
+        except (BadMessage, Diverged) as error:
+            self._fail_for(pending, error, event.link)
             return None  # nobody will look at a word of a visit that is void
         return Answer(reply, lambda: turn.settle() if pending.turn is turn else None)  # else its net is another's
 
@@ -118,7 +130,9 @@ class Remote(Patience):
             return
         with suppress(Empty):
             self.overhear(self.hub.inbox.get(timeout=TICK))
-        self._expire(time.monotonic())
+        now = time.monotonic()
+        self._expire(now)
+        self.tend(now)
 
     def _begin(self, waiting: deque[tuple[int, Visit[Any]]]) -> None:
         """A client drawn twice makes its second visit after the first."""
@@ -129,7 +143,11 @@ class Remote(Patience):
             else:
                 self.pending[visit.m] = Pending(index, visit, time.monotonic())
         now = time.monotonic()
-        free = [pending for pending in self.pending.values() if pending.turn is None and now >= pending.after]
+        free = [
+            pending
+            for pending in self.pending.values()
+            if pending.turn is None and now >= pending.after and not self.quarantine.is_held(pending.visit.m)
+        ]
         here = self.hub.ready() if free else {}
         for pending in free:
             if pending.visit.m in here:
@@ -173,7 +191,7 @@ class Remote(Patience):
         if pending is None or pending.link != event.link:
             self.journal.note("gone", client=event.m, why=event.why)
             return
-        pending.link, pending.since = None, now
+        pending.link, pending.since, pending.missed = None, now, now
         self._note("lost", pending, why=event.why)
         if event.refused and not event.final:  # what it said, it will say again
             self._blamed(pending, event.why)
@@ -183,10 +201,13 @@ class Remote(Patience):
         if pending is None or pending.turn is None or messages.fence_of(event.message) != pending.fence:
             return
         pending.reach(event.message, now)
+        if isinstance(event.message, Fail):
+            self._given_up_by_client(pending, event.message)
+            return
         try:
             self._answer(pending, pending.turn, event)
-        except BadMessage as error:
-            self._failed(pending, str(error), event.link)
+        except (BadMessage, Diverged) as error:
+            self._fail_for(pending, error, event.link)
 
     def _answer(self, pending: Pending, turn: Turn, event: Heard) -> None:
         said = event.message
@@ -197,26 +218,42 @@ class Remote(Patience):
             turn.finish(said)
         elif isinstance(said, Deposit):
             self._commit(pending, turn.done(said, event.half, pending.fence), event.link)
-        elif isinstance(said, Fail):
-            if said.diverged:
-                raise Diverged(f"client {event.m}: {said.why}")
-            if said.later:
-                self._unable(pending, said.why)
-            else:
-                self._failed(pending, said.why, None)
+
+    def _given_up_by_client(self, pending: Pending, said: Fail) -> None:
+        """Take a visit back that its client cannot make now, or failed to make."""
+        if said.later:
+            self._unable(pending, said.why)
+        else:
+            self._failed(pending, said.why, None, diverged=said.diverged)
+
+    def _fail_for(self, pending: Pending, error: BadMessage | Diverged, link: int) -> None:
+        """Fail the visit for an error that a message of its client has caused."""
+        diverged = isinstance(error, Diverged)
+        self._failed(pending, error.what if diverged else str(error), link, diverged=diverged)
 
     def _stepped(self, pending: Pending, turn: Turn, said: messages.Step) -> messages.Reply:
         """The answer to a step, and how long it took."""
         before, began = turn.applied, time.monotonic()
-        reply = turn.step(said)
+        reply = self._computed(turn, said)
         self.brief = time.monotonic() - began < limits.STANDSTILL / 2
         if turn.applied == before:  # asked once more, and answered with the same bytes
             self._note("repeated", pending, step=said.k)
         self.hub.grant(pending.visit.m, pending.fence, said.k + 1)
         return reply
 
+    def _computed(self, turn: Turn, said: messages.Step) -> messages.Reply:
+        """Compute a step. What the layers refuse is the message's fault, as only its data are new."""
+        try:
+            return turn.step(said)
+        except (BadMessage, Diverged):
+            raise
+        except (SplitrelayError, ValueError, RuntimeError) as error:
+            raise BadMessage("the server's half refuses the smashed data", value=str(error)[: limits.TEXT]) from error
+
     def _commit(self, pending: Pending, done: Done[Any], link: int) -> None:
         self.journal.commit(pending.visit, pending.fence, done)
+        self.diverged.clear()
+        self.quarantine.commit(pending.visit.m)
         self.hub.release(pending.visit.m)
         self.hub.send(link, Commit(pending.fence))
         steps = pending.turn.applied if pending.turn else 0

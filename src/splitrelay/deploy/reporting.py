@@ -49,6 +49,8 @@ def status(serving: Serving) -> dict[str, Any]:
     up, down = serving.hub.traffic()
     bills = serving.ledger.bills()
     left = serving.pace.left(spec.R)
+    now, after = time.monotonic(), serving.offer.policy.stalled_after
+    waits = [wait.document(now, after) for wait in serving.waits(now)]
     return {
         "spec": spec.hash,
         "algorithm": spec.algorithm,
@@ -58,9 +60,12 @@ def status(serving: Serving) -> dict[str, Any]:
         "rounds": spec.R,
         "turn": sorted(turns),
         "awaited": serving.awaited if serving.phase == "waiting" else 0,
+        "stalled": any(wait["stalled"] for wait in waits),
+        "waiting_for": waits,
         "evaluator": JUDGE in here if serving.offer.judge else None,
         "clients": [
             {"client": m, "here": m in here, "turn": m in turns, "samples": serving.sizes.get(m)}
+            | _conduct(serving, m)
             | asdict(bills.get(m, Bill()))
             for m in range(spec.partition.M)
         ],
@@ -75,3 +80,15 @@ def status(serving: Serving) -> dict[str, Any]:
         "seconds": round(time.monotonic() - serving.pace.began, 1),
         "seconds_left": None if left is None else round(left, 1),
     }
+
+
+def _conduct(serving: Serving, m: int) -> dict[str, Any]:
+    """Return the strikes of client m, and its quarantine if it is in one; times are in seconds from now."""
+    conduct = serving.quarantine.clients.get(m)
+    if conduct is None:
+        return {"strikes": 0, "quarantine": None}
+    now, confined = time.time(), None
+    if conduct.is_confined:
+        probation = max(round(conduct.until - now, 1), 0.0)
+        confined = {"since": round(now - conduct.since, 1), "probation_in": probation, "why": conduct.why}
+    return {"strikes": conduct.strikes, "quarantine": confined}

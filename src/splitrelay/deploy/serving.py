@@ -23,11 +23,13 @@ from splitrelay.deploy.hosting import Census, Hosted, agree, begun, journal_of, 
 from splitrelay.deploy.paying import Ledger
 from splitrelay.deploy.peers import Relays
 from splitrelay.deploy.pending import Policy
+from splitrelay.deploy.quarantine import Quarantine
 from splitrelay.deploy.reference import BUILDING, shape_of
 from splitrelay.deploy.remote import TICK, Remote
 from splitrelay.deploy.reporting import Pace, report
 from splitrelay.deploy.restart import go_back, start_again
 from splitrelay.deploy.shapes import half_bytes
+from splitrelay.deploy.stalls import StallReporter, Wait
 from splitrelay.deploy.terms import disagreement, terms_of, write_terms
 from splitrelay.deploy.turns import Tops
 from splitrelay.deploy.wishes import name_of
@@ -74,7 +76,13 @@ class Offer:
 class Serving:
     """The server, from listening to the last row."""
 
-    def __init__(self, offer: Offer, say: Callable[[str], None], stop: Event | None = None) -> None:
+    def __init__(
+        self,
+        offer: Offer,
+        say: Callable[[str], None],
+        stop: Event | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
         refuse_undeployable(offer.spec, offer.judge, offer.fed)
         self.offer, self.say, self.stop = offer, say, stop or Event()
         if offer.back_to is not None and offer.from_scratch:
@@ -91,6 +99,8 @@ class Serving:
         self.pace = Pace()
         self.records = dict[int, ClientRecord]()  # what clients, evaluator and fed server told when they arrived
         self.clients_file: ClientsFile | None = None
+        self.warn = warn or say  # for what the operator must see to
+        self.left = dict[int, float]()  # clients that left before the first round, and when
         self.listening: Callable[[int], None] = lambda port: None
 
     @property
@@ -107,6 +117,9 @@ class Serving:
             agree(self.spec, self.directory)
             self.journal = journal_of(self.directory)
             self.census = Census(self.directory.path / "relay" / "clients.json")
+            self.quarantine = Quarantine(self.offer.policy, self._note, self.warn, self.directory.path / "relay")
+            self.quarantine.check_lifts(time.monotonic())
+            self.stalls = StallReporter(self._note, self.warn, self.offer.policy.stalled_after)
             self.begun = self.directory.spec.exists()  # from then on it is known who takes part, and with how much
             if self.begun:
                 self.census.refuse_others(self.offer.without)
@@ -195,7 +208,8 @@ class Serving:
         self.phase = "training"
         turns, clients = (Averages, Fed) if self.offer.fed else (Relays, Handing) if self.sealed else (Tops, Remote)
         tops = turns(self.spec, self.shape, *self._kind(), self._largest())
-        self.remote = remote = clients(self.hub, tops, self.journal, self.offer.policy, self.stop)
+        watches = (self.quarantine, self.stalls)
+        self.remote = remote = clients(self.hub, tops, self.journal, self.offer.policy, self.stop, *watches)
         remote.arrived = self._counted
         remote.excluded = self.excluded
         with BUILDING:
@@ -260,6 +274,7 @@ class Serving:
         while self.awaited:
             if self.stop.is_set():
                 raise KeyboardInterrupt
+            self.stalls.check(time.monotonic(), self.waits)
             event = _next(self.hub)
             if isinstance(event, Arrived):
                 self._counted(event)
@@ -268,11 +283,28 @@ class Serving:
                 self.journal.note("gone", client=event.m, why=event.why)
                 self.sizes.pop(event.m, None)
                 self.records.pop(event.m, None)
+                self.left[event.m] = time.monotonic()
         if self._enough() < len(self._wanted()):
             self._refuse_unsized()
         if not self.begun:
             self.census.write({**self.sizes, **dict.fromkeys(self.offer.without, 0)}, self.records)
         self.begun = True
+
+    def _note(self, event: str, **facts: Any) -> None:
+        self.journal.note(event, **facts)
+
+    def waits(self, now: float) -> list[Wait]:
+        """Return whom the run waits for, before the first round and later."""
+        if self.phase == "waiting" and self.awaited:
+            return [self._start_wait(m) for m in sorted(self._wanted() - set(self.sizes))]
+        remote = getattr(self, "remote", None)
+        return [] if remote is None or self.phase == "finished" else remote.waits(now)
+
+    def _start_wait(self, m: int) -> Wait:
+        left = self.left.get(m)
+        kind, why = ("never-joined", "it has not joined yet") if left is None else ("away", "it left again")
+        remedy = f"Start it with splitrelay join, or start the server again with --without {m} or --quorum."
+        return Wait(m, kind, self.pace.began if left is None else left, why, remedy)
 
     def _greet(self, m: int) -> None:
         """Some times each: two programs with the same keys come again and again."""

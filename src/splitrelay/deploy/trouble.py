@@ -79,6 +79,10 @@ class Troubled(Rehearsal):
             self.clients.append(self._fed().start())
         self.say(f"server on port {self.port}; {len(self.clients)} clients behind proxies; {len(self.faults)} faults")
 
+    def _server_words(self, partition: Partition) -> list[str]:
+        """Without quarantine: a plan may have many faults of one client, and each must happen."""
+        return [*super()._server_words(partition), "--strikes", "0"]
+
     def wait(self, until: float) -> None:
         """Carry the plan out; whoever was killed is started again."""
         assert self.server is not None

@@ -75,6 +75,9 @@ class Wheel:
 
     def call(self, do: Callable[..., None], *given: Any) -> None:
         """Have this done where the loop is turned; here, with whatever it wakes, where nobody is at it."""
+        if self.waiting:  # this thread is on the loop: what it has done later must not overtake this
+            do(*given)
+            return
         if not self._turning.acquire(blocking=False):
             self._loop.call_soon_threadsafe(do, *given)
             return

@@ -1,0 +1,189 @@
+"""Strikes and quarantine of clients that misbehave.
+
+Rules:
+
+- A visit that fails is one strike of its client, however often the visit is tried. With `--away skip`, a lease that the
+  server waited out in vain while other clients were here is a strike, too.
+- After `Policy.strikes` strikes the client is in quarantine. It gets no visit before it is released.
+- When the back-off is over, the client gets a visit on probation. If the visit is committed, the client is released and
+  keeps all strikes but one. If it fails, the next back-off is twice as long.
+- The operator can release a client at any time. This forgives all of its strikes.
+- `Policy.forgive` committed visits in a row forgive one strike.
+
+Files in RUNDIR/relay: the server alone writes `quarantine.json`. The operator makes `lift-M`; the server removes it.
+With one file for each client, nobody can overwrite what somebody else has just written.
+
+Only the thread that trains changes a `Quarantine`; other threads may read it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from splitrelay.deploy.pending import Policy
+from splitrelay.deploy.wishes import name_of
+from splitrelay.errors import InputError
+from splitrelay.files import write_text
+from splitrelay.wire import limits
+
+RECORD = "quarantine.json"
+LIFT = re.compile(r"lift-([0-9]{1,5})")
+CHECK = 1.0  # seconds between two looks for files of the operator
+
+
+@dataclass
+class Conduct:
+    """The strikes of one client, and its quarantine if it is in one. Times are Unix seconds."""
+
+    strikes: int = 0
+    times: int = 0  # quarantines in a row; each doubles the back-off
+    since: float = 0.0  # start of the quarantine; 0: the client is not in quarantine
+    until: float = 0.0  # end of the back-off: from then on a probation visit is tried
+    why: str = ""  # the reason of the last strike
+    commits: int = 0  # committed visits since the last strike, or since one was forgiven
+
+    @property
+    def is_confined(self) -> bool:
+        """Whether the client is in quarantine."""
+        return self.since > 0
+
+
+class Quarantine:
+    """The strikes of all clients of a run; kept in `folder`, if one is given."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        note: Callable[..., None],
+        say: Callable[[str], None] = lambda text: None,
+        folder: Path | None = None,
+    ) -> None:
+        self.policy, self.note, self.say, self.folder = policy, note, say, folder
+        self.clients = {} if folder is None else read_record(folder)
+        self._checked = -CHECK
+
+    def strike(self, m: int, why: str, **facts: Any) -> bool:
+        """Count a strike of client m, and return whether the client is in quarantine now."""
+        if not self.policy.strikes:
+            return False
+        conduct = self.clients.setdefault(m, Conduct())
+        conduct.strikes, conduct.commits, conduct.why = conduct.strikes + 1, 0, printable(why)
+        count = {"strikes": conduct.strikes, "limit": self.policy.strikes}
+        self.note("strike", client=m, **count, why=conduct.why, **facts)
+        if conduct.strikes >= self.policy.strikes:
+            self._confine(m, conduct)
+        self._save()
+        return conduct.is_confined
+
+    def commit(self, m: int) -> None:
+        """Count a committed visit of client m: it ends a quarantine, and some in a row forgive a strike."""
+        conduct = self.clients.get(m)
+        if conduct is None:
+            return
+        conduct.commits += 1
+        if conduct.is_confined:
+            conduct.since = conduct.until = 0.0
+            conduct.strikes, conduct.commits = max(self.policy.strikes - 1, 0), 0
+            self._released(m, "probation")
+        elif conduct.commits >= self.policy.forgive:
+            conduct.strikes, conduct.commits = conduct.strikes - 1, 0
+            if conduct.strikes <= 0:
+                del self.clients[m]
+            self._save()
+
+    def lift(self, m: int) -> None:
+        """Release client m, and forgive all of its strikes."""
+        if self.clients.pop(m, None) is not None:
+            self._released(m, "operator")
+
+    def check_lifts(self, now: float) -> None:
+        """Follow the operator's files, at most once in CHECK seconds of the monotonic clock `now`."""
+        if self.folder is None or now - self._checked < CHECK:
+            return
+        self._checked = now
+        for m in list(read_lifts(self.folder)):
+            self.lift(m)
+            with suppress(OSError):
+                (self.folder / f"lift-{m}").unlink()
+
+    def is_held(self, m: int) -> bool:
+        """Whether client m gets no visit now: it is in quarantine, and its back-off is not over."""
+        conduct = self.clients.get(m)
+        return conduct is not None and conduct.is_confined and time.time() < conduct.until
+
+    def is_confined(self, m: int) -> bool:
+        """Whether client m is in quarantine; perhaps it is on probation."""
+        conduct = self.clients.get(m)
+        return conduct is not None and conduct.is_confined
+
+    def remedy(self, m: int) -> str:
+        """Return what the operator can do about the quarantine of client m."""
+        return f"Repair the client, then run: splitrelay quarantine {self.run} --lift {m}"
+
+    @property
+    def run(self) -> str:
+        """The run's directory as a command names it."""
+        return "RUNDIR" if self.folder is None else str(self.folder.parent)
+
+    def _confine(self, m: int, conduct: Conduct) -> None:
+        first, longest = self.policy.probation
+        seconds, now = min(first * 2.0 ** min(conduct.times, 30), longest), time.time()
+        conduct.times += 1
+        conduct.since, conduct.until = conduct.since or now, now + seconds
+        self.note("quarantined", client=m, strikes=conduct.strikes, probation_in=seconds, why=conduct.why)
+        what = f"{name_of(m)} is in quarantine after {conduct.strikes} strikes ({conduct.why})"
+        self.say(f"{what}; a visit on probation follows in {seconds:g} s. {self.remedy(m)}")
+
+    def _released(self, m: int, by: str) -> None:
+        self._save()
+        self.note("released", client=m, by=by)
+        self.say(f"{name_of(m)} is released from quarantine ({by})")
+
+    def _save(self) -> None:
+        if self.folder is not None:
+            write_text(self.folder / RECORD, json.dumps({m: asdict(one) for m, one in self.clients.items()}) + "\n")
+
+
+def read_record(folder: Path) -> dict[int, Conduct]:
+    """Read the strikes of all clients from RUNDIR/relay; raise InputError where the file is damaged."""
+    path = folder / RECORD
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {int(m): _conduct_from(one) for m, one in found.items()}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise InputError(f"cannot read {path}", value=error.strerror, way_out="Make it readable.") from None
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        way_out = "Remove the file: this forgives all strikes."
+        raise InputError(f"{path} is damaged", value=str(error)[:100], way_out=way_out) from None
+
+
+def _conduct_from(one: dict[str, Any]) -> Conduct:
+    numbers = (int(one["strikes"]), int(one["times"]), float(one["since"]), float(one["until"]))
+    return Conduct(*numbers, printable(str(one["why"])), int(one["commits"]))
+
+
+def read_lifts(folder: Path) -> Iterator[int]:
+    """Yield the clients that the operator has released and the server has not yet."""
+    for path in sorted(folder.glob("lift-*")):
+        found = LIFT.fullmatch(path.name)
+        if found is not None:
+            yield int(found[1])
+
+
+def request_lift(folder: Path, m: int) -> None:
+    """Ask the server of this run, now or when it is started next, to release client m."""
+    write_text(folder / f"lift-{m}", "")
+
+
+def printable(text: str) -> str:
+    """Return a text that comes from a client without control characters, and not too long."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[: limits.TEXT])

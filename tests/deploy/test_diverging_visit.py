@@ -1,0 +1,193 @@
+"""Does a visit whose numbers overflow fail like any other, and does a run that truly diverges still say so?"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from relay_kit import Stage, small_spec
+from test_absent import model, skips
+from test_trouble import skipping
+
+from splitrelay.algorithms.base import Step, Visit
+from splitrelay.clients.reference import CALMER
+from splitrelay.deploy import visiting
+from splitrelay.deploy.peers import Relays, unmade
+from splitrelay.deploy.pending import Policy
+from splitrelay.deploy.reference import shape_of
+from splitrelay.deploy.turns import Tops
+from splitrelay.errors import Diverged
+from splitrelay.randomness import Purpose, rng
+from splitrelay.wire import limits, messages
+
+THREE = ("M=3", "C=5", "R=3")
+BAD = 1  # the client that misbehaves
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+
+
+def misbehave(monkeypatch: pytest.MonkeyPatch, how: str, times: float = float("inf")) -> list[int]:
+    """In so many visits client BAD says that its numbers overflowed, or sends what overflows at the server."""
+    step, said = visiting.Calls.step, list[int]()
+
+    def acting(calls: visiting.Calls, k: int, h: Any, *words: Any, **more: Any) -> messages.Reply:
+        if calls.lease.m == BAD and len({*said, calls.fence}) <= times:
+            said.append(calls.fence)
+            if how == "fail":
+                raise visiting.Diverged("my numbers overflowed")
+            h = np.full_like(h, 3e38)
+        return step(calls, k, h, *words, **more)
+
+    monkeypatch.setattr(visiting.Calls, "step", acting)
+    return said
+
+
+def play(stage: Stage) -> None:
+    for m in stage.partition.clients:
+        stage.join(m, patience=0.5)
+    stage.play()
+
+
+HOW = [("fail", ""), ("h", ""), ("h", "engine=reference"), ("h", "algorithm=fedavg")]
+
+
+@pytest.mark.parametrize(("how", "words"), HOW)
+def test_one_client_that_overflows_does_not_end_a_run_that_may_skip(
+    how: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(small_spec(tmp_path, *THREE, *words.split()), tmp_path, policy=Policy("skip"))
+    misbehave(monkeypatch, how)
+    play(stage)
+    assert set(skips(stage)) == {(0, BAD), (1, BAD), (2, BAD)}
+    assert {event["client"] for event in stage.events("failed")} == {BAD}
+    assert model(stage) == skipping(stage.spec, stage, set(skips(stage)))
+
+
+@pytest.mark.parametrize(("how", "words"), HOW)
+def test_a_visit_that_overflowed_once_is_made_again(
+    how: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both halves roll back: the weights are those of a run in which nothing happened."""
+    stage = Stage(small_spec(tmp_path, *THREE, *words.split()), tmp_path, policy=Policy("wait"))
+    misbehave(monkeypatch, how, times=2)
+    play(stage)
+    assert not stage.events("skipped") and len(stage.events("failed")) == 2
+    assert model(stage) == skipping(stage.spec, stage, set())
+
+
+def test_the_next_lease_of_a_client_comes_after_the_word_that_its_visit_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The visit fails where the step is read, on the loop; the next lease follows before the loop turns again."""
+    policy = Policy("skip", lease=0.1, strikes=0)
+    stage = Stage(small_spec(tmp_path, "M=2", "C=9", "R=12"), tmp_path, policy=policy, quorum=1)
+    misbehave(monkeypatch, "h")
+    stage.join(BAD, patience=0.5)
+    stage.play()
+    assert len(stage.events("skipped")) == 24 and len(stage.events("leased")) == 12
+    assert not stage.events("misspoke") and not stage.events("restarted")
+
+
+@pytest.mark.parametrize("away", ["wait", "retry"])
+@pytest.mark.parametrize("how", ["fail", "h"])
+def test_where_nothing_may_be_skipped_the_run_ends_after_some_retries(
+    how: str, away: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(small_spec(tmp_path, *THREE), tmp_path, policy=Policy(away, retries=2))
+    said = misbehave(monkeypatch, how)
+    with pytest.raises(Diverged) as ended:
+        play(stage)
+    assert len(set(said)) == 3 == len(stage.events("failed"))
+    assert ended.value.way_out is not None and CALMER in ended.value.way_out
+    assert ended.value.exit_code == 1
+
+
+@pytest.mark.parametrize("away", ["wait", "retry", "skip"])
+def test_a_run_that_truly_diverges_ends_and_says_so(away: str, tmp_path: Path) -> None:
+    """Every client overflows: with leave to skip, too, as nothing would be trained any more."""
+    stage = Stage(small_spec(tmp_path, "eta=1e30", "R=5"), tmp_path, policy=Policy(away, retries=1))
+    with pytest.raises(Diverged) as ended:
+        play(stage)
+    assert ended.value.way_out is not None and CALMER in ended.value.way_out
+    assert not stage.events("committed") and len(stage.events("failed")) <= 8
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+@pytest.mark.parametrize("name", ["mlp", "lenet-small"])
+@pytest.mark.parametrize("step", [Step(0.1), Step(0.1, clip=1.0), Step(0.1, momentum=0.9, weight_decay=1e-3)])
+def test_an_engine_that_overflowed_makes_the_same_bits_as_a_new_one(
+    engine: str, name: str, step: Step[Any], tmp_path: Path
+) -> None:
+    spec = small_spec(tmp_path, f"model={name}", f"engine={engine}")
+    shape = shape_of(spec, (1, 8, 8), 10)
+    draw = rng(0, Purpose.INSTANCES)
+    x = torch.from_numpy(draw.normal(size=shape.size).astype(np.float32) / 10)
+    batches = [draw.normal(size=(5, *shape.h)).astype(np.float32) for _ in range(3)]
+    y = np.arange(5, dtype=np.int32)
+
+    def made(tops: Tops) -> bytes:
+        turn: Any = tops(Visit(0, 0, 0, x, step, 3))
+        for k, h in enumerate(batches):
+            turn.step(messages.Step(1, k, h, y, 0.5))
+            turn.settle()
+        turn.finish(messages.Finish(1, 3, 0.5))
+        return bytes(turn.top.x().tobytes())
+
+    used, new = (Tops(spec, shape, (1, 8, 8), 10, 5) for _ in range(2))
+    turn = used(Visit(0, 0, 1, x, step, 3))
+    turn.step(messages.Step(1, 0, batches[0], y, 0.5))
+    turn.settle()
+    with pytest.raises(Diverged):
+        for k, h in enumerate((3e38, 1e30), start=1):
+            turn.step(messages.Step(1, k, np.full_like(batches[0], h), y, 0.5))
+            turn.settle()
+    used.back(turn)
+    assert len(used.free) == 1
+    assert made(used) == made(new)
+    assert not used.free
+
+
+def test_a_server_half_that_overflows_after_the_last_step_is_not_kept(tmp_path: Path) -> None:
+    """Peer to peer nobody joins the halves: the loss and the gradient are numbers, the update is none."""
+    spec = small_spec(tmp_path, "route=peer-to-peer", "engine=reference")
+    shape = shape_of(spec, (1, 8, 8), 10)
+    tops = Relays(spec, shape, (1, 8, 8), 10, 5)
+    start = unmade(torch.zeros(shape.size - shape.boundary))
+    turn = tops(Visit(0, 0, 1, start, Step(1e4), 1))
+    turn.step(messages.Step(1, 0, np.full((5, *shape.h), 1e36, np.float32), np.zeros(5, np.int32), 0.0))
+    turn.finish(messages.Finish(1, 1, 0.0))
+    with pytest.raises(Diverged):
+        turn.done(messages.Deposit(1, 0, b""), b"", 1)
+
+
+NET = """
+from torch import nn
+
+def net():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.Linear(6, 10))
+"""
+
+
+def test_a_batch_that_the_layers_refuse_fails_the_visit_and_not_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batch norm refuses a batch of one image."""
+    (tmp_path / "batch_norm_net.py").write_text(NET)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("model=batch_norm_net:net", "cut=2", "engine=reference")
+    stage = Stage(small_spec(tmp_path, *THREE, *words), tmp_path, policy=Policy("skip"))
+    step = visiting.Calls.step
+
+    def single(calls: visiting.Calls, k: int, h: Any, labels: Any, *words: Any, **more: Any) -> messages.Reply:
+        n = 1 if calls.lease.m == BAD else len(h)
+        return step(calls, k, h[:n], labels[:n], *words, **more)
+
+    monkeypatch.setattr(visiting.Calls, "step", single)
+    for m in stage.partition.clients:
+        stage.join(m, patience=0.5, spec=stage.spec)
+    stage.play()
+    assert set(skips(stage)) == {(0, BAD), (1, BAD), (2, BAD)}

@@ -1,0 +1,243 @@
+"""Does a run that waits say for whom, since when, why, and what to do?"""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hub_kit import standing, until
+from relay_kit import Stage, small_spec
+from test_absent import told
+from test_fed import everybody
+from test_fed import staged as fed_stage
+from test_peers import staged as peer_stage
+
+from splitrelay.cli.main import run
+from splitrelay.cli.status import STALLED, _table
+from splitrelay.deploy import visiting
+from splitrelay.deploy.asking import ask_status
+from splitrelay.deploy.pending import Policy
+from splitrelay.deploy.questions import Question
+from splitrelay.deploy.remote import Remote
+from splitrelay.deploy.stalls import MANY, StallReporter, Wait
+from splitrelay.wire import limits, messages
+from splitrelay.wire.epochs import NoSecret
+from splitrelay.wire.reception import FED, JUDGE
+
+LAST = 2  # the client, of three, for whom the run waits
+THREE = ("M=3", "C=5", "order=fixed")
+AT_ONCE = Policy(stalled=0.0)
+LATER = Policy(stalled=1000.0)
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+
+
+class Seen:
+    """What `status` says when the run is first reported to wait for client m in this way; then `act` happens."""
+
+    def __init__(self, stage: Stage, m: int, kind: str, act: Callable[[], object]) -> None:
+        self.stage, self.m, self.kind, self.act = stage, m, kind, act
+        self.report: dict[str, Any] = {}
+        self.code: object = None
+        self.reported = threading.Event()
+        told(stage, self.happened)
+
+    def happened(self, event: str, facts: dict[str, Any]) -> None:
+        if event != "stalled" or (facts["client"], facts["kind"]) != (self.m, self.kind) or self.report:
+            return
+        self.report = ask_status(f"127.0.0.1:{self.stage.serving.port}", None, insecure=True)
+        with pytest.raises(SystemExit) as leaving:
+            run(["status", f"127.0.0.1:{self.stage.serving.port}", "--insecure"])
+        self.code = leaving.value.code
+        self.reported.set()
+        self.act()
+
+    def check(self) -> dict[str, Any]:
+        """Return what `status` said; log, events, table and exit code agree with it."""
+        assert self.report["stalled"] and self.code == STALLED
+        (wait,) = [one for one in self.report["waiting_for"] if (one["client"], one["kind"]) == (self.m, self.kind)]
+        assert wait["stalled"] and wait["since"] >= 0 and wait["why"] and wait["remedy"]
+        assert any(wait["who"] in note and wait["remedy"] in note for note in _table(self.report).notes)
+        events = [(one["kind"], one["who"], one["why"], one["hint"]) for one in self.stage.events("stalled")]
+        assert (self.kind, wait["who"], wait["why"], wait["remedy"]) in events
+        assert any(wait["who"] in text and wait["remedy"] in text for text in self.stage.said)
+        assert json.loads(self.stage.serving.report())["waiting_for"] == []  # at the end
+        return wait
+
+
+def test_a_client_that_has_not_joined_before_the_first_round(tmp_path: Path) -> None:
+    stage = Stage(small_spec(tmp_path, *THREE), tmp_path, policy=AT_ONCE)
+    seen = Seen(stage, LAST, "never-joined", lambda: stage.join(LAST))
+    for m in (0, 1):
+        stage.join(m)
+    stage.play()
+    assert "--without 2" in seen.check()["remedy"]
+    assert (LAST, "never-joined") in [(one["client"], one["kind"]) for one in stage.events("stall-over")]
+
+
+def test_a_client_that_is_away_when_it_is_asked(tmp_path: Path) -> None:
+    stage = Stage(small_spec(tmp_path, *THREE), tmp_path, policy=AT_ONCE)
+    seen = Seen(stage, LAST, "away", lambda: stage.join(LAST))
+    watch = seen.happened
+
+    def leave(event: str, facts: dict[str, Any]) -> None:
+        if event == "committed" and (facts["round"], facts["client"]) == (0, LAST):
+            stage.clients[LAST].stop.set()
+            until(lambda: LAST not in stage.serving.hub.here())
+        watch(event, facts)
+
+    told(stage, leave)
+    for m in stage.partition.clients:
+        stage.join(m)
+    stage.play()
+    assert "--away skip" in seen.check()["remedy"]
+
+
+def test_a_client_that_joins_after_the_first_round_has_begun(tmp_path: Path) -> None:
+    stage = Stage(small_spec(tmp_path, *THREE), tmp_path, policy=AT_ONCE, quorum=2)
+    seen = Seen(stage, LAST, "never-joined", lambda: None)
+    watch = seen.happened
+
+    def late(event: str, facts: dict[str, Any]) -> None:
+        if stage.serving.phase == "training":
+            watch(event, facts)
+            if seen.report and LAST not in stage.clients:
+                stage.join(LAST)
+                until(lambda: LAST in stage.clients)
+
+    told(stage, late)
+    for m in (0, 1):
+        stage.join(m)
+    stage.play()
+    assert seen.check()["who"] == "client 2"
+
+
+def test_a_client_that_is_connected_and_makes_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(small_spec(tmp_path, *THREE, "R=1"), tmp_path, policy=AT_ONCE)
+    seen, honest = Seen(stage, LAST, "no-step", lambda: None), visiting.Calls.step
+
+    def waiting(calls: visiting.Calls, *given: Any, **more: Any) -> messages.Reply:
+        assert calls.lease.m != LAST or seen.reported.wait(20)
+        return honest(calls, *given, **more)
+
+    monkeypatch.setattr(visiting.Calls, "step", waiting)
+    for m in stage.partition.clients:
+        stage.join(m)
+    stage.play()
+    seen.check()
+
+
+def test_a_client_that_cannot_open_the_half_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(small_spec(tmp_path, *THREE, "R=1"), tmp_path, policy=AT_ONCE)
+    seen, honest = Seen(stage, LAST, "unable", lambda: None), visiting.Visitor.visit
+
+    def lacking(visitor: visiting.Visitor, session: Any, lease: messages.Lease) -> None:
+        if lease.m == LAST and not seen.reported.is_set():
+            visiting.received(session, lease.bytes, lease.sha256)
+            raise NoSecret("no secret of epoch 2 here")
+        honest(visitor, session, lease)
+
+    monkeypatch.setattr(visiting.Visitor, "visit", lacking)
+    for m in stage.partition.clients:
+        stage.join(m)
+    stage.play()
+    assert "no secret of epoch 2" in seen.check()["why"]
+
+
+class Unasked(Seen):
+    """As Seen; `status` is not asked over the wire, where it would need keys."""
+
+    def happened(self, event: str, facts: dict[str, Any]) -> None:
+        if event == "stalled" and (facts["client"], facts["kind"]) == (self.m, self.kind) and not self.report:
+            self.report, self.code = json.loads(self.stage.serving.report()), STALLED
+            self.reported.set()
+            self.act()
+
+
+def test_an_evaluator_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = peer_stage(tmp_path, *THREE, "R=1", f"evaluator={LAST}", policy=AT_ONCE)
+    seen, look = Unasked(stage, LAST, "no-answer", lambda: None), visiting.Visitor.look
+
+    def waiting(*given: Any) -> None:
+        assert seen.reported.wait(20)
+        look(*given)
+
+    monkeypatch.setattr(visiting.Visitor, "look", waiting)
+    stage.play()
+    seen.check()
+
+
+def test_a_fed_server_that_is_not_here(tmp_path: Path) -> None:
+    stage = fed_stage(tmp_path, *THREE, "algorithm=fedavg", "R=1", policy=AT_ONCE)
+    join, missing = stage.join, list[Callable[[], None]]()
+    stage.join = lambda m, **wish: missing.append(lambda: join(m, **wish)) if m == FED else join(m, **wish)  # type: ignore[method-assign]
+    seen = Unasked(stage, FED, "never-joined", lambda: missing[0]())
+    everybody(stage)
+    stage.play()
+    assert seen.check()["who"] == "the fed server"
+
+
+def test_a_run_that_goes_on_is_not_stalled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stage, codes = Stage(small_spec(tmp_path, *THREE), tmp_path, policy=LATER), list[object]()
+
+    def happened(event: str, facts: dict[str, Any]) -> None:
+        if event == "committed":
+            with pytest.raises(SystemExit) as leaving:
+                run(["status", f"127.0.0.1:{stage.serving.port}", "--insecure", "--format", "json"])
+            codes.append(leaving.value.code)
+
+    told(stage, happened)
+    for m in stage.partition.clients:
+        stage.join(m)
+    stage.play()
+    assert codes == [0] * 6 and not stage.events("stalled")
+
+
+# The rules, without a clock
+
+
+def test_a_question_says_what_it_waits_for() -> None:
+    with standing(judge=True) as here:
+        remote = Remote(here.hub, Any, Any, AT_ONCE, threading.Event())  # type: ignore[arg-type]
+        question = Question(remote, JUDGE, lambda link: 1)
+
+        def kind() -> str:
+            wait = question.wait(question.heard + 1.0)
+            assert wait is not None and wait.who == "the evaluator"
+            return wait.kind
+
+        assert kind() == "never-joined"
+        remote.seen.add(JUDGE)
+        assert kind() == "away"
+        here.joined(JUDGE)
+        assert kind() == "no-answer"
+        question.unable, question.why = True, "no secret"
+        assert kind() == "unable"
+        question.unable, question.failures = False, 1
+        assert kind() == "failed"
+
+
+def test_a_wait_is_reported_again_when_it_has_lasted_twice_as_long() -> None:
+    noted, found = list[str](), [Wait(1, "away", 0.0, "it is away", "Bring it back.")]
+    reporter = StallReporter(lambda event, **facts: noted.append(event), noted.append, after=10.0)
+    times = list[float]()
+    for now in range(100):
+        before = noted.count("stalled")
+        reporter.check(float(now), lambda now: found)
+        times += [float(now)] * (noted.count("stalled") - before)
+    assert times == [10.0, 20.0, 40.0, 80.0]
+    reporter.check(101.0, lambda now: [])
+    assert noted[-1] == "stall-over" and noted.count("stall-over") == 1
+
+
+def test_thousands_of_waits_do_not_fill_the_record() -> None:
+    noted = list[dict[str, Any]]()
+    waits = [Wait(m, "away", 0.0, "it is away", "Bring it back.") for m in range(5000)]
+    reporter = StallReporter(lambda event, **facts: noted.append(facts), lambda text: None, after=10.0)
+    reporter.check(11.0, lambda now: waits)
+    assert len(noted) == MANY and {facts["more"] for facts in noted} == {5000 - MANY}
