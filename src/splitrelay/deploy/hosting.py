@@ -65,7 +65,7 @@ class Census:
 
     def write(self, sizes: Mapping[int, int]) -> None:
         """All that is known."""
-        write_text(self.path, json.dumps(dict(sizes)) + "\n")
+        write_text(self.path, json.dumps(dict(sizes)) + "\n", private=True)
 
     def refuse_others(self, without: Iterable[int]) -> None:
         """Whoever was left out stays so: with another client it would be another run."""
