@@ -110,9 +110,9 @@ def old_server(*frames: bytes) -> Iterator[int]:
 
 
 def test_a_server_that_answers_in_its_own_version_is_not_tried_again() -> None:
-    with old_server(in_version(encode(Refuse("not a message of this protocol")), OLDER)) as port:
-        with pytest.raises(OtherVersion) as caught:
-            session(port).connect()
+    answer = in_version(encode(Refuse("not a message of this protocol")), OLDER)
+    with old_server(answer) as port, pytest.raises(OtherVersion) as caught:
+        session(port).connect()
     assert caught.value.version == OLDER and caught.value.exit_code == 2
     assert caught.value.said == Refuse("not a message of this protocol")
     assert f"version {VERSION}" in str(caught.value.limit) and __version__ in str(caught.value.way_out)

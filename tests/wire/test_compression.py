@@ -102,7 +102,11 @@ def test_a_client_that_listens_refuses_a_compressed_message(tmp_path: Path) -> N
     try:
         with grpc.secure_channel(f"127.0.0.1:{port}", mine) as line, pytest.raises(grpc.RpcError) as caught:
             hand: Any = line.stream_unary(METHOD)
-            hand(iter([encode(Handed(1, 0, halves.sha256(b""), "x" * 900))]), compression=grpc.Compression.Gzip, timeout=20)
+            hand(
+                iter([encode(Handed(1, 0, halves.sha256(b""), "x" * 900))]),
+                compression=grpc.Compression.Gzip,
+                timeout=20,
+            )
         assert "not a message of this protocol" in str(caught.value)
     finally:
         box.close()

@@ -1,18 +1,20 @@
 """Texts of a peer cannot forge a line of a log, nor steer a terminal."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from splitrelay.cli.deployed import logger
+from splitrelay.deploy.asking import ask_status
 from splitrelay.errors import InputError, WorkError, printable
 from splitrelay.wire import halves, limits
+from splitrelay.wire.asking import status_handler
 from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import VERSION, decode, encode
+from splitrelay.wire.frames import VERSION, Bounds, decode, encode
 from splitrelay.wire.link import Ended, Refused
 from splitrelay.wire.messages import Accept, Bye, Cancel, Chunk, Fail, Handed, Hello, Leave, Refuse, Terms, Welcome
+from splitrelay.wire.server import House, Hub
 
 FORGED = "all is well\n12:00:00 server: \x1b[2J\x1b]0;title\x07 \u202egnp.exe \x85\u2028\r\x00end"
 
@@ -50,7 +52,9 @@ def test_what_is_parsed_stays_as_it_is() -> None:
     assert decode(encode(terms)) == terms
 
 
-@pytest.mark.parametrize("error", [WorkError("x", value=FORGED), InputError(FORGED), Refused(FORGED, True), Ended(FORGED, False)])
+@pytest.mark.parametrize(
+    "error", [WorkError("x", value=FORGED), InputError(FORGED), Refused(FORGED, True), Ended(FORGED, False)]
+)
 def test_an_error_is_one_line_without_escapes(error: Exception) -> None:
     assert str(error).isprintable()
 
@@ -83,8 +87,14 @@ def test_a_half_is_put_together_from_chunks_of_any_allowed_length() -> None:
     assert half.blob(len(blob), halves.sha256(blob)) == blob
 
 
-def test_a_report_can_be_printed(tmp_path: Path) -> None:
-    from splitrelay.deploy.asking import _printable
-
-    found = _printable({"phase": FORGED, "clients": [{"client": 1, "note": FORGED}]})
-    assert found["phase"].isprintable() and found["clients"][0]["note"].isprintable()
+def test_a_report_can_be_printed() -> None:
+    report = {"phase": FORGED, "clients": [{"client": 1, FORGED: [FORGED]}]}
+    terms = Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=60.0)
+    hub = Hub(House(terms, Bounds(), 0, 1))
+    hub.answering("Status", status_handler(lambda: json.dumps(report), lambda context: None))
+    try:
+        found = ask_status(f"127.0.0.1:{hub.start('127.0.0.1:0')}", None, insecure=True)
+    finally:
+        hub.close("enough", again=False)
+    assert found["phase"].isprintable()
+    assert found["clients"][0] == {"client": 1, printable(FORGED): [printable(FORGED)]}
