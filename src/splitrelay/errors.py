@@ -20,7 +20,7 @@ class SplitrelayError(Exception):
         if value is not None:
             parts.append(f"got {shown(value)}")
         message = "; ".join(parts)
-        super().__init__(message if way_out is None else f"{message}. {way_out}")
+        super().__init__(printable(message if way_out is None else f"{message}. {way_out}"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Errors come home from other processes as they left."""
@@ -83,6 +83,17 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     if near:
         return f"Did you mean '{lowered[near[0]]}'?"
     return "Known: " + ", ".join(names) + "."
+
+
+def printable(text: str) -> str:
+    """Return the text with every character that a terminal does not print written as an escape.
+
+    Control characters, line breaks and bidirectional overrides could otherwise forge lines of a log or steer a
+    terminal. Texts that peers send, and names in their data, pass through here before anybody sees them.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def shown(value: object) -> str:

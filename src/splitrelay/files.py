@@ -29,14 +29,19 @@ def write_error(path: Path, error: OSError, way_out: str = "Choose another place
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name beside the file; when all is written it is flushed to the disk and takes the file's place."""
+def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
+    """A temporary name beside the file; when all is written it is flushed to the disk and takes the file's place.
+
+    A `private` file, and the folder that is made for it, are for nobody else: weights, and what is known of clients.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         if not path.parent.is_dir():
-            _keep(path.parent)
+            _keep(path.parent, private)
+        if private:
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
         yield temporary
-        temporary.chmod(0o666 & ~_umask())  # some writers keep their files to themselves
+        temporary.chmod(0o600 if private else 0o666 & ~_umask())  # some writers keep their files to themselves
         _flush(temporary)
         temporary.replace(path)
         _flush(path.parent)
@@ -47,9 +52,9 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
-def write_text(path: Path, text: str) -> None:
-    """A text file, whole or not at all."""
-    with replacing(path) as temporary:
+def write_text(path: Path, text: str, *, private: bool = False) -> None:
+    """A text file, whole or not at all; `private` as in replacing."""
+    with replacing(path, private=private) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
@@ -60,17 +65,18 @@ def refuse_unwritable(path: Path) -> None:
         raise OutputError(f"cannot write {path}", way_out="Choose another place, or make its folder.")
 
 
-def keep(folder: Path) -> None:
-    """The folder, made where it is missing, is there also after a power cut."""
+def keep(folder: Path, *, private: bool = False) -> None:
+    """The folder, made where it is missing, is there also after a power cut; a new `private` one has mode 0700."""
     try:
-        _keep(folder)
+        _keep(folder, private)
     except OSError as error:
         raise write_error(folder, error) from None
 
 
-def _keep(folder: Path) -> None:
+def _keep(folder: Path, private: bool = False) -> None:
     missing = [one for one in folder.parents if not one.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(0o700 if private else 0o777, exist_ok=True)
     for one in (folder, *missing):
         _flush(one.parent)  # which has its name
 

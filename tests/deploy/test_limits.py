@@ -78,6 +78,7 @@ def test_who_does_not_listen_is_not_answered_for_ever() -> None:
     with standing() as here, channel(f"127.0.0.1:{here.port}", None) as line:
         good, words = here.leased(), SimpleQueue[bytes | None]()
         deaf: Any = line.stream_stream(f"/{SERVICE}/Join")(iter(words.get, None))
+        words.put(encode(Hello(VERSION, 1)))
         for _ in range(beats):
             words.put(encode(Heartbeat(1)))
         until(lambda: any(link.messages >= beats for link in here.hub.reception.all.values()))

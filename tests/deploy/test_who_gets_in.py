@@ -55,7 +55,7 @@ def greeted(port: int, m: int = 0, version: int = VERSION) -> tuple[Link, Terms]
 
 @pytest.mark.parametrize(
     ("hello", "why"),
-    [(Hello(VERSION + 1, 0), "speaks version"), (Hello(VERSION, 99), "there is no client 99")],
+    [(Hello(VERSION + 1, 0), f"with version {VERSION} of the protocol"), (Hello(VERSION, 99), "there is no client 99")],
 )
 def test_a_wrong_greeting_is_refused_for_good(hello: Hello, why: str, tmp_path: Path) -> None:
     def act(port: int) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from splitrelay.cli.console import mood
+from splitrelay.errors import printable
 
 LOGS = ("lines", "json")
 
@@ -65,7 +66,7 @@ def alarm(form: str, **who: Any) -> Callable[[str], None]:
 
 
 def _log(form: str, who: dict[str, Any], text: str) -> None:
-    now = datetime.now(UTC)
+    now, text = datetime.now(UTC), printable(text)
     if form == "json":
         line = json.dumps({"time": now.isoformat(timespec="milliseconds"), **who, "message": text})
     else:

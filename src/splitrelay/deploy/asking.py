@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.deploy.admission import identity_in
-from splitrelay.errors import WorkError
+from splitrelay.errors import WorkError, printable
 from splitrelay.files import replacing
 from splitrelay.wire.asking import collected, status_of
 from splitrelay.wire.client import channel
@@ -18,7 +18,7 @@ def ask_status(address: str, keys: Path | None, insecure: bool) -> dict[str, Any
     """Who is here, whose turn it is, how far the run is."""
     with _channel(address, keys, insecure) as line:
         try:
-            report: dict[str, Any] = json.loads(status_of(line))
+            report: dict[str, Any] = _printable(json.loads(status_of(line, address=address)))
         except ValueError:
             raise WorkError("the server's report cannot be read") from None
     return report
@@ -27,10 +27,19 @@ def ask_status(address: str, keys: Path | None, insecure: bool) -> dict[str, Any
 def collect_model(address: str, keys: Path | None, insecure: bool, out: Path) -> int:
     """The final model, written to a file; how many bytes it has."""
     with _channel(address, keys, insecure) as line:
-        model = collected(line)
+        model = collected(line, address)
     with replacing(out) as temporary:
         temporary.write_bytes(model)
     return len(model)
+
+
+def _printable(report: Any) -> Any:
+    """Return the report with every text in it fit for a terminal: the server may say anything."""
+    if isinstance(report, dict):
+        return {printable(name): _printable(value) for name, value in report.items()}
+    if isinstance(report, list):
+        return [_printable(value) for value in report]
+    return printable(report) if isinstance(report, str) else report
 
 
 def _channel(address: str, keys: Path | None, insecure: bool) -> Any:

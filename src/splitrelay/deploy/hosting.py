@@ -79,7 +79,7 @@ class Census:
         others = {m: one for m, one in known.items() if m >= JUDGE}
         clients = {m: replace(known.get(m, ClientRecord(m)), samples=n) for m, n in sizes.items()}
         content = {m: {name: getattr(one, name) for name in TOLD} for m, one in sorted({**clients, **others}.items())}
-        write_text(self.path, json.dumps(content, indent=1) + "\n")
+        write_text(self.path, json.dumps(content, indent=1) + "\n", private=True)
 
     def refuse_others(self, without: Iterable[int]) -> None:
         """Whoever was left out when the run began stays so: with another client it would be another run."""

@@ -75,6 +75,7 @@ class Joined:
             software=f"splitrelay {__version__}",
             patience=wish.patience,
             stop=self.stop,
+            address=wish.address,
         )
         self.session.note = say
         self.session.warn = lambda text: self.warn(text)

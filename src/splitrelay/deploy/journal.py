@@ -6,13 +6,8 @@ After a crash the round is run again, and visits that are in the journal answer 
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import re
-import threading
-import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +17,10 @@ from safetensors.torch import save
 from xxhash import xxh3_64, xxh3_128
 
 from splitrelay.algorithms.base import Cost, Done, Outcome, Skipped, Visit
+from splitrelay.deploy.events import EventLog
 from splitrelay.errors import InputError
-from splitrelay.files import keep, replacing, write_error, write_text
+from splitrelay.files import keep, replacing, write_text
 
-OFTEN = (  # what one client, or two programs with the same keys, can cause for ever
-    "arrived", "gone", "refused", "silent", "stale", "busy", "lost", "resumed", "restarted", "repeated", "unable",
-)  # fmt: skip
-LINES = 10  # of one such event of one client, for one reason, in a minute
 EVENTS = "events.jsonl"
 NUMBER = re.compile(rb"[0-9]{1,18}\n")  # whole: what lost its end has lost a digit too, perhaps
 RESERVED = 100  # fences are stored so many ahead, so that not every visit waits for the disk twice
@@ -47,7 +39,7 @@ class Fences:
     def next(self) -> int:
         """A fence that nobody ever had."""
         if self._last == self._stored:
-            write_text(self.path, f"{self._stored + RESERVED}\n")
+            write_text(self.path, f"{self._stored + RESERVED}\n", private=True)
             self._stored += RESERVED
         self._last += 1
         return self._last
@@ -67,37 +59,15 @@ def _stored(path: Path) -> int:
     return int(line)
 
 
-class Often:
-    """What is said again and again: some lines in its first minute, then one in each."""
-
-    def __init__(self) -> None:
-        self._minute = 0
-        self._lines: Counter[tuple[Any, ...]] = Counter()  # in this minute
-        self._left: Counter[tuple[Any, ...]] = Counter()  # left out in this minute
-        self._before: Counter[tuple[Any, ...]] = Counter()  # and in the one before
-
-    def left_out(self, now: float, *what: Any) -> int | None:
-        """How many like it were left out in the minute before; None where this one is left out too."""
-        if self._minute != now // 60:
-            self._minute, self._lines, self._left, self._before = int(now // 60), Counter(), Counter(), self._left
-        self._lines[what] += 1
-        if self._lines[what] > (1 if self._before[what] else LINES):
-            self._left[what] += 1
-            return None
-        return self._before[what]
-
-
 class Journal:
     """The visits since the last checkpoint, and the events of the whole run."""
 
     def __init__(self, folder: Path) -> None:
-        keep(folder)
+        keep(folder, private=True)
         self.folder = folder / "visits"
         self.events = folder / EVENTS
         self.fences = Fences(folder / "fence")
-        self._began = time.monotonic()
-        self._often = Often()
-        self._lock = threading.Lock()  # events come from the wire and from the thread that trains
+        self._log = EventLog(self.events)
 
     def commit(self, visit: Visit[Any], fence: int, done: Done[Any]) -> None:
         """From here on the visit counts."""
@@ -105,13 +75,13 @@ class Journal:
         facts = {"fence": fence, "up": done.cost.up, "down": done.cost.down, "loss": done.cost.loss.hex()}
         facts |= {"start": _fingerprint(visit.x), **numbers}
         facts[CHECKSUM] = _checksum(tensors, facts)
-        with replacing(self._file(visit)) as temporary:
+        with replacing(self._file(visit), private=True) as temporary:
             temporary.write_bytes(save(tensors, {name: json.dumps(value) for name, value in facts.items()}))
 
     def skip(self, visit: Visit[Any], why: str) -> None:
         """The visit is left out, for good."""
         content = {"why": why, CHECKSUM: xxh3_128(why.encode()).hexdigest()}
-        write_text(self._file(visit).with_suffix(".skipped"), json.dumps(content) + "\n")
+        write_text(self._file(visit).with_suffix(".skipped"), json.dumps(content) + "\n", private=True)
 
     def find(self, visit: Visit[Any]) -> Outcome[Any] | None:
         """What became of the visit before the server was restarted, if anything did.
@@ -132,7 +102,7 @@ class Journal:
 
     def remember(self, r: int, name: str, made: bytes) -> None:
         """What somebody made in round r, and will not make twice."""
-        with replacing(self._made(r, name)) as temporary:
+        with replacing(self._made(r, name), private=True) as temporary:
             temporary.write_bytes(made + xxh3_128(made).digest())
 
     def remembered(self, r: int, name: str) -> bytes | None:
@@ -156,39 +126,15 @@ class Journal:
         """List the files of round r and of all rounds after it."""
         return sorted(file for file in self.folder.glob("r*") if int(file.name[1:8]) >= r)
 
-    def note(self, event: str, **facts: Any) -> None:
-        """One line of events.jsonl; clocks of other hosts have no part in it."""
-        seconds = time.monotonic() - self._began
-        try:
-            with self._lock:
-                if event in OFTEN:
-                    times = self._often.left_out(seconds, event, facts.get("client"), facts.get("why"))
-                    if times is None:
-                        return
-                    facts |= {"left_out": times} if times else {}
-                line = json.dumps({"seconds": round(seconds, 3), "event": event, **facts}) + "\n"
-                _append(self.events, line.encode())
-        except OSError as error:
-            raise write_error(self.events, error) from None
+    def note(self, event: str, source: Any = None, **facts: Any) -> None:
+        """One line of events.jsonl, see EventLog.note."""
+        self._log.note(event, source, **facts)
 
     def _made(self, r: int, name: str) -> Path:
         return self.folder / f"r{r:07d}-{name}"
 
     def _file(self, visit: Visit[Any]) -> Path:
         return self.folder / f"r{visit.r:07d}-m{visit.m:05d}-i{visit.i}.safetensors"
-
-
-def _append(path: Path, line: bytes) -> None:
-    """The line, whole, or an error; what a full disk has left of an earlier one is ended first."""
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        size = os.fstat(descriptor).st_size
-        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        whole = b"\n" * torn + line
-        if os.write(descriptor, whole) < len(whole):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    finally:
-        os.close(descriptor)
 
 
 def _taken_apart(x: Any) -> tuple[dict[str, torch.Tensor], dict[str, int]]:

@@ -140,7 +140,8 @@ class Ledger:
 
     def save(self) -> None:
         """For `cost --measured`, and for the next start of the server."""
-        write_text(self.path, json.dumps({m: asdict(account) for m, account in self.accounts().items()}) + "\n")
+        content = json.dumps({m: asdict(account) for m, account in self.accounts().items()})
+        write_text(self.path, content + "\n", private=True)
 
 
 def paid_by(bills: Iterable[Bill]) -> dict[str, Any]:

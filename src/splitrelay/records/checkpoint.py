@@ -43,10 +43,10 @@ class Checkpoints:
     def save(self, r: int, state: Any, up: int, down: int) -> None:
         """Keep the state, then forget all but the newest ones."""
         tensors, numbers = flattened(state)
-        with replacing(self._tensors(r)) as temporary:
+        with replacing(self._tensors(r), private=True) as temporary:
             temporary.write_bytes(save(tensors))  # save_file would hide what the system said
         manifest = Checkpoint(r, up, down, _sha256(self._tensors(r)), numbers)
-        write_text(self._manifest(r), json.dumps(asdict(manifest)) + "\n")
+        write_text(self._manifest(r), json.dumps(asdict(manifest)) + "\n", private=True)
         for old in self.rounds()[: -self.keep]:
             self._manifest(old).unlink()
             self._tensors(old).unlink(missing_ok=True)

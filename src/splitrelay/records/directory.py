@@ -65,7 +65,7 @@ class RunDirectory:
         """No second process may write here; the lock ends with the process, also after kill -9."""
         try:
             if not self.path.is_dir():
-                keep(self.path)
+                keep(self.path, private=True)
             lock = (self.path / name).open("w")
         except OSError as error:
             raise write_error(self.path, error) from None

@@ -18,6 +18,7 @@ from splitrelay.wire import control_pb2, limits
 from splitrelay.wire.capacity import SERVICE
 from splitrelay.wire.halves import Assembly, sha256
 from splitrelay.wire.messages import Chunk
+from splitrelay.wire.stream import untrusted
 
 PB: Any = control_pb2
 ANSWER = 30.0  # seconds for a status
@@ -80,17 +81,17 @@ async def _given(context: Any, found: bytes | str) -> None:
     await context.write(PB.CollectReply(sha256=sha256(found)))
 
 
-def status_of(channel: grpc.Channel, patience: float = ANSWER) -> str:
+def status_of(channel: grpc.Channel, patience: float = ANSWER, address: str = "") -> str:
     """The server's report, as JSON."""
     ask = channel.unary_unary(f"/{SERVICE}/Status", PB.StatusRequest.SerializeToString, PB.StatusReply.FromString)
     try:
         report: str = ask(PB.StatusRequest(), timeout=patience).json
     except grpc.RpcError as error:
-        raise _told(error) from None
+        raise _told(error, address) from None
     return report
 
 
-def collected(channel: grpc.Channel) -> bytes:
+def collected(channel: grpc.Channel, address: str = "") -> bytes:
     """The final model, whole."""
     ask = channel.unary_stream(f"/{SERVICE}/Collect", PB.CollectRequest.SerializeToString, PB.CollectReply.FromString)
     assembly, length, digest = Assembly(limits.HALF), 0, b""
@@ -100,7 +101,7 @@ def collected(channel: grpc.Channel) -> bytes:
             if piece.data:
                 length = assembly.add(Chunk(0, k, piece.data))
     except grpc.RpcError as error:
-        raise _told(error) from None
+        raise _told(error, address) from None
     return assembly.blob(length, digest)
 
 
@@ -111,11 +112,14 @@ REFUSALS = (
 )
 
 
-def _told(error: grpc.RpcError) -> WorkError:
+def _told(error: grpc.RpcError, address: str) -> WorkError:
     """gRPC's error in one line."""
     if not isinstance(error, grpc.Call):
         return WorkError("the server cannot be asked", value=str(error))
     if error.code() in REFUSALS:
         return WorkError(f"the server refused: {error.details()}")
+    distrust = untrusted(error.details(), address)
+    if distrust is not None:
+        return distrust
     way_out = "Is it running, at this address, and do the keys belong to the same authority?"
     return Unanswered("the server does not answer", value=str(error.details())[:200], way_out=way_out)

@@ -44,6 +44,7 @@ from splitrelay.wire.keyfiles import (
     REGISTER,
     REVOKED,
     SEALING,
+    check_folder,
     locked,
     read_private,
     read_public,
@@ -95,6 +96,7 @@ def open_authority(folder: Path) -> Authority:
     if not (folder / CA_KEY).exists():
         way_out = f"Make one: splitrelay keys authority --folder {folder}"
         raise InputError(f"{folder} is no authority", way_out=way_out)
+    check_folder(folder)
     try:
         key = load_pem_private_key(read_private(folder / CA_KEY), password=None)
     except (ValueError, TypeError):

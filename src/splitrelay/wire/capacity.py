@@ -9,7 +9,12 @@ from splitrelay.wire import limits
 from splitrelay.wire.reception import House
 
 SERVICE = "splitrelay.Relay"
+# A compressed message stays as it is, and is refused as none of ours: decompressed it could take a thousand times its
+# length. The option that forbids compression (grpc.compression_enabled_algorithms_bitset) does the same, but makes gRPC
+# write a line to stderr for each attempt.
+PLAIN = (("grpc.per_message_decompression", 0), ("grpc.default_compression_algorithm", 0))
 OPTIONS = (
+    *PLAIN,
     ("grpc.max_receive_message_length", limits.MESSAGE),
     ("grpc.max_send_message_length", limits.MESSAGE),
     ("grpc.so_reuseport", 0),  # a second server on the same port must fail, not share it

@@ -15,7 +15,7 @@ from splitrelay.wire.control import BadMessage
 from splitrelay.wire.frames import ANY, VERSION, Bounds
 from splitrelay.wire.link import Ended, Link, LinkLost, Meter, Refused, TakenBack, channel
 from splitrelay.wire.messages import Accept, Hello, Leave, Message, Resume, Terms, Welcome, fence_of
-from splitrelay.wire.stream import Unresolved
+from splitrelay.wire.stream import Unresolved, Untrusted
 
 REFUSALS = 5  # in a row, after which trying again makes no sense
 
@@ -51,8 +51,11 @@ class Session:
         software: str = "",
         patience: float = 0.0,
         stop: Event | None = None,
+        address: str = "",
     ) -> None:
         self.client, self.dial, self.agree, self.software = client, dial, agree, software
+        self.address = address  # HOST:PORT that is dialed, for messages
+        self.welcomed = False  # at least once: a server that TLS refuses later may be mended
         self.stop = stop or Event()  # whoever knocks in vain leaves when it is set
         self.patience = patience  # seconds without a server after which the client gives up; 0: never
         self.holding = Holding()
@@ -79,11 +82,14 @@ class Session:
                 return self._handshake()
             except (LinkLost, Refused, Ended) as error:
                 refusals += isinstance(error, Refused)
-                if hopeless(error) or refusals >= REFUSALS:
+                stranger = isinstance(error, Untrusted) and not self.welcomed
+                if hopeless(error) or stranger or refusals >= REFUSALS:
                     raise
                 if 0 < self.patience < time.monotonic() - began:
                     raise NoServer(f"no server within {self.patience:g} seconds", value=str(error)) from None
-                said = self.warn if isinstance(error, Unresolved) and wait == limits.BACKOFF[0] else self.note
+                said = (
+                    self.warn if isinstance(error, Unresolved | Untrusted) and wait == limits.BACKOFF[0] else self.note
+                )
                 said(f"no link yet: {error}; trying again in {wait:.1f} s")
             if self.stop.wait(wait):
                 raise Stopped("told to stop before a server was found")
@@ -154,7 +160,7 @@ class Session:
 
     def _handshake(self) -> bool:
         self.hang_up()
-        self.link = Link(self.dial(), meter=self.meter)
+        self.link = Link(self.dial(), meter=self.meter, address=self.address)
         self.links += 1
         self.link.send(Hello(VERSION, self.client, self.software))
         terms = self.link.receive(limits.HANDSHAKE)
@@ -164,6 +170,7 @@ class Session:
         self.link.send(Accept(**{**vars(accept), "fence": self.holding.fence, "k": self.holding.k}))
         answer = self.link.receive(limits.HANDSHAKE)
         self.link.bounds = self.bounds
+        self.welcomed = True
         if isinstance(answer, Resume):
             self.link.talk.take_up(self.holding.k)
             return True

@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from splitrelay.errors import WorkError
+from splitrelay.errors import WorkError, printable
 from splitrelay.wire import control_pb2, limits
 from splitrelay.wire.messages import CONTROL, Message
 
@@ -46,6 +46,8 @@ def from_bytes(payload: bytes | memoryview) -> Message:
     content = getattr(wrapped, event)
     values = {field.name: _plain(getattr(content, field.name)) for field in fields(BY_EVENT[event])}  # type: ignore[arg-type]
     _check(event, values)
+    for name in SHOWN & values.keys():
+        values[name] = printable(values[name])[: limits.TEXT]
     return BY_EVENT[event](**values)
 
 
@@ -53,6 +55,8 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | bytes) else tuple(value)
 
 
+# Texts that reach terminals and logs lose their control characters. The others are parsed or compared as they are.
+SHOWN = {"why", "note", "software", "engine", "cpu", "address", "heir", "spec_hash"}
 LIMITS: dict[str, Callable[[Any], bool]] = {
     "why": lambda v: len(v) <= limits.TEXT,
     "note": lambda v: len(v) <= limits.TEXT,

@@ -19,9 +19,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from xxhash import xxh3_64
 
+from splitrelay import __version__
+from splitrelay.errors import InputError
 from splitrelay.wire import control, limits
 from splitrelay.wire.control import BadMessage
-from splitrelay.wire.messages import Chunk, Finish, Floats, Message, Output, Predict, Reply, Step, fence_of
+from splitrelay.wire.messages import (
+    Chunk,
+    Finish,
+    Floats,
+    Hello,
+    Message,
+    Output,
+    Predict,
+    Refuse,
+    Reply,
+    Step,
+    fence_of,
+)
 
 MAGIC, VERSION = b"SRLY", 3
 HEADER = struct.Struct("<4s4BQII4IQ8xQ")  # 64 bytes
@@ -35,6 +49,29 @@ NUMBER, LABEL, ANY_LABEL = np.dtype("<f8"), np.dtype("<i4"), np.dtype("<u4")
 LAST, CHECKSUM = struct.Struct("<d"), struct.Struct("<Q")
 SMALL = 8192  # numbers that BLAS adds up in one thread
 NO_SIDES = (0,) * limits.AXES
+
+
+class OtherVersion(BadMessage):
+    """The peer speaks another version of the protocol; another attempt does not change that."""
+
+    exit_code = InputError.exit_code
+
+    def __init__(self, version: int, said: Message | None = None) -> None:
+        super().__init__(
+            "the peer speaks another version of the protocol",
+            value=f"version {version}{_software(said)}",
+            limit=f"version {VERSION} (splitrelay {__version__} here)",
+            way_out=f"Install the same splitrelay on both hosts: {__version__} there, or the peer's version here.",
+        )
+        self.version = version
+        self.said = said  # the message, if it can be read all the same
+
+
+def _software(said: Message | None) -> str:
+    """What the peer says of its own software, if anything."""
+    if isinstance(said, Hello) and said.software:
+        return f" ({said.software})"
+    return f" ({said.why})" if isinstance(said, Refuse) else ""
 
 
 @dataclass(frozen=True)
@@ -103,13 +140,36 @@ def header_of(frame: bytes) -> Header:
         raise BadMessage("length of a message", value=len(frame), limit=f"{HEADER.size} to {limits.MESSAGE} bytes")
     magic, version, kind, dtype, axes, fence, k, count, a, b, c, d, length, found = HEADER.unpack_from(frame)
     shape = (a, b, c, d)
-    if magic != MAGIC or version != VERSION:
-        raise BadMessage("not a message of this protocol", value=f"{magic!r} {version}", limit=f"{MAGIC!r} {VERSION}")
+    if magic != MAGIC:
+        raise BadMessage("not a message of this protocol", value=repr(magic), limit=repr(MAGIC))
+    if version != VERSION:
+        raise OtherVersion(version, _said_otherwise(frame))
     if length != len(frame) - HEADER.size:
         raise BadMessage("a message was cut short", value=len(frame) - HEADER.size, limit=f"{length} bytes")
     if axes > limits.AXES or any(shape[axes:]):
         raise BadMessage("shape of a message", value=shape, limit=f"at most {limits.AXES} axes, the rest 0")
     return Header(kind, dtype, axes, fence, k, count, shape[:axes], length, found)
+
+
+def in_version(frame: bytes, version: int) -> bytes:
+    """Return the frame as a program with another version of the protocol reads it: only the version differs.
+
+    Header and control messages have had the same layout since version 2, so that a refusal can be read by all.
+    """
+    head = frame[:4] + bytes([version]) + frame[5:COVERED]
+    body = memoryview(frame)[HEADER.size :]
+    return b"".join((head, CHECKSUM.pack(checksum(head, body)), body))
+
+
+def _said_otherwise(frame: bytes) -> Message | None:
+    """Return the control message in a frame of another version; None where it cannot be read."""
+    body = memoryview(frame)[HEADER.size :]
+    if frame[5] != CONTROL or CHECKSUM.pack(checksum(frame[:COVERED], body)) != frame[COVERED : HEADER.size]:
+        return None
+    try:
+        return control.from_bytes(body)
+    except BadMessage:
+        return None
 
 
 def _framed(kind: int, fence: int, k: int, count: int, array: Floats | None, tail: bytes) -> bytes:

@@ -46,7 +46,7 @@ def size_of(sizes: Mapping[str, int], dtype: str) -> int:
     return len(packed(**{name: np.zeros(n, dtype) for name, n in sizes.items()}))
 
 
-def sha256(blob: bytes) -> bytes:
+def sha256(blob: bytes | bytearray) -> bytes:
     """The proof that a half came whole."""
     return hashlib.sha256(blob).digest()
 
@@ -62,22 +62,30 @@ class Assembly:
 
     def __init__(self, limit: int) -> None:
         self.limit = min(limit, limits.HALF)
-        self._parts: list[bytes] = []
-        self.length = 0  # bytes so far
+        self._data = bytearray()
+        self._chunks = 0
+        self._ended = False  # by a short chunk
+
+    @property
+    def length(self) -> int:
+        """Bytes so far."""
+        return len(self._data)
 
     def add(self, chunk: Chunk) -> int:
         """The next piece, and how many bytes there are now; out of order, or one too many, is refused."""
-        if chunk.k != len(self._parts):
-            raise BadMessage("chunks out of order", value=chunk.k, limit=len(self._parts))
+        if chunk.k != self._chunks:
+            raise BadMessage("chunks out of order", value=chunk.k, limit=self._chunks)
         if self.length + len(chunk.data) > self.limit:
             raise BadMessage("a half is too long", limit=f"<= {self.limit} bytes")
-        self._parts.append(chunk.data)
-        self.length += len(chunk.data)
+        if self._ended:
+            raise BadMessage("a chunk that is not the last is too short", limit=f">= {limits.LEAST} bytes")
+        self._data += chunk.data
+        self._chunks += 1
+        self._ended = len(chunk.data) < limits.LEAST
         return self.length
 
     def blob(self, length: int, digest: bytes) -> bytes:
         """The bytes, if they are all there and are the ones that were sent."""
-        blob = b"".join(self._parts)
-        if len(blob) != length or sha256(blob) != digest:
-            raise BadMessage("a half did not come whole", value=f"{len(blob)} bytes", limit=f"{length} bytes")
-        return blob
+        if self.length != length or sha256(self._data) != digest:
+            raise BadMessage("a half did not come whole", value=f"{self.length} bytes", limit=f"{length} bytes")
+        return bytes(self._data)

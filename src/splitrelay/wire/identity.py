@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from splitrelay.errors import InputError, WorkError
 from splitrelay.wire.certificates import SERVER, Peer, described, instant, parsed, peer_identity, shown_serial
-from splitrelay.wire.keyfiles import CA, CERTIFICATE, IDENTITY, KEY, REVOKED, read_private, read_public
+from splitrelay.wire.keyfiles import CA, CERTIFICATE, IDENTITY, KEY, REVOKED, check_folder, read_private, read_public
 from splitrelay.wire.revocation import Revocations
 
 __all__ = [
@@ -55,6 +55,7 @@ def load_identity(folder: Path, now: datetime | None = None) -> Identity:
     """The identity in a folder of keys, if it is whole, private, ours and valid today."""
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder of keys", way_out="Make one: splitrelay keys issue --help")
+    check_folder(folder)
     key, certificate, ca = read_private(folder / KEY), read_public(folder / CERTIFICATE), read_public(folder / CA)
     found = parsed(certificate)
     who = described(found)

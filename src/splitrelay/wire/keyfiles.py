@@ -21,9 +21,22 @@ PRIVATE = {KEY, SEALING, CA_KEY, REGISTER}
 LARGEST = 16_000_000  # bytes of any of these files; a revocation list of 10^5 certificates takes 5 MB
 
 
+def check_folder(folder: Path) -> None:
+    """Refuse a folder of keys in which others can put or replace files."""
+    _check_own(folder, folder.stat().st_mode)
+
+
+def _check_own(path: Path, mode: int) -> None:
+    if mode & 0o022:
+        way_out = f"Run: chmod go-w {path}; if others could change it, replace the keys."
+        value = f"{stat.S_IMODE(mode):04o}"
+        raise InputError(f"others can write to {path}", value=value, limit="a mode without 022", way_out=way_out)
+
+
 def read_public(path: Path) -> bytes:
-    """A file that anybody may read."""
+    """A file that anybody may read, and nobody else may write, else it is refused."""
     with _reading(path) as descriptor:
+        _check_own(path, os.fstat(descriptor).st_mode)
         return _content(path, descriptor)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 MESSAGE = 64 * 2**20  # bytes of one message: a batch of smashed data must fit
 CHUNK = 2**20  # bytes of a half in one message, well under the 4 MB that gRPC peers allow by default
+LEAST = 2**9  # bytes of a chunk that another one follows: short ones cost more than they carry
 PIECE = 2**18  # bytes of a half that we send in one message: one in SILENCE seconds is 13 kB/s
 HALF = 2**31  # bytes of one half, or of a whole model
 CONTROL = 256 * 2**10  # bytes of one control message: a spec and the names of its classes must fit

@@ -11,7 +11,7 @@ import grpc
 from splitrelay.errors import InputError, SplitrelayError, WorkError
 from splitrelay.wire import limits
 from splitrelay.wire.addresses import refuse_no_address
-from splitrelay.wire.capacity import SERVICE
+from splitrelay.wire.capacity import PLAIN, SERVICE
 from splitrelay.wire.frames import ANY, Bounds, decode, encode
 from splitrelay.wire.messages import Bye, Cancel, Heartbeat, Message, Refuse
 from splitrelay.wire.protocol import Conversation, End, Verdict
@@ -20,6 +20,7 @@ from splitrelay.wire.stream import LinkLost, Stream
 __all__ = ["Ended", "Link", "LinkLost", "Meter", "Refused", "TakenBack", "channel"]
 
 OPTIONS = (
+    *PLAIN,
     ("grpc.max_receive_message_length", limits.MESSAGE),
     ("grpc.max_send_message_length", limits.MESSAGE),
     ("grpc.use_local_subchannel_pool", 1),  # else a new channel inherits the back-off of the one before it
@@ -68,11 +69,13 @@ class Meter:
 class Link:
     """One stream to the server, in words: each is held against the table, whoever says it."""
 
-    def __init__(self, channel: grpc.Channel, heartbeat: float = limits.HEARTBEAT, meter: Meter | None = None) -> None:
+    def __init__(
+        self, channel: grpc.Channel, heartbeat: float = limits.HEARTBEAT, meter: Meter | None = None, address: str = ""
+    ) -> None:
         self.channel, self.meter = channel, meter or Meter()
         self.talk = Conversation(End.CLIENT)
         self.bounds: Bounds = ANY
-        self.stream = Stream(channel.stream_stream(f"/{SERVICE}/Join"), heartbeat, _beat)
+        self.stream = Stream(channel.stream_stream(f"/{SERVICE}/Join"), heartbeat, _beat, address)
         self._come: Message | None = None  # while we waited for nothing in particular
 
     def send(self, message: Message) -> None:

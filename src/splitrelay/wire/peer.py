@@ -18,6 +18,7 @@ import grpc
 from splitrelay.errors import InputError, WorkError
 from splitrelay.wire import halves, limits
 from splitrelay.wire.addresses import refuse_no_address
+from splitrelay.wire.capacity import PLAIN
 from splitrelay.wire.control import BadMessage
 from splitrelay.wire.frames import decode, encode
 from splitrelay.wire.messages import Chunk, Handed
@@ -25,6 +26,7 @@ from splitrelay.wire.sealing import Tampered, label_of
 
 METHOD = "/splitrelay.Peer/Hand"
 OPTIONS = (
+    *PLAIN,
     ("grpc.max_receive_message_length", 2 * limits.CHUNK),
     ("grpc.max_concurrent_streams", 2),
     ("grpc.max_allowed_incoming_connections", limits.PEERS),
@@ -144,6 +146,11 @@ class Courier:
 
     def _way(self, address: str) -> grpc.Channel:
         if address not in self._ways:
-            options = (("grpc.max_send_message_length", 2 * limits.CHUNK), ("grpc.use_local_subchannel_pool", 1))
+            options = (
+                *PLAIN,
+                ("grpc.max_receive_message_length", limits.CONTROL),
+                ("grpc.max_send_message_length", 2 * limits.CHUNK),
+                ("grpc.use_local_subchannel_pool", 1),
+            )
             self._ways[address] = grpc.secure_channel(address, self.credentials(), options)
         return self._ways[address]

@@ -79,15 +79,17 @@ HELD = (State.LEASED, State.STEPPING, State.COMPUTING, State.HANDING, State.DEPO
 OVER = (State.LEFT, State.REFUSED)
 FREE = ("heartbeat", "paid", "leave", "bye", "refuse")  # words of no visit
 OPEN = tuple(state for state in State if state not in OVER)
+MET = tuple(state for state in OPEN if state is not State.CONNECTED)  # before its greeting a client says nothing else
 TABLE: Table = {
     **HANDSHAKE,
     **VISIT,
     **LOOK,
     **{(state, S, "cancel"): State.IDLE for state in HELD},
     **{(state, C, "fail"): State.IDLE for state in HELD},
-    **{(state, end, "heartbeat"): state for state in OPEN for end in End},
+    **{(state, C, "heartbeat"): state for state in MET},
+    **{(state, S, "heartbeat"): state for state in OPEN},
     **{(state, C, "paid"): state for state in (State.IDLE, *HELD)},
-    **{(state, C, "leave"): State.LEFT for state in OPEN},
+    **{(state, C, "leave"): State.LEFT for state in MET},
     **{(state, S, "bye"): State.LEFT for state in OPEN},
     **{(state, S, "refuse"): State.REFUSED for state in OPEN},
 }

@@ -7,18 +7,22 @@ inbox. It all happens on the event loop; only the grants are set by the thread t
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 
+from splitrelay import __version__
 from splitrelay.errors import WorkError
 from splitrelay.wire import limits
 from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import HEADER, LABEL, NUMBER, VERSION, Bounds
+from splitrelay.wire.frames import HEADER, LABEL, NUMBER, VERSION, Bounds, OtherVersion
 from splitrelay.wire.halves import Assembly
 from splitrelay.wire.inbox import Answer, Arrived, Gone, Heard, Inbox
 from splitrelay.wire.messages import (
@@ -64,6 +68,7 @@ class Caller:
     began: float
     heard: float
     shown: bytes = b""  # its certificate
+    version: int = VERSION  # of the protocol; another one is only refused
     m: int = -1
     hello: Hello | None = None
     address: str = ""  # where other clients reach it
@@ -90,6 +95,13 @@ class Caller:
     def carried(self) -> tuple[int, int]:
         """Bytes of halves, up and down, of what was last granted: it grows while they are on their way."""
         return 0 if self.half is None else self.half.length, self.down
+
+    @cached_property
+    def source(self) -> str:
+        """Name the peer for the rate limits of events: by its certificate, or by its host where it shows none."""
+        if self.shown:
+            return hashlib.sha256(self.shown).hexdigest()
+        return unquote(self.peer).rpartition(":")[0]  # every connection has another port
 
     def auth_context(self) -> dict[str, list[Any]]:
         """The certificate as it was shown. gRPC must not be asked for it: once the call has ended the process falls."""
@@ -172,7 +184,7 @@ class Reception:
         elif isinstance(message, Paid):
             self.paid[link.m] = message
         elif isinstance(message, Leave):
-            self.said("left", client=link.m, why=message.why)
+            self.said("left", source=link.source, client=link.m, why=message.why)
         elif isinstance(message, Chunk):
             link.half = link.half if message.k else Assembly(self.house.half)
             if link.half is None:
@@ -207,15 +219,20 @@ class Reception:
         """Told of once for each visit: who goes on saying it must not fill the disk."""
         if link.stale < fence_of(message):
             link.stale = fence_of(message)
-            self.said("stale", client=link.m, word=message.event)
+            self.said("stale", source=link.source, client=link.m, word=message.event)
 
     def refuse(self, link: Caller, why: str, *, final: bool = False) -> None:
         """The last word on a link. The table is not asked: it may be the reason."""
-        self.said("refused", client=link.m, peer=link.peer, why=why)
+        self.said("refused", source=link.source, client=link.m, peer=link.peer, why=why)
         link.why, link.final, link.refused = why, final, True
         link.talk.state = State.REFUSED
         link.outgoing.put_nowait(Refuse(why[: limits.TEXT], final))
         link.outgoing.put_nowait(None)
+
+    def refuse_version(self, link: Caller, error: OtherVersion) -> None:
+        """Refuse a program of another version for good, in the version that it can read."""
+        link.version = error.version
+        self.refuse(link, version_conflict(error.version, error.said), final=True)
 
     def leave(self, link: Caller) -> None:
         """The link is over."""
@@ -227,7 +244,7 @@ class Reception:
     def _greet(self, link: Caller, hello: Hello) -> None:
         why = self.house.admitted(link, hello)
         if hello.version != VERSION:
-            why = f"this server speaks version {VERSION} of the protocol, not {hello.version}"
+            why = version_conflict(hello.version, hello)
         elif hello.client == JUDGE and not self.house.judge:
             why = "the evaluator of this run is one of its clients; serve --judge expects another"
         elif hello.client == FED and not self.house.fed:
@@ -261,3 +278,10 @@ class Reception:
         link.answered = answered
         link.outgoing.put_nowait(Resume(fence) if resumed else Welcome())
         self.inbox.put(Arrived(link.m, link.number, accept, resumed, link.hello.software))
+
+
+def version_conflict(version: int, said: Message | None) -> str:
+    """Say which versions the two ends have, and which one to install where."""
+    software = said.software if isinstance(said, Hello) and said.software else "another splitrelay"
+    ours = f"this server has splitrelay {__version__} with version {VERSION} of the protocol"
+    return f"{ours}, this client {software} with version {version}. Install splitrelay {__version__} at the client."

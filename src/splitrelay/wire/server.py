@@ -15,7 +15,7 @@ from splitrelay.wire import limits
 from splitrelay.wire.addresses import refuse_no_address
 from splitrelay.wire.capacity import SERVICE, options, refuse_too_many
 from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import decode, encode
+from splitrelay.wire.frames import VERSION, OtherVersion, decode, encode, in_version
 from splitrelay.wire.inbox import Arrived, Event, Gone, Heard
 from splitrelay.wire.messages import Bye, Chunk, Heartbeat, Lease, Look, Message, Paid, Refuse, Resume, Step
 from splitrelay.wire.metering import Carried, Meters
@@ -150,6 +150,8 @@ class Hub:
         except Busy as error:
             self._note_busy(link, str(error))
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except OtherVersion as error:
+            self.reception.refuse_version(link, error)
         except (BadMessage, Unwelcome) as error:
             self.reception.refuse(link, str(error), final=isinstance(error, Unwelcome))
         except (asyncio.CancelledError, *BROKEN):
@@ -190,7 +192,7 @@ class Hub:
                 while (message := await link.outgoing.get()) is not None:
                     await self._say(link, message)
             except BadMessage as error:  # our own mistake: better another link than one on which nothing is said
-                self.said("misspoke", client=link.m, why=str(error))
+                self.said("misspoke", source=link.source, client=link.m, why=str(error))
                 link.task.cancel()
 
     async def _say(self, link: Caller, message: Message) -> None:
@@ -208,6 +210,8 @@ class Hub:
             if isinstance(message, Resume):
                 link.talk.take_up(link.answered)
             frame = encode(message)
+            if link.version != VERSION:
+                frame = in_version(frame, link.version)
             link.sent += len(frame)
             link.messages += 1
             await link.context.write(frame)
@@ -230,7 +234,7 @@ class Hub:
         now = time.monotonic()
         if now - self._crowded > 1.0:
             self._crowded = now
-            self.said("busy", peer=link.peer, why=why)
+            self.said("busy", source=link.source, peer=link.peer, why=why)
 
     async def _parted(self, link: Caller, writer: asyncio.Future[None]) -> None:
         link.outgoing.put_nowait(None)
@@ -260,7 +264,7 @@ class Hub:
         if link.bytes is not None and link.bytes[0] != link.counted:
             link.counted, link.heard = link.bytes[0], now
         if now - link.heard > limits.SILENCE or (not here and now - link.began > limits.HANDSHAKE):
-            self.said("silent", client=link.m, peer=link.peer)
+            self.said("silent", source=link.source, client=link.m, peer=link.peer)
             link.task.cancel()
         elif here and link.talk.state not in OVER and not self._kept_out(link):
             if link.outgoing.empty() and now - link.spoken >= self.house.terms.heartbeat:

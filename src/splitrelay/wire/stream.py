@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from splitrelay.errors import WorkError
+from splitrelay.errors import InputError, WorkError
 from splitrelay.wire import limits
 
 TICK = 1.0  # seconds between two looks at the clock
@@ -25,11 +25,17 @@ class Unresolved(LinkLost):
     """The server's name is not known here; it may be mistyped."""
 
 
+class Untrusted(LinkLost):
+    """TLS refuses the server's certificate, or finds none: another attempt helps only after somebody has acted."""
+
+    exit_code = InputError.exit_code
+
+
 class Stream:
     """A call that goes both ways. One thread sends and reads; another watches the clock, and says that we are here."""
 
-    def __init__(self, call: Any, heartbeat: float, beat: Callable[[int], bytes]) -> None:
-        self.heartbeat, self._beat = heartbeat, beat
+    def __init__(self, call: Any, heartbeat: float, beat: Callable[[int], bytes], address: str = "") -> None:
+        self.heartbeat, self._beat, self._address = heartbeat, beat, address
         self._outgoing: SimpleQueue[tuple[bytes | None, bool]] = SimpleQueue()  # and whether it was put
         self._leaving = False  # the frame that is about to leave was put
         self._sent = threading.Event()
@@ -100,7 +106,7 @@ class Stream:
         except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed by us
             if time.monotonic() > self._limit:
                 raise _overdue(asked=self._limit == until) from None
-            raise _lost(error.details() if isinstance(error, grpc.Call) else str(error)) from None
+            raise _lost(error.details() if isinstance(error, grpc.Call) else str(error), self._address) from None
         self._heard = time.monotonic()
         return frame
 
@@ -171,8 +177,44 @@ class Aside:
                 self._come.put(error)
 
 
-def _lost(details: str | None) -> LinkLost:
+# What gRPC says of a server that TLS refuses: what that means, and what to do about it.
+DISTRUST = {
+    "has expired": ("the certificate of {0} has expired", "Have it renewed there: splitrelay keys renew NAME"),
+    "not yet valid": ("the certificate of {0} is not valid yet", "Set the clocks of both hosts."),
+    "Hostname Verification": (
+        "the certificate of {0} is not for this host",
+        "Dial a host that it names, or issue it anew: splitrelay keys issue server --host {0}",
+    ),
+    "not in peer certificate": (
+        "the certificate of {0} is not for this host",
+        "Dial a host that it names, or issue it anew: splitrelay keys issue server --host {0}",
+    ),
+    "CERTIFICATE_VERIFY_FAILED": (
+        "the certificate of {0} is not from our authority",
+        "Use keys of the consortium whose server this is, or dial another address.",
+    ),
+    "WRONG_VERSION_NUMBER": (
+        "{0} does not speak TLS",
+        "Is it another program, or a server that was started with --insecure?",
+    ),
+}
+
+
+def untrusted(details: str | None, address: str = "") -> Untrusted | None:
+    """Return the error where gRPC's details say that TLS refused the server; None where they say anything else."""
+    what = " ".join(str(details).split())
+    host = address.rpartition(":")[0].strip("[]") or "the server"
+    for sign, (problem, way_out) in DISTRUST.items():
+        if sign in what:
+            return Untrusted(problem.format(host), value=what[-200:], way_out=way_out.format(host))
+    return None
+
+
+def _lost(details: str | None, address: str = "") -> LinkLost:
     """What gRPC says of it, where that is known in plainer words."""
+    refused = untrusted(details, address)
+    if refused is not None:
+        return refused
     what = " ".join(str(details).split())[:200]
     if "resolving" in what or "DNS resolution failed" in what:
         return Unresolved("the server's name cannot be resolved", value=what)

@@ -1,0 +1,123 @@
+"""events.jsonl: what happened in a run, one JSON object per line, with limits on what peers can make it hold.
+
+Rules
+- Events in LIMITED can be caused by a peer as often as it likes. Each source (a certificate, or a host without TLS)
+  gets LINES of an event in its first minute and then one in each, however the texts differ; all sources together get
+  MOST in a minute.
+- The other events (leased, committed, skipped, ...) are bounded by the work of the run. None of them is left out,
+  because other programs read them back.
+- A file that has grown by LIMIT bytes is kept as events.1.jsonl, in the place of an older one. The new file begins with
+  all events that are not LIMITED, so that nothing that is read back is lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from splitrelay.files import replacing, write_error
+
+LIMITED = frozenset(
+    (
+        "arrived", "gone", "refused", "left", "silent", "stale", "busy", "misspoke", "lost", "resumed", "restarted",
+        "repeated", "unable",
+    )
+)  # fmt: skip
+LINES = 30  # of one event of one source in a minute
+MOST = 1000  # of one event of all sources in a minute
+LIMIT = 64 * 2**20  # bytes that the file may grow by before it is begun anew
+FIELD = 500  # letters of one text
+OLDER = "events.1.jsonl"
+
+
+class Often:
+    """Count events per minute: some lines of a source in its first minute, then one in each."""
+
+    def __init__(self, lines: int = LINES, most: int = MOST) -> None:
+        self.lines, self.most = lines, most
+        self._minute = 0
+        self._lines: Counter[tuple[Any, ...]] = Counter()  # in this minute
+        self._left: Counter[tuple[Any, ...]] = Counter()  # left out in this minute
+        self._before: Counter[tuple[Any, ...]] = Counter()  # and in the one before
+
+    def left_out(self, now: float, event: str, source: Any) -> int | None:
+        """Return how many like it were left out in the minute before; None where this one is left out too."""
+        if self._minute != now // 60:
+            self._minute, self._lines, self._left, self._before = int(now // 60), Counter(), Counter(), self._left
+        what = (event, source)
+        self._lines[what] += 1
+        full = self._lines[event,] >= self.most
+        if full or self._lines[what] > (1 if self._before[what] else self.lines):
+            self._left[what] += 1
+            return None
+        self._lines[event,] += 1
+        return self._before[what]
+
+
+class EventLog:
+    """The file. Several threads may write to it."""
+
+    def __init__(self, path: Path, limit: int = LIMIT, often: Often | None = None) -> None:
+        self.path, self.limit = path, limit
+        self._often = often or Often()
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+        self._base = 0  # bytes that the file began with
+
+    def note(self, event: str, source: Any = None, **facts: Any) -> None:
+        """Write one line, unless there are too many of its kind; clocks of other hosts have no part in it.
+
+        `source` names the peer that has caused the event. It is not written. Without it the client is counted.
+        """
+        seconds = time.monotonic() - self._began
+        try:
+            with self._lock:
+                if event in LIMITED:
+                    times = self._often.left_out(seconds, event, facts.get("client") if source is None else source)
+                    if times is None:
+                        return
+                    facts |= {"left_out": times} if times else {}
+                cut = {name: value[:FIELD] if isinstance(value, str) else value for name, value in facts.items()}
+                line = json.dumps({"seconds": round(seconds, 3), "event": event, **cut}) + "\n"
+                if append(self.path, line.encode()) > self._base + self.limit:
+                    self._rotate()
+        except OSError as error:
+            raise write_error(self.path, error) from None
+
+    def _rotate(self) -> None:
+        """Keep the file under its other name, and begin a new one with the events that are read back."""
+        with replacing(self.path, private=True) as temporary:
+            with self.path.open("rb") as old, temporary.open("wb") as new:
+                new.writelines(line for line in old if _event_of(line) not in LIMITED)
+            self._base = temporary.stat().st_size
+            older = self.path.with_name(OLDER)
+            older.unlink(missing_ok=True)
+            os.link(self.path, older)
+
+
+def _event_of(line: bytes) -> str | None:
+    try:
+        event = json.loads(line)["event"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return event if isinstance(event, str) else None
+
+
+def append(path: Path, line: bytes) -> int:
+    """Write the line, whole, or raise; return the file's size. What a full disk has left of an earlier one is ended."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        whole = b"\n" * torn + line
+        if os.write(descriptor, whole) < len(whole):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return size + len(whole)
+    finally:
+        os.close(descriptor)

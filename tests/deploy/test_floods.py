@@ -1,0 +1,109 @@
+"""A peer that says the same thing thousands of times must not fill the disk: raw gRPC clients, over real sockets."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hub_kit import TERMS, Standing, standing, until
+
+from splitrelay.deploy.admission import by_certificate
+from splitrelay.deploy.events import LINES
+from splitrelay.deploy.findings import events_in
+from splitrelay.deploy.journal import Journal
+from splitrelay.wire.authority import Authority, create_authority
+from splitrelay.wire.capacity import SERVICE
+from splitrelay.wire.frames import VERSION, encode
+from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
+from splitrelay.wire.messages import Accept, Heartbeat, Hello, Leave, Message
+from splitrelay.wire.revocation import Revocations
+
+CALLS = 400  # well above what is kept
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    place = tmp_path_factory.mktemp("keys")
+    made = create_authority(place / "authority", "tests")
+    made.issue_server("server", ["127.0.0.1"])
+    made.issue_client("client-0", 0)
+    made.issue_client("client-1", 1)
+    made.revoke("client-1")
+    return made
+
+
+@contextmanager
+def served(authority: Authority, tmp_path: Path) -> Iterator[tuple[Standing, Path]]:
+    """A server with keys whose events go into a real file."""
+    identity = load_identity(authority.folder.parent / "server")
+    doors = by_certificate(Revocations(identity.revocations, identity.ca), 4)
+    journal = Journal(tmp_path / "relay")
+    with standing(server_credentials(identity), admitted=doors.join) as here:
+        here.hub._said = journal.note
+        yield here, journal.events
+
+
+def flood(here: Standing, keys: Path, *calls: list[Message]) -> None:
+    """One stream per list of messages, as fast as they are answered."""
+    credentials = channel_credentials(load_identity(keys))
+    with grpc.secure_channel(f"127.0.0.1:{here.port}", credentials) as line:
+        join: Any = line.stream_stream(f"/{SERVICE}/Join")
+        for messages in calls:
+            try:
+                list(join(iter([encode(message) for message in messages]), timeout=20))
+            except grpc.RpcError as error:
+                assert isinstance(error, grpc.Call)
+                assert error.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED), error
+
+
+@pytest.mark.parametrize("name", ["client-0", "client-1"])
+def test_messages_before_the_greeting_leave_few_lines(authority: Authority, tmp_path: Path, name: str) -> None:
+    with served(authority, tmp_path) as (here, file):
+        words: list[list[Message]] = [[Leave(f"I leave for the {i}th time")] for i in range(CALLS)]
+        flood(here, authority.folder.parent / name, *words, [Heartbeat()])
+        until(lambda: not here.hub.reception.all)
+    events = events_in(file)
+    assert {event["event"] for event in events} <= {"refused", "busy"} and len(events) <= 2 * LINES
+
+
+def test_numbers_that_a_peer_chooses_do_not_make_new_lines(authority: Authority, tmp_path: Path) -> None:
+    """A refusal names the client's number, or the fence: it is another text each time."""
+    with served(authority, tmp_path) as (here, file):
+        flood(here, authority.folder.parent / "client-1", *([Hello(VERSION, i % 9000)] for i in range(CALLS)))
+        flood(here, authority.folder.parent / "client-0", *([Hello(VERSION + 1 + i, 0)] for i in range(CALLS)))
+        until(lambda: not here.hub.reception.all)
+    refused = [event for event in events_in(file) if event["event"] == "refused"]
+    assert LINES <= len(refused) <= 2 * LINES
+
+
+def test_one_flood_does_not_silence_another_certificate(authority: Authority, tmp_path: Path) -> None:
+    with served(authority, tmp_path) as (here, file):
+        flood(here, authority.folder.parent / "client-1", *([Hello(VERSION, 1)] for _ in range(CALLS)))
+        flood(here, authority.folder.parent / "client-0", [Hello(VERSION, 3)])
+        until(lambda: not here.hub.reception.all)
+    assert any("client-0" in event["why"] for event in events_in(file))
+
+
+def test_a_client_that_comes_and_leaves_leaves_few_lines(authority: Authority, tmp_path: Path) -> None:
+    accept = Accept(TERMS.spec_hash, TERMS.engine, TERMS.cpu, 5, check=True)
+    with served(authority, tmp_path) as (here, file):
+        for i in range(2 * LINES):
+            link = here.call(channel_credentials(load_identity(authority.folder.parent / "client-0")))
+            for word in (Hello(VERSION, 0), accept):
+                link.send(word)
+                link.receive(10)
+            link.send(Leave(f"reason {i}"))
+            link.stream.finish()
+            link.close()
+        until(lambda: not here.hub.reception.all)
+    assert sum(event["event"] == "left" for event in events_in(file)) == LINES
+
+
+def test_lines_stay_whole_json(authority: Authority, tmp_path: Path) -> None:
+    with served(authority, tmp_path) as (here, file):
+        flood(here, authority.folder.parent / "client-0", [Hello(VERSION, 2)])
+        until(lambda: not here.hub.reception.all)
+    assert all("source" not in json.loads(line) for line in file.read_text().splitlines())

@@ -1,0 +1,112 @@
+"""Compressed messages are not decompressed, by a server, by a client, or by a client that listens for others."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from splitrelay.wire import halves
+from splitrelay.wire.authority import create_authority
+from splitrelay.wire.capacity import SERVICE
+from splitrelay.wire.control import BadMessage
+from splitrelay.wire.frames import VERSION, decode, encode
+from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
+from splitrelay.wire.link import Link, channel
+from splitrelay.wire.messages import Handed, Hello, Refuse, Terms
+from splitrelay.wire.peer import METHOD, Mailbox
+
+BOMB = 200_000_000  # bytes; compressed it is shorter than any limit
+FLAT = 50_000  # kB that the receiver may grow by
+SERVER = """
+import sys
+from splitrelay.wire.frames import Bounds
+from splitrelay.wire.messages import Terms
+from splitrelay.wire.server import House, Hub
+
+terms = Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=60.0)
+hub = Hub(House(terms, Bounds(batch=4, h=(3,), dtype="float32", look=4), 10_000, 4))
+print(hub.start("127.0.0.1:0"), flush=True)
+sys.stdin.read()
+hub.close("enough", again=False)
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[int, int]]:
+    """The process and the port of a server."""
+    command = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        yield process.pid, int(process.stdout.readline())
+        process.stdin.close()
+
+
+def peak(process: int | str) -> int:
+    """The most memory that a process has had, in kB."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+
+
+def sent(port: int, message: bytes) -> Any:
+    """The first answer to a message that travels compressed."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.max_send_message_length", -1)]) as line:
+        call: Any = line.stream_stream(f"/{SERVICE}/Join")
+        return decode(next(call(iter([message]), compression=grpc.Compression.Gzip, timeout=60)))
+
+
+def test_a_server_refuses_a_compressed_message(server: tuple[int, int]) -> None:
+    assert isinstance(sent(server[1], encode(Hello(VERSION, 1))), Refuse)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+def test_a_compressed_bomb_takes_no_memory(server: tuple[int, int]) -> None:
+    process, port = server
+    sent(port, encode(Hello(VERSION, 1)))
+    before = peak(process)
+    assert isinstance(sent(port, bytes(BOMB)), Refuse)
+    assert peak(process) - before < FLAT
+
+
+def test_a_client_refuses_a_compressed_message() -> None:
+    def answers(requests: Any, context: Any) -> Iterator[bytes]:
+        context.set_compression(grpc.Compression.Gzip)
+        yield encode(Terms("x" * 2000, "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=60.0))
+
+    hostile: Any = grpc.server(ThreadPoolExecutor(1), compression=grpc.Compression.Gzip)
+    methods = {"Join": grpc.stream_stream_rpc_method_handler(answers)}
+    hostile.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+    port = hostile.add_insecure_port("127.0.0.1:0")
+    hostile.start()
+    link = Link(channel(f"127.0.0.1:{port}", None))
+    try:
+        link.send(Hello(VERSION, 0))
+        with pytest.raises(BadMessage):
+            link.receive(10)
+    finally:
+        link.close()
+        hostile.stop(None)
+
+
+def test_a_client_that_listens_refuses_a_compressed_message(tmp_path: Path) -> None:
+    authority = create_authority(tmp_path / "authority", "tests")
+    authority.issue_server("server", ["127.0.0.1"])
+    authority.issue_client("client-0", 0)
+    box = Mailbox(lambda context: None)
+    port = box.listen("127.0.0.1:0", server_credentials(load_identity(tmp_path / "server")))
+    mine = channel_credentials(load_identity(tmp_path / "client-0"))
+    try:
+        with grpc.secure_channel(f"127.0.0.1:{port}", mine) as line, pytest.raises(grpc.RpcError) as caught:
+            hand: Any = line.stream_unary(METHOD)
+            hand(
+                iter([encode(Handed(1, 0, halves.sha256(b""), "x" * 900))]),
+                compression=grpc.Compression.Gzip,
+                timeout=20,
+            )
+        assert "not a message of this protocol" in str(caught.value)
+    finally:
+        box.close()
