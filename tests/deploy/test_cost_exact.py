@@ -145,7 +145,7 @@ class Overheard:
 def played(folder: Path, *words: str) -> tuple[Stage, dict[str, Any]]:
     stage = Stage(small_spec(folder, *TINY, *words), folder)
     for m in stage.partition.clients:
-        stage.join(m, spec=stage.spec)  # it names code of its own
+        stage.join(m)
     return stage, stage.play()[-1]
 
 

@@ -15,7 +15,8 @@ from splitrelay.clients.reference import CALMER
 from splitrelay.deploy import visiting
 from splitrelay.deploy.peers import Relays, unmade
 from splitrelay.deploy.pending import Policy
-from splitrelay.deploy.reference import shape_of
+from splitrelay.deploy.reference import blueprint_of, shape_of, start
+from splitrelay.deploy.terms import AgreedSpec
 from splitrelay.deploy.turns import Tops
 from splitrelay.errors import Diverged
 from splitrelay.randomness import Purpose, rng
@@ -125,7 +126,7 @@ def test_an_engine_that_overflowed_makes_the_same_bits_as_a_new_one(
     spec = small_spec(tmp_path, f"model={name}", f"engine={engine}")
     shape = shape_of(spec, (1, 8, 8), 10)
     draw = rng(0, Purpose.INSTANCES)
-    x = torch.from_numpy(draw.normal(size=shape.size).astype(np.float32) / 10)
+    x = 3 * torch.from_numpy(start(blueprint_of(spec, (1, 8, 8), 10), 7, torch.float32))
     batches = [draw.normal(size=(5, *shape.h)).astype(np.float32) for _ in range(3)]
     y = np.arange(5, dtype=np.int32)
 
@@ -156,11 +157,11 @@ def test_a_server_half_that_overflows_after_the_last_step_is_not_kept(tmp_path: 
     spec = small_spec(tmp_path, "route=peer-to-peer", "engine=reference")
     shape = shape_of(spec, (1, 8, 8), 10)
     tops = Relays(spec, shape, (1, 8, 8), 10, 5)
-    start = unmade(torch.zeros(shape.size - shape.boundary))
-    turn = tops(Visit(0, 0, 1, start, Step(1e4), 1))
+    x0 = unmade(torch.zeros(shape.size - shape.boundary))
+    turn = tops(Visit(0, 0, 1, x0, Step(1e4), 1))
     turn.step(messages.Step(1, 0, np.full((5, *shape.h), 1e36, np.float32), np.zeros(5, np.int32), 0.0))
-    turn.finish(messages.Finish(1, 1, 0.0))
     with pytest.raises(Diverged):
+        turn.finish(messages.Finish(1, 1, 0.0))
         turn.done(messages.Deposit(1, 0, b""), b"", 1)
 
 
@@ -188,6 +189,6 @@ def test_a_batch_that_the_layers_refuse_fails_the_visit_and_not_the_server(
 
     monkeypatch.setattr(visiting.Calls, "step", single)
     for m in stage.partition.clients:
-        stage.join(m, patience=0.5, spec=stage.spec)
+        stage.join(m, patience=0.5, agreed=AgreedSpec(stage.spec))
     stage.play()
     assert set(skips(stage)) == {(0, BAD), (1, BAD), (2, BAD)}

@@ -135,7 +135,7 @@ def test_above_the_first_layer_no_image_leaves_its_client(words: str, tmp_path: 
 )
 def test_below_the_first_layer_whoever_listens_has_the_images(words: str, form: str, tmp_path: Path) -> None:
     """Softmax regression is cut after its flatten: what goes up is the input."""
-    images, said = recorded(tmp_path, "model=logistic", *words.split())
+    images, said = recorded(tmp_path, "model=logistic", "cut=flatten", *words.split())
     assert {name for name, number in seen(images, said).items() if number} == {form}
     assert 2 * 2 * 10 <= seen(images, said)[form] <= len(images)  # at least those of each client's first visit
 

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitrelay.algorithms.base import Step
+from splitrelay.errors import Diverged
 from splitrelay.experiments.spec import Spec
 from splitrelay.wire import limits
 from splitrelay.wire.control import BadMessage
@@ -44,10 +45,12 @@ class Excess:
 
 
 def check_move(before: Vector, after: Vector, limit: float, *, whose: str) -> None:
-    """Raise BadMessage where a visit has moved these weights further than `limit`, or one of them out of all bounds."""
+    """Raise BadMessage where a visit has moved these weights further than `limit`, Diverged where they overflowed."""
     found = find_excess(before, after, limit)
     if found is not None:
         what = f"{whose}: {found.what}"
+        if not math.isfinite(found.value):
+            raise Diverged(what, value=found.value, way_out=WAY_OUT)
         raise BadMessage(what, value=found.value, limit=f"at most {found.limit:.6g}", way_out=WAY_OUT)
 
 
