@@ -81,6 +81,7 @@ extern "C" void _start() {
         net.flat_size = n[19], net.batch = n[20], net.learns = 1;
         net.classes = int32_t(n[5]), net.n_layers = int32_t(n[6]), net.n_slots = int32_t(n[7]);
         net.layers = (Layer*)read_block(), net.slots = (Slot*)read_block(), net.positions = (int32_t*)read_block();
+        if (!net.positions) net.positions = zeros<int32_t>(1);  // a net without convolutions has no tables
         Images images = {};
         images.x = (uint8_t*)read_block(), images.y = (int64_t*)read_block(), images.levels = (float*)read_block();
         images.at = (int64_t*)read_block(), images.top = (int64_t*)read_block(), images.left = (int64_t*)read_block();

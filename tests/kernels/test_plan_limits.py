@@ -92,7 +92,18 @@ def test_a_number_outside_its_range_is_refused_by_the_name_of_the_layer(layer: s
 
 @pytest.mark.parametrize(
     "shape",
-    [[0, 12, 12], [-1, 12, 12], [1, 12], [1, 12, 12, 1], [1, 12.0, 12], [True, 12, 12], [1, 2**40, 12], "abc", None, {}],
+    [
+        [0, 12, 12],
+        [-1, 12, 12],
+        [1, 12],
+        [1, 12, 12, 1],
+        [1, 12.0, 12],
+        [True, 12, 12],
+        [1, 2**40, 12],
+        "abc",
+        None,
+        {},
+    ],
 )
 def test_the_shape_of_an_input_has_a_range(shape: object) -> None:
     with pytest.raises(InputError) as refused:

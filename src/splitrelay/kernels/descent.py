@@ -167,9 +167,10 @@ class TopHalf:
             allowed = again + ([] if self.closed else [f"step {self.k + 1}"])
             raise WorkError("a step of this visit came out of order", limit=" or ".join(allowed) or "none", value=k)
         h, labels = self._fitting(h), np.ascontiguousarray(labels, np.int64)
+        if labels.shape != (len(h),) or not 0 < len(h) <= self.descent.work.batch:
+            limit = f"equal numbers from 1 to {self.descent.work.batch}"
+            raise InputError("a batch and its labels", value=f"{len(h)} and {labels.shape}", limit=limit)
         refuse_labels(labels, self.descent.work.plan.classes)
-        if not 0 < len(h) == len(labels) <= self.descent.work.batch:
-            raise InputError("a batch and its labels", value=f"{len(h)} and {len(labels)}", limit="equal numbers")
         self._apply(norm2)
         self.reply = self._answered(k, h, labels)
         self.k = k

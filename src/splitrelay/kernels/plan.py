@@ -279,7 +279,7 @@ def plan_from(document: object) -> Plan:
         raise InputError("the shape of an input", value=get_brief(shape), limit="three integers: C, H, W")
     check_number_of_layers(len(entries))
     layers = tuple(_layer_from(j, entry) for j, entry in enumerate(entries))
-    return Plan(tuple(shape), layers)  # type: ignore[arg-type]  # a plan checks its shape
+    return Plan(tuple(shape), layers)
 
 
 def read_plan(text: str) -> Plan:

@@ -38,7 +38,11 @@ def get_brief(value: object) -> object:
         return value
     if isinstance(value, str):
         return ascii(value[:SHOWN])
-    if isinstance(value, list | tuple) and len(value) <= 4 and not any(isinstance(v, list | tuple | dict) for v in value):
+    if (
+        isinstance(value, list | tuple)
+        and len(value) <= 4
+        and not any(isinstance(v, list | tuple | dict) for v in value)
+    ):
         return "[" + ", ".join(str(get_brief(v)) for v in value) + "]"
     return f"a {type(value).__name__}"
 

@@ -63,6 +63,8 @@ class Table:
     def __init__(self, images: Pictures, plan: Plan) -> None:
         self.x, self.y = np.ascontiguousarray(images.x, np.uint8), np.ascontiguousarray(images.y, np.int64)
         self.levels = np.ascontiguousarray(images.levels, np.float32)
+        if self.y.ndim != 1:
+            raise InputError("the labels of images", value=self.y.shape, limit="one per image")
         if self.x.shape != (len(self.y), *plan.shape) or self.levels.shape != (plan.shape[0], LEVELS):
             raise InputError("images of another shape", value=self.x.shape[1:], limit=plan.shape)
         refuse_labels(self.y, plan.classes)
@@ -85,6 +87,8 @@ class Table:
             return found, (at,)
         corners = [np.ascontiguousarray(side, np.int64) for side in (draw.crops.top, draw.crops.left)]
         flip = np.ascontiguousarray(draw.crops.flip, np.uint8)
+        if {flip.ndim, corners[0].ndim, corners[1].ndim} != {1}:
+            raise InputError("the crops of a visit", limit="one per image")
         if min(len(flip), *map(len, corners)) < len(at):
             raise IndexError("a visit has fewer crops than images")
         if not 0 <= draw.crops.pad <= LARGEST_PAD:

@@ -25,6 +25,7 @@ enum Fault : int32_t {
 };
 
 constexpr int64_t MOST = int64_t(1) << 30;  // numbers of one image, with its padding: sums of two stay within 32 bits
+constexpr int64_t MOST_SIDE = 1 << 10;  // of a kernel, and of a stride
 constexpr int64_t MOST_IMAGES = 1 << 24;
 constexpr int64_t MOST_LAYERS = 1000;
 constexpr int64_t SPARE = 16;  // floats behind every buffer: vectors run over its end by up to seven
@@ -64,13 +65,13 @@ INLINE bool are_taps(const Layer& l, const int32_t* taps) {
 
 INLINE int32_t check_conv(const Net& net, const Layer& l, int64_t& marks_end) {
     int64_t row = l.in.row(), stride = l.in.stride;
-    if (!within(l.kh, 1, MOST) || !within(l.kw, 1, MOST) || !within(l.sh, 1, MOST) || !within(l.sw, 1, MOST)) return BAD_WINDOW;
+    if (!within(l.kh, 1, MOST_SIDE) || !within(l.kw, 1, MOST_SIDE) || !within(l.sh, 1, MOST_SIDE) || !within(l.sw, 1, MOST_SIDE)) return BAD_WINDOW;
     if (!within(l.relu, 0, 1) || !within(l.pooled, 0, 1) || !within(l.corner, 0, l.in.size)) return BAD_WINDOW;
     if (l.raw.border || l.raw.stride != rounded_up(l.raw.C, LANES) || l.raw.H < l.sh || l.raw.W < l.sw) return BAD_WINDOW;
     if (l.out.C != l.raw.C || l.out.stride != l.raw.stride) return BAD_WINDOW;
     if (l.out.H != (l.pooled ? l.raw.H / l.sh : l.raw.H) || l.out.W != (l.pooled ? l.raw.W / l.sw : l.raw.W)) return BAD_WINDOW;
     int64_t last = l.corner + (l.raw.H - 1) * row + (l.raw.W - 1) * stride;  // of the pixel under the kernel's corner
-    if (l.kh > l.in.size || l.kw > l.in.size || last + (l.kh - 1) * row + l.kw * stride > l.in.size) return BAD_WINDOW;
+    if (last + (l.kh - 1) * row + l.kw * stride > l.in.size) return BAD_WINDOW;
 
     int64_t packed_row = rounded_up(l.kw * stride, LANES), taps = bounded(l.kh, l.kw, l.in.C);
     int64_t weights = bounded(l.raw.C, l.kh, packed_row), ready = bounded(l.raw.stride, taps);
@@ -101,7 +102,7 @@ INLINE int32_t check_conv(const Net& net, const Layer& l, int64_t& marks_end) {
 
 INLINE int32_t check_pool(const Net& net, const Layer& l, int64_t& marks_end) {
     const Tensor &in = l.in, &out = l.out;
-    if (!within(l.kh, 1, MOST) || !within(l.kw, 1, MOST) || !within(l.sh, 1, MOST) || !within(l.sw, 1, MOST)) return BAD_WINDOW;
+    if (!within(l.kh, 1, MOST_SIDE) || !within(l.kw, 1, MOST_SIDE) || !within(l.sh, 1, MOST_SIDE) || !within(l.sw, 1, MOST_SIDE)) return BAD_WINDOW;
     if (!within(l.ph, 0, l.kh / 2) || !within(l.pw, 0, l.kw / 2) || in.C != out.C || in.stride != out.stride) return BAD_WINDOW;
     int64_t H = in.H + 2 * int64_t(l.ph) - l.kh, W = in.W + 2 * int64_t(l.pw) - l.kw;
     if (H < 0 || W < 0 || out.H != H / l.sh + 1 || out.W != W / l.sw + 1) return BAD_WINDOW;
@@ -211,8 +212,9 @@ INLINE int32_t check_visit(const Net* net, const Visit* v, int64_t n) {
     if (int32_t fault = check_call(net, n)) return fault;
     if (!v || !v->step || !is_name(v->name)) return NO_POINTER;
     if (!net->learns) return NOT_FOR;
-    if (v->step->clip >= 0 && v->norms_size < net->n_slots) return BAD_SIZE;
-    return v->step->clip >= 0 && !v->norms ? NO_POINTER : FINE;
+    if (v->step->clip < 0) return FINE;  // NaN is not: then norms are summed, too
+    if (!v->norms) return NO_POINTER;
+    return v->norms_size < net->n_slots ? BAD_SIZE : FINE;
 }
 
 // Whether the last layer's outputs are those of the classes, with a gradient where one is asked for.
