@@ -200,16 +200,15 @@ class Pictures:
 class Poison:
     """Tell the address sanitizer which parts of a workspace's memory no kernel may touch. Without it, do nothing."""
 
-    try:
-        poison = c.CDLL(None).__asan_poison_memory_region
-        unpoison = c.CDLL(None).__asan_unpoison_memory_region
-        is_here = True
-        poison.argtypes = unpoison.argtypes = (c.c_void_p, c.c_size_t)
-    except AttributeError:
-        is_here = False
+    library = c.CDLL(None)
+    is_here = hasattr(library, "__asan_poison_memory_region")
 
     def __init__(self, work: Workspace) -> None:
         self.work = work
+        self.poison, self.unpoison = (  # by text: Python changes names with two underscores inside a class
+            getattr(self.library, f"__asan_{way}_memory_region") for way in ("poison", "unpoison")
+        )
+        self.poison.argtypes = self.unpoison.argtypes = (c.c_void_p, c.c_size_t)
         self.buffers = [work.arena, work.x, work.g, work.velocity, work.start, work.shift, work.marks, work.found]
 
     def mark(self, *, inside: bool) -> None:

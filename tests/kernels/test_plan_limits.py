@@ -10,10 +10,12 @@ import pytest
 from torch import nn
 
 from splitrelay.errors import InputError, OutOfRange
+from splitrelay.experiments.engines import resolve_engine
 from splitrelay.kernels import NotCovered, plan_from, plan_of, read_plan
 from splitrelay.kernels.plan import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Plan, ReLU
 from splitrelay.kernels.plan_limits import BATCH, LARGEST, LAYERS, NAME
 from splitrelay.kernels.workspace import Workspace
+from splitrelay.models import Blueprint
 
 DOCUMENT: dict[str, Any] = {
     "shape": [1, 12, 12],
@@ -218,11 +220,22 @@ def test_weights_of_all_layers_together_stay_below_the_limit() -> None:
         lambda: Plan((1, 4, 4), (Flatten("a"), ReLU("b"))),
         lambda: Plan((1, 1, 1), (Flatten("a"), ReLU("b"))),
         lambda: Plan((1, 4, 4), (Conv2d("a", 3, (2, 2)), Flatten("b"))),
+        lambda: Plan((1, 4, 4), (Conv2d("a", 3, (4, 4)), ReLU("b"), Flatten("c"))),
+        lambda: Plan((1, 4, 4), (Flatten("a"), Linear("b", 3), ReLU("c"), Dropout("d", 0.5))),
     ],
 )
 def test_the_same_checks_hold_for_plans_made_in_python(make: Any) -> None:
     with pytest.raises(InputError):
         make()
+
+
+def test_a_net_that_ends_in_a_relu_runs_on_the_reference_engine() -> None:
+    """The loss overwrites the outputs, by which the kernels would tell which of them the ReLU had closed."""
+    net = Blueprint("own", lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.ReLU()), (1, 4, 4), 1)
+    assert resolve_engine("auto", net)[0] == "reference"
+    with pytest.raises(InputError) as refused:
+        resolve_engine("fast", net)
+    assert "'2'" in refused.value.what
 
 
 def test_a_torch_net_outside_the_limits_has_no_kernel() -> None:

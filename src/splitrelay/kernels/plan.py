@@ -153,6 +153,16 @@ class Plan:
         self._check_fields()
         self.shapes  # noqa: B018 - a net that cannot be is refused here, by the name of its layer
         self._check_sizes()
+        self._check_end()
+
+    def _check_end(self) -> None:
+        """Refuse a ReLU behind the last weights: the kernels' loss overwrites the outputs that its gradient needs."""
+        for layer in reversed(self.layers):
+            if isinstance(layer, Conv2d | Linear):
+                return
+            if isinstance(layer, ReLU):
+                what = f"layer '{layer.name}' (ReLU) stands behind the last layer with weights"
+                raise InputError(what, way_out="End the net in nn.Linear.")
 
     def _check_fields(self) -> None:
         """Refuse another shape than three integers in range, and what is not a tuple of layers with unique names."""
