@@ -77,23 +77,29 @@ extern "C" void _start() {
         net.packed_size = n[4];
         float** buffers[] = {&net.x, &net.g, &net.velocity, &net.start, &net.shift};
         for (float** buffer : buffers) *buffer = zeros<float>(n[4]);
+        net.arena_size = n[0], net.marks_size = n[1], net.found_size = n[2], net.sums_size = n[3], net.positions_size = n[21];
+        net.flat_size = n[19], net.batch = n[20], net.learns = 1;
         net.classes = int32_t(n[5]), net.n_layers = int32_t(n[6]), net.n_slots = int32_t(n[7]);
         net.layers = (Layer*)read_block(), net.slots = (Slot*)read_block(), net.positions = (int32_t*)read_block();
+        if (!net.positions) net.positions = zeros<int32_t>(1);  // a net without convolutions has no tables
         Images images = {};
         images.x = (uint8_t*)read_block(), images.y = (int64_t*)read_block(), images.levels = (float*)read_block();
         images.at = (int64_t*)read_block(), images.top = (int64_t*)read_block(), images.left = (int64_t*)read_block();
         images.flip = (uint8_t*)read_block();
+        images.chosen = n[17] * n[20];
         images.N = n[8], images.C = int32_t(n[9]), images.H = int32_t(n[10]), images.W = int32_t(n[11]), images.pad = int32_t(n[12]);
         Step* step = (Step*)read_block();
         Name name = {(uint32_t*)read_block(), n[13], n[14], n[15], n[16]};
         Visit v = {};
         v.images = &images, v.step = step, v.name = &name, v.x = (float*)read_block(), v.sizes = (int32_t*)read_block();
         v.K = int32_t(n[17]), v.dropout = int32_t(n[18]);
+        v.x_size = n[19], v.labels_size = n[20], v.norms_size = n[7];
         v.out = zeros<float>(n[19]), v.labels = zeros<int64_t>(n[20]), v.norms = zeros<double>(n[7]), v.losses = zeros<double>(v.K);
+        if (check_net(&net)) call(EXIT, 5, 0, 0);
         int32_t done = visit(&net, &v);
         if (done < 1) call(EXIT, 4, 0, 0);
         float* g = zeros<float>(n[19]);
-        save_gradient(&net, g);
+        if (save_gradient(&net, g, n[19])) call(EXIT, 6, 0, 0);
         add(&done, 4), add(v.losses, 8 * v.K), add(v.out, 4 * n[19]), add(g, 4 * n[19]), add(v.norms, 8 * n[7]);
     }
     char digits[17];

@@ -48,7 +48,7 @@ def written(one: Case) -> bytes:
     sizes = [work.arena.size, work.marks.size, work.found.size, work.sums.size, work.x.size, plan.classes]
     numbers = np.array(
         [*sizes, len(work.layers), len(work.slots), len(table), *plan.shape, crops.pad if crops else 0, root.number,
-         *NAME, K, Purpose.DROPOUT, plan.size, batch], np.int64,
+         *NAME, K, Purpose.DROPOUT, plan.size, batch, work.positions.size], np.int64,
     )  # fmt: skip
     corners = [b"" if crops is None else np.tile(side, K).astype(np.int64).tobytes() for side in _corners(crops)]
     flip = b"" if crops is None else np.tile(crops.flip, K).astype(np.uint8).tobytes()

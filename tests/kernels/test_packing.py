@@ -48,7 +48,7 @@ def test_nothing_behind_x_is_touched_wherever_a_net_is_cut(last: int) -> None:
     x = whole[: net.ends[last]]
     x[:] = filled(net)[: len(x)]
     work.load(x)
-    work.kernels.save_x(work.at, address(x))
+    work.kernels.save_x(work.at, address(x), len(x))
     assert (whole[len(x) :] == 7).all()
 
 

@@ -12,6 +12,7 @@ from splitrelay.data.images import ImageSet
 from splitrelay.deploy.fast import derive_plan, shape_from
 from splitrelay.deploy.shapes import Outfit, Tally, Vector
 from splitrelay.kernels.descent import Descent
+from splitrelay.kernels.faults import check_call
 from splitrelay.kernels.plan import Flatten, Linear, Plan
 from splitrelay.kernels.samples import Table
 from splitrelay.kernels.scoring import AT_ONCE, SLICE
@@ -39,7 +40,8 @@ class Looking:
         features = self.table.levels[channel, pixels]
         features = np.ascontiguousarray(features.transpose(0, 2, 3, 1), np.float32)  # channels last
         out = np.empty((len(pixels), prod(self.shape)), np.float32)
-        self.work.kernels.top_predict(self.work.at, len(pixels), features.ctypes.data, 0, out.ctypes.data)
+        given = (features.ctypes.data, features.size, 0, out.ctypes.data, out.size)
+        check_call(self.work.kernels.top_predict(self.work.at, len(pixels), *given))
         if len(self.shape) == 1:
             return out
         height, width, channels = self.shape
@@ -72,5 +74,6 @@ class Loss:
     def __call__(self, out: Vector, label: int) -> float:
         self.out[:], self.label[0] = out, label
         h, labels, g = (array.ctypes.data for array in (self.out, self.label, self.gradient))
-        loss: float = self.work.kernels.top_step(self.work.at, self.descent.at, 0, 1, h, 1, labels, g, 0)
-        return loss
+        given = (0, 1, h, self.out.size, 1, labels, g, 0)
+        check_call(self.work.kernels.top_step(self.work.at, self.descent.at, *given))
+        return float(self.descent.visit.loss)

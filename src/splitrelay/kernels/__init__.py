@@ -4,7 +4,7 @@ from splitrelay.kernels.engine import InTwo, Whole
 from splitrelay.kernels.layers import NotCovered, plan_of, why_not
 from splitrelay.kernels.library import level, missing
 from splitrelay.kernels.orders import shuffled
-from splitrelay.kernels.plan import Plan, plan_from
+from splitrelay.kernels.plan import Plan, plan_from, read_plan
 from splitrelay.kernels.samples import Draw
 from splitrelay.kernels.scoring import Scorer
 
@@ -19,6 +19,7 @@ __all__ = [
     "missing",
     "plan_from",
     "plan_of",
+    "read_plan",
     "shuffled",
     "why_not",
 ]

@@ -12,11 +12,12 @@ import numpy as np
 
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.errors import Diverged, InputError, WorkError
+from splitrelay.kernels.faults import check_call
 from splitrelay.kernels.named import Integers, root
 from splitrelay.kernels.plan import Plan
 from splitrelay.kernels.samples import Draw, Table, refuse_labels
 from splitrelay.kernels.structures import StepC, VisitC, address
-from splitrelay.kernels.workspace import Floats, Workspace
+from splitrelay.kernels.workspace import Floats, Workspace, get_aligned
 from splitrelay.randomness import Purpose
 
 CALMER = "Lower eta, or set clip."
@@ -61,12 +62,13 @@ class Descent:
         self.visit = VisitC(
             step=c.addressof(setting), name=c.addressof(name), x=address(x), K=visit.K, dropout=Purpose.DROPOUT,
             shift=None if shift is None else address(shift), labels=work.labels_at, norms=work.norms_at,
+            x_size=work.size, labels_size=work.batch, norms_size=len(work.norms),
         )  # fmt: skip
         self.at = c.addressof(self.visit)
 
     def begin(self) -> None:
         """x goes to where the kernels want it; a visit in one call does so itself."""
-        self.work.kernels.begin_visit(self.work.at, self.at)
+        check_call(self.work.kernels.begin_visit(self.work.at, self.at))
 
     def norms(self) -> list[float]:
         """The squared norm of each tensor's gradient, from the input on; nothing where nothing is clipped."""
@@ -74,7 +76,7 @@ class Descent:
 
     def move(self, norm2: float) -> None:
         """Apply the step, where norm2 is the squared norm of the whole model's gradient."""
-        self.work.kernels.apply(self.work.at, self.at, norm2)
+        check_call(self.work.kernels.apply(self.work.at, self.at, norm2))
 
 
 def settings(step: Step[Floats]) -> StepC:
@@ -92,14 +94,8 @@ def descend(descent: Descent, table: Table, draw: Draw) -> tuple[list[float], tu
     visit.losses, visit.out = steps.losses_at, address(x)
     done = work.kernels.visit(work.at, descent.at)
     del kept
-    there(done)
+    check_call(done)
     return steps.losses[:done].tolist(), (x, bool(visit.finite))
-
-
-def there(done: int) -> None:
-    """The kernels read no image that is not there."""
-    if done < 0:
-        raise IndexError("a visit names an image that is not there")
 
 
 class Bottom:
@@ -110,6 +106,7 @@ class Bottom:
         self.chosen, self.kept = table.chosen(draw)
         self.sizes = np.array(draw.sizes, np.int32)
         descent.visit.images, descent.visit.sizes = c.addressof(self.chosen), self.sizes.ctypes.data
+        descent.visit.K = len(self.sizes)
         descent.begin()
         self.shape, self.flat = smashed(descent.work.plan, descent.work.last)
         self.start = self.k = 0
@@ -118,7 +115,7 @@ class Bottom:
         """The smashed data of step k, and the labels."""
         work, n, start = self.descent.work, self.draw.sizes[k], self.start
         h = np.empty((n, *self.shape), np.float32)
-        there(work.kernels.bottom_forward(work.at, self.descent.at, k, start, self.flat, address(h)))
+        check_call(work.kernels.bottom_forward(work.at, self.descent.at, k, start, self.flat, address(h), h.size))
         self.start, self.k = start + n, k
         return channels_last(h), self.labels[start : start + n]
 
@@ -129,7 +126,7 @@ class Bottom:
             g = in_memory(gradient)
             if g.shape != (self.draw.sizes[self.k], *self.shape):
                 raise InputError("a gradient of another cut", value=g.shape[1:], limit=self.shape)
-            work.kernels.bottom_backward(work.at, self.descent.at, len(g), address(g), self.flat)
+            check_call(work.kernels.bottom_backward(work.at, self.descent.at, len(g), address(g), g.size, self.flat))
 
 
 def descend_cut(bottom: Bottom, top: Top) -> list[float]:
@@ -170,9 +167,10 @@ class TopHalf:
             allowed = again + ([] if self.closed else [f"step {self.k + 1}"])
             raise WorkError("a step of this visit came out of order", limit=" or ".join(allowed) or "none", value=k)
         h, labels = self._fitting(h), np.ascontiguousarray(labels, np.int64)
+        if labels.shape != (len(h),) or not 0 < len(h) <= self.descent.work.batch:
+            limit = f"equal numbers from 1 to {self.descent.work.batch}"
+            raise InputError("a batch and its labels", value=f"{len(h)} and {labels.shape}", limit=limit)
         refuse_labels(labels, self.descent.work.plan.classes)
-        if not 0 < len(h) == len(labels) <= self.descent.work.batch:
-            raise InputError("a batch and its labels", value=f"{len(h)} and {len(labels)}", limit="equal numbers")
         self._apply(norm2)
         self.reply = self._answered(k, h, labels)
         self.k = k
@@ -190,8 +188,9 @@ class TopHalf:
         work, h = self.descent.work, self._fitting(h)
         outputs = np.empty((len(h), work.plan.classes), np.float32)
         for b in range(0, len(h), work.batch):
-            part = h[b : b + work.batch]
-            work.kernels.top_predict(work.at, len(part), part.ctypes.data, self.flat, outputs[b:].ctypes.data)
+            part, out = h[b : b + work.batch], outputs[b : b + work.batch]
+            given = (part.ctypes.data, part.size, self.flat, out.ctypes.data, out.size)
+            check_call(work.kernels.top_predict(work.at, len(part), *given))
         return outputs
 
     def _fitting(self, h: Floats) -> Floats:
@@ -202,15 +201,15 @@ class TopHalf:
 
     def _answered(self, k: int, h: Floats, labels: Integers) -> Reply:
         work, n, g = self.descent.work, len(h), np.empty((len(h), *self.shape), np.float32)
-        given = (address(h), self.flat, address(labels), address(g))
-        loss = work.kernels.top_step(work.at, self.descent.at, k, n, *given, int(self.later))
+        given = (address(h), h.size, self.flat, address(labels), address(g))
+        check_call(work.kernels.top_step(work.at, self.descent.at, k, n, *given, int(self.later)))
         self.owed = n * self.later
         self.norms = self.descent.norms()
-        return Reply(channels_last(g), self.norms, loss)
+        return Reply(channels_last(g), self.norms, self.descent.visit.loss)
 
     def _apply(self, norm2: float) -> None:
         if self.owed:
-            self.descent.work.kernels.top_learn(self.descent.work.at, self.owed)
+            check_call(self.descent.work.kernels.top_learn(self.descent.work.at, self.owed))
         self.owed = 0
         if self.norms is not None:
             self.descent.move(continued(0.0 if self.descent.step.per_half else norm2, self.norms))
@@ -230,7 +229,7 @@ def channels_last(h: Floats) -> Floats:
 
 def in_memory(h: Floats) -> Floats:
     """What lies in memory, densely: (n, H, W, C) or (n, F)."""
-    return np.ascontiguousarray(h.transpose(0, 2, 3, 1) if h.ndim == 4 else h, dtype=np.float32)
+    return get_aligned(np.ascontiguousarray(h.transpose(0, 2, 3, 1) if h.ndim == 4 else h, dtype=np.float32))
 
 
 def continued(norm2: float, norms: Sequence[float]) -> float:

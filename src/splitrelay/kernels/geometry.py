@@ -5,7 +5,6 @@ Whatever decides bits (padding, blocks, orders) follows from the whole plan, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -186,7 +185,7 @@ def _positions(one: LayerC) -> npt.NDArray[np.int32]:
     Window by window of the pool that follows in the whole net, even if it runs on the other side of a cut; what no
     window covers comes last.
     """
-    places = np.array(list(_window_order(one.raw.H, one.raw.W, one.sh, one.sw)), dtype=np.int64).reshape(-1, 2)
+    places = _window_order(one.raw.H, one.raw.W, one.sh, one.sw)
     y, x = places[:, 0], places[:, 1]
     outputs = one.out.inside() + y * one.out.row() + x * one.out.stride
     inputs = one.corner + y * one.in_.row() + x * one.in_.stride
@@ -200,9 +199,10 @@ def _taps(one: LayerC) -> npt.NDArray[np.int32]:
     return taps.ravel()
 
 
-def _window_order(H: int, W: int, h: int, w: int) -> Iterator[tuple[int, int]]:
+def _window_order(H: int, W: int, h: int, w: int) -> npt.NDArray[np.int64]:
+    """(y, x) of every pixel: window by window, row by row within each; then what no window covers."""
     tall, wide = H // h * h, W // w * w
-    for top in range(0, tall, h):
-        for left in range(0, wide, w):
-            yield from ((top + v, left + u) for v in range(h) for u in range(w))
-    yield from ((y, x) for y in range(H) for x in range(W) if y >= tall or x >= wide)
+    y, x = np.mgrid[:tall, :wide].reshape(2, tall // h, h, wide // w, w).swapaxes(2, 3).reshape(2, -1)
+    places = np.mgrid[:H, :W].reshape(2, -1).T
+    outside = (places[:, 0] >= tall) | (places[:, 1] >= wide)
+    return np.concatenate([np.stack([y, x], axis=1), places[outside]])

@@ -20,13 +20,13 @@ def plan_of(net: Any, shape: tuple[int, ...]) -> Plan:
     """The plan of an nn.Sequential for inputs of this shape; a layer without a kernel is refused by its name."""
     if len(shape) != 3:
         raise NotCovered("the fast engine needs images (C, H, W)", value=shape, way_out=WAY_OUT)
-    layers = tuple(_layer(name, layer) for name, layer in net._modules.items())
     try:
-        return Plan((shape[0], shape[1], shape[2]), layers)
+        layers = tuple(_layer(name, layer) for name, layer in net._modules.items())
+        return Plan((int(shape[0]), int(shape[1]), int(shape[2])), layers)
     except NotCovered:
         raise
     except InputError as error:
-        raise NotCovered(error.what, value=error.value, way_out=WAY_OUT) from None
+        raise NotCovered(error.what, value=error.value, limit=error.limit, way_out=WAY_OUT) from None
 
 
 def why_not(net: Any, shape: tuple[int, ...]) -> str | None:
@@ -52,12 +52,13 @@ def _conv(name: str, layer: Any) -> Layer:
     _refuse(name, layer, wanted)
     if isinstance(layer.padding, str):
         raise NotCovered(f"layer '{name}' (Conv2d) names its padding '{layer.padding}'", way_out="Give numbers.")
-    return Conv2d(name, layer.out_channels, _pair(layer.kernel_size), _pair(layer.padding), layer.bias is not None)
+    kernel, padding = _get_ints(layer.kernel_size), _get_ints(layer.padding)
+    return Conv2d(name, int(layer.out_channels), kernel, padding, layer.bias is not None)
 
 
 def _pool(name: str, layer: Any) -> Layer:
     _refuse(name, layer, {"dilation": 1, "ceil_mode": False, "return_indices": False})
-    return MaxPool2d(name, _pair(layer.kernel_size), _pair(layer.stride), _pair(layer.padding))
+    return MaxPool2d(name, _get_ints(layer.kernel_size), _get_ints(layer.stride), _get_ints(layer.padding))
 
 
 def _flatten(name: str, layer: Any) -> Layer:
@@ -80,11 +81,16 @@ def _pair(value: Any) -> Pair:
     return first, second
 
 
+def _get_ints(value: Any) -> Pair:
+    first, second = _pair(value)
+    return int(first), int(second)
+
+
 MAKERS: dict[str, Callable[[str, Any], Layer]] = {
     "Conv2d": _conv,
     "ReLU": lambda name, _: ReLU(name),
     "MaxPool2d": _pool,
     "Flatten": _flatten,
-    "Linear": lambda name, layer: Linear(name, layer.out_features, layer.bias is not None),
+    "Linear": lambda name, layer: Linear(name, int(layer.out_features), layer.bias is not None),
     "Dropout": lambda name, layer: Dropout(name, float(layer.p)),
 }

@@ -20,20 +20,21 @@ BY_HAND = "SPLITRELAY_KERNELS"  # a build by path, for sanitizers and comparison
 V3 = {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"}
 V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 DOORS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "begin_visit": (None, (pointer, pointer)),
-    "save_x": (i32, (pointer, pointer)),
-    "save_gradient": (None, (pointer, pointer)),
-    "draw": (i64, (pointer, i32, i32, pointer, i64, i32, i32, pointer, pointer)),
-    "draw_order": (None, (pointer, i64, i32, i64, i64, pointer)),
-    "draw_uniform": (None, (pointer, i32, pointer, i32, i64, pointer)),
+    "check_net": (i64, (pointer,)),
+    "begin_visit": (i32, (pointer, pointer)),
+    "save_x": (i32, (pointer, pointer, i64)),
+    "save_gradient": (i32, (pointer, pointer, i64)),
+    "draw": (i64, (pointer, i32, i32, pointer, i64, i32, i32, pointer, pointer, i64)),
+    "draw_order": (i32, (pointer, i64, i32, i64, i64, pointer, i64)),
+    "draw_uniform": (i32, (pointer, i32, pointer, i32, i64, pointer)),
     "visit": (i32, (pointer, pointer)),
-    "bottom_forward": (i32, (pointer, pointer, i32, i64, i32, pointer)),
-    "bottom_backward": (None, (pointer, pointer, i32, pointer, i32)),
-    "top_step": (f64, (pointer, pointer, i32, i32, pointer, i32, pointer, pointer, i32)),
-    "top_learn": (None, (pointer, i32)),
-    "apply": (None, (pointer, pointer, f64)),
-    "top_predict": (None, (pointer, i32, pointer, i32, pointer)),
-    "evaluate": (None, (pointer, pointer, pointer, i32, pointer, pointer, pointer)),
+    "bottom_forward": (i32, (pointer, pointer, i32, i64, i32, pointer, i64)),
+    "bottom_backward": (i32, (pointer, pointer, i32, pointer, i64, i32)),
+    "top_step": (i32, (pointer, pointer, i32, i32, pointer, i64, i32, pointer, pointer, i32)),
+    "top_learn": (i32, (pointer, i32)),
+    "apply": (i32, (pointer, pointer, f64)),
+    "top_predict": (i32, (pointer, i32, pointer, i64, i32, pointer, i64)),
+    "evaluate": (i32, (pointer, pointer, pointer, i32, pointer, i64, pointer, pointer, i64)),
 }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitrelay.errors import InputError
+from splitrelay.kernels.faults import check_call
 from splitrelay.kernels.structures import NameC, address
 from splitrelay.randomness import Purpose, rng
 
@@ -46,10 +47,12 @@ def positions(
     held, n = np.ascontiguousarray(held, np.int64), len(held)
     room = np.empty(n + sum(sizes), np.int64)  # for a pass, then for what is drawn
     at = address(room)
-    kernels.draw(
-        c.addressof(name), Purpose.BATCHES, again, address(held), n, len(sizes), size, at, at + n * room.itemsize
-    )
-    return room[n:]
+    drawn = kernels.draw(
+        c.addressof(name), Purpose.BATCHES, again, address(held), n, len(sizes), size, at, at + n * room.itemsize,
+        len(room) - n,
+    )  # fmt: skip
+    check_call(drawn)
+    return room[n : n + drawn]
 
 
 def batch_sizes(n: int, K: int, size: int, *, again: bool) -> list[int]:
@@ -62,14 +65,14 @@ def batch_sizes(n: int, K: int, size: int, *, again: bool) -> list[int]:
 def order(kernels: c.CDLL, seed: int, M: int, number: int) -> npt.NDArray[np.uint32]:
     """The clients 0, ..., M-1 as the permutation of this number has them."""
     own, room = root(seed), np.empty(2 * M, np.uint32)
-    kernels.draw_order(own.at, own.number, Purpose.ORDER, number, M, address(room))
+    check_call(kernels.draw_order(own.at, own.number, Purpose.ORDER, number, M, address(room), len(room)))
     return room[M:]
 
 
 def uniform(kernels: c.CDLL, name: NameC, more: Sequence[int], n: int) -> npt.NDArray[np.float32]:
     """Dropout's numbers for step and layer."""
     found, words = np.empty(n, np.float32), (c.c_int64 * len(more))(*more)
-    kernels.draw_uniform(c.addressof(name), Purpose.DROPOUT, words, len(more), n, found.ctypes.data)
+    check_call(kernels.draw_uniform(c.addressof(name), Purpose.DROPOUT, words, len(more), n, found.ctypes.data))
     return found
 
 

@@ -1,16 +1,38 @@
-"""A net as data: its layers with all their numbers, from which buffers and kernels follow. It travels as JSON."""
+"""A net as data: its layers with all their numbers, from which buffers and kernels follow. It travels as JSON.
+
+Layers and plans check themselves when they are made (plan_limits.py has the ranges). A document is checked for exact
+keys and types, too.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from math import prod
 from typing import Any
 
-from splitrelay.errors import InputError
+from splitrelay.errors import InputError, OutOfRange
+from splitrelay.kernels.plan_limits import (
+    CHANNELS,
+    KERNEL,
+    LAYERS,
+    PADDING,
+    SIDE,
+    STRIDE,
+    TEXT,
+    check_flag,
+    check_integer,
+    check_largest,
+    check_name,
+    check_pair,
+    check_probability,
+    get_brief,
+)
 
 BOUNDARY = 16  # floats: every tensor of x starts on 64 bytes, as in models.layout
+LANES = 8  # floats: the kernels' vectors, to which they pad channels
 
 Pair = tuple[int, int]
 Shape = tuple[int, int, int]
@@ -26,12 +48,23 @@ class Conv2d:
     padding: Pair = (0, 0)
     bias: bool = True
 
+    def __post_init__(self) -> None:
+        check_name("a layer's name (Conv2d)", self.name)
+        what = f"layer '{self.name}' (Conv2d)"
+        check_integer(f"{what}: outputs", self.outputs, 1, CHANNELS)
+        check_pair(f"{what}: kernel", self.kernel, 1, KERNEL)
+        check_pair(f"{what}: padding", self.padding, 0, PADDING)
+        check_flag(f"{what}: bias", self.bias)
+
 
 @dataclass(frozen=True)
 class ReLU:
     """max(0, h)."""
 
     name: str
+
+    def __post_init__(self) -> None:
+        check_name("a layer's name (ReLU)", self.name)
 
 
 @dataclass(frozen=True)
@@ -42,6 +75,15 @@ class MaxPool2d:
     kernel: Pair
     stride: Pair
     padding: Pair = (0, 0)
+
+    def __post_init__(self) -> None:
+        check_name("a layer's name (MaxPool2d)", self.name)
+        what = f"layer '{self.name}' (MaxPool2d)"
+        check_pair(f"{what}: kernel", self.kernel, 1, KERNEL)
+        check_pair(f"{what}: stride", self.stride, 1, STRIDE)
+        check_pair(f"{what}: padding", self.padding, 0, KERNEL)
+        for kernel, padding in zip(self.kernel, self.padding, strict=True):  # as torch: no window lies outside
+            check_integer(f"{what}: padding", padding, 0, kernel // 2)
 
     @property
     def apart(self) -> bool:
@@ -55,6 +97,9 @@ class Flatten:
 
     name: str
 
+    def __post_init__(self) -> None:
+        check_name("a layer's name (Flatten)", self.name)
+
 
 @dataclass(frozen=True)
 class Linear:
@@ -64,6 +109,12 @@ class Linear:
     outputs: int
     bias: bool = True
 
+    def __post_init__(self) -> None:
+        check_name("a layer's name (Linear)", self.name)
+        what = f"layer '{self.name}' (Linear)"
+        check_integer(f"{what}: outputs", self.outputs, 1, CHANNELS)
+        check_flag(f"{what}: bias", self.bias)
+
 
 @dataclass(frozen=True)
 class Dropout:
@@ -71,6 +122,10 @@ class Dropout:
 
     name: str
     p: float
+
+    def __post_init__(self) -> None:
+        check_name("a layer's name (Dropout)", self.name)
+        check_probability(f"layer '{self.name}' (Dropout): p", self.p)
 
 
 Layer = Conv2d | ReLU | MaxPool2d | Flatten | Linear | Dropout
@@ -95,7 +150,57 @@ class Plan:
     layers: tuple[Layer, ...]
 
     def __post_init__(self) -> None:
+        self._check_fields()
         self.shapes  # noqa: B018 - a net that cannot be is refused here, by the name of its layer
+        self._check_sizes()
+        self._check_end()
+
+    def _check_end(self) -> None:
+        """Refuse a ReLU behind the last weights: the kernels' loss overwrites the outputs that its gradient needs."""
+        for layer in reversed(self.layers):
+            if isinstance(layer, Conv2d | Linear):
+                return
+            if isinstance(layer, ReLU):
+                what = f"layer '{layer.name}' (ReLU) stands behind the last layer with weights"
+                raise InputError(what, way_out="End the net in nn.Linear.")
+
+    def _check_fields(self) -> None:
+        """Refuse another shape than three integers in range, and what is not a tuple of layers with unique names."""
+        if type(self.shape) is not tuple or len(self.shape) != 3:
+            raise InputError("the shape of an input", value=get_brief(self.shape), limit="three integers: C, H, W")
+        for side, highest in zip(self.shape, (CHANNELS, SIDE, SIDE), strict=True):
+            check_integer("the shape of an input (C, H, W)", side, 1, highest)
+        if type(self.layers) is not tuple:
+            raise InputError("the layers of a plan", value=get_brief(self.layers), limit="a tuple of layers")
+        check_number_of_layers(len(self.layers))
+        seen: set[str] = set()
+        for layer in self.layers:
+            if type(layer) not in KINDS.values():
+                raise InputError("a layer of a plan", value=get_brief(layer), limit=f"one of {', '.join(KINDS)}")
+            if layer.name in seen:
+                raise InputError(f"the name of layer '{layer.name}' occurs twice", limit="unique names")
+            seen.add(layer.name)
+
+    def _check_sizes(self) -> None:
+        """Refuse an image between two layers, or an x, that is larger than the kernels can address.
+
+        Sizes are those of the kernels' layout, or more: whole vectors of channels, and a border of zeros.
+        """
+        packed = 0
+        for j, (layer, shape) in enumerate(zip((*self.layers, None), self.shapes, strict=True)):
+            border = max(layer.padding) if isinstance(layer, Conv2d) else 0
+            vectors, (C, H, W) = -(-shape[0] // LANES) * LANES, shape
+            numbers = vectors * (H + 2 * border) * (W + 2 * border)
+            before = "the input" if j == 0 else f"the output of layer '{self.layers[j - 1].name}'"
+            check_largest(f"{before} ({C}x{H}x{W}) is too large", numbers)
+            if isinstance(layer, Conv2d):
+                packed += -(-layer.outputs // LANES) * LANES * prod(layer.kernel) * vectors
+            if isinstance(layer, Linear):
+                packed += -(-layer.outputs // LANES) * LANES * numbers
+            if layer is not None:
+                check_largest(f"the weights up to layer '{layer.name}' are too large", packed)
+        if not self.parameters:
+            raise InputError("the net has no weights", limit="a Conv2d or Linear layer")
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
@@ -103,7 +208,7 @@ class Plan:
         shapes = [self.shape]
         for j, layer in enumerate(self.layers):
             shapes.append(self._after(j, layer, shapes[-1]))
-        if not self.flat(len(self.layers)):
+        if not self.flat(len(self.layers)) or prod(shapes[-1][1:]) > 1:
             raise InputError("the net ends in images, not in one number per class", way_out="End it in nn.Linear.")
         return tuple(shapes)
 
@@ -170,11 +275,69 @@ class Plan:
         return {"shape": list(self.shape), "layers": layers}
 
 
-def plan_from(document: dict[str, Any]) -> Plan:
-    """The plan that was written down."""
-    layers = []
-    for entry in document["layers"]:
-        fields = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-        layers.append(KINDS[str(fields.pop("kind"))](**fields))
-    C, H, W = document["shape"]
-    return Plan((C, H, W), tuple(layers))
+def plan_from(document: object) -> Plan:
+    """Make the plan that `Plan.document` wrote, which may have come from another host.
+
+    Raises InputError unless the document has exactly the keys, types and ranges of a plan.
+    """
+    check_keys("the document of a plan", document, ("shape", "layers"))
+    assert isinstance(document, dict)
+    entries, shape = document["layers"], document["shape"]
+    if not isinstance(entries, list):
+        raise InputError("the layers of a plan", value=get_brief(entries), limit="a list of layers")
+    if not isinstance(shape, list | tuple):
+        raise InputError("the shape of an input", value=get_brief(shape), limit="three integers: C, H, W")
+    check_number_of_layers(len(entries))
+    layers = tuple(_layer_from(j, entry) for j, entry in enumerate(entries))
+    return Plan(tuple(shape), layers)
+
+
+def read_plan(text: str) -> Plan:
+    """Make a plan from JSON text. Unlike `json.loads`, refuse NaN, infinity and keys that occur twice.
+
+    Raises InputError for any text that is not a plan.
+    """
+    if len(text) > TEXT:
+        raise OutOfRange("a plan as JSON is too long", value=len(text), limit=f"<= {TEXT} characters")
+    try:
+        document = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InputError("a plan is not valid JSON", value=get_brief(str(error))) from None
+    return plan_from(document)
+
+
+def check_number_of_layers(number: int) -> None:
+    """Refuse a plan with too many layers."""
+    if number > LAYERS:
+        raise OutOfRange("the number of layers of a plan", value=number, limit=f"<= {LAYERS}")
+
+
+def check_keys(what: str, entry: object, keys: tuple[str, ...]) -> None:
+    """Refuse what is not a dict with exactly these keys."""
+    if not isinstance(entry, dict):
+        raise InputError(what, value=get_brief(entry), limit=f"an object with the keys {', '.join(keys)}")
+    if set(entry) != set(keys):
+        odd = [get_brief(key) for key in entry if key not in keys] or [key for key in keys if key not in entry]
+        raise InputError(f"{what}: unknown or missing key", value=odd[0], limit=f"the keys {', '.join(keys)}")
+
+
+def _layer_from(j: int, entry: object) -> Layer:
+    kind = entry.get("kind") if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or not isinstance(kind, str) or kind not in KINDS:
+        raise InputError(f"layer {j} of a plan", value=get_brief(kind), limit=f"a kind: {', '.join(KINDS)}")
+    keys = tuple(field.name for field in fields(KINDS[kind]))
+    check_keys(f"layer {j} of a plan ({kind})", entry, ("kind", *keys))
+    given = {key: tuple(entry[key]) if isinstance(entry[key], list) else entry[key] for key in keys}
+    layer: Layer = KINDS[kind](**given)
+    return layer
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")

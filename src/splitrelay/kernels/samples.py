@@ -18,6 +18,7 @@ from splitrelay.kernels.structures import ImagesC, address
 from splitrelay.randomness import Purpose, rng
 
 LEVELS = 256  # values of a byte
+LARGEST_PAD = 2**20  # pixels around an image that is cropped
 
 
 class Pictures(Protocol):
@@ -62,6 +63,8 @@ class Table:
     def __init__(self, images: Pictures, plan: Plan) -> None:
         self.x, self.y = np.ascontiguousarray(images.x, np.uint8), np.ascontiguousarray(images.y, np.int64)
         self.levels = np.ascontiguousarray(images.levels, np.float32)
+        if self.y.ndim != 1:
+            raise InputError("the labels of images", value=self.y.shape, limit="one per image")
         if self.x.shape != (len(self.y), *plan.shape) or self.levels.shape != (plan.shape[0], LEVELS):
             raise InputError("images of another shape", value=self.x.shape[1:], limit=plan.shape)
         refuse_labels(self.y, plan.classes)
@@ -77,13 +80,19 @@ class Table:
         found, at = ImagesC.from_buffer_copy(self.images), np.ascontiguousarray(draw.at, np.int64)
         if sum(draw.sizes) > len(at):
             raise IndexError("a visit names fewer images than its steps need")
-        found.at = address(at)
+        if at.ndim != 1:
+            raise InputError("the images of a visit", value=at.shape, limit="one row of positions")
+        found.at, found.chosen = address(at), len(at)
         if draw.crops is None:
             return found, (at,)
         corners = [np.ascontiguousarray(side, np.int64) for side in (draw.crops.top, draw.crops.left)]
         flip = np.ascontiguousarray(draw.crops.flip, np.uint8)
+        if {flip.ndim, corners[0].ndim, corners[1].ndim} != {1}:
+            raise InputError("the crops of a visit", limit="one per image")
         if min(len(flip), *map(len, corners)) < len(at):
             raise IndexError("a visit has fewer crops than images")
+        if not 0 <= draw.crops.pad <= LARGEST_PAD:
+            raise OutOfRange("the padding of crops", value=draw.crops.pad, limit=f"0 to {LARGEST_PAD} pixels")
         found.top, found.left, found.flip = corners[0].ctypes.data, corners[1].ctypes.data, flip.ctypes.data
         found.pad = draw.crops.pad
         return found, (at, corners, flip)

@@ -13,6 +13,7 @@ from threading import Lock, get_native_id
 import numpy as np
 import numpy.typing as npt
 
+from splitrelay.kernels.faults import check_call
 from splitrelay.kernels.named import Integers
 from splitrelay.kernels.plan import Plan
 from splitrelay.kernels.samples import Pictures, Table
@@ -40,8 +41,8 @@ class Scorer:
         self.plan, self.table = plan, Table(images, plan)
         number = threads or cores()
         self.works = [Workspace(plan, 0, len(plan.layers), AT_ONCE, learnt=False) for _ in range(number)]
-        for work in self.works:
-            work.net.x = self.works[0].x.ctypes.data
+        for work in self.works[1:]:
+            work.share_x(self.works[0])
         self.helpers = ThreadPoolExecutor(number - 1, initializer=step_back) if number > 1 else None
         self.turn = Lock()
 
@@ -66,10 +67,11 @@ class Look:
     def share(self, work: Workspace) -> Integers:
         """One thread's share, until no image is left: right answers and images, by class."""
         counts = np.zeros((2, work.plan.classes), np.int64)
-        work.kernels.evaluate(
+        done = work.kernels.evaluate(
             work.at, c.addressof(self.table.images), c.addressof(self.next), AT_ONCE, self.losses.ctypes.data,
-            counts[0].ctypes.data, counts[1].ctypes.data,
+            len(self.losses), counts[0].ctypes.data, counts[1].ctypes.data, counts.shape[1],
         )  # fmt: skip
+        check_call(done)
         return counts
 
 

@@ -50,8 +50,11 @@ class NetC(c.Structure):
     _fields_ = [
         *[(name, pointer) for name in ("layers", "slots", "arena", "marks", "positions", "found", "sums")],
         *[(name, pointer) for name in ("x", "g", "velocity", "start", "shift")],
-        ("packed_size", i64),
-        *[(name, i32) for name in ("n_layers", "n_slots", "classes", "moved", "shifted")],
+        *[(name, i64) for name in ("packed_size", "flat_size", "arena_size", "marks_size", "positions_size")],
+        *[(name, i64) for name in ("found_size", "sums_size", "batch")],
+        *[(name, i32) for name in ("n_layers", "n_slots", "classes", "learns")],
+        ("seal", c.c_uint64),
+        *[(name, i32) for name in ("moved", "shifted")],
     ]
 
 
@@ -60,7 +63,7 @@ class ImagesC(c.Structure):
 
     _fields_ = [
         *[(name, pointer) for name in ("x", "y", "levels", "at", "top", "left", "flip")],
-        ("N", i64),
+        *[(name, i64) for name in ("N", "chosen")],
         *[(name, i32) for name in ("C", "H", "W", "pad")],
     ]
 
@@ -83,6 +86,8 @@ class VisitC(c.Structure):
     _fields_ = [
         *[(name, pointer) for name in ("images", "step", "name", "x", "shift", "out", "sizes")],
         *[(name, pointer) for name in ("labels", "norms", "losses")],
+        *[(name, i64) for name in ("x_size", "labels_size", "norms_size")],
+        ("loss", f64),
         *[(name, i32) for name in ("K", "dropout", "finite")],
     ]
 

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from splitrelay.errors import InputError
+from splitrelay.errors import InputError, OutOfRange
+from splitrelay.kernels.faults import check_call, check_net
 from splitrelay.kernels.geometry import LINE, Survey, up
 from splitrelay.kernels.library import library
 from splitrelay.kernels.plan import Plan
+from splitrelay.kernels.plan_limits import BATCH, ROOM, get_brief
 from splitrelay.kernels.structures import LayerC, NetC, SlotC, VisitC, address
 
 Floats = npt.NDArray[np.float32]
@@ -25,6 +27,11 @@ def zeros(n: int, dtype: Any = np.float32) -> npt.NDArray[Any]:
     raw = np.zeros(n * item + ALIGNED, dtype=np.uint8)
     start = -raw.ctypes.data % ALIGNED
     return raw[start : start + n * item].view(dtype)
+
+
+def get_aligned(array: Floats) -> Floats:
+    """Return an array that starts where a float may: a copy of one that was cut out of a message does."""
+    return array if array.flags.aligned else array.copy()
 
 
 class Steps:
@@ -42,7 +49,14 @@ class Workspace:
         self, plan: Plan, first: int, last: int, batch: int, *, learnt: bool = True, asked: bool = False
     ) -> None:
         self.plan, self.first, self.last, self.batch = plan, first, last, batch
+        if type(batch) is not int or not 1 <= batch <= BATCH:
+            raise OutOfRange("the images of a batch", value=get_brief(batch), limit=f"an integer from 1 to {BATCH}")
+        if not 0 <= first < last <= len(plan.layers):
+            limit = f"0 <= first < last <= {len(plan.layers)}"
+            raise OutOfRange("the layers of a workspace", value=f"{first} to {last}", limit=limit)
         found = Survey(plan, first, last, batch, learnt=learnt, asked=asked).geometry()
+        if max(found.arena.size, found.marks.size) > ROOM:
+            raise OutOfRange("the activations of a batch", value=found.arena.size, limit=f"<= {ROOM} numbers")
         self.size = plan.ends[last] - plan.ends[first]
         self.weighty = bool(found.slots)
         self.layers = (LayerC * len(found.passes))(*found.passes)
@@ -57,12 +71,16 @@ class Workspace:
         self.norms, self.labels = np.zeros(len(found.slots)), np.zeros(batch, np.int64)
         self.norms_at, self.labels_at = self.norms.ctypes.data, self.labels.ctypes.data
         self.steps = Steps(1)
-        self.net = self._net()
+        self.net = self._net(learnt)
         self.at = c.addressof(self.net)
         self.kernels = library()
+        check_net(self.kernels.check_net(self.at))
 
-    def _net(self) -> NetC:
+    def _net(self, learnt: bool) -> NetC:
         net = NetC(packed_size=len(self.x), n_layers=len(self.layers), n_slots=len(self.slots))
+        net.flat_size, net.batch, net.learns = self.size, self.batch, learnt
+        net.arena_size, net.marks_size, net.positions_size = len(self.arena), len(self.marks), len(self.positions)
+        net.found_size, net.sums_size = len(self.found), len(self.sums)
         net.layers, net.slots = c.addressof(self.layers), c.addressof(self.slots)
         for name in ("arena", "marks", "positions", "found", "sums", "x", "g", "velocity", "start", "shift"):
             setattr(net, name, getattr(self, name).ctypes.data)
@@ -79,22 +97,32 @@ class Workspace:
     def load(self, x: Floats) -> None:
         """Start from x, which stays untouched; for looking, not for learning."""
         x = self.fitting(x)
-        visit = VisitC(x=address(x))
-        self.kernels.begin_visit(self.at, c.addressof(visit))
+        visit = VisitC(x=address(x), x_size=len(x))
+        check_call(self.kernels.begin_visit(self.at, c.addressof(visit)))
+
+    def share_x(self, other: Workspace) -> None:
+        """Read x from another workspace of the same layers, so that threads share one copy."""
+        if (self.plan, self.first, self.last) != (other.plan, other.first, other.last):
+            raise InputError("workspaces of different layers cannot share x")
+        self.x = other.x
+        self.net.x = other.net.x
+        check_net(self.kernels.check_net(self.at))
 
     def fitting(self, x: Floats) -> Floats:
         """x as the kernels can read it, if it is one of this model."""
         if x.shape != (self.size,):
             raise InputError("a vector of another model", value=x.shape, limit=f"{self.size} numbers")
-        return np.ascontiguousarray(x, dtype=np.float32)
+        return get_aligned(np.ascontiguousarray(x, dtype=np.float32))
 
     def save(self) -> tuple[Floats, bool]:
         """x as the house lays it out, and whether all of it is finite."""
         x = np.empty(self.size, dtype=np.float32)
-        return x, bool(self.kernels.save_x(self.at, address(x)))
+        finite = self.kernels.save_x(self.at, address(x), len(x))
+        check_call(finite)
+        return x, bool(finite)
 
     def gradient(self) -> Floats:
         """The gradient of the last step, laid out as x."""
         g = np.empty(self.size, dtype=np.float32)
-        self.kernels.save_gradient(self.at, g.ctypes.data)
+        check_call(self.kernels.save_gradient(self.at, g.ctypes.data, len(g)))
         return g

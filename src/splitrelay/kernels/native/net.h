@@ -54,9 +54,14 @@ struct Net {
     int32_t* found;          // room for lists of gradients that are not zero
     double* sums;            // one place per channel of the widest layer
     float *x, *g, *velocity, *start, *shift;  // packed; without g nothing is learnt, and the last three are not there
-    int64_t packed_size;
+    int64_t packed_size;     // numbers of each of these
+    int64_t flat_size;       // numbers of x as the house lays it out
+    int64_t arena_size, marks_size, positions_size, found_size, sums_size;
+    int64_t batch;           // the most images of one call
     int32_t n_layers, n_slots;
     int32_t classes;
+    int32_t learns;          // are g and the last three there
+    uint64_t seal;           // written by check_net (checks.h): the fields above as they were then
     int32_t moved, shifted;  // in this visit: has velocity been written, is there a shift
 };
 
@@ -67,6 +72,7 @@ struct Images {
     const int64_t *at, *top, *left;  // which images; corner of each crop, or null
     const uint8_t* flip;
     int64_t N;               // images of the set
+    int64_t chosen;          // numbers in `at`, and in top, left and flip where they are
     int32_t C, H, W, pad;
 };
 
@@ -85,6 +91,9 @@ struct Visit {
     const int32_t* sizes;    // images of each step
     int64_t* labels;
     double *norms, *losses;
-    int32_t K, dropout;      // dropout: the number of this purpose
-    int32_t finite;          // the answer: is all of x finite
+    int64_t x_size;          // numbers of x, of shift and of out
+    int64_t labels_size, norms_size;
+    double loss;             // an answer: that of a step of the server's half
+    int32_t K, dropout;      // K: numbers in sizes and losses; dropout: the number of this purpose
+    int32_t finite;          // an answer: is all of x finite
 };

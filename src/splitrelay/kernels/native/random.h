@@ -116,7 +116,8 @@ static Generator generator(const Name& name, int32_t purpose, const int64_t* mor
 }
 
 // K batches of `size` out of n, in shuffled passes with short last batches; `at` has what `held` has at these positions.
-static int64_t passes(Generator& g, const int64_t* held, int64_t n, int32_t K, int32_t size, int64_t* shuffled, int64_t* at) {
+// -9 (BAD_DRAW, checks.h) where `at` has fewer than as many places.
+static int64_t passes(Generator& g, const int64_t* held, int64_t n, int32_t K, int32_t size, int64_t* shuffled, int64_t* at, int64_t room) {
     int64_t drawn = 0;
     for (int32_t k = 0; k < K;) {
         for (int64_t j = 0; j < n; ++j) shuffled[j] = held[j];
@@ -124,8 +125,10 @@ static int64_t passes(Generator& g, const int64_t* held, int64_t n, int32_t K, i
             int64_t other = g.up_to(uint32_t(j)), kept = shuffled[j];
             shuffled[j] = shuffled[other], shuffled[other] = kept;
         }
-        for (int64_t first = 0; first < n && k < K; first += size, ++k)
+        for (int64_t first = 0; first < n && k < K; first += size, ++k) {
+            if (least<int64_t>(n, first + size) - first > room - drawn) return -9;
             for (int64_t j = first; j < least<int64_t>(n, first + size); ++j) at[drawn++] = shuffled[j];
+        }
     }
     return drawn;
 }

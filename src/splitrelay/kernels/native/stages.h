@@ -17,6 +17,7 @@ template <class Work> static inline void stage(int number, Work work) {
     int64_t start = ticks();
     work();
     int64_t took = ticks() - start;
+    if (number >= int(sizeof stage_ticks / sizeof *stage_ticks)) return;  // deeper nets are only run
     if (!stage_ticks[number] || took < stage_ticks[number]) stage_ticks[number] = took;
 }
 #else
