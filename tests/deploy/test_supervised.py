@@ -27,7 +27,7 @@ def join(folder: Path, *clients: int) -> tuple[str, ...]:
     np.savez(folder / "own.npz", x=(np.arange(64).reshape(8, 8) * (y[:, None, None] + 1) % 17).astype(np.uint8), y=y)
     address = f"127.0.0.1:{(folder / 'port').read_text().strip()}"
     each = [word for m in clients for word in ("--client", str(m), "--data", str(folder / "own.npz"))]
-    return ("join", address, *each, *JSON)
+    return ("join", address, *each, "--spec", str(folder / "run" / "relay" / "terms.toml"), *JSON)
 
 
 def messages(program: Told) -> list[str]:

@@ -13,7 +13,7 @@ from splitrelay.cli.main import app
 ROOT = Path(__file__).parents[2]
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-WRITABLE = {"/run-directory"}  # everything else that is mounted is for reading
+WRITABLE = {"/run-directory", "/state"}  # everything else that is mounted is for reading
 
 
 def words_of(service: dict[str, Any]) -> list[list[str]]:

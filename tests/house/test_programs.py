@@ -104,7 +104,7 @@ class Stage:
         """This client, and in one program all the others of the spec: the run waits for everybody."""
         (mine,) = re.findall(r"--keys (\S+)", line)
         rest = " ".join(f"--keys {name} --data patients.npz" for name in self.everybody if name != mine)
-        lines = (line, f"splitrelay join 127.0.0.1:PORT {rest}")
+        lines = (line, f"splitrelay join 127.0.0.1:PORT {rest} --spec first.toml")
         self.joined = [self.program(each, f"join-{j}.log") for j, each in enumerate(lines)]
 
     def ended(self) -> None:

@@ -32,6 +32,7 @@ FOLDER = click.Path(path_type=Path)
               help="Accept the terms that have this digest, without a copy of the spec.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(min=0), default=1, show_default=True,
               help="How often the server may repeat the whole run, for example after it was set back.")  # fmt: skip
+@click.option("--state", type=FOLDER, help="Folder in which the client counts its visits (default: its key folder).")
 @click.option("--test", type=FOLDER, help="The evaluator's test set, where the route is peer-to-peer.")
 @click.option("--keep", type=FOLDER, default=Path("model.safetensors"), show_default=True,
               help="Where the evaluator writes the model.")  # fmt: skip
@@ -52,6 +53,7 @@ def join(
     spec: Path | None,
     accept_spec: str,
     repeats: int,
+    state: Path | None,
     test: Path | None,
     keep: Path,
     listen: str,
@@ -105,6 +107,7 @@ def join(
             accept_spec,
             approval,
             repeats,
+            state,
         )
         for number, place, folder in zip(numbers, places, folders, strict=True)
     ]

@@ -275,7 +275,8 @@ class Joined:
 
     def _usage_file(self, spec: Spec) -> Path | None:
         """Where this client counts its visits of this spec, also over restarts."""
-        return None if self.wish.keys is None else self.wish.keys / f"usage-{spec.digest[:16]}.json"
+        folder = self.wish.state or self.wish.keys
+        return None if folder is None else folder / f"usage-{self.m}-{spec.digest[:16]}.json"
 
     def _refuse_blind(self, spec: Spec, terms: Terms) -> None:
         """Where the server does not score, its evaluator brings a test set, and can write the model down."""

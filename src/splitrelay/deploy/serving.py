@@ -138,7 +138,7 @@ class Serving:
             self.journal.note("listening", port=self.port)
             self.say(f"listening on port {self.port}, spec {self.spec.hash}")
             file, terms = self.directory.path / "relay" / TERMS, self.hub.house.terms
-            write_text(file, write_terms(terms))
+            write_text(file, write_terms(terms), private=True)
             self.say(f"clients join with --spec {file}, or with --accept-spec {terms.spec_hash}")
             self.listening(self.port)
             why, again, reason = "the server was stopped", True, None

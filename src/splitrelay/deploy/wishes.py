@@ -33,6 +33,7 @@ class Wish:
     accept_spec: str = ""  # the digest of the terms that it accepts, where it has no copy of the spec
     approval: Approval = field(default_factory=Approval)  # asks the operator, where there is neither
     repeats: int = 1  # how often the whole run may be repeated
+    state: Path | None = None  # where it counts its visits; the folder of its keys unless named
 
 
 def number_of(wish: Wish, identity: Identity | None) -> int:
