@@ -411,7 +411,7 @@ def test_layers_that_only_the_server_names_are_not_used(tmp_path: Path, monkeypa
     spec = small_spec(tmp_path, *OWN)
     lies = Lies(Stage(spec, tmp_path, quorum=1, policy=Policy(lease=5.0)), monkeypatch, offer(spec, plan=features))
     accepted = list[Any]()
-    monkeypatch.setattr("splitrelay.deploy.fast.plan_in", lambda document: accepted.append(document))
+    monkeypatch.setattr("splitrelay.kernels.read_plan", lambda document: accepted.append(document))
     error = lies.join()
     assert not accepted and isinstance(error, SplitrelayError)  # the server refuses the digest, which is not its own
 

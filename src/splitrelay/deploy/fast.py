@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,19 +19,6 @@ from splitrelay.kernels.plan import Plan
 from splitrelay.kernels.samples import drawing
 from splitrelay.kernels.workspace import Workspace
 
-LARGEST = 2**31  # numbers of x, and of what stands between two layers
-
-
-def plan_in(document: str) -> Plan:
-    """Return the layers in a document."""
-    try:
-        plan = kernels.plan_from(json.loads(document))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError("the plan of the layers cannot be read", value=str(error)[:100]) from None
-    if plan.size > LARGEST or max(map(prod, plan.shapes)) > LARGEST:
-        raise InputError("the model is too large", value=plan.size, limit=f"<= {LARGEST} numbers")
-    return plan
-
 
 def derive_plan(spec: Spec, images: tuple[int, int, int], classes: int, pinned: str = "") -> tuple[Plan, int]:
     """Return the layers of a spec's model and the cut, both from what this host itself has; the server has no part.
@@ -44,7 +30,7 @@ def derive_plan(spec: Spec, images: tuple[int, int, int], classes: int, pinned: 
     if ":" not in name:
         plan = get_builtin_plan(name, images, classes)
     elif pinned:
-        plan = plan_in(pinned)
+        plan = kernels.read_plan(pinned)
     else:
         plan = _plan(spec, images, classes)
     if plan.shape != images or plan.classes != classes:
