@@ -117,7 +117,8 @@ class Oracle:
         fits = spec is not None and spec == mine.spec and compute_digest(message, spec) == message.spec_hash
         if fits and (not mine.is_pinned or message.spec_hash == mine.terms.spec_hash):
             connection.terms = message
-            self.forms.add((message.mean, message.std, message.peak))
+            if len(message.mean) == len(message.std) == message.shape[0]:
+                self.forms.add((message.mean, message.std, message.peak))
 
     def observe(self, connection: Connection, frame: bytes) -> Message | None:
         """Check one frame of the client and return its message."""
