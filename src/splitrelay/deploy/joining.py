@@ -18,7 +18,7 @@ from splitrelay.deploy.paying import Purse
 from splitrelay.deploy.post import Post
 from splitrelay.deploy.shapes import Outfit, Shape, engine_room, half_bytes, room
 from splitrelay.deploy.terms import check_agreed, spec_in
-from splitrelay.deploy.visit_limits import AllowedVisits, ServerBrokeSpec, UsedVisits, derive_allowed_visits
+from splitrelay.deploy.visit_limits import AllowedVisits, Counts, ServerBrokeSpec, UsedVisits, derive_allowed_visits
 from splitrelay.deploy.visiting import Judging, Visitor
 from splitrelay.deploy.wishes import Wish, name_of, number_of
 from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError
@@ -62,6 +62,7 @@ class Joined:
         self.brought, self.told = False, ""
         self.terms: Terms | None = None
         self.sealers: dict[str, Sealer] = {}  # by spec: what one has seen is not forgotten over another
+        self.counts: dict[str, Counts] = {}  # by spec: what was sent, over all terms that the server has offered
         self.visits = 0
         self.purse = Purse(lambda: self.session.meter.waiting)
         self.session = Session(
@@ -166,7 +167,8 @@ class Joined:
         if isinstance(word, Look):
             self.visitor.look(self.session, word)
             return
-        assert isinstance(self.visitor, Visitor)
+        if not isinstance(self.visitor, Visitor):
+            raise ServerBrokeSpec("the server asks the fed server for a visit", way_out="Ask its operator.")
         with self.purse.visit():
             self.visitor.visit(self.session, word)
         self.visits += 1
@@ -208,7 +210,7 @@ class Joined:
         self.images = own_images(self.raw or self._read(), terms)
         self.raw = None
         outfit = Outfit(self.m, spec, terms, self.images, terms.plan if self._has_agreed_to_all(terms) else "")
-        used = UsedVisits(derive_allowed_visits(spec, self.m), self._usage_file(terms), self.wish.repeats, self.warn)
+        used = self._count_visits(spec)
         self.visitor = made = Visitor(outfit, used, seals, self._judge(outfit), self.post, self.purse)
         shape, agreed = made.engine.shape, self.wish.agreed
         check_client_half(spec, shape, None if agreed is None else agreed.spec)
@@ -254,9 +256,18 @@ class Joined:
         else:
             self.wish.approval.obtain(terms, disclosure)
 
-    def _usage_file(self, terms: Terms) -> Path | None:
-        """Where this client counts its visits in this run, also over restarts."""
-        return None if self.wish.keys is None else self.wish.keys / f"usage-{terms.spec_hash[:16]}.json"
+    def _count_visits(self, spec: Spec) -> UsedVisits:
+        """Return the counter of this client's visits: one for each spec, over restarts and over other terms.
+
+        The server chooses the terms beside the spec, and the engine where the client leaves it open. Neither may
+        give it another allowance.
+        """
+        name = spec.model_copy(update={"engine": "auto"}).identity
+        file = None if self.wish.keys is None else self.wish.keys / f"usage-{name[:16]}.json"
+        allowed, counts = derive_allowed_visits(spec, self.m), self.counts.get(name)
+        used = UsedVisits(allowed, file, self.wish.repeats, self.warn, counts)
+        self.counts[name] = used.counts
+        return used
 
     def _refuse_blind(self, spec: Spec, terms: Terms) -> None:
         """Where the server does not score, its evaluator brings a test set, and can write the model down."""
