@@ -40,22 +40,28 @@ class Averaging:
             session.say(Fail(look.fence, what))
             return
         sealer = Sealer(self.keys, self.spec.identity)
-        half = halves.packed(x=self._combined(blob, json.loads(look.recipe)))
+        half = halves.packed(x=self.combine(blob, look.recipe))
         sealed = sealer.seal(half, visit=look.sealed_visit, fence=look.sealed_fence)
         words = list(deposited(look.fence, sealed))
         answer = session.exchange(lambda: iter(words), limits.STEP, look.fence)
         assert isinstance(answer, Commit)
         self.newest = look.sealed_visit
 
-    def _combined(self, blob: bytes, recipe: Any) -> Vector:
-        """On torch's vectors, as in a simulation."""
+    def combine(self, blob: bytes, document: str) -> Vector:
+        """Combine the halves as the recipe in this document says, on torch's vectors as in a simulation.
+
+        Raises Tampered where the recipe cannot be followed.
+        """
         try:
+            recipe = json.loads(document)
             ready = [self._opened(piece, *label) for piece, label in _cut(blob, recipe["halves"])][::-1]
             stack: list[torch.Tensor] = []
             for step in recipe["steps"]:
                 _follow(step, ready, stack)
             (found,) = stack
-        except (KeyError, ValueError, TypeError, IndexError):
+            if found.shape != (self.size,):
+                raise ValueError("the recipe does not end with one half")
+        except (KeyError, ValueError, TypeError, IndexError, ArithmeticError, RuntimeError, RecursionError):
             raise Tampered("the server's recipe cannot be followed", way_out="Ask the server's keeper.") from None
         made: Vector = found.numpy()
         return made

@@ -182,7 +182,8 @@ class Joined:
         if isinstance(word, Look):
             self.visitor.look(self.session, word)
             return
-        assert isinstance(self.visitor, Visitor)
+        if not isinstance(self.visitor, Visitor):
+            raise ServerBrokeSpec("the server asks the fed server for a visit", way_out="Ask its operator.")
         with self.purse.visit():
             self.visitor.visit(self.session, word)
         self.visits += 1
@@ -274,9 +275,13 @@ class Joined:
             self.wish.approval.obtain(terms, self.disclosure)
 
     def _usage_file(self, spec: Spec) -> Path | None:
-        """Where this client counts its visits of this spec, also over restarts."""
-        folder = self.wish.state or self.wish.keys
-        return None if folder is None else folder / f"usage-{self.m}-{spec.digest[:16]}.json"
+        """Return the file in which this client counts its visits of a spec, over restarts and over other terms.
+
+        The server chooses the terms beside the spec, and the engine where the client leaves it open. Neither may give
+        it another allowance.
+        """
+        folder, name = self.wish.state or self.wish.keys, spec.model_copy(update={"engine": "auto"}).identity
+        return None if folder is None else folder / f"usage-{self.m}-{name[:16]}.json"
 
     def _refuse_blind(self, spec: Spec, terms: Terms) -> None:
         """Where the server does not score, its evaluator brings a test set, and can write the model down."""

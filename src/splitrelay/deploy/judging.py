@@ -13,7 +13,7 @@ from splitrelay.deploy.reference import BUILDING, blueprint_of
 from splitrelay.deploy.shapes import Looking, Outfit, Vector
 from splitrelay.models.files import save_weights
 from splitrelay.wire import limits, messages
-from splitrelay.wire.client import Session
+from splitrelay.wire.client import BadMessage, Session
 
 ROOMS = {"reference": "splitrelay.deploy.reference", "fast": "splitrelay.deploy.looking"}
 
@@ -36,7 +36,12 @@ class Judge:
     def score(self, session: Session, fence: int, bottom: Vector) -> messages.Score:
         """Loss and accuracy: the test activations go up, the outputs come back."""
         slices = enumerate(self.looking.through(bottom))
-        found = self.looking.tally([self._above(session, messages.Predict(fence, k, h)) for k, h in slices])
+        outputs = [self._above(session, messages.Predict(fence, k, h)) for k, h in slices]
+        try:
+            found = self.looking.tally(outputs)
+        except (IndexError, RuntimeError, ValueError) as error:  # of a user's own model we do not know how many it has
+            what = "the outputs of the server's half cannot be scored"
+            raise BadMessage(what, value=" ".join(str(error).split())[:100]) from None
         n = sum(found.seen)
         per_class = tuple(r / s if s else math.nan for r, s in zip(found.right, found.seen, strict=True))
         return messages.Score(fence, found.loss / n, sum(found.right) / n, per_class)
@@ -44,4 +49,8 @@ class Judge:
     def _above(self, session: Session, question: messages.Predict) -> Vector:
         answer = session.exchange(lambda: iter([question]), limits.STEP, question.fence)
         assert isinstance(answer, messages.Output)  # the table allows nothing else
+        if answer.k != question.k or len(answer.out) != len(question.h):
+            value = f"part {answer.k} with {len(answer.out)} samples"
+            limit = f"part {question.k} with {len(question.h)} samples"
+            raise BadMessage("outputs for other samples than were sent", value=value, limit=limit)
         return answer.out

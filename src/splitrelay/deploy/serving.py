@@ -401,6 +401,9 @@ class Serving:
         )
 
         def agreed(hello: Hello, accept: Accept) -> str | None:
+            different = disagreement(terms, accept, trains=hello.client < JUDGE)
+            if different is not None:
+                return different
             known = self.sizes.get(hello.client, accept.n)
             if self.begun and known != accept.n:
                 had = f"client {hello.client} has {accept.n} samples now and had {known} when it first took part"
@@ -414,7 +417,7 @@ class Serving:
                 return f"client {hello.client} is left out of this run (serve --without)"
             if full and accept.n > limits.BATCH:
                 return f"a step on all of {accept.n} samples is too long. Bring at most {limits.BATCH}."
-            return disagreement(terms, accept, trains=hello.client < JUDGE)
+            return None
 
         half = half_bytes(self.spec, shape)
         offer = self.offer

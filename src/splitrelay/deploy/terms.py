@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from splitrelay.data.images import DataSet
 from splitrelay.deploy.shapes import engine_room
 from splitrelay.errors import InputError
@@ -95,8 +93,8 @@ def spec_in(terms: Terms) -> Spec:
     """Return the spec that the server sent, if it is the one that it names and if this host has its engine."""
     try:
         spec = Spec.model_validate(tomllib.loads(terms.spec))
-    except (tomllib.TOMLDecodeError, ValidationError) as error:
-        raise InputError("the server's spec cannot be read", value=str(error).splitlines()[0]) from None
+    except (ValueError, RecursionError) as error:  # of TOML, of a number with too many digits, of the schema
+        raise InputError("the server's spec cannot be read", value=str(error)[:200].splitlines()[0]) from None
     digest = compute_digest(terms, spec)
     if digest != terms.spec_hash or spec.engine != terms.engine:
         way_out = "Ask the operator of the server: both sides need the same version of Splitrelay."

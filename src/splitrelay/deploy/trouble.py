@@ -117,6 +117,8 @@ class Troubled(Rehearsal):
 
     def findings(self) -> Findings:
         """The record against the plan."""
+        for m in list(self.misled):  # the run ended before they could be started again
+            self._witness_departure(m)
         late = {fault: self.proxies[fault.client].late > 0 for fault in self.witnessed if fault.kind == "delay"}
         plot = self.plot
         whole = self.spec.placement == "whole"
@@ -202,8 +204,7 @@ class Troubled(Rehearsal):
             over = after is None or missed(m, self.events()[after:])
             if over and not self._program(m).running:
                 del self.absent[m]
-                if m in self.misled:
-                    self.witnessed[self.misled.pop(m)] = self._program(m).code() == InputError.exit_code
+                self._witness_departure(m)
                 self._program(m).start()
         fallen = [m for m in self.partition.clients if self._program(m).code() not in (None, 0)]
         if set(fallen) - set(self.absent):
@@ -286,6 +287,10 @@ class Troubled(Rehearsal):
     def _expect_departure(self, fault: Fault) -> None:
         """The client is to leave with code 2, which is seen when it is started again."""
         self.absent[fault.client], self.misled[fault.client], self.witnessed[fault] = None, fault, False
+
+    def _witness_departure(self, m: int) -> None:
+        if m in self.misled:
+            self.witnessed[self.misled.pop(m)] = self._program(m).code() == InputError.exit_code
 
     # Strangers
 

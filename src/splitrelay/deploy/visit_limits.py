@@ -38,6 +38,7 @@ class AllowedVisits:
     has_fixed_K: bool
     step: Step[Any]
     evaluations: int  # of the evaluator
+    has_shift: bool = False  # the server sends a shift of the gradients with x
 
     @property
     def visits(self) -> int:
@@ -63,6 +64,8 @@ class AllowedVisits:
             raise _refuse("a visit of another number of local steps", lease.K, limit)
         if lease.r >= self.R:
             raise _refuse("a visit after the last round", lease.r, f"rounds 0 to {self.R - 1}")
+        if self.occurrences == 0:
+            raise _refuse("a visit of a party that does not train", lease.m, "evaluations only")
         if lease.i >= self.occurrences:
             raise _refuse("too many visits in one round", lease.i, f"occurrences 0 to {self.occurrences - 1}")
         check_half_bytes(lease.bytes, largest_half)
@@ -104,10 +107,12 @@ def derive_allowed_visits(spec: Spec, m: int) -> AllowedVisits:
     made = algorithm(spec.algorithm).make(Ingredients(step, K, M, spec.gamma, sizes, spec.G, _NoCut()))
     recorder, order = _Recorder(), [m] * spec.G
     made.round(0, made.init(0.0), order, recorder)
+    has_shift = any(visit.step.shift is not None for visit in recorder.visits)
     ((steps, step),) = {(visit.K, replace(visit.step, shift=None)) for visit in recorder.visits}
     draws = {"replacement": spec.S or M, "consumed": 2}.get(spec.order, 1)  # of one client in one round, at most
-    occurrences, evaluations = draws * len(recorder.visits) // len(order), spec.R // spec.every + 2
-    return AllowedVisits(m, spec.R, occurrences, steps, fixed or steps == 1, step, evaluations)
+    occurrences = draws * len(recorder.visits) // len(order) if m < M else 0  # only the clients train
+    evaluations = spec.R // spec.every + 2
+    return AllowedVisits(m, spec.R, occurrences, steps, fixed or steps == 1, step, evaluations, has_shift)
 
 
 @dataclass
@@ -135,7 +140,9 @@ class _NoCut:
 
 
 @dataclass
-class _Counts:
+class Counts:
+    """What a client has sent for one spec."""
+
     visits: int = 0
     steps: int = 0
     evaluations: int = 0
@@ -153,11 +160,19 @@ class UsedVisits:
         file: where the counts are kept; None keeps them in memory.
         repeats: how often the whole run may be repeated.
         warn: called once if the file cannot be written.
+        counts: what this program has counted for the same spec before; None reads the file.
     """
 
-    def __init__(self, allowed: AllowedVisits, file: Path | None, repeats: int, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        allowed: AllowedVisits,
+        file: Path | None,
+        repeats: int,
+        warn: Callable[[str], None],
+        counts: Counts | None = None,
+    ) -> None:
         self.allowed, self.file, self.repeats, self.warn = allowed, file, repeats, warn
-        self.counts = _read_counts(file)
+        self.counts = _read_counts(file) if counts is None else counts
 
     def begin_visit(self, lease: Lease) -> None:
         """Count one visit more, or raise ServerBrokeSpec where all of them are used."""
@@ -198,11 +213,11 @@ class UsedVisits:
             self.file = None
 
 
-def _read_counts(file: Path | None) -> _Counts:
+def _read_counts(file: Path | None) -> Counts:
     if file is None or not file.exists():
-        return _Counts()
+        return Counts()
     try:
-        return _Counts(**{name: int(number) for name, number in json.loads(file.read_text(encoding="ascii")).items()})
+        return Counts(**{name: int(number) for name, number in json.loads(file.read_text(encoding="ascii")).items()})
     except (OSError, ValueError, TypeError, AttributeError):
         way_out = "It counts what this client has sent in the run. Remove it to count from zero."
         raise InputError(f"cannot read {file}", way_out=way_out) from None

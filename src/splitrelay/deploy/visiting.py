@@ -163,7 +163,8 @@ class Visitor:
     def vectors(self, blob: bytes) -> tuple[Vector, Vector | None]:
         """x and shift, from what came with a lease; copies, as what comes from the wire is read-only."""
         size = self.engine.shape.size if self.whole else self.engine.shape.boundary
-        names = ("x", "shift") if b'"shift"' in blob[:1000] else ("x",)
+        has_shift = self.used.allowed.has_shift and b'"shift"' in blob[:1000]
+        names = ("x", "shift") if has_shift else ("x",)
         found = halves.unpacked(blob, dict.fromkeys(names, size), self.spec.model.dtype)
         return found["x"].copy(), found["shift"].copy() if "shift" in found else None
 

@@ -240,6 +240,8 @@ def _reply(header: Header, payload: memoryview, bounds: Bounds) -> Message:
         raise BadMessage("norms of a reply", value=header.count, limit=f"<= {bounds.norms}")
     gradient = _array(header, payload, bounds, bounds.h, (header.count + 1) * NUMBER.itemsize)
     *norms, loss = struct.unpack_from(f"<{header.count + 1}d", payload, gradient.nbytes)
+    if not all(square >= 0 for square in norms):  # NaN is not
+        raise BadMessage("a squared norm is negative or not a number", limit=">= 0")
     return Reply(header.fence, header.k, gradient, tuple(norms), loss)
 
 

@@ -155,6 +155,9 @@ class Conversation:
             self.state = State.REFUSED
             raise BadMessage("a step out of order", value=message.k, limit=f"step {self.answered}")
         if isinstance(message, Reply):
+            if message.k != self.answered:
+                self.state = State.REFUSED
+                raise BadMessage("a reply to another step", value=message.k, limit=f"step {self.answered}")
             self.answered = message.k + 1
         if self.state in HELD and there is State.IDLE:
             self.passed, self.fence = max(self.passed, self.fence), 0

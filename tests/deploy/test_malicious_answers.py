@@ -1,0 +1,215 @@
+"""Answers of a malicious server that ended a client with an exception, or gave the server more than the spec allows.
+
+All of them were found by tests/fuzz/malicious_server.py.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from relay_kit import Stage, dealt, small_spec
+from test_malicious_server import TWO
+
+from splitrelay.data import load
+from splitrelay.data.partition_export import folder as folder_of
+from splitrelay.deploy.averaging import Averaging
+from splitrelay.deploy.joining import Joined, Wish
+from splitrelay.deploy.terms import AgreedSpec, compute_digest, spec_in, terms_of
+from splitrelay.deploy.turns import granted
+from splitrelay.deploy.visit_limits import SPARE, ServerBrokeSpec, derive_allowed_visits
+from splitrelay.deploy.visiting import Visitor
+from splitrelay.errors import InputError
+from splitrelay.wire import halves, server
+from splitrelay.wire.authority import create_authority
+from splitrelay.wire.control import BadMessage
+from splitrelay.wire.frames import decode, encode
+from splitrelay.wire.messages import Lease, Message, Output, Reply, Step, Terms
+from splitrelay.wire.protocol import Conversation, End, State
+from splitrelay.wire.reception import JUDGE
+from splitrelay.wire.sealing import Tampered
+
+VISIT = Lease(1, 1, 0, 0, 0, 2, 0.1)
+
+
+# Replies
+
+
+@pytest.mark.parametrize("k", [1, 2, 2**31])
+def test_a_reply_to_a_step_that_was_not_asked_is_refused(k: int) -> None:
+    talk = Conversation(End.CLIENT)
+    talk.state, talk.fence = State.STEPPING, 1
+    h = np.ones((1, 3), np.float32)
+    talk.say(Step(1, 0, h, np.zeros(1, np.int32), 0.0))
+    with pytest.raises(BadMessage):
+        talk.hear(Reply(1, k, h, (), 0.0))
+    assert talk.state is State.REFUSED
+
+
+def test_a_client_survives_a_reply_to_another_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    play_with_one_lie(Stage(small_spec(tmp_path, *TWO, "R=1"), tmp_path), monkeypatch, Reply, lambda m: {"k": m.k + 1})
+
+
+@pytest.mark.parametrize("square", [-1.0, float("nan"), -1e300])
+def test_a_squared_norm_below_zero_is_no_reply(square: float) -> None:
+    with pytest.raises(BadMessage):
+        decode(encode(Reply(1, 0, np.ones((1, 3), np.float32), (1.0, square), 0.0)))
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+@pytest.mark.parametrize("rows", [slice(0, 1), slice(0, 19), slice(None, None, -1)])
+def test_outputs_for_another_number_of_samples_are_not_scored(
+    engine: str, rows: slice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = small_spec(tmp_path, *TWO, "route=peer-to-peer", "R=1", f"engine={engine}")
+    evaluator = {"test": tmp_path / "data" / "test.npz", "keep": tmp_path / "model.safetensors"}
+
+    def change(message: Any) -> dict[str, Any]:
+        out = message.out[rows]
+        return {"out": np.concatenate([out, out[:1]]) if len(out) == len(message.out) else out}
+
+    play_with_one_lie(Stage(spec, tmp_path, keys=True), monkeypatch, Output, change, evaluator)
+
+
+def play_with_one_lie(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, kind: type[Message], change: Any, more: Any = None
+) -> None:
+    """Change the first message of this kind. The visit is made again, and the run ends as always."""
+    changed = list[bool]()
+
+    def once(message: Any) -> Any:
+        if isinstance(message, kind) and not changed:
+            changed.append(True)
+            return replace(message, **change(message))
+        return message
+
+    monkeypatch.setattr(server, "encode", lambda message: encode(once(message)))
+    for m in (0, 1):
+        stage.join(m, **(more or {} if m == 0 else {}))
+    stage.play()
+    assert changed and set(stage.words.values()) == {"all rounds are done"}
+
+
+# The number of visits
+
+
+def make_client(folder: Path, *words: str, with_keys: bool = False, **wish: Any) -> tuple[Joined, Terms]:
+    """Return client 0, which has not connected to a server, and the terms of its server."""
+    spec = small_spec(folder, *TWO, *(words if "engine=reference" in words else ("engine=fast", *words)))
+    dealt(spec, folder / "data")
+    keys = None
+    if with_keys:
+        keys = folder / "client-0"
+        create_authority(folder / "authority", "tests").issue_client("client-0", 0)
+    data = folder / "data" / folder_of(0, 2) / "data.npz"
+    given: dict[str, Any] = {"keys": keys, "agreed": AgreedSpec(spec), **wish}
+    return Joined(Wish("127.0.0.1:1", 0, data, **given), lambda text: None), terms_of(spec, load(spec.data.name))
+
+
+def change_terms(terms: Terms, **values: Any) -> Terms:
+    """Return other terms of the same spec, with a digest that fits."""
+    other = replace(terms, **values)
+    return replace(other, spec_hash=compute_digest(other, spec_in(terms)))
+
+
+@pytest.mark.parametrize("with_keys", [True, False])
+def test_visits_are_counted_over_terms_that_differ_beside_the_spec(with_keys: bool, tmp_path: Path) -> None:
+    """Else a server gets a new allowance with every connection, if it changes the mean a little each time."""
+    client, terms = make_client(tmp_path, with_keys=with_keys, repeats=0)
+    limit = 2 + SPARE
+    for n in range(limit):
+        client._agree(change_terms(terms, mean=(0.001 * n,)))
+        assert isinstance(client.visitor, Visitor)
+        client.visitor.used.begin_visit(VISIT)
+    for other in (terms, change_terms(terms, mean=(0.5,)), change_terms(terms, pad=1), change_terms(terms, judged=True)):
+        client._agree(other)
+        with pytest.raises(ServerBrokeSpec) as caught:
+            client.visitor.used.begin_visit(VISIT)
+        assert caught.value.value == limit + 1
+
+
+def test_visits_are_counted_over_both_engines(tmp_path: Path) -> None:
+    client, terms = make_client(tmp_path, "engine=reference", repeats=0)
+    spec = spec_in(terms)
+    client.wish = replace(client.wish, agreed=AgreedSpec(spec.model_copy(update={"engine": "auto"})))
+    client._agree(terms)
+    assert isinstance(client.visitor, Visitor)
+    client.visitor.used.begin_visit(VISIT)
+    fast = spec.model_copy(update={"engine": "fast"})
+    other = replace(terms, spec=fast.toml(), engine="fast")
+    client._agree(replace(other, spec_hash=compute_digest(other, fast)))
+    assert client.visitor.used.counts.visits == 1
+
+
+# Parties that do not train
+
+
+def test_an_evaluator_and_a_fed_server_make_no_visits(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, *TWO)
+    honest = derive_allowed_visits(spec, 0)
+    for m in (JUDGE, JUDGE + 1, 2):
+        allowed = derive_allowed_visits(spec, m)
+        lease = granted(replace(honest, m=m).make_visit(VISIT, 0.0, None), 1, 1, b"")
+        replace(honest, m=m).check_lease(lease, 10**6)
+        with pytest.raises(ServerBrokeSpec):
+            allowed.check_lease(lease, 10**6)
+
+
+def make_fed_server(folder: Path) -> tuple[Joined, Terms]:
+    spec = small_spec(folder, *TWO, "algorithm=fedavg", "engine=fast")
+    create_authority(folder / "authority", "tests").issue_client("fed", fed=True)
+    wish = Wish("127.0.0.1:1", None, None, keys=folder / "fed", fed=True, agreed=AgreedSpec(spec))
+    return Joined(wish, lambda text: None), terms_of(spec, load(spec.data.name), sealed=True, judged=True)
+
+
+def test_a_fed_server_refuses_a_lease(tmp_path: Path) -> None:
+    fed, terms = make_fed_server(tmp_path)
+    fed._agree(terms)
+    with pytest.raises(ServerBrokeSpec):
+        fed._follow(VISIT)
+
+
+RECIPES = ["", "{", "[]", "[" * 20_000, "null", json.dumps({"halves": [[0, 0, 0]], "steps": [["*", 10**400]]})]
+RECIPES += [json.dumps({"halves": [[0, 0, 0]], "steps": ["half", ["*", number]]}) for number in (10**400, "x", [1, 2])]
+RECIPES += [json.dumps({"halves": [[0, visit, 0]], "steps": ["half"]}) for visit in (1e400, "x", None)]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=range(len(RECIPES)))
+def test_a_fed_server_refuses_a_recipe_that_it_cannot_read(recipe: str, tmp_path: Path) -> None:
+    fed, terms = make_fed_server(tmp_path)
+    fed._agree(terms)
+    assert isinstance(fed.visitor, Averaging)
+    with pytest.raises(Tampered):
+        fed.visitor.combine(b"", recipe)
+
+
+# What is sent with a visit
+
+
+@pytest.mark.parametrize("words", ["algorithm=ssl", "algorithm=fedavg placement=whole", "algorithm=fedavg"])
+def test_only_an_algorithm_with_a_shift_takes_one(words: str, tmp_path: Path) -> None:
+    assert derive_allowed_visits(small_spec(tmp_path, *TWO, "algorithm=scaffold"), 0).has_shift
+    client, terms = make_client(tmp_path, *words.split())
+    client._agree(terms)
+    assert isinstance(client.visitor, Visitor) and not client.visitor.used.allowed.has_shift
+    shape = client.visitor.engine.shape
+    x = np.zeros(shape.size if client.visitor.whole else shape.boundary, np.float32)
+    client.visitor.vectors(halves.packed(x=x))
+    with pytest.raises(BadMessage):
+        client.visitor.vectors(halves.packed(x=x, shift=x))
+
+
+# The spec
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a = " + "[" * 20_000, "K = " + "9" * 5000, "a." * 5000 + "b = 1", "[" * 20_000, "K = 1979-05-27T99:99:99Z", "\x00"],
+    ids=range(6),
+)
+def test_a_spec_that_cannot_be_read_is_an_input_error(text: str, tmp_path: Path) -> None:
+    _, terms = make_client(tmp_path)
+    with pytest.raises(InputError):
+        spec_in(replace(terms, spec=text))
