@@ -123,7 +123,12 @@ def test_visits_are_counted_over_terms_that_differ_beside_the_spec(with_keys: bo
         client._agree(change_terms(terms, mean=(0.001 * n,)))
         assert isinstance(client.visitor, Visitor)
         client.visitor.used.begin_visit(VISIT)
-    for other in (terms, change_terms(terms, mean=(0.5,)), change_terms(terms, pad=1), change_terms(terms, judged=True)):
+    for other in (
+        terms,
+        change_terms(terms, mean=(0.5,)),
+        change_terms(terms, pad=1),
+        change_terms(terms, judged=True),
+    ):
         client._agree(other)
         with pytest.raises(ServerBrokeSpec) as caught:
             client.visitor.used.begin_visit(VISIT)
@@ -206,7 +211,14 @@ def test_only_an_algorithm_with_a_shift_takes_one(words: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "text",
-    ["a = " + "[" * 20_000, "K = " + "9" * 5000, "a." * 5000 + "b = 1", "[" * 20_000, "K = 1979-05-27T99:99:99Z", "\x00"],
+    [
+        "a = " + "[" * 20_000,
+        "K = " + "9" * 5000,
+        "a." * 5000 + "b = 1",
+        "[" * 20_000,
+        "K = 1979-05-27T99:99:99Z",
+        "\x00",
+    ],
     ids=range(6),
 )
 def test_a_spec_that_cannot_be_read_is_an_input_error(text: str, tmp_path: Path) -> None:

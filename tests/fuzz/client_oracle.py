@@ -19,7 +19,7 @@ from functools import lru_cache
 from threading import Lock
 
 import numpy as np
-from test_features_stay import seen
+from test_features_stay import pieces
 
 from splitrelay.data.images import ImageSet
 from splitrelay.deploy.disclosure import get_builtin_shape
@@ -38,6 +38,8 @@ from splitrelay.wire.reception import FED, JUDGE
 from splitrelay.wire.sealer import COUNT, ENTRY
 
 ALWAYS = ("hello", "heartbeat", "leave")
+PIECE = 8  # bytes that are compared at once
+Form = tuple[tuple[float, ...], tuple[float, ...], int]  # mean, std and peak
 LEVELS = 100  # different inputs that make pieces of images recognisable
 FIRST_PIXELS = 200_000  # bytes of a conversation that are searched for pixels
 
@@ -102,7 +104,7 @@ class Oracle:
         self.sent = Counter[str]()
         self.wrong: list[str] = []
         self.bytes = bytearray()
-        self.forms: set[tuple[object, ...]] = set()  # mean, std and peak of the terms that were offered
+        self.forms: set[Form] = set()  # of the terms that were offered
         self.lock = Lock()
 
     def observe_offer(self, connection: Connection, frame: bytes) -> None:
@@ -143,11 +145,12 @@ class Oracle:
             return
         if isinstance(message, msg.Accept):
             found = [visit for visit in self.visits if visit.fence == message.fence]
-            connection.visit = found[-1] if found else None
+            if found:
+                connection.visit = found[-1]
+            elif message.fence:  # its ready was lost with the connection
+                self._begin_visit(connection, message.fence)
         elif isinstance(message, msg.Ready):
-            connection.visit = SentVisit(message.fence)
-            self.visits.append(connection.visit)
-            self._check_count("visits", len(self.visits), self.expected.allowed.visits)
+            self._begin_visit(connection, message.fence)
         elif isinstance(message, msg.Step):
             self._check_step(connection, terms, message)
         elif isinstance(message, msg.Predict):
@@ -159,6 +162,11 @@ class Oracle:
             self._check_deposit(connection, terms, message)
         elif isinstance(message, msg.Finish):
             connection.chunks = []  # a deposit begins, perhaps again
+
+    def _begin_visit(self, connection: Connection, fence: int) -> None:
+        connection.visit = SentVisit(fence)
+        self.visits.append(connection.visit)
+        self._check_count("visits", len(self.visits), self.expected.allowed.visits)
 
     def _check_role(self, message: Message, is_wrong: bool, what: str) -> None:
         if is_wrong:
@@ -216,12 +224,34 @@ class Oracle:
 
     def check_pixels(self) -> None:
         """Search all bytes that were sent for pieces of the client's images."""
-        if len(self.bytes) < 8:
-            return
-        for mean, std, peak in [*self.forms][:3] or [(self.expected.images.mean, self.expected.images.std, 255)]:
-            images = replace(self.expected.images, mean=mean, std=std, peak=peak)
-            if np.unique(images.levels).size < LEVELS:  # so few different inputs would be found by chance
-                continue
-            found = {name: number for name, number in seen(images, bytes(self.bytes)).items() if number}
+        images = self.expected.images
+        for form in [*self.forms][:3] or [(images.mean, images.std, images.peak)]:
+            found = find_pieces(images, form, bytes(self.bytes))
             if found:
-                self.wrong.append(f"pixels were sent: {sorted(found)}")
+                self.wrong.append(f"pixels were sent: {found}")
+
+
+def find_pieces(images: ImageSet, form: Form, sent: bytes) -> list[str]:
+    """Return the forms in which a piece of an image is in what was sent; images have this mean, std and peak.
+
+    This is `seen` of test_features_stay the other way round: few pieces are sorted, not all that was sent.
+    """
+    if len(sent) < PIECE:
+        return []
+    windows = np.ascontiguousarray(np.lib.stride_tricks.sliding_window_view(np.frombuffer(sent, np.uint8), PIECE))
+    words = windows.view("<u8").ravel()
+    found = []
+    for name, known in sort_pieces(images, form).items():
+        at = np.minimum(np.searchsorted(known, words), len(known) - 1)
+        if bool((known[at] == words).any()):
+            found.append(name)
+    return found
+
+
+@lru_cache(100)
+def sort_pieces(images: ImageSet, form: Form) -> dict[str, np.ndarray]:
+    """Return the pieces of all images in each form, sorted; none where there are so few that chance would find them."""
+    mean, std, peak = form
+    normalised = replace(images, mean=mean, std=std, peak=peak)
+    few = np.unique(normalised.levels).size < LEVELS
+    return {name: np.unique(found) for name, found in pieces(normalised).items() if not (few and "levels" in name)}

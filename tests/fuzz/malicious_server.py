@@ -5,16 +5,17 @@ those of `splitrelay join`, with both engines and in every role: a client of a c
 peer-to-peer run, an evaluator, and a fed server. Each conversation has one client, over as many connections and
 restarts as it makes.
 
-Checked for every conversation: whatever the client sends (see client_oracle), and how it ends. It may return, or raise a
-SplitrelayError. It may not raise anything else, in any of its threads, and it must end when the server has gone and
-`stop` is set. After each piece of the campaign an honest server trains with clients of the same process, and memory is
-read: it must not grow from piece to piece.
+Each conversation is checked in two ways. Every message that the client sends must be allowed (see client_oracle). The
+client must end in order: it returns or raises a SplitrelayError, no thread of it ends with an exception, and it ends
+soon after the server has gone and `stop` is set. After each piece of the campaign an honest server trains with clients
+of the same process, and memory is read: it must not grow from piece to piece.
 
 The exit code is 1 if anything was wrong, and 2 if the arguments cannot be read.
 """
 
 from __future__ import annotations
 
+import json
 import resource
 import shutil
 import sys
@@ -62,7 +63,7 @@ from splitrelay.wire.messages import Message  # noqa: E402
 from splitrelay.wire.reception import FED, JUDGE  # noqa: E402
 from splitrelay.wire.sealer import Sealer  # noqa: E402
 
-WORKERS = 4  # conversations at once: most of their time they wait
+WORKERS = 8  # conversations at once: most of their time they wait
 PIECE = 200  # conversations between two readings of memory
 GROWTH = 1.5, 1.15  # times the memory after the first piece, and after half of them, that is not growth
 DEADLINE = 30.0  # seconds within which a client ends after the server has gone
@@ -207,12 +208,12 @@ class Line:
 class Script:
     """A malicious server in one conversation."""
 
-    def __init__(self, target: Target, draw: np.random.Generator) -> None:
+    def __init__(self, target: Target, draw: np.random.Generator, way: Way | None = None) -> None:
         self.target, self.expected, self.draw = target, target.expected, draw
         self.oracle, self.half = Oracle(target.expected), target.half
         self.shape = get_shape(target.expected.spec, target.expected.terms)
         self.terms = target.expected.terms
-        self.way = WAYS[int(draw.choice(len(WAYS), p=SHARES))]
+        self.way: Way = way or WAYS[int(draw.choice(len(WAYS), p=SHARES))]
         self.fence = self.k = self.visit = self.sealed_fence = 0
         self.round = 0
         self.held: msg.Lease | None = None
@@ -241,7 +242,7 @@ class Script:
         try:
             for frame in self.way(self, line):
                 self.frames += 1
-                if self.frames > self.most_frames or self.over.is_set():
+                if self.frames > self.most_frames or self.oracle.wrong or self.over.is_set():
                     self.over.set()
                     break
                 self.oracle.observe_offer(line.connection, frame)
@@ -319,7 +320,7 @@ class Script:
         look = msg.Look(self.fence, self.round % 3, len(self.half), halves.sha256(self.half) if self.half else b"",
                         self.visit, self.sealed_fence)  # fmt: skip
         if self.expected.m == FED:
-            recipe = '{"halves": [[%d, %d, %d]], "steps": ["half"]}' % (len(self.half), self.visit, self.sealed_fence)
+            recipe = json.dumps({"halves": [[len(self.half), self.visit, self.sealed_fence]], "steps": ["half"]})
             look = replace(look, recipe=recipe, sealed_visit=self.visit + 1, sealed_fence=self.fence)
         yield look
         yield from halves.chunks(look.fence, self.half)
@@ -405,7 +406,8 @@ def take_all(script: Script, line: Line) -> Iterator[bytes]:
             yield encode(msg.Bye("again", again=True))
 
 
-WAYS = (talk_at_random, talk_astray, take_all, talk_honestly)
+Way = Callable[[Script, Line], Iterator[bytes]]
+WAYS: tuple[Way, ...] = (talk_at_random, talk_astray, take_all, talk_honestly)
 SHARES = (0.17, 0.68, 0.1, 0.05)
 
 
@@ -496,9 +498,9 @@ def run_client(script: Script, wish: Wish, wrong: list[str]) -> str:
     return found[0]
 
 
-def converse(target: Target, listener: Listener, draw: np.random.Generator, folder: Path) -> tuple[Script, list[str]]:
-    """Have one conversation, in which a client with keys may be started several times."""
-    script, ends, wrong = Script(target, draw), list[str](), list[str]()
+def converse(script: Script, listener: Listener, folder: Path) -> list[str]:
+    """Have one conversation, in which a client with keys may be started several times; return how it ended."""
+    target, ends, wrong = script.target, list[str](), list[str]()
     listener.script = script
     keys = None if target.keys is None else Path(shutil.copytree(target.keys, folder / "keys"))
     wish = target.make_wish(listener.ports[keys is not None], keys)
@@ -508,12 +510,10 @@ def converse(target: Target, listener: Listener, draw: np.random.Generator, fold
         ends.append(run_client(script, wish, wrong))
     script.oracle.check_pixels()
     script.oracle.wrong += wrong
-    return script, ends
+    return ends
 
 
-def run_piece(
-    targets: list[Target], listeners: list[Listener], numbers: range, seed: int, campaign: Campaign
-) -> None:
+def run_piece(targets: list[Target], listeners: list[Listener], numbers: range, seed: int, campaign: Campaign) -> None:
     """Have these conversations, several at once."""
     left, lock = iter(numbers), threading.Lock()
 
@@ -524,9 +524,9 @@ def run_piece(
             if number is None:
                 return
             target = targets[number % len(targets)]
-            draw = rng(seed, Purpose.INSTANCES, 3, number)
+            script = Script(target, rng(seed, Purpose.INSTANCES, 3, number))
             with TemporaryDirectory() as folder:
-                script, ends = converse(target, listener, draw, Path(folder))
+                ends = converse(script, listener, Path(folder))
             campaign.add(f"{target.role}, {target.engine}", script, ends)
             for what in set(script.oracle.wrong):
                 with campaign.lock:
@@ -576,14 +576,14 @@ def run_campaign(
     campaign = Campaign()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
-        stack.enter_context(shorten_timeouts())
         stack.enter_context(watch_threads(campaign.wrong))
         targets = make_targets(folder, rng(seed, Purpose.INSTANCES, 2))
         listeners = [Listener(folder) for _ in range(workers)]
         for listener in listeners:
             stack.callback(listener.close)
         for first in range(0, conversations, piece):
-            run_piece(targets, listeners, range(first, min(first + piece, conversations)), seed, campaign)
+            with shorten_timeouts():
+                run_piece(targets, listeners, range(first, min(first + piece, conversations)), seed, campaign)
             (folder / f"honest-{first}").mkdir()
             failure = train_honestly(folder / f"honest-{first}")
             if failure is not None:
@@ -633,8 +633,8 @@ def main(words: list[str]) -> int:
     for campaign, peak in run_campaign(conversations, seed):
         peaks.append(peak)
         done = sum(campaign.conversations.values())
-        print(f"{done} conversations, {time.monotonic() - began:.0f} s, {peak} kB, {sum(campaign.wrong.values())} wrong",
-              flush=True)  # fmt: skip
+        took, wrong = time.monotonic() - began, sum(campaign.wrong.values())
+        print(f"{done} conversations, {took:.0f} s, {peak} kB, {wrong} wrong", flush=True)
     if peaks:
         campaign.wrong.update(find_growth(peaks))
     print_summary(campaign)

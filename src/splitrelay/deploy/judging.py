@@ -50,7 +50,6 @@ class Judge:
         answer = session.exchange(lambda: iter([question]), limits.STEP, question.fence)
         assert isinstance(answer, messages.Output)  # the table allows nothing else
         if answer.k != question.k or len(answer.out) != len(question.h):
-            value = f"part {answer.k} with {len(answer.out)} samples"
-            limit = f"part {question.k} with {len(question.h)} samples"
-            raise BadMessage("outputs for other samples than were sent", value=value, limit=limit)
+            found, sent = (answer.k, len(answer.out)), (question.k, len(question.h))  # part, samples
+            raise BadMessage("outputs for other samples than were sent", value=found, limit=sent)
         return answer.out

@@ -1,0 +1,135 @@
+"""Run a small share of `python tests/fuzz/malicious_server.py`, and check that its oracle can fail."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import malicious_server as fuzz
+from client_oracle import Connection, Oracle
+
+from splitrelay.deploy import joining
+from splitrelay.deploy.visit_limits import UsedVisits
+from splitrelay.randomness import Purpose, rng
+from splitrelay.wire import halves
+from splitrelay.wire import messages as msg
+from splitrelay.wire.frames import encode
+from splitrelay.wire.messages import Message
+
+
+def test_clients_survive_a_malicious_server_and_send_only_what_they_agreed_to() -> None:
+    ((campaign, _),) = fuzz.run_campaign(28, piece=28)
+    assert campaign.wrong == Counter()
+    assert len(campaign.conversations) == len(fuzz.ROLES) * len(fuzz.ENGINES)
+    assert campaign.sent["accept"] > 0 and campaign.sent["step"] > 0 and len(campaign.lies) > 5
+
+
+# The fuzzer can fail
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> fuzz.Target:
+    return fuzz.make_targets(tmp_path_factory.mktemp("targets"), rng(0, Purpose.INSTANCES, 2))[0]
+
+
+def talk(target: fuzz.Target, way: fuzz.Way, folder: Path) -> list[str]:
+    """Return what was wrong in one conversation."""
+    listener = fuzz.Listener(target.folder)
+    script = fuzz.Script(target, rng(0, Purpose.INSTANCES, 4), way)
+    with fuzz.shorten_timeouts():
+        fuzz.converse(script, listener, folder)
+        listener.close()
+    return script.oracle.wrong
+
+
+def test_an_honest_conversation_is_not_wrong(target: fuzz.Target, tmp_path: Path) -> None:
+    assert not talk(target, fuzz.talk_honestly, tmp_path)
+
+
+def test_a_client_that_does_not_count_is_found(
+    target: fuzz.Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(UsedVisits, "_check", lambda *given: None)
+    assert set(talk(target, fuzz.take_all, tmp_path)) == {"more visits than the client allows"}
+
+
+def test_an_exception_of_a_client_is_found(
+    target: fuzz.Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fall(*given: Any) -> None:
+        raise KeyError("planted")
+
+    monkeypatch.setattr(joining, "spec_in", fall)
+    (what,) = talk(target, fuzz.talk_honestly, tmp_path)
+    assert "planted" in what
+
+
+def make_step(target: fuzz.Target, samples: int = 5, k: int = 0) -> msg.Step:
+    shape = fuzz.get_shape(target.expected.spec, target.expected.terms).h
+    return msg.Step(1, k, np.ones((samples, *shape), np.float32), np.zeros(samples, np.int32), 0.0)
+
+
+def test_the_oracle_allows_an_honest_visit(target: fuzz.Target) -> None:
+    assert not observe(target, make_step(target), make_step(target), make_step(target, k=1), *make_deposit(target.half))
+
+
+WRONG: dict[str, Callable[[fuzz.Target], list[Message]]] = {
+    "too many samples": lambda target: [make_step(target, 6)],
+    "too many steps": lambda target: [make_step(target, k=2)],
+    "another step with the same number": lambda target: [make_step(target), make_step(target, 4)],
+    "another shape": lambda target: [replace(make_step(target), h=np.ones((5, 3), np.float32))],
+    "another dtype": lambda target: [replace(make_step(target), h=make_step(target).h.astype(np.float64))],
+    "another label": lambda target: [replace(make_step(target), labels=np.full(5, 10, np.int32))],
+    "another visit": lambda target: [replace(make_step(target), fence=2)],
+    "test data": lambda target: [msg.Predict(1, 0, make_step(target).h)],
+    "another half": lambda target: make_deposit(halves.packed(x=np.zeros(3, np.float32))),
+    "another digest": lambda target: [*make_deposit(target.half)[:-1], msg.Deposit(1, len(target.half), b"x" * 32)],
+    "pixels": lambda target: [msg.Chunk(1, 0, target.expected.images.x[7].tobytes())],
+    "levels": lambda target: [msg.Chunk(1, 0, target.expected.images.normalised(target.expected.images.x).tobytes())],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_oracle_refuses(name: str, target: fuzz.Target) -> None:
+    assert len(observe(target, *WRONG[name](target))) == 1
+
+
+def test_the_oracle_refuses_everything_before_the_agreed_terms(target: fuzz.Target) -> None:
+    terms = target.expected.terms
+    for offered in ([], [replace(terms, spec_hash="0" * 64)], [fuzz.fit_digest(replace(terms, spec=terms.spec + " "))]):
+        oracle, connection = Oracle(target.expected), Connection()
+        for one in offered:
+            oracle.observe_offer(connection, encode(one))
+        oracle.observe(connection, encode(msg.Accept("h", "fast", "", 20)))
+        assert bool(oracle.wrong) == (len(offered) == 0 or offered[0].spec_hash == "0" * 64)
+
+
+def make_deposit(half: bytes) -> list[Message]:
+    return [*halves.chunks(1, half), msg.Deposit(1, len(half), halves.sha256(half))]
+
+
+def observe(target: fuzz.Target, *messages: Message) -> list[str]:
+    """Return what the oracle finds wrong in a visit with these messages."""
+    oracle, connection = Oracle(target.expected), Connection()
+    oracle.observe_offer(connection, encode(target.expected.terms))
+    for message in (msg.Accept("h", "fast", "", 20), msg.Ready(1), *messages):
+        oracle.observe(connection, encode(message))
+    oracle.check_pixels()
+    return oracle.wrong
+
+
+def test_memory_that_grows_is_wrong() -> None:
+    assert not fuzz.find_growth([100, 105, 110])
+    assert len(fuzz.find_growth([100, 140, 170])) == 2
+
+
+@pytest.mark.parametrize(("words", "code"), [(["--help"], 0), ([], 2), (["x"], 2), (["1", "2", "3"], 2)])
+def test_the_arguments_are_checked(words: list[str], code: int) -> None:
+    assert fuzz.main(words) == code
