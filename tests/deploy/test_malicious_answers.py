@@ -114,38 +114,35 @@ def change_terms(terms: Terms, **values: Any) -> Terms:
     return replace(other, spec_hash=compute_digest(other, spec_in(terms)))
 
 
-@pytest.mark.parametrize("with_keys", [True, False])
-def test_visits_are_counted_over_terms_that_differ_beside_the_spec(with_keys: bool, tmp_path: Path) -> None:
-    """Else a server gets a new allowance with every connection, if it changes the mean a little each time."""
-    client, terms = make_client(tmp_path, with_keys=with_keys, repeats=0)
+def begin_visit(client: Joined, terms: Terms) -> int:
+    """Start the client's program again, let it begin a visit under these terms, and return how many it has counted."""
+    again = Joined(client.wish, lambda text: None)
+    again._agree(terms)
+    assert isinstance(again.visitor, Visitor)
+    again.visitor.used.begin_visit(VISIT)
+    return again.visitor.used.counts.visits
+
+
+def test_visits_are_counted_over_terms_that_differ_beside_the_spec(tmp_path: Path) -> None:
+    """Else a server gets a new allowance with every restart of a client, if it changes the mean a little each time."""
+    client, terms = make_client(tmp_path, with_keys=True, repeats=0)
     limit = 2 + SPARE
     for n in range(limit):
-        client._agree(change_terms(terms, mean=(0.001 * n,)))
-        assert isinstance(client.visitor, Visitor)
-        client.visitor.used.begin_visit(VISIT)
-    for other in (
-        terms,
-        change_terms(terms, mean=(0.5,)),
-        change_terms(terms, pad=1),
-        change_terms(terms, judged=True),
-    ):
-        client._agree(other)
+        assert begin_visit(client, change_terms(terms, mean=(0.001 * n,))) == n + 1
+    for other in (terms, change_terms(terms, pad=1), change_terms(terms, judged=True)):
         with pytest.raises(ServerBrokeSpec) as caught:
-            client.visitor.used.begin_visit(VISIT)
+            begin_visit(client, other)
         assert caught.value.value == limit + 1
 
 
 def test_visits_are_counted_over_both_engines(tmp_path: Path) -> None:
-    client, terms = make_client(tmp_path, "engine=reference", repeats=0)
+    client, terms = make_client(tmp_path, "engine=reference", with_keys=True, repeats=0)
     spec = spec_in(terms)
     client.wish = replace(client.wish, agreed=AgreedSpec(spec.model_copy(update={"engine": "auto"})))
-    client._agree(terms)
-    assert isinstance(client.visitor, Visitor)
-    client.visitor.used.begin_visit(VISIT)
     fast = spec.model_copy(update={"engine": "fast"})
     other = replace(terms, spec=fast.toml(), engine="fast")
-    client._agree(replace(other, spec_hash=compute_digest(other, fast)))
-    assert client.visitor.used.counts.visits == 1
+    assert begin_visit(client, terms) == 1
+    assert begin_visit(client, replace(other, spec_hash=compute_digest(other, fast))) == 2
 
 
 # Parties that do not train
