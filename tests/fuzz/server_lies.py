@@ -28,7 +28,7 @@ TEXTS = ("", "x", "\x1b[2J\x07", "\x00", "[" * 20_000, "a=" + "[" * 20_000, "K =
          "127.0.0.1:1", "unix:/tmp/x", "dns:///nowhere.invalid:1", "{}", '{"halves": [], "steps": []}',
          '{"halves": [[0, 0, 0]], "steps": ["half", ["*", 1e400]]}', '{"halves": 1, "steps": {"a": 1}}',
          '{"halves": [[0, 0, 0], [0, 0, 0]], "steps": ["half", "half", "+", ["/", 0]]}',
-         '{"halves": [[0, 0, 0]], "steps": ["half", ["*", ' + "9" * 400 + "]]}", "a." * 5000 + "b = 1",
+         '{"halves": [[0, 0, 0]], "steps": ["half", ["*", ' + "9" * 400 + "]]}", "a." * 100_000 + "b = 1",
          '[model]\nname = "x:y"', "R = 1979-05-27T07:32:00Z", "R = inf", "seed = -1")  # fmt: skip
 OTHER_SPECS: tuple[dict[str, Any], ...] = (
     {"K": 999}, {"R": 10**6}, {"seed": 9}, {"S": 1}, {"G": 3}, {"gamma": 0.5}, {"evaluator": 1}, {"every": 3},
@@ -120,6 +120,8 @@ def change_terms(terms: Terms, draw: np.random.Generator) -> Terms:
 
 def fit_digest(terms: Terms) -> Terms:
     """Return the terms with the digest that they have, where they have a spec."""
+    if terms.spec.count(".") > 1000:
+        return terms
     try:
         spec = Spec.model_validate(tomllib.loads(terms.spec))
         return replace(terms, spec_hash=compute_digest(terms, spec), engine=spec.engine)
@@ -129,6 +131,8 @@ def fit_digest(terms: Terms) -> Terms:
 
 def change_spec(text: str, changes: dict[str, Any]) -> str:
     """Return the spec with these changes, or a text that is no spec where it would not be one."""
+    if text.count(".") > 1000:
+        return text
     try:
         content = Spec.model_validate(tomllib.loads(text)).model_dump()
         for key, value in changes.items():
