@@ -222,3 +222,13 @@ def test_a_spec_that_cannot_be_read_is_an_input_error(text: str, tmp_path: Path)
     _, terms = make_client(tmp_path)
     with pytest.raises(InputError):
         spec_in(replace(terms, spec=text))
+
+
+@pytest.mark.parametrize("text", ["# " + "x" * 5000, "# x\n" * 5000, "a." * 5000 + "b = 1", "[" + "a." * 5000 + "b]"])
+def test_a_spec_that_would_take_much_memory_is_not_parsed(text: str, tmp_path: Path) -> None:
+    """A dotted key takes memory and time that grow with the square of its length."""
+    client, terms = make_client(tmp_path)
+    with pytest.raises(InputError) as caught:
+        spec_in(replace(terms, spec=terms.spec + "\n" + text))
+    assert isinstance(caught.value.value, int) and caught.value.value > 4096
+    assert client.visitor is None

@@ -22,6 +22,7 @@ from splitrelay.experiments.spec import Spec, parse_spec, read_toml
 from splitrelay.wire import limits
 from splitrelay.wire.messages import Accept, Terms
 
+SPEC_LENGTH, LINE_LENGTH = 2**14, 2**12  # characters of a spec that a client parses, and of one line of it
 FIXED = ("shape", "classes", "mean", "std", "peak", "pad", "flip", "plan", "sealed", "judged")  # beside the spec
 
 
@@ -91,6 +92,7 @@ def read_agreed_spec(file: Path) -> AgreedSpec:
 
 def spec_in(terms: Terms) -> Spec:
     """Return the spec that the server sent, if it is the one that it names and if this host has its engine."""
+    _check_length(terms.spec)
     try:
         spec = Spec.model_validate(tomllib.loads(terms.spec))
     except (ValueError, RecursionError) as error:  # of TOML, of a number with too many digits, of the schema
@@ -107,6 +109,14 @@ def spec_in(terms: Terms) -> Spec:
         way_out = "See splitrelay doctor; or have the run begun with engine=reference."
         raise InputError(f"this host lacks the engine {spec.engine}", value=lacking, way_out=way_out)
     return spec
+
+
+def _check_length(text: str) -> None:
+    """Raise InputError for a text that is too long to be parsed: dotted keys take the square of their length."""
+    line = max(map(len, text.splitlines()), default=0)
+    for what, value, limit in (("spec", len(text), SPEC_LENGTH), ("spec has a line that", line, LINE_LENGTH)):
+        if value > limit:
+            raise InputError(f"the server's {what} is too long", value=value, limit=f"<= {limit} characters")
 
 
 def check_agreed(agreed: AgreedSpec, offered: Spec, terms: Terms) -> None:
