@@ -16,6 +16,7 @@ from splitrelay.deploy import fast
 from splitrelay.deploy import terms as handshake
 from splitrelay.deploy.disclosure import Approval
 from splitrelay.deploy.pending import Policy
+from splitrelay.deploy.post import UNREACHED, Post
 from splitrelay.deploy.terms import AgreedSpec, compute_digest, read_agreed_spec, terms_of, write_terms
 from splitrelay.deploy.turns import granted
 from splitrelay.deploy.visit_limits import SPARE, ServerBrokeSpec, UsedVisits, derive_allowed_visits
@@ -25,6 +26,7 @@ from splitrelay.experiments.running import prepared
 from splitrelay.experiments.spec import Spec, spec_of
 from splitrelay.wire import control, server
 from splitrelay.wire.frames import encode
+from splitrelay.wire.identity import load_identity
 from splitrelay.wire.messages import (
     Accept,
     Chunk,
@@ -39,6 +41,8 @@ from splitrelay.wire.messages import (
     Terms,
     Welcome,
 )
+from splitrelay.wire.peer import Courier, Unreached
+from splitrelay.wire.renewal import Keys
 
 Change = Callable[[Message], Message]
 SENT = (Step, Chunk, Deposit, Predict)  # messages that carry something of a client's data or model
@@ -228,7 +232,7 @@ def test_a_gradient_of_another_form_is_no_answer(
 
 def used(tmp_path: Path, *words: str, repeats: int = 0, m: int = 0) -> UsedVisits:
     allowed = derive_allowed_visits(small_spec(tmp_path, *words), m)
-    return UsedVisits(allowed, tmp_path / "usage.json", repeats, lambda text: None)
+    return UsedVisits(allowed, tmp_path / "usage.json", repeats)
 
 
 def test_visits_are_counted_over_restarts_and_end(tmp_path: Path) -> None:
@@ -261,16 +265,51 @@ def test_a_number_of_steps_that_depends_on_others_stays_what_it_was(tmp_path: Pa
         allowed.check_lease(replace(base, K=13), 10**6)
 
 
-def test_a_damaged_count_is_an_error_and_a_read_only_folder_a_warning(tmp_path: Path) -> None:
+def test_without_a_count_nothing_is_sent(tmp_path: Path) -> None:
     (tmp_path / "usage.json").write_text("{")
     with pytest.raises(InputError):
         used(tmp_path)
-    warnings = list[str]()
-    nowhere = UsedVisits(
-        derive_allowed_visits(small_spec(tmp_path), 0), tmp_path / "own.npz" / "usage.json", 0, warnings.append
-    )
-    nowhere.begin_visit(Lease(1, 1, 0, 0, 0, 2, 0.1))
-    assert len(warnings) == 1 and nowhere.counts.visits == 1
+    nowhere = UsedVisits(derive_allowed_visits(small_spec(tmp_path), 0), tmp_path / "own.npz" / "usage.json", 0)
+    with pytest.raises(InputError) as caught:
+        nowhere.begin_visit(Lease(1, 1, 0, 0, 0, 2, 0.1))
+    assert "--state" in str(caught.value.way_out)
+
+
+def test_two_programs_with_the_same_keys_share_one_count(tmp_path: Path) -> None:
+    visit, both = Lease(1, 1, 0, 0, 0, 2, 0.1), [used(tmp_path, "R=2") for _ in range(2)]
+    for n in range(2 + SPARE):
+        both[n % 2].begin_visit(visit)
+    for one in both:
+        with pytest.raises(ServerBrokeSpec):
+            one.begin_visit(visit)
+
+
+def test_the_number_of_groups_takes_no_memory(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, "algorithm=fedseq")
+    assert derive_allowed_visits(spec.model_copy(update={"G": 10**12}), 0) == derive_allowed_visits(spec, 0)
+
+
+def test_a_client_dials_other_hosts_only_peer_to_peer_and_tells_nothing_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialed = list[str]()
+
+    def bring(courier: Any, address: str, *_: Any) -> Any:
+        dialed.append(address)
+        raise Unreached("connection refused by 10.0.0.1")
+
+    monkeypatch.setattr(Courier, "bring", bring)
+    centralized = Stage(small_spec(tmp_path, *TWO, "R=1"), tmp_path, keys=True)
+    monkeypatch.setattr(server, "encode", lambda message: encode(lease(heir="127.0.0.1:22")(message)))
+    for m in (0, 1):
+        centralized.join(m)
+    centralized.play()
+    assert set(centralized.words.values()) == {"all rounds are done"} and not dialed
+    post = Post(Keys(load_identity(tmp_path / "client-0"), lambda text: None), lambda text: None)
+    for address in ("127.0.0.1:22", "unix:/run/docker.sock", "dns:///example.org:443"):
+        (handed,) = post.bring(Lease(1, 1, 0, 0, 0, 2, 0.1, heir=address), b"half")
+        assert handed.why == UNREACHED
+    assert dialed == ["127.0.0.1:22"]
 
 
 class Noted:
@@ -319,6 +358,11 @@ def test_the_operator_is_shown_what_would_leave_and_decides(
     yes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = list[str]()
+
+    def comment(message: Message) -> Message:
+        return replace(message, spec=f"# hidden \x9b8m\n{message.spec}") if isinstance(message, Terms) else message
+
+    monkeypatch.setattr(server, "encode", lambda message: encode(comment(message)))
     approval = Approval(lambda text: bool(shown.append(text)) or yes)
     stage = Stage(small_spec(tmp_path, *TWO, "batch=5"), tmp_path)
     if not yes:
@@ -330,6 +374,7 @@ def test_the_operator_is_shown_what_would_leave_and_decides(
         stage.play()
         assert set(stage.words.values()) == {"all rounds are done"}
     (text,) = shown
+    assert "hidden" not in text
     assert "10 samples as 64 numbers each" in text and "at most 2 visits" in text and "batch = 5" in text
 
 

@@ -59,7 +59,7 @@ class Averaging:
             for step in recipe["steps"]:
                 _follow(step, ready, stack)
             (found,) = stack
-            if found.shape != (self.size,):
+            if found.shape != (self.size,) or not bool(torch.isfinite(found).all()):
                 raise ValueError("the recipe does not end with one half")
         except (KeyError, ValueError, TypeError, IndexError, ArithmeticError, RuntimeError, RecursionError):
             raise Tampered("the server's recipe cannot be followed", way_out="Ask the server's keeper.") from None

@@ -11,7 +11,7 @@ import numpy as np
 
 from splitrelay.deploy.shapes import Shape
 from splitrelay.deploy.visit_limits import AllowedVisits
-from splitrelay.errors import InputError
+from splitrelay.errors import InputError, printable
 from splitrelay.experiments.spec import Spec
 from splitrelay.wire.messages import Terms
 
@@ -74,12 +74,19 @@ class Approval:
         self.ask = ask
         self._lock, self._approved = threading.Lock(), set[str]()
 
-    def obtain(self, terms: Terms, disclosure: Disclosure) -> None:
-        """Return if the operator has agreed to these terms, else raise InputError."""
+    def obtain(self, spec: Spec, terms: Terms, disclosure: Disclosure) -> None:
+        """Return if the operator has agreed to these terms, else raise InputError.
+
+        The spec is shown as this host has parsed it: the server's own text could hide or forge lines.
+        """
         with self._lock:
             if terms.spec_hash in self._approved:
                 return
-            shown = ["The server offers this spec:", *_indent(terms.spec.splitlines()), "This host would send"]
+            shown = [
+                "The server offers this spec:",
+                *_indent([printable(line) for line in spec.toml().splitlines()]),
+                "This host would send",
+            ]
             shown += [*_indent(disclosure.describe()), f"Digest of the terms: {terms.spec_hash}"]
             if self.ask is None or not self.ask("\n".join(shown)):
                 way_out = f"Join with --spec and your own copy of the spec, or with --accept-spec {terms.spec_hash}."

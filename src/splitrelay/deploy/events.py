@@ -111,7 +111,7 @@ def _event_of(line: bytes) -> str | None:
 
 def append(path: Path, line: bytes) -> int:
     """Write the line, whole, or raise; return the file's size. What a full disk has left of an earlier one is ended."""
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         size = os.fstat(descriptor).st_size
         torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

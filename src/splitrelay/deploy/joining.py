@@ -232,7 +232,7 @@ class Joined:
         self.images = own_images(self.raw or self._read(), terms)
         self.raw = None
         outfit = Outfit(self.m, spec, terms, self.images, terms.plan if self._has_agreed_to_all(terms) else "")
-        used = UsedVisits(derive_allowed_visits(spec, self.m), self._usage_file(spec), self.wish.repeats, self.warn)
+        used = UsedVisits(derive_allowed_visits(spec, self.m), self._usage_file(spec), self.wish.repeats)
         self.visitor = made = Visitor(outfit, used, seals, self._judge(outfit), self.post, self.purse)
         shape, agreed = made.engine.shape, self.wish.agreed
         check_client_half(spec, shape, None if agreed is None else agreed.spec)
@@ -272,7 +272,7 @@ class Joined:
         """Ask the operator where nothing was agreed to before; a check sends nothing, and only shows it."""
         self.disclosure = compute_disclosure(spec, shape, allowed, len(self.images or ()))
         if not (self.wish.agreed or self.wish.accept_spec or self.wish.check):
-            self.wish.approval.obtain(terms, self.disclosure)
+            self.wish.approval.obtain(spec, terms, self.disclosure)
 
     def _usage_file(self, spec: Spec) -> Path | None:
         """Return the file in which this client counts its visits of a spec, over restarts and over other terms.

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from splitrelay.errors import InputError
-from splitrelay.wire import limits
+from splitrelay.wire.addresses import refuse_no_address
 from splitrelay.wire.certificates import CLIENT
 from splitrelay.wire.identity import Identity, NotAdmitted, admitted, channel_credentials
 from splitrelay.wire.messages import Handed, Lease
 from splitrelay.wire.peer import Courier, Mailbox, Question, Unreached
 from splitrelay.wire.renewal import Keys, renewed_credentials
 from splitrelay.wire.revocation import Revocations
+
+UNREACHED = "the next client was not reached"
 
 
 class Post:
@@ -46,10 +48,11 @@ class Post:
         if not lease.heir:
             return
         try:
+            refuse_no_address(lease.heir)
             yield self.courier.bring(lease.heir, lease.fence, half)
-        except Unreached as error:
+        except (Unreached, InputError) as error:
             self.say(f"{error}; the server relays")
-            yield Handed(lease.fence, 0, b"", str(error)[: limits.TEXT])
+            yield Handed(lease.fence, 0, b"", UNREACHED)  # no details: the server must not learn about this network
 
     def close(self) -> None:
         """Nothing comes, nothing is brought."""

@@ -148,7 +148,11 @@ class Quarantine:
 
     def _save(self) -> None:
         if self.folder is not None:
-            write_text(self.folder / RECORD, json.dumps({m: asdict(one) for m, one in self.clients.items()}) + "\n")
+            write_text(
+                self.folder / RECORD,
+                json.dumps({m: asdict(one) for m, one in self.clients.items()}) + "\n",
+                private=True,
+            )
 
 
 def read_record(folder: Path) -> dict[int, Conduct]:

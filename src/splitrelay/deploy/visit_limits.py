@@ -7,7 +7,7 @@ step, K and the number of visits of a round, refuses every lease that differs, a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -104,13 +104,13 @@ def derive_allowed_visits(spec: Spec, m: int) -> AllowedVisits:
     fixed, M = spec.tau == "same", spec.partition.M
     K = spec.K if fixed else spec.K * M
     sizes = {m: 1} if spec.weighted else None
-    made = algorithm(spec.algorithm).make(Ingredients(step, K, M, spec.gamma, sizes, spec.G, _NoCut()))
-    recorder, order = _Recorder(), [m] * spec.G
-    made.round(0, made.init(0.0), order, recorder)
+    made = algorithm(spec.algorithm).make(Ingredients(step, K, M, spec.gamma, sizes, 1, _NoCut()))
+    recorder = _Recorder()
+    made.round(0, made.init(0.0), [m], recorder)  # groups change who trains together, not the visits of one client
     has_shift = any(visit.step.shift is not None for visit in recorder.visits)
     ((steps, step),) = {(visit.K, replace(visit.step, shift=None)) for visit in recorder.visits}
     draws = {"replacement": spec.S or M, "consumed": 2}.get(spec.order, 1)  # of one client in one round, at most
-    occurrences = draws * len(recorder.visits) // len(order) if m < M else 0  # only the clients train
+    occurrences = draws * len(recorder.visits) if m < M else 0  # only the clients train
     evaluations = spec.R // spec.every + 2
     return AllowedVisits(m, spec.R, occurrences, steps, fixed or steps == 1, step, evaluations, has_shift)
 
@@ -159,7 +159,6 @@ class UsedVisits:
         allowed: what the spec has.
         file: where the counts are kept; None keeps them in memory.
         repeats: how often the whole run may be repeated.
-        warn: called once if the file cannot be written.
         counts: what this program has counted for the same spec before; None reads the file.
     """
 
@@ -168,14 +167,14 @@ class UsedVisits:
         allowed: AllowedVisits,
         file: Path | None,
         repeats: int,
-        warn: Callable[[str], None],
         counts: Counts | None = None,
     ) -> None:
-        self.allowed, self.file, self.repeats, self.warn = allowed, file, repeats, warn
+        self.allowed, self.file, self.repeats = allowed, file, repeats
         self.counts = _read_counts(file) if counts is None else counts
 
     def begin_visit(self, lease: Lease) -> None:
         """Count one visit more, or raise ServerBrokeSpec where all of them are used."""
+        self._read_others()
         self._check("visits", self.counts.visits, self.allowed.visits)
         if not self.allowed.has_fixed_K and self.counts.K not in (0, lease.K):
             raise _refuse("a visit of another number of local steps than before", lease.K, f"K={self.counts.K}")
@@ -188,9 +187,15 @@ class UsedVisits:
 
     def begin_evaluation(self) -> None:
         """Count one evaluation more, or raise ServerBrokeSpec where all of them are used."""
+        self._read_others()
         self._check("evaluations", self.counts.evaluations, self.allowed.evaluations)
         self.counts.evaluations += 1
         self._save()
+
+    def _read_others(self) -> None:
+        """Take over what another program with the same keys has counted meanwhile."""
+        for name, number in vars(_read_counts(self.file)).items():
+            setattr(self.counts, name, max(number, getattr(self.counts, name)))
 
     def _check(self, what: str, used: int, planned: int) -> None:
         limit = (1 + self.repeats) * planned + SPARE
@@ -209,8 +214,8 @@ class UsedVisits:
         try:
             write_text(self.file, json.dumps(vars(self.counts)) + "\n")
         except SplitrelayError as error:
-            self.warn(f"{error}. This client counts its visits only until it stops.")
-            self.file = None
+            way_out = "Name a folder that this client may write to: --state FOLDER."
+            raise InputError("this client cannot count its visits", value=error.what, way_out=way_out) from None
 
 
 def _read_counts(file: Path | None) -> Counts:

@@ -107,7 +107,8 @@ class Visitor:
             calls, loss = Calls(session, lease, self.used), 0.0
             blob = self.closed(halves.packed(x=self.engine.cut(visit, calls)), lease)
             assert calls.closing is not None
-            words = [calls.closing, *(self.post.bring(lease, blob) if self.post else ())]
+            can_hand_over = self.post is not None and self.spec.route == "peer-to-peer"
+            words = [calls.closing, *(self.post.bring(lease, blob) if self.post and can_hand_over else ())]
         words += [self.purse.paid()] if self.purse else []
         words += deposited(lease.fence, blob, (loss,) * self.whole)
         answer = session.exchange(lambda: iter(words), limits.STEP)
