@@ -77,7 +77,7 @@ def test_a_client_under_a_host_that_is_not_in_its_certificate_is_relayed_to(tmp_
     stage.play()
     assert (tmp_path / "model").read_bytes() == simulation.model.read_bytes()
     assert not stage.events("handed")
-    assert ["127.0.0.9" in event["why"] for event in stage.events("unreached")] == [True]
+    assert len(stage.events("unreached")) == 1
 
 
 class Fallen(Exception):
