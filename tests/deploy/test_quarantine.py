@@ -80,7 +80,7 @@ def test_a_client_that_misbehaves_for_ever_gets_a_bounded_number_of_leases(
 ) -> None:
     """Without quarantine it got one in each of the ten rounds, and each cost the patience."""
     spec = small_spec(tmp_path, *THREE, "R=10", *words.split())
-    stage = Stage(spec, tmp_path, policy=Policy("skip", step=0.3, strikes=2, probation=LONG))
+    stage = Stage(spec, tmp_path, policy=Policy("skip", step=3.0, strikes=2, probation=LONG))
     misbehave(monkeypatch, how)
     play(stage)
     assert rounds(stage, "leased") == rounds(stage, "strike") == rounds(stage, "failed") == [0, 1]
