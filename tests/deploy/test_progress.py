@@ -177,8 +177,7 @@ def test_a_client_that_begins_again_and_again_is_not_waited_for_for_ever(
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
     stage.play()
-    assert {event["why"] for event in stage.events("skipped")} == {"no step on 4 links"}
-    assert len(stage.events("restarted")) <= 10
+    assert [event["why"] for event in stage.events("skipped")] == ["no step on 4 links"] * 2
 
 
 def test_a_gradient_that_overflows_at_the_server_is_not_sent(tmp_path: Path) -> None:
