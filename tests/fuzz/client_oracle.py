@@ -22,7 +22,7 @@ import numpy as np
 from test_features_stay import pieces
 
 from splitrelay.data.images import ImageSet
-from splitrelay.deploy.disclosure import get_builtin_shape
+from splitrelay.deploy.fast import derive_plan, shape_from
 from splitrelay.deploy.shapes import Shape
 from splitrelay.deploy.terms import compute_digest
 from splitrelay.deploy.visit_limits import SPARE, AllowedVisits
@@ -42,6 +42,12 @@ PIECE = 8  # bytes that are compared at once
 Form = tuple[tuple[float, ...], tuple[float, ...], int]  # mean, std and peak
 LEVELS = 100  # different inputs that make pieces of images recognisable
 FIRST_PIXELS = 200_000  # bytes of a conversation that are searched for pixels
+
+
+def get_builtin_shape(spec: Spec, terms: Terms) -> Shape:
+    """Return the sizes of the messages of a built-in model."""
+    plan, cut = derive_plan(spec, (terms.shape[0], terms.shape[1], terms.shape[2]), len(terms.classes))
+    return shape_from(plan, cut)
 
 
 @dataclass(frozen=True)
