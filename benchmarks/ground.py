@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import Row, compared
-from splitrelay.experiments.figures.quadratics import draw
-from splitrelay.experiments.quadratics import Study, simulate
-from splitrelay.objectives.groups import paper_groups
+from splitrelay.objectives.quadratic_groups import paper_groups
+from splitrelay.paper.quadratics import Study, simulate
+from splitrelay.paper.quadratics_figure import draw
 from splitrelay.theory import Problem, bound, compare
 
 MILLION, SAMPLE = 1_000_000, 300

@@ -21,18 +21,18 @@ from benchmarks.learning import K, M, Plain, S, _partition
 from benchmarks.measure import Row, Times, Work, beside, in_turn, lasting, seconds, verdict
 from splitrelay import kernels
 from splitrelay.algorithms import SSL, Step, Visit
-from splitrelay.clients.pool import Pool
 from splitrelay.data.images import DataSet, ImageSet
-from splitrelay.experiments.engines import Fast, FastEvaluator, pictures
-from splitrelay.experiments.learning import Learning, Trial
+from splitrelay.engine.select import Fast, FastEvaluator, pictures
+from splitrelay.engine.thread_pool import Pool
 from splitrelay.kernels import Scorer, plan_of
 from splitrelay.models import Blueprint, blueprint
 from splitrelay.models.summary import summarise
 from splitrelay.objectives.batches import Batches
-from splitrelay.objectives.images import DeviceImages
+from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.network import Network
-from splitrelay.orders import Sampled
+from splitrelay.participation import Sampled
 from splitrelay.randomness import Purpose, rng
+from splitrelay.runs.trainer import Learning, Trial
 
 Shape = tuple[int, int, int]
 STEPS = 10

@@ -16,10 +16,10 @@ from benchmarks.measure import Row, compared, seconds
 from splitrelay.algorithms import Step, Visit
 from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.data.partition import Partition
-from splitrelay.data.schemes import draw_partition
-from splitrelay.experiments.assembly import engine_of
-from splitrelay.experiments.learning import Learning, Trial
+from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.randomness import Purpose, rng
+from splitrelay.runs.build import engine_of
+from splitrelay.runs.trainer import Learning, Trial
 
 STEPS, ROUNDS, M, S, K = 100, 5, 500, 10, 10
 Work = Callable[[], object]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from splitrelay.records.host import cpu_name
+from splitrelay.runs.host import cpu_name
 
 Work = Callable[[], object]
 Clock = Callable[[Work], float]

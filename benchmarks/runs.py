@@ -25,18 +25,18 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.measure import Row, seconds
-from splitrelay.experiments import running
-from splitrelay.experiments.cluster import OnRay, joined
-from splitrelay.experiments.feasible import settled
-from splitrelay.experiments.places import Places
-from splitrelay.experiments.points import Point, points_of
-from splitrelay.experiments.pool import Local, cores
-from splitrelay.experiments.running import execute, prepared
-from splitrelay.experiments.spec import Spec
-from splitrelay.experiments.sweep import sweep
 from splitrelay.randomness import Purpose, rng
-from splitrelay.records import RunDirectory
-from splitrelay.records.checkpoint import Checkpoints
+from splitrelay.runs import execute as execution
+from splitrelay.runs.checkpoint import Checkpoints
+from splitrelay.runs.execute import execute, prepared
+from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.spec import Spec
+from splitrelay.sweeps.feasible import settled
+from splitrelay.sweeps.jobs import Places
+from splitrelay.sweeps.points import Point, points_of
+from splitrelay.sweeps.process_backend import Local, cores
+from splitrelay.sweeps.ray_backend import OnRay, joined
+from splitrelay.sweeps.sweep import sweep
 
 R, RUNS = 200, 2  # rounds of a run that is compared with its loop, half of the paper's shortest; how often
 TURNS = 3  # of a sweep on local processes and on Ray
@@ -111,13 +111,13 @@ class LoopTimed:
 
     def __enter__(self) -> list[Times]:
         self.spent: list[Times] = []
-        self.before = vars(running)["load"], running.prepared
-        vars(running)["load"] = partial(self._told, self.before[0])
-        running.prepared = self._prepared
+        self.before = vars(execution)["load"], execution.prepared
+        vars(execution)["load"] = partial(self._told, self.before[0])
+        execution.prepared = self._prepared
         return self.spent
 
     def __exit__(self, *_: object) -> None:
-        vars(running)["load"], running.prepared = self.before
+        vars(execution)["load"], execution.prepared = self.before
 
     def _told(self, work: Callable[..., Any], *args: Any, **how: Any) -> Any:
         began = now()

@@ -23,10 +23,10 @@ from benchmarks.measure import machine
 from benchmarks.wire_bare import Bare, Line
 from benchmarks.wire_floor import Floor
 from benchmarks.wire_stage import Stage, apart, computing, resident, spec_on_pictures
-from splitrelay.wire.frames import VERSION, encode
-from splitrelay.wire.identity import channel_credentials, load_identity
-from splitrelay.wire.link import channel
-from splitrelay.wire.messages import Accept, Heartbeat, Hello
+from splitrelay.network.codec import VERSION, encode
+from splitrelay.network.link import channel
+from splitrelay.network.messages import Accept, Heartbeat, Hello
+from splitrelay.security.identity import channel_credentials, load_identity
 
 WINDOWS, K = 24, 25  # windows of each, and the steps of one
 NEAR = 60  # windows of a step next door: it is short, and whatever else wakes up hits it

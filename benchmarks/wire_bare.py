@@ -20,9 +20,9 @@ from typing import Any
 
 import grpc
 
-from splitrelay.wire import limits
-from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
-from splitrelay.wire.link import channel
+from splitrelay.network import limits
+from splitrelay.network.link import channel
+from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
 
 OPTIONS = (("grpc.max_receive_message_length", limits.MESSAGE), ("grpc.max_send_message_length", limits.MESSAGE))
 

@@ -21,13 +21,13 @@ import torch
 from benchmarks.wire_bare import Child, serve
 from splitrelay.algorithms import Step, Visit
 from splitrelay.data import load
-from splitrelay.deploy.reference import blueprint_of, shape_of, start
-from splitrelay.deploy.shapes import Labels, Outfit, Vector, engine_room
-from splitrelay.deploy.terms import terms_of
-from splitrelay.experiments.spec import Spec, spec_of
-from splitrelay.wire.identity import channel_credentials, load_identity
-from splitrelay.wire.link import channel
-from splitrelay.wire.messages import Reply
+from splitrelay.deploy.backend import Labels, Outfit, Vector, engine_backend
+from splitrelay.deploy.backend_torch import blueprint_of, shape_of, start
+from splitrelay.deploy.handshake import terms_of
+from splitrelay.network.link import channel
+from splitrelay.network.messages import Reply
+from splitrelay.runs.spec import Spec, spec_of
+from splitrelay.security.identity import channel_credentials, load_identity
 
 HEAD = struct.Struct("<qd")  # which step, and the squared norm; of an answer: how many norms, and the loss
 
@@ -64,7 +64,7 @@ class World:
         self.data = load(self.spec.data.name)
         self.kind = self.data.train.shape, len(self.data.train.classes)
         self.shape = shape_of(self.spec, *self.kind)
-        self.room = engine_room(self.spec.engine)
+        self.room = engine_backend(self.spec.engine)
         self.x0 = start(blueprint_of(self.spec, *self.kind), 1, torch.float32)
 
     def visit(self, x: Vector) -> Visit[Vector]:

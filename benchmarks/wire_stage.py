@@ -16,23 +16,23 @@ import numpy as np
 import torch
 
 from splitrelay.algorithms import Step, Visit
-from splitrelay.clients import reference
 from splitrelay.data import load
 from splitrelay.data.partition_export import export_partition, folder, told
-from splitrelay.deploy.admission import anyone
-from splitrelay.deploy.pending import Pending
-from splitrelay.deploy.remote import Remote
-from splitrelay.deploy.serving import Offer, Serving
-from splitrelay.deploy.turns import Tops, Turn
-from splitrelay.experiments.assembly import engine_of, network_of
-from splitrelay.experiments.running import Progress, partition_of, trial_of
-from splitrelay.experiments.spec import Spec, spec_of
-from splitrelay.kernels import descent
+from splitrelay.deploy.authorization import anyone
+from splitrelay.deploy.remote_clients import Remote
+from splitrelay.deploy.server_program import Offer, Serving
+from splitrelay.deploy.server_visit import Tops, Turn
+from splitrelay.deploy.visit_lease import Pending
+from splitrelay.engine import torch_engine
+from splitrelay.kernels import local_steps
+from splitrelay.network import messages
+from splitrelay.network.server import Heard
 from splitrelay.randomness import Purpose, rng
-from splitrelay.wire import messages
-from splitrelay.wire.authority import create_authority
-from splitrelay.wire.identity import load_identity, server_credentials
-from splitrelay.wire.server import Heard
+from splitrelay.runs.build import engine_of, network_of
+from splitrelay.runs.execute import Progress, partition_of, trial_of
+from splitrelay.runs.spec import Spec, spec_of
+from splitrelay.security.authority import create_authority
+from splitrelay.security.identity import load_identity, server_credentials
 
 START = "from splitrelay.cli.main import run; run()"
 ETA = 0.001
@@ -193,7 +193,7 @@ class Stage(Serving):
 
 def top_half(engine: str) -> Any:
     """The class of the server's half."""
-    return {"reference": reference, "fast": descent}[engine].TopHalf
+    return {"reference": torch_engine, "fast": local_steps}[engine].TopHalf
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from splitrelay.algorithms import SSL, Algorithm, Averaged, FedAvg, Step
-from splitrelay.clients import InProcess
+from splitrelay.engine import InProcess
 from splitrelay.objectives.quadratic import Quadratics
-from splitrelay.orders import Permutation
+from splitrelay.participation import Permutation
 from splitrelay.theory import Problem, bound
 from splitrelay.training import train
 

@@ -14,9 +14,9 @@ from fractions import Fraction as Q
 from typing import Any
 
 from splitrelay.algorithms import Clients, FedAvg, LocalSteps, Step
-from splitrelay.clients import InProcess
+from splitrelay.engine import InProcess
 from splitrelay.objectives.quadratic import ScalarQuadratics
-from splitrelay.orders import Permutation
+from splitrelay.participation import Permutation
 from splitrelay.testing import Golden, check_algorithm
 from splitrelay.training import train
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from splitrelay.data import draw_partition, own
-from splitrelay.experiments.learning import Learning, Trial
 from splitrelay.randomness import Purpose, rng
+from splitrelay.runs.trainer import Learning, Trial
 
 
 class Stripes:

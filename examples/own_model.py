@@ -3,7 +3,7 @@
 from torch import nn
 
 from splitrelay.data import draw_partition, load
-from splitrelay.experiments.learning import Learning, Trial
+from splitrelay.runs.trainer import Learning, Trial
 
 
 def net() -> nn.Sequential:

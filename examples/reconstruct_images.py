@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from splitrelay.data import load
-from splitrelay.experiments.running import execute, prepared
-from splitrelay.experiments.spec import spec_of
 from splitrelay.models import Stretch, cut_index
-from splitrelay.models.files import load_weights
-from splitrelay.records import RunDirectory
+from splitrelay.models.weights_io import load_weights
+from splitrelay.runs.execute import execute, prepared
+from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.spec import spec_of
 
 MODELS = {"digits": "lenet-small", "mnist": "lenet5"}
 PRIVATE = 1000  # images to find out

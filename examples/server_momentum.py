@@ -16,9 +16,9 @@ from fractions import Fraction as Q
 from typing import Any
 
 from splitrelay.algorithms import SSL, Clients, LocalSteps, Step
-from splitrelay.clients import InProcess
+from splitrelay.engine import InProcess
 from splitrelay.objectives.quadratic import ScalarQuadratics
-from splitrelay.orders import Fixed
+from splitrelay.participation import Fixed
 from splitrelay.testing import Golden, check_algorithm
 from splitrelay.training import train
 

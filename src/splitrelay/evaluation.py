@@ -13,7 +13,7 @@ import torch
 
 from splitrelay.errors import SplitrelayError
 from splitrelay.models import Blueprint, Stretch
-from splitrelay.objectives.images import DeviceImages
+from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.network import Loss
 
 Stop = TypeVar("Stop")

@@ -11,10 +11,10 @@ import numpy as np
 
 from splitrelay.algorithms.base import Algorithm, Cut, LocalSteps, Step
 from splitrelay.algorithms.fedavg import Sizes
-from splitrelay.clients import Flaky, InProcess, Metered
+from splitrelay.engine import Flaky, InProcess, Metered
 from splitrelay.errors import ContractBroken
 from splitrelay.objectives.quadratic import ScalarQuadratics
-from splitrelay.orders import Order, Permutation
+from splitrelay.participation import Order, Permutation
 from splitrelay.training import resume, train
 from splitrelay.vectors import Scalar
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from splitrelay.algorithms.base import Algorithm, Clients, State
-from splitrelay.orders import Order
+from splitrelay.participation import Order
 from splitrelay.vectors import X
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from splitrelay.experiments.cluster import QUIET
 from splitrelay.randomness import Purpose, rng
+from splitrelay.sweeps.ray_backend import QUIET
 
 RAY = str(Path(sys.executable).with_name("ray"))
 PROGRAM = [sys.executable, "-c", "from splitrelay.cli.main import run; run()"]

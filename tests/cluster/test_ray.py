@@ -13,16 +13,16 @@ import ray
 from ray.cluster_utils import Cluster
 
 from splitrelay.errors import Diverged
-from splitrelay.experiments.cluster import QUIET, SHARED, OnRay, carried_home, files_of, place
-from splitrelay.experiments.errands import carry_out
-from splitrelay.experiments.hosts import ray_clients
-from splitrelay.experiments.places import Errand
-from splitrelay.experiments.points import Point, points_of
-from splitrelay.experiments.running import execute
-from splitrelay.experiments.sweep import status, sweep
 from splitrelay.kernels import missing
 from splitrelay.randomness import Purpose, rng
-from splitrelay.records import RunDirectory
+from splitrelay.runs.execute import execute
+from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.sweeps.errands import carry_out
+from splitrelay.sweeps.jobs import Errand
+from splitrelay.sweeps.points import Point, points_of
+from splitrelay.sweeps.ray_backend import QUIET, SHARED, OnRay, carried_home, files_of, place
+from splitrelay.sweeps.ray_clients import ray_clients
+from splitrelay.sweeps.sweep import status, sweep
 
 STORE = 80 * 1024 * 1024
 # A raylet that is gone is missed after some seconds; one that is slow, because others use the machine, is not.

@@ -9,7 +9,7 @@ import pytest
 
 from splitrelay.algorithms import SSL, FedAvg, Scaffold, ScaffoldState
 from splitrelay.errors import ContractBroken, UnknownName
-from splitrelay.experiments.registry import ALGORITHMS, ENTRIES, Entry, algorithm
+from splitrelay.runs.registry import ALGORITHMS, ENTRIES, Entry, algorithm
 from splitrelay.testing import Ingredients, Pair, check_algorithm
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from splitrelay.data.partition import Partition, check_partition
-from splitrelay.data.schemes import SCHEMES, draw_partition, settings_of
+from splitrelay.data.partition_schemes import SCHEMES, draw_partition, settings_of
 from splitrelay.errors import ContractBroken
 
 SETTINGS: dict[str, Any] = {"C": 2, "alpha": 0.7}

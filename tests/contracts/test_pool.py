@@ -5,7 +5,7 @@ from threading import Barrier, get_ident
 import pytest
 
 from splitrelay.algorithms import Done, Step, Visit
-from splitrelay.clients.pool import Pool, Together
+from splitrelay.engine.thread_pool import Pool, Together
 
 
 def visits(number: int) -> list[Visit[float]]:

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from splitrelay.wire.authority import Authority, create_authority, open_authority
-from splitrelay.wire.frames import VERSION, Bounds
-from splitrelay.wire.identity import load_identity
-from splitrelay.wire.link import Link, channel
-from splitrelay.wire.messages import Accept, Hello, Lease, Message, Ready, Step, Terms, Welcome
-from splitrelay.wire.server import House, Hub
+from splitrelay.network.codec import VERSION, Bounds
+from splitrelay.network.link import Link, channel
+from splitrelay.network.messages import Accept, Hello, Lease, Message, Ready, Step, Terms, Welcome
+from splitrelay.network.server import House, Hub
+from splitrelay.security.authority import Authority, create_authority, open_authority
+from splitrelay.security.identity import load_identity
 
 TERMS = Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=60.0)
 BOUNDS = Bounds(batch=4, h=(3,), out=2, dtype="float32", classes=10, norms=8, look=4)

@@ -11,18 +11,18 @@ import numpy as np
 from splitrelay.data import load
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_export import export_partition, folder, told
-from splitrelay.deploy.admission import by_certificate
-from splitrelay.deploy.joining import Joined, Wish
-from splitrelay.deploy.pending import Policy
-from splitrelay.deploy.serving import Offer, Serving
-from splitrelay.deploy.terms import AgreedSpec
-from splitrelay.experiments.running import execute, partition_of
-from splitrelay.experiments.spec import Spec, spec_of
-from splitrelay.records import RunDirectory
-from splitrelay.records.measured import timeless
-from splitrelay.wire.authority import create_authority
-from splitrelay.wire.identity import load_identity, server_credentials
-from splitrelay.wire.revocation import Revocations
+from splitrelay.deploy.authorization import by_certificate
+from splitrelay.deploy.client_program import Joined, Wish
+from splitrelay.deploy.handshake import AgreedSpec
+from splitrelay.deploy.server_program import Offer, Serving
+from splitrelay.deploy.visit_lease import Policy
+from splitrelay.runs.execute import execute, partition_of
+from splitrelay.runs.measured import timeless
+from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.spec import Spec, spec_of
+from splitrelay.security.authority import create_authority
+from splitrelay.security.identity import load_identity, server_credentials
+from splitrelay.security.revocation import Revocations
 
 SMALL = ("M=4", "C=3", "K=2", "R=2", "batch=5", "model=mlp")
 

@@ -10,12 +10,12 @@ from hub_kit import standing, until
 from relay_kit import Stage, small_spec
 from test_trouble import load_x, skipping
 
-from splitrelay.deploy.admission import Doors
-from splitrelay.deploy.pending import Policy
-from splitrelay.deploy.remote import Remote
-from splitrelay.wire import limits
-from splitrelay.wire.messages import Accept
-from splitrelay.wire.server import Arrived
+from splitrelay.deploy.authorization import Doors
+from splitrelay.deploy.remote_clients import Remote
+from splitrelay.deploy.visit_lease import Policy
+from splitrelay.network import limits
+from splitrelay.network.messages import Accept
+from splitrelay.network.server import Arrived
 
 FOREVER = 1000.0  # seconds: whoever is waited for so long fails the test
 

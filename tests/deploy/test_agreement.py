@@ -13,10 +13,10 @@ from test_who_gets_in import onlooker
 from torch import nn
 
 from splitrelay.cli.main import run
-from splitrelay.deploy import fast, joining, serving, terms
-from splitrelay.experiments.spec import Spec
-from splitrelay.wire import limits
-from splitrelay.wire.messages import Terms
+from splitrelay.deploy import backend_fast, client_program, handshake, server_program
+from splitrelay.network import limits
+from splitrelay.network.messages import Terms
+from splitrelay.runs.spec import Spec
 
 TWO = ("M=2", "C=9", "R=1")
 
@@ -114,10 +114,10 @@ def offering(monkeypatch: pytest.MonkeyPatch, change: Callable[[Spec], Spec], **
 
     def terms_of(spec: Spec, *rest: Any) -> Terms:
         other = change(spec)
-        offered = replace(terms.terms_of(spec, *rest), spec=other.toml())
-        return replace(offered, **{"spec_hash": terms.compute_digest(offered, other), **more})
+        offered = replace(handshake.terms_of(spec, *rest), spec=other.toml())
+        return replace(offered, **{"spec_hash": handshake.compute_digest(offered, other), **more})
 
-    monkeypatch.setattr(serving, "terms_of", terms_of)
+    monkeypatch.setattr(server_program, "terms_of", terms_of)
 
 
 @pytest.mark.parametrize("what", ["name", "loss"])
@@ -142,18 +142,18 @@ def test_a_spec_under_another_ones_name_is_not_believed(join: Joining, monkeypat
 def test_a_host_without_the_engine_of_the_run_says_what_it_lacks(
     join: Joining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fast, "missing", lambda: "no library for this processor")
+    monkeypatch.setattr(backend_fast, "missing", lambda: "no library for this processor")
     assert join.refused("--check").startswith("this host lacks the engine fast; got no library for this processor")
     assert join("--check", spec=(*TWO, "engine=reference"))[0] == 0
 
 
 def test_who_computes_with_another_engine_is_refused(join: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    accept = joining.Accept
+    accept = client_program.Accept
 
     def otherwise(spec_hash: str, engine: str, *rest: Any, **more: Any) -> Any:
         return accept(spec_hash, "reference", *rest, **more)
 
-    monkeypatch.setattr(joining, "Accept", otherwise)
+    monkeypatch.setattr(client_program, "Accept", otherwise)
     line = join.refused("--check")
     assert line.startswith("the server refused: this run is computed by the engine fast, not reference")
 
@@ -208,13 +208,13 @@ WAY_OUT = re.compile(r"\. [A-Z].*\.$")
 
 
 def test_a_host_without_the_engine(join: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast, "missing", lambda: "no library for this processor")
+    monkeypatch.setattr(backend_fast, "missing", lambda: "no library for this processor")
     assert WAY_OUT.search(join.refused("--check"))
 
 
 def test_another_engine(join: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    accept = joining.Accept
-    monkeypatch.setattr(joining, "Accept", lambda h, e, *a, **k: accept(h, "reference", *a, **k))
+    accept = client_program.Accept
+    monkeypatch.setattr(client_program, "Accept", lambda h, e, *a, **k: accept(h, "reference", *a, **k))
     assert WAY_OUT.search(join.refused("--check"))
 
 

@@ -13,12 +13,12 @@ from relay_kit import Stage, simulated, small_spec
 
 from splitrelay.algorithms import Step as AlgorithmStep
 from splitrelay.algorithms import Visit
-from splitrelay.deploy.pending import Pending, Policy
-from splitrelay.deploy.remote import Remote
+from splitrelay.deploy.remote_clients import Remote
+from splitrelay.deploy.visit_lease import Pending, Policy
 from splitrelay.errors import Diverged
-from splitrelay.wire import limits
-from splitrelay.wire.inbox import Answer, Gone, Heard
-from splitrelay.wire.messages import Heartbeat, Reply, Step
+from splitrelay.network import limits
+from splitrelay.network.event_queue import Answer, Gone, Heard
+from splitrelay.network.messages import Heartbeat, Reply, Step
 
 
 @pytest.fixture

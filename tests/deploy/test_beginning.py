@@ -11,15 +11,15 @@ import pytest
 from hub_kit import until
 from relay_kit import Stage, simulated, small_spec
 
-from splitrelay.deploy import joining, judging, reporting
-from splitrelay.deploy.hosting import Census, refuse_undeployable
-from splitrelay.deploy.joining import Wish, join_all
-from splitrelay.deploy.pending import Policy
-from splitrelay.deploy.reporting import Pace
-from splitrelay.deploy.terms import AgreedSpec
+from splitrelay.deploy import client_program, remote_evaluator, status_report
+from splitrelay.deploy.client_program import Wish, join_all
+from splitrelay.deploy.deployed_run import Census, refuse_undeployable
+from splitrelay.deploy.handshake import AgreedSpec
+from splitrelay.deploy.status_report import Pace
+from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import InputError, OutputError
-from splitrelay.wire import limits
-from splitrelay.wire.link import Refused
+from splitrelay.network import limits
+from splitrelay.network.link import Refused
 
 TWO = ("M=2", "C=9", "R=1")
 
@@ -134,7 +134,7 @@ def test_who_has_not_been_seen_has_no_samples_in_the_status(tmp_path: Path) -> N
     stage = Stage(small_spec(tmp_path, *TWO), tmp_path, policy=Policy("skip", lease=0.1), quorum=1)
     stage.join(0)
     stage.play()
-    assert [one["samples"] is None for one in reporting.status(stage.serving)["clients"]] == [False, True]
+    assert [one["samples"] is None for one in status_report.status(stage.serving)["clients"]] == [False, True]
 
 
 # What cannot be
@@ -173,7 +173,7 @@ def test_an_evaluator_that_cannot_keep_the_model_is_told_so_too(tmp_path: Path) 
 
 def test_a_model_that_finds_no_room_is_handed_over_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk of the evaluator is full when all rounds are done; somebody makes room."""
-    stage, tries, save = peers(tmp_path), list[int](), judging.save_weights
+    stage, tries, save = peers(tmp_path), list[int](), remote_evaluator.save_weights
 
     def full(*given: Any) -> None:
         tries.append(1)
@@ -181,7 +181,7 @@ def test_a_model_that_finds_no_room_is_handed_over_once_more(tmp_path: Path, mon
             raise OutputError("cannot write model", value=os.strerror(28))
         save(*given)
 
-    monkeypatch.setattr(judging, "save_weights", full)
+    monkeypatch.setattr(remote_evaluator, "save_weights", full)
     expected = simulated(stage.spec, tmp_path / "simulated")
     for m in (0, 1):
         keep = {"test": tmp_path / "data" / "test.npz", "keep": tmp_path / "model"} if m == 0 else {}
@@ -227,12 +227,12 @@ def test_of_several_clients_one_that_is_refused_says_so_and_the_others_go_on(tmp
 
 def test_another_processor_is_allowed_and_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(small_spec(tmp_path, *TWO, "engine=reference"), tmp_path)
-    accept = joining.Accept
+    accept = client_program.Accept
 
     def elsewhere(spec_hash: str, engine: str, cpu: str, n: int, **more: Any) -> Any:
         return accept(spec_hash, engine, "another", n, **more)
 
-    monkeypatch.setattr(joining, "Accept", elsewhere)
+    monkeypatch.setattr(client_program, "Accept", elsewhere)
     for m in (0, 1):
         stage.join(m)
     stage.play()
@@ -245,7 +245,7 @@ def test_another_processor_is_allowed_and_said_once(tmp_path: Path, monkeypatch:
 
 def test_the_time_left_counts_from_where_this_program_took_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr(reporting.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(status_report.time, "monotonic", lambda: now[0])
     pace = Pace()
     now[0] += 500.0  # for the clients to come
     for r in (0, 899, 900):

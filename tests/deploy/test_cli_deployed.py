@@ -9,7 +9,7 @@ import pytest
 from hub_kit import standing
 
 from splitrelay.cli.main import run
-from splitrelay.wire.link import Refused
+from splitrelay.network.link import Refused
 
 JOIN = ("join", "127.0.0.1:1", "--data", "x.npz")
 

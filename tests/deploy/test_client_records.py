@@ -12,11 +12,12 @@ from click.testing import CliRunner, Result
 from relay_kit import Stage, simulated, small_spec
 
 from splitrelay.cli.main import app
-from splitrelay.deploy import joining
-from splitrelay.deploy.pending import Policy
+from splitrelay.deploy import client_program
+from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import InputError
-from splitrelay.experiments.report import write_report
-from splitrelay.records.clients import (
+from splitrelay.network import limits
+from splitrelay.reports.html_report import write_report
+from splitrelay.runs.client_records import (
     DISTINCT,
     ClientRecord,
     RunClients,
@@ -25,7 +26,6 @@ from splitrelay.records.clients import (
     make_printable,
     read_clients,
 )
-from splitrelay.wire import limits
 
 CHANGES: dict[str, dict[str, Any]] = {
     "count": {"samples": 3},
@@ -193,12 +193,12 @@ def test_verify_says_why_it_cannot_run_data_of_the_clients_own(how: str, tmp_pat
 
 
 def test_other_processors_and_versions_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    accept = joining.Accept
+    accept = client_program.Accept
 
     def elsewhere(spec_hash: str, engine: str, cpu: str, n: int, **more: Any) -> Any:
         return accept(spec_hash, engine, "another", n, **more)
 
-    monkeypatch.setattr(joining, "Accept", elsewhere)
+    monkeypatch.setattr(client_program, "Accept", elsewhere)
     played(tmp_path, absent=None)
     result = asked("verify", str(tmp_path / "run"), "--format", "json")
     found = json.loads(result.stdout)

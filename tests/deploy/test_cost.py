@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from relay_kit import Stage, simulated, small_spec
 
-from splitrelay.deploy.cost import compared, measured, prices
+from splitrelay.deploy.visit_cost import compared, measured, prices
 from splitrelay.errors import InputError
-from splitrelay.experiments.registry import ALGORITHMS
+from splitrelay.runs.registry import ALGORITHMS
 
 
 @pytest.mark.parametrize(

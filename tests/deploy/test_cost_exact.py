@@ -37,10 +37,10 @@ from relay_kit import Stage, simulated, small_spec
 from test_agreement import left
 from torch import nn
 
-from splitrelay.deploy.cost import prices
-from splitrelay.models.zoo import sequence
-from splitrelay.wire import frames, link
-from splitrelay.wire.messages import Message
+from splitrelay.deploy.visit_cost import prices
+from splitrelay.models.architectures import sequence
+from splitrelay.network import codec, link
+from splitrelay.network.messages import Message
 
 TINY = ("model=test_cost_exact:tiny", "partition=iid", "M=2", "K=3", "R=1", "batch=5")
 
@@ -129,10 +129,10 @@ class Overheard:
         monkeypatch.setattr(link, "decode", self.decode)
 
     def encode(self, message: Message) -> bytes:
-        return self._heard(self.up, message, frames.encode(message))
+        return self._heard(self.up, message, codec.encode(message))
 
     def decode(self, frame: bytes, *bounds: Any) -> Message:
-        message = frames.decode(frame, *bounds)
+        message = codec.decode(frame, *bounds)
         self._heard(self.down, message, frame)
         return message
 

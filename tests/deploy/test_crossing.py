@@ -8,15 +8,15 @@ import torch
 from hub_kit import lease, standing, until
 
 from splitrelay.algorithms.base import Step, Visit
-from splitrelay.deploy.handing import Handing
-from splitrelay.deploy.peers import RelayTurn
-from splitrelay.deploy.pending import Pending, Policy
-from splitrelay.deploy.remote import Remote
+from splitrelay.deploy.direct_handover import Handing
+from splitrelay.deploy.remote_clients import Remote
+from splitrelay.deploy.sealed_state import RelayTurn
+from splitrelay.deploy.visit_lease import Pending, Policy
 from splitrelay.errors import WorkError
-from splitrelay.wire.control import BadMessage
-from splitrelay.wire.messages import Accept, Cancel, Chunk, Fail, Handed, Lease, Message, Ready
-from splitrelay.wire.protocol import State
-from splitrelay.wire.server import Arrived
+from splitrelay.network.control import BadMessage
+from splitrelay.network.messages import Accept, Cancel, Chunk, Fail, Handed, Lease, Message, Ready
+from splitrelay.network.protocol import State
+from splitrelay.network.server import Arrived
 
 
 class Quiet:

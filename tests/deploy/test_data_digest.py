@@ -17,15 +17,15 @@ from hub_kit import until
 from relay_kit import Stage, simulated, small_spec, untimed
 
 from splitrelay.data.images import ImageSet
+from splitrelay.deploy.client_program import Joined, Wish
 from splitrelay.deploy.data_digest import DataDigests, compute_digest, describe_data
-from splitrelay.deploy.hosting import Census
-from splitrelay.deploy.joining import Joined, Wish
-from splitrelay.deploy.terms import AgreedSpec
+from splitrelay.deploy.deployed_run import Census
+from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.errors import InputError
+from splitrelay.network import limits
+from splitrelay.network.link import Refused
 from splitrelay.randomness import Purpose, rng
-from splitrelay.wire import limits
-from splitrelay.wire.authority import create_authority, open_authority
-from splitrelay.wire.link import Refused
+from splitrelay.security.authority import create_authority, open_authority
 
 TWO = ("M=2", "C=9", "R=2")
 SALT = bytes(range(32))

@@ -14,19 +14,19 @@ from test_fed import everybody
 from test_fed import staged as fed_staged
 
 from splitrelay.algorithms.base import Step
+from splitrelay.chaos.verdict import skips_in
 from splitrelay.data import load
-from splitrelay.deploy import joining, visiting
+from splitrelay.deploy import client_program, client_visit
+from splitrelay.deploy.backend import Outfit
 from splitrelay.deploy.deposit_bound import UnlikelyHalf, check_move, check_sealed_half, move_limit, sealed_limit
-from splitrelay.deploy.findings import skips_in
-from splitrelay.deploy.pending import Policy
 from splitrelay.deploy.rehearsal import replayed
-from splitrelay.deploy.shapes import Outfit
+from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import Diverged, VisitFailed, WorkError
-from splitrelay.experiments.learning import Learning
-from splitrelay.experiments.running import partition_of, trial_of
-from splitrelay.records import RunDirectory
-from splitrelay.wire import limits
-from splitrelay.wire.control import BadMessage
+from splitrelay.network import limits
+from splitrelay.network.control import BadMessage
+from splitrelay.runs.execute import partition_of, trial_of
+from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.trainer import Learning
 
 EVIL = 1  # the client that deposits what it likes
 Change = Callable[[Any], Any]
@@ -47,7 +47,7 @@ def far(x: Any) -> Any:
 
 def corrupt(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
     """Client EVIL trains as it should, and deposits something else."""
-    below = visiting.below
+    below = client_visit.below
 
     def engine_of(outfit: Outfit) -> Any:
         engine = below(outfit)
@@ -57,7 +57,7 @@ def corrupt(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
             engine.whole = lambda visit: (change(whole(visit)[0]), 0.5)  # type: ignore[method-assign]
         return engine
 
-    monkeypatch.setattr(visiting, "below", engine_of)
+    monkeypatch.setattr(client_visit, "below", engine_of)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_smashed_data_cannot_move_the_servers_half_out_of_bounds_either(
 ) -> None:
     stage = Stage(small_spec(tmp_path), tmp_path, policy=Policy("skip"))
 
-    class Loud(joining.Session):
+    class Loud(client_program.Session):
         def exchange(self, messages: Any, *how: Any, **more: Any) -> Any:
             def louder() -> Any:
                 for word in messages():
@@ -113,7 +113,7 @@ def test_smashed_data_cannot_move_the_servers_half_out_of_bounds_either(
 
             return super().exchange(louder, *how, **more)
 
-    monkeypatch.setattr(joining, "Session", Loud)
+    monkeypatch.setattr(client_program, "Session", Loud)
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()

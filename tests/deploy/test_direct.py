@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from relay_kit import Stage, simulated, small_spec
 
-from splitrelay.deploy.joining import Joined, Wish
+from splitrelay.deploy.client_program import Joined, Wish
 from splitrelay.deploy.rehearsal import untimed
 from splitrelay.errors import InputError
-from splitrelay.wire import limits
-from splitrelay.wire.authority import create_authority
-from splitrelay.wire.client import Session
-from splitrelay.wire.messages import Commit, Message
+from splitrelay.network import limits
+from splitrelay.network.client_session import Session
+from splitrelay.network.messages import Commit, Message
+from splitrelay.security.authority import create_authority
 
 
 def issued(folder: Path, M: int, hosts: list[str]) -> None:
@@ -113,7 +113,7 @@ class Play:
                     play.heard[self.client].set()
                 return answer
 
-        monkeypatch.setattr("splitrelay.deploy.joining.Session", Acting)
+        monkeypatch.setattr("splitrelay.deploy.client_program.Session", Acting)
 
     def listening(self, port: int) -> None:
         note = self.stage.serving.journal.note

@@ -11,16 +11,16 @@ from test_absent import model, skips
 from test_trouble import skipping
 
 from splitrelay.algorithms.base import Step, Visit
-from splitrelay.clients.reference import CALMER
-from splitrelay.deploy import visiting
-from splitrelay.deploy.peers import Relays, unmade
-from splitrelay.deploy.pending import Policy
-from splitrelay.deploy.reference import blueprint_of, shape_of, start
-from splitrelay.deploy.terms import AgreedSpec
-from splitrelay.deploy.turns import Tops
+from splitrelay.deploy import client_visit
+from splitrelay.deploy.backend_torch import blueprint_of, shape_of, start
+from splitrelay.deploy.handshake import AgreedSpec
+from splitrelay.deploy.sealed_state import Relays, unmade
+from splitrelay.deploy.server_visit import Tops
+from splitrelay.deploy.visit_lease import Policy
+from splitrelay.engine.torch_engine import CALMER
 from splitrelay.errors import Diverged
+from splitrelay.network import limits, messages
 from splitrelay.randomness import Purpose, rng
-from splitrelay.wire import limits, messages
 
 THREE = ("M=3", "C=5", "R=3")
 BAD = 1  # the client that misbehaves
@@ -33,17 +33,17 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def misbehave(monkeypatch: pytest.MonkeyPatch, how: str, times: float = float("inf")) -> list[int]:
     """In so many visits client BAD says that its numbers overflowed, or sends what overflows at the server."""
-    step, said = visiting.Calls.step, list[int]()
+    step, said = client_visit.Calls.step, list[int]()
 
-    def acting(calls: visiting.Calls, k: int, h: Any, *words: Any, **more: Any) -> messages.Reply:
+    def acting(calls: client_visit.Calls, k: int, h: Any, *words: Any, **more: Any) -> messages.Reply:
         if calls.lease.m == BAD and len({*said, calls.fence}) <= times:
             said.append(calls.fence)
             if how == "fail":
-                raise visiting.Diverged("my numbers overflowed")
+                raise client_visit.Diverged("my numbers overflowed")
             h = np.full_like(h, 3e38)
         return step(calls, k, h, *words, **more)
 
-    monkeypatch.setattr(visiting.Calls, "step", acting)
+    monkeypatch.setattr(client_visit.Calls, "step", acting)
     return said
 
 
@@ -181,13 +181,13 @@ def test_a_batch_that_the_layers_refuse_fails_the_visit_and_not_the_server(
     monkeypatch.syspath_prepend(tmp_path)
     words = ("model=batch_norm_net:net", "cut=2", "engine=reference")
     stage = Stage(small_spec(tmp_path, *THREE, *words), tmp_path, policy=Policy("skip"))
-    step = visiting.Calls.step
+    step = client_visit.Calls.step
 
-    def single(calls: visiting.Calls, k: int, h: Any, labels: Any, *words: Any, **more: Any) -> messages.Reply:
+    def single(calls: client_visit.Calls, k: int, h: Any, labels: Any, *words: Any, **more: Any) -> messages.Reply:
         n = 1 if calls.lease.m == BAD else len(h)
         return step(calls, k, h[:n], labels[:n], *words, **more)
 
-    monkeypatch.setattr(visiting.Calls, "step", single)
+    monkeypatch.setattr(client_visit.Calls, "step", single)
     for m in stage.partition.clients:
         stage.join(m, patience=0.5, agreed=AgreedSpec(stage.spec))
     stage.play()

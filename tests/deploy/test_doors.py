@@ -10,19 +10,19 @@ from hub_kit import Shown, consortium, copied
 from relay_kit import Stage, simulated, small_spec
 
 from splitrelay.cli.console import mood
-from splitrelay.cli.deployed import alarm, logger, warn_insecure
+from splitrelay.cli.deploy_options import alarm, logger, warn_insecure
 from splitrelay.cli.join import join
 from splitrelay.cli.serve import address_of, doors_of, serve
 from splitrelay.cli.status import collect, status
-from splitrelay.deploy.admission import by_certificate
-from splitrelay.deploy.asking import ask_status, collect_model
+from splitrelay.deploy.authorization import by_certificate
+from splitrelay.deploy.status_client import ask_status, collect_model
 from splitrelay.errors import InputError, WorkError
-from splitrelay.wire.authority import Authority, open_authority
-from splitrelay.wire.frames import VERSION
-from splitrelay.wire.link import Refused
-from splitrelay.wire.messages import Hello
-from splitrelay.wire.reception import FED, JUDGE
-from splitrelay.wire.revocation import Revocations
+from splitrelay.network.codec import VERSION
+from splitrelay.network.connection_handler import FED, JUDGE
+from splitrelay.network.link import Refused
+from splitrelay.network.messages import Hello
+from splitrelay.security.authority import Authority, open_authority
+from splitrelay.security.revocation import Revocations
 
 HOLDERS = ("client-0", "client-9", "judge", "boss", "both")
 

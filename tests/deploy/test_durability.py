@@ -14,16 +14,16 @@ from test_direct import Play, enter, staged
 from test_full_disk import room
 
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
-from splitrelay.deploy.hosting import journal_of
+from splitrelay.atomic_files import write_text
+from splitrelay.deploy.deployed_run import journal_of
 from splitrelay.deploy.journal import RESERVED, Fences, Journal
-from splitrelay.deploy.peers import Sealed
-from splitrelay.deploy.pending import Policy
+from splitrelay.deploy.sealed_state import Sealed
+from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import InputError, StorageError, WorkError
-from splitrelay.files import write_text
-from splitrelay.records import RunDirectory
-from splitrelay.wire import limits
-from splitrelay.wire.client import Session
-from splitrelay.wire.messages import Commit, Lease, Message
+from splitrelay.network import limits
+from splitrelay.network.client_session import Session
+from splitrelay.network.messages import Commit, Lease, Message
+from splitrelay.runs.run_directory import RunDirectory
 
 CHANCE = 0.3  # seconds that a rename waits, so that a word that comes too early is heard first
 X = torch.ones(5)
@@ -186,7 +186,7 @@ class Listener:
                     listener.heard.set()
                 return word
 
-        monkeypatch.setattr("splitrelay.deploy.joining.Session", Looking)
+        monkeypatch.setattr("splitrelay.deploy.client_program.Session", Looking)
 
     def wait(self, name: str) -> None:
         self.heard.wait(CHANCE)
@@ -271,7 +271,7 @@ class Mute:
                 mute.left -= silent
                 return super().exchange((lambda: iter(())) if silent else messages, *how, **more)
 
-        monkeypatch.setattr("splitrelay.deploy.joining.Session", Silent)
+        monkeypatch.setattr("splitrelay.deploy.client_program.Session", Silent)
 
 
 def reasons(stage: Stage, kind: str) -> list[str]:

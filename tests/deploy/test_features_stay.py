@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from relay_kit import Stage
 
+from splitrelay.chaos.tcp_proxy import Proxy
 from splitrelay.data import load
 from splitrelay.data.images import ImageSet
-from splitrelay.deploy.proxy import Proxy
-from splitrelay.experiments.spec import spec_of
+from splitrelay.network.codec import MAGIC
 from splitrelay.randomness import Purpose, rng
-from splitrelay.wire.frames import MAGIC
+from splitrelay.runs.spec import spec_of
 
 PREFACE = 24  # bytes with which HTTP/2 begins
 

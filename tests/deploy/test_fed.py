@@ -9,13 +9,13 @@ import pytest
 from relay_kit import Stage, simulated, small_spec
 from safetensors.numpy import load_file
 
-from splitrelay.deploy.averaging import Averaging
+from splitrelay.deploy.fed_server import Averaging
 from splitrelay.deploy.rehearsal import untimed
-from splitrelay.deploy.serving import Offer, Serving
+from splitrelay.deploy.server_program import Offer, Serving
 from splitrelay.errors import InputError
-from splitrelay.wire import limits
-from splitrelay.wire.authority import open_authority
-from splitrelay.wire.reception import FED
+from splitrelay.network import limits
+from splitrelay.network.connection_handler import FED
+from splitrelay.security.authority import open_authority
 
 WAYS = [
     "algorithm=fedavg engine=fast weighted=true clip=1",

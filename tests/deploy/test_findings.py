@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from splitrelay.deploy.faults import KINDS, Fault, table
-from splitrelay.deploy.findings import events_in, found, missed, skips_in
-from splitrelay.deploy.plot import Happened, Plot, recorded, settled
-from splitrelay.deploy.tampering import CHANGES, changed, flipped, one_more
-from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import Bounds, decode, encode
-from splitrelay.wire.messages import Commit, Finish, Hello, Lease, Message, Reply, Step
+from splitrelay.chaos.corrupt_messages import CHANGES, changed, flipped, one_more
+from splitrelay.chaos.fault_kinds import KINDS, Fault, table
+from splitrelay.chaos.fault_scheduler import Happened, Plot, recorded, settled
+from splitrelay.chaos.verdict import events_in, found, missed, skips_in
+from splitrelay.network.codec import Bounds, decode, encode
+from splitrelay.network.control import BadMessage
+from splitrelay.network.messages import Commit, Finish, Hello, Lease, Message, Reply, Step
 
 H, LABELS = np.ones((2, 3), np.float32), np.zeros(2, np.int32)
 

@@ -10,16 +10,16 @@ import grpc
 import pytest
 from hub_kit import TERMS, Standing, standing, until
 
-from splitrelay.deploy.admission import by_certificate
+from splitrelay.chaos.verdict import events_in
+from splitrelay.deploy.authorization import by_certificate
 from splitrelay.deploy.events import LINES
-from splitrelay.deploy.findings import events_in
 from splitrelay.deploy.journal import Journal
-from splitrelay.wire.authority import Authority, create_authority
-from splitrelay.wire.capacity import SERVICE
-from splitrelay.wire.frames import VERSION, encode
-from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
-from splitrelay.wire.messages import Accept, Heartbeat, Hello, Leave, Message
-from splitrelay.wire.revocation import Revocations
+from splitrelay.network.codec import VERSION, encode
+from splitrelay.network.grpc_options import SERVICE
+from splitrelay.network.messages import Accept, Heartbeat, Hello, Leave, Message
+from splitrelay.security.authority import Authority, create_authority
+from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
+from splitrelay.security.revocation import Revocations
 
 CALLS = 400  # well above what is kept
 

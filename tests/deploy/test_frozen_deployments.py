@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from relay_kit import Stage
 
-from splitrelay.experiments.spec import spec_of
-from splitrelay.wire.authority import open_authority
-from splitrelay.wire.reception import FED
+from splitrelay.network.connection_handler import FED
+from splitrelay.runs.spec import spec_of
+from splitrelay.security.authority import open_authority
 
 sys.path.append(str(Path(__file__).parents[1] / "golden"))
 from frozen_results import get_cases, get_processor, hash_file, hash_rows, read_table, write_images

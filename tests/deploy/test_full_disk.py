@@ -15,10 +15,10 @@ import torch
 from relay_kit import small_spec
 
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
-from splitrelay.deploy.findings import events_in
+from splitrelay.atomic_files import write_error
+from splitrelay.chaos.verdict import events_in
 from splitrelay.deploy.journal import Journal
 from splitrelay.errors import OutputError, StorageError
-from splitrelay.files import write_error
 
 
 @contextmanager
@@ -56,8 +56,8 @@ SCRIPT = """
 import subprocess, sys
 from pathlib import Path
 from relay_kit import Stage, simulated, small_spec
-from splitrelay.deploy.findings import events_in
-from splitrelay.deploy.plot import settled, visit_of
+from splitrelay.chaos.verdict import events_in
+from splitrelay.chaos.fault_scheduler import settled, visit_of
 from splitrelay.errors import StorageError
 
 place = Path(sys.argv[1])

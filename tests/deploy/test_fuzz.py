@@ -1,16 +1,16 @@
-"""Does anything but a refusal come of hostile clients? A small share of `python -m splitrelay.deploy.fuzzing`."""
+"""Does anything but a refusal come of hostile clients? A small share of `python -m splitrelay.deploy.fuzz_main`."""
 
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from splitrelay.deploy.astray import vocabulary
-from splitrelay.deploy.fuzzing import MANY, WORDS, fuzz, junk, wrong
-from splitrelay.deploy.siege import Tale, siege
-from splitrelay.deploy.strangers import CALLS
-from splitrelay.wire.messages import BUFFERS, CONTROL, Message
-from splitrelay.wire.protocol import State
+from splitrelay.chaos.unauthenticated_clients import CALLS
+from splitrelay.deploy.fuzz_campaign import Tale, siege
+from splitrelay.deploy.fuzz_main import MANY, WORDS, fuzz, junk, wrong
+from splitrelay.deploy.fuzz_mutations import vocabulary
+from splitrelay.network.messages import BUFFERS, CONTROL, Message
+from splitrelay.network.protocol import State
 
 
 def test_the_fuzzer_knows_every_word() -> None:

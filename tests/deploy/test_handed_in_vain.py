@@ -8,14 +8,14 @@ from relay_kit import Stage
 from test_absent import skips
 from test_direct import enter, staged
 
-from splitrelay.deploy.pending import Policy
-from splitrelay.deploy.post import Post
+from splitrelay.deploy.peer_endpoint import Post
 from splitrelay.deploy.rehearsal import replayed
-from splitrelay.records import RunDirectory
-from splitrelay.wire import limits
-from splitrelay.wire.client import Session, TakenBack
-from splitrelay.wire.halves import sha256
-from splitrelay.wire.messages import Chunk, Deposit, Fail, Handed, Message
+from splitrelay.deploy.visit_lease import Policy
+from splitrelay.network import limits
+from splitrelay.network.client_session import Session, TakenBack
+from splitrelay.network.messages import Chunk, Deposit, Fail, Handed, Message
+from splitrelay.network.tensor_transfer import sha256
+from splitrelay.runs.run_directory import RunDirectory
 
 BAD = 1
 

@@ -10,17 +10,17 @@ import pytest
 from hub_kit import TERMS, Standing, closed, lease, standing, step, until
 
 from splitrelay.errors import OutOfRange, WorkError
-from splitrelay.wire import limits, stream
-from splitrelay.wire.asking import collect_handler, collected, status_handler, status_of
-from splitrelay.wire.authority import create_authority
-from splitrelay.wire.capacity import SERVICE, connections
-from splitrelay.wire.certificates import peer_identity
-from splitrelay.wire.frames import HEADER, VERSION, Bounds, encode
-from splitrelay.wire.halves import sha256
-from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
-from splitrelay.wire.link import Link, LinkLost, Refused, channel
-from splitrelay.wire.messages import Cancel, Chunk, Deposit, Finish, Heartbeat, Hello, Reply, Step, Terms
-from splitrelay.wire.server import House, Hub
+from splitrelay.network import client_stream, limits
+from splitrelay.network.codec import HEADER, VERSION, Bounds, encode
+from splitrelay.network.grpc_options import SERVICE, connections
+from splitrelay.network.link import Link, LinkLost, Refused, channel
+from splitrelay.network.messages import Cancel, Chunk, Deposit, Finish, Heartbeat, Hello, Reply, Step, Terms
+from splitrelay.network.server import House, Hub
+from splitrelay.network.status_rpc import collect_handler, collected, status_handler, status_of
+from splitrelay.network.tensor_transfer import sha256
+from splitrelay.security.authority import create_authority
+from splitrelay.security.certificates import peer_identity
+from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
 
 CUT = "hung up|link was lost"  # not: the server does not answer
 
@@ -205,7 +205,7 @@ def test_who_came_for_a_check_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_who_falls_silent_is_cut_and_who_says_that_it_is_here_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SILENCE", 0.9)
-    monkeypatch.setattr(stream, "TICK", 0.05)
+    monkeypatch.setattr(client_stream, "TICK", 0.05)
     with standing() as here:
         good, mute = here.leased(), here.joined(1)
         good.stream.heartbeat = 0.1  # the other one is about to say so in a minute

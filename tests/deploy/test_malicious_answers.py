@@ -15,21 +15,21 @@ from test_malicious_server import TWO
 
 from splitrelay.data import load
 from splitrelay.data.partition_export import folder as folder_of
-from splitrelay.deploy.averaging import Averaging
-from splitrelay.deploy.joining import Joined, Wish
-from splitrelay.deploy.terms import AgreedSpec, compute_digest, spec_in, terms_of
-from splitrelay.deploy.turns import granted
+from splitrelay.deploy.client_program import Joined, Wish
+from splitrelay.deploy.client_visit import Visitor
+from splitrelay.deploy.fed_server import Averaging
+from splitrelay.deploy.handshake import AgreedSpec, compute_digest, spec_in, terms_of
+from splitrelay.deploy.server_visit import granted
 from splitrelay.deploy.visit_limits import SPARE, ServerBrokeSpec, derive_allowed_visits
-from splitrelay.deploy.visiting import Visitor
 from splitrelay.errors import InputError
-from splitrelay.wire import halves, server
-from splitrelay.wire.authority import create_authority
-from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import decode, encode
-from splitrelay.wire.messages import Lease, Message, Output, Reply, Step, Terms
-from splitrelay.wire.protocol import Conversation, End, State
-from splitrelay.wire.reception import JUDGE
-from splitrelay.wire.sealing import Tampered
+from splitrelay.network import server, tensor_transfer
+from splitrelay.network.codec import decode, encode
+from splitrelay.network.connection_handler import JUDGE
+from splitrelay.network.control import BadMessage
+from splitrelay.network.messages import Lease, Message, Output, Reply, Step, Terms
+from splitrelay.network.protocol import Conversation, End, State
+from splitrelay.security.authority import create_authority
+from splitrelay.security.encryption import Tampered
 
 VISIT = Lease(1, 1, 0, 0, 0, 2, 0.1)
 
@@ -198,9 +198,9 @@ def test_only_an_algorithm_with_a_shift_takes_one(words: str, tmp_path: Path) ->
     assert isinstance(client.visitor, Visitor) and not client.visitor.used.allowed.has_shift
     shape = client.visitor.engine.shape
     x = np.zeros(shape.size if client.visitor.whole else shape.boundary, np.float32)
-    client.visitor.vectors(halves.packed(x=x))
+    client.visitor.vectors(tensor_transfer.packed(x=x))
     with pytest.raises(BadMessage):
-        client.visitor.vectors(halves.packed(x=x, shift=x))
+        client.visitor.vectors(tensor_transfer.packed(x=x, shift=x))
 
 
 # The spec

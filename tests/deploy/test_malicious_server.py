@@ -12,22 +12,18 @@ import pytest
 from relay_kit import Stage, small_spec
 from torch import nn
 
-from splitrelay.deploy import fast
-from splitrelay.deploy import terms as handshake
+from splitrelay.deploy import backend_fast
+from splitrelay.deploy import handshake as handshake
 from splitrelay.deploy.disclosure import Approval
-from splitrelay.deploy.pending import Policy
-from splitrelay.deploy.post import UNREACHED, Post
-from splitrelay.deploy.terms import AgreedSpec, compute_digest, read_agreed_spec, terms_of, write_terms
-from splitrelay.deploy.turns import granted
+from splitrelay.deploy.handshake import AgreedSpec, compute_digest, read_agreed_spec, terms_of, write_terms
+from splitrelay.deploy.peer_endpoint import UNREACHED, Post
+from splitrelay.deploy.server_visit import granted
+from splitrelay.deploy.visit_lease import Policy
 from splitrelay.deploy.visit_limits import SPARE, ServerBrokeSpec, UsedVisits, derive_allowed_visits
 from splitrelay.errors import InputError, SplitrelayError
-from splitrelay.experiments.registry import ALGORITHMS
-from splitrelay.experiments.running import prepared
-from splitrelay.experiments.spec import Spec, spec_of
-from splitrelay.wire import control, server
-from splitrelay.wire.frames import encode
-from splitrelay.wire.identity import load_identity
-from splitrelay.wire.messages import (
+from splitrelay.network import control, server
+from splitrelay.network.codec import encode
+from splitrelay.network.messages import (
     Accept,
     Chunk,
     Deposit,
@@ -41,8 +37,12 @@ from splitrelay.wire.messages import (
     Terms,
     Welcome,
 )
-from splitrelay.wire.peer import Courier, Unreached
-from splitrelay.wire.renewal import Keys
+from splitrelay.network.peer_transfer import Courier, Unreached
+from splitrelay.runs.execute import prepared
+from splitrelay.runs.registry import ALGORITHMS
+from splitrelay.runs.spec import Spec, spec_of
+from splitrelay.security.credential_reload import Keys
+from splitrelay.security.identity import load_identity
 
 Change = Callable[[Message], Message]
 SENT = (Step, Chunk, Deposit, Predict)  # messages that carry something of a client's data or model
@@ -444,7 +444,7 @@ def test_layers_that_the_operator_has_agreed_to_need_no_torch_at_the_client(
     stage.join(0, agreed=read_agreed_spec(tmp_path / "terms.toml"))
     stage.join(1, agreed=None, accept_spec=terms.spec_hash)
     derived = list[Any]()
-    monkeypatch.setattr("splitrelay.deploy.fast._plan", _count(derived))
+    monkeypatch.setattr("splitrelay.deploy.backend_fast._plan", _count(derived))
     stage.play()
     assert set(stage.words.values()) == {"all rounds are done"}
     assert len(derived) == 2  # by the server, for its terms and for its own half
@@ -462,7 +462,7 @@ def test_layers_that_only_the_server_names_are_not_used(tmp_path: Path, monkeypa
 
 
 def _count(calls: list[Any]) -> Any:
-    original = fast._plan
+    original = backend_fast._plan
 
     def plan(*given: Any) -> Any:
         calls.append(given)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from relay_kit import Stage, simulated, small_spec
 
+from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError
-from splitrelay.files import write_text
-from splitrelay.records import RunDirectory
-from splitrelay.wire.authority import create_authority, open_authority
-from splitrelay.wire.identity import load_identity
+from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.security.authority import create_authority, open_authority
+from splitrelay.security.identity import load_identity
 
 
 @pytest.fixture(autouse=True)

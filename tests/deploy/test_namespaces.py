@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from relay_kit import small_spec
 
-from splitrelay.deploy import namespaces
-from splitrelay.deploy.namespaces import Namespaces, address_of, ip, sweep
+from splitrelay.chaos import network_namespaces
+from splitrelay.chaos.namespace_rehearsal import Separate
+from splitrelay.chaos.network_namespaces import Namespaces, address_of, ip, sweep
 from splitrelay.deploy.rehearsal import Plan
-from splitrelay.deploy.separate import Separate
 from splitrelay.errors import InputError, WorkError
 
 
@@ -39,24 +39,24 @@ def test_separate_hosts_over_bad_cables_make_the_same_bits(tmp_path: Path) -> No
     packets = rehearsal.packets()
     assert verdict.same
     assert packets["doubled"] > 0 and packets["late"] > 0 and packets["lost"] > 0
-    assert not list(namespaces.FOLDER.glob(f"splitrelay-{os.getpid()}-*"))
+    assert not list(network_namespaces.FOLDER.glob(f"splitrelay-{os.getpid()}-*"))
 
 
 @needs_root
 def test_what_a_killed_rehearsal_left_behind_is_swept_away() -> None:
     code = (
-        "import os, signal; from splitrelay.deploy.namespaces import Namespaces; "
+        "import os, signal; from splitrelay.chaos.network_namespaces import Namespaces; "
         "Namespaces([0]).open(); print(os.getpid(), flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
     left = f"splitrelay-{dead}-*"
-    assert len(list(namespaces.FOLDER.glob(left))) == 3
+    assert len(list(network_namespaces.FOLDER.glob(left))) == 3
     network = Namespaces([0])
     network.open()
     try:
-        assert not list(namespaces.FOLDER.glob(left))
+        assert not list(network_namespaces.FOLDER.glob(left))
         sweep()
-        assert len(list(namespaces.FOLDER.glob(f"{network.mark}-*"))) == 3
+        assert len(list(network_namespaces.FOLDER.glob(f"{network.mark}-*"))) == 3
     finally:
         network.close()
 
@@ -64,7 +64,7 @@ def test_what_a_killed_rehearsal_left_behind_is_swept_away() -> None:
 def test_without_root_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(InputError, match="--namespaces needs root"):
-        namespaces.refuse_unable()
+        network_namespaces.refuse_unable()
 
 
 def test_every_host_has_an_address_of_its_own() -> None:

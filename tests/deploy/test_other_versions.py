@@ -16,32 +16,32 @@ import pytest
 from hub_kit import TERMS, standing
 
 from splitrelay import __version__
-from splitrelay.deploy.asking import ask_status
-from splitrelay.wire import identity
-from splitrelay.wire.asking import status_handler
-from splitrelay.wire.authority import create_authority
-from splitrelay.wire.capacity import SERVICE
-from splitrelay.wire.client import NoServer, Session
-from splitrelay.wire.frames import VERSION, OtherVersion, encode, in_version
-from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
-from splitrelay.wire.link import Refused, channel
-from splitrelay.wire.messages import Accept, Refuse
-from splitrelay.wire.stream import Untrusted
+from splitrelay.deploy.status_client import ask_status
+from splitrelay.network.client_session import NoServer, Session
+from splitrelay.network.client_stream import Untrusted
+from splitrelay.network.codec import VERSION, OtherVersion, encode, in_version
+from splitrelay.network.grpc_options import SERVICE
+from splitrelay.network.link import Refused, channel
+from splitrelay.network.messages import Accept, Refuse
+from splitrelay.network.status_rpc import status_handler
+from splitrelay.security import identity
+from splitrelay.security.authority import create_authority
+from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
 
 OLDER = VERSION - 1
 JOIN = """
 import sys
-from splitrelay.wire import frames
+from splitrelay.network import frames
 frames.VERSION = int(sys.argv.pop(1))
 from splitrelay.cli.main import run
 run()
 """
 SERVE = """
 import sys
-from splitrelay.wire import frames
+from splitrelay.network import frames
 frames.VERSION = int(sys.argv[1])
-from splitrelay.wire.messages import Terms
-from splitrelay.wire.server import House, Hub
+from splitrelay.network.messages import Terms
+from splitrelay.network.server import House, Hub
 terms = Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=60.0)
 hub = Hub(House(terms, frames.Bounds(), 10_000, 4))
 print(hub.start("127.0.0.1:0"), flush=True)

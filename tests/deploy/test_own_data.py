@@ -11,13 +11,13 @@ from PIL import Image
 
 from splitrelay.data import own, save
 from splitrelay.data.images import DataSet, ImageSet, moments
-from splitrelay.data.own_sets import Raw
-from splitrelay.deploy.own_data import labels, own_images, read_raw
-from splitrelay.deploy.terms import terms_of
+from splitrelay.data.user_datasets import Raw
+from splitrelay.deploy.client_data import labels, own_images, read_raw
+from splitrelay.deploy.handshake import terms_of
 from splitrelay.errors import InputError
-from splitrelay.experiments.spec import spec_of
+from splitrelay.network.messages import Terms
 from splitrelay.randomness import Purpose, rng
-from splitrelay.wire.messages import Terms
+from splitrelay.runs.spec import spec_of
 
 N = 12
 Y = np.repeat(np.arange(3), 4)  # class by class, as folders come

@@ -8,13 +8,13 @@ from click.testing import CliRunner
 from relay_kit import Stage, small_spec
 
 from splitrelay.cli.main import app
-from splitrelay.deploy.paying import Account, Bill, Ledger, Purse, read
-from splitrelay.deploy.reporting import status
+from splitrelay.deploy.client_usage import Account, Bill, Ledger, Purse, read
+from splitrelay.deploy.status_report import status
 from splitrelay.errors import InputError
-from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import decode, encode
-from splitrelay.wire.messages import Paid
-from splitrelay.wire.metering import Carried, Meters
+from splitrelay.network.codec import decode, encode
+from splitrelay.network.control import BadMessage
+from splitrelay.network.messages import Paid
+from splitrelay.network.socket_counters import Carried, Meters
 
 
 def test_what_is_not_waiting_is_computing() -> None:

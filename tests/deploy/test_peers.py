@@ -9,9 +9,9 @@ from relay_kit import Stage, simulated, small_spec
 from safetensors.numpy import load_file
 
 from splitrelay.algorithms.base import Visit
-from splitrelay.deploy.peers import Relays, Sealed
 from splitrelay.deploy.rehearsal import untimed
-from splitrelay.deploy.turns import Turn
+from splitrelay.deploy.sealed_state import Relays, Sealed
+from splitrelay.deploy.server_visit import Turn
 from splitrelay.errors import InputError, WorkError
 
 
@@ -91,7 +91,7 @@ def test_a_server_that_hands_out_the_past_is_refused_by_name(
 ) -> None:
     """Two clients take turns, so that the one whose turn it is has seen what came after the older half."""
     monkeypatch.setattr(server, "since", since)
-    monkeypatch.setattr("splitrelay.deploy.serving.Relays", server)
+    monkeypatch.setattr("splitrelay.deploy.server_program.Relays", server)
     stage = staged(tmp_path, "M=2", "C=9", "R=4", "order=fixed", patience=0.5)
     with pytest.raises(WorkError, match=rf"failed 4 times.*{why}"):
         stage.play()
@@ -103,7 +103,7 @@ def test_the_evaluator_refuses_a_half_that_replaces_its_own(tmp_path: Path, monk
     """The other client, set back by one, makes the evaluator's visit once more: it is not the one that counted."""
     monkeypatch.setattr(Forgetful, "by", 1)
     monkeypatch.setattr(Forgetful, "since", 2)
-    monkeypatch.setattr("splitrelay.deploy.serving.Relays", Forgetful)
+    monkeypatch.setattr("splitrelay.deploy.server_program.Relays", Forgetful)
     stage = staged(tmp_path, "M=2", "C=9", "R=4", "order=fixed", patience=0.5)
     with pytest.raises(WorkError, match=r"client 0 failed 4 times; got OldHalf: the half of visit 3 is not the one"):
         stage.play()
@@ -123,7 +123,7 @@ def test_a_server_that_drops_a_committed_visit_is_found_out_by_who_made_it(
                 turn.x = replace(Forking.first, top=visit.x.top)  # type: ignore[attr-defined]
             return turn  # type: ignore[no-any-return]
 
-    monkeypatch.setattr("splitrelay.deploy.serving.Relays", Forking)
+    monkeypatch.setattr("splitrelay.deploy.server_program.Relays", Forking)
     stage = staged(tmp_path, "M=3", "C=9", "R=3", "order=fixed", patience=0.5)
     with pytest.raises(WorkError, match=r"client 1 failed 4 times.*LeftOut: the half has not been through visit 2"):
         stage.play()

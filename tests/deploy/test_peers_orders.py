@@ -10,9 +10,9 @@ from test_direct import enter, issued
 
 from splitrelay.data import load
 from splitrelay.deploy.rehearsal import untimed
-from splitrelay.experiments.assembly import local_steps, order_of
-from splitrelay.experiments.running import partition_of, trial_of
-from splitrelay.experiments.spec import Spec
+from splitrelay.runs.build import local_steps, order_of
+from splitrelay.runs.execute import partition_of, trial_of
+from splitrelay.runs.spec import Spec
 
 WAYS = {
     "sampled": "order=sampled S=2 R=3",

@@ -13,22 +13,22 @@ from hub_kit import Standing, lease, standing, step, until
 from relay_kit import Stage, small_spec
 
 from splitrelay.algorithms.base import Step, Visit
-from splitrelay.deploy import visiting
-from splitrelay.deploy.handing import Handing
-from splitrelay.deploy.hosting import sized
-from splitrelay.deploy.owed import Given
-from splitrelay.deploy.pending import Pending, Policy, stage_of
-from splitrelay.deploy.reference import shape_of
-from splitrelay.deploy.remote import Remote
-from splitrelay.deploy.turns import Tops
+from splitrelay.deploy import client_visit
+from splitrelay.deploy.backend_torch import shape_of
+from splitrelay.deploy.deployed_run import sized
+from splitrelay.deploy.direct_handover import Handing
+from splitrelay.deploy.pending_deposit import Given
+from splitrelay.deploy.remote_clients import Remote
+from splitrelay.deploy.server_visit import Tops
+from splitrelay.deploy.visit_lease import Pending, Policy, stage_of
 from splitrelay.errors import Diverged, OutputError, WorkError
-from splitrelay.wire import limits, messages
-from splitrelay.wire.client import TakenBack
-from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import VERSION, decode, encode
-from splitrelay.wire.halves import sha256
-from splitrelay.wire.messages import Accept, Deposit, Fail, Finish, Handed, Hello, Ready, Terms, Want, Welcome
-from splitrelay.wire.server import Heard
+from splitrelay.network import limits, messages
+from splitrelay.network.client_session import TakenBack
+from splitrelay.network.codec import VERSION, decode, encode
+from splitrelay.network.control import BadMessage
+from splitrelay.network.messages import Accept, Deposit, Fail, Finish, Handed, Hello, Ready, Terms, Want, Welcome
+from splitrelay.network.server import Heard
+from splitrelay.network.tensor_transfer import sha256
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +108,7 @@ def test_a_link_that_has_lasted_is_none_of_those_that_count(lasted: float, links
 # Whoever says the same thing for ever
 
 
-class Parrot(visiting.Calls):
+class Parrot(client_visit.Calls):
     """Says its first step for ever, past its own table."""
 
     def step(self, k: int, h: Any, labels: Any, norm2: float, /, *_: Any) -> messages.Reply:
@@ -125,7 +125,7 @@ class Parrot(visiting.Calls):
 
 def test_a_step_that_is_only_repeated_runs_out_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(small_spec(tmp_path, "M=2", "C=9"), tmp_path, policy=Policy("skip", step=0.5))
-    monkeypatch.setattr(visiting, "Calls", Parrot)
+    monkeypatch.setattr(client_visit, "Calls", Parrot)
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
     stage.play()
@@ -138,10 +138,10 @@ def test_a_step_that_is_refused_again_and_again_ends_the_visit(
     away: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that does not look at its own numbers goes on saying what is refused."""
-    monkeypatch.setattr(visiting, "finite", lambda h: True)
-    step = visiting.Calls.step
+    monkeypatch.setattr(client_visit, "finite", lambda h: True)
+    step = client_visit.Calls.step
     nan = np.float32("nan")
-    monkeypatch.setattr(visiting.Calls, "step", lambda calls, k, h, *words: step(calls, k, h * nan, *words))
+    monkeypatch.setattr(client_visit.Calls, "step", lambda calls, k, h, *words: step(calls, k, h * nan, *words))
     stage = Stage(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, policy=Policy(away))
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
@@ -173,7 +173,7 @@ def test_a_client_that_begins_again_and_again_is_not_waited_for_for_ever(
     def falling(*_: Any, **__: Any) -> messages.Reply:
         raise BadMessage("as if the program had fallen")
 
-    monkeypatch.setattr(visiting.Calls, "step", falling)
+    monkeypatch.setattr(client_visit.Calls, "step", falling)
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
     stage.play()
@@ -201,16 +201,16 @@ def test_a_gradient_that_overflows_at_the_server_is_not_sent(tmp_path: Path) -> 
 def test_links_on_which_nothing_happens_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LINKS", 3)
     stage = Stage(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, policy=Policy("skip"))
-    step = visiting.Calls.step
+    step = client_visit.Calls.step
 
-    def losing(calls: visiting.Calls, k: int, *words: Any, **more: Any) -> messages.Reply:
+    def losing(calls: client_visit.Calls, k: int, *words: Any, **more: Any) -> messages.Reply:
         while k == 1 and not calls.session.stop.is_set():
             calls.session.hang_up()
             if not calls.session.connect():
-                raise visiting.Diverged("taken back")
+                raise client_visit.Diverged("taken back")
         return step(calls, k, *words, **more)
 
-    monkeypatch.setattr(visiting.Calls, "step", losing)
+    monkeypatch.setattr(client_visit.Calls, "step", losing)
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
     with suppress(Diverged):  # the second client may say so before it is skipped

@@ -16,13 +16,13 @@ from test_trouble import skipping
 
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.cli.main import run
-from splitrelay.deploy import visiting
-from splitrelay.deploy.pending import Pending, Policy
+from splitrelay.deploy import client_visit
 from splitrelay.deploy.quarantine import RECORD, Quarantine, read_record, request_lift
-from splitrelay.deploy.remote import Remote
+from splitrelay.deploy.remote_clients import Remote
+from splitrelay.deploy.visit_lease import Pending, Policy
 from splitrelay.errors import InputError, WorkError
-from splitrelay.wire import limits, messages
-from splitrelay.wire.client import TakenBack
+from splitrelay.network import limits, messages
+from splitrelay.network.client_session import TakenBack
 
 THREE = ("M=3", "C=5")
 BAD = 1  # the client that misbehaves
@@ -34,7 +34,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
 
 
-def be_silent(calls: visiting.Calls) -> None:
+def be_silent(calls: client_visit.Calls) -> None:
     """Stay connected and make no step until the visit is taken back."""
     while True:
         word = calls.session.hear(20)
@@ -44,20 +44,20 @@ def be_silent(calls: visiting.Calls) -> None:
 
 def misbehave(monkeypatch: pytest.MonkeyPatch, how: str, times: float = float("inf")) -> list[int]:
     """Client BAD misbehaves in its first visits; return the fences of those."""
-    honest, fences = visiting.Calls.step, list[int]()
+    honest, fences = client_visit.Calls.step, list[int]()
 
-    def acting(calls: visiting.Calls, k: int, h: Any, *words: Any, **more: Any) -> messages.Reply:
+    def acting(calls: client_visit.Calls, k: int, h: Any, *words: Any, **more: Any) -> messages.Reply:
         if calls.lease.m == BAD and len({*fences, calls.fence}) <= times:
             fences.append(calls.fence)
             kind = how if how != "random" else ("silent", "fail", "huge")[len(set(fences)) % 3]
             if kind == "silent":
                 be_silent(calls)
             if kind == "fail":
-                raise visiting.Diverged("my numbers overflowed")
+                raise client_visit.Diverged("my numbers overflowed")
             h = np.full_like(h, 3e38)
         return honest(calls, k, h, *words, **more)
 
-    monkeypatch.setattr(visiting.Calls, "step", acting)
+    monkeypatch.setattr(client_visit.Calls, "step", acting)
     return fences
 
 
@@ -141,19 +141,19 @@ def test_a_client_that_is_never_here_when_it_is_asked_is_put_into_quarantine(tmp
 def test_an_evaluator_that_never_answers_is_asked_a_bounded_number_of_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, asked = visiting.Visitor.look, list[int]()
+    look, asked = client_visit.Visitor.look, list[int]()
 
-    def silent(visitor: visiting.Visitor, session: Any, word: messages.Look) -> None:
+    def silent(visitor: client_visit.Visitor, session: Any, word: messages.Look) -> None:
         if word.top_bytes:  # the model at the end
             look(visitor, session, word)
             return
         asked.append(word.fence)
-        visiting.received(session, word.bytes, word.sha256)
+        client_visit.received(session, word.bytes, word.sha256)
         while True:
             if isinstance(session.hear(20), messages.Cancel):
                 raise TakenBack("enough")
 
-    monkeypatch.setattr(visiting.Visitor, "look", silent)
+    monkeypatch.setattr(client_visit.Visitor, "look", silent)
     stage = staged(tmp_path, *THREE, "R=6", "evaluator=1", policy=Policy("skip", lease=0.3, strikes=2, probation=LONG))
     stage.play()
     assert len(asked) == 2 == len(stage.events("strike"))

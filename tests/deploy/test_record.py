@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
+from splitrelay.chaos.verdict import events_in
 from splitrelay.deploy.events import FIELD, LINES, OLDER, EventLog, Often
-from splitrelay.deploy.findings import events_in
 from splitrelay.deploy.journal import Journal
 
 WHAT = ("gone", 3)

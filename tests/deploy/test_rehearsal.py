@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from relay_kit import small_spec
 
-from splitrelay.deploy.faults import KINDS, Fault, kinds_of, plan_in, random_plan
+from splitrelay.chaos.fault_kinds import KINDS, Fault, kinds_of, plan_in, random_plan
+from splitrelay.chaos.fault_rehearsal import Troubled
 from splitrelay.deploy.rehearsal import Plan
-from splitrelay.deploy.trouble import Troubled
 from splitrelay.errors import InputError, OutOfRange, UnknownName
 
 QUIET = lambda text: None  # noqa: E731

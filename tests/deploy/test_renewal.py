@@ -14,16 +14,16 @@ from hub_kit import consortium, copied, lease, standing, until
 from relay_kit import Stage, small_spec
 
 from splitrelay.errors import WorkError
-from splitrelay.wire import limits
-from splitrelay.wire.authority import Authority, open_authority
-from splitrelay.wire.certificates import peer_identity
-from splitrelay.wire.frames import VERSION
-from splitrelay.wire.halves import sha256
-from splitrelay.wire.identity import channel_credentials, load_identity
-from splitrelay.wire.link import Refused
-from splitrelay.wire.messages import Chunk, Deposit, Finish, Hello
-from splitrelay.wire.renewal import Keys, renewed_credentials
-from splitrelay.wire.server import Heard, Hub
+from splitrelay.network import limits
+from splitrelay.network.codec import VERSION
+from splitrelay.network.link import Refused
+from splitrelay.network.messages import Chunk, Deposit, Finish, Hello
+from splitrelay.network.server import Heard, Hub
+from splitrelay.network.tensor_transfer import sha256
+from splitrelay.security.authority import Authority, open_authority
+from splitrelay.security.certificates import peer_identity
+from splitrelay.security.credential_reload import Keys, renewed_credentials
+from splitrelay.security.identity import channel_credentials, load_identity
 
 
 @pytest.fixture(scope="module")

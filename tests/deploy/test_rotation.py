@@ -11,13 +11,13 @@ from relay_kit import Stage, simulated
 from test_absent import told
 from test_direct import enter, staged
 
-from splitrelay.deploy import questions, remote, visiting
+from splitrelay.deploy import client_visit, evaluation_requests, remote_clients
 from splitrelay.deploy.rehearsal import untimed
-from splitrelay.wire import limits
-from splitrelay.wire.authority import Authority, open_authority
-from splitrelay.wire.epochs import load_epochs
-from splitrelay.wire.keyfiles import REVOKED, SEALING
-from splitrelay.wire.link import Refused
+from splitrelay.network import limits
+from splitrelay.network.link import Refused
+from splitrelay.security.authority import Authority, open_authority
+from splitrelay.security.key_files import REVOKED, SEALING
+from splitrelay.security.sealing_keys import load_epochs
 
 Happened = Callable[[str, dict[str, Any]], None]
 
@@ -25,7 +25,7 @@ Happened = Callable[[str, dict[str, Any]], None]
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
-    for module in (remote, questions):
+    for module in (remote_clients, evaluation_requests):
         monkeypatch.setattr(module, "TICK", 0.05)
 
 
@@ -185,9 +185,9 @@ def test_a_secret_that_is_not_whole_where_a_half_is_sealed_costs_the_visit_and_n
 ) -> None:
     """All steps are made when the file is found to be half there: they are made again."""
     here, spoilt = Consortium(tmp_path, listen=listen), threading.Event()
-    finish = visiting.Calls.finish
+    finish = client_visit.Calls.finish
 
-    def finished(calls: visiting.Calls, norm2: float) -> None:
+    def finished(calls: client_visit.Calls, norm2: float) -> None:
         finish(calls, norm2)
         if calls.lease.m == 1 and not spoilt.is_set():
             spoilt.set()
@@ -197,7 +197,7 @@ def test_a_secret_that_is_not_whole_where_a_half_is_sealed_costs_the_visit_and_n
         if event == "unable":
             here.bring("client-1")
 
-    monkeypatch.setattr(visiting.Calls, "finish", finished)
+    monkeypatch.setattr(client_visit.Calls, "finish", finished)
     stage = here.play(happened)
     assert who(stage, "unable") == [1] and not stage.events("failed")
 

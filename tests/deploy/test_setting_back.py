@@ -16,21 +16,21 @@ from test_direct import enter, staged
 from test_trouble import stopped_after
 
 from splitrelay.algorithms.base import Cost, Done, Skipped, Step, Visit
+from splitrelay.chaos.verdict import skips_in
 from splitrelay.cli.main import app
 from splitrelay.deploy import deposit_bound
 from splitrelay.deploy.event_record import last_writers, read_events, standing_events
 from splitrelay.deploy.exclusion import Exclusions
-from splitrelay.deploy.findings import skips_in
 from splitrelay.deploy.journal import Journal
-from splitrelay.deploy.pending import Policy
 from splitrelay.deploy.rehearsal import replayed
+from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import Diverged, InputError, OutOfRange
-from splitrelay.experiments.running import execute
-from splitrelay.experiments.spec import Spec
-from splitrelay.records import RunDirectory
-from splitrelay.records.checkpoint import Checkpoints
-from splitrelay.records.damage import again, damaged
-from splitrelay.wire import limits
+from splitrelay.network import limits
+from splitrelay.runs.checkpoint import Checkpoints
+from splitrelay.runs.damage import again, damaged
+from splitrelay.runs.execute import execute
+from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.spec import Spec
 
 Harm = Callable[[RunDirectory], None]
 

@@ -11,14 +11,15 @@ import pytest
 from hub_kit import until
 from relay_kit import Stage, simulated, small_spec
 
-from splitrelay.deploy import fast, proxy
-from splitrelay.deploy.pending import Policy
-from splitrelay.wire import limits, tending
+from splitrelay.chaos import tcp_proxy
+from splitrelay.deploy import backend_fast
+from splitrelay.deploy.visit_lease import Policy
+from splitrelay.network import background_reconnect, limits
 
 WHOLE = ("algorithm=fedavg", "placement=whole", "M=2", "C=9", "R=1")
 
 
-class Uphill(proxy.Proxy):
+class Uphill(tcp_proxy.Proxy):
     """Slow on the way up, as most lines of houses are."""
 
     def _carrying(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
@@ -31,8 +32,8 @@ class Uphill(proxy.Proxy):
 class Lines:
     """A line of its own for each client, ten thousand bytes a second."""
 
-    def __init__(self, stage: Stage, kind: type[proxy.Proxy] = proxy.Proxy) -> None:
-        self.stage, self.kind, self.made = stage, kind, list[proxy.Proxy]()
+    def __init__(self, stage: Stage, kind: type[tcp_proxy.Proxy] = tcp_proxy.Proxy) -> None:
+        self.stage, self.kind, self.made = stage, kind, list[tcp_proxy.Proxy]()
 
     def __call__(self) -> str:
         self.made.append(self.kind(self.stage.serving.port))
@@ -40,7 +41,7 @@ class Lines:
         return f"127.0.0.1:{self.made[-1].port}"
 
 
-def played(stage: Stage, kind: type[proxy.Proxy] = proxy.Proxy) -> Lines:
+def played(stage: Stage, kind: type[tcp_proxy.Proxy] = tcp_proxy.Proxy) -> Lines:
     lines = Lines(stage, kind)
     for m in stage.partition.clients:
         stage.join(m, address=lines)
@@ -52,7 +53,7 @@ def played(stage: Stage, kind: type[proxy.Proxy] = proxy.Proxy) -> Lines:
 
 @pytest.fixture(autouse=True)
 def _slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy, "PIECE", 500)
+    monkeypatch.setattr(tcp_proxy, "PIECE", 500)
     monkeypatch.setattr(limits, "PIECE", 2000)
     monkeypatch.setattr(limits, "SILENCE", 1.5)
     monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
@@ -92,11 +93,11 @@ def test_a_line_that_carries_nothing_is_silent_all_the_same(tmp_path: Path) -> N
 
 
 def test_a_visit_that_is_taken_back_meanwhile_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tending, "TICK", 0.05)
+    monkeypatch.setattr(background_reconnect, "TICK", 0.05)
     stage = Stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path, policy=Policy(step=0.5, retries=1))
-    compute, first = fast.Client.whole, threading.Event()
+    compute, first = backend_fast.Client.whole, threading.Event()
 
-    def long(client: fast.Client, visit: Any) -> Any:
+    def long(client: backend_fast.Client, visit: Any) -> Any:
         if not first.is_set():
             first.set()
             until(lambda: stage.events("failed"))
@@ -104,7 +105,7 @@ def test_a_visit_that_is_taken_back_meanwhile_is_told_so(tmp_path: Path, monkeyp
         return compute(client, visit)
 
     began = time.monotonic()
-    monkeypatch.setattr(fast.Client, "whole", long)
+    monkeypatch.setattr(backend_fast.Client, "whole", long)
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()
@@ -116,12 +117,12 @@ def test_a_client_that_computes_for_long_keeps_its_visit_over_a_lost_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The link is lost while the whole model is trained, for longer than a client may be away."""
-    monkeypatch.setattr(tending, "TICK", 0.05)
+    monkeypatch.setattr(background_reconnect, "TICK", 0.05)
     stage = Stage(small_spec(tmp_path, *WHOLE), tmp_path, policy=Policy(lease=1.5))
     expected = simulated(stage.spec, tmp_path / "simulated")
-    lines, compute, done = Lines(stage), fast.Client.whole, threading.Event()
+    lines, compute, done = Lines(stage), backend_fast.Client.whole, threading.Event()
 
-    def long(client: fast.Client, visit: Any) -> Any:
+    def long(client: backend_fast.Client, visit: Any) -> Any:
         if not done.is_set():
             done.set()
             for line in lines.made:
@@ -132,7 +133,7 @@ def test_a_client_that_computes_for_long_keeps_its_visit_over_a_lost_link(
         return compute(client, visit)
 
     lost = time.monotonic()
-    monkeypatch.setattr(fast.Client, "whole", long)
+    monkeypatch.setattr(backend_fast.Client, "whole", long)
     for m in stage.partition.clients:
         stage.join(m, address=lines)
     stage.play()

@@ -16,15 +16,15 @@ from test_peers import staged as peer_stage
 
 from splitrelay.cli.main import run
 from splitrelay.cli.status import STALLED, _table
-from splitrelay.deploy import visiting
-from splitrelay.deploy.asking import ask_status
-from splitrelay.deploy.pending import Policy
-from splitrelay.deploy.questions import Question
-from splitrelay.deploy.remote import Remote
+from splitrelay.deploy import client_visit
+from splitrelay.deploy.evaluation_requests import Question
+from splitrelay.deploy.remote_clients import Remote
 from splitrelay.deploy.stalls import MANY, StallReporter, Wait
-from splitrelay.wire import limits, messages
-from splitrelay.wire.epochs import NoSecret
-from splitrelay.wire.reception import FED, JUDGE
+from splitrelay.deploy.status_client import ask_status
+from splitrelay.deploy.visit_lease import Policy
+from splitrelay.network import limits, messages
+from splitrelay.network.connection_handler import FED, JUDGE
+from splitrelay.security.sealing_keys import NoSecret
 
 LAST = 2  # the client, of three, for whom the run waits
 THREE = ("M=3", "C=5", "order=fixed")
@@ -119,13 +119,13 @@ def test_a_client_that_joins_after_the_first_round_has_begun(tmp_path: Path) -> 
 
 def test_a_client_that_is_connected_and_makes_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(small_spec(tmp_path, *THREE, "R=1"), tmp_path, policy=AT_ONCE)
-    seen, honest = Seen(stage, LAST, "no-step", lambda: None), visiting.Calls.step
+    seen, honest = Seen(stage, LAST, "no-step", lambda: None), client_visit.Calls.step
 
-    def waiting(calls: visiting.Calls, *given: Any, **more: Any) -> messages.Reply:
+    def waiting(calls: client_visit.Calls, *given: Any, **more: Any) -> messages.Reply:
         assert calls.lease.m != LAST or seen.reported.wait(20)
         return honest(calls, *given, **more)
 
-    monkeypatch.setattr(visiting.Calls, "step", waiting)
+    monkeypatch.setattr(client_visit.Calls, "step", waiting)
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()
@@ -134,15 +134,15 @@ def test_a_client_that_is_connected_and_makes_no_step(tmp_path: Path, monkeypatc
 
 def test_a_client_that_cannot_open_the_half_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(small_spec(tmp_path, *THREE, "R=1"), tmp_path, policy=AT_ONCE)
-    seen, honest = Seen(stage, LAST, "unable", lambda: None), visiting.Visitor.visit
+    seen, honest = Seen(stage, LAST, "unable", lambda: None), client_visit.Visitor.visit
 
-    def lacking(visitor: visiting.Visitor, session: Any, lease: messages.Lease) -> None:
+    def lacking(visitor: client_visit.Visitor, session: Any, lease: messages.Lease) -> None:
         if lease.m == LAST and not seen.reported.is_set():
-            visiting.received(session, lease.bytes, lease.sha256)
+            client_visit.received(session, lease.bytes, lease.sha256)
             raise NoSecret("no secret of epoch 2 here")
         honest(visitor, session, lease)
 
-    monkeypatch.setattr(visiting.Visitor, "visit", lacking)
+    monkeypatch.setattr(client_visit.Visitor, "visit", lacking)
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()
@@ -161,13 +161,13 @@ class Unasked(Seen):
 
 def test_an_evaluator_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = peer_stage(tmp_path, *THREE, "R=1", f"evaluator={LAST}", policy=AT_ONCE)
-    seen, look = Unasked(stage, LAST, "no-answer", lambda: None), visiting.Visitor.look
+    seen, look = Unasked(stage, LAST, "no-answer", lambda: None), client_visit.Visitor.look
 
     def waiting(*given: Any) -> None:
         assert seen.reported.wait(20)
         look(*given)
 
-    monkeypatch.setattr(visiting.Visitor, "look", waiting)
+    monkeypatch.setattr(client_visit.Visitor, "look", waiting)
     stage.play()
     seen.check()
 

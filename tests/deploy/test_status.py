@@ -8,7 +8,7 @@ import pytest
 from relay_kit import Stage, small_spec
 
 from splitrelay.cli.status import _table
-from splitrelay.deploy.serving import Offer, Serving
+from splitrelay.deploy.server_program import Offer, Serving
 from splitrelay.errors import OutputError
 
 

@@ -12,11 +12,11 @@ from relay_kit import Stage, simulated, small_spec, untimed
 from test_absent import told
 from test_rotation import LastWords
 
+from splitrelay.chaos.tcp_proxy import Proxy
 from splitrelay.cli.status import _table
-from splitrelay.deploy import visiting
-from splitrelay.deploy.asking import ask_status
-from splitrelay.deploy.proxy import Proxy
-from splitrelay.wire import limits, messages
+from splitrelay.deploy import client_visit
+from splitrelay.deploy.status_client import ask_status
+from splitrelay.network import limits, messages
 
 TWO = ("M=2", "C=9", "order=fixed")
 Moment = tuple[int, int, int]  # round, client, step
@@ -29,13 +29,13 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def before_steps(monkeypatch: pytest.MonkeyPatch, act: Callable[[Moment], object]) -> None:
     """Something that a client's program does before it says a step."""
-    step = visiting.Calls.step
+    step = client_visit.Calls.step
 
-    def acting(calls: visiting.Calls, k: int, *given: Any, **more: Any) -> messages.Reply:
+    def acting(calls: client_visit.Calls, k: int, *given: Any, **more: Any) -> messages.Reply:
         act((calls.lease.r, calls.lease.m, k))
         return step(calls, k, *given, **more)
 
-    monkeypatch.setattr(visiting.Calls, "step", acting)
+    monkeypatch.setattr(client_visit.Calls, "step", acting)
 
 
 # Who asks

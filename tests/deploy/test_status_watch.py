@@ -11,8 +11,8 @@ from hub_kit import BOUNDS, TERMS
 from program_kit import programs
 
 from splitrelay.cli.main import run
-from splitrelay.wire.asking import status_handler
-from splitrelay.wire.server import House, Hub
+from splitrelay.network.server import House, Hub
+from splitrelay.network.status_rpc import status_handler
 
 AWAY = "the server does not answer; asking again every 0.1 s, Ctrl-C ends it."
 CLIENT = {"client": 0, "here": True, "turn": False, "samples": 5, "visits": 0, "socket_bytes_up": None}

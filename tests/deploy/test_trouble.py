@@ -7,14 +7,14 @@ import pytest
 from relay_kit import Stage, simulated, small_spec, untimed
 
 from splitrelay.algorithms.base import Visit
-from splitrelay.clients import Flaky
+from splitrelay.chaos.tcp_proxy import Proxy
 from splitrelay.data import load
-from splitrelay.deploy.pending import Policy
-from splitrelay.deploy.proxy import Proxy
+from splitrelay.deploy.visit_lease import Policy
+from splitrelay.engine import Flaky
 from splitrelay.errors import Diverged, WorkError
-from splitrelay.experiments.learning import Learning
-from splitrelay.experiments.running import trial_of
-from splitrelay.wire import limits
+from splitrelay.network import limits
+from splitrelay.runs.execute import trial_of
+from splitrelay.runs.trainer import Learning
 
 
 @pytest.fixture(autouse=True)

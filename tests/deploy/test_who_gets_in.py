@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from relay_kit import Stage, small_spec
 
-from splitrelay.deploy.asking import ask_status, collect_model
-from splitrelay.deploy.pending import Policy
+from splitrelay.deploy.status_client import ask_status, collect_model
+from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import InputError, WorkError
-from splitrelay.wire import frames, limits
-from splitrelay.wire.authority import open_authority
-from splitrelay.wire.client import Link, LinkLost, Refused, channel
-from splitrelay.wire.frames import VERSION
-from splitrelay.wire.identity import channel_credentials, load_identity
-from splitrelay.wire.messages import Accept, Deposit, Hello, Lease, Message, Ready, Step, Terms
+from splitrelay.network import codec, limits
+from splitrelay.network.client_session import Link, LinkLost, Refused, channel
+from splitrelay.network.codec import VERSION
+from splitrelay.network.messages import Accept, Deposit, Hello, Lease, Message, Ready, Step, Terms
+from splitrelay.security.authority import open_authority
+from splitrelay.security.identity import channel_credentials, load_identity
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +115,7 @@ def wrong(fence: int, which: str) -> bytes:
         "another visit": Step(fence + 1, 0, h, labels, 0.0),
         "too early": Deposit(fence, 0, b"x" * 32),
     }
-    return b"junk" if which == "junk" else frames.encode(words[which])
+    return b"junk" if which == "junk" else codec.encode(words[which])
 
 
 @pytest.mark.parametrize(

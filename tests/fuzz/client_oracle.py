@@ -22,20 +22,21 @@ import numpy as np
 from test_features_stay import pieces
 
 from splitrelay.data.images import ImageSet
-from splitrelay.deploy.fast import derive_plan, shape_from
-from splitrelay.deploy.shapes import Shape
-from splitrelay.deploy.terms import compute_digest
+from splitrelay.deploy.backend import Shape
+from splitrelay.deploy.backend_fast import derive_plan, shape_from
+from splitrelay.deploy.handshake import compute_digest
 from splitrelay.deploy.visit_limits import SPARE, AllowedVisits
 from splitrelay.errors import SplitrelayError
-from splitrelay.experiments.spec import Spec
-from splitrelay.kernels.scoring import SLICE
-from splitrelay.wire import halves, sealing
-from splitrelay.wire import messages as msg
-from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import decode, encode
-from splitrelay.wire.messages import Message, Terms
-from splitrelay.wire.reception import FED, JUDGE
-from splitrelay.wire.sealer import COUNT, ENTRY
+from splitrelay.kernels.evaluator import SLICE
+from splitrelay.network import messages as msg
+from splitrelay.network import tensor_transfer
+from splitrelay.network.codec import decode, encode
+from splitrelay.network.connection_handler import FED, JUDGE
+from splitrelay.network.control import BadMessage
+from splitrelay.network.messages import Message, Terms
+from splitrelay.runs.spec import Spec
+from splitrelay.security import encryption
+from splitrelay.security.sealing_session import COUNT, ENTRY
 
 ALWAYS = ("hello", "heartbeat", "leave")
 PIECE = 8  # bytes that are compared at once
@@ -218,16 +219,16 @@ class Oracle:
         connection.chunks = []
         shape = get_shape(spec, terms)
         numbers = shape.size if spec.placement == "whole" else shape.boundary
-        plain, extra = halves.size_of({"x": numbers}, spec.model.dtype), 0
+        plain, extra = tensor_transfer.size_of({"x": numbers}, spec.model.dtype), 0
         is_sealed = spec.route == "peer-to-peer" or self.expected.m == FED
         if is_sealed:
-            self._check_role(deposit, not blob.startswith(sealing.MAGIC), "a half that is not sealed")
-            extra = len(blob) - plain - sealing.OVERHEAD - COUNT.size
+            self._check_role(deposit, not blob.startswith(encryption.MAGIC), "a half that is not sealed")
+            extra = len(blob) - plain - encryption.OVERHEAD - COUNT.size
             most = 0 if self.expected.m == FED else spec.partition.M * ENTRY.size
             self._check_role(deposit, extra % ENTRY.size != 0 or not 0 <= extra <= most, "length of a sealed half")
         else:
             self._check_role(deposit, len(blob) != plain, f"length of a half, {len(blob)} not {plain}")
-        fits = deposit.bytes == len(blob) and deposit.sha256 == halves.sha256(blob)
+        fits = deposit.bytes == len(blob) and deposit.sha256 == tensor_transfer.sha256(blob)
         self._check_role(deposit, not fits, "a deposit does not describe its half")
 
     def check_pixels(self) -> None:

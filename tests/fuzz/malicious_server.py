@@ -45,23 +45,23 @@ from relay_kit import Stage, small_spec  # noqa: E402
 from server_lies import LIES, HangUp, fit_digest  # noqa: E402
 
 from splitrelay.data import load  # noqa: E402
-from splitrelay.deploy.besieged import Alarm  # noqa: E402
-from splitrelay.deploy.joining import Joined  # noqa: E402
-from splitrelay.deploy.terms import FIXED, AgreedSpec, terms_of  # noqa: E402
+from splitrelay.deploy.client_options import Wish  # noqa: E402
+from splitrelay.deploy.client_program import Joined  # noqa: E402
+from splitrelay.deploy.fuzz_target_server import Alarm  # noqa: E402
+from splitrelay.deploy.handshake import FIXED, AgreedSpec, terms_of  # noqa: E402
 from splitrelay.deploy.visit_limits import derive_allowed_visits  # noqa: E402
-from splitrelay.deploy.wishes import Wish  # noqa: E402
 from splitrelay.errors import SplitrelayError  # noqa: E402
-from splitrelay.experiments.spec import spec_of  # noqa: E402
+from splitrelay.network import background_reconnect, client_stream, limits, peer_transfer, tensor_transfer  # noqa: E402
+from splitrelay.network import messages as msg  # noqa: E402
+from splitrelay.network.codec import encode  # noqa: E402
+from splitrelay.network.connection_handler import FED, JUDGE  # noqa: E402
+from splitrelay.network.grpc_options import OPTIONS, SERVICE  # noqa: E402
+from splitrelay.network.messages import Message  # noqa: E402
 from splitrelay.randomness import Purpose, rng  # noqa: E402
-from splitrelay.wire import halves, limits, peer, stream, tending  # noqa: E402
-from splitrelay.wire import messages as msg  # noqa: E402
-from splitrelay.wire.authority import create_authority  # noqa: E402
-from splitrelay.wire.capacity import OPTIONS, SERVICE  # noqa: E402
-from splitrelay.wire.frames import encode  # noqa: E402
-from splitrelay.wire.identity import load_identity, server_credentials  # noqa: E402
-from splitrelay.wire.messages import Message  # noqa: E402
-from splitrelay.wire.reception import FED, JUDGE  # noqa: E402
-from splitrelay.wire.sealer import Sealer  # noqa: E402
+from splitrelay.runs.spec import spec_of  # noqa: E402
+from splitrelay.security.authority import create_authority  # noqa: E402
+from splitrelay.security.identity import load_identity, server_credentials  # noqa: E402
+from splitrelay.security.sealing_session import Sealer  # noqa: E402
 
 WORKERS = 8  # conversations at once: most of their time they wait
 PIECE = 200  # conversations between two readings of memory
@@ -88,9 +88,15 @@ ENGINES = ("fast", "reference")
 def shorten_timeouts() -> Iterator[None]:
     """Make clients try again and give up within seconds, until this is left."""
     short: dict[tuple[Any, str], Any] = {
-        (limits, "HEARTBEAT"): 0.5, (limits, "SILENCE"): 3.0, (limits, "BACKOFF"): (0.005, 0.05), (limits, "STEP"): 3.0,
-        (limits, "HANDSHAKE"): 3.0, (stream, "TICK"): 0.1, (tending, "TICK"): 0.02, (peer, "HAND"): 0.3,
-    }  # fmt: skip
+        (limits, "HEARTBEAT"): 0.5,
+        (limits, "SILENCE"): 3.0,
+        (limits, "BACKOFF"): (0.005, 0.05),
+        (limits, "STEP"): 3.0,
+        (limits, "HANDSHAKE"): 3.0,
+        (client_stream, "TICK"): 0.1,
+        (background_reconnect, "TICK"): 0.02,
+        (peer_transfer, "HAND"): 0.3,
+    }
     before = {(module, name): getattr(module, name) for module, name in short}
     for (module, name), value in short.items():
         setattr(module, name, value)
@@ -164,7 +170,7 @@ def _make_target(folder: Path, role: str, engine: str, is_pinned: bool, draw: np
     shape = get_shape(spec, terms)
     numbers = shape.size if spec.placement == "whole" else shape.boundary
     x = (0.05 * draw.standard_normal(numbers)).astype(np.float32)
-    half = halves.packed(x=x, shift=0.01 * x) if role == "scaffold" else halves.packed(x=x)
+    half = tensor_transfer.packed(x=x, shift=0.01 * x) if role == "scaffold" else tensor_transfer.packed(x=x)
     return Target(role, engine, folder, expected, b"" if keys else half, keys)
 
 
@@ -279,7 +285,7 @@ class Script:
         lease = self.make_lease()
         self.held, self.k = lease, 0
         yield lease
-        yield from halves.chunks(lease.fence, self.half)
+        yield from tensor_transfer.chunks(lease.fence, self.half)
         line.expect(patience(), msg.Ready)
         yield from self._steps(line, lease, patience)
 
@@ -289,11 +295,23 @@ class Script:
         step: Any = allowed.step
         self.fence += 1
         return msg.Lease(
-            self.fence, self.visit + 1, self.round % allowed.R, 0, self.expected.m, allowed.K, eta=step.eta,
-            weight_decay=step.weight_decay, clip=step.clip or 0.0, momentum=step.momentum, prox=step.prox,
-            per_half=step.per_half, bytes=len(self.half), sha256=halves.sha256(self.half) if self.half else b"",
-            sealed_visit=self.visit, sealed_fence=self.sealed_fence,
-        )  # fmt: skip
+            self.fence,
+            self.visit + 1,
+            self.round % allowed.R,
+            0,
+            self.expected.m,
+            allowed.K,
+            eta=step.eta,
+            weight_decay=step.weight_decay,
+            clip=step.clip or 0.0,
+            momentum=step.momentum,
+            prox=step.prox,
+            per_half=step.per_half,
+            bytes=len(self.half),
+            sha256=tensor_transfer.sha256(self.half) if self.half else b"",
+            sealed_visit=self.visit,
+            sealed_fence=self.sealed_fence,
+        )
 
     def _steps(self, line: Line, lease: msg.Lease, patience: Callable[[], float]) -> Iterator[Message]:
         chunks: list[bytes] = []
@@ -317,13 +335,19 @@ class Script:
     def _evaluate(self, line: Line, patience: Callable[[], float]) -> Iterator[Message]:
         """Ask the evaluator for a score, or the fed server for an average, of a half that a client has sealed."""
         self.fence += 1
-        look = msg.Look(self.fence, self.round % 3, len(self.half), halves.sha256(self.half) if self.half else b"",
-                        self.visit, self.sealed_fence)  # fmt: skip
+        look = msg.Look(
+            self.fence,
+            self.round % 3,
+            len(self.half),
+            tensor_transfer.sha256(self.half) if self.half else b"",
+            self.visit,
+            self.sealed_fence,
+        )
         if self.expected.m == FED:
             recipe = json.dumps({"halves": [[len(self.half), self.visit, self.sealed_fence]], "steps": ["half"]})
             look = replace(look, recipe=recipe, sealed_visit=self.visit + 1, sealed_fence=self.fence)
         yield look
-        yield from halves.chunks(look.fence, self.half)
+        yield from tensor_transfer.chunks(look.fence, self.half)
         while True:
             word = line.expect(patience(), msg.Predict, msg.Score, msg.Deposit, msg.Fail)
             if isinstance(word, msg.Predict):
@@ -343,7 +367,7 @@ class Script:
         x = (0.05 * self.draw.standard_normal(self.shape.boundary)).astype(np.float32)
         self.visit, self.sealed_fence = self.visit + 1, self.fence
         sealer = Sealer(keys, spec.identity, 0, chain=spec.route == "peer-to-peer")
-        self.half = sealer.seal(halves.packed(x=x), visit=self.visit, fence=self.fence)
+        self.half = sealer.seal(tensor_transfer.packed(x=x), visit=self.visit, fence=self.fence)
 
 
 # Ways to talk

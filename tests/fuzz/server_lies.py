@@ -11,34 +11,74 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from splitrelay.deploy.astray import NUMBERS, damaged, vocabulary
-from splitrelay.deploy.terms import compute_digest
-from splitrelay.experiments.spec import Spec
-from splitrelay.wire import halves, limits
-from splitrelay.wire import messages as msg
-from splitrelay.wire.frames import encode
-from splitrelay.wire.messages import Message, Terms
+from splitrelay.deploy.fuzz_mutations import NUMBERS, damaged, vocabulary
+from splitrelay.deploy.handshake import compute_digest
+from splitrelay.network import limits, tensor_transfer
+from splitrelay.network import messages as msg
+from splitrelay.network.codec import encode
+from splitrelay.network.messages import Message, Terms
+from splitrelay.runs.spec import Spec
 
 if TYPE_CHECKING:
     from malicious_server import Script
 
 WHOLE_NUMBERS = (0, 1, 2, 3, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
 FRACTIONS = (*NUMBERS, 0.0, 1e-9, 1e9, 0.5)
-TEXTS = ("", "x", "\x1b[2J\x07", "\x00", "[" * 20_000, "a=" + "[" * 20_000, "K = " + "9" * 5000, "é" * 1000, "[::1]:1",
-         "127.0.0.1:1", "unix:/tmp/x", "dns:///nowhere.invalid:1", "{}", '{"halves": [], "steps": []}',
-         '{"halves": [[0, 0, 0]], "steps": ["half", ["*", 1e400]]}', '{"halves": 1, "steps": {"a": 1}}',
-         '{"halves": [[0, 0, 0], [0, 0, 0]], "steps": ["half", "half", "+", ["/", 0]]}',
-         '{"halves": [[0, 0, 0]], "steps": ["half", ["*", ' + "9" * 400 + "]]}", "a." * 100_000 + "b = 1",
-         '[model]\nname = "x:y"', "R = 1979-05-27T07:32:00Z", "R = inf", "seed = -1")  # fmt: skip
+TEXTS = (
+    "",
+    "x",
+    "\x1b[2J\x07",
+    "\x00",
+    "[" * 20_000,
+    "a=" + "[" * 20_000,
+    "K = " + "9" * 5000,
+    "é" * 1000,
+    "[::1]:1",
+    "127.0.0.1:1",
+    "unix:/tmp/x",
+    "dns:///nowhere.invalid:1",
+    "{}",
+    '{"halves": [], "steps": []}',
+    '{"halves": [[0, 0, 0]], "steps": ["half", ["*", 1e400]]}',
+    '{"halves": 1, "steps": {"a": 1}}',
+    '{"halves": [[0, 0, 0], [0, 0, 0]], "steps": ["half", "half", "+", ["/", 0]]}',
+    '{"halves": [[0, 0, 0]], "steps": ["half", ["*", ' + "9" * 400 + "]]}",
+    "a." * 100_000 + "b = 1",
+    '[model]\nname = "x:y"',
+    "R = 1979-05-27T07:32:00Z",
+    "R = inf",
+    "seed = -1",
+)
 OTHER_SPECS: tuple[dict[str, Any], ...] = (
-    {"K": 999}, {"R": 10**6}, {"seed": 9}, {"S": 1}, {"G": 3}, {"gamma": 0.5}, {"evaluator": 1}, {"every": 3},
-    {"model": {"name": "logistic", "cut": "flatten"}}, {"model": {"name": "mlp", "cut": 1}}, {"order": "fixed"},
-    {"model": {"name": "os:system"}}, {"optimiser": {"draw": "full"}}, {"optimiser": {"batch": 10**6}},
-    {"optimiser": {"eta": 1e30}}, {"optimiser": {"clip": 1e-9}}, {"engine": "auto"}, {"algorithm": "minibatch-sgd"},
-    {"placement": "whole", "algorithm": "fedavg"}, {"tau": "proportional"}, {"model": {"loss": "os:system"}},
-    {"model": {"dtype": "float64"}, "engine": "reference"}, {"data": {"name": "/etc/passwd"}}, {"order": "replacement"},
-    {"algorithm": "nobody"}, {"order": "nobody"}, {"weighted": True}, {"partition": {"M": 10**9}},
-)  # fmt: skip
+    {"K": 999},
+    {"R": 10**6},
+    {"seed": 9},
+    {"S": 1},
+    {"G": 3},
+    {"gamma": 0.5},
+    {"evaluator": 1},
+    {"every": 3},
+    {"model": {"name": "logistic", "cut": "flatten"}},
+    {"model": {"name": "mlp", "cut": 1}},
+    {"order": "fixed"},
+    {"model": {"name": "os:system"}},
+    {"optimiser": {"draw": "full"}},
+    {"optimiser": {"batch": 10**6}},
+    {"optimiser": {"eta": 1e30}},
+    {"optimiser": {"clip": 1e-9}},
+    {"engine": "auto"},
+    {"algorithm": "minibatch-sgd"},
+    {"placement": "whole", "algorithm": "fedavg"},
+    {"tau": "proportional"},
+    {"model": {"loss": "os:system"}},
+    {"model": {"dtype": "float64"}, "engine": "reference"},
+    {"data": {"name": "/etc/passwd"}},
+    {"order": "replacement"},
+    {"algorithm": "nobody"},
+    {"order": "nobody"},
+    {"weighted": True},
+    {"partition": {"M": 10**9}},
+)
 
 
 # Other values
@@ -86,11 +126,19 @@ def change_array(value: Any, draw: np.random.Generator) -> Any:
     number = NUMBERS[int(draw.integers(len(NUMBERS)))]
     with np.errstate(over="ignore"):
         ways: tuple[Callable[[], Any], ...] = (
-            lambda: np.full_like(value, number), lambda: value * np.float32(3e38), lambda: value[:-1],
-            lambda: value[:1], lambda: np.concatenate([value, value]), lambda: np.concatenate([value] * 500),
-            lambda: value.astype(np.float64), lambda: value.reshape(len(value), -1), lambda: value[:, :1],
-            lambda: np.ones((1, 1), value.dtype), lambda: value.reshape(1, -1), lambda: -value,
-        )  # fmt: skip
+            lambda: np.full_like(value, number),
+            lambda: value * np.float32(3e38),
+            lambda: value[:-1],
+            lambda: value[:1],
+            lambda: np.concatenate([value, value]),
+            lambda: np.concatenate([value] * 500),
+            lambda: value.astype(np.float64),
+            lambda: value.reshape(len(value), -1),
+            lambda: value[:, :1],
+            lambda: np.ones((1, 1), value.dtype),
+            lambda: value.reshape(1, -1),
+            lambda: -value,
+        )
         return ways[int(draw.integers(len(ways)))]()
 
 
@@ -146,17 +194,29 @@ def change_half(half: bytes, draw: np.random.Generator) -> bytes:
     """Return another half: other numbers, other names, another header, another length."""
     number = np.float32(NUMBERS[int(draw.integers(len(NUMBERS)))])
     x = np.frombuffer(half[-4 * ((len(half) - 80) // 4) :], np.float32) if len(half) > 100 else np.ones(3, np.float32)
-    header = json.dumps({"x": {"dtype": DTYPES[int(draw.integers(len(DTYPES)))], "shape": [len(x)],
-                               "data_offsets": [0, x.nbytes]}}).encode()  # fmt: skip
+    header = json.dumps(
+        {"x": {"dtype": DTYPES[int(draw.integers(len(DTYPES)))], "shape": [len(x)], "data_offsets": [0, x.nbytes]}}
+    ).encode()
     ways: tuple[Callable[[], bytes], ...] = (
-        lambda: half[:-4] + number.tobytes(), lambda: half[:-4], lambda: b"", lambda: half + b"\x00",
-        lambda: halves.packed(x=np.full_like(x, number)), lambda: halves.packed(x=x.astype(np.float64)),
-        lambda: halves.packed(x=x, shift=x), lambda: halves.packed(x=x, shift=np.full_like(x, number)),
-        lambda: halves.packed(y=x), lambda: halves.packed(x=x[:-1]), lambda: halves.packed(x=x.reshape(-1, 1)),
-        lambda: halves.packed(x=x, shift=x[:-1]), lambda: draw.bytes(len(half)), lambda: damaged(half + header, draw),
-        lambda: struct.pack("<Q", len(header)) + header + x.tobytes(), lambda: half * 2,
-        lambda: struct.pack("<Q", 2**63) + header, lambda: struct.pack("<Q", 20_000) + b"[" * 20_000,
-    )  # fmt: skip
+        lambda: half[:-4] + number.tobytes(),
+        lambda: half[:-4],
+        lambda: b"",
+        lambda: half + b"\x00",
+        lambda: tensor_transfer.packed(x=np.full_like(x, number)),
+        lambda: tensor_transfer.packed(x=x.astype(np.float64)),
+        lambda: tensor_transfer.packed(x=x, shift=x),
+        lambda: tensor_transfer.packed(x=x, shift=np.full_like(x, number)),
+        lambda: tensor_transfer.packed(y=x),
+        lambda: tensor_transfer.packed(x=x[:-1]),
+        lambda: tensor_transfer.packed(x=x.reshape(-1, 1)),
+        lambda: tensor_transfer.packed(x=x, shift=x[:-1]),
+        lambda: draw.bytes(len(half)),
+        lambda: damaged(half + header, draw),
+        lambda: struct.pack("<Q", len(header)) + header + x.tobytes(),
+        lambda: half * 2,
+        lambda: struct.pack("<Q", 2**63) + header,
+        lambda: struct.pack("<Q", 20_000) + b"[" * 20_000,
+    )
     with np.errstate(invalid="ignore"):
         return ways[int(draw.integers(len(ways)))]()
 
@@ -220,10 +280,15 @@ def send_end(script: Script, message: Message) -> Iterator[bytes]:
     """Send a message that ends the visit or the connection."""
     fence = script.fence + (0, 0, 0, 1, -1)[script.below(5)]
     ends = (
-        msg.Cancel(max(fence, 0), "no"), msg.Commit(max(fence, 0)), msg.Bye("no", again=True), msg.Refuse("no"),
-        msg.Bye("no", again=script.below(4) > 0), msg.Refuse("no", final=script.below(4) == 0),
-        msg.Resume(max(fence, 0)), msg.Welcome("no"),
-    )  # fmt: skip
+        msg.Cancel(max(fence, 0), "no"),
+        msg.Commit(max(fence, 0)),
+        msg.Bye("no", again=True),
+        msg.Refuse("no"),
+        msg.Bye("no", again=script.below(4) > 0),
+        msg.Refuse("no", final=script.below(4) == 0),
+        msg.Resume(max(fence, 0)),
+        msg.Welcome("no"),
+    )
     yield from encode_or_none(ends[script.below(len(ends))])
 
 
@@ -245,7 +310,7 @@ def send_chunks(script: Script, message: Message) -> Iterator[bytes]:
     """Send chunks of any kind: tiny, out of order, too many, too long, of another half."""
     fence = script.fence
     half = change_half(script.half, script.draw) if script.below(2) else script.half
-    pieces = list(halves.chunks(fence, half))
+    pieces = list(tensor_transfer.chunks(fence, half))
     way = script.below(6)
     if way == 0:
         size = 1 + script.below(7)
@@ -267,10 +332,10 @@ def send_other_half(script: Script, message: Message) -> Iterator[bytes]:
     half = change_half(script.half, script.draw)
     if isinstance(message, msg.Lease | msg.Look) and len(half) <= 2**31:
         top = len(half) // 2 if isinstance(message, msg.Look) and script.below(3) == 0 else 0
-        described = replace(message, bytes=len(half) - top, sha256=halves.sha256(half))
+        described = replace(message, bytes=len(half) - top, sha256=tensor_transfer.sha256(half))
         described = replace(described, top_bytes=top) if isinstance(described, msg.Look) else described
         yield encode(described)
-        for chunk in halves.chunks(message.fence, half):
+        for chunk in tensor_transfer.chunks(message.fence, half):
             yield encode(chunk)
     else:
         yield from send_chunks(script, message)
@@ -285,7 +350,7 @@ def send_peers(script: Script, message: Message) -> Iterator[bytes]:
     heir = f"{hosts[script.below(len(hosts))]}:{ports[script.below(len(ports))]}"
     heir = (heir, heir, "", change_text(heir, script.draw))[script.below(4)]
     yield from encode_or_none(replace(message, direct=script.below(2) == 0, heir=heir))
-    for chunk in halves.chunks(message.fence, script.half):
+    for chunk in tensor_transfer.chunks(message.fence, script.half):
         yield encode(chunk)
 
 
@@ -311,7 +376,22 @@ class HangUp(Exception):
 
 Lie = Callable[["Script", Message], Iterator[bytes]]
 LIES: tuple[Lie, ...] = (
-    send_changed, send_changed, send_changed, send_changed, send_damaged, send_other, send_other, send_again, send_old,
-    send_end, send_end, send_heartbeats, send_junk, send_chunks, send_other_half, send_peers,
-    send_nothing, hang_up,
-)  # fmt: skip
+    send_changed,
+    send_changed,
+    send_changed,
+    send_changed,
+    send_damaged,
+    send_other,
+    send_other,
+    send_again,
+    send_old,
+    send_end,
+    send_end,
+    send_heartbeats,
+    send_junk,
+    send_chunks,
+    send_other_half,
+    send_peers,
+    send_nothing,
+    hang_up,
+)

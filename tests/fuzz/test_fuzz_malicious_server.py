@@ -15,12 +15,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 import malicious_server as fuzz
 from client_oracle import Connection, Oracle
 
-from splitrelay.deploy import joining
+from splitrelay.deploy import client_program
+from splitrelay.network import messages as msg
+from splitrelay.network import tensor_transfer
+from splitrelay.network.codec import encode
+from splitrelay.network.messages import Message
 from splitrelay.randomness import Purpose, rng
-from splitrelay.wire import halves
-from splitrelay.wire import messages as msg
-from splitrelay.wire.frames import encode
-from splitrelay.wire.messages import Message
 
 
 def test_clients_survive_a_malicious_server_and_send_only_what_they_agreed_to() -> None:
@@ -58,7 +58,7 @@ def test_an_exception_of_a_client_is_found(
     def fall(*given: Any) -> None:
         raise KeyError("planted")
 
-    monkeypatch.setattr(joining, "spec_in", fall)
+    monkeypatch.setattr(client_program, "spec_in", fall)
     (what,) = talk(target, fuzz.talk_honestly, tmp_path)
     assert "planted" in what
 
@@ -81,7 +81,7 @@ WRONG: dict[str, Callable[[fuzz.Target], list[Message]]] = {
     "another label": lambda target: [replace(make_step(target), labels=np.full(5, 10, np.int32))],
     "another visit": lambda target: [replace(make_step(target), fence=2)],
     "test data": lambda target: [msg.Predict(1, 0, make_step(target).h)],
-    "another half": lambda target: make_deposit(halves.packed(x=np.zeros(3, np.float32))),
+    "another half": lambda target: make_deposit(tensor_transfer.packed(x=np.zeros(3, np.float32))),
     "another digest": lambda target: [*make_deposit(target.half)[:-1], msg.Deposit(1, len(target.half), b"x" * 32)],
     "pixels": lambda target: [msg.Chunk(1, 0, target.expected.images.x[7].tobytes())],
     "levels": lambda target: [msg.Chunk(1, 0, target.expected.images.normalised(target.expected.images.x).tobytes())],
@@ -104,7 +104,7 @@ def test_the_oracle_refuses_everything_before_the_agreed_terms(target: fuzz.Targ
 
 
 def make_deposit(half: bytes) -> list[Message]:
-    return [*halves.chunks(1, half), msg.Deposit(1, len(half), halves.sha256(half))]
+    return [*tensor_transfer.chunks(1, half), msg.Deposit(1, len(half), tensor_transfer.sha256(half))]
 
 
 def observe(target: fuzz.Target, *messages: Message) -> list[str]:

@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from splitrelay.deploy.astray import vocabulary
-from splitrelay.experiments.registry import ALGORITHMS
-from splitrelay.experiments.running import execute
-from splitrelay.experiments.spec import Spec, spec_of
-from splitrelay.records import RunDirectory
-from splitrelay.records.host import cpu_name
-from splitrelay.records.measured import timeless
-from splitrelay.wire.frames import encode
-from splitrelay.wire.messages import Terms
+from splitrelay.deploy.fuzz_mutations import vocabulary
+from splitrelay.network.codec import encode
+from splitrelay.network.messages import Terms
+from splitrelay.runs.execute import execute
+from splitrelay.runs.host import cpu_name
+from splitrelay.runs.measured import timeless
+from splitrelay.runs.registry import ALGORITHMS
+from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.spec import Spec, spec_of
 
 TABLE = Path(__file__).with_suffix(".json")
 ONLY_CUT = ("splitfed-v2", "splitfed-v3", "sflg")

@@ -3,7 +3,7 @@
 from fractions import Fraction as Q
 
 from splitrelay.algorithms import SSL, Averaged, Step
-from splitrelay.clients import InProcess
+from splitrelay.engine import InProcess
 from splitrelay.objectives.quadratic import ScalarQuadratics
 
 

@@ -21,9 +21,9 @@ from random_nets import Case, case
 
 from splitrelay.algorithms.base import Step
 from splitrelay.kernels import build, plan_of
-from splitrelay.kernels.descent import settings
-from splitrelay.kernels.named import Root
-from splitrelay.kernels.samples import Table
+from splitrelay.kernels.batches import Table
+from splitrelay.kernels.local_steps import settings
+from splitrelay.kernels.seeded_draws import Root
 from splitrelay.kernels.workspace import Workspace
 from splitrelay.randomness import Purpose
 

@@ -29,10 +29,10 @@ import numpy as np
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.errors import Diverged, InputError
 from splitrelay.kernels import Draw, InTwo, Plan, Scorer, Whole, plan_from, read_plan
-from splitrelay.kernels.descent import Descent, TopHalf, settings, smashed
-from splitrelay.kernels.named import Root
-from splitrelay.kernels.samples import Table
-from splitrelay.kernels.structures import VisitC
+from splitrelay.kernels.batches import Table
+from splitrelay.kernels.ctypes_structs import VisitC
+from splitrelay.kernels.local_steps import Descent, TopHalf, settings, smashed
+from splitrelay.kernels.seeded_draws import Root
 from splitrelay.kernels.workspace import Workspace
 from splitrelay.randomness import Purpose, rng
 

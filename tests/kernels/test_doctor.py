@@ -1,6 +1,6 @@
 """The doctor names both engines and what it measured."""
 
-from splitrelay.experiments.doctor import findings
+from splitrelay.runs.machine import findings
 
 
 def test_both_engines_are_found_and_timed() -> None:

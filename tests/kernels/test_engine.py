@@ -10,21 +10,21 @@ import torch
 from torch import nn
 
 from splitrelay.algorithms import SSL, FedAvg, Scaffold, Step, Visit
-from splitrelay.clients.pool import Pool
-from splitrelay.clients.reference import InTwo, Whole
 from splitrelay.data.augment import Augmentation
 from splitrelay.data.images import ImageSet
+from splitrelay.engine.select import Fast, FastEvaluator
+from splitrelay.engine.thread_pool import Pool
+from splitrelay.engine.torch_engine import InTwo, Whole
 from splitrelay.errors import Diverged, InputError, WorkError
 from splitrelay.evaluation import Evaluator
-from splitrelay.experiments.engines import Fast, FastEvaluator
 from splitrelay.kernels import plan_of
-from splitrelay.kernels.descent import Descent, TopHalf
+from splitrelay.kernels.local_steps import Descent, TopHalf
 from splitrelay.kernels.workspace import Workspace
 from splitrelay.models import Blueprint, blueprint
 from splitrelay.objectives.batches import Batches
-from splitrelay.objectives.images import DeviceImages
+from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.network import Network
-from splitrelay.orders import Permutation
+from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng
 from splitrelay.training import train
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from splitrelay import kernels, orders
+from splitrelay import kernels, participation
 from splitrelay.algorithms import Visit
 from splitrelay.errors import InputError
 from splitrelay.kernels import library
-from splitrelay.kernels.named import Root, uniform
-from splitrelay.kernels.samples import drawing, drawn
+from splitrelay.kernels.batches import drawing, drawn
+from splitrelay.kernels.seeded_draws import Root, uniform
 from splitrelay.objectives.batches import Batches
 from splitrelay.randomness import Purpose, rng
 
@@ -57,11 +57,11 @@ def test_a_large_client_and_a_single_sample() -> None:
 @pytest.mark.parametrize("M", [0, 1, 2, 3, 64, 65, 500, 65_537])
 def test_orders_of_as_many_clients(M: int) -> None:
     for number, seed in enumerate(SEEDS):
-        assert kernels.shuffled(M, seed, number, 0, M) == orders.shuffled(M, seed, number, 0, M)
+        assert kernels.shuffled(M, seed, number, 0, M) == participation.shuffled(M, seed, number, 0, M)
 
 
-@pytest.mark.parametrize("kind", [orders.Sampled, orders.Consumed])
-def test_orders_of_a_part_of_the_clients(kind: type[orders.Sampled | orders.Consumed]) -> None:
+@pytest.mark.parametrize("kind", [participation.Sampled, participation.Consumed])
+def test_orders_of_a_part_of_the_clients(kind: type[participation.Sampled | participation.Consumed]) -> None:
     own, numpys = kind(7, 3, 5, kernels.shuffled), kind(7, 3, 5)
     assert [own(r) for r in range(20)] == [numpys(r) for r in range(20)]
 
@@ -74,7 +74,7 @@ def test_a_client_without_samples_is_refused_as_everywhere() -> None:
 
 
 def test_a_numpy_that_draws_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("splitrelay.kernels.named.rng", lambda seed, *name: rng(seed + 1, *name))
+    monkeypatch.setattr("splitrelay.kernels.seeded_draws.rng", lambda seed, *name: rng(seed + 1, *name))
     library.library.cache_clear()
     assert library.missing() == f"numpy {np.__version__} draws other numbers than the fast engine"
     library.library.cache_clear()

@@ -12,11 +12,11 @@ from fuzz_plans import Call, fuzz
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.errors import InputError, WorkError
 from splitrelay.kernels import InTwo, faults
-from splitrelay.kernels.descent import Bottom, Descent, TopHalf
+from splitrelay.kernels.batches import Draw, Table
 from splitrelay.kernels.library import library
-from splitrelay.kernels.named import Root, positions
-from splitrelay.kernels.plan import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Plan, ReLU
-from splitrelay.kernels.samples import Draw, Table
+from splitrelay.kernels.local_steps import Bottom, Descent, TopHalf
+from splitrelay.kernels.network_plan import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Plan, ReLU
+from splitrelay.kernels.seeded_draws import Root, positions
 from splitrelay.kernels.stages import Pictures
 from splitrelay.kernels.workspace import Workspace
 from splitrelay.randomness import Purpose, rng

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from splitrelay.kernels.plan import Conv2d, Flatten, Linear, MaxPool2d, Plan, ReLU
-from splitrelay.kernels.structures import address
+from splitrelay.kernels.ctypes_structs import address
+from splitrelay.kernels.network_plan import Conv2d, Flatten, Linear, MaxPool2d, Plan, ReLU
 from splitrelay.kernels.workspace import Workspace
 from splitrelay.randomness import Purpose, rng
 

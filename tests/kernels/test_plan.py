@@ -5,8 +5,8 @@ import json
 import pytest
 from torch import nn
 
+from splitrelay.engine.select import resolve_engine
 from splitrelay.errors import InputError
-from splitrelay.experiments.engines import resolve_engine
 from splitrelay.kernels import NotCovered, build, library, plan_from, plan_of
 from splitrelay.kernels.builtin_plans import find_cut, get_builtin_plan
 from splitrelay.models import MODELS, Blueprint, blueprint, cut_index

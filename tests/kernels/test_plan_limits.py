@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from torch import nn
 
+from splitrelay.engine.select import resolve_engine
 from splitrelay.errors import InputError, OutOfRange
-from splitrelay.experiments.engines import resolve_engine
 from splitrelay.kernels import NotCovered, plan_from, plan_of, read_plan
-from splitrelay.kernels.plan import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Plan, ReLU
+from splitrelay.kernels.network_plan import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Plan, ReLU
 from splitrelay.kernels.plan_limits import BATCH, LARGEST, LAYERS, NAME
 from splitrelay.kernels.workspace import Workspace
 from splitrelay.models import Blueprint

@@ -1,7 +1,7 @@
 """Both engines under one name each, for laws that hold on either; the fast one where it is built."""
 
-from splitrelay.clients.reference import InTwo, Whole
-from splitrelay.experiments.engines import Fast
+from splitrelay.engine.select import Fast
+from splitrelay.engine.torch_engine import InTwo, Whole
 from splitrelay.kernels import missing
 from splitrelay.objectives.network import Network
 

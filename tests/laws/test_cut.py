@@ -9,18 +9,18 @@ from both_engines import ENGINES, in_two, whole
 from torch import nn
 
 from splitrelay.algorithms import SSL, Averaged, FedAvg, Scaffold, Step, Visit
-from splitrelay.clients.local import descend
-from splitrelay.clients.peers import Peers
-from splitrelay.clients.pool import Pool
-from splitrelay.clients.reference import InTwo, Whole
 from splitrelay.data.augment import Augmentation
 from splitrelay.data.images import ImageSet
+from splitrelay.engine.peers import Peers
+from splitrelay.engine.thread_pool import Pool
+from splitrelay.engine.torch_engine import InTwo, Whole
+from splitrelay.engine.vector_steps import descend
 from splitrelay.errors import Diverged, InputError
 from splitrelay.models import Blueprint, Stretch, blueprint, cut_index
 from splitrelay.objectives.batches import Batches
-from splitrelay.objectives.images import DeviceImages
+from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.network import Name, Network
-from splitrelay.orders import Permutation
+from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng
 from splitrelay.training import train
 

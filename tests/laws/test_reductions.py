@@ -19,9 +19,9 @@ from splitrelay.algorithms import (
     SplitFedV3,
     Step,
 )
-from splitrelay.clients import Flaky, InProcess
+from splitrelay.engine import Flaky, InProcess
 from splitrelay.objectives.quadratic import ScalarQuadratics
-from splitrelay.orders import Fixed, Permutation, Sampled, WithReplacement
+from splitrelay.participation import Fixed, Permutation, Sampled, WithReplacement
 from splitrelay.randomness import Purpose, rng
 from splitrelay.testing import Pair, PairCut, PairQuadratics
 from splitrelay.training import resume, train

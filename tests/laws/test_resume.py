@@ -15,13 +15,13 @@ from both_engines import ENGINES
 
 from splitrelay.algorithms import SSL, Averaged, Scaffold, SplitFedV3, Step
 from splitrelay.errors import Diverged, InputError
-from splitrelay.experiments.running import execute
-from splitrelay.experiments.spec import Spec, spec_of
 from splitrelay.models.cut import FlatCut
 from splitrelay.randomness import Purpose, rng
-from splitrelay.records import RunDirectory
-from splitrelay.records.checkpoint import Checkpoints
-from splitrelay.records.state import flattened, rebuilt
+from splitrelay.runs.checkpoint import Checkpoints
+from splitrelay.runs.execute import execute
+from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.spec import Spec, spec_of
+from splitrelay.runs.state_serialization import flattened, rebuilt
 
 
 @pytest.fixture(scope="module")

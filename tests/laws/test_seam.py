@@ -10,14 +10,14 @@ from torch import nn
 
 from splitrelay import kernels
 from splitrelay.algorithms import Step, Visit
-from splitrelay.clients.reference import Descent, InTwo, TopHalf, Whole, descend_cut, halved, mean_loss
-from splitrelay.clients.traffic import HEADER, LABEL, LOSS, NORM, Overheard, Reply, Top
 from splitrelay.data.images import ImageSet
+from splitrelay.engine.base import HEADER, LABEL, LOSS, NORM, Overheard, Reply, Top
+from splitrelay.engine.torch_engine import Descent, InTwo, TopHalf, Whole, descend_cut, halved, mean_loss
 from splitrelay.errors import WorkError
 from splitrelay.models import Blueprint, Stretch, blueprint
-from splitrelay.models.joints import steady
+from splitrelay.models.memory_format import steady
 from splitrelay.objectives.batches import Batches
-from splitrelay.objectives.images import DeviceImages
+from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.network import Network
 from splitrelay.randomness import Purpose, rng
 

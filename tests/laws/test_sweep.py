@@ -15,13 +15,13 @@ import pytest
 from click.testing import CliRunner
 
 from splitrelay.cli.main import app
-from splitrelay.experiments.feasible import settled
-from splitrelay.experiments.points import Point, points_of
-from splitrelay.experiments.pool import Local
-from splitrelay.experiments.running import execute
-from splitrelay.experiments.sweep import Board, status, sweep
 from splitrelay.randomness import Purpose, rng
-from splitrelay.records import RunDirectory
+from splitrelay.runs.execute import execute
+from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.sweeps.feasible import settled
+from splitrelay.sweeps.points import Point, points_of
+from splitrelay.sweeps.process_backend import Local
+from splitrelay.sweeps.sweep import Board, status, sweep
 
 ENDLESS = 100_000  # rounds
 LONG = 60  # rounds in which there is time to kill somebody
@@ -70,7 +70,7 @@ def offspring(pid: int) -> list[int]:
             command = (status_file.parent / "cmdline").read_bytes()
         except OSError:  # it has ended meanwhile
             continue
-        if parent == pid and b"splitrelay.experiments.worker" in command:
+        if parent == pid and b"splitrelay.sweeps.worker" in command:
             found.append(int(status_file.parent.name))
     return found
 

@@ -14,10 +14,10 @@ from both_engines import ENGINES
 from click.testing import CliRunner, Result
 
 from splitrelay.cli.main import app
-from splitrelay.experiments.running import execute
-from splitrelay.experiments.spec import spec_of
 from splitrelay.randomness import Purpose, rng
-from splitrelay.records import RunDirectory
+from splitrelay.runs.execute import execute
+from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.spec import spec_of
 
 PUBLISHED = ["environment.json", "model.sha256", "rounds.jsonl.gz", "spec.toml"]
 

@@ -8,18 +8,18 @@ import torch
 from both_engines import ENGINES
 from torch import nn
 
-from splitrelay.clients.pool import Pool
-from splitrelay.clients.reference import InTwo
 from splitrelay.data.images import DataSet, ImageSet
-from splitrelay.data.schemes import draw_partition
+from splitrelay.data.partition_schemes import draw_partition
+from splitrelay.engine.thread_pool import Pool
+from splitrelay.engine.torch_engine import InTwo
 from splitrelay.errors import Diverged, InputError, OutOfRange, UnknownName
-from splitrelay.experiments.learning import Learning, Trial, held_out
 from splitrelay.models import blueprint
 from splitrelay.objectives.batches import Batches
-from splitrelay.objectives.images import DeviceImages
+from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.losses import Loss
 from splitrelay.objectives.network import Network
 from splitrelay.randomness import Purpose, rng
+from splitrelay.runs.trainer import Learning, Trial, held_out
 
 BOTH = pytest.mark.parametrize("engine", ENGINES)
 

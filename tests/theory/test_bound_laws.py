@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from theory_problems import ALL_CASES, STATEMENTS, for_all, problems
 
 from splitrelay.theory import Problem, bound, rate, stepsize
-from splitrelay.theory.statements import POWER, error_constants, recursion, statement
+from splitrelay.theory.theorem_constants import POWER, error_constants, recursion, statement
 
 statements = st.sampled_from(STATEMENTS)
 shares = st.floats(0, 1)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from splitrelay.errors import OutOfRange
-from splitrelay.experiments.check import Row, check, table
-from splitrelay.experiments.check.instances import KINDS, MOST_KAPPA, SIGMA2, draw
-from splitrelay.experiments.check.rounds import E7, constructed
+from splitrelay.paper.theory_check import Row, check, table
+from splitrelay.paper.theory_check.random_problems import KINDS, MOST_KAPPA, SIGMA2, draw
+from splitrelay.paper.theory_check.round_lemmas import E7, constructed
 
 FEW = 12  # every kind twice
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from splitrelay.algorithms import SSL, Step
-from splitrelay.clients import InProcess
 from splitrelay.data import DataSet, ImageSet, draw_partition
-from splitrelay.experiments.convex import run_study
-from splitrelay.experiments.convex_bounds import bound_after, problem, theory_step
-from splitrelay.experiments.convex_records import Record, Study, mean
-from splitrelay.objectives.softmax import Softmax, feature_rows, mean_image
-from splitrelay.orders import Permutation
+from splitrelay.engine import InProcess
+from splitrelay.objectives.softmax_regression import Softmax, feature_rows, mean_image
+from splitrelay.paper.convex import run_study
+from splitrelay.paper.convex_bounds import bound_after, problem, theory_step
+from splitrelay.paper.convex_records import Record, Study, mean
+from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng
 from splitrelay.theory import bound, stepsize, weights
 from splitrelay.training import train

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitrelay.errors import OutOfRange
-from splitrelay.objectives import moments
-from splitrelay.objectives.groups import paper_groups
-from splitrelay.objectives.orders_law import fedavg_point, mean_absolute, ssl_law
+from splitrelay.objectives import exact_moments
+from splitrelay.objectives.exact_distributions import fedavg_point, mean_absolute, ssl_law
 from splitrelay.objectives.quadratic import Quadratics, ScalarQuadratics
+from splitrelay.objectives.quadratic_groups import paper_groups
 from splitrelay.randomness import Purpose, rng
 
 REFERENCE = json.loads((Path(__file__).parent / "data" / "exact_quadratics.json").read_text())["exact_noisy_quadratics"]
@@ -202,17 +202,17 @@ def test_too_many_clients_for_a_law_are_refused() -> None:
 # Moments
 
 
-def round_of(name: str, problem: Quadratics, eta_tilde: float, K: int, S: int) -> moments.Round:
+def round_of(name: str, problem: Quadratics, eta_tilde: float, K: int, S: int) -> exact_moments.Round:
     if name == "ssl":
-        return moments.ssl_round(problem, eta_tilde / (problem.M * K), K)
+        return exact_moments.ssl_round(problem, eta_tilde / (problem.M * K), K)
     chosen = {"fedavg": (None, False), "fedavg_swor": (S, False), "fedavg_swr": (S, True)}[name]
-    return moments.fedavg_round(problem, eta_tilde / K, K, *chosen)
+    return exact_moments.fedavg_round(problem, eta_tilde / K, K, *chosen)
 
 
 @pytest.mark.parametrize(("name", "case"), [(name, case) for case in REFERENCE for name in NAMES if name in case])
 def test_moments_agree_with_the_reference(name: str, case: dict[str, Any]) -> None:
     problem = Quadratics(np.array(case["H"]), np.array(case["V"]), case["sigma2"])
-    found = moments.trajectory(
+    found = exact_moments.trajectory(
         problem,
         round_of(name, problem, case["eta_tilde"], case["K"], case.get("S", 1)),
         np.array(case["x0"]),
@@ -226,8 +226,8 @@ def test_moments_agree_with_the_reference(name: str, case: dict[str, Any]) -> No
 def test_drifts_agree_with_the_reference(case: dict[str, Any]) -> None:
     problem = Quadratics(np.array(case["H"]), np.array(case["V"]), case["sigma2"])
     x0, K, eta = np.array(case["x0"]), case["K"], case["eta_tilde"] / case["K"]
-    assert moments.ssl_drift(problem, x0, eta / problem.M, K) == pytest.approx(case["drift_ssl_at_x0"], rel=1e-11)
-    assert moments.fedavg_drift(problem, x0, eta, K) == pytest.approx(case["drift_fed_at_x0"], rel=1e-11)
+    assert exact_moments.ssl_drift(problem, x0, eta / problem.M, K) == pytest.approx(case["drift_ssl_at_x0"], rel=1e-11)
+    assert exact_moments.fedavg_drift(problem, x0, eta, K) == pytest.approx(case["drift_fed_at_x0"], rel=1e-11)
 
 
 @deterministic
@@ -236,7 +236,7 @@ def test_ssl_moments_are_those_of_all_orders(seed: int, M_R: tuple[int, int], d:
     problem, R = random_quadratics(seed, M_R[0], d), M_R[1]
     x0 = np.arange(1.0, d + 1)
     apart = ssl_ends(problem, x0, 0.05, K, R) - problem.x_star
-    found = moments.trajectory(problem, moments.ssl_round(problem, 0.05, K), x0, R)
+    found = exact_moments.trajectory(problem, exact_moments.ssl_round(problem, 0.05, K), x0, R)
     assert found.r2[-1] == pytest.approx((apart**2).sum(1).mean(), rel=1e-9)
     assert found.F[-1] == pytest.approx((problem.F(apart + problem.x_star) - problem.F_star).mean(), rel=1e-8)
 
@@ -248,7 +248,7 @@ def test_sampled_moments_are_those_of_all_samples(seed: int, M: int, S: int, rep
     ends = [visited(problem, m, x0, 0.05, 3) for m in range(M)]
     samples = product(range(M), repeat=S) if replacement else combinations(range(M), S)
     expected = np.mean([((np.mean([ends[m] for m in s], axis=0) - problem.x_star) ** 2).sum() for s in samples])
-    found = moments.trajectory(problem, moments.fedavg_round(problem, 0.05, 3, S, replacement), x0, 1)
+    found = exact_moments.trajectory(problem, exact_moments.fedavg_round(problem, 0.05, 3, S, replacement), x0, 1)
     assert found.r2[-1] == pytest.approx(expected, rel=1e-9)
 
 
@@ -262,7 +262,7 @@ def test_the_averaged_output_is_the_weighted_mean_of_the_path(shrink: float) -> 
         for order in orders:
             path.append(visited(problem, order[1], visited(problem, order[0], path[-1], 0.05, 3), 0.05, 3))
         values.append(problem.F(weights @ np.array(path) / weights.sum()) - problem.F_star)
-    found = moments.trajectory(problem, moments.ssl_round(problem, 0.05, 3), x0, R, shrink)
+    found = exact_moments.trajectory(problem, exact_moments.ssl_round(problem, 0.05, 3), x0, R, shrink)
     assert found.Fbar[-1] == pytest.approx(np.mean(values), rel=1e-9)
     assert found.psi[-1] == pytest.approx(weights @ found.F / weights.sum(), rel=1e-12)
     assert np.all(found.Fbar <= found.psi * (1 + 1e-12))  # Jensen
@@ -270,9 +270,9 @@ def test_the_averaged_output_is_the_weighted_mean_of_the_path(shrink: float) -> 
 
 def test_many_settings_at_once_equal_each_alone() -> None:
     problem, etas, x0 = random_quadratics(6, 3, 2, 1.0), np.array([0.01, 0.03, 0.1]), np.array([1.0, 2.0])
-    together = moments.trajectory(problem, moments.ssl_round(problem, etas, 2), x0, 5, 1 - etas / 2)
+    together = exact_moments.trajectory(problem, exact_moments.ssl_round(problem, etas, 2), x0, 5, 1 - etas / 2)
     for i, eta in enumerate(etas):
-        alone = moments.trajectory(problem, moments.ssl_round(problem, eta, 2), x0, 5, 1 - eta / 2)
+        alone = exact_moments.trajectory(problem, exact_moments.ssl_round(problem, eta, 2), x0, 5, 1 - eta / 2)
         assert together.Fbar[:, i] == pytest.approx(alone.Fbar, rel=1e-12)
         assert together.G2[:, i] == pytest.approx(alone.G2, rel=1e-12)
 
@@ -287,7 +287,7 @@ def test_drift_over_all_orders_without_noise() -> None:
                 total += ((y - x) ** 2).sum()
                 y = y - eta * problem.gradient(m, y, None)
         drifts.append(total)
-    assert moments.ssl_drift(problem, x, eta, K) == pytest.approx(np.mean(drifts), rel=1e-12)
+    assert exact_moments.ssl_drift(problem, x, eta, K) == pytest.approx(np.mean(drifts), rel=1e-12)
 
 
 def test_monte_carlo_agrees_with_the_moments() -> None:
@@ -300,10 +300,10 @@ def test_monte_carlo_agrees_with_the_moments() -> None:
             drift += ((xs - start) ** 2).sum() / runs if r == 0 else 0.0
             noise = generator.normal(size=(runs, 2)) * np.sqrt(problem.sigma2 / 2)
             xs = xs - eta * (np.einsum("rij,rj->ri", problem.H[m], xs) + problem.V[m] + noise)
-    found = moments.trajectory(problem, moments.ssl_round(problem, eta, K), x0, R)
+    found = exact_moments.trajectory(problem, exact_moments.ssl_round(problem, eta, K), x0, R)
     squares = ((xs - problem.x_star) ** 2).sum(1)
     assert found.r2[-1] == pytest.approx(squares.mean(), abs=4 * squares.std() / np.sqrt(runs))
-    assert moments.ssl_drift(problem, x0, eta, K) == pytest.approx(drift, rel=0.01)
+    assert exact_moments.ssl_drift(problem, x0, eta, K) == pytest.approx(drift, rel=0.01)
 
 
 def test_monte_carlo_agrees_with_samples_whose_duplicates_train_apart() -> None:
@@ -315,32 +315,32 @@ def test_monte_carlo_agrees_with_samples_whose_duplicates_train_apart() -> None:
         noise = generator.normal(size=(runs, 2, 1)) * np.sqrt(problem.sigma2)
         xs = xs - eta * (problem.H[drawn][..., 0] * xs + problem.V[drawn] + noise)
     squares = ((xs.mean(1) - problem.x_star) ** 2).sum(1)
-    found = moments.trajectory(problem, moments.fedavg_round(problem, eta, K, 2, True), x0, 1)
+    found = exact_moments.trajectory(problem, exact_moments.fedavg_round(problem, eta, K, 2, True), x0, 1)
     assert found.r2[-1] == pytest.approx(squares.mean(), abs=4 * squares.std() / np.sqrt(runs))
 
 
 def test_in_the_long_run_moments_come_to_rest() -> None:
     problem = random_quadratics(10, 3, 2, 1.0)
-    for round_ in (moments.ssl_round(problem, 0.05, 2), moments.fedavg_round(problem, 0.05, 2, 2)):
-        late = moments.trajectory(problem, round_, np.array([1.0, 1.0]), 2000)
-        F, r2 = moments.stationary(problem, round_)
+    for round_ in (exact_moments.ssl_round(problem, 0.05, 2), exact_moments.fedavg_round(problem, 0.05, 2, 2)):
+        late = exact_moments.trajectory(problem, round_, np.array([1.0, 1.0]), 2000)
+        F, r2 = exact_moments.stationary(problem, round_)
         assert (late.F[-1], late.r2[-1]) == (pytest.approx(F, rel=1e-9), pytest.approx(r2, rel=1e-9))
 
 
 def test_the_fixed_point_is_kept_and_biased_by_c_H_to_first_order() -> None:
     problem, eta, K = random_quadratics(11, 3, 2), 1e-5, 10
-    fixed = moments.fixed_point(problem, moments.fedavg_round(problem, eta, K))
+    fixed = exact_moments.fixed_point(problem, exact_moments.fedavg_round(problem, eta, K))
     kept = np.mean([visited(problem, m, fixed, eta, K) for m in range(3)], axis=0)
     assert kept == pytest.approx(fixed, rel=1e-12)
     bias = np.linalg.solve(problem.H_bar, problem.c_H)
     assert (fixed - problem.x_star) / (eta * (K - 1) / 2) == pytest.approx(bias, rel=1e-2)
-    ssl = moments.fixed_point(problem, moments.ssl_round(problem, eta, K))
+    ssl = exact_moments.fixed_point(problem, exact_moments.ssl_round(problem, eta, K))
     assert (ssl - problem.x_star) / (-eta / 2) == pytest.approx(bias, rel=1e-2)
 
 
 def test_the_variance_over_orders_is_tr_Lambda_to_leading_order() -> None:
     problem, eta, K = random_quadratics(12, 4, 2), 1e-4, 3
-    F, _ = moments.stationary(problem, moments.ssl_round(problem, eta, K))
+    F, _ = exact_moments.stationary(problem, exact_moments.ssl_round(problem, eta, K))
     eta_tilde, bias = problem.M * K * eta, problem.c_H @ np.linalg.solve(problem.H_bar, problem.c_H)
     leading = eta**2 / 8 * bias + eta_tilde**3 * problem.tr_Lambda / (4 * problem.M**4)
     assert float(F) == pytest.approx(leading, rel=1e-2)
@@ -349,6 +349,6 @@ def test_the_variance_over_orders_is_tr_Lambda_to_leading_order() -> None:
 def test_more_clients_than_sets_can_hold_are_refused() -> None:
     problem = random_quadratics(0, 13, 1)
     with pytest.raises(OutOfRange, match="M <= 12"):
-        moments.ssl_round(problem, 0.01, 1)
+        exact_moments.ssl_round(problem, 0.01, 1)
     with pytest.raises(OutOfRange, match="S <= M"):
-        moments.fedavg_round(problem, 0.01, 1, S=14)
+        exact_moments.fedavg_round(problem, 0.01, 1, S=14)

@@ -5,7 +5,7 @@ import pytest
 from theory_problems import ALL_CASES
 
 from splitrelay.theory import Problem, compare
-from splitrelay.theory.arrays import PIECE, THREADED, in_pieces
+from splitrelay.theory.scalar_or_array import PIECE, THREADED, in_pieces
 
 R = np.unique(np.geomspace(12, 1e6, PIECE + 500).astype(int))  # more than one piece for each K
 KNOWN = {"L": 2, "mu": 1, "sigma2": 1, "zeta2": 4, "B2": 0.5, "M": 10, "S": 5, "D2": 1, "A": 1.5}

@@ -13,6 +13,7 @@ import pytest
 
 from splitrelay.errors import OutOfRange
 from splitrelay.theory import Problem, applicability, bound, rate, stepsize, useful_local_steps
+from splitrelay.theory.averaging_weights import log_total, log_weight
 from splitrelay.theory.bounds import displayed_rounds, error_terms, optimization
 from splitrelay.theory.lemmas import (
     count_sum,
@@ -25,8 +26,7 @@ from splitrelay.theory.lemmas import (
     technical_term,
 )
 from splitrelay.theory.recursions import drift, per_round, simplified
-from splitrelay.theory.statements import statement
-from splitrelay.theory.weights import log_total, log_weight
+from splitrelay.theory.theorem_constants import statement
 
 REFERENCE = json.loads((Path(__file__).parent / "data" / "theory_values.json").read_text())
 FORMULAS = REFERENCE["formulas"]

@@ -9,7 +9,7 @@ from theory_problems import for_all, sizes
 
 from splitrelay.errors import OutOfRange
 from splitrelay.theory import thetas, weights
-from splitrelay.theory.weights import log_total, log_weight, theta
+from splitrelay.theory.averaging_weights import log_total, log_weight, theta
 
 steps = st.just(0.0) | sizes(1e-9, 1.9)
 

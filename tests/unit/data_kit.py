@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
+from splitrelay.data.dataset_formats import IDX_FILES, Idx, OfficialFile, to_idx
 from splitrelay.data.datasets import KnownSet
+from splitrelay.data.download_sources import Way, WebFiles
 from splitrelay.data.fetch import fetch
-from splitrelay.data.official import IDX_FILES, Idx, OfficialFile, to_idx
-from splitrelay.data.sources import Way, WebFiles
 from splitrelay.errors import SplitrelayError
 from splitrelay.randomness import Purpose, rng
 

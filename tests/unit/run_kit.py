@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from splitrelay.experiments.runs import Run, run_at
-from splitrelay.experiments.spec import spec_of
+from splitrelay.runs.records import Run, run_at
+from splitrelay.runs.spec import spec_of
 
 CELL = ("data=mnist", "model=lenet5", "M=500", "S=10", "K=10")
 

@@ -1,8 +1,8 @@
 """VGG-11 on a GPU, estimated: by the formula that the caption states."""
 
-from splitrelay.experiments.accelerators import KINDS, LAUNCHED, SHARE, Accelerator, accelerators_table, hours
-from splitrelay.experiments.paper.cells import CELLS
-from splitrelay.experiments.spec import spec_of
+from splitrelay.paper.cells import CELLS
+from splitrelay.paper.gpu_estimates import KINDS, LAUNCHED, SHARE, Accelerator, accelerators_table, hours
+from splitrelay.runs.spec import spec_of
 
 
 def test_hours_are_steps_and_looks_by_their_flops() -> None:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError
-from splitrelay.experiments.addresses import address_of, refused
+from splitrelay.sweeps.ray_address import address_of, refused
 
 
 def test_words_that_need_nobody_to_answer() -> None:
@@ -44,5 +44,5 @@ def test_a_host_that_is_too_slow_is_not_taken_for_a_wrong_token(monkeypatch: pyt
 
 def test_the_messengers_process_reads_no_torch() -> None:
     """It starts beside those that do: with torch in it too, a sweep on Ray would begin seconds later."""
-    code = "import sys, splitrelay.experiments.cluster; sys.exit('torch' in sys.modules)"
+    code = "import sys, splitrelay.sweeps.ray_backend; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,9 +8,9 @@ from click.testing import CliRunner
 from run_kit import write_run
 
 from splitrelay.cli.main import app
-from splitrelay.experiments.runs import runs_under
-from splitrelay.experiments.tables.classes import classes_table, fates
-from splitrelay.experiments.tables.groups import grouped
+from splitrelay.reports.forgetting_table import classes_table, fates
+from splitrelay.reports.seed_groups import grouped
+from splitrelay.runs.records import runs_under
 
 
 def test_the_worst_is_taken_at_each_look_and_the_swing_of_each_class(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from data_kit import tiny_set, write_files
 
 from splitrelay.cli.main import app, run
 from splitrelay.data.datasets import SETS
-from splitrelay.data.sources import Folder
+from splitrelay.data.download_sources import Folder
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from splitrelay.cli.lazy import Command
+from splitrelay.cli.click_extensions import Command
+from splitrelay.cli.key_values import Key, count, number, parsed
 from splitrelay.cli.main import run
-from splitrelay.cli.output import Table, aligned, cell, emit, ready, tick
-from splitrelay.cli.settings import Key, count, number, parsed
+from splitrelay.cli.table_output import Table, aligned, cell, emit, ready, tick
 from splitrelay.errors import InputError, OutOfRange, OutputError
 
 KEYS = (Key("R", count), Key("eta", number))

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from splitrelay.cli.main import app
 from splitrelay.cli.run import KEYS
 from splitrelay.errors import Diverged, InputError, OutOfRange, SplitrelayError, UnknownName
-from splitrelay.experiments.spec import keys
 from splitrelay.models import blueprint
 from splitrelay.randomness import Purpose, rng
+from splitrelay.runs.spec import keys
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 from theory_kit import BASE, GOOD, PROBLEM, json_of, printed, process, rows_of
 
 from splitrelay import theory
-from splitrelay.cli.theory import keys as theory_keys
+from splitrelay.cli.theory import options as theory_keys
 from splitrelay.cli.theory.rate import RATES
 
 # The names that the command line writes again

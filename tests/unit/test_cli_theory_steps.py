@@ -12,7 +12,7 @@ from splitrelay import theory
 from splitrelay.cli.theory.check import refuse_surprises
 from splitrelay.cli.theory.weights import power
 from splitrelay.errors import WorkError
-from splitrelay.experiments.check import Row
+from splitrelay.paper.theory_check import Row
 
 # stepsize
 

@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pytest
 
 from splitrelay.errors import InputError, OutOfRange
-from splitrelay.experiments.convex_optimum import minimise
-from splitrelay.objectives.softmax import BIAS, Softmax, feature_rows, mean_image
+from splitrelay.objectives.softmax_regression import BIAS, Softmax, feature_rows, mean_image
+from splitrelay.paper.convex_optimum import minimise
 from splitrelay.randomness import Purpose, rng
 
 Array = npt.NDArray[np.float64]

@@ -13,11 +13,13 @@ from threadpoolctl import threadpool_limits
 
 from splitrelay.algorithms import SSL, FedAvg, Step
 from splitrelay.cli.main import app, run
-from splitrelay.clients import InProcess
 from splitrelay.data import DataSet, ImageSet, draw_partition, load
+from splitrelay.engine import InProcess
 from splitrelay.errors import InputError
-from splitrelay.experiments.convex import run_study
-from splitrelay.experiments.convex_records import (
+from splitrelay.objectives.softmax_regression import Softmax, feature_rows, mean_image
+from splitrelay.paper.convex import run_study
+from splitrelay.paper.convex_figure import draw
+from splitrelay.paper.convex_records import (
     Record,
     Side,
     Study,
@@ -27,9 +29,7 @@ from splitrelay.experiments.convex_records import (
     read_record,
     write_record,
 )
-from splitrelay.experiments.figures.convex import draw
-from splitrelay.objectives.softmax import Softmax, feature_rows, mean_image
-from splitrelay.orders import Permutation
+from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng
 from splitrelay.training import train
 
@@ -232,7 +232,7 @@ def test_an_empty_grid_is_refused() -> None:
 
 def test_the_study_and_its_figure_need_no_torch() -> None:
     script = (
-        "import sys, splitrelay.experiments.convex, splitrelay.experiments.figures.convex; "
+        "import sys, splitrelay.paper.convex, splitrelay.paper.convex_figure; "
         "sys.exit(bool({'torch', 'scipy', 'sklearn'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -9,8 +9,8 @@ from data_kit import same, tiny_files, tiny_set
 
 from splitrelay.data import load, save
 from splitrelay.data.cache import data_folder, data_set, is_here, mapped, place, verdicts
+from splitrelay.data.dataset_formats import Idx
 from splitrelay.data.images import DataSet
-from splitrelay.data.official import Idx
 from splitrelay.errors import InputError, OutputError, WorkError
 
 TINY = tiny_set()

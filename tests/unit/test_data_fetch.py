@@ -16,12 +16,12 @@ import data_kit
 import pytest
 from data_kit import same, server, tiny_files, tiny_set, write_files
 
+from splitrelay.data.archives import tar_members
 from splitrelay.data.cache import mapped, place
 from splitrelay.data.datasets import SETS
 from splitrelay.data.download import Progress, download
+from splitrelay.data.download_sources import Folder, InstalledPackage, SystemFolder, WebArchive, WebFiles
 from splitrelay.data.fetch import fetch, fetching
-from splitrelay.data.sources import Folder, InstalledPackage, SystemFolder, WebArchive, WebFiles
-from splitrelay.data.unpack import tar_members
 from splitrelay.errors import InputError, OutputError, UnknownName, WorkError
 
 

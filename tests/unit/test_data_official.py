@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from data_kit import tiny_files
 
-from splitrelay.data.official import CifarBinary, DigitsCsv, Idx, OfficialFile, from_csv, from_idx
+from splitrelay.data.dataset_formats import CifarBinary, DigitsCsv, Idx, OfficialFile, from_csv, from_idx
 from splitrelay.errors import WorkError
 from splitrelay.randomness import Purpose, rng
 

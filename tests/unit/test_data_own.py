@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from splitrelay.data import load, own
-from splitrelay.data.own_sets import Raw, as_bytes
+from splitrelay.data.user_datasets import Raw, as_bytes
 from splitrelay.errors import InputError, SplitrelayError, UnknownName
 from splitrelay.randomness import Purpose, rng
 

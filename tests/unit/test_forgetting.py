@@ -9,13 +9,13 @@ from click.testing import CliRunner
 from run_kit import row
 
 from splitrelay.cli.main import app
-from splitrelay.data.schemes import draw_partition
+from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.errors import InputError
-from splitrelay.experiments.figures.memory import by_place, memory_figure
-from splitrelay.experiments.runs import Run, run_at, runs_under
-from splitrelay.experiments.spec import spec_of
-from splitrelay.experiments.tables.groups import grouped
-from splitrelay.orders import Permutation
+from splitrelay.participation import Permutation
+from splitrelay.reports.forgetting_figure import by_place, memory_figure
+from splitrelay.reports.seed_groups import grouped
+from splitrelay.runs.records import Run, run_at, runs_under
+from splitrelay.runs.spec import spec_of
 
 LABELS = np.repeat(np.arange(4), 30)
 R = 6

@@ -6,8 +6,8 @@ import pytest
 from run_kit import write_run
 
 from splitrelay.errors import InputError
-from splitrelay.experiments.glance import glance_table
-from splitrelay.experiments.tables.sheet import markdown
+from splitrelay.paper.summary_table import glance_table
+from splitrelay.reports.table import markdown
 
 
 def met(folder: Path, gaps: tuple[float, ...], *words: str) -> None:

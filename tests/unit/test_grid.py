@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from splitrelay.cli.grid import table
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError, UnknownName, WorkError
-from splitrelay.experiments.grid import Choice, Search, keep, next_rate, search
-from splitrelay.experiments.paper.cells import GRID
-from splitrelay.experiments.places import News
-from splitrelay.experiments.points import Point
-from splitrelay.experiments.sweep import Board, Entry, final_accuracy
+from splitrelay.paper.cells import GRID
+from splitrelay.sweeps.grid_search import Choice, Search, keep, next_rate, search
+from splitrelay.sweeps.jobs import News
+from splitrelay.sweeps.points import Point
+from splitrelay.sweeps.sweep import Board, Entry, final_accuracy
 
 Score = Callable[[float], float | None]  # of a rate; None: it diverges
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from splitrelay.algorithms import Step, Visit
-from splitrelay.clients import descend
-from splitrelay.clients.local import direction
+from splitrelay.engine import descend
+from splitrelay.engine.vector_steps import direction
 from splitrelay.errors import InputError
 from splitrelay.randomness import Purpose, rng
 from splitrelay.vectors import Mean, mean, norm2

@@ -8,10 +8,10 @@ from torch import nn
 
 from splitrelay.errors import InputError, OutOfRange, OutputError, UnknownName
 from splitrelay.models import Blueprint, Stretch, blueprint, cut_index, lay_out
+from splitrelay.models.architectures import MODELS
 from splitrelay.models.dropout import Dropout
-from splitrelay.models.files import save_weights
 from splitrelay.models.pooling import PooledByPairs, quick
-from splitrelay.models.zoo import MODELS
+from splitrelay.models.weights_io import save_weights
 from splitrelay.randomness import Purpose, rng
 
 COUNTS = {

@@ -3,7 +3,7 @@
 import pytest
 
 from splitrelay.errors import OutOfRange
-from splitrelay.orders import Consumed, Fixed, Permutation, Sampled, WithReplacement
+from splitrelay.participation import Consumed, Fixed, Permutation, Sampled, WithReplacement
 
 
 @pytest.mark.parametrize("order", [Permutation(5, 1), Sampled(5, 3, 1), Consumed(5, 3, 1), WithReplacement(5, 3, 1)])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from splitrelay.cli.lazy import Command
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.partition import partition
 from splitrelay.data import load
 from splitrelay.data.exdir import exdir

@@ -7,9 +7,9 @@ import pytest
 from matplotlib.axes import Axes
 
 from splitrelay.data.partition import Partition
-from splitrelay.data.schemes import draw_partition
-from splitrelay.experiments.figures.partitions import bubbles, heat_map, panels
-from splitrelay.experiments.figures.style import save
+from splitrelay.data.partition_schemes import draw_partition
+from splitrelay.reports.partition_figure import bubbles, heat_map, panels
+from splitrelay.reports.style import save
 
 LABELS = np.repeat(np.arange(10), 60)
 

@@ -10,7 +10,7 @@ import pytest
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_export import export_partition, folder
 from splitrelay.data.partition_files import load_partition, save_partition
-from splitrelay.data.schemes import draw_partition
+from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.errors import InputError, OutputError
 
 LABELS = np.tile(np.arange(4), 30)

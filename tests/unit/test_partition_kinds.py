@@ -7,7 +7,7 @@ from splitrelay.data.allocation import covering_often
 from splitrelay.data.exdir import exdir
 from splitrelay.data.heterogeneity import Heterogeneity, heterogeneity
 from splitrelay.data.partition import Partition
-from splitrelay.data.schemes import draw_partition
+from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.errors import InputError, OutOfRange, UnknownName, WorkError
 from splitrelay.randomness import Purpose, rng
 

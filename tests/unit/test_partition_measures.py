@@ -5,7 +5,7 @@ import pytest
 
 from splitrelay.data.heterogeneity import heterogeneity, spread, total_variation
 from splitrelay.data.partition import Partition
-from splitrelay.data.schemes import draw_partition
+from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.errors import InputError
 
 

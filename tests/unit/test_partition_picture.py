@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from splitrelay.cli.partition.picture import ASCII, BLOCKS, Ink, ink, picture
+from splitrelay.cli.partition.terminal_plot import ASCII, BLOCKS, Ink, ink, picture
 from splitrelay.data.partition import Partition
-from splitrelay.data.schemes import draw_partition
+from splitrelay.data.partition_schemes import draw_partition
 
 
 def drawn(M: int, n: int = 10) -> Partition:

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from splitrelay.cli.spread import spread
+from splitrelay.cli.spec_arguments import spread
 from splitrelay.errors import InputError, UnknownName
-from splitrelay.experiments.feasible import settled
-from splitrelay.experiments.points import Point, kind_of, points_of
-from splitrelay.experiments.running import resolved
+from splitrelay.runs.execute import resolved
+from splitrelay.sweeps.feasible import settled
+from splitrelay.sweeps.points import Point, kind_of, points_of
 
 
 def points(*words: str) -> list[Point]:

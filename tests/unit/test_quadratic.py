@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitrelay.errors import InputError, OutOfRange
-from splitrelay.objectives.groups import paper_groups
 from splitrelay.objectives.quadratic import Quadratics, ScalarQuadratics
+from splitrelay.objectives.quadratic_groups import paper_groups
 from splitrelay.randomness import Purpose, rng
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from splitrelay.errors import InputError, UnknownName
-from splitrelay.objectives.groups import Group, authors_groups, paper_groups, read_groups
+from splitrelay.objectives.quadratic_groups import Group, authors_groups, paper_groups, read_groups
 
 REFERENCE = json.loads((Path(__file__).parents[1] / "theory" / "data" / "exact_quadratics.json").read_text())["groups"]
 

@@ -10,13 +10,13 @@ from click.testing import CliRunner
 
 from splitrelay.algorithms import SSL, FedAvg, Step
 from splitrelay.cli.main import app
-from splitrelay.clients import InProcess
-from splitrelay.experiments.figures.quadratics import draw
-from splitrelay.experiments.quadratics import Curves, Row, Study, simulate
-from splitrelay.experiments.quadratics_exact import exact
-from splitrelay.objectives.groups import authors_groups, paper_groups, random_groups, with_noise
+from splitrelay.engine import InProcess
 from splitrelay.objectives.quadratic import ScalarQuadratics
-from splitrelay.orders import Permutation
+from splitrelay.objectives.quadratic_groups import authors_groups, paper_groups, random_groups, with_noise
+from splitrelay.paper.quadratics import Curves, Row, Study, simulate
+from splitrelay.paper.quadratics_exact import exact
+from splitrelay.paper.quadratics_figure import draw
+from splitrelay.participation import Permutation
 from splitrelay.training import train
 
 

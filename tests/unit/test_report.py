@@ -12,15 +12,15 @@ from run_kit import write_run
 
 from splitrelay.cli.main import app
 from splitrelay.data import save_partition
-from splitrelay.data.schemes import draw_partition
+from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.errors import InputError
-from splitrelay.experiments.report import write_report
-from splitrelay.experiments.report_charts import Series, bar_chart, heat_map, line_chart, nice_ticks, thinned
-from splitrelay.experiments.report_run import meanings
-from splitrelay.experiments.running import execute
-from splitrelay.experiments.spec import Spec, spec_of
 from splitrelay.randomness import Purpose, rng
-from splitrelay.records import RunDirectory
+from splitrelay.reports.html_charts import Series, bar_chart, heat_map, line_chart, nice_ticks, thinned
+from splitrelay.reports.html_report import write_report
+from splitrelay.reports.html_run import meanings
+from splitrelay.runs.execute import execute
+from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.spec import Spec, spec_of
 
 VOID = {"meta", "br", "hr", "img", "link"}
 

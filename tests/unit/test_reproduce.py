@@ -11,10 +11,10 @@ from run_kit import write_run
 from splitrelay.cli.main import app
 from splitrelay.cli.reproduce import _again
 from splitrelay.errors import InputError, UnknownName
-from splitrelay.experiments.pricing import seconds_of, within
-from splitrelay.experiments.reproduction import units
-from splitrelay.experiments.tables.groups import differing
+from splitrelay.paper.budget import seconds_of, within
+from splitrelay.paper.plan import units
 from splitrelay.randomness import Purpose, rng
+from splitrelay.reports.seed_groups import differing
 
 CELL = "cross-device-mnist-c2-k10"
 

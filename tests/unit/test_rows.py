@@ -10,11 +10,11 @@ from run_kit import row, write_run
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError, UnknownName
-from splitrelay.experiments.comparing import compare, verify
-from splitrelay.experiments.rows import rows_of
-from splitrelay.experiments.runs import publish, run_at
-from splitrelay.records import RunDirectory
-from splitrelay.records.damage import again
+from splitrelay.runs.compare import compare, verify
+from splitrelay.runs.damage import again
+from splitrelay.runs.records import publish, run_at
+from splitrelay.runs.row_format import rows_of
+from splitrelay.runs.run_directory import RunDirectory
 
 WHOLE = [json.dumps(row(r, 0.1 * r)) for r in range(4)]
 HURT = {

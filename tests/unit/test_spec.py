@@ -9,10 +9,10 @@ from click.testing import CliRunner
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError
-from splitrelay.experiments.paper import CELLS
-from splitrelay.experiments.presets import PRESETS
-from splitrelay.experiments.spec import Spec, keys, spec_of
-from splitrelay.experiments.starter import schema, starter
+from splitrelay.paper import CELLS
+from splitrelay.paper.presets import PRESETS
+from splitrelay.runs.spec import Spec, keys, spec_of
+from splitrelay.runs.spec_template import schema, starter
 
 
 def of(*words: str) -> Spec:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from splitrelay.experiments.places import News
-from splitrelay.experiments.points import Point
-from splitrelay.experiments.pricing import Pace, probe
-from splitrelay.experiments.reproduction import units
-from splitrelay.experiments.spec import spec_of
-from splitrelay.experiments.studies import STUDIES, Batch, batches, said
-from splitrelay.experiments.sweep import Board, Entry
-from splitrelay.experiments.tuning import Tuning, expected, run_batch
+from splitrelay.paper.budget import Pace, probe
+from splitrelay.paper.plan import units
+from splitrelay.paper.studies import STUDIES, Batch, batches, said
+from splitrelay.paper.tuned_studies import Tuning, expected, run_batch
+from splitrelay.runs.spec import spec_of
+from splitrelay.sweeps.jobs import News
+from splitrelay.sweeps.points import Point
+from splitrelay.sweeps.sweep import Board, Entry
 
 SMALL = Batch(
     "tuned", "small", (said("M=4", "algorithm=ssl"), said("M=4", "algorithm=fedavg")), (0.1, 0.3), ("10", "none")

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from splitrelay.cli import board as boards
+from splitrelay.cli import sweep_display as boards
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError
-from splitrelay.experiments.errands import carry_out
-from splitrelay.experiments.places import Errand, News, Share
-from splitrelay.experiments.points import Point, points_of
-from splitrelay.experiments.sweep import Board, Entry, status, sweep
 from splitrelay.randomness import Purpose, rng
+from splitrelay.sweeps.errands import carry_out
+from splitrelay.sweeps.jobs import Errand, News, Share
+from splitrelay.sweeps.points import Point, points_of
+from splitrelay.sweeps.sweep import Board, Entry, status, sweep
 
 
 class Here:
@@ -136,7 +136,7 @@ def test_a_point_is_called_the_best_only_of_several(capsys: pytest.CaptureFixtur
 def test_rows_that_are_told_again_are_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven rounds were run, six of them kept in 30 s; the clock stands still while the old rows are told."""
     clock = [1000.0]
-    monkeypatch.setattr("splitrelay.experiments.sweep.time.time", lambda: clock[0])
+    monkeypatch.setattr("splitrelay.sweeps.sweep.time.time", lambda: clock[0])
     point = entry("0.1", round=7, before=6, spent=30.0)
     seen = board(point)
     point.hear(News("0.1", "running"))

@@ -11,19 +11,9 @@ from run_kit import write_run
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError
-from splitrelay.experiments.tables.fitting import (
-    FOOTNOTE,
-    SMALL,
-    Column,
-    Fit,
-    broken,
-    em,
-    in_parts,
-    side_by_side,
-    width,
-)
-from splitrelay.experiments.tables.sheet import Head, Piece, Sheet, entry
-from splitrelay.experiments.tables.typeset import HIGH, latex, typeset
+from splitrelay.reports.latex_fitting import FOOTNOTE, SMALL, Column, Fit, broken, em, in_parts, side_by_side, width
+from splitrelay.reports.latex_typeset import HIGH, latex, typeset
+from splitrelay.reports.table import Head, Piece, Sheet, entry
 
 WIDTHS = (240.0, 345.0, 397.0)
 

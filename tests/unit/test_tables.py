@@ -13,21 +13,13 @@ from run_kit import write_run
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError, SplitrelayError, UnknownName
-from splitrelay.experiments.runs import runs_under
-from splitrelay.experiments.spec import spec_of
-from splitrelay.experiments.tables import (
-    Group,
-    accuracy_table,
-    differing,
-    grouped,
-    rates_table,
-    runs_table,
-    summarised,
-)
-from splitrelay.experiments.tables.latex import escaped, tabular
-from splitrelay.experiments.tables.places import laid_out
-from splitrelay.experiments.tables.sheet import Sheet, as_json, comma_separated, markdown, plain
-from splitrelay.experiments.tables.typeset import latex
+from splitrelay.reports import Group, accuracy_table, differing, grouped, rates_table, runs_table, summarised
+from splitrelay.reports.latex import escaped, tabular
+from splitrelay.reports.latex_typeset import latex
+from splitrelay.reports.table import Sheet, as_json, comma_separated, markdown, plain
+from splitrelay.reports.table_layout import laid_out
+from splitrelay.runs.records import runs_under
+from splitrelay.runs.spec import spec_of
 
 SEEDS = (1234, 666, 22)
 

@@ -10,9 +10,9 @@ from run_kit import write_run
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError
-from splitrelay.experiments.figures.winners import told_once, varied, winners_figure
-from splitrelay.experiments.runs import Run, runs_under
-from splitrelay.experiments.tables.contests import Contest, contests, winners_table
+from splitrelay.reports.head_to_head import Contest, contests, winners_table
+from splitrelay.reports.winners_figure import told_once, varied, winners_figure
+from splitrelay.runs.records import Run, runs_under
 
 SEEDS = (1234, 666)
 

@@ -4,9 +4,9 @@ import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from splitrelay.wire.authority import Authority, create_authority, open_authority
-from splitrelay.wire.epochs import epochs_file, load_epochs
-from splitrelay.wire.keyfiles import KEY
+from splitrelay.security.authority import Authority, create_authority, open_authority
+from splitrelay.security.key_files import KEY
+from splitrelay.security.sealing_keys import epochs_file, load_epochs
 
 TODAY = datetime(2026, 11, 16, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -12,8 +12,8 @@ from keys_kit import DAY, consortium, secrets_of
 
 from splitrelay.cli.keys import keys
 from splitrelay.errors import InputError, OutOfRange, OutputError, SplitrelayError, UnknownName
-from splitrelay.wire.epochs import load_epochs
-from splitrelay.wire.identity import load_identity
+from splitrelay.security.identity import load_identity
+from splitrelay.security.sealing_keys import load_epochs
 
 
 @pytest.fixture(autouse=True)

@@ -10,23 +10,23 @@ from typing import Any
 import grpc
 import pytest
 
-from splitrelay.wire import halves
-from splitrelay.wire.authority import create_authority
-from splitrelay.wire.capacity import SERVICE
-from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import VERSION, decode, encode
-from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
-from splitrelay.wire.link import Link, channel
-from splitrelay.wire.messages import Handed, Hello, Refuse, Terms
-from splitrelay.wire.peer import METHOD, Mailbox
+from splitrelay.network import tensor_transfer
+from splitrelay.network.codec import VERSION, decode, encode
+from splitrelay.network.control import BadMessage
+from splitrelay.network.grpc_options import SERVICE
+from splitrelay.network.link import Link, channel
+from splitrelay.network.messages import Handed, Hello, Refuse, Terms
+from splitrelay.network.peer_transfer import METHOD, Mailbox
+from splitrelay.security.authority import create_authority
+from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
 
 BOMB = 200_000_000  # bytes; compressed it is shorter than any limit
 FLAT = 50_000  # kB that the receiver may grow by
 SERVER = """
 import sys
-from splitrelay.wire.frames import Bounds
-from splitrelay.wire.messages import Terms
-from splitrelay.wire.server import House, Hub
+from splitrelay.network.codec import Bounds
+from splitrelay.network.messages import Terms
+from splitrelay.network.server import House, Hub
 
 terms = Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=60.0)
 hub = Hub(House(terms, Bounds(batch=4, h=(3,), dtype="float32", look=4), 10_000, 4))
@@ -103,7 +103,7 @@ def test_a_client_that_listens_refuses_a_compressed_message(tmp_path: Path) -> N
         with grpc.secure_channel(f"127.0.0.1:{port}", mine) as line, pytest.raises(grpc.RpcError) as caught:
             hand: Any = line.stream_unary(METHOD)
             hand(
-                iter([encode(Handed(1, 0, halves.sha256(b""), "x" * 900))]),
+                iter([encode(Handed(1, 0, tensor_transfer.sha256(b""), "x" * 900))]),
                 compression=grpc.Compression.Gzip,
                 timeout=20,
             )

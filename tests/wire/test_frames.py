@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitrelay.clients import traffic
-from splitrelay.wire import control_pb2, limits
-from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import CHECKSUM, COVERED, HEADER, SMALL, VERSION, Bounds, checksum, decode, encode
-from splitrelay.wire.halves import Assembly, chunks, packed, sha256, unpacked
-from splitrelay.wire.messages import (
+from splitrelay.engine import base
+from splitrelay.network import control_pb2, limits
+from splitrelay.network.codec import CHECKSUM, COVERED, HEADER, SMALL, VERSION, Bounds, checksum, decode, encode
+from splitrelay.network.control import BadMessage
+from splitrelay.network.messages import (
     BUFFERS,
     CONTROL,
     Bye,
@@ -32,6 +31,7 @@ from splitrelay.wire.messages import (
     Step,
     Terms,
 )
+from splitrelay.network.tensor_transfer import Assembly, chunks, packed, sha256, unpacked
 
 PROTO = Path(str(control_pb2.__file__)).with_name("control.proto")
 H = np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2)
@@ -73,12 +73,12 @@ def test_float64_keeps_its_bits() -> None:
 
 
 def test_a_step_takes_the_bytes_that_the_simulation_counts() -> None:
-    up = traffic.HEADER + H.nbytes + traffic.LABEL * 2 + traffic.NORM
-    down = traffic.HEADER + H.nbytes + traffic.NORM * 2 + traffic.LOSS
-    assert HEADER.size == traffic.HEADER
+    up = base.HEADER + H.nbytes + base.LABEL * 2 + base.NORM
+    down = base.HEADER + H.nbytes + base.NORM * 2 + base.LOSS
+    assert HEADER.size == base.HEADER
     assert len(encode(STEP)) == up
     assert len(encode(Reply(9, 4, H, (0.5, 1.5), 0.25))) == down
-    assert len(encode(Finish(9, 5, 3.5))) == traffic.HEADER + traffic.NORM
+    assert len(encode(Finish(9, 5, 3.5))) == base.HEADER + base.NORM
 
 
 def changed(frame: bytes, offset: int, form: str, value: int) -> bytes:

@@ -14,10 +14,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from keys_kit import DAY, TODAY, consortium, copied, secrets_of
 
 from splitrelay.errors import InputError, OutOfRange
-from splitrelay.wire.authority import Authority
-from splitrelay.wire.certificates import described, host_name, parsed, peer_identity
-from splitrelay.wire.epochs import load_epochs
-from splitrelay.wire.identity import channel_credentials, load_identity, server_credentials
+from splitrelay.security.authority import Authority
+from splitrelay.security.certificates import described, host_name, parsed, peer_identity
+from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
+from splitrelay.security.sealing_keys import load_epochs
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ import pytest
 from keys_kit import DAY, TODAY, consortium, copied
 
 from splitrelay.errors import InputError, OutOfRange, OutputError, SplitrelayError, UnknownName
-from splitrelay.wire.authority import Authority, create_authority, open_authority
-from splitrelay.wire.epochs import load_epochs
-from splitrelay.wire.holders import holders
-from splitrelay.wire.identity import load_identity
-from splitrelay.wire.revocation import Revocations
+from splitrelay.security.authority import Authority, create_authority, open_authority
+from splitrelay.security.identity import load_identity
+from splitrelay.security.key_listing import holders
+from splitrelay.security.revocation import Revocations
+from splitrelay.security.sealing_keys import load_epochs
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import pytest
 from keys_kit import TODAY, consortium, copied
 
 from splitrelay.errors import InputError
-from splitrelay.wire.authority import Authority
-from splitrelay.wire.identity import load_identity
-from splitrelay.wire.revocation import Revocations, signed_list
+from splitrelay.security.authority import Authority
+from splitrelay.security.identity import load_identity
+from splitrelay.security.revocation import Revocations, signed_list
 
 
 @pytest.fixture(scope="module")

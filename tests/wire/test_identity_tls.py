@@ -12,8 +12,8 @@ import pytest
 from keys_kit import DAY, consortium, copied
 
 from splitrelay.errors import WorkError
-from splitrelay.wire.authority import Authority
-from splitrelay.wire.identity import (
+from splitrelay.security.authority import Authority
+from splitrelay.security.identity import (
     Identity,
     NotAdmitted,
     admitted,
@@ -21,7 +21,7 @@ from splitrelay.wire.identity import (
     load_identity,
     server_credentials,
 )
-from splitrelay.wire.revocation import Revocations
+from splitrelay.security.revocation import Revocations
 
 DEADLINE = 20.0
 

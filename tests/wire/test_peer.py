@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from keys_kit import copied
 
-from splitrelay.deploy.post import Post
+from splitrelay.deploy.peer_endpoint import Post
 from splitrelay.errors import InputError
-from splitrelay.wire.authority import Authority, create_authority
-from splitrelay.wire.identity import load_identity
-from splitrelay.wire.messages import Handed, Lease
-from splitrelay.wire.peer import KEPT, Unreached
-from splitrelay.wire.renewal import Keys
-from splitrelay.wire.sealer import Sealer
+from splitrelay.network.messages import Handed, Lease
+from splitrelay.network.peer_transfer import KEPT, Unreached
+from splitrelay.security.authority import Authority, create_authority
+from splitrelay.security.credential_reload import Keys
+from splitrelay.security.identity import load_identity
+from splitrelay.security.sealing_session import Sealer
 
 
 @pytest.fixture(scope="module")

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from splitrelay.cli.deployed import logger
-from splitrelay.deploy.asking import ask_status
+from splitrelay.cli.deploy_options import logger
+from splitrelay.deploy.status_client import ask_status
 from splitrelay.errors import InputError, WorkError, printable
-from splitrelay.wire import halves, limits
-from splitrelay.wire.asking import status_handler
-from splitrelay.wire.control import BadMessage
-from splitrelay.wire.frames import VERSION, Bounds, decode, encode
-from splitrelay.wire.link import Ended, Refused
-from splitrelay.wire.messages import Accept, Bye, Cancel, Chunk, Fail, Handed, Hello, Leave, Refuse, Terms, Welcome
-from splitrelay.wire.server import House, Hub
+from splitrelay.network import limits, tensor_transfer
+from splitrelay.network.codec import VERSION, Bounds, decode, encode
+from splitrelay.network.control import BadMessage
+from splitrelay.network.link import Ended, Refused
+from splitrelay.network.messages import Accept, Bye, Cancel, Chunk, Fail, Handed, Hello, Leave, Refuse, Terms, Welcome
+from splitrelay.network.server import House, Hub
+from splitrelay.network.status_rpc import status_handler
 
 FORGED = "all is well\n12:00:00 server: \x1b[2J\x1b]0;title\x07 \u202egnp.exe \x85\u2028\r\x00end"
 
@@ -72,7 +72,7 @@ def test_the_log_is_one_line_per_message(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_short_chunks_take_no_more_memory_than_their_bytes() -> None:
     """Kept one by one, each would take twenty times its length."""
-    half = halves.Assembly(10**6)
+    half = tensor_transfer.Assembly(10**6)
     half.add(Chunk(1, 0, bytes(2)))
     with pytest.raises(BadMessage):
         half.add(Chunk(1, 1, bytes(2)))
@@ -81,10 +81,10 @@ def test_short_chunks_take_no_more_memory_than_their_bytes() -> None:
 def test_a_half_is_put_together_from_chunks_of_any_allowed_length() -> None:
     blob = bytes(range(256)) * 10
     pieces = (blob[:1000], blob[1000:1512], blob[1512:-3], blob[-3:])
-    half = halves.Assembly(len(blob))
+    half = tensor_transfer.Assembly(len(blob))
     for k, piece in enumerate(pieces):
         half.add(Chunk(1, k, piece))
-    assert half.blob(len(blob), halves.sha256(blob)) == blob
+    assert half.blob(len(blob), tensor_transfer.sha256(blob)) == blob
 
 
 def test_a_report_can_be_printed() -> None:

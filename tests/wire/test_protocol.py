@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitrelay.wire.control import BadMessage
-from splitrelay.wire.messages import (
+from splitrelay.network.control import BadMessage
+from splitrelay.network.messages import (
     Accept,
     Bye,
     Cancel,
@@ -34,7 +34,7 @@ from splitrelay.wire.messages import (
     Terms,
     Welcome,
 )
-from splitrelay.wire.protocol import HELD, OPEN, OVER, TABLE, Conversation, End, State, Verdict, diagram
+from splitrelay.network.protocol import HELD, OPEN, OVER, TABLE, Conversation, End, State, Verdict, diagram
 
 ROOT = Path(__file__).parents[2]
 H = np.ones((1, 2), np.float32)

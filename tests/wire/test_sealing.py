@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitrelay.errors import InputError, OutOfRange, SplitrelayError
-from splitrelay.wire.epochs import Epochs, WrongEpoch, epochs_file, first_epoch
-from splitrelay.wire.sealing import (
+from splitrelay.security.encryption import (
     OVERHEAD,
     FutureFence,
     OldFence,
@@ -19,6 +18,7 @@ from splitrelay.wire.sealing import (
     seal,
     unseal,
 )
+from splitrelay.security.sealing_keys import Epochs, WrongEpoch, epochs_file, first_epoch
 
 SPEC = "9f" * 32
 HALF = bytes(range(256)) * 3

@@ -7,10 +7,10 @@ import pytest
 from keys_kit import TODAY, consortium, copied
 
 from splitrelay.errors import InputError
-from splitrelay.wire.authority import Authority
-from splitrelay.wire.epochs import WrongEpoch
-from splitrelay.wire.sealer import Sealer
-from splitrelay.wire.sealing import LeftOut, OldHalf
+from splitrelay.security.authority import Authority
+from splitrelay.security.encryption import LeftOut, OldHalf
+from splitrelay.security.sealing_keys import WrongEpoch
+from splitrelay.security.sealing_session import Sealer
 
 
 @pytest.fixture(scope="module")

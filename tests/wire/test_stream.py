@@ -9,13 +9,13 @@ import grpc
 import pytest
 
 from splitrelay.errors import InputError
-from splitrelay.wire import limits, stream
-from splitrelay.wire.addresses import refuse_no_address
-from splitrelay.wire.client import Session, Stopped
-from splitrelay.wire.frames import decode, encode
-from splitrelay.wire.link import Link, Refused, channel
-from splitrelay.wire.messages import Heartbeat
-from splitrelay.wire.stream import LinkLost, Stream, Unresolved
+from splitrelay.network import client_stream, limits
+from splitrelay.network.addresses import refuse_no_address
+from splitrelay.network.client_session import Session, Stopped
+from splitrelay.network.client_stream import LinkLost, Stream, Unresolved
+from splitrelay.network.codec import decode, encode
+from splitrelay.network.link import Link, Refused, channel
+from splitrelay.network.messages import Heartbeat
 
 
 class Far:
@@ -52,7 +52,7 @@ class Far:
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "TICK", 0.01)
+    monkeypatch.setattr(client_stream, "TICK", 0.01)
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_who_was_sent_away_without_being_asked_anything_comes_back_after_a_while
 def test_what_is_to_be_done_meanwhile_waits_until_the_frame_has_left(
     near: Stream, far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "TICK", 10.0)
+    monkeypatch.setattr(client_stream, "TICK", 10.0)
     near.put(b"a step")
     near.flush()
     assert far.heard.get_nowait() == b"a step"
@@ -203,7 +203,7 @@ def test_what_is_to_be_done_meanwhile_waits_until_the_frame_has_left(
 def test_who_waits_for_a_frame_to_leave_does_not_wait_on_a_stream_that_is_over(
     near: Stream, far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "TICK", 3.0)
+    monkeypatch.setattr(client_stream, "TICK", 3.0)
     near.put(b"the last that was taken")
     near.flush()
     near._sent.clear()  # as if one more were on its way

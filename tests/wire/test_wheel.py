@@ -7,9 +7,9 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from splitrelay.wire import limits
-from splitrelay.wire.inbox import Gone, Inbox
-from splitrelay.wire.wheel import Wheel
+from splitrelay.network import limits
+from splitrelay.network.event_queue import Gone, Inbox
+from splitrelay.network.shared_event_loop import Wheel
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ An algorithm says who trains after whom and how results combine. It does not kno
 half travels, or what x is made of: numbers, Fractions, arrays and networks go through the same lines.
 """
 
-from splitrelay.algorithms.averaging import Averaged, AveragedState
 from splitrelay.algorithms.base import Algorithm, Clients, Cost, Cut, Done, LocalSteps, Outcome, Skipped, Step, Visit
 from splitrelay.algorithms.fedavg import FedAvg
 from splitrelay.algorithms.fedseq import FedSeq
+from splitrelay.algorithms.iterate_averaging import Averaged, AveragedState
 from splitrelay.algorithms.minibatch import MinibatchSGD
 from splitrelay.algorithms.scaffold import Scaffold, ScaffoldState
 from splitrelay.algorithms.sequential import SSL, RandomReshuffling

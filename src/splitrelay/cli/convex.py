@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note, say
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, emit, format_option, ready
-from splitrelay.cli.partition.keys import word
-from splitrelay.cli.settings import Key, count, number, parsed, seed, settings_argument
+from splitrelay.cli.key_values import Key, count, number, parsed, seed, settings_argument
+from splitrelay.cli.partition.options import word
+from splitrelay.cli.table_output import Table, emit, format_option, ready
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
-    from splitrelay.experiments.convex_records import Cell, Record, Side, Study
+    from splitrelay.paper.convex_records import Cell, Record, Side, Study
 
 
 def batch(name: str, text: str) -> int | None:
@@ -78,8 +78,8 @@ def _begun(given: dict[str, list[Any]]) -> Callable[[], Record]:
     """All that can be refused is refused here, before a folder is made; what is handed back does the work."""
     from splitrelay.cli.data import Bars
     from splitrelay.data import load
-    from splitrelay.experiments.convex import cells
-    from splitrelay.experiments.convex_records import Record, checked
+    from splitrelay.paper.convex import cells
+    from splitrelay.paper.convex_records import Record, checked
 
     study = checked(**{LISTS.get(key, key): tuple(v) if key in LISTS else v[0] for key, v in given.items()})
     with Bars(study.data) as bars:
@@ -89,7 +89,7 @@ def _begun(given: dict[str, list[Any]]) -> Callable[[], Record]:
 
 
 def _read(source: Path) -> Callable[[], Record]:
-    from splitrelay.experiments.convex_records import read_record
+    from splitrelay.paper.convex_records import read_record
 
     record = read_record(source)
     return lambda: record
@@ -107,13 +107,13 @@ def _told(study: Study, cells: Iterator[Cell]) -> Iterator[Cell]:
 
 
 def _keep(record: Record, path: Path) -> None:
-    from splitrelay.experiments.convex_records import write_record
+    from splitrelay.paper.convex_records import write_record
 
     say(f"record: {write_record(record, path)}")
 
 
 def _draw(record: Record, path: Path) -> None:
-    from splitrelay.experiments.figures.convex import draw
+    from splitrelay.paper.convex_figure import draw
 
     say(f"figure: {draw(record, path)}")
 
@@ -168,7 +168,7 @@ def _results(record: Record) -> Table:
 
 
 def _row(rounds: Sequence[int], cell: Cell, side: Side) -> tuple[object, ...]:
-    from splitrelay.experiments.convex_records import first_within, last
+    from splitrelay.paper.convex_records import first_within, last
 
     tuned, theory = side.tuned, side.theory
     beyond = tuned.eta * side.per_eta * 6 * cell.constants.L

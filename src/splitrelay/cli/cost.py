@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, emit, format_option
+from splitrelay.cli.click_extensions import Command
+from splitrelay.cli.key_values import settings_argument
 from splitrelay.cli.run import KEYS, spec_from
-from splitrelay.cli.settings import settings_argument
+from splitrelay.cli.table_output import Table, emit, format_option
 
 COLUMNS = ("algorithm", "placement", "layers", "after", "parameters", "visits", "kB up", "kB down", "messages", "MFLOP")
 SEEN = ("socket kB up", "socket kB down", "all messages", "ms computing", "ms waiting", "MB memory")
@@ -31,8 +31,8 @@ def cost(settings: Sequence[str], algorithms: tuple[str, ...], measured: Path | 
     multiply-add counting two. Means over the clients of the spec's partition. What a deployed run measured is all that
     its sockets carried: TLS, heartbeats and repetitions too.
     """
-    from splitrelay.deploy.cost import compared, measured_cells, table
-    from splitrelay.experiments.registry import ALGORITHMS, algorithm
+    from splitrelay.deploy.visit_cost import compared, measured_cells, table
+    from splitrelay.runs.registry import ALGORITHMS, algorithm
 
     given = [str(measured / "spec.toml")] if measured and not settings else settings
     spec = spec_from("cost", given)

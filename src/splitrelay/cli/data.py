@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from splitrelay.cli.click_extensions import Group
 from splitrelay.cli.console import note, progress_hidden, say
-from splitrelay.cli.lazy import Group
-from splitrelay.cli.output import Table, emit, format_option
+from splitrelay.cli.table_output import Table, emit, format_option
 
 if TYPE_CHECKING:
     from splitrelay.data.datasets import KnownSet

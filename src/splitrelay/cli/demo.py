@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note, say
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, emit, format_option, ready
+from splitrelay.cli.table_output import Table, emit, format_option, ready
 
 if TYPE_CHECKING:
-    from splitrelay.experiments.demo import Cell, Outcome, Point
+    from splitrelay.paper.demo import Cell, Outcome, Point
 
 LABEL = {"ssl": "SSL", "fedavg": "FedAvg"}
 PACE = 4  # rows after which the time left can be told
@@ -33,8 +33,8 @@ def demo(out: Path, workers: int | None, shape: str) -> None:
     """
     if shape == "table":
         ready(out)
-    from splitrelay.experiments import demo as plan
-    from splitrelay.experiments.figures.curves import draw
+    from splitrelay.paper import demo as plan
+    from splitrelay.reports.curves import draw
 
     if shape == "table":
         _introduce()
@@ -52,8 +52,8 @@ def demo(out: Path, workers: int | None, shape: str) -> None:
 
 
 def _introduce() -> None:
-    from splitrelay.cli.partition.picture import ink, picture, width
-    from splitrelay.experiments.demo import CLASSES, SEEDS, partition
+    from splitrelay.cli.partition.terminal_plot import ink, picture, width
+    from splitrelay.paper.demo import CLASSES, SEEDS, partition
 
     for C in CLASSES:
         dealt = partition(C, SEEDS[0])
@@ -91,7 +91,7 @@ def _row(point: Point, outcome: Outcome, number: str, left: str) -> str:
 
 
 def _table(cells: Sequence[Cell]) -> Table:
-    from splitrelay.experiments.demo import LAST, R
+    from splitrelay.paper.demo import LAST, R
 
     rows = []
     for cell in cells:
@@ -106,7 +106,7 @@ def _table(cells: Sequence[Cell]) -> Table:
 
 def _verdicts(cells: Sequence[Cell]) -> list[str]:
     """Who won where, and whether the seeds can tell."""
-    from splitrelay.experiments.demo import R
+    from splitrelay.paper.demo import R
 
     sentences = []
     for C in sorted({cell.C for cell in cells}):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import click
 
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, emit, format_option
+from splitrelay.cli.click_extensions import Command
+from splitrelay.cli.table_output import Table, emit, format_option
 
 
 @click.command(cls=Command, example="splitrelay doctor")
 @format_option
 def doctor(shape: str) -> None:
     """What this machine can do: CPU, engines, threads, and a measurement of two seconds."""
-    from splitrelay.experiments.doctor import findings
+    from splitrelay.runs.machine import findings
 
     rows = [(found.what, found.seen) for found in findings()]
     emit(Table(("what", "seen"), rows, "This machine"), dict(rows), shape)

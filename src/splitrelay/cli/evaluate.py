@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, emit, format_option
+from splitrelay.cli.click_extensions import Command
+from splitrelay.cli.table_output import Table, emit, format_option
 
 
 @click.command(cls=Command, example="splitrelay evaluate results/run")
@@ -26,7 +26,7 @@ def evaluate(weights: Path, model: str | None, source: str | None, part: str, lo
     The folder of a run is scored with its own model, data, loss, precision and engine, so the numbers are those of its
     last row, to the bit.
     """
-    from splitrelay.experiments.scoring import images_of, score, subject_at
+    from splitrelay.runs.evaluate import images_of, score, subject_at
 
     subject = subject_at(weights, model=model, data=source, loss=loss)
     images = images_of(subject, part)

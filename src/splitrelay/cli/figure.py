@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from splitrelay.cli.click_extensions import Command, kind_argument
 from splitrelay.cli.console import note, say
-from splitrelay.cli.lazy import Command, kind_argument
 from splitrelay.cli.table import begun, gathered
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
-    from splitrelay.experiments.figures.lines import Drawing
+    from splitrelay.reports.line_plots import Drawing
 
 KINDS = {
     "curves": "accuracy against rounds, mean and deviation over seeds",
@@ -48,8 +48,8 @@ def figure(kind: str, folders: Sequence[Path], out: Path, **how: Any) -> None:
     against each factor that was varied alone. What must be said with it (fewer seeds, unfinished runs) stands below
     the panels.
     """
-    from splitrelay.experiments.figures.provenance import beside
-    from splitrelay.experiments.figures.style import ENDINGS, save
+    from splitrelay.reports.provenance import beside
+    from splitrelay.reports.style import ENDINGS, save
 
     if out.suffix not in ENDINGS:
         raise InputError(f"a figure's name must end in {', '.join(ENDINGS)}", value=out.name)
@@ -68,7 +68,7 @@ def figure(kind: str, folders: Sequence[Path], out: Path, **how: Any) -> None:
 def _made(kind: str, how: dict[str, Any]) -> Callable[..., Drawing]:
     from functools import partial
 
-    from splitrelay.experiments.figures import clipping, curves, memory, rates, winners
+    from splitrelay.reports import clipping_figure, curves, forgetting_figure, learning_rate_figure, winners_figure
 
     if kind not in CURVED and how["smooth"] > 1:
         raise InputError(f"{kind} draws no curve that could be smoothed", value=f"--smooth {how['smooth']}")
@@ -79,10 +79,10 @@ def _made(kind: str, how: dict[str, Any]) -> Callable[..., Drawing]:
     return {
         "curves": partial(curves.curves_figure, **lines, every_rate=how["all_rates"]),
         "bytes": partial(curves.bytes_figure, **lines, every_rate=how["all_rates"]),
-        "clipping": partial(clipping.clipping_figure, **lines),
-        "memory": partial(memory.memory_figure, **rule),
-        "rates": partial(rates.rates_figure, **rule),
-        "winners": partial(winners.winners_figure, **rule),
+        "clipping": partial(clipping_figure.clipping_figure, **lines),
+        "memory": partial(forgetting_figure.memory_figure, **rule),
+        "rates": partial(learning_rate_figure.rates_figure, **rule),
+        "winners": partial(winners_figure.winners_figure, **rule),
     }[kind]
 
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, emit, format_option
+from splitrelay.cli.key_values import Key, settings_argument, words
 from splitrelay.cli.run import KEYS
-from splitrelay.cli.settings import Key, settings_argument, words
-from splitrelay.cli.spread import spread
+from splitrelay.cli.spec_arguments import spread
 from splitrelay.cli.sweep import command, places_options, swept
+from splitrelay.cli.table_output import Table, emit, format_option
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
-    from splitrelay.experiments.grid import Choice, Search
+    from splitrelay.sweeps.grid_search import Choice, Search
 
 TUNE = Key(
     "tune", words, "test: mean test accuracy of the last 20 rounds, the paper's way; or validation (default test)"
@@ -38,7 +38,7 @@ def grid(settings: Sequence[str], extend: bool, fine: bool, out: Path | None, sh
     eta=a,b,c is the grid (default: the rates of the paper's table). A run that diverges counts as the worst. All runs
     are kept, as in a sweep, and the result beside them as grid.json and grid.csv.
     """
-    from splitrelay.experiments.grid import content, keep, search
+    from splitrelay.sweeps.grid_search import content, keep, search
 
     plan, folder = _plan(settings, out)
     for twin in plan.points().dropped:
@@ -52,7 +52,7 @@ def grid(settings: Sequence[str], extend: bool, fine: bool, out: Path | None, sh
 
 
 def _plan(settings: Sequence[str], out: Path | None) -> tuple[Search, Path]:
-    from splitrelay.experiments.grid import Search
+    from splitrelay.sweeps.grid_search import Search
 
     rules = [word.partition("=")[2] for word in settings if word.startswith("tune=")]
     if len(rules) > 1:
@@ -64,7 +64,7 @@ def _plan(settings: Sequence[str], out: Path | None) -> tuple[Search, Path]:
 
 def table(choices: Sequence[Choice], tune: str) -> Table:
     """A row for every setting: its best rate, and the score of each."""
-    from splitrelay.experiments.paper.cells import LAST
+    from splitrelay.paper.cells import LAST
 
     keys = list(dict.fromkeys(name for choice in choices for name, _ in choice.settings))
     etas = sorted({tried.eta for choice in choices for tried in choice.rates})

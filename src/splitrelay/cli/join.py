@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
-from splitrelay.cli.deployed import Seconds, alarm, log_option, logger, ready, warn_insecure
-from splitrelay.cli.interrupts import stopping
-from splitrelay.cli.lazy import Command
+from splitrelay.cli.deploy_options import Seconds, alarm, log_option, logger, ready, warn_insecure
+from splitrelay.cli.signals import stopping
 from splitrelay.errors import InputError
 
 FOLDER = click.Path(path_type=Path)
@@ -75,9 +75,9 @@ def join(
     gives --test and no --data, a fed server --fed-server.
     """
     _refuse_two_names(keys, insecure, client)
+    from splitrelay.deploy.client_program import Wish, join_all, name_of
     from splitrelay.deploy.disclosure import Approval
-    from splitrelay.deploy.joining import Wish, join_all, name_of
-    from splitrelay.deploy.terms import read_agreed_spec
+    from splitrelay.deploy.handshake import read_agreed_spec
 
     _check_digest(accept_spec)
     who = client if insecure else keys
@@ -132,7 +132,7 @@ def _check_digest(digest: str) -> None:
 def _refuse_two_names(keys: tuple[Path, ...], insecure: bool, client: tuple[int, ...]) -> None:
     """The keys say who this is, or --client does where there are none; nothing that was given is left aside."""
     if keys and insecure:
-        from splitrelay.deploy.admission import identity_in
+        from splitrelay.deploy.authorization import identity_in
 
         identity_in(keys[0], insecure)  # which refuses the pair
     if keys and client:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from splitrelay.cli.click_extensions import Group
 from splitrelay.cli.console import note
-from splitrelay.cli.lazy import Group
-from splitrelay.cli.output import Table, emit, format_option
+from splitrelay.cli.table_output import Table, emit, format_option
 
 if TYPE_CHECKING:
-    from splitrelay.wire.authority import Handed
-    from splitrelay.wire.holders import Holder
+    from splitrelay.security.authority import Handed
+    from splitrelay.security.key_listing import Holder
 
 SOON = 30  # days
 
@@ -49,7 +49,7 @@ def keys() -> None:
 @days_option("3650")
 def authority(folder: Path, name: str, days: int | None) -> None:
     """Make the consortium's authority, once, and the clients' sealing secret."""
-    from splitrelay.wire.authority import AUTHORITY_DAYS, create_authority
+    from splitrelay.security.authority import AUTHORITY_DAYS, create_authority
 
     made = create_authority(folder, name, AUTHORITY_DAYS if days is None else days)
     rows = [(name, folder, f"{made.not_after:%Y-%m-%d}", made.epoch())]
@@ -82,7 +82,7 @@ def issue(
 
     A client with --host as well can be called by its peers.
     """
-    from splitrelay.wire.authority import open_authority
+    from splitrelay.security.authority import open_authority
 
     authority = open_authority(folder)
     if hosts and m is None and not (evaluator or observer or fed):
@@ -100,7 +100,7 @@ def show(folder: Path, shape: str) -> None:
 
     FOLDER is an authority's, for all that it has issued, or a holder's, for that one.
     """
-    from splitrelay.wire.holders import holders
+    from splitrelay.security.key_listing import holders
 
     found = holders(folder)
     rows = [
@@ -121,7 +121,7 @@ def show(folder: Path, shape: str) -> None:
 @format_option
 def renew(name: str, days: int | None, folder: Path, shape: str) -> None:
     """Make a new key and certificate for the same holder; the old ones hold until they expire."""
-    from splitrelay.wire.authority import open_authority
+    from splitrelay.security.authority import open_authority
 
     _handed([open_authority(folder).renew(name, days)], shape)
 
@@ -135,7 +135,7 @@ def revoke(name: str, folder: Path, shape: str) -> None:
 
     A running server takes the new crl.pem over as soon as it lies in its folder.
     """
-    from splitrelay.wire.authority import open_authority
+    from splitrelay.security.authority import open_authority
 
     _handed(open_authority(folder).revoke(name), shape)
 
@@ -145,14 +145,14 @@ def revoke(name: str, folder: Path, shape: str) -> None:
 @format_option
 def rotate(folder: Path, shape: str) -> None:
     """Begin a new epoch of the sealing secret, for every client that is not revoked."""
-    from splitrelay.wire.authority import open_authority
+    from splitrelay.security.authority import open_authority
 
     _handed(open_authority(folder).rotate(), shape)
 
 
 def _handed(changed: Sequence[Handed], shape: str) -> None:
     """Which folders were written, and what must now reach their holders."""
-    from splitrelay.wire.certificates import shown_serial
+    from splitrelay.security.certificates import shown_serial
 
     rows = [(one.who.name, ", ".join(one.who.roles), f"{one.who.not_after:%Y-%m-%d}", one.folder) for one in changed]
     payload = [

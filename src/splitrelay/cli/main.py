@@ -12,15 +12,15 @@ from typing import NoReturn
 import click
 
 from splitrelay import __version__
+from splitrelay.cli.click_extensions import Group
 from splitrelay.cli.console import mood
-from splitrelay.cli.lazy import Group
 from splitrelay.errors import SplitrelayError
 
 COMMANDS = {
     "demo": ("splitrelay.cli.demo:demo", "See it work: SSL against FedAvg on real digits, in a minute."),
     "theory": ("splitrelay.cli.theory:theory", "The paper's theory as a calculator: bounds, rates, step sizes."),
     "quadratics": (
-        "splitrelay.cli.quadratics.command:quadratics",
+        "splitrelay.cli.quadratics:quadratics",
         "The paper's simulations on quadratics, beside their exact values.",
     ),
     "convex": ("splitrelay.cli.convex:convex", "Softmax regression on real data, beside the theorems' bounds."),
@@ -125,7 +125,7 @@ def _leave(message: str, code: int, form: str, trace: str = "") -> NoReturn:
     """With the last line: for people, or an object among the others of --log json."""
     one_line = message if code == 2 and message.startswith("Usage:") else " ".join(message.split())
     if form == "json":
-        from splitrelay.cli.deployed import alarm
+        from splitrelay.cli.deploy_options import alarm
 
         alarm(form, who="splitrelay", **({"traceback": trace} if trace else {}))(one_line)
     else:

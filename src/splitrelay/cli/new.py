@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note, say
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, emit, format_option
+from splitrelay.cli.table_output import Table, emit, format_option
 from splitrelay.errors import InputError
 
 
@@ -19,18 +19,18 @@ from splitrelay.errors import InputError
 @click.option("--schema", is_flag=True, help="Print the JSON schema of specs, for your editor, and write nothing.")
 def new(name: str | None, schema: bool) -> None:
     """Write NAME.toml: a commented spec that runs as it is, in seconds (digits, 10 clients)."""
-    from splitrelay.experiments import starter
-    from splitrelay.files import write_text
+    from splitrelay.atomic_files import write_text
+    from splitrelay.runs import spec_template
 
     if schema:
-        say(json.dumps(starter.schema(), indent=2))
+        say(json.dumps(spec_template.schema(), indent=2))
         return
     if not name:
         raise InputError("new needs a name", way_out="For example: splitrelay new first")
     path = Path(name if name.endswith(".toml") else f"{name}.toml")
     if path.exists():
         raise InputError(f"{path} is there already", way_out="Choose another name, or remove it.")
-    write_text(path, starter.starter(path.stem))
+    write_text(path, spec_template.starter(path.stem))
     say(f"wrote {path}")
     note(f"next: {shlex.join(['splitrelay', 'run', str(path)])}")
 
@@ -44,7 +44,7 @@ def presets(part: str, shape: str) -> None:
     PART keeps those whose name holds it. Rates are the paper's best of each algorithm; protocol=paper unless you say
     protocol=authors; the paper's seeds are 1234, 666 and 22.
     """
-    from splitrelay.experiments.presets import PRESETS, PROTOCOLS, rate
+    from splitrelay.paper.presets import PRESETS, PROTOCOLS, rate
 
     rows = [
         (preset.name, rate(preset, "ssl"), rate(preset, "fedavg"), preset.clip, preset.words)

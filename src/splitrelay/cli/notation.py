@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, emit, format_option
+from splitrelay.cli.table_output import Table, emit, format_option
 
 TITLES = {
     "theory": "Key symbols (the paper's first table)",

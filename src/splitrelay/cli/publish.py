@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
-from splitrelay.cli.lazy import Command
 
 
 @click.command(cls=Command, example="splitrelay publish results --to evidence")
@@ -19,7 +19,7 @@ def publish(folder: Path, target: Path) -> None:
     What is copied (spec, environment, rows, the model's checksum) is what splitrelay verify, table, figure, show,
     compare and report need.
     """
-    from splitrelay.experiments.runs import publish as published
+    from splitrelay.runs.records import publish as published
 
     runs, size = published(folder, target)
     say(f"{target}: {runs} runs, {size / 1e6:.2f} MB")

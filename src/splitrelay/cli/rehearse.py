@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note
-from splitrelay.cli.deployed import warn_insecure
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, emit, format_option, tick
+from splitrelay.cli.deploy_options import warn_insecure
+from splitrelay.cli.key_values import settings_argument
 from splitrelay.cli.run import KEYS, spec_from
-from splitrelay.cli.settings import settings_argument
+from splitrelay.cli.table_output import Table, emit, format_option, tick
 from splitrelay.errors import InputError, WorkError
 
 if TYPE_CHECKING:
     from splitrelay.deploy.rehearsal import Plan, Rehearsal
-    from splitrelay.experiments.spec import Spec
+    from splitrelay.runs.spec import Spec
 
 
 @click.command(cls=Command, keys=KEYS, example="splitrelay rehearse first.toml R=3 --out rehearsed")
@@ -86,7 +86,7 @@ def rehearse(
 
 
 def _separate(plan: Plan, noise: float) -> Rehearsal:
-    from splitrelay.deploy.separate import Separate
+    from splitrelay.chaos.namespace_rehearsal import Separate
 
     return Separate(plan, note, noise)
 
@@ -101,7 +101,7 @@ def _refuse_indirect(spec: Spec, direct: bool, insecure: bool, hosts: int | None
 def _refuse_unfed(spec: Spec, fed: bool, otherwise: bool) -> None:
     if not fed:
         return
-    from splitrelay.deploy.fed import refuse_unfit
+    from splitrelay.deploy.fed_averaging import refuse_unfit
 
     refuse_unfit(spec)
     if otherwise:
@@ -118,7 +118,7 @@ def _refuse_mixed(namespaces: bool, noise: float, troubled: bool) -> None:
 
 def _troubled(plan: Plan, file: Path | None, seed: int, plans: int, shape: str) -> None:
     """Rehearsals with faults: each in a folder of its own where there are several."""
-    from splitrelay.deploy.series import COLUMNS, played
+    from splitrelay.chaos.fault_plans import COLUMNS, played
 
     rows = list(played(plan, file, seed, plans, note))
     emit(Table(COLUMNS, [tuple(row.values()) for row in rows]), rows, shape)

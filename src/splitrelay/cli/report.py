@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
-from splitrelay.cli.lazy import Command
 
 
 @click.command(cls=Command, example="splitrelay report results")
@@ -18,6 +18,6 @@ def report(path: Path) -> None:
     One file that opens offline, without scripts, light or dark. Of a folder: all curves, the accuracy table, and a link
     to each run's own page, which is made where it is missing or older than its rows.
     """
-    from splitrelay.experiments.report import write_report
+    from splitrelay.reports.html_report import write_report
 
     say(f"report: {write_report(path)}")

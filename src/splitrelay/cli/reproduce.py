@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note, say
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, emit, ready
-from splitrelay.cli.spread import told_apart
+from splitrelay.cli.spec_arguments import told_apart
+from splitrelay.cli.table_output import Table, emit, ready
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
-    from splitrelay.experiments.points import Point
-    from splitrelay.experiments.reproduction import Unit
-    from splitrelay.experiments.sweep import Board
-    from splitrelay.experiments.tables.sheet import Sheet
+    from splitrelay.paper.plan import Unit
+    from splitrelay.reports.table import Sheet
+    from splitrelay.sweeps.points import Point
+    from splitrelay.sweeps.sweep import Board
 
 OUT = Path("results/paper")
 SEEDS = 3  # that the paper has
@@ -89,7 +89,7 @@ def _again(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs
 
 def _redrawn(source: Path, out: Path, page: Path | None) -> None:
     """Tables and figures of records; never beside runs that are not those they show."""
-    from splitrelay.experiments.evidence import VIEWS, is_there
+    from splitrelay.paper.page import VIEWS, is_there
 
     if not source.is_dir():
         raise InputError(f"there is no folder {source}", way_out="The records of this project are in evidence.")
@@ -104,9 +104,9 @@ def _redrawn(source: Path, out: Path, page: Path | None) -> None:
 
 
 def _taken(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs: int | None) -> list[Unit]:
-    from splitrelay.experiments import paper
-    from splitrelay.experiments.pricing import seconds_of
-    from splitrelay.experiments.reproduction import units
+    from splitrelay import paper
+    from splitrelay.paper.budget import seconds_of
+    from splitrelay.paper.plan import units
 
     limit = None if budget is None else seconds_of(budget)
     words = [name for name in names if "=" in name]
@@ -116,7 +116,7 @@ def _taken(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs
 
 
 def _quadratics(out: Path) -> None:
-    from splitrelay.cli.quadratics.command import quadratics
+    from splitrelay.cli.quadratics import quadratics
 
     say("The quadratic study; in the paper FedAvg is ahead in groups 1 to 3, SSL in 4 to 9.")
     _invoked(quadratics, "--out", str(out))
@@ -131,8 +131,8 @@ def _partitions(out: Path) -> None:
 
 def _planned(found: Sequence[Unit], out: Path, budget: float | None, jobs: int | None) -> list[Unit]:
     """Say what each unit costs and which are taken; the budget counts what is still to be done."""
-    from splitrelay.experiments.pool import cores
-    from splitrelay.experiments.pricing import prices, within
+    from splitrelay.paper.budget import prices, within
+    from splitrelay.sweeps.process_backend import cores
 
     note("measuring the pace of this machine ...")
     at_once = jobs or len(cores())
@@ -152,7 +152,7 @@ def _planned(found: Sequence[Unit], out: Path, budget: float | None, jobs: int |
 def _run(taken: Sequence[Unit], out: Path, jobs: int | None, again: str) -> None:
     from splitrelay.cli.run import HERE
     from splitrelay.cli.sweep import swept
-    from splitrelay.experiments.tuning import run_batch
+    from splitrelay.paper.tuned_studies import run_batch
 
     def run(points: Sequence[Point], folder: Path) -> Board:
         return swept(points, folder, again, on=HERE, jobs=jobs, checkpoint=10)
@@ -170,7 +170,7 @@ def _shown(source: Path, out: Path) -> None:
     """Every table and figure that the records in a folder make, and the paper's claims."""
     from splitrelay.cli.figure import figure
     from splitrelay.cli.table import table
-    from splitrelay.experiments.evidence import VIEWS
+    from splitrelay.paper.page import VIEWS
 
     commands = {"table": table, "figure": figure}
     found = [(view, words) for view in VIEWS if (words := view.words(source, out)) is not None]
@@ -201,12 +201,12 @@ def _convex(records: Sequence[Path], out: Path) -> None:
 
 def _sheets(source: Path, out: Path) -> None:
     """What no folder holds alone: the paper's claims, its cells one by one; and what nobody ran, VGG-11 on a GPU."""
-    from splitrelay.experiments.accelerators import accelerators_table
-    from splitrelay.experiments.cell_by_cell import cells_table
-    from splitrelay.experiments.claims import claims_table
-    from splitrelay.experiments.family import algorithms_table, choices_table
-    from splitrelay.experiments.glance import glance_table
-    from splitrelay.experiments.tables.sheet import markdown, write
+    from splitrelay.paper.algorithm_family import algorithms_table, choices_table
+    from splitrelay.paper.cell_table import cells_table
+    from splitrelay.paper.claims import claims_table
+    from splitrelay.paper.gpu_estimates import accelerators_table
+    from splitrelay.paper.summary_table import glance_table
+    from splitrelay.reports.table import markdown, write
 
     sheets: dict[str, Callable[[], Sheet]] = {
         "glance.md": partial(glance_table, source),
@@ -228,7 +228,7 @@ def _sheets(source: Path, out: Path) -> None:
 
 def _filled(page: Path | None, out: Path) -> None:
     if page is not None:
-        from splitrelay.experiments.evidence import fill
+        from splitrelay.paper.page import fill
 
         fill(page, out)
         note(f"up to date: {page}")

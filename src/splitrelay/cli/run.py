@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note, say
-from splitrelay.cli.interrupts import stopping
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, emit, format_option
-from splitrelay.cli.settings import Key, settings_argument, words
-from splitrelay.cli.spread import told_apart
+from splitrelay.cli.key_values import Key, settings_argument, words
+from splitrelay.cli.signals import stopping
+from splitrelay.cli.spec_arguments import told_apart
+from splitrelay.cli.table_output import Table, emit, format_option
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
-    from splitrelay.experiments.running import Progress
-    from splitrelay.experiments.spec import Spec
+    from splitrelay.runs.execute import Progress
+    from splitrelay.runs.spec import Spec
 
 KEYS = tuple(
     Key(name, words, help, many=False)
@@ -92,10 +92,10 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
     rounds.jsonl, rounds.csv, partition.npz, checkpoints, and the final model.safetensors, which plain torch loads.
     Where the directory is there already, the run is taken up where it stopped, and ends with the same bits.
     """
-    from splitrelay.experiments.rows import rows_of
-    from splitrelay.experiments.running import check_simulated, execute
-    from splitrelay.records import RunDirectory
-    from splitrelay.records.damage import again
+    from splitrelay.runs.damage import again
+    from splitrelay.runs.execute import check_simulated, execute
+    from splitrelay.runs.row_format import rows_of
+    from splitrelay.runs.run_directory import RunDirectory
 
     spec = _resolved(spec_from("run", settings), how["device"])
     if print_spec:
@@ -120,7 +120,7 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
 
 def spec_from(command: str, settings: Sequence[str]) -> Spec:
     """A spec's file, if one is named, with key=value words on top."""
-    from splitrelay.experiments.spec import spec_of
+    from splitrelay.runs.spec import spec_of
 
     file, given = told_apart(command, settings)
     return spec_of(file, [f"{name}={text}" for name, text in given.items()])
@@ -132,10 +132,10 @@ def _elsewhere(clients: str, spec: Spec, stop: Event) -> Iterator[dict[str, Any]
     if clients == HERE:
         yield {}
         return
-    from splitrelay.experiments.addresses import address_of
+    from splitrelay.sweeps.ray_address import address_of
 
     with at_hand("ray"):
-        from splitrelay.experiments.hosts import ray_clients
+        from splitrelay.sweeps.ray_clients import ray_clients
     with ray_clients(spec, address_of(clients), stop) as there:
         yield {"clients": there}
 
@@ -153,8 +153,8 @@ def at_hand(package: str) -> Iterator[None]:
 
 def _resolved(spec: Spec, device: str) -> Spec:
     """The engine is written out, and where auto could not take the fast one a line says why."""
-    from splitrelay.experiments.assembly import device_named
-    from splitrelay.experiments.running import resolved
+    from splitrelay.runs.build import device_named
+    from splitrelay.runs.execute import resolved
 
     device_named(device)  # a device that is none is no reason for an engine
     found, why = resolved(spec, device)

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
-from splitrelay.cli.deployed import Seconds, alarm, keys_options, log_option, logger, ready, warn_insecure
-from splitrelay.cli.interrupts import stopping
-from splitrelay.cli.lazy import Command
+from splitrelay.cli.deploy_options import Seconds, alarm, keys_options, log_option, logger, ready, warn_insecure
+from splitrelay.cli.key_values import settings_argument
 from splitrelay.cli.run import KEYS, spec_from
-from splitrelay.cli.settings import settings_argument
+from splitrelay.cli.signals import stopping
 from splitrelay.errors import InputError, OutOfRange
 
 if TYPE_CHECKING:
-    from splitrelay.deploy.admission import Doors
-    from splitrelay.experiments.spec import Spec
+    from splitrelay.deploy.authorization import Doors
+    from splitrelay.runs.spec import Spec
 
 
 @click.command(cls=Command, keys=KEYS, example="splitrelay serve first.toml --keys server")
@@ -72,8 +72,8 @@ def serve(
     Stopped (SIGTERM, Ctrl-C) or killed, the same command goes on from the last committed visit, with the same bits.
     """
     address = address_of(listen, insecure)
-    from splitrelay.deploy.pending import Policy
-    from splitrelay.deploy.serving import Offer, Serving
+    from splitrelay.deploy.server_program import Offer, Serving
+    from splitrelay.deploy.visit_lease import Policy
 
     spec = spec_from("serve", settings)
     refuse_nobody(spec.partition.M, how["without"], how["quorum"])
@@ -145,7 +145,7 @@ def refuse_nobody(M: int, without: Sequence[int], quorum: int | None) -> None:
 
 def address_of(listen: str | None, insecure: bool) -> str:
     """Where to listen: everywhere, but without keys only where this machine itself can call."""
-    from splitrelay.wire.addresses import refuse_no_address
+    from splitrelay.network.addresses import refuse_no_address
 
     address = listen or ("127.0.0.1:7443" if insecure else "0.0.0.0:7443")
     refuse_no_address(address, listen=True)
@@ -154,10 +154,10 @@ def address_of(listen: str | None, insecure: bool) -> str:
 
 def doors_of(spec: Spec, keys: Path | None, insecure: bool, model_for: Sequence[str], log: str) -> tuple[Any, Doors]:
     """The server's certificate, which can be renewed while it runs, and whom it lets in."""
-    from splitrelay.deploy.admission import anyone, by_certificate, identity_in
-    from splitrelay.wire.certificates import SERVER
-    from splitrelay.wire.renewal import Keys, renewed_credentials
-    from splitrelay.wire.revocation import Revocations
+    from splitrelay.deploy.authorization import anyone, by_certificate, identity_in
+    from splitrelay.security.certificates import SERVER
+    from splitrelay.security.credential_reload import Keys, renewed_credentials
+    from splitrelay.security.revocation import Revocations
 
     identity, tell = identity_in(keys, insecure, (SERVER,)), alarm(log, who="server")
     if identity is None:
@@ -170,7 +170,7 @@ def doors_of(spec: Spec, keys: Path | None, insecure: bool, model_for: Sequence[
 
 
 def _listening(port: int, file: Path | None) -> None:
-    from splitrelay.files import write_text
+    from splitrelay.atomic_files import write_text
 
     if file is not None:
         write_text(file, f"{port}\n")

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from splitrelay.cli.board import summary
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, emit, format_option
 from splitrelay.cli.sweep import show_status
-from splitrelay.records.clients import ClientRecord, RunClients, read_clients
+from splitrelay.cli.sweep_display import summary
+from splitrelay.cli.table_output import Table, emit, format_option
+from splitrelay.runs.client_records import ClientRecord, RunClients, read_clients
 
 if TYPE_CHECKING:
-    from splitrelay.experiments.runs import Run
+    from splitrelay.runs.records import Run
 
 BARS = " ▁▂▃▄▅▆▇█"
 PLAIN = " .:-=+*#@"
@@ -41,9 +41,9 @@ def show(path: Path, shape: str) -> None:
 
     Reading changes nothing: a run that another process is working on can be watched.
     """
-    from splitrelay.experiments.evidence import is_there
-    from splitrelay.experiments.runs import is_run, run_at, runs_under
-    from splitrelay.experiments.sweep import sweeps_in
+    from splitrelay.paper.page import is_there
+    from splitrelay.runs.records import is_run, run_at, runs_under
+    from splitrelay.sweeps.sweep import sweeps_in
 
     sweeps = sweeps_in(path)
     if is_run(path):
@@ -56,14 +56,14 @@ def show(path: Path, shape: str) -> None:
 
 def _under_way(sweeps: Sequence[Path]) -> list[str]:
     """Of sweeps that another process is at: how far they are."""
-    from splitrelay.experiments.sweep import status
+    from splitrelay.sweeps.sweep import status
 
     boards = [board for board in map(status, sweeps) if board.number("running")]
     return [f"{board.folder}: {summary(board)} (every point: sweep --status {board.folder})" for board in boards]
 
 
 def _one(run: Run, shape: str) -> None:
-    from splitrelay.experiments.spec import Spec
+    from splitrelay.runs.spec import Spec
 
     usual, own = Spec().flat(), run.spec.flat()
     told = {name: value for name, value in own.items() if value != usual[name] or name in ("algorithm", "R", "seed")}
@@ -92,7 +92,7 @@ def _clients_payload(found: RunClients) -> dict[str, Any]:
 
 def _clients_table(found: RunClients) -> Table:
     """Return who took part in a deployed run; the evaluator and the fed server, if they are others, come last."""
-    from splitrelay.records.clients import PREFIX
+    from splitrelay.runs.client_records import PREFIX
 
     names = [str(one.client) for one in found.clients]
     names += [OTHERS.get(one.client, str(one.client)) for one in found.others]
@@ -118,8 +118,8 @@ def _most(one: ClientRecord) -> list[tuple[str, int]]:
 
 
 def _notes(run: Run) -> list[str]:
-    from splitrelay.records import RunDirectory
-    from splitrelay.records.damage import again
+    from splitrelay.runs.damage import again
+    from splitrelay.runs.run_directory import RunDirectory
 
     if not run.rows:
         return ["no row yet"]
@@ -131,7 +131,7 @@ def _notes(run: Run) -> list[str]:
 
 
 def _many(runs: list[Run], folder: Path, shape: str, notes: list[str]) -> None:
-    from splitrelay.experiments.tables.groups import described, differing
+    from splitrelay.reports.seed_groups import described, differing
 
     keys = differing([run.spec for run in runs])
     rows = [
@@ -151,7 +151,7 @@ def _last(run: Run, name: str) -> Any:
 
 
 def _state(run: Run) -> str:
-    from splitrelay.records import RunDirectory
+    from splitrelay.runs.run_directory import RunDirectory
 
     if run.finished:
         return f"finished, {run.spec.R} rounds"

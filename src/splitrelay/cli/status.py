@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note, say
-from splitrelay.cli.deployed import Seconds, keys_options, warn_insecure
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, emit, format_option
+from splitrelay.cli.deploy_options import Seconds, keys_options, warn_insecure
+from splitrelay.cli.table_output import Table, emit, format_option
 from splitrelay.errors import InputError
 
 COLUMNS = ("client", "is", "", "samples", "visits", "MB up", "MB down", "s computing", "s waiting", "MB memory")
@@ -35,7 +35,7 @@ def status(address: str, keys: Path | None, insecure: bool, watch: bool, every: 
     evaluator or the fed server longer than serve --stalled-after. The answer says for whom, since when, why, and what
     to do. With --watch the exit code is 0 when the run is finished.
     """
-    from splitrelay.deploy.asking import ask_status
+    from splitrelay.deploy.status_client import ask_status
 
     _refuse_folder(address)
     warn_insecure(insecure)
@@ -54,7 +54,7 @@ def status(address: str, keys: Path | None, insecure: bool, watch: bool, every: 
               help="Where to write it.")  # fmt: skip
 def collect(address: str, keys: Path | None, insecure: bool, out: Path) -> None:
     """The final model of a run, for whoever may have it (serve --model-for); plain torch loads it."""
-    from splitrelay.deploy.asking import collect_model
+    from splitrelay.deploy.status_client import collect_model
 
     warn_insecure(insecure)
     size = collect_model(address, keys, insecure, out)
@@ -64,7 +64,7 @@ def collect(address: str, keys: Path | None, insecure: bool, out: Path) -> None:
 
 def _reports(ask: Callable[[], dict[str, Any]], every: float) -> Iterator[dict[str, Any]]:
     """One after another; a server that has answered once may be away for a while, which is said once."""
-    from splitrelay.wire.asking import Unanswered
+    from splitrelay.network.status_rpc import Unanswered
 
     yield ask()
     away = False

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from splitrelay.cli.board import Display, overview, results
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note
-from splitrelay.cli.interrupts import stopping
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import emit, format_option, ready
+from splitrelay.cli.key_values import settings_argument
 from splitrelay.cli.run import HERE, KEYS, at_hand
-from splitrelay.cli.settings import settings_argument
-from splitrelay.cli.spread import spread
+from splitrelay.cli.signals import stopping
+from splitrelay.cli.spec_arguments import spread
+from splitrelay.cli.sweep_display import Display, overview, results
+from splitrelay.cli.table_output import emit, format_option, ready
 from splitrelay.errors import InputError, WorkError
 
 if TYPE_CHECKING:
-    from splitrelay.experiments.places import Places, Share
-    from splitrelay.experiments.points import Point
-    from splitrelay.experiments.sweep import Board
+    from splitrelay.sweeps.jobs import Places, Share
+    from splitrelay.sweeps.points import Point
+    from splitrelay.sweeps.sweep import Board
 
 
 OFTEN = 10  # looks between two checkpoints
@@ -64,7 +64,7 @@ def sweep(
     if status is not None:
         show_status(status, shape)
         return
-    from splitrelay.experiments.points import points_of
+    from splitrelay.sweeps.points import points_of
 
     if not settings:
         raise InputError("there is nothing to sweep", way_out="For example: splitrelay sweep data=digits eta=0.1,0.3")
@@ -83,7 +83,7 @@ def sweep(
 
 
 def _share(text: str | None) -> Share:
-    from splitrelay.experiments.places import ALL, Share
+    from splitrelay.sweeps.jobs import ALL, Share
 
     if text is None:
         return ALL
@@ -112,7 +112,7 @@ def command(
 def swept(points: Sequence[Point], folder: Path, again: str, *, on: str, jobs: int | None, **how: Any) -> Board:
     """The sweep, shown while it runs; `again` goes on after Ctrl-C; `how` is checkpoint, retry and share."""
     where = places(on, jobs, folder)
-    from splitrelay.experiments.feasible import settled
+    from splitrelay.sweeps.feasible import settled
 
     found = settled(points)
     for twin in found.dropped:
@@ -126,7 +126,7 @@ def swept(points: Sequence[Point], folder: Path, again: str, *, on: str, jobs: i
 
 
 def _watched(points: Sequence[Point], folder: Path, where: Places, **how: Any) -> Board:
-    from splitrelay.experiments.sweep import sweep as run
+    from splitrelay.sweeps.sweep import sweep as run
 
     display = Display()
     with stopping() as stop, closing(run(points, folder, where, stop=stop, **how)) as going:
@@ -141,23 +141,23 @@ def _watched(points: Sequence[Point], folder: Path, where: Places, **how: Any) -
 def places(on: str, jobs: int | None, folder: Path) -> Places:
     """What --on names."""
     if on == HERE:
-        from splitrelay.experiments.pool import Local
+        from splitrelay.sweeps.process_backend import Local
 
         return Local(jobs, folder / "workers.log")
     if on == "slurm":
         raise InputError(
             "there is no --on slurm", way_out="Let an array job of N call: --share $SLURM_ARRAY_TASK_ID/N."
         )
-    from splitrelay.experiments.addresses import address_of
+    from splitrelay.sweeps.ray_address import address_of
 
     with at_hand("ray"):
-        from splitrelay.experiments.cluster import OnRay
+        from splitrelay.sweeps.ray_backend import OnRay
     return OnRay(address_of(on), jobs)
 
 
 def show_status(folder: Path, shape: str) -> None:
     """The same table, from a second terminal; of a folder of sweeps, such as a reproduction's, a row for each."""
-    from splitrelay.experiments.sweep import status, sweeps_in
+    from splitrelay.sweeps.sweep import status, sweeps_in
 
     found = sweeps_in(folder)
     if found in ([], [folder]):

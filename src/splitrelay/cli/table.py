@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from splitrelay.atomic_files import write_text
+from splitrelay.cli.click_extensions import Command, kind_argument
 from splitrelay.cli.console import note, say
-from splitrelay.cli.lazy import Command, kind_argument
-from splitrelay.cli.output import FORMATS, Table, aligned
+from splitrelay.cli.table_output import FORMATS, Table, aligned
 from splitrelay.errors import InputError
-from splitrelay.files import write_text
 
 if TYPE_CHECKING:
-    from splitrelay.experiments.runs import Run
-    from splitrelay.experiments.tables.sheet import Sheet
+    from splitrelay.reports.table import Sheet
+    from splitrelay.runs.records import Run
 
 KINDS = {
     "accuracy": "the paper's accuracy tables: a row for each data set and K",
@@ -56,7 +56,7 @@ def table(kind: str, folders: Sequence[Path], out: Path | None, width: float | N
     against seed, wherever both were run. Where there are fewer seeds than the paper's three, or a run is not finished,
     the caption says so.
     """
-    from splitrelay.experiments.figures.provenance import beside
+    from splitrelay.reports.provenance import beside
 
     written, made = _writer(out, shape, width), _made(kind, how)
     runs = gathered(folders)
@@ -75,7 +75,7 @@ def table(kind: str, folders: Sequence[Path], out: Path | None, width: float | N
 
 def gathered(folders: Sequence[Path]) -> list[Run]:
     """All runs in some folders, each once."""
-    from splitrelay.experiments.runs import runs_under
+    from splitrelay.runs.records import runs_under
 
     runs = {run.path.resolve(): run for folder in folders for run in runs_under(folder)}
     return list(runs.values())
@@ -92,7 +92,7 @@ def begun(runs: Sequence[Run]) -> None:
 
 
 def _made(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Sheet]:
-    from splitrelay.experiments.tables import accuracy_table, classes_table, rates_table, runs_table, winners_table
+    from splitrelay.reports import accuracy_table, classes_table, rates_table, runs_table, winners_table
 
     if how["beside"] and kind not in BESIDE:
         raise InputError(f"the paper has no table of {kind}", way_out=f"--beside paper goes with {', '.join(BESIDE)}.")
@@ -111,8 +111,8 @@ def _made(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Sheet]:
 
 def _writer(out: Path | None, shape: str, width: float | None) -> Callable[[Sheet], str]:
     """How the table is written; refused before the work where that cannot be."""
-    from splitrelay.experiments.tables.sheet import WRITERS, writer_of
-    from splitrelay.experiments.tables.typeset import latex
+    from splitrelay.reports.latex_typeset import latex
+    from splitrelay.reports.table import WRITERS, writer_of
 
     writers = {"latex": latex, "markdown": WRITERS[".md"], "csv": WRITERS[".csv"], "json": WRITERS[".json"]}
     writer = writers.get(shape, _printed) if out is None else writer_of(out)
@@ -126,7 +126,7 @@ def _writer(out: Path | None, shape: str, width: float | None) -> Callable[[Shee
 
 
 def _printed(sheet: Sheet) -> str:
-    from splitrelay.experiments.tables.sheet import plain
+    from splitrelay.reports.table import plain
 
     texts = [[head.full for head in sheet.heads], *([plain(cell) for cell in row] for row in sheet.rows)]
     wide = [max(len(row[j]) for row in texts) if head.numeric else 0 for j, head in enumerate(sheet.heads)]

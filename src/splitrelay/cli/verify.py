@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note, say
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, cell, emit, format_option
+from splitrelay.cli.table_output import Table, cell, emit, format_option
 
 if TYPE_CHECKING:
-    from splitrelay.experiments.comparing import Comparison, Row
-    from splitrelay.experiments.runs import Run
+    from splitrelay.runs.compare import Comparison, Row
+    from splitrelay.runs.records import Run
 
 RUN = click.Path(path_type=Path)
 
@@ -36,14 +36,14 @@ def verify(run: Path, start: int | None, rounds: int | None, keys: Path | None, 
     to be near or not, and the answer says so. Of a deployed run the visits that its server skipped are left out again;
     it can be run again only if its clients hold the partition of its spec.
     """
-    from splitrelay.experiments import comparing
-    from splitrelay.experiments.runs import run_at
+    from splitrelay.runs import compare
+    from splitrelay.runs.records import run_at
 
     recorded = run_at(run)
     deployed = _check_deployed(recorded, keys)
     with TemporaryDirectory() as folder:
-        for step in comparing.verify(recorded, Path(folder) / "again", start=start or 0, rounds=rounds):
-            if isinstance(step, comparing.Comparison):
+        for step in compare.verify(recorded, Path(folder) / "again", start=start or 0, rounds=rounds):
+            if isinstance(step, compare.Comparison):
                 found = step
             else:
                 note(f"round {step['round']}: {step['test_accuracy']:.2%}")
@@ -67,8 +67,8 @@ def verify(run: Path, start: int | None, rounds: int | None, keys: Path | None, 
 @format_option
 def compare(one: Path, other: Path, shape: str) -> None:
     """Two runs side by side: which keys differ, which rows, how they ended."""
-    from splitrelay.experiments.comparing import compare as compared
-    from splitrelay.experiments.runs import run_at
+    from splitrelay.runs.compare import compare as compared
+    from splitrelay.runs.records import run_at
 
     runs = run_at(one), run_at(other)
     found = compared(*runs)
@@ -85,7 +85,7 @@ def compare(one: Path, other: Path, shape: str) -> None:
 
 def _check_deployed(recorded: Run, keys: Path | None) -> dict[str, Any]:
     """Return what is asked of a deployed run alone: its skipped visits, and whether data are the partition's."""
-    from splitrelay.records.clients import load_skips, read_clients
+    from splitrelay.runs.client_records import load_skips, read_clients
 
     clients = read_clients(recorded.path)
     if clients is None:
@@ -127,7 +127,7 @@ def _answers(found: Comparison) -> list[tuple[str, str]]:
 
 
 def _verdict(found: Comparison) -> tuple[str, bool]:
-    from splitrelay.experiments.comparing import NEAR, is_same_machine
+    from splitrelay.runs.compare import NEAR, is_same_machine
 
     if found.equal:
         return "identical to the bit.", True

@@ -3,11 +3,11 @@
 from splitrelay.data.augment import Augmentation, Crops
 from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.data.loading import load
-from splitrelay.data.own_sets import own
 from splitrelay.data.partition import Partition, check_partition
 from splitrelay.data.partition_files import load_partition, save_partition
+from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.data.saved import save
-from splitrelay.data.schemes import draw_partition
+from splitrelay.data.user_datasets import own
 
 __all__ = [
     "Augmentation",

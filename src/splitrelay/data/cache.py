@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from splitrelay.data.dataset_formats import PARTS, Arrays, OfficialFile
 from splitrelay.data.datasets import KnownSet
 from splitrelay.data.images import DataSet, ImageSet
-from splitrelay.data.official import PARTS, Arrays, OfficialFile
 from splitrelay.errors import InputError, OutputError, StorageError, WorkError
 
 if sys.platform != "win32":

@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from splitrelay.data.archives import cifar_sheets, gzipped_in, gzipped_in_wheel, mnist_tables, tar_members
 from splitrelay.data.augment import Augmentation
-from splitrelay.data.official import IDX_FILES, CifarBinary, DigitsCsv, Format, Idx, OfficialFile
-from splitrelay.data.sources import Folder, InstalledPackage, Package, SystemFolder, Way, WebArchive, WebFiles
-from splitrelay.data.unpack import cifar_sheets, gzipped_in, gzipped_in_wheel, mnist_tables, tar_members
+from splitrelay.data.dataset_formats import IDX_FILES, CifarBinary, DigitsCsv, Format, Idx, OfficialFile
+from splitrelay.data.download_sources import (
+    Folder,
+    InstalledPackage,
+    Package,
+    SystemFolder,
+    Way,
+    WebArchive,
+    WebFiles,
+)
 from splitrelay.errors import UnknownName
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from splitrelay.data import cache
 from splitrelay.data.datasets import KnownSet
 from splitrelay.data.download import Progress
+from splitrelay.data.download_sources import Way
 from splitrelay.data.saved import save
-from splitrelay.data.sources import Way
 from splitrelay.errors import InputError, OutputError, StorageError, UnknownName, WorkError
 
 CACHE = "cache"

@@ -13,7 +13,7 @@ from splitrelay.data.datasets import SETS, KnownSet, known_set
 from splitrelay.data.download import Progress
 from splitrelay.data.fetch import fetch
 from splitrelay.data.images import DataSet
-from splitrelay.data.own_sets import own
+from splitrelay.data.user_datasets import own
 from splitrelay.errors import InputError
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from splitrelay.atomic_files import write_error
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_files import save_partition
 from splitrelay.errors import InputError, OutputError
-from splitrelay.files import write_error
 
 
 def export_partition(partition: Partition, x: NDArray[Any], y: NDArray[Any], to: Path) -> Path:

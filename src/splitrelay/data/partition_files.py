@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from splitrelay.atomic_files import write_error
 from splitrelay.data.partition import Ints, Labels, Partition, check_partition
 from splitrelay.errors import ContractBroken, InputError
-from splitrelay.files import write_error
 
 ENDINGS = (".npz", ".json", ".txt")
 UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, EOFError, zipfile.BadZipFile, zlib.error)

@@ -8,8 +8,8 @@ from typing import Any
 
 from splitrelay.data.augment import Augmentation
 from splitrelay.data.cache import map_array, save_arrays
+from splitrelay.data.dataset_formats import PARTS, Arrays
 from splitrelay.data.images import DataSet, ImageSet
-from splitrelay.data.official import PARTS, Arrays
 from splitrelay.errors import InputError, WorkError
 
 ABOUT = "about.json"

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.algorithms.base import Clients, Outcome, Skipped, Visit
+from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError, OutputError
-from splitrelay.files import write_text
-from splitrelay.records.clients import CLIENTS, ClientRecord, RunClients, format_clients, make_printable
-from splitrelay.wire.reception import JUDGE
+from splitrelay.network.connection_handler import JUDGE
+from splitrelay.runs.client_records import CLIENTS, ClientRecord, RunClients, format_clients, make_printable
 
 SALT = "salt"
 SALT_BYTES = 32

@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 
 from splitrelay.data.images import ImageSet
-from splitrelay.records.clients import PREFIX, make_printable
-from splitrelay.wire.epochs import load_epochs
-from splitrelay.wire.reception import JUDGE
+from splitrelay.network.connection_handler import JUDGE
+from splitrelay.runs.client_records import PREFIX, make_printable
+from splitrelay.security.sealing_keys import load_epochs
 
 TAG = b"splitrelay data digest 1\0"
 SHOWN = 40  # classes that are listed

@@ -21,10 +21,10 @@ import numpy.typing as npt
 
 from splitrelay.algorithms.base import Step
 from splitrelay.errors import Diverged
-from splitrelay.experiments.spec import Spec
-from splitrelay.wire import limits
-from splitrelay.wire.control import BadMessage
-from splitrelay.wire.sealing import NotOurs
+from splitrelay.network import limits
+from splitrelay.network.control import BadMessage
+from splitrelay.runs.spec import Spec
+from splitrelay.security.encryption import NotOurs
 
 Vector = npt.NDArray[Any]
 TOLERANCE = 0.01  # of the bound, for the rounding of norms and of clipped gradients

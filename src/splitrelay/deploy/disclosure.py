@@ -9,11 +9,11 @@ from math import prod
 
 import numpy as np
 
-from splitrelay.deploy.shapes import Shape
+from splitrelay.deploy.backend import Shape
 from splitrelay.deploy.visit_limits import AllowedVisits
 from splitrelay.errors import InputError, printable
-from splitrelay.experiments.spec import Spec
-from splitrelay.wire.messages import Terms
+from splitrelay.network.messages import Terms
+from splitrelay.runs.spec import Spec
 
 Ask = Callable[[str], bool]
 LABEL = 4  # bytes of one label

@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from splitrelay.files import replacing, write_error
+from splitrelay.atomic_files import replacing, write_error
 
 LIMITED = frozenset(
     (

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from splitrelay.atomic_files import write_text
 from splitrelay.deploy.journal import Journal
 from splitrelay.errors import InputError, OutOfRange
-from splitrelay.files import write_text
 
 
 @dataclass(frozen=True)

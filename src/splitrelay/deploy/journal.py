@@ -17,9 +17,9 @@ from safetensors.torch import save
 from xxhash import xxh3_64, xxh3_128
 
 from splitrelay.algorithms.base import Cost, Done, Outcome, Skipped, Visit
+from splitrelay.atomic_files import keep, replacing, write_text
 from splitrelay.deploy.events import EventLog
 from splitrelay.errors import InputError
-from splitrelay.files import keep, replacing, write_text
 
 EVENTS = "events.jsonl"
 NUMBER = re.compile(rb"[0-9]{1,18}\n")  # whole: what lost its end has lost a digit too, perhaps

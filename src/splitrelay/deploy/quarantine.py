@@ -27,11 +27,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from splitrelay.deploy.pending import Policy
-from splitrelay.deploy.wishes import name_of
+from splitrelay.atomic_files import write_text
+from splitrelay.deploy.client_options import name_of
+from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import InputError
-from splitrelay.files import write_text
-from splitrelay.wire import limits
+from splitrelay.network import limits
 
 RECORD = "quarantine.json"
 LIFT = re.compile(r"lift-([0-9]{1,5})")

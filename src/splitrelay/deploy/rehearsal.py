@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from splitrelay.atomic_files import write_text
 from splitrelay.data import load
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_export import export_partition, folder, told
-from splitrelay.deploy.processes import POLL, Program, port_in
+from splitrelay.deploy.subprocesses import POLL, Program, port_in
 from splitrelay.errors import OutputError, WorkError
-from splitrelay.experiments.running import execute, partition_of, resolved
-from splitrelay.experiments.spec import Spec
-from splitrelay.files import write_text
-from splitrelay.records import RunDirectory
-from splitrelay.records.measured import timeless
-from splitrelay.wire.authority import create_authority
+from splitrelay.runs.execute import execute, partition_of, resolved
+from splitrelay.runs.measured import timeless
+from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.spec import Spec
+from splitrelay.security.authority import create_authority
 
 MODEL = "model.safetensors"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from splitrelay.deploy.journal import Journal
 from splitrelay.errors import InputError
-from splitrelay.records import RunDirectory
+from splitrelay.runs.run_directory import RunDirectory
 
 
 def go_back(directory: RunDirectory, journal: Journal, r: int) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from splitrelay.deploy.pending import Pending, Policy
+from splitrelay.deploy.client_options import name_of
 from splitrelay.deploy.quarantine import Quarantine, printable
-from splitrelay.deploy.wishes import name_of
-from splitrelay.wire.reception import FED, JUDGE
+from splitrelay.deploy.visit_lease import Pending, Policy
+from splitrelay.network.connection_handler import FED, JUDGE
 
 CHECK = 1.0  # seconds between two checks of one reporter
 MANY = 10  # waits that are reported one by one

@@ -12,9 +12,9 @@ from splitrelay.data.partition import Partition
 from splitrelay.deploy.client_records import SALT, SALT_BYTES
 from splitrelay.deploy.data_digest import combine_digests, compute_digest, load_secret
 from splitrelay.errors import InputError
-from splitrelay.experiments.running import partition_of
-from splitrelay.experiments.runs import Run
-from splitrelay.records.clients import ClientRecord, RunClients
+from splitrelay.runs.client_records import ClientRecord, RunClients
+from splitrelay.runs.execute import partition_of
+from splitrelay.runs.records import Run
 
 
 @dataclass(frozen=True)

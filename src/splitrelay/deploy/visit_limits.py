@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.algorithms.base import Done, Outcome, Step, Visit
+from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError, SplitrelayError
-from splitrelay.experiments.registry import algorithm
-from splitrelay.experiments.spec import Spec
-from splitrelay.files import write_text
+from splitrelay.network.messages import Lease, Look
+from splitrelay.runs.registry import algorithm
+from splitrelay.runs.spec import Spec
 from splitrelay.testing import Ingredients
-from splitrelay.wire.messages import Lease, Look
 
 SPARE = 20  # visits, and evaluations, that may be repeated after failures, beside the repeats of a whole run
 

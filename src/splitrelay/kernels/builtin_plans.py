@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from splitrelay.errors import InputError, OutOfRange, UnknownName
-from splitrelay.kernels.plan import Conv2d, Dropout, Flatten, Layer, Linear, MaxPool2d, Plan, ReLU, Shape
+from splitrelay.kernels.network_plan import Conv2d, Dropout, Flatten, Layer, Linear, MaxPool2d, Plan, ReLU, Shape
 
 
 @dataclass(frozen=True)

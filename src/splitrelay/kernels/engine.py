@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from splitrelay.algorithms.base import Cost, Done, Visit
+from splitrelay.engine.byte_counting import Overheard, message, shift_message
 from splitrelay.errors import InputError
-from splitrelay.kernels.descent import Bottom, Descent, TopHalf, descend, descend_cut, finite, mean_loss
-from splitrelay.kernels.plan import Plan
-from splitrelay.kernels.samples import Drawing, Pictures, Table
+from splitrelay.kernels.batches import Drawing, Pictures, Table
+from splitrelay.kernels.local_steps import Bottom, Descent, TopHalf, descend, descend_cut, finite, mean_loss
+from splitrelay.kernels.network_plan import Plan
 from splitrelay.kernels.workspace import Floats, Workspace
-from splitrelay.traffic import Overheard, message, shift_message
 
 
 class Whole:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from splitrelay.errors import InputError
-from splitrelay.kernels.named import agree
-from splitrelay.kernels.structures import SIZES, f64, i32, i64, pointer
+from splitrelay.kernels.ctypes_structs import SIZES, f64, i32, i64, pointer
+from splitrelay.kernels.seeded_draws import agree
 
 HERE = Path(__file__).parent
 BY_HAND = "SPLITRELAY_KERNELS"  # a build by path, for sanitizers and comparisons

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from splitrelay.kernels.library import library
-from splitrelay.kernels.named import order
+from splitrelay.kernels.seeded_draws import order
 
 
 def shuffled(M: int, seed: int, number: int, start: int, stop: int) -> list[int]:

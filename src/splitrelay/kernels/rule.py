@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from splitrelay.kernels.geometry import pool_behind
-from splitrelay.kernels.plan import Conv2d, Plan
+from splitrelay.kernels.buffer_layout import pool_behind
+from splitrelay.kernels.network_plan import Conv2d, Plan
 
 WIDE = 32 * 64  # inputs times outputs of a convolution
 

@@ -18,12 +18,12 @@ import numpy as np
 
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.errors import WorkError
+from splitrelay.kernels.batches import Draw
 from splitrelay.kernels.build import build, compiler
+from splitrelay.kernels.ctypes_structs import LayerC
 from splitrelay.kernels.engine import Whole
 from splitrelay.kernels.library import BY_HAND, level, library
-from splitrelay.kernels.plan import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Plan, ReLU
-from splitrelay.kernels.samples import Draw
-from splitrelay.kernels.structures import LayerC
+from splitrelay.kernels.network_plan import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Plan, ReLU
 from splitrelay.randomness import Purpose, rng
 
 LENET = (

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from splitrelay.errors import InputError, OutOfRange
+from splitrelay.kernels.buffer_layout import LINE, Survey, up
+from splitrelay.kernels.ctypes_structs import LayerC, NetC, SlotC, VisitC, address
 from splitrelay.kernels.faults import check_call, check_net
-from splitrelay.kernels.geometry import LINE, Survey, up
 from splitrelay.kernels.library import library
-from splitrelay.kernels.plan import Plan
+from splitrelay.kernels.network_plan import Plan
 from splitrelay.kernels.plan_limits import BATCH, ROOM, get_brief
-from splitrelay.kernels.structures import LayerC, NetC, SlotC, VisitC, address
 
 Floats = npt.NDArray[np.float32]
 ALIGNED = 64  # bytes

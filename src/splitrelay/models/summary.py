@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import nn
 
-from splitrelay.models.blueprint import Blueprint, cut_index
+from splitrelay.models.model_spec import Blueprint, cut_index
 
 FLOAT = 4  # bytes on the wire
 

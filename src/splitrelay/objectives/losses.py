@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from splitrelay.errors import InputError, UnknownName
-from splitrelay.models.own import own_function
+from splitrelay.models.user_functions import own_function
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

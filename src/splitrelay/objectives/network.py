@@ -12,7 +12,7 @@ import torch
 from splitrelay.data.augment import Augmentation
 from splitrelay.models import Blueprint, Stretch
 from splitrelay.objectives.batches import Batches
-from splitrelay.objectives.images import DeviceImages
+from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.losses import LOSSES, Loss, refuse_sums
 from splitrelay.randomness import Purpose, rng
 

@@ -6,13 +6,12 @@
 0.101303
 """
 
-from splitrelay.theory.arrays import Truth, Values, Words
+from splitrelay.theory.averaging_weights import Weights, thetas, weights
 from splitrelay.theory.bounds import applicability, bound
-from splitrelay.theory.compare import compare
+from splitrelay.theory.comparison import compare
 from splitrelay.theory.errata import ERRATA, Erratum, erratum
 from splitrelay.theory.last_iterate import last_iterate
 from splitrelay.theory.lemmas import Lemma, lemmas
-from splitrelay.theory.local_steps import useful_local_steps
 from splitrelay.theory.problem import MEANING, Problem
 from splitrelay.theory.rates import RATES, rate, table_one
 from splitrelay.theory.results import (
@@ -28,8 +27,9 @@ from splitrelay.theory.results import (
     Side,
     StepSize,
 )
+from splitrelay.theory.scalar_or_array import Truth, Values, Words
 from splitrelay.theory.stepsizes import stepsize, stepsizes
-from splitrelay.theory.weights import Weights, thetas, weights
+from splitrelay.theory.useful_steps import useful_local_steps
 
 __all__ = [
     "ALGORITHMS",

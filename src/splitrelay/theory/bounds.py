@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from splitrelay.errors import OutOfRange
-from splitrelay.theory.arrays import Array, Bools, Truth, Values, in_pieces, plain, truth
 from splitrelay.theory.formulas import formulas
 from splitrelay.theory.problem import Asked, Problem, numbers
-from splitrelay.theory.ranges import Range, effective_step, per_eta, refuse_outside, step_range
 from splitrelay.theory.results import (
     HORIZONS,
     OUTSIDE,
@@ -24,7 +22,8 @@ from splitrelay.theory.results import (
     Horizon,
     Outside,
 )
-from splitrelay.theory.statements import (
+from splitrelay.theory.scalar_or_array import Array, Bools, Truth, Values, in_pieces, plain, truth
+from splitrelay.theory.theorem_constants import (
     MEASURE,
     NC,
     POWER,
@@ -36,6 +35,7 @@ from splitrelay.theory.statements import (
     statement,
     units,
 )
+from splitrelay.theory.validity import Range, effective_step, per_eta, refuse_outside, step_range
 
 
 def bound(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from splitrelay.theory.statements import NC, SC, Recursion, Statement, error_constants
+from splitrelay.theory.theorem_constants import NC, SC, Recursion, Statement, error_constants
 
 SAMPLED = {"fedavg-swor": "(M - S)/(S (M - 1))", "fedavg-swr": "1/S"}
 

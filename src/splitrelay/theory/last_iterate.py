@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from splitrelay.theory.arrays import Array, Values, plain
 from splitrelay.theory.bounds import finished
 from splitrelay.theory.formulas import last_iterate_formulas
 from splitrelay.theory.problem import Asked, Problem
-from splitrelay.theory.ranges import Range, effective_step, per_eta, refuse_outside
 from splitrelay.theory.results import OUTSIDE, Algorithm, Bound, Outside
-from splitrelay.theory.statements import (
+from splitrelay.theory.scalar_or_array import Array, Values, plain
+from splitrelay.theory.theorem_constants import (
     POWER,
     SC,
     Recursion,
@@ -22,6 +21,7 @@ from splitrelay.theory.statements import (
     recursion,
     units,
 )
+from splitrelay.theory.validity import Range, effective_step, per_eta, refuse_outside
 
 
 def last_iterate(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from splitrelay.theory.arrays import Values, plain
 from splitrelay.theory.problem import Problem, numbers, positive
 from splitrelay.theory.recursions import drift, per_round, simplified
 from splitrelay.theory.results import Algorithm, Case
+from splitrelay.theory.scalar_or_array import Values, plain
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from splitrelay.errors import InputError, OutOfRange
-from splitrelay.theory.arrays import Array, Bools, Values, plain
+from splitrelay.theory.scalar_or_array import Array, Bools, Values, plain
 
 MEANING = {
     "L": "the smoothness of every F_m",

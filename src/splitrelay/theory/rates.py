@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from splitrelay.errors import InputError, OutOfRange
-from splitrelay.theory.arrays import Array, Values, plain
 from splitrelay.theory.problem import Asked, Problem
 from splitrelay.theory.results import CASES, CONSTANTS, DECAYS, Constants, Rate
-from splitrelay.theory.statements import GC, MEASURE, NC, SC, check_choice, sampling_factor
+from splitrelay.theory.scalar_or_array import Array, Values, plain
+from splitrelay.theory.theorem_constants import GC, MEASURE, NC, SC, check_choice, sampling_factor
 
 
 class Term(NamedTuple):

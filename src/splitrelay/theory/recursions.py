@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from splitrelay.theory.arrays import Array, Values, plain
 from splitrelay.theory.problem import Asked, Problem, numbers
-from splitrelay.theory.ranges import per_eta
 from splitrelay.theory.results import Algorithm, Case, Constants
-from splitrelay.theory.statements import (
+from splitrelay.theory.scalar_or_array import Array, Values, plain
+from splitrelay.theory.theorem_constants import (
     NC,
     POWER,
     check_algorithm,
@@ -23,6 +22,7 @@ from splitrelay.theory.statements import (
     statement,
     units,
 )
+from splitrelay.theory.validity import per_eta
 
 
 def per_round(

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from splitrelay.theory.arrays import Codes, Strings, Truth, Values, Words, plain, words
+from splitrelay.theory.scalar_or_array import Codes, Strings, Truth, Values, Words, plain, words
 
 Algorithm = Literal["ssl", "fedavg", "fedavg-swor", "fedavg-swr"]
 Case = Literal["strongly-convex", "general-convex", "non-convex"]

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from splitrelay.errors import OutOfRange
-from splitrelay.theory.arrays import Array, Codes, Values, in_pieces, plain, truth
 from splitrelay.theory.bounds import displayed_rounds, evaluated
 from splitrelay.theory.problem import Asked, Problem
-from splitrelay.theory.ranges import Range, refuse_too_few_rounds, step_range
 from splitrelay.theory.results import BRANCHES, RULES, Algorithm, Case, Constants, Horizon, Outside, Rule, StepSize
-from splitrelay.theory.statements import (
+from splitrelay.theory.scalar_or_array import Array, Codes, Values, in_pieces, plain, truth
+from splitrelay.theory.theorem_constants import (
     NC,
     POWER,
     SC,
@@ -30,6 +29,7 @@ from splitrelay.theory.statements import (
     statement,
     units,
 )
+from splitrelay.theory.validity import Range, refuse_too_few_rounds, step_range
 
 
 @dataclass(frozen=True)

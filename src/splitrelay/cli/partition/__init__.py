@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import click
 
-from splitrelay.cli.lazy import Group
+from splitrelay.cli.click_extensions import Group
 
 COMMANDS = {
     "exdir": (
-        "splitrelay.cli.partition.kinds:exdir",
+        "splitrelay.cli.partition.schemes:exdir",
         "The paper's ExDir(C, alpha): C classes a client, then Dirichlet.",
     ),
-    "iid": ("splitrelay.cli.partition.kinds:iid", "M random parts of equal size."),
-    "dirichlet": ("splitrelay.cli.partition.kinds:dirichlet", "Every class to all clients by Dirichlet(alpha)."),
-    "pathological": ("splitrelay.cli.partition.kinds:pathological", "C classes a client, in equal shares."),
-    "shards": ("splitrelay.cli.partition.kinds:shards", "Pieces of the set sorted by label."),
+    "iid": ("splitrelay.cli.partition.schemes:iid", "M random parts of equal size."),
+    "dirichlet": ("splitrelay.cli.partition.schemes:dirichlet", "Every class to all clients by Dirichlet(alpha)."),
+    "pathological": ("splitrelay.cli.partition.schemes:pathological", "C classes a client, in equal shares."),
+    "shards": ("splitrelay.cli.partition.schemes:shards", "Pieces of the set sorted by label."),
     "panels": ("splitrelay.cli.partition.panels:panels", "The paper's twelve panels of ExDir in one figure."),
     "show": ("splitrelay.cli.partition.saved:show", "Report on a saved partition, ours or the authors'."),
     "export": ("splitrelay.cli.partition.saved:export", "One folder per client, for a real deployment."),

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, emit, format_option
-from splitrelay.cli.partition.keys import CLIENTS, DATA, FORM, SEED, file_option, training_set
-from splitrelay.cli.settings import Key, combinations, count, number, parsed, settings_argument
+from splitrelay.cli.key_values import Key, combinations, count, number, parsed, settings_argument
+from splitrelay.cli.partition.options import CLIENTS, DATA, FORM, SEED, file_option, training_set
+from splitrelay.cli.table_output import Table, emit, format_option
 
 if TYPE_CHECKING:
     from splitrelay.data.partition import Partition
@@ -44,11 +44,11 @@ COLUMNS = ("C", "alpha", "sd of sizes", "classes per client", "one-class clients
 @format_option
 def panels(settings: Sequence[str], figure: Path, shape: str) -> None:
     """The paper's picture of ExDir(C, alpha): twelve partitions over 10 clients, every count in its cell, one scale."""
-    from splitrelay.experiments.figures import partitions
-    from splitrelay.experiments.figures.style import save
+    from splitrelay.reports import partition_figure
+    from splitrelay.reports.style import save
 
     drawn = _drawn({**DEFAULTS, **parsed(settings, KEYS)})
-    saved = save(partitions.panels(drawn), figure)
+    saved = save(partition_figure.panels(drawn), figure)
     emit(_table(drawn), [_payload(C, alpha, found) for (C, alpha), found in drawn.items()], shape)
     note(f"figure: {saved}")
 

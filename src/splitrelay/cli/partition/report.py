@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from splitrelay.cli.console import emphasised, say
-from splitrelay.cli.output import Table, emit
-from splitrelay.cli.partition.picture import ink, picture, width
+from splitrelay.cli.partition.terminal_plot import ink, picture, width
+from splitrelay.cli.table_output import Table, emit
 
 if TYPE_CHECKING:
     from splitrelay.data.heterogeneity import Heterogeneity

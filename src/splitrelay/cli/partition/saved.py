@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import format_option
-from splitrelay.cli.partition.keys import DATA, bubbles_option, deliver, figure_option, training_set
-from splitrelay.cli.settings import Key, parsed, settings_argument
+from splitrelay.cli.key_values import Key, parsed, settings_argument
+from splitrelay.cli.partition.options import DATA, bubbles_option, deliver, figure_option, training_set
+from splitrelay.cli.table_output import format_option
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from splitrelay.cli.lazy import Group
+from splitrelay.cli.click_extensions import Group
 
 COMMANDS = {
     "bound": ("splitrelay.cli.theory.bound:bound", "The bound of a theorem, term by term, or why it does not apply."),

@@ -8,24 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import mood, say
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, cell, emit, format_option
-from splitrelay.cli.settings import Key, settings_argument
-from splitrelay.cli.theory.grid import FINE, Grid, read_grid
-from splitrelay.cli.theory.keys import (
-    CHOSEN_CONSTANTS,
-    HORIZON,
-    QUANTITIES,
-    STARRED,
-    STEPS,
-    algorithm_argument,
-    announce,
-    case_argument,
-    figure_alone,
-    figure_option,
-)
-from splitrelay.cli.theory.rows import (
+from splitrelay.cli.key_values import Key, settings_argument
+from splitrelay.cli.table_output import Table, cell, emit, format_option
+from splitrelay.cli.theory.format import (
     NAMES,
     bound_columns,
     bound_records,
@@ -36,6 +23,19 @@ from splitrelay.cli.theory.rows import (
     start,
     table_of,
     wrapped,
+)
+from splitrelay.cli.theory.grid import FINE, Grid, read_grid
+from splitrelay.cli.theory.options import (
+    CHOSEN_CONSTANTS,
+    HORIZON,
+    QUANTITIES,
+    STARRED,
+    STEPS,
+    algorithm_argument,
+    announce,
+    case_argument,
+    figure_alone,
+    figure_option,
 )
 from splitrelay.errors import InputError
 
@@ -168,8 +168,8 @@ def _many(found: Bound, grid: Grid, whole: bool) -> Table:
 
 
 def _draw(answer: Answer, grid: Grid, headline: str, path: Path) -> Path:
-    from splitrelay.experiments.figures.theory import draw_stacks
-    from splitrelay.experiments.figures.theory_panels import bound_panel
+    from splitrelay.reports.theory_figures import draw_stacks
+    from splitrelay.reports.theory_panels import bound_panel
 
     found = [(panel, answer(panel, "mask")) for panel in grid.panels()]
     words = figure_words(grid, headline, found[0][1].measure, found[0][1].case)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import progress_hidden
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, emit, format_option
-from splitrelay.cli.settings import Key, count, parsed, seed, settings_argument
+from splitrelay.cli.key_values import Key, count, parsed, seed, settings_argument
+from splitrelay.cli.table_output import Table, emit, format_option
 from splitrelay.errors import WorkError
 
 if TYPE_CHECKING:
-    from splitrelay.experiments.check import Row
-    from splitrelay.experiments.check.truth import Evidence
+    from splitrelay.paper.theory_check import Row
+    from splitrelay.paper.theory_check.exact_runs import Evidence
 
 KEYS = (
     Key("instances", count, "random problems to try (default 200, under a minute)", many=False),
@@ -35,7 +35,7 @@ def check(settings: tuple[str, ...], shape: str) -> None:
     noise. Every statement is held against them: how often it was checked, how often it failed, and bound/actual at its
     smallest and in the median. The display of E7 is checked as printed too, and is to fail.
     """
-    from splitrelay.experiments.check import check, table
+    from splitrelay.paper.theory_check import check, table
 
     given = {name: values[0] for name, values in parsed(settings, KEYS).items()}
     instances = given.get("instances", 200)

@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, cell, emit, format_option
-from splitrelay.cli.settings import settings_argument
+from splitrelay.cli.key_values import settings_argument
+from splitrelay.cli.table_output import Table, cell, emit, format_option
+from splitrelay.cli.theory.format import (
+    bound_records,
+    condition_records,
+    conditions_table,
+    figure_words,
+    levels,
+    panel_label,
+    table_of,
+    wrapped,
+)
 from splitrelay.cli.theory.grid import FINE, PANELS, Grid, column, read_grid
-from splitrelay.cli.theory.keys import (
+from splitrelay.cli.theory.options import (
     CHOSEN_CONSTANTS,
     HORIZON,
     QUANTITIES,
@@ -23,16 +33,6 @@ from splitrelay.cli.theory.keys import (
     case_argument,
     figure_alone,
     figure_option,
-)
-from splitrelay.cli.theory.rows import (
-    bound_records,
-    condition_records,
-    conditions_table,
-    figure_words,
-    levels,
-    panel_label,
-    table_of,
-    wrapped,
 )
 
 if TYPE_CHECKING:
@@ -222,8 +222,8 @@ def _many(found: Comparison, grid: Grid, with_terms: bool) -> Table:
 
 
 def _draw(case: Any, grid: Grid, path: Path) -> Path:
-    from splitrelay.experiments.figures.theory import draw_stacks
-    from splitrelay.experiments.figures.theory_panels import bound_panel
+    from splitrelay.reports.theory_figures import draw_stacks
+    from splitrelay.reports.theory_panels import bound_panel
 
     found = [(panel, _compared(case, panel)) for panel in grid.panels(PANELS // (6 if "S" in grid.values else 3))]
     words = figure_words(grid, _title(found[0][1]), _measure(found[0][1]), case)

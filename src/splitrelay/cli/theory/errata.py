@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import emphasised, say
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, emit, format_option
-from splitrelay.cli.settings import TextParam
+from splitrelay.cli.key_values import TextParam
+from splitrelay.cli.table_output import Table, emit, format_option
 
 if TYPE_CHECKING:
     from splitrelay.theory import Erratum

@@ -8,8 +8,8 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from splitrelay.cli.output import cell
-from splitrelay.cli.settings import POINTS, Key, parsed
+from splitrelay.cli.key_values import POINTS, Key, parsed
+from splitrelay.cli.table_output import cell
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import emphasised, say
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, cell, emit, format_option
-from splitrelay.cli.settings import Key, number, settings_argument
+from splitrelay.cli.key_values import Key, number, settings_argument
+from splitrelay.cli.table_output import Table, cell, emit, format_option
+from splitrelay.cli.theory.format import wrapped
 from splitrelay.cli.theory.grid import read_grid
-from splitrelay.cli.theory.keys import QUANTITIES, STARRED, STEPS
-from splitrelay.cli.theory.rows import wrapped
+from splitrelay.cli.theory.options import QUANTITIES, STARRED, STEPS
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, cell, emit, format_option
-from splitrelay.cli.settings import settings_argument
+from splitrelay.cli.key_values import settings_argument
+from splitrelay.cli.table_output import Table, cell, emit, format_option
+from splitrelay.cli.theory.format import NAMES, figure_words, panel_label, rows, table_of, wrapped
 from splitrelay.cli.theory.grid import FINE, PANELS, Grid, column, read_grid
-from splitrelay.cli.theory.keys import (
+from splitrelay.cli.theory.options import (
     CASES,
     CHOSEN_CONSTANTS,
     QUANTITIES,
@@ -24,7 +25,6 @@ from splitrelay.cli.theory.keys import (
     figure_alone,
     figure_option,
 )
-from splitrelay.cli.theory.rows import NAMES, figure_words, panel_label, rows, table_of, wrapped
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
@@ -150,8 +150,8 @@ def _over_range(found: Sequence[Rate], grid: Grid) -> Table:
 
 
 def _draw(names: Sequence[str], case: str, grid: Grid, path: Path) -> Path:
-    from splitrelay.experiments.figures.theory import draw_stacks
-    from splitrelay.experiments.figures.theory_panels import rate_panel
+    from splitrelay.reports.theory_figures import draw_stacks
+    from splitrelay.reports.theory_panels import rate_panel
 
     grids = grid.panels(max(1, PANELS // len(names)))
     if len(grids) * len(names) > PANELS:

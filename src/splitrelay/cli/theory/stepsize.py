@@ -8,23 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, cell, emit, format_option
-from splitrelay.cli.settings import settings_argument
-from splitrelay.cli.theory.grid import FINE, Grid, column, read_grid
-from splitrelay.cli.theory.keys import (
-    CHOSEN_CONSTANTS,
-    HORIZON,
-    QUANTITIES,
-    STARRED,
-    algorithm_argument,
-    announce,
-    case_argument,
-    figure_alone,
-    figure_option,
-)
-from splitrelay.cli.theory.rows import (
+from splitrelay.cli.key_values import settings_argument
+from splitrelay.cli.table_output import Table, cell, emit, format_option
+from splitrelay.cli.theory.format import (
     NAMES,
     bound_records,
     figure_words,
@@ -34,6 +22,18 @@ from splitrelay.cli.theory.rows import (
     start,
     table_of,
     wrapped,
+)
+from splitrelay.cli.theory.grid import FINE, Grid, column, read_grid
+from splitrelay.cli.theory.options import (
+    CHOSEN_CONSTANTS,
+    HORIZON,
+    QUANTITIES,
+    STARRED,
+    algorithm_argument,
+    announce,
+    case_argument,
+    figure_alone,
+    figure_option,
 )
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _many(found: Mapping[str, StepSize], grid: Grid, whole: bool) -> Table:
 
 
 def _draw(alg: Any, case: Any, grid: Grid, path: Path) -> Path:
-    from splitrelay.experiments.figures.theory_steps import draw_steps, step_panel
+    from splitrelay.reports.theory_steps import draw_steps, step_panel
 
     if grid.single:
         return _draw_landscape(alg, case, grid, path)
@@ -168,8 +168,8 @@ def _draw(alg: Any, case: Any, grid: Grid, path: Path) -> Path:
 
 
 def _draw_landscape(alg: Any, case: Any, grid: Grid, path: Path) -> Path:
-    from splitrelay.experiments.figures.theory import draw_stacks
-    from splitrelay.experiments.figures.theory_steps import abscissa, landscape
+    from splitrelay.reports.theory_figures import draw_stacks
+    from splitrelay.reports.theory_steps import abscissa, landscape
     from splitrelay.theory import bound
 
     steps = _steps(alg, case, grid)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from splitrelay.cli.lazy import Command
-from splitrelay.cli.output import Table, cell, emit, format_option
-from splitrelay.cli.settings import Key, choice, count, number, parsed, settings_argument
+from splitrelay.cli.click_extensions import Command
+from splitrelay.cli.key_values import Key, choice, count, number, parsed, settings_argument
+from splitrelay.cli.table_output import Table, cell, emit, format_option
 from splitrelay.errors import InputError, OutOfRange
 from splitrelay.notation import meaning
 

@@ -1,4 +1,4 @@
-// What Python hands over: layers with their geometry, and where their numbers lie. kernels/geometry.py mirrors this.
+// What Python hands over: layers with their geometry, and where their numbers lie. kernels/buffer_layout.py mirrors this.
 #pragma once
 #include "random.h"
 

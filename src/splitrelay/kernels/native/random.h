@@ -1,5 +1,5 @@
 // Numpy's named generators once more: SeedSequence(root, spawn_key) and PCG64, so that a visit needs no Python to draw.
-// kernels/named.py compares them with numpy's own before the first use.
+// kernels/seeded_draws.py compares them with numpy's own before the first use.
 #pragma once
 #include "vector.h"
 

@@ -1,0 +1,1 @@
+"""Fault plans for `splitrelay rehearse --faults`: crashes, lost and damaged messages, and malicious participants."""

@@ -1,1 +1,0 @@
-"""`splitrelay quadratics`: the command, and what it prints."""

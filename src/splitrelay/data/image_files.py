@@ -1,0 +1,81 @@
+"""Pictures in files: decoded to bytes of one shape, grey where all are grey, else in colour."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from splitrelay.data.images import Pixels
+from splitrelay.data.optional_imports import guest
+from splitrelay.errors import InputError
+
+Image = Any  # PIL's
+ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}
+GREY = {"1", "L", "LA"}
+DEEP = ("I", "F")  # modes of more than 8 bits
+
+
+def class_folders(folder: Path) -> list[Path]:
+    """The folders of the classes; numbers in the order of numbers, so that 10 comes after 9."""
+    found = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__"))]
+    if found and all(path.name.isdecimal() for path in found):
+        return sorted(found, key=lambda path: int(path.name))
+    return sorted(found)
+
+
+def picture_files(folder: Path) -> list[Path]:
+    """All pictures below a folder, in the order of their names; other files do not count."""
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and path.name[0] != ".")
+    if not found:
+        raise InputError(f"the folder {folder} holds no pictures", limit=f"files ending in {' '.join(sorted(ENDINGS))}")
+    return found
+
+
+def from_files(paths: Sequence[Path]) -> Pixels:
+    """Pictures from files, (N, C, H, W)."""
+    return stacked([decoded(path, str(path)) for path in paths], [str(path) for path in paths])
+
+
+def from_bytes(payloads: Iterable[bytes], of: str) -> Pixels:
+    """Encoded pictures from a table's column."""
+    names = []
+    images = []
+    for row, payload in enumerate(payloads):
+        names.append(f"row {row} of {of}")
+        images.append(decoded(io.BytesIO(payload), names[-1]))
+    return stacked(images, names)
+
+
+def decoded(file: Any, name: str) -> Image:
+    """One picture, loaded."""
+    pil = guest("PIL.Image", "decoding a picture")
+    try:
+        with pil.open(file) as image:
+            image.load()
+            picture = image.copy()
+    except (OSError, SyntaxError, pil.DecompressionBombError, pil.DecompressionBombWarning) as error:
+        raise InputError(f"{name} is no picture that can be decoded ({' '.join(str(error).split())[:100]})") from None
+    if picture.mode.startswith(DEEP):
+        raise InputError(
+            f"{name} has more than 8 bits a pixel", value=f"mode {picture.mode}", way_out="Save it with 8."
+        )
+    return picture
+
+
+def stacked(images: Sequence[Image], names: Sequence[str]) -> Pixels:
+    """Pictures of one size as one array."""
+    for image, name in zip(images, names, strict=True):
+        if image.size != images[0].size:
+            sizes = f"{_size(images[0])} in {names[0]}, {_size(image)} in {name}"
+            raise InputError("pictures of different sizes", value=sizes, way_out="Bring them to one size first.")
+    if all(image.mode in GREY for image in images):
+        return np.stack([np.asarray(image.convert("L"))[None] for image in images])
+    return np.stack([np.asarray(image.convert("RGB")).transpose(2, 0, 1) for image in images])
+
+
+def _size(image: Image) -> str:
+    return f"{image.size[0]}x{image.size[1]}"

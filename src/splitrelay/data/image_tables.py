@@ -1,0 +1,125 @@
+"""Tables of images: CSV with a pixel a column, parquet with pixels or encoded pictures."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from splitrelay.data.image_files import from_bytes
+from splitrelay.data.optional_imports import guest
+from splitrelay.errors import InputError
+
+LABEL_NAMES = ("label", "labels", "y", "target", "targets", "class")
+IMAGE_NAMES = ("image", "img", "x", "pixels")
+NO_COLUMN = ("", "unnamed: 0", "__index_level_0__")  # an index that somebody's export left behind
+
+Table = tuple[npt.NDArray[Any], npt.NDArray[Any], tuple[str, ...] | None]  # x, y, names of the classes
+
+
+def from_csv_file(path: Path) -> Table:
+    """One row an image: its label in the column of that name, else in the first; the rest are pixels."""
+    try:
+        titles, has_titles = _titles(path)
+    except (ValueError, csv.Error, EOFError, OSError) as error:
+        raise InputError(f"{path} is no table of text ({' '.join(str(error).split())[:140]})") from None
+    label = next((j for j, title in enumerate(titles) if title in LABEL_NAMES), 0) if has_titles else 0
+    pixels = [j for j, title in enumerate(titles) if j != label and not (has_titles and title in NO_COLUMN)]
+    if not pixels:
+        raise InputError(f"{path} has no columns of pixels", value=f"{len(titles)} column")
+    try:
+        y = _columns(path, has_titles, [label], str)[:, 0]
+        try:
+            return _columns(path, has_titles, pixels, np.uint8), y, None
+        except ValueError:  # fractions, or numbers beyond a byte: told apart later
+            return _columns(path, has_titles, pixels, np.float32), y, None
+    except ValueError as error:
+        raise InputError(f"{path} is no table of numbers ({' '.join(str(error).split())[:140]})") from None
+
+
+def from_parquet_file(path: Path) -> Table:
+    """A label column; and an image column (encoded pictures or lists of pixels), or a column a pixel."""
+    table = _parquet(path)
+    names = {name.lower(): name for name in table.column_names if name.lower() not in NO_COLUMN}
+    label = next((names[name] for name in LABEL_NAMES if name in names), None)
+    if label is None:
+        raise InputError(f"{path} has no column of labels", value=sorted(names), limit=f"one of {LABEL_NAMES}")
+    y = np.asarray(table.column(label).to_pylist())
+    image = next((names[name] for name in IMAGE_NAMES if name in names), None)
+    if image is not None:
+        x = _image_column(table.column(image), f"{path}, column {image}")
+    else:
+        pixels = [name for name in names.values() if name != label]
+        x = np.column_stack([table.column(name).to_numpy() for name in pixels])
+    return x, y, _class_names(table, label)
+
+
+def _titles(path: Path) -> tuple[list[str], bool]:
+    with _text(path) as file:
+        first = next(csv.reader(file), None)
+    if not first:
+        raise InputError(f"{path} is empty")
+    titles = [title.strip().lower() for title in first]
+    # Titles of pixels may be numbers themselves; the label, where nothing is titled, may be a word.
+    return titles, not all(map(_is_number, first[1:])) or any(title in LABEL_NAMES for title in titles)
+
+
+def _columns(path: Path, has_titles: bool, columns: list[int], dtype: Any) -> npt.NDArray[Any]:
+    with _text(path) as file:
+        return np.loadtxt(
+            file,
+            delimiter=",",
+            skiprows=int(has_titles),
+            usecols=columns,
+            dtype=dtype,
+            ndmin=2,
+            comments=None,
+            quotechar='"',
+        )
+
+
+def _text(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return cast(IO[str], gzip.open(path, "rt", encoding="utf-8-sig", newline=""))
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _parquet(path: Path) -> Any:
+    pyarrow, parquet = guest("pyarrow", "parquet"), guest("pyarrow.parquet", "parquet")
+    try:
+        return parquet.read_table(path)
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path} is no parquet file ({' '.join(str(error).split())[:100]})") from None
+
+
+def _image_column(column: Any, of: str) -> npt.NDArray[Any]:
+    rows = column.to_pylist()
+    if isinstance(rows[0], dict):  # how the `datasets` library writes pictures
+        rows = [row.get("bytes") for row in rows]
+    if all(isinstance(row, bytes) for row in rows):
+        return from_bytes(rows, of)
+    try:
+        return np.asarray(rows, dtype=np.float32)
+    except (ValueError, TypeError):
+        raise InputError(f"{of} holds neither encoded pictures nor lists of pixels of one length") from None
+
+
+def _class_names(table: Any, label: str) -> tuple[str, ...] | None:
+    try:
+        described = json.loads((table.schema.metadata or {})[b"huggingface"])
+        return tuple(described["info"]["features"][label]["names"])
+    except (KeyError, TypeError, ValueError):
+        return None

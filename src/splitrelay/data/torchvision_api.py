@@ -1,0 +1,103 @@
+"""Readers in torchvision's form: (root, train, transform, target_transform, download), `data`, `targets`, len, item."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from splitrelay.data.images import DataSet, ImageSet, Labels
+from splitrelay.data.loading import load
+from splitrelay.data.optional_imports import guest
+from splitrelay.data.user_datasets import own
+
+
+class Reader(ABC):
+    """One part of a data set. Items are (PIL image, label), as transforms expect; `images` is the set itself."""
+
+    def __init__(
+        self,
+        root: str | Path | None = None,
+        train: bool = True,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        download: bool = False,
+    ) -> None:
+        self.root, self.train, self.transform, self.target_transform = root, train, transform, target_transform
+        whole = self.opened(root, download)
+        self.images: ImageSet = whole.train if train else whole.test
+        x = self.images.x
+        # As torchvision shapes them: (N, H, W) grey, (N, H, W, C) in colour. Views: nothing is copied.
+        self.data: npt.NDArray[np.uint8] = x[:, 0] if x.shape[1] == 1 else x.transpose(0, 2, 3, 1)
+        self.targets: Labels = self.images.y
+        self.classes = list(self.images.classes)
+        self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
+
+    @abstractmethod
+    def opened(self, root: str | Path | None, download: bool) -> DataSet:
+        """The data set behind the reader."""
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        image, target = self._picture(index), int(self.targets[index])
+        if self.transform is not None:
+            image = self.transform(image)
+        return image, target if self.target_transform is None else self.target_transform(target)
+
+    def __repr__(self) -> str:
+        part = "train" if self.train else "test"
+        return f"{type(self).__name__}({len(self)} images, {part}, root={self.root})"
+
+    def _picture(self, index: int) -> Any:
+        pixels = self.data[index]
+        if self.images.peak != 255:  # a picture's white is 255, whatever the data's is
+            pixels = np.rint(pixels * (255 / self.images.peak)).astype(np.uint8)
+        return guest("PIL.Image", "an item").fromarray(np.ascontiguousarray(pixels))
+
+
+class KnownReader(Reader):
+    """A set that is known by name."""
+
+    name: ClassVar[str]
+
+    def opened(self, root: str | Path | None, download: bool) -> DataSet:
+        """From the root, else from the cache, else fetched into the root if that is allowed."""
+        return load(self.name, root, download=download)
+
+
+class Digits(KnownReader):
+    """1,797 handwritten digits of 8 x 8; the last 360 are the test set."""
+
+    name = "digits"
+
+
+class MNIST(KnownReader):
+    """60,000 and 10,000 handwritten digits of 28 x 28."""
+
+    name = "mnist"
+
+
+class FashionMNIST(KnownReader):
+    """60,000 and 10,000 articles of clothing of 28 x 28."""
+
+    name = "fashion-mnist"
+
+
+class CIFAR10(KnownReader):
+    """50,000 and 10,000 photographs of 32 x 32 in colour."""
+
+    name = "cifar10"
+
+
+class Own(Reader):
+    """Images of one's own; the root is the file or folder, and there is nothing to download."""
+
+    def opened(self, root: str | Path | None, download: bool) -> DataSet:
+        """See splitrelay.data.user_datasets."""
+        return own(root)

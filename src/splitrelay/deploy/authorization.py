@@ -1,0 +1,91 @@
+"""Who gets in: the certificate says who calls, and that must be who it says it is.
+
+There are three doors. Join is for the clients of the run, each under its own number, and for its evaluator; the status
+is for them and for observers; the model is for the roles that the server was told, observers unless it was told others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from splitrelay.errors import InputError
+from splitrelay.network import connection_handler
+from splitrelay.network.connection_handler import JUDGE
+from splitrelay.network.messages import Hello
+from splitrelay.security.certificates import CLIENT, EVALUATOR, FED, OBSERVER, Peer
+from splitrelay.security.identity import Identity, NotAdmitted, admitted, load_identity
+from splitrelay.security.revocation import Revocations
+
+Question = Callable[[Any], str | None]  # a reason to refuse, or None
+
+
+@dataclass(frozen=True)
+class Doors:
+    """Who may join, ask how it goes, have the model: each answers with a reason to refuse, or None."""
+
+    join: Callable[[Any, Hello], str | None]
+    status: Question
+    collect: Question
+
+
+anyone = Doors(lambda context, hello: None, lambda context: None, lambda context: None)  # without keys all are alike
+
+
+def by_certificate(revocations: Revocations, M: int | None = None, model_for: Sequence[str] = (OBSERVER,)) -> Doors:
+    """Only whom the authority has named, and only as what it has named them; the list is read when it changes."""
+
+    def join(who: Peer, hello: Hello) -> str | None:
+        if hello.client == JUDGE:
+            return None if EVALUATOR in who.roles else f"the certificate of {who.name} is not that of an evaluator"
+        if hello.client == connection_handler.FED:
+            return None if FED in who.roles else f"the certificate of {who.name} is not that of a fed server"
+        return None if who.m == hello.client else f"the certificate of {who.name} is not that of client {hello.client}"
+
+    def status(who: Peer) -> str | None:
+        if {EVALUATOR, OBSERVER, FED} & set(who.roles) or M is None or (who.m is not None and who.m < M):
+            return None
+        return f"{who.name} is client {who.m}, and this run has clients 0 to {M - 1}"
+
+    def collect(who: Peer) -> str | None:
+        if set(model_for) & set(who.roles) and status(who) is None:
+            return None
+        whom = " and ".join(f"{role}s" for role in model_for) or "nobody"
+        return f"this server gives the model to {whom}; {who.name} is {' and '.join(who.roles)}"
+
+    def asked(context: Any, rule: Callable[[Peer], str | None]) -> str | None:
+        try:
+            return rule(admitted(context.auth_context(), revocations))
+        except NotAdmitted as error:
+            return str(error)
+
+    return Doors(
+        lambda context, hello: asked(context, lambda who: join(who, hello)),
+        lambda context: asked(context, status),
+        lambda context: asked(context, collect),
+    )
+
+
+CALLERS = (CLIENT, EVALUATOR, OBSERVER, FED)
+
+
+def identity_in(folder: Path | None, insecure: bool, roles: Sequence[str] = CALLERS) -> Identity | None:
+    """Whose keys these are, if it has one of these roles; None only where --insecure was said."""
+    if folder is None and not insecure:
+        way_out = "Make some: splitrelay keys authority --help. --insecure does without, for tests on one machine."
+        raise InputError("keys are missing: --keys FOLDER", way_out=way_out)
+    if folder is not None and insecure:
+        raise InputError("--keys and --insecure exclude each other", way_out="Leave --insecure out.")
+    if folder is None:
+        return None
+    identity = load_identity(folder)
+    if not set(roles) & set(identity.roles):
+        value, limit = " and ".join(identity.roles), f"the keys of {_either(roles)}"
+        raise InputError(f"{folder} is of {identity.name}", value=value, limit=limit, way_out="Give its own --keys.")
+    return identity
+
+
+def _either(roles: Sequence[str]) -> str:
+    return " or ".join(f"an {role}" if role[0] in "aeiou" else f"a {role}" for role in roles)

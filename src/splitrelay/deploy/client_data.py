@@ -1,0 +1,83 @@
+"""A client's own images, held against what the run expects before its first turn."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from splitrelay.data.images import ImageSet, Labels
+from splitrelay.data.saved import is_saved, open_saved
+from splitrelay.data.user_datasets import Raw, pixels, plain, raw_parts
+from splitrelay.errors import InputError
+from splitrelay.network.messages import Terms
+
+READING = Lock()  # numpy reads a file's head with ast, which in Python 3.11 can fail where two threads do so at once
+WHOLE = re.compile(r"(-?\d+)(\.0+)?")  # a whole number written out, also as some tables write it
+
+
+def read_raw(path: Path, test: bool = False) -> Raw:
+    """The images of a file or folder, as they are; where it has two parts, its training part, or its `test` part."""
+    place = path.expanduser()
+    with READING:
+        if not is_saved(place):
+            train, held = raw_parts(place)
+            return held if test and held is not None else train
+        data = open_saved(place)
+    part = data.test if test else data.train
+    return Raw(part.x, part.y, str(place), part.classes)
+
+
+def own_images(raw: Raw, terms: Terms) -> ImageSet:
+    """These images as this run's: its shape, its classes, its way to make a pixel a number."""
+    x = pixels(raw, (terms.shape[0], terms.shape[1], terms.shape[2]), terms.peak)
+    return ImageSet(x, labels(raw, terms.classes), terms.classes, terms.mean, terms.std, terms.peak)
+
+
+def labels(raw: Raw, classes: tuple[str, ...]) -> Labels:
+    """Each label as a position among the run's classes: numbers are positions only where no class is a number."""
+    y = _written(raw, classes)
+    written, which = np.unique(y, return_inverse=True)
+    known, limit = _known(classes, by_name=y.dtype.kind not in "iu" or any(map(WHOLE.fullmatch, classes)))
+    keys = [_key(str(label)) for label in written.tolist()]
+    strangers = [str(label) for label, key in zip(written, keys, strict=True) if key not in known]
+    if strangers:
+        what = f"labels of {raw.of} are not this run's classes"
+        raise InputError(what, value=", ".join(strangers[:5]), limit=limit)
+    return np.array([known[key] for key in keys], dtype=np.int64)[which]
+
+
+def _known(classes: tuple[str, ...], by_name: bool) -> tuple[dict[str, int], str]:
+    """The labels that this run knows, with their positions; and how to say which."""
+    if by_name:
+        return {_key(name): n for n, name in enumerate(classes)}, "one of " + ", ".join(classes[:20])
+    return {str(n): n for n in range(len(classes))}, _span(classes)
+
+
+def _written(raw: Raw, classes: tuple[str, ...]) -> npt.NDArray[Any]:
+    """The labels as names or numbers; positions among the source's own names as these names."""
+    y = plain(raw)
+    if y.dtype.kind == "b" and not {"False", "True"} & set(classes):
+        return y.astype(np.int64)
+    if raw.classes is None or y.dtype.kind not in "iu":
+        return y
+    strangers = np.unique(y[(y < 0) | (y >= len(raw.classes))])
+    if strangers.size:
+        found = ", ".join(map(str, strangers[:5].tolist()))
+        raise InputError(f"{raw.of} has labels outside its own classes", value=found, limit=_span(raw.classes))
+    names: npt.NDArray[Any] = np.asarray(raw.classes)[y]
+    return names
+
+
+def _key(name: str) -> str:
+    """What makes 7, 07 and 7.0 one name."""
+    whole = WHOLE.fullmatch(name)
+    return name if whole is None else str(int(whole[1]))
+
+
+def _span(classes: tuple[str, ...]) -> str:
+    return f"whole numbers from 0 to {len(classes) - 1}"

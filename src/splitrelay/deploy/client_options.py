@@ -1,0 +1,60 @@
+"""What a client wants, and who it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from splitrelay.deploy.disclosure import Approval
+from splitrelay.deploy.handshake import AgreedSpec
+from splitrelay.errors import InputError
+from splitrelay.network.connection_handler import FED, JUDGE
+from splitrelay.security import certificates
+from splitrelay.security.certificates import EVALUATOR
+from splitrelay.security.identity import Identity
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a client wants: which server, who it is, its data; the spec it insists on, if any."""
+
+    address: str
+    client: int | None  # whom the keys name, unless there are none
+    data: Path | None  # an evaluator that is none of the clients has none
+    keys: Path | None = None
+    agreed: AgreedSpec | None = None  # the client's own copy of the spec, with which the server's must agree
+    check: bool = False
+    patience: float = 0.0  # seconds without a server after which it gives up; 0: never
+    test: Path | None = None  # the evaluator's images
+    keep: Path = Path("model.safetensors")  # where the evaluator writes the model
+    listen: str = ""  # where other clients may bring the half, peer to peer
+    fed: bool = False  # it is the fed server
+    sealed: bool = False  # it takes part only where the server cannot read the clients' half
+    accept_spec: str = ""  # the digest of the terms that it accepts, where it has no copy of the spec
+    approval: Approval = field(default_factory=Approval)  # asks the operator, where there is neither
+    repeats: int = 1  # how often the whole run may be repeated
+    state: Path | None = None  # where it counts its visits; the folder of its keys unless named
+
+
+def number_of(wish: Wish, identity: Identity | None) -> int:
+    """Which client this is: the certificate says it; or the evaluator, if it brings a test set and no data."""
+    m = wish.client if identity is None else identity.m
+    if wish.fed:
+        if identity is None or certificates.FED not in identity.roles:
+            raise InputError("these are not the keys of a fed server", way_out="Use keys issued with --fed-server.")
+        return FED
+    if wish.data is None and identity is not None and EVALUATOR in identity.roles:
+        if wish.test is None:
+            raise InputError("an evaluator brings a test set", way_out="Give --test.")
+        return JUDGE
+    name = "this client" if identity is None else identity.name
+    if m is None:
+        raise InputError(f"{name} has no client's number", way_out="Use keys issued with --client, or --client m.")
+    if wish.data is None:
+        raise InputError(f"{name} has nothing to train on", way_out="Give --data.")
+    return m
+
+
+def name_of(m: int) -> str:
+    """As people call it."""
+    return {JUDGE: "the evaluator", FED: "the fed server"}.get(m, f"client {m}")

@@ -1,0 +1,360 @@
+"""`splitrelay join`: a client with its own data, from the first handshake to the server's goodbye."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from splitrelay import __version__
+from splitrelay.atomic_files import refuse_unwritable
+from splitrelay.data.images import ImageSet
+from splitrelay.data.user_datasets import Raw
+from splitrelay.deploy.authorization import identity_in
+from splitrelay.deploy.backend import Outfit, Shape, engine_backend, half_bytes, import_backend
+from splitrelay.deploy.client_data import own_images, read_raw
+from splitrelay.deploy.client_options import Wish, name_of, number_of
+from splitrelay.deploy.client_usage import Purse
+from splitrelay.deploy.client_visit import Judging, Visitor
+from splitrelay.deploy.data_digest import DataDigests, describe_data
+from splitrelay.deploy.disclosure import Disclosure, check_client_half, compute_disclosure
+from splitrelay.deploy.handshake import check_agreed, spec_in
+from splitrelay.deploy.peer_endpoint import Post
+from splitrelay.deploy.visit_limits import AllowedVisits, ServerBrokeSpec, UsedVisits, derive_allowed_visits
+from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError, StorageError
+from splitrelay.kernels.evaluator import SLICE
+from splitrelay.network import limits
+from splitrelay.network.client_session import Ended, Holding, LinkLost, Refused, Session, Stopped, TakenBack, channel
+from splitrelay.network.codec import Bounds
+from splitrelay.network.connection_handler import FED, JUDGE
+from splitrelay.network.control import BadMessage
+from splitrelay.network.messages import Accept, Fail, Lease, Look, Terms
+from splitrelay.runs.spec import Spec
+from splitrelay.security import certificates
+from splitrelay.security.certificates import CLIENT, EVALUATOR
+from splitrelay.security.credential_reload import Keys
+from splitrelay.security.encryption import NotOurs
+from splitrelay.security.identity import channel_credentials
+from splitrelay.security.sealing_keys import NoSecret, WrongEpoch
+from splitrelay.security.sealing_session import Sealer
+
+if TYPE_CHECKING:
+    from splitrelay.deploy.fed_server import Averaging
+
+Say = Callable[[str], None]
+
+
+class Joined:
+    """A client that takes part until the server says goodbye."""
+
+    def __init__(self, wish: Wish, say: Say, stop: Event | None = None) -> None:
+        identity = identity_in(wish.keys, wish.keys is None, (CLIENT, EVALUATOR, certificates.FED))
+        self.m = number_of(wish, identity)
+        self.wish, self.say, self.warn = wish, say, say
+        self.keys = None if identity is None else Keys(identity, lambda text: self.warn(text))
+        self.post = (
+            None if self.keys is None else Post(self.keys, lambda text: self.say(text), lambda text: self.warn(text))
+        )
+        self.stop = stop or Event()
+        self.visitor: Visitor | Averaging | None = None
+        self.images: ImageSet | None = None
+        self.test_images: ImageSet | None = None  # an evaluator's
+        self.digests = DataDigests(self.m, wish.keys)
+        self.digest = b""  # of the data, as it was sent last
+        self.raw: Raw | None = None  # what was brought, read before anybody is called
+        self.brought, self.told = False, ""
+        self.terms: Terms | None = None
+        self.disclosure: Disclosure | None = None
+        self.visits = 0
+        self.purse = Purse(lambda: self.session.meter.waiting)
+        self.session = Session(
+            self.m,
+            self._dial,
+            self._agree,
+            software=f"splitrelay {__version__}",
+            patience=wish.patience,
+            stop=self.stop,
+            address=wish.address,
+        )
+        self.session.note = say
+        self.session.warn = lambda text: self.warn(text)
+
+    def bring(self) -> None:
+        """Whatever does not depend on the server, before anybody is called: its own port, its data."""
+        if not self.brought:
+            self._listen()
+            self.raw = None if self.m == FED else self._read()
+        self.brought = True
+
+    def leave(self) -> None:
+        """Nothing is open any more."""
+        self.session.hang_up()
+        if self.post is not None:
+            self.post.close()
+
+    def run(self) -> str:
+        """Take part; the server's last words."""
+        try:
+            self.bring()
+            self.session.connect()
+            if self.wish.check:
+                self.session.leave("it was a check")
+                return "\n".join([*self._describe(), "all is well: the server would take this client"])
+            self.say(f"joined as {name_of(self.m)} with {len(self.images or ())} images")
+            return self._taking_part()
+        except Ended as error:
+            return str(error)
+        except Stopped:
+            return "left"
+        finally:
+            self.leave()
+
+    def _describe(self) -> list[str]:
+        """Say what was brought, for --check."""
+        found = [] if self.images is None else [describe_data(name_of(self.m), self.images, self.digest)]
+        if self.test_images is not None and self.m != JUDGE:
+            found.append(describe_data(f"{name_of(self.m)} as the evaluator", self.test_images))
+        if self.disclosure is not None and self.terms is not None:
+            found += ["it would send", *(f"  {line}" for line in self.disclosure.describe())]
+            found.append(f"  digest of the terms: {self.terms.spec_hash}")
+        return found
+
+    def _listen(self) -> None:
+        """Where other clients may bring the half, if it was asked for."""
+        if not self.wish.listen:
+            return
+        if self.post is None:
+            raise InputError("other clients reach only who has keys", way_out="Join with --keys, or without --listen.")
+        self.post.listen(self.wish.listen)
+
+    def _taking_part(self) -> str:
+        while not self.stop.is_set():
+            try:
+                self._turn()
+            except TakenBack as error:
+                self.say(f"visit taken back: {error}")
+                self.session.holding = Holding()
+            except (LinkLost, Ended, Refused, BadMessage) as error:
+                if (isinstance(error, Ended) and not error.again) or (isinstance(error, Refused) and error.final):
+                    raise
+                self.say(f"{error}; connecting again")
+                self.session.holding = Holding()
+                self.session.reconnect()
+        self.session.leave("the client was told to stop")
+        return "left"
+
+    def _turn(self) -> None:
+        """Wait for a lease, and make the visit; or for a half to be scored."""
+        word = self._next_word()
+        if word is None:
+            return
+        self.session.fruitless = 0
+        try:
+            self._follow(word)
+        except ServerBrokeSpec as error:  # the server is told, and this client leaves for good
+            self.session.say(Fail(word.fence, str(error)[: limits.TEXT]))
+            self.session.leave("the server does not keep to the spec")
+            raise
+        except Diverged as error:
+            self.session.say(Fail(word.fence, str(error)[: limits.TEXT], diverged=True))
+        except (
+            NotOurs,
+            WrongEpoch,
+            NoSecret,
+            OutputError,
+            StorageError,
+        ) as error:  # the server is told, and this client keeps what it knows
+            why = f"{type(error).__name__}: {error}"
+            later = not isinstance(error, NotOurs)  # keys that are still on their way, a place that has no room
+            self._tell(f"{'not yet' if later else 'refused'}: {why}")
+            self.session.say(Fail(word.fence, why[: limits.TEXT], later=later))
+        finally:
+            self.session.holding = Holding()
+
+    def _tell(self, text: str) -> None:
+        """Once, to whoever must see to it; the same again only to who listens."""
+        (self.say if text == self.told else self.warn)(text)
+        self.told = text
+
+    def _follow(self, word: Lease | Look) -> None:
+        assert self.visitor is not None
+        if isinstance(word, Look):
+            self.visitor.look(self.session, word)
+            return
+        if not isinstance(self.visitor, Visitor):
+            raise ServerBrokeSpec("the server asks the fed server for a visit", way_out="Ask its operator.")
+        with self.purse.visit():
+            self.visitor.visit(self.session, word)
+        self.visits += 1
+        self.say(f"round {word.r}: {word.K} steps, committed")
+
+    def _next_word(self) -> Lease | Look | None:
+        link = self.session.link
+        assert link is not None
+        while not self.stop.is_set():
+            if link.waits(1.0):
+                word = self.session.hear()
+                if isinstance(word, Lease | Look):
+                    return word
+        return None
+
+    def _dial(self) -> Any:
+        credentials = None if self.keys is None else channel_credentials(self.keys.current())
+        return channel(self.wish.address, credentials)
+
+    def _agree(self, terms: Terms) -> Accept:
+        """Everything is checked before the first turn; what does not fit is an error here, not at the server."""
+        spec = spec_in(terms)
+        if self.terms is None:
+            self._prepare(spec, terms)
+        elif terms.spec_hash != self.terms.spec_hash:
+            way_out = "Nothing of the new run was sent. Read its spec, and join again."
+            what = "the server's terms have changed since this client joined"
+            raise InputError(what, value=terms.spec_hash, limit=self.terms.spec_hash, way_out=way_out)
+        cpu = engine_backend(spec.engine).cpu_level()
+        n = 0 if self.m >= JUDGE else len(self.images or ())
+        address = "" if self.post is None or spec.route == "centralized" else self.post.address
+        self.digest = self.digests.find(terms.salt, self.images, self.test_images)
+        return Accept(
+            terms.spec_hash, spec.engine, cpu, n, check=self.wish.check, address=address, data_digest=self.digest
+        )
+
+    def _prepare(self, spec: Spec, terms: Terms) -> None:
+        self._check_terms(spec, terms)
+        self.terms = terms
+        if self.m == FED:
+            assert self.wish.keys is not None  # number_of has seen to it
+            self.visitor = import_backend("fed_server").Averaging(spec, terms, self.wish.keys)  # with torch
+            return
+        seals = self._seals(spec, terms)
+        self._refuse_blind(spec, terms)
+        self.images = own_images(self.raw or self._read(), terms)
+        self.raw = None
+        outfit = Outfit(self.m, spec, terms, self.images, terms.plan if self._has_agreed_to_all(terms) else "")
+        used = UsedVisits(derive_allowed_visits(spec, self.m), self._usage_file(spec), self.wish.repeats)
+        self.visitor = made = Visitor(outfit, used, seals, self._judge(outfit), self.post, self.purse)
+        shape, agreed = made.engine.shape, self.wish.agreed
+        check_client_half(spec, shape, None if agreed is None else agreed.spec)
+        self._approve(spec, terms, shape, used.allowed)
+        self.session.bounds = Bounds(
+            batch=limits.BATCH if spec.optimiser.draw == "full" else max(spec.optimiser.batch, SLICE),
+            h=shape.h,
+            out=None if ":" in spec.model.name else len(terms.classes),
+            dtype=spec.model.dtype,
+            norms=shape.norms,
+        )
+        if self.post is not None:
+            self.post.expect(half_bytes(spec, shape))
+
+    def _check_terms(self, spec: Spec, terms: Terms) -> None:
+        """Raise InputError where these are not the terms that this client's operator has agreed to."""
+        wish = self.wish
+        if wish.agreed is not None:
+            check_agreed(wish.agreed, spec, terms)
+        if wish.accept_spec and wish.accept_spec.lower() != terms.spec_hash:
+            way_out = "Nothing was sent. Ask the operator of the server; splitrelay join --check shows what it offers."
+            what = "the server's terms are not the accepted ones"
+            raise InputError(what, value=terms.spec_hash, limit=wish.accept_spec, way_out=way_out)
+        code = [name for name in (spec.model.name, spec.model.loss) if ":" in name]
+        if code and not (wish.agreed or (wish.accept_spec and spec.engine == "fast")):
+            way_out = "Give --spec with your own copy of the spec, so that you say which code is run."
+            raise InputError("the server's spec names code of its own", value=", ".join(code), way_out=way_out)
+        if wish.sealed and not terms.sealed:
+            raise InputError("the server of this run reads the clients' half", way_out="Leave --sealed out, or stay.")
+
+    def _has_agreed_to_all(self, terms: Terms) -> bool:
+        """Whether the operator has agreed to the complete terms, not only to the spec."""
+        agreed = self.wish.agreed
+        return bool(self.wish.accept_spec) or (agreed is not None and agreed.terms is not None)
+
+    def _approve(self, spec: Spec, terms: Terms, shape: Shape, allowed: AllowedVisits) -> None:
+        """Ask the operator where nothing was agreed to before; a check sends nothing, and only shows it."""
+        self.disclosure = compute_disclosure(spec, shape, allowed, len(self.images or ()))
+        if not (self.wish.agreed or self.wish.accept_spec or self.wish.check):
+            self.wish.approval.obtain(spec, terms, self.disclosure)
+
+    def _usage_file(self, spec: Spec) -> Path | None:
+        """Return the file in which this client counts its visits of a spec, over restarts and over other terms.
+
+        The server chooses the terms beside the spec, and the engine where the client leaves it open. Neither may give
+        it another allowance.
+        """
+        folder, name = self.wish.state or self.wish.keys, spec.model_copy(update={"engine": "auto"}).identity
+        return None if folder is None else folder / f"usage-{self.m}-{name[:16]}.json"
+
+    def _refuse_blind(self, spec: Spec, terms: Terms) -> None:
+        """Where the server does not score, its evaluator brings a test set, and can write the model down."""
+        judges = self.m == JUDGE or (self.m == spec.evaluator and not terms.judged)
+        if not terms.sealed or not judges:
+            return
+        if self.wish.test is None:
+            way_out = "Give --test; or have the server started with --judge, for an evaluator of its own."
+            raise InputError(f"{name_of(self.m)} is this run's evaluator and brings no test set", way_out=way_out)
+        refuse_unwritable(self.wish.keep)
+
+    def _seals(self, spec: Spec, terms: Terms) -> Sealer | None:
+        """Peer to peer always; else where a fed server averages."""
+        chain = spec.route == "peer-to-peer"
+        if not chain and not terms.sealed:
+            return None
+        if self.wish.keys is None:
+            raise InputError("the clients' half is sealed in this run", way_out="Join with --keys.")
+        return Sealer(self.wish.keys, spec.identity, self.m, chain=chain)
+
+    def _read(self) -> Raw:
+        """Who only judges trains on nothing, and brings what it judges on."""
+        brought = self.wish.test if self.m == JUDGE else self.wish.data
+        assert brought is not None  # number_of has seen to it
+        return read_raw(brought, test=self.m == JUDGE)
+
+    def _judge(self, outfit: Outfit) -> Judging | None:
+        if self.wish.test is None or self.m not in (outfit.spec.evaluator, JUDGE):
+            return None
+        images = own_images(read_raw(self.wish.test, test=True), outfit.terms)
+        self.test_images = images
+        judge: Judging = import_backend("remote_evaluator").Judge(outfit, images, self.wish.keep)  # with torch
+        return judge
+
+
+def join_all(
+    wishes: Sequence[Wish], say: Callable[[int], Say], warn: Callable[[int], Say], stop: Event
+) -> Iterator[str]:
+    """Each client on a thread and a connection of its own; their last words, as they leave."""
+    joined = [Joined(wish, lambda text: None, stop) for wish in wishes]
+    for one in joined:
+        one.say = one.session.note = say(one.m)
+        one.warn = warn(one.m)
+    try:
+        for one in joined:
+            one.bring()
+    except BaseException:
+        for one in joined:
+            one.leave()
+        raise
+    if len(joined) == 1:
+        yield joined[0].run()
+    else:
+        yield from _together(joined, stop)
+
+
+def _together(joined: Sequence[Joined], stop: Event) -> Iterator[str]:
+    """Who fails says so at once and the others go on; the first failure is raised when all have left."""
+    failures = []
+    with ThreadPoolExecutor(len(joined)) as threads:
+        running = {threads.submit(one.run): one for one in joined}
+        for ended in as_completed(running):
+            try:
+                yield ended.result()
+            except SplitrelayError as error:
+                running[ended].warn(str(error))
+                failures.append(error)
+            except BaseException:
+                stop.set()
+                raise
+    if failures:
+        raise failures[0]
+
+
+__all__ = ["Joined", "Wish", "join_all", "name_of"]

@@ -1,0 +1,188 @@
+"""A client's part of a visit: from the lease to the commit, with whichever engine the spec names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Protocol
+
+from splitrelay.deploy.backend import Labels, Outfit, Vector, below, half_bytes
+from splitrelay.deploy.client_usage import Purse
+from splitrelay.deploy.deposit_bound import check_sealed_half
+from splitrelay.deploy.peer_endpoint import Post
+from splitrelay.deploy.visit_limits import UsedVisits, check_evaluation
+from splitrelay.errors import Diverged
+from splitrelay.network import limits, messages, tensor_transfer
+from splitrelay.network.background_reconnect import Tended
+from splitrelay.network.client_session import BadMessage, Session
+from splitrelay.network.codec import finite
+from splitrelay.network.messages import Chunk, Commit, Deposit, Fail, Lease, Look, Message, Ready, Score, Want
+from splitrelay.security.encryption import OtherVisit
+from splitrelay.security.sealing_session import Sealer
+
+LARGEST_NUMBER = 8  # bytes of a float64
+
+
+class Judging(Protocol):
+    """Whoever scores: with torch, so it is brought only where it is needed."""
+
+    def written(self, bottom: Vector, top: Vector) -> None:
+        """Keep the whole model."""
+        ...
+
+    def score(self, session: Session, fence: int, bottom: Vector) -> Score:
+        """Loss and accuracy."""
+        ...
+
+
+class Calls:
+    """The server's half during one visit, on another host."""
+
+    def __init__(self, session: Session, lease: Lease, used: UsedVisits) -> None:
+        self.session, self.fence, self.lease, self.used = session, lease.fence, lease, used
+        self.closing: messages.Finish | None = None
+
+    def step(
+        self, k: int, h: Vector, labels: Labels, norm2: float, /, meanwhile: Callable[[], None] | None = None
+    ) -> messages.Reply:
+        """Ask, and wait; over another link, if this one is lost."""
+        if not finite(h):  # the server would refuse it, however often it is said
+            where = f"the smashed data of client {self.lease.m} overflowed in round {self.lease.r}, step {k}"
+            raise Diverged(f"{where}, at eta={self.lease.eta:g}", way_out="Lower eta, or set clip.")
+        self.used.count_step()
+        step = messages.Step(self.fence, k, h, labels, norm2)
+        reply = self.session.exchange(lambda: iter([step]), limits.STEP, meanwhile=meanwhile)
+        assert isinstance(reply, messages.Reply) and reply.k == k  # the table allows nothing else
+        if reply.gradient.shape != h.shape or reply.gradient.dtype != h.dtype:
+            raise BadMessage("the gradient at the cut", value=reply.gradient.shape, limit=f"{h.dtype} {h.shape}")
+        self.session.holding.k = k + 1
+        return reply
+
+    def finish(self, norm2: float, /) -> None:
+        """It goes up together with the half."""
+        self.closing = messages.Finish(self.fence, self.session.holding.k, norm2)
+
+
+class Visitor:
+    """One client, ready to train."""
+
+    def __init__(
+        self,
+        outfit: Outfit,
+        used: UsedVisits,
+        seals: Sealer | None = None,
+        judge: Judging | None = None,
+        post: Post | None = None,
+        purse: Purse | None = None,
+    ) -> None:
+        self.spec, self.engine, self.used = outfit.spec, below(outfit), used
+        self.largest_half = half_bytes(self.spec, self.engine.shape)
+        self.seals, self.judge, self.post, self.purse = seals, judge, post, purse
+
+    @cached_property
+    def x0(self) -> Vector:
+        """The client's half before the first visit."""
+        return self.engine.x0()
+
+    @property
+    def whole(self) -> bool:
+        """Whether the client holds the whole model."""
+        return self.spec.placement == "whole"
+
+    def visit(self, session: Session, lease: Lease) -> None:
+        """From the lease to the commit, if the spec allows this visit."""
+        self.used.allowed.check_lease(lease, 2 * self.largest_half)  # SCAFFOLD's shift travels with x
+        self.used.begin_visit(lease)
+        blob = self.begun(session, lease)
+        x, shift = (self.opened(blob, lease), None) if self.seals else self.vectors(blob)
+        session.holding = replace(session.holding, fence=lease.fence, k=0)
+        session.say(Ready(lease.fence))
+        visit = self.used.allowed.make_visit(lease, x, shift)
+        if self.whole:
+            with Tended(session):
+                after, loss = self.engine.whole(visit)
+            blob, words = tensor_transfer.packed(x=after), list[Message]()
+        else:
+            calls, loss = Calls(session, lease, self.used), 0.0
+            blob = self.closed(tensor_transfer.packed(x=self.engine.cut(visit, calls)), lease)
+            assert calls.closing is not None
+            can_hand_over = self.post is not None and self.spec.route == "peer-to-peer"
+            words = [calls.closing, *(self.post.bring(lease, blob) if self.post and can_hand_over else ())]
+        words += [self.purse.paid()] if self.purse else []
+        words += deposited(lease.fence, blob, (loss,) * self.whole)
+        answer = session.exchange(lambda: iter(words), limits.STEP)
+        assert isinstance(answer, Commit)
+        if self.seals is not None:
+            self.seals.committed(blob)
+
+    def begun(self, session: Session, lease: Lease) -> bytes:
+        """The half to begin from: it comes after the lease, unless the client before has brought it."""
+        if lease.direct:
+            brought = None if self.post is None else self.post.come(lease)
+            if brought is not None:
+                return brought
+            session.say(Want(lease.fence))
+        return received(session, lease.bytes, lease.sha256)
+
+    def look(self, session: Session, look: Look) -> None:
+        """Score the half that comes, or keep the model."""
+        check_evaluation(self.used.allowed, look, self.largest_half + self.engine.shape.size * LARGEST_NUMBER)
+        blob = received(session, look.bytes + look.top_bytes, look.sha256)
+        if self.judge is None or self.seals is None:
+            session.say(Fail(look.fence, "this client has no test set: it was joined without --test"))
+            return
+        self.used.begin_evaluation()
+        bottom = self.opened(blob[: look.bytes], look)
+        if look.top_bytes:
+            size = self.engine.shape.size - self.engine.shape.boundary
+            self.judge.written(
+                bottom, tensor_transfer.unpacked(blob[look.bytes :], {"x": size}, self.spec.model.dtype)["x"]
+            )
+            session.say(Score(look.fence, 0.0, 0.0))
+        else:
+            session.say(self.judge.score(session, look.fence, bottom))
+
+    def opened(self, blob: bytes, words: Lease | Look) -> Vector:
+        """The half that the client before us sealed; before the first visit, x_c^0."""
+        assert self.seals is not None
+        if isinstance(words, Lease) and words.visit != words.sealed_visit + 1:
+            value, limit = words.sealed_visit, f"visit {words.visit - 1}"
+            raise OtherVisit("the half is not that of the visit before", value=value, limit=limit)
+        if not blob and words.sealed_visit == 0:
+            self.seals.begin()
+            return self.engine.x0()
+        sure = isinstance(words, Look) or not words.direct
+        half = self.seals.unseal(blob, visit=words.sealed_visit, fence=words.sealed_fence, committed=sure)
+        x, writer = self.vectors(half)[0], self.seals.writer(words.sealed_visit)
+        has_buffers = getattr(self.engine, "has_buffers", False)
+        check_sealed_half(x, self.x0, self.spec, words.sealed_visit, writer, has_buffers=has_buffers)
+        return x
+
+    def closed(self, blob: bytes, lease: Lease) -> bytes:
+        """Sealed for the next client, where the server is not to read it."""
+        return blob if self.seals is None else self.seals.seal(blob, visit=lease.visit, fence=lease.fence)
+
+    def vectors(self, blob: bytes) -> tuple[Vector, Vector | None]:
+        """x and shift, from what came with a lease; copies, as what comes from the wire is read-only."""
+        size = self.engine.shape.size if self.whole else self.engine.shape.boundary
+        has_shift = self.used.allowed.has_shift and b'"shift"' in blob[:1000]
+        names = ("x", "shift") if has_shift else ("x",)
+        found = tensor_transfer.unpacked(blob, dict.fromkeys(names, size), self.spec.model.dtype)
+        return found["x"].copy(), found["shift"].copy() if "shift" in found else None
+
+
+def received(session: Session, length: int, digest: bytes) -> bytes:
+    """A half on its way down."""
+    assembly, come = tensor_transfer.Assembly(length), 0
+    while come < length:
+        chunk = session.hear(limits.STEP)
+        if isinstance(chunk, Chunk):
+            come = assembly.add(chunk)
+    return assembly.blob(length, digest) if length else b""
+
+
+def deposited(fence: int, blob: bytes, losses: tuple[float, ...] = (), epoch: int = 0) -> Iterator[Message]:
+    """A half on its way up."""
+    yield from tensor_transfer.chunks(fence, blob)
+    yield Deposit(fence, len(blob), tensor_transfer.sha256(blob), losses, epoch)

@@ -1,0 +1,201 @@
+"""A spec run by a server: the loop of `splitrelay run`, with clients on other hosts and a journal of their visits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from splitrelay.atomic_files import write_text
+from splitrelay.data.images import DataSet
+from splitrelay.data.partition import Partition
+from splitrelay.deploy.client_records import RecordedClients
+from splitrelay.deploy.fed_averaging import Portion, SealedCut, refuse_unfit
+from splitrelay.deploy.journal import Journal
+from splitrelay.deploy.remote_clients import Remote
+from splitrelay.deploy.sealed_state import Judged, Relays, unmade
+from splitrelay.errors import InputError
+from splitrelay.models.weights_io import save_weights
+from splitrelay.network.connection_handler import JUDGE
+from splitrelay.runs.client_records import ClientRecord, parse_record
+from splitrelay.runs.execute import Progress, environment, row_of, trial_of
+from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.spec import Spec, spec_of
+from splitrelay.runs.trainer import Learning, Look
+
+TOLD = ("samples", "digest", "software", "cpu", "arrivals", "first_arrival", "last_arrival")  # by clients that arrived
+
+
+def refuse_undeployable(spec: Spec, judge: bool = False, fed: bool = False) -> None:
+    """What a simulation can do and a deployment cannot, with the reason."""
+    if fed:
+        refuse_unfit(spec)
+    if judge and spec.route == "centralized" and not fed:
+        way_out = "Leave --judge out, or take route=peer-to-peer."
+        raise InputError("the server itself scores a centralized run", way_out=way_out)
+    if spec.model.init and (fed or spec.route != "centralized"):
+        what = "the clients draw their half of x^0 from the seed; a model to begin from would reach only the server's"
+        raise InputError(what, value=f"init={spec.model.init}", way_out="Take route=centralized, or no init.")
+    if spec.data.validation:
+        what = "a simulation scores what all clients keep as one set; deployed, it stays apart, and so would its digits"
+        way_out = "Take validation=0: the test set is scored. See docs/decisions, 15."
+        raise InputError(what, value=f"validation={spec.data.validation:g}", limit="validation=0", way_out=way_out)
+
+
+def sized(sizes: Mapping[int, int], M: int) -> Partition:
+    """A partition that knows how much each client holds, and nothing else."""
+    nothing = np.zeros(1, dtype=np.int64)  # which samples these are, the server is not told
+    return Partition(tuple(np.broadcast_to(nothing, sizes.get(m, 0)) for m in range(M)), kind="told")
+
+
+@dataclass(frozen=True)
+class Census:
+    """How many samples each client holds, as told when the run began or when it came later; 0 for who is left out."""
+
+    path: Path
+
+    def read(self) -> dict[int, int]:
+        """Clients that have been here, and their n_m."""
+        return {m: one.samples for m, one in self.records().items() if m < JUDGE}
+
+    def records(self) -> dict[int, ClientRecord]:
+        """Return what clients, evaluator and fed server told; a file of an earlier version has only counts."""
+        if not self.path.exists():
+            return {}
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            return {int(m): parse_record(int(m), one) for m, one in content.items()}
+        except (ValueError, AttributeError, TypeError):
+            way_out = "Write it again: the number of each client, and its samples as in events.jsonl (arrived)."
+            raise InputError(f"{self.path} is damaged", way_out=way_out) from None
+
+    def write(self, sizes: Mapping[int, int], records: Mapping[int, ClientRecord] | None = None) -> None:
+        """All that is known: the sizes, and with each what the client told; where that is not given, as it was."""
+        known = self.records() if records is None else records
+        others = {m: one for m, one in known.items() if m >= JUDGE}
+        clients = {m: replace(known.get(m, ClientRecord(m)), samples=n) for m, n in sizes.items()}
+        content = {m: {name: getattr(one, name) for name in TOLD} for m, one in sorted({**clients, **others}.items())}
+        write_text(self.path, json.dumps(content, indent=1) + "\n", private=True)
+
+    def refuse_others(self, without: Iterable[int]) -> None:
+        """Whoever was left out when the run began stays so: with another client it would be another run."""
+        before = self.absent()
+        if not before <= set(without):
+            words = " ".join(f"--without {m}" for m in sorted(before))
+            raise InputError("other clients were left out when this run began", way_out=f"Go on with {words}.")
+
+    def absent(self) -> set[int]:
+        """List the clients that were left out when the run began."""
+        return {m for m, n in self.read().items() if n == 0}
+
+
+class Hosted:
+    """A run on a server, in its directory: begun, or taken up where it stopped."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        directory: RunDirectory,
+        data: DataSet,
+        remote: Remote,
+        sizes: Mapping[int, int],
+        judge: int | None = None,  # who scores, peer to peer; the spec's evaluator unless said
+        back_to: int | None = None,  # the round to which the run was set back just now: its row may be lost
+    ) -> None:
+        self.spec, self.directory, self.journal = spec, directory, remote.journal
+        self.back_to = back_to
+        self.boundary = remote.tops.shape.boundary
+        self.measured: Callable[[], dict[str, Any]] = dict  # what the clients have paid so far
+        self.recorded = RecordedClients(remote)
+        self.learning = Learning(trial_of(spec), data, sized(sizes, spec.partition.M), clients=self.recorded)
+        who = spec.evaluator if judge is None else judge
+        self.kind = remote.tops.kind if isinstance(remote.tops, Relays) else None
+        self.judged = Judged(remote, who) if self.kind else None
+        if self.kind is Portion and hasattr(self.learning.algorithm, "cut"):
+            self.learning.algorithm = replace(self.learning.algorithm, cut=SealedCut())  # type: ignore[type-var]
+        if self.judged:
+            self.learning.evaluator = self.judged  # type: ignore[assignment]  # it scores, which is all that is asked
+
+    def rows(self) -> Iterator[Progress]:
+        """All rows: those that are there already, then those that are still to come."""
+        start = self._start()
+        rows = self.directory.cut_back(start[0] if start else -1)
+        yield from (Progress(row, again=True) for row in rows)
+        write_text(self.directory.spec, self.spec.toml() + "\n")
+        write_text(self.directory.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
+        state = start[1] if start else self._begun()
+        at = self.recorded.rounds = start[0] if start else 0
+        if start and self.judged:
+            self.judged.r = at + 1  # the first look is not asked again
+        looks = self.learning.run(self.spec.R, self.spec.every, overlap=not self.judged, start=(at, state))
+        if start:
+            next(looks)  # its row is there already
+        before = rows[-1]["seconds"] if rows else 0.0
+        for look, state in looks:
+            yield self._kept(look, state, before)
+        self._finish(state)
+
+    def _kept(self, look: Look, state: Any, before: float) -> Progress:
+        """The row, then the checkpoint; then the journal need not know the visits before it."""
+        row = {**row_of(look, before), **self.measured(), **self.recorded.take_row(look.r)}
+        self.directory.append(row)
+        if look.r % self.spec.every == 0:
+            self.directory.checkpoints.save(look.r, state, look.up, look.down)
+            self.journal.forget(look.r)
+        return Progress(row)
+
+    def _start(self) -> tuple[int, Any] | None:
+        seen = {row["round"] for row in self.directory.seen()}
+        found = self.directory.checkpoints.newest(self._begun(), at_most=self.spec.R)
+        r = None if found is None else found[0].round
+        if r is None or r != self.back_to:
+            self.directory.check_progress(r)
+        self._note_unreadable(r)
+        if found is None or not (r in seen or r == self.back_to):
+            return None
+        self.learning.clients.up, self.learning.clients.down = found[0].up, found[0].down
+        return found[0].round, found[1]
+
+    def _note_unreadable(self, r: int | None) -> None:
+        """Record where newer checkpoints than that of round r are there and cannot be used."""
+        later = [kept for kept in self.directory.checkpoints.rounds() if (r or 0) < kept <= self.spec.R]
+        if later:
+            self.journal.note("unreadable", checkpoints=later, used=r)
+
+    def _begun(self) -> Any:
+        """The state before the first round; peer to peer without the clients' half."""
+        x0 = self.learning.x0()
+        return self.learning.algorithm.init(unmade(x0[self.boundary :].clone(), self.kind) if self.kind else x0)  # type: ignore[arg-type]
+
+    def _finish(self, state: Any) -> None:
+        self.directory.table()
+        if self.judged:
+            self.judged.hand_over(state)
+            return
+        layout = self.learning.blueprint.layout(self.learning.network.dtype)
+        save_weights(self.directory.model, layout, self.learning.algorithm.model(state))
+
+
+def begun(spec: Spec, directory: RunDirectory) -> Spec:
+    """Where the engine is left open, that of the run as it was begun: another one would make other bits."""
+    if spec.engine != "auto" or not directory.spec.exists():
+        return spec
+    return spec.model_copy(update={"engine": spec_of(directory.spec).engine})
+
+
+def agree(spec: Spec, directory: RunDirectory) -> None:
+    """The directory belongs to this spec, or is new. One that was simulated has nothing that clients trained."""
+    if directory.spec.exists() and not directory.is_deployed:
+        raise InputError(f"{directory.path} holds a simulated run", way_out="Choose another --out.")
+    if directory.spec.exists() and spec_of(directory.spec).hash != spec.hash:
+        way_out = f"Choose another --out; it was made by {directory.spec}."
+        raise InputError(f"{directory.path} holds another run", value=spec.hash, way_out=way_out)
+
+
+def journal_of(directory: RunDirectory) -> Journal:
+    """The journal beside the run's record."""
+    return Journal(directory.path / "relay")

@@ -1,0 +1,126 @@
+"""What the evaluator or the fed server is asked: over every new link again, and again when it could not answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from queue import Empty
+
+from splitrelay.deploy.client_options import name_of
+from splitrelay.deploy.quarantine import printable
+from splitrelay.deploy.remote_clients import TICK, Remote
+from splitrelay.deploy.stalls import Wait, absence, inability
+from splitrelay.deploy.visit_lease import grown
+from splitrelay.deploy.visit_scheduler import pause
+from splitrelay.errors import WorkError
+from splitrelay.network import limits
+from splitrelay.network.messages import Cancel, Fail, Message, Predict, fence_of
+from splitrelay.network.server import Arrived, Gone, Heard
+
+
+class Question:
+    """One question to client m, until somebody has the answer; `ask` says it on a link, and under which fence."""
+
+    def __init__(self, remote: Remote, m: int, ask: Callable[[int], int]) -> None:
+        self.remote, self.m, self.ask = remote, m, ask
+        self.link: int | None = None  # on which it was asked
+        self.fence = 0
+        self.since = self.heard = self.missed = time.monotonic()  # when it got further, when anything came, see below
+        self.moved, self.k = (0, 0), -1  # bytes of halves on the way, and the highest slice that was asked for
+        self.unable = False  # it has said that it cannot answer yet
+        self.failures, self.why = 0, ""  # how often it failed, and how the last time
+        self.half = b""  # that came with the last word
+        self.after = 0.0  # not to be asked again before
+
+    def next(self) -> Message | None:
+        """The next word of the answer; None where none came for a moment."""
+        if self.remote.stop.is_set():
+            raise KeyboardInterrupt
+        self._said()
+        event = self._event()
+        if isinstance(event, Gone) and event.link == self.link:
+            self.link = None
+        elif isinstance(event, Heard) and event.link == self.link and fence_of(event.message) == self.fence:
+            self.half = event.half
+            return self._word(event.message)
+        now = time.monotonic()
+        self._expire(now)
+        self.remote.tend(now)
+        return None
+
+    def wait(self, now: float) -> Wait | None:
+        """Return what the question waits for; None where it is being answered."""
+        remote, m = self.remote, self.m
+        if m not in remote.hub.here():
+            return absence(m, self.missed, m in remote.seen, remote.policy)
+        if self.unable:
+            return inability(m, self.missed, self.why)
+        if self.link is None and self.failures:
+            why = f"it failed {self.failures} times ({printable(self.why)}) and is asked again"
+            return Wait(m, "failed", self.since, why, "Read its log and repair it.")
+        if now - self.heard < remote.policy.stalled_after:
+            return None
+        return Wait(m, "no-answer", self.heard, "it is connected but does not answer", "Read its log and repair it.")
+
+    def refuse(self, why: str) -> None:
+        """It is not answered as it should be, or nobody waits for it any longer."""
+        if self.link is not None:
+            self.say(Cancel(self.fence, why[: limits.TEXT]))
+            self._failed(why, later=False)
+
+    def say(self, *words: Message) -> None:
+        """On the link on which it was asked."""
+        if self.link is not None:
+            self.remote.hub.send(self.link, *words)
+
+    def refuse_hopeless(self) -> None:
+        """After so many failures the run stops; who can not answer yet has as long as a client that is away."""
+        policy, who = self.remote.policy, name_of(self.m)
+        way_out = "Mend it; the same command goes on from here."
+        if self.failures > policy.retries:
+            raise WorkError(f"{who} failed {self.failures} times", value=self.why.rstrip("."), way_out=way_out)
+        if policy.away == "retry" and time.monotonic() - self.missed > policy.lease * (policy.retries + 1):
+            raise WorkError(f"{who} does not answer", value=self.why.rstrip(".") or "it is away", way_out=way_out)
+
+    def _said(self) -> None:
+        here, now = self.remote.hub.ready().get(self.m), time.monotonic()
+        if here is not None and here != self.link and now >= self.after and not self.remote.busy(self.m):
+            self.link, self.fence, self.heard, self.moved = here, self.ask(here), now, (0, 0)
+        if self.link is not None and not self.unable:
+            self.missed = now  # since then it is away, or cannot
+
+    def _word(self, message: Message) -> Message | None:
+        self.heard = time.monotonic()
+        if isinstance(message, Fail):
+            self._failed(message.why, message.later)
+            return None
+        k = message.k if isinstance(message, Predict) else self.k + 1
+        if k > self.k:  # what was asked before, on another link, is no progress
+            self.since, self.k, self.unable = self.heard, k, False
+        return message
+
+    def _expire(self, now: float) -> None:
+        if self.link is None:
+            return
+        carried, patience = self.remote.hub.carrying(self.link), self.remote.policy.step
+        if grown(self.moved, carried):
+            self.moved, self.heard = carried, now
+        if now - self.heard > patience:
+            self.refuse(f"no answer for {patience:g} seconds")
+
+    def _failed(self, why: str, later: bool) -> None:
+        if why != self.why or not later:
+            event = "unable" if later else "failed"
+            self.remote.journal.note(event, client=self.m, fence=self.fence, why=why[: limits.TEXT])
+        self.failures += not later
+        self.unable = later
+        self.why, self.link, self.fence = why, None, 0
+        self.after = time.monotonic() + pause(max(self.failures, int(time.monotonic() - self.since), 1))
+
+    def _event(self) -> Arrived | Gone | Heard | None:
+        try:
+            event = self.remote.hub.inbox.get(timeout=TICK)
+        except Empty:
+            return None
+        self.remote.overhear(event)
+        return event

@@ -1,0 +1,180 @@
+"""A fed server of its own: the clients' halves are averaged there, and pass the main server sealed.
+
+An algorithm adds and divides x as always. The main server does so with its own half at once, and writes down what is to
+become of the sealed ones: a recipe, in the order in which it was asked, which the fed server follows on them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from splitrelay.algorithms.base import Outcome, Visit
+from splitrelay.deploy.evaluation_requests import Question
+from splitrelay.deploy.remote_clients import Remote
+from splitrelay.deploy.sealed_state import Relays, Sealed, sealed_half
+from splitrelay.errors import InputError
+from splitrelay.network import tensor_transfer
+from splitrelay.network.connection_handler import FED
+from splitrelay.network.control import BadMessage
+from splitrelay.network.messages import Commit, Deposit, Look
+from splitrelay.runs.spec import Spec
+
+ALGORITHMS = ("fedavg", "splitfed-v2", "sflg")
+
+
+def refuse_unfit(spec: Spec) -> None:
+    """A fed server averages halves; where nobody does, or whole models are, there is nothing for it."""
+    if spec.route != "centralized" or spec.placement != "cut" or spec.algorithm not in ALGORITHMS:
+        value = f"{spec.algorithm}, placement={spec.placement}, route={spec.route}"
+        limit = f"{', '.join(ALGORITHMS)} with placement=cut, route=centralized"
+        raise InputError("a fed server averages the clients' halves of a cut model", value=value, limit=limit)
+
+
+class Portion(Sealed):
+    """x where a fed server averages the clients' halves."""
+
+    def __add__(self, other: Any) -> Mixed:
+        return Mixed(self.top + other.top, self.steps() + other.steps() + ("+",))
+
+    def __sub__(self, other: Any) -> Mixed:
+        return Mixed(self.top - other.top, self.steps() + other.steps() + ("-",))
+
+    def __rmul__(self, scalar: Any) -> Mixed:
+        return Mixed(scalar * self.top, (*self.steps(), ("*", scalar)))
+
+    def __truediv__(self, n: Any) -> Mixed:
+        return Mixed(self.top / n, (*self.steps(), ("/", n)))
+
+    def steps(self) -> tuple[Any, ...]:
+        """How it is made: halves, and what is done with the last one or two of them."""
+        return (self,)
+
+    def over(self, top: torch.Tensor) -> Portion:
+        """The same half of the clients' under another half of the server's."""
+        return Portion(self.blob, top, self.visit, self.fence)
+
+
+class Mixed(Portion):
+    """A mean, or another combination, that the fed server has not been asked for yet."""
+
+    def __init__(self, top: torch.Tensor, made: tuple[Any, ...], recipe: Recipe | None = None) -> None:
+        leaves = [step for step in made if isinstance(step, Portion)]
+        visit, fence = max(leaf.visit for leaf in leaves) + 1, max(leaf.fence for leaf in leaves)
+        super().__init__(torch.zeros(0, dtype=torch.uint8), top, visit, fence)
+        self.recipe = recipe or Recipe(made, visit, fence)
+
+    def steps(self) -> tuple[Any, ...]:
+        return self.recipe.steps if self.recipe.found is None else (self.recipe.found.over(self.top),)
+
+    def over(self, top: torch.Tensor) -> Portion:
+        return Mixed(top, self.recipe.steps, self.recipe)
+
+
+@dataclass
+class Recipe:
+    """Steps in postfix order; what the fed server made of them, once it has."""
+
+    steps: tuple[Any, ...]
+    visit: int
+    fence: int
+    found: Portion | None = None
+
+    def leaves(self) -> list[Portion]:
+        """The halves that go in."""
+        return [step for step in self.steps if isinstance(step, Portion)]
+
+    def document(self) -> str:
+        """For the fed server: each half by length, visit and fence, and what is done with them."""
+        into = [[len(leaf.bytes()), leaf.visit, leaf.fence] for leaf in self.leaves()]
+        done = ["half" if isinstance(step, Portion) else step for step in self.steps]
+        return json.dumps({"halves": into, "steps": done})
+
+    def name(self) -> str:
+        """Of these very halves, combined in this way."""
+        return tensor_transfer.sha256(
+            b"".join([self.document().encode(), *(leaf.bytes() for leaf in self.leaves())])
+        ).hex()
+
+
+class SealedCut:
+    """Where x is cut for algorithms that treat its halves differently: one of them is sealed."""
+
+    def halves(self, x: Portion, /) -> tuple[Portion, torch.Tensor]:
+        """The clients' half, over nothing, and the server's."""
+        return x.over(x.top[:0]), x.top
+
+    def join(self, bottom: Portion, top: torch.Tensor, /) -> Portion:
+        """Both."""
+        return bottom.over(top)
+
+
+class Averages(Relays):
+    """Turns of a spec with a fed server."""
+
+    kind = Portion
+
+
+class Fed(Remote):
+    """Clients whose halves only a fed server reads."""
+
+    r = 0  # the round of the visits before
+
+    def run_all(self, visits: Iterable[Visit[Any]], /) -> Iterator[Outcome[Any]]:
+        """Whatever they start from is made first."""
+        asked = [replace(visit, x=self.whole(visit.x)) for visit in visits]
+        self.r = max((visit.r for visit in asked), default=self.r)
+        return super().run_all(asked)
+
+    def whole(self, x: Any) -> Any:
+        """x with the half that the fed server makes, if it is a combination."""
+        if not isinstance(x, Mixed):
+            return x
+        if x.recipe.found is None:
+            x.recipe.found = self._combined(x.recipe)
+        x.fill(x.recipe.found)
+        return x.recipe.found.over(x.top)
+
+    def _combined(self, recipe: Recipe) -> Portion:
+        """What the fed server makes of it; written down before it hears so, as it makes nothing twice."""
+        name = recipe.name()
+        made = self.journal.remembered(self.r, name)
+        if made is not None:
+            with suppress(BadMessage):  # else it is damaged, and asked for again
+                return self._portion(made, recipe)
+        self.question = question = Question(self, FED, lambda link: self._ask(link, recipe))
+        try:
+            return self._answered(question, recipe, name)
+        finally:
+            self.question = None
+
+    def _answered(self, question: Question, recipe: Recipe, name: str) -> Portion:
+        while True:
+            word = question.next()
+            if isinstance(word, Deposit):
+                try:
+                    found = self._portion(question.half, recipe)
+                except BadMessage as error:
+                    question.refuse(str(error))
+                else:
+                    self.journal.remember(self.r, name, question.half)
+                    question.say(Commit(word.fence))
+                    self.journal.note("combined", halves=len(recipe.leaves()), fence=word.fence)
+                    return found
+            question.refuse_hopeless()
+
+    def _portion(self, half: bytes, recipe: Recipe) -> Portion:
+        return sealed_half(half, recipe.visit, recipe.fence, torch.zeros(0), Portion)
+
+    def _ask(self, link: int, recipe: Recipe) -> int:
+        fence, blob = self.journal.fences.next(), b"".join(leaf.bytes() for leaf in recipe.leaves())
+        words = Look(
+            fence, 0, len(blob), tensor_transfer.sha256(blob), recipe.visit, recipe.fence, recipe=recipe.document()
+        )
+        self.hub.send(link, words, *tensor_transfer.chunks(fence, blob))
+        return fence

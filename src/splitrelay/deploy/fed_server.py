@@ -1,0 +1,103 @@
+"""The fed server's own part: it opens the clients' halves, combines them as it is asked to, and seals the result."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from splitrelay.deploy.backend import Vector
+from splitrelay.deploy.backend_torch import blueprint_of, has_buffers, shape_of, start
+from splitrelay.deploy.client_visit import deposited, received
+from splitrelay.deploy.deposit_bound import check_sealed_half
+from splitrelay.network import limits, tensor_transfer
+from splitrelay.network.client_session import Session
+from splitrelay.network.messages import Commit, Fail, Look, Terms
+from splitrelay.runs.spec import Spec
+from splitrelay.security.encryption import Tampered
+from splitrelay.security.sealing_session import Sealer
+
+
+class Averaging:
+    """One spec's fed server. It sees the clients' halves, and neither smashed data nor labels nor the server's half."""
+
+    def __init__(self, spec: Spec, terms: Terms, keys: Path) -> None:
+        torch.set_num_threads(1)  # bits depend on it
+        self.spec, self.keys = spec, keys
+        self.kind = (terms.shape[0], terms.shape[1], terms.shape[2]), len(terms.classes)
+        self.size = shape_of(spec, *self.kind).boundary
+        self.newest = 0
+        self.has_buffers = has_buffers(spec, *self.kind)
+
+    def look(self, session: Session, look: Look) -> None:
+        """Whatever the server asks for, from the halves that it relays; never from a round that is over."""
+        blob = received(session, look.bytes, look.sha256)
+        if look.sealed_visit < self.newest:
+            what = f"visit {look.sealed_visit} is over: {self.newest} was averaged"
+            session.say(Fail(look.fence, what))
+            return
+        sealer = Sealer(self.keys, self.spec.identity)
+        half = tensor_transfer.packed(x=self.combine(blob, look.recipe))
+        sealed = sealer.seal(half, visit=look.sealed_visit, fence=look.sealed_fence)
+        words = list(deposited(look.fence, sealed))
+        answer = session.exchange(lambda: iter(words), limits.STEP, look.fence)
+        assert isinstance(answer, Commit)
+        self.newest = look.sealed_visit
+
+    def combine(self, blob: bytes, document: str) -> Vector:
+        """Combine the halves as the recipe in this document says, on torch's vectors as in a simulation.
+
+        Raises Tampered where the recipe cannot be followed.
+        """
+        try:
+            recipe = json.loads(document)
+            ready = [self._opened(piece, *label) for piece, label in _cut(blob, recipe["halves"])][::-1]
+            stack: list[torch.Tensor] = []
+            for step in recipe["steps"]:
+                _follow(step, ready, stack)
+            (found,) = stack
+            if found.shape != (self.size,) or not bool(torch.isfinite(found).all()):
+                raise ValueError("the recipe does not end with one half")
+        except (KeyError, ValueError, TypeError, IndexError, ArithmeticError, RuntimeError, RecursionError):
+            raise Tampered("the server's recipe cannot be followed", way_out="Ask the server's keeper.") from None
+        made: Vector = found.numpy()
+        return made
+
+    @cached_property
+    def x0(self) -> Vector:
+        """The clients' half before the first visit."""
+        dtype = getattr(torch, self.spec.model.dtype)
+        return start(blueprint_of(self.spec, *self.kind), self.spec.seed, dtype)[: self.size]
+
+    def _opened(self, piece: bytes, visit: int, fence: int) -> torch.Tensor:
+        if not piece and visit == 0:
+            return torch.from_numpy(self.x0.copy())
+        sealer = Sealer(self.keys, self.spec.identity)
+        half = sealer.unseal(piece, visit=visit, fence=fence)
+        x = tensor_transfer.unpacked(half, {"x": self.size}, self.spec.model.dtype)["x"]
+        check_sealed_half(x, self.x0, self.spec, visit, sealer.writer(visit), has_buffers=self.has_buffers)
+        return torch.from_numpy(x.copy())
+
+
+def _follow(step: Any, ready: list[torch.Tensor], stack: list[torch.Tensor]) -> None:
+    """One step of the recipe, with the same operations that the algorithm asked for."""
+    if step == "half":
+        stack.append(ready.pop())
+    elif step in ("+", "-"):
+        b, a = stack.pop(), stack.pop()
+        stack.append(a + b if step == "+" else a - b)
+    else:
+        operation, number = step
+        a = stack.pop()
+        stack.append(number * a if {"*": True, "/": False}[operation] else a / number)
+
+
+def _cut(blob: bytes, labels: Any) -> list[tuple[bytes, tuple[int, int]]]:
+    pieces, at = [], 0
+    for length, visit, fence in labels:
+        pieces.append((blob[at : at + length], (int(visit), int(fence))))
+        at += length
+    return pieces

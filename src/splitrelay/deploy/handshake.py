@@ -1,0 +1,155 @@
+"""What server and clients agree on at the handshake: made from a spec, compared with what the client expects.
+
+The server fixes its terms with one 256-bit digest: the complete spec, the form of the images, the layers of a model
+that is not built in, and which parties read the clients' half. A client joins only where this digest is the one that
+its operator has agreed to, or where its own copy of the spec is the same in every key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from splitrelay.data.images import DataSet
+from splitrelay.deploy.backend import engine_backend
+from splitrelay.errors import InputError
+from splitrelay.network import limits
+from splitrelay.network.messages import Accept, Terms
+from splitrelay.runs.spec import Spec, parse_spec, read_toml
+
+SPEC_LENGTH, LINE_LENGTH = 2**14, 2**12  # characters of a spec that a client parses, and of one line of it
+FIXED = ("shape", "classes", "mean", "std", "peak", "pad", "flip", "plan", "sealed", "judged")  # beside the spec
+
+
+def terms_of(
+    spec: Spec,
+    data: DataSet,
+    heartbeat: float = limits.HEARTBEAT,
+    sealed: bool = False,
+    judged: bool = False,
+    salt: bytes = b"",
+) -> Terms:
+    """Return the terms of a spec: the spec itself, and how a pixel becomes a number. Its engine is written out."""
+    train, augmentation, backend = data.train, data.augmentation, engine_backend(spec.engine)
+    own = spec.engine == "fast" and ":" in spec.model.name  # the layers of built-in models come with the package
+    terms = Terms(
+        spec=spec.toml(),
+        spec_hash="",
+        engine=spec.engine,
+        cpu=backend.cpu_level(),
+        shape=train.shape,
+        classes=train.classes,
+        mean=train.mean,
+        std=train.std,
+        peak=train.peak,
+        pad=augmentation.pad if augmentation else 0,
+        flip=augmentation.flip if augmentation else False,
+        heartbeat=heartbeat,
+        plan=backend.document_of(spec, train.shape, len(train.classes)) if own else "",
+        sealed=sealed,
+        judged=judged,
+        salt=salt,
+    )
+    return replace(terms, spec_hash=compute_digest(terms, spec))
+
+
+def compute_digest(terms: Terms, spec: Spec) -> str:
+    """Return the digest of everything that the terms fix, 64 hexadecimal digits; `spec` is the spec in them."""
+    content = {"spec": spec.model_dump(mode="json"), **{name: getattr(terms, name) for name in FIXED}}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def write_terms(terms: Terms) -> str:
+    """Return the terms as a TOML file: the spec with a section [terms], for clients to join with (--spec)."""
+    lines = [
+        f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in asdict(terms).items() if name in FIXED
+    ]
+    return "\n".join([terms.spec, "", "[terms]", f'digest = "{terms.spec_hash}"', *lines, ""])
+
+
+@dataclass(frozen=True)
+class AgreedSpec:
+    """A client's own copy of the spec, and of all terms where its file has them (see write_terms)."""
+
+    spec: Spec
+    terms: Mapping[str, Any] | None = None
+
+
+def read_agreed_spec(file: Path) -> AgreedSpec:
+    """Read the file given with join --spec: a spec, or the terms.toml that a server wrote."""
+    content = read_toml(file)
+    terms = content.pop("terms", None)
+    if terms is not None and (not isinstance(terms, dict) or not set(FIXED) <= set(terms)):
+        way_out = "Use terms.toml as the server wrote it, or remove the section [terms]."
+        raise InputError(f"the section [terms] of {file} is not complete", limit=", ".join(FIXED), way_out=way_out)
+    return AgreedSpec(parse_spec(content), terms)
+
+
+def spec_in(terms: Terms) -> Spec:
+    """Return the spec that the server sent, if it is the one that it names and if this host has its engine."""
+    _check_length(terms.spec)
+    try:
+        spec = Spec.model_validate(tomllib.loads(terms.spec))
+    except (ValueError, RecursionError) as error:  # of TOML, of a number with too many digits, of the schema
+        raise InputError("the server's spec cannot be read", value=str(error)[:200].splitlines()[0]) from None
+    digest = compute_digest(terms, spec)
+    if digest != terms.spec_hash or spec.engine != terms.engine:
+        way_out = "Ask the operator of the server: both sides need the same version of Splitrelay."
+        what = "the server's terms do not have the digest that it names"
+        raise InputError(what, value=digest, limit=terms.spec_hash, way_out=way_out)
+    if spec.engine not in ("reference", "fast"):
+        raise InputError("the server's spec leaves the engine open", value=spec.engine)
+    lacking = engine_backend(spec.engine).missing()
+    if lacking is not None:
+        way_out = "See splitrelay doctor; or have the run begun with engine=reference."
+        raise InputError(f"this host lacks the engine {spec.engine}", value=lacking, way_out=way_out)
+    return spec
+
+
+def _check_length(text: str) -> None:
+    """Raise InputError for a text that is too long to be parsed: dotted keys take the square of their length."""
+    line = max(map(len, text.splitlines()), default=0)
+    for what, value, limit in (("spec", len(text), SPEC_LENGTH), ("spec has a line that", line, LINE_LENGTH)):
+        if value > limit:
+            raise InputError(f"the server's {what} is too long", value=value, limit=f"<= {limit} characters")
+
+
+def check_agreed(agreed: AgreedSpec, offered: Spec, terms: Terms) -> None:
+    """Raise InputError where the server's terms differ from the client's own copy in any key."""
+    mine = agreed.spec
+    if mine.engine == "auto":
+        mine = mine.model_copy(update={"engine": offered.engine})  # both compute the same; the server chooses
+    theirs, ours = dict(offered.flat()), dict(mine.flat())
+    if agreed.terms is not None:
+        theirs |= {name: _plain(getattr(terms, name)) for name in FIXED}
+        ours |= {name: _plain(agreed.terms[name]) for name in FIXED}
+    different = [name for name in ours if ours[name] != theirs[name]]
+    if different:
+        value, limit = (", ".join(f"{name}={_short(side[name])}" for name in different) for side in (theirs, ours))
+        way_out = "Nothing was sent. Ask the operator of the server which of the two is right."
+        raise InputError("the server's spec is not the one in --spec", value=value, limit=limit, way_out=way_out)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def disagreement(terms: Terms, accept: Accept, *, trains: bool = True) -> str | None:
+    """Why a client cannot take part; None where it can. Another CPU level is allowed, and recorded."""
+    if accept.spec_hash != terms.spec_hash:
+        return f"this run is of spec {terms.spec_hash}, not {accept.spec_hash}. Join with its spec."
+    if accept.engine != terms.engine:
+        return f"this run is computed by the engine {terms.engine}, not {accept.engine}. Join with its spec."
+    if trains and accept.n == 0:
+        return "a client without samples cannot train"
+    return None

@@ -1,9 +1,0 @@
-"""Imported before anything else where trouble is rehearsed: everything happens as always, only sooner."""
-
-from __future__ import annotations
-
-from splitrelay.wire import limits
-
-limits.HEARTBEAT = 0.5
-limits.SILENCE = 4.0
-limits.BACKOFF = (0.05, 0.4)

@@ -1,0 +1,39 @@
+"""What one client has given the next, and still owes the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from splitrelay.algorithms.base import Done
+from splitrelay.deploy.sealed_state import Sealed
+from splitrelay.deploy.visit_lease import Pending
+from splitrelay.errors import WorkError
+from splitrelay.network.messages import Handed
+
+
+class Undone(WorkError):
+    """The half of a visit is lost; the visit is made again."""
+
+
+@dataclass
+class Owed:
+    """A visit whose half the next client has, and the server not yet."""
+
+    pending: Pending
+    done: Done[Any]  # as the algorithm was given it, without the half
+    word: Handed
+    lost: bool = False  # the client that made it has it no more
+
+
+@dataclass(frozen=True)
+class Given:
+    """The half that was sealed under this fence is at client m."""
+
+    m: int
+    word: Handed
+
+
+def missing(x: Sealed) -> bool:
+    """Whether the server does not have the half."""
+    return x.visit > 0 and not len(x.blob)

@@ -1,0 +1,187 @@
+"""Peer to peer: the clients' half passes the server sealed, and the evaluator is asked how good the model is."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from splitrelay.algorithms.base import Done, Visit
+from splitrelay.deploy.evaluation_requests import Question
+from splitrelay.deploy.remote_clients import Remote
+from splitrelay.deploy.server_visit import CutTurn, Tops, Turn, arrays, granted, tensor
+from splitrelay.engine.base import HEADER
+from splitrelay.engine.torch_engine import finite
+from splitrelay.errors import InputError
+from splitrelay.evaluation import Score
+from splitrelay.network import messages, tensor_transfer
+from splitrelay.network.codec import finite as numbers
+from splitrelay.network.connection_handler import JUDGE
+from splitrelay.network.control import BadMessage
+from splitrelay.network.messages import Deposit, Lease
+from splitrelay.security.encryption import Tampered, label_of
+
+UNSEEN = Score(math.nan, math.nan, ())
+WAY_OUT = "Use route=centralized, or an algorithm that only passes x on, such as ssl."
+
+
+@dataclass(eq=False)
+class Sealed:
+    """x as the server has it: a half that it cannot read, sealed after a visit under a fence, and its own half.
+
+    Where clients hand to each other the sealed half may come later than the visit that begins from it.
+    """
+
+    blob: torch.Tensor  # bytes; none of them: the first client makes x_c^0, or a client has them (see handing)
+    top: torch.Tensor
+    visit: int = 0
+    fence: int = 0
+
+    def _refuse(self, _: Any) -> Any:
+        what = "peer to peer the server does not hold the clients' halves, and cannot average them"
+        raise InputError(what, way_out=WAY_OUT)
+
+    __add__ = __sub__ = __rmul__ = __truediv__ = _refuse
+
+    def bytes(self) -> bytes:
+        """The sealed half as it travels."""
+        return self.blob.numpy().tobytes()
+
+    def fill(self, other: Sealed) -> None:
+        """The sealed half has come, perhaps under a later fence; the server's own half is the same."""
+        self.blob, self.visit, self.fence = other.blob, other.visit, other.fence
+
+
+def unmade(top: torch.Tensor, kind: type[Sealed] = Sealed) -> Sealed:
+    """x^0: the server makes its own half, and the first client the other, from the same named randomness."""
+    return kind(torch.zeros(0, dtype=torch.uint8), top)
+
+
+Kind = TypeVar("Kind", bound=Sealed)
+
+
+def sealed_half(half: bytes, visit: int, fence: int, top: torch.Tensor, kind: type[Kind]) -> Kind:
+    """What a client deposits, if it is labelled as this visit's."""
+    try:
+        label = label_of(half)
+    except Tampered as error:
+        raise BadMessage(error.what) from None
+    if (label.visit, label.fence) != (visit, fence):
+        raise BadMessage("a half was sealed for another visit", value=(label.visit, label.fence))
+    return kind(torch.from_numpy(np.frombuffer(half, np.uint8).copy()), top, visit, fence)
+
+
+class RelayTurn(CutTurn):
+    """A visit whose half goes down sealed and comes back sealed."""
+
+    def __init__(self, tops: Tops, visit: Visit[Any], engine: Any) -> None:
+        self.tops, self.visit, self.engine, self.x = tops, visit, engine, visit.x
+        self.above = arrays(replace(visit, x=visit.x.top))
+        self.top = engine.begin(self.above)
+        self.up = self.down = 0
+        self.losses, self.replies, self.finished = [], {}, False
+
+    def lease(self, fence: int, visit: int) -> tuple[Lease, bytes]:
+        """What the blob was sealed under goes with it: who opens it checks that."""
+        blob = self.x.bytes()
+        words = granted(self.visit, fence, self.x.visit + 1, blob)
+        return replace(words, sealed_visit=self.x.visit, sealed_fence=self.x.fence), blob
+
+    def done(self, deposit: Deposit, half: bytes, fence: int) -> Done[Any]:
+        """Another sealed half, of this visit and fence."""
+        return Done(sealed_half(half, self.x.visit + 1, fence, self.finished_top(), type(self.x)), self.cost())
+
+    def finished_top(self) -> torch.Tensor:
+        """Return the server's half after the last step; raise Diverged if that step overflowed."""
+        self.refuse_unfinished()
+        return finite(tensor(self.top.x()), self.visit)
+
+    def handover(self) -> int:
+        """As if it were not sealed: the same count as in a simulation."""
+        return HEADER + self.tops.shape.boundary * int(self.x.top.element_size())
+
+
+class Relays(Tops):
+    """Turns in which the clients' half is sealed."""
+
+    kind: type[Sealed] = Sealed
+
+    def __call__(self, visit: Visit[Any]) -> Turn:
+        return RelayTurn(self, visit, self.engine())
+
+
+class Judged:
+    """The evaluator client in the place of an evaluator: it has the test set, and the server the upper half."""
+
+    def __init__(self, remote: Remote, m: int) -> None:
+        self.remote, self.hub, self.m = remote, remote.hub, m
+        self.r = 0  # set by whoever takes a run up: the row of the round before it is there
+        self.begun = False
+
+    def score(self, x: Sealed) -> Score:
+        """What the evaluator sees; not asked again, as clients may know visits after x, and refuse the past."""
+        before, self.begun = not self.begun and self.r > 0, True
+        if before:
+            return UNSEEN
+        found = self._asked(x, keep=False)
+        self.r += 1
+        return UNSEEN if found is None else Score(found.loss, found.accuracy, found.per_class)
+
+    def hand_over(self, x: Sealed) -> None:
+        """The upper half too, so that the evaluator can write the whole model down."""
+        self._asked(x, keep=True)
+
+    def _asked(self, x: Sealed, keep: bool) -> messages.Score | None:
+        x = self.remote.whole(x)
+        if not keep and self.remote.held_back(self.m) is not None:
+            self.remote.journal.note("unseen", client=self.m)
+            return None
+        top = tensor_transfer.packed(x=x.top.numpy()) if keep else b""
+        question = Question(self.remote, self.m, lambda link: self._begin(link, x, top))
+        engine = self.remote.tops.engine()
+        self.remote.question = question
+        try:
+            while True:
+                word = question.next()
+                if isinstance(word, messages.Score):
+                    if self.m == JUDGE:  # of a client, its visits are counted
+                        self.remote.quarantine.commit(self.m)
+                    return word
+                if isinstance(word, messages.Predict):
+                    self._above(engine.predict(x.top.numpy(), word.h), word, question)
+                if not keep and self._too_late(question):  # without the model nothing is finished
+                    question.refuse("nobody waits for it any longer")
+                    self.remote.journal.note("unseen", client=self.m)
+                    return None
+                question.refuse_hopeless()
+        finally:
+            self.remote.question = None
+            self.remote.tops.free.append(engine)
+
+    def _above(self, out: Any, asked: messages.Predict, question: Question) -> None:
+        if numbers(out):
+            question.say(messages.Output(asked.fence, asked.k, out))
+        else:
+            question.refuse("what comes out above the cut are no numbers")
+
+    def _too_late(self, question: Question) -> bool:
+        """Whether nobody waits for the evaluator any longer; who was away once is not waited for until it comes."""
+        policy, waited = self.remote.policy, time.monotonic() - question.since
+        late = policy.away == "skip" and (waited > policy.lease or question.failures > policy.retries)
+        if late:
+            self.remote.strike_absent(self.m, question.why or "no answer", round=self.r)
+        if late and self.m not in self.hub.here():
+            self.remote.absent[self.m] = "the evaluator has not come back"
+        return late or self.remote.given_up(self.m) is not None
+
+    def _begin(self, link: int, x: Sealed, top: bytes) -> int:
+        fence, blob = self.remote.journal.fences.next(), x.bytes()
+        look = messages.Look(
+            fence, self.r, len(blob), tensor_transfer.sha256(blob + top), x.visit, x.fence, top_bytes=len(top)
+        )
+        self.hub.send(link, look, *tensor_transfer.chunks(fence, blob + top))
+        return fence

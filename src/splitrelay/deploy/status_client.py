@@ -1,0 +1,47 @@
+"""What an onlooker can ask a server: how it goes, and for the model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from splitrelay.atomic_files import replacing
+from splitrelay.deploy.authorization import identity_in
+from splitrelay.errors import WorkError, printable
+from splitrelay.network.client_session import channel
+from splitrelay.network.status_rpc import collected, status_of
+from splitrelay.security.identity import channel_credentials
+
+
+def ask_status(address: str, keys: Path | None, insecure: bool) -> dict[str, Any]:
+    """Who is here, whose turn it is, how far the run is."""
+    with _channel(address, keys, insecure) as line:
+        try:
+            report: dict[str, Any] = _printable(json.loads(status_of(line, address=address)))
+        except ValueError:
+            raise WorkError("the server's report cannot be read") from None
+    return report
+
+
+def collect_model(address: str, keys: Path | None, insecure: bool, out: Path) -> int:
+    """The final model, written to a file; how many bytes it has."""
+    with _channel(address, keys, insecure) as line:
+        model = collected(line, address)
+    with replacing(out) as temporary:
+        temporary.write_bytes(model)
+    return len(model)
+
+
+def _printable(report: Any) -> Any:
+    """Return the report with every text in it fit for a terminal: the server may say anything."""
+    if isinstance(report, dict):
+        return {printable(name): _printable(value) for name, value in report.items()}
+    if isinstance(report, list):
+        return [_printable(value) for value in report]
+    return printable(report) if isinstance(report, str) else report
+
+
+def _channel(address: str, keys: Path | None, insecure: bool) -> Any:
+    identity = identity_in(keys, insecure)
+    return channel(address, None if identity is None else channel_credentials(identity))

@@ -1,0 +1,258 @@
+"""How long a visit may take, and what becomes of one that takes longer, fails, or whose client stays away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from threading import Event
+from typing import Any
+
+from splitrelay.algorithms.base import Outcome, Skipped
+from splitrelay.deploy.client_options import name_of
+from splitrelay.deploy.journal import Journal
+from splitrelay.deploy.quarantine import Quarantine
+from splitrelay.deploy.server_visit import Tops
+from splitrelay.deploy.stalls import StallReporter, Wait, Waiting, visit_wait
+from splitrelay.deploy.visit_lease import Pending, Policy
+from splitrelay.engine.torch_engine import CALMER
+from splitrelay.errors import Diverged, VisitFailed, WorkError
+from splitrelay.network import limits
+from splitrelay.network.connection_handler import JUDGE
+from splitrelay.network.messages import Cancel, Message
+from splitrelay.network.server import Hub
+
+RETUNE = f"{CALMER} If only this client diverges, repair it or run with --away skip."
+
+
+class Patience:
+    """The visits that are going on. Each ends: it is committed, skipped, or the run stops with the reason."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        tops: Tops,
+        journal: Journal,
+        policy: Policy,
+        stop: Event,
+        quarantine: Quarantine | None = None,
+        stalls: StallReporter | None = None,
+    ) -> None:
+        self.hub, self.tops, self.journal, self.policy, self.stop = hub, tops, journal, policy, stop
+        self.quarantine = quarantine or Quarantine(policy, self._record)
+        self.stalls = stalls or StallReporter(self._record, lambda text: None, policy.stalled_after)
+        self.question: Waiting | None = None  # what the evaluator or the fed server is being asked
+        self.seen = set(hub.here())  # everybody who was here since the first round
+        self.pending: dict[int, Pending] = {}  # by client
+        self.outcomes: dict[int, Outcome[Any]] = {}
+        self.absent: dict[int, str] = {}  # clients for whom nobody waits until they come, and why
+        self.diverged = set[int]()  # clients whose visits diverged since the last commit
+
+    def given_up(self, m: int) -> str | None:
+        """Why client m is not waited for, if visits may be skipped and it may not come, or was waited for in vain.
+
+        A server that no client reaches is perhaps itself the one that is away: it waits.
+        """
+        here = self.hub.here()
+        waited_for = self.policy.away != "skip" or m in here or not any(other < JUDGE for other in here)
+        return None if waited_for else self.absent.get(m)
+
+    def held_back(self, m: int) -> str | None:
+        """Return why the visits of client m are skipped at once if it is in quarantine; None if they are not.
+
+        They are skipped only while a client that is not in quarantine is here: otherwise nobody would be trained with.
+        """
+        if self.policy.away != "skip" or not self.quarantine.is_held(m):
+            return None
+        others = [other for other in self.hub.here() if other < JUDGE and not self.quarantine.is_confined(other)]
+        return f"{name_of(m)} is in quarantine" if others else None
+
+    def waits(self, now: float) -> list[Wait]:
+        """Return whom the run waits for; also for other threads."""
+        here, whole = self.hub.here(), self.tops.whole
+        found = []
+        for pending in list(self.pending.values()):
+            slow = self.policy.stalled_after * (pending.visit.K if whole else 1)
+            m = pending.visit.m
+            found.append(visit_wait(pending, m in here, m in self.seen, self.policy, self.quarantine, slow, now))
+        if self.question is not None:
+            found.append(self.question.wait(now))
+        return [wait for wait in found if wait is not None]
+
+    def tend(self, now: float) -> None:
+        """Follow the operator's files, and report what the run waits for; both at most once a second."""
+        self.quarantine.check_lifts(now)
+        self.stalls.check(now, self.waits)
+
+    def _passed_over(self) -> bool:
+        """Whether visits were skipped at once."""
+        lost = [pending for pending in self.pending.values() if pending.link is None]
+        why = {m: self.given_up(m) or self.held_back(m) for m in (pending.visit.m for pending in lost)}
+        if self.policy.away == "retry":
+            self._refuse_quarantined(pending for pending in lost if pending.turn is None)
+        for pending in lost:
+            reason = why[pending.visit.m]
+            if reason is not None:
+                self._void(pending, reason)
+                self._skip(pending, reason)
+        return any(why.values())
+
+    def _expire(self, now: float) -> None:
+        for pending in list(self.pending.values()):
+            if pending.link is None:
+                if pending.turn is None and self.quarantine.is_held(pending.visit.m):
+                    continue
+                if now - pending.since > self.policy.lease and now >= pending.after:  # till then it waits for us
+                    self._away(pending, now)
+                continue
+            pending.move(self.hub.carrying(pending.link), now)
+            if now - pending.heard > self._patience(pending):
+                self._failed(pending, f"no step for {self._patience(pending):g} seconds", pending.link)
+            elif now - pending.granted > self.policy.deadline(pending.visit.K):
+                seconds = self.policy.deadline(pending.visit.K)
+                self._failed(pending, f"the visit took more than {seconds:g} seconds", pending.link)
+
+    def _patience(self, pending: Pending) -> float:
+        return self.policy.step * (pending.visit.K if self.tops.whole else 1)
+
+    def _away(self, pending: Pending, now: float) -> None:
+        """The lease has run out."""
+        m, lacks, pending.since = pending.visit.m, pending.why if pending.unable else "", now
+        pending.tries, pending.unable = pending.tries + 1, None
+        if pending.turn is not None:
+            self._note("expired", pending)
+            self._void(pending, "the lease has run out")
+        if self.policy.away == "skip":
+            self.absent[m] = f"client {m} has not come back"
+            why = lacks or f"client {m} was away for {self.policy.lease:g} seconds"
+            self.strike_absent(m, why, round=pending.visit.r, occurrence=pending.visit.i)
+            self._skip(pending, why)
+        elif self.policy.away == "retry" and pending.tries > self.policy.retries:
+            what = f"client {m} {'cannot make its visit' if lacks else 'stays away'} in round {pending.visit.r}"
+            way_out = "Mend or bring it back; the same command goes on from here."
+            raise WorkError(what, value=lacks.rstrip(".") or None, way_out=way_out)
+
+    def _failed(self, pending: Pending, why: str, link: int | None, *, diverged: bool = False) -> None:
+        """The client did something wrong in its visit, or could not do it: it is taken back, and asked for again."""
+        pending.links = 0
+        self._note("failed", pending, why=why)
+        self._void(pending, why, None if link is None else Cancel(pending.fence, why[: limits.TEXT]))
+        if diverged:
+            self._check_divergence(pending, why)
+        self._blamed(pending, why, at_once=self.policy.away == "skip", diverged=diverged)
+        pending.after = time.monotonic() + pause(len(pending.failures))
+
+    def _check_divergence(self, pending: Pending, why: str) -> None:
+        """Raise Diverged if visits may be skipped and every client that is here diverged since the last commit.
+
+        Skipping would then go on to the last round without training anything. One client alone cannot cause this,
+        unless it is the only client of the run.
+        """
+        self.diverged.add(pending.visit.m)
+        here = {m for m in self.hub.here() if m < JUDGE}
+        several = len(self.diverged) > 1 or self.hub.house.clients == 1
+        if self.policy.away == "skip" and several and here <= self.diverged:
+            what = f"the visits of all {len(self.diverged)} clients diverged, the last in round {pending.visit.r}"
+            raise Diverged(what, value=_reason(why), way_out=RETUNE)
+
+    def _blamed(self, pending: Pending, why: str, at_once: bool = False, diverged: bool = False) -> None:
+        """One failure more: after so many the visit is skipped, or the run stops."""
+        pending.failures.append(why)
+        self._strike(pending, why)
+        if len(pending.failures) <= self.policy.retries and not at_once:
+            return
+        self._void(pending, why)
+        if self.policy.away == "skip":
+            self._skip(pending, why)
+            return
+        if diverged:
+            what = f"the visit of client {pending.visit.m} diverged in round {pending.visit.r}"
+            limit = f"at most {self.policy.retries} failures"
+            raise Diverged(what, value=_reason(why), limit=limit, way_out=RETUNE)
+        where = f"client {pending.visit.m} failed {len(pending.failures)} times in round {pending.visit.r}"
+        raise VisitFailed(where, value=why.rstrip("."), way_out="Mend the client; the same command goes on from here.")
+
+    def _strike(self, pending: Pending, why: str) -> None:
+        """Count the first failure of a visit as a strike of its client."""
+        if pending.struck:
+            return
+        pending.struck, visit = True, pending.visit
+        if self.quarantine.strike(visit.m, why, round=visit.r, occurrence=visit.i):
+            self._void(pending, why)
+            if self.policy.away == "retry":
+                self._refuse_quarantined([pending])
+
+    def strike_absent(self, m: int, why: str, **facts: Any) -> None:
+        """Count a lease that was waited out in vain, unless nobody is here: then the server may be the one away."""
+        if any(other < JUDGE and other != m for other in self.hub.here()) or m in self.hub.here():
+            self.quarantine.strike(m, why, **facts)
+
+    def _refuse_quarantined(self, visits: Iterable[Pending]) -> None:
+        """Raise WorkError if the client of one of these visits is in quarantine: nobody may change the run silently."""
+        for pending in visits:
+            m = pending.visit.m
+            if self.quarantine.is_held(m):
+                what = f"client {m} is in quarantine in round {pending.visit.r}"
+                way_out = f"{self.quarantine.remedy(m)}. Then the same command goes on from here."
+                raise WorkError(what, value=self.quarantine.clients[m].why, way_out=way_out)
+
+    def _again(self, pending: Pending, lasted: float) -> None:
+        """The client is here once more, in the middle of its visit or at its start: not for ever without a step.
+
+        A link that has lasted is none of those that count: whoever trains a whole model needs only time.
+        """
+        pending.links = pending.links + 1 if lasted <= self.policy.lease else 1
+        pending.after = time.monotonic() + pause(pending.links)
+        if pending.links > limits.LINKS:
+            self._failed(pending, f"no step on {pending.links} links", pending.link)
+
+    def _unable(self, pending: Pending, why: str) -> None:
+        """The client cannot make its visit yet: it is asked again and again, for as long as one that is away."""
+        now = time.monotonic()
+        since = now if pending.unable is None else pending.unable
+        if pending.unable is None:
+            self._note("unable", pending, why=why)
+        self._void(pending, why)
+        pending.unable = pending.since = since
+        pending.why = why
+        pending.after = now + pause(max(int(now - since), 1))
+
+    def _skip(self, pending: Pending, why: str) -> None:
+        self.journal.skip(pending.visit, why)
+        self._note("skipped", pending, why=why)
+        self._settle(pending, Skipped(why))
+
+    def _void(self, pending: Pending, why: str, word: Message | None = None) -> None:
+        """Both halves roll back: whatever was made of the visit is forgotten."""
+        if pending.turn is None:
+            return
+        self.hub.release(pending.visit.m)
+        if pending.link is not None and word is not None:
+            self.hub.send(pending.link, word)
+        self.tops.back(pending.turn)
+        now = time.monotonic()
+        pending.missed = pending.missed if pending.link is None else now
+        pending.turn, pending.fence, pending.link, pending.since = None, 0, None, now
+
+    def _settle(self, pending: Pending, outcome: Outcome[Any]) -> None:
+        if pending.turn is not None:
+            self.tops.back(pending.turn)
+        self.outcomes[pending.index] = outcome
+        del self.pending[pending.visit.m]
+
+    def _note(self, event: str, pending: Pending, **facts: Any) -> None:
+        visit = pending.visit
+        self.journal.note(event, client=visit.m, round=visit.r, occurrence=visit.i, fence=pending.fence, **facts)
+
+    def _record(self, event: str, **facts: Any) -> None:
+        self.journal.note(event, **facts)
+
+
+def _reason(why: str) -> str:
+    """Return a reason without the hint that the client may have added."""
+    return why.rstrip(". ").removesuffix(CALMER.rstrip(".")).rstrip(". ")
+
+
+def pause(times: int) -> float:
+    """Seconds before something is tried once more: longer each time."""
+    shortest, longest = limits.BACKOFF
+    return float(min(shortest * 2.0 ** min(times, 30), longest))

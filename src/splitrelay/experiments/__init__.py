@@ -1,1 +1,0 @@
-"""Where theory, algorithms and clients meet: registries, studies, figures."""

@@ -1,1 +1,0 @@
-"""Figures that would pass in the paper: functions of records, never of running code."""

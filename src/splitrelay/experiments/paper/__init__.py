@@ -1,5 +1,0 @@
-"""What the paper ran and what it printed: its cells, rates, rounds and results, as data."""
-
-from splitrelay.experiments.paper.cells import CELLS, SEEDS, Cell, Printed, cell
-
-__all__ = ["CELLS", "SEEDS", "Cell", "Printed", "cell"]

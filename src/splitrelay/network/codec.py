@@ -1,0 +1,279 @@
+"""The codec: a message is a 64-byte header and a buffer, little-endian. The README of the format is docs/protocol.md.
+
+header   magic 4s, version kind dtype axes u8, fence u64, k count u32, shape 4 u32, length u64, 8 zero bytes,
+         checksum u64: XXH3 of all bytes but its own
+step     h, then `count` labels as int32, then norm2 as float64
+reply    gradient, then `count` squared norms as float64, then the loss as float64
+finish   norm2 as float64
+chunk    bytes; predict and output: one array; control: protobuf
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from xxhash import xxh3_64
+
+from splitrelay import __version__
+from splitrelay.errors import InputError
+from splitrelay.network import control, limits
+from splitrelay.network.control import BadMessage
+from splitrelay.network.messages import (
+    Chunk,
+    Finish,
+    Floats,
+    Hello,
+    Message,
+    Output,
+    Predict,
+    Refuse,
+    Reply,
+    Step,
+    fence_of,
+)
+
+MAGIC, VERSION = b"SRLY", 3
+HEADER = struct.Struct("<4s4BQII4IQ8xQ")  # 64 bytes
+COVERED = HEADER.size - 8  # bytes of the header before the checksum
+DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
+NAMES = {code: dtype.name for code, dtype in DTYPES.items()}  # asking a dtype takes longer than all the rest
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+KINDS: dict[type[Message], int] = {Step: 1, Reply: 2, Finish: 3, Chunk: 4, Predict: 5, Output: 6}
+CONTROL = 7
+NUMBER, LABEL, ANY_LABEL = np.dtype("<f8"), np.dtype("<i4"), np.dtype("<u4")
+LAST, CHECKSUM = struct.Struct("<d"), struct.Struct("<Q")
+SMALL = 8192  # numbers that BLAS adds up in one thread
+NO_SIDES = (0,) * limits.AXES
+
+
+class OtherVersion(BadMessage):
+    """The peer speaks another version of the protocol; another attempt does not change that."""
+
+    exit_code = InputError.exit_code
+
+    def __init__(self, version: int, said: Message | None = None) -> None:
+        super().__init__(
+            "the peer speaks another version of the protocol",
+            value=f"version {version}{_software(said)}",
+            limit=f"version {VERSION} (splitrelay {__version__} here)",
+            way_out=f"Install the same splitrelay on both hosts: {__version__} there, or the peer's version here.",
+        )
+        self.version = version
+        self.said = said  # the message, if it can be read all the same
+
+
+def _software(said: Message | None) -> str:
+    """What the peer says of its own software, if anything."""
+    if isinstance(said, Hello) and said.software:
+        return f" ({said.software})"
+    return f" ({said.why})" if isinstance(said, Refuse) else ""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the receiver expects of buffers; whatever is outside is refused before memory is taken for it."""
+
+    batch: int = limits.BATCH
+    h: tuple[int, ...] | None = None  # of one sample
+    out: int | None = None  # outputs of one sample
+    dtype: str | None = None
+    classes: int = 2**31 - 1
+    norms: int = limits.NORMS
+    look: int = limits.BATCH  # samples of one slice of a test set
+
+
+ANY = Bounds()
+
+
+class Header(NamedTuple):
+    """The first 64 bytes, taken apart."""
+
+    kind: int
+    dtype: int
+    axes: int
+    fence: int
+    k: int
+    count: int  # type: ignore[assignment]  # of tuple: nobody counts headers
+    shape: tuple[int, ...]
+    length: int
+    checksum: int
+
+
+def encode(message: Message) -> bytes:
+    """The message as it travels."""
+    if isinstance(message, Step):
+        tail = message.labels.astype(LABEL, copy=False).tobytes() + LAST.pack(message.norm2)
+        return _framed(1, message.fence, message.k, len(message.labels), message.h, tail)
+    if isinstance(message, Reply):
+        tail = struct.pack(f"<{len(message.norms)}dd", *message.norms, message.loss)
+        return _framed(2, message.fence, message.k, len(message.norms), message.gradient, tail)
+    if isinstance(message, Finish):
+        return _framed(3, message.fence, message.k, 0, None, LAST.pack(message.norm2))
+    if isinstance(message, Chunk):
+        return _framed(4, message.fence, message.k, 0, None, message.data)
+    if isinstance(message, Predict):
+        return _framed(5, message.fence, message.k, 0, message.h, b"")
+    if isinstance(message, Output):
+        return _framed(6, message.fence, message.k, 0, message.out, b"")
+    return _framed(CONTROL, fence_of(message), 0, 0, None, control.to_bytes(message))
+
+
+def decode(frame: bytes, bounds: Bounds = ANY) -> Message:
+    """The message in a frame; BadMessage, with the reason, where it is not one that was expected."""
+    header = header_of(frame)
+    payload = memoryview(frame)[HEADER.size :]
+    if checksum(frame[:COVERED], payload) != header.checksum:
+        raise BadMessage("a message does not match its checksum")
+    if header.kind not in READERS:
+        raise BadMessage("unknown kind of message", value=header.kind, limit=f"1 to {CONTROL}")
+    return READERS[header.kind](header, payload, bounds)
+
+
+def header_of(frame: bytes) -> Header:
+    """The header, checked against the length of the frame."""
+    if not HEADER.size <= len(frame) <= limits.MESSAGE:
+        raise BadMessage("length of a message", value=len(frame), limit=f"{HEADER.size} to {limits.MESSAGE} bytes")
+    magic, version, kind, dtype, axes, fence, k, count, a, b, c, d, length, found = HEADER.unpack_from(frame)
+    shape = (a, b, c, d)
+    if magic != MAGIC:
+        raise BadMessage("not a message of this protocol", value=repr(magic), limit=repr(MAGIC))
+    if version != VERSION:
+        raise OtherVersion(version, _said_otherwise(frame))
+    if length != len(frame) - HEADER.size:
+        raise BadMessage("a message was cut short", value=len(frame) - HEADER.size, limit=f"{length} bytes")
+    if axes > limits.AXES or any(shape[axes:]):
+        raise BadMessage("shape of a message", value=shape, limit=f"at most {limits.AXES} axes, the rest 0")
+    return Header(kind, dtype, axes, fence, k, count, shape[:axes], length, found)
+
+
+def in_version(frame: bytes, version: int) -> bytes:
+    """Return the frame as a program with another version of the protocol reads it: only the version differs.
+
+    Header and control messages have had the same layout since version 2, so that a refusal can be read by all.
+    """
+    head = frame[:4] + bytes([version]) + frame[5:COVERED]
+    body = memoryview(frame)[HEADER.size :]
+    return b"".join((head, CHECKSUM.pack(checksum(head, body)), body))
+
+
+def _said_otherwise(frame: bytes) -> Message | None:
+    """Return the control message in a frame of another version; None where it cannot be read."""
+    body = memoryview(frame)[HEADER.size :]
+    if frame[5] != CONTROL or CHECKSUM.pack(checksum(frame[:COVERED], body)) != frame[COVERED : HEADER.size]:
+        return None
+    try:
+        return control.from_bytes(body)
+    except BadMessage:
+        return None
+
+
+def _framed(kind: int, fence: int, k: int, count: int, array: Floats | None, tail: bytes) -> bytes:
+    body: bytes | memoryview
+    if array is None:
+        code, body, shape, length = 0, b"", (), len(tail)
+    else:
+        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        code, body, shape, length = CODES[little.dtype], little.data, array.shape, little.nbytes + len(tail)
+    sides = shape + NO_SIDES[len(shape) :]
+    head = HEADER.pack(MAGIC, VERSION, kind, code, len(shape), fence, k, count, *sides, length, 0)[:COVERED]
+    return b"".join((head, CHECKSUM.pack(checksum(head, body, tail)), body, tail))
+
+
+def checksum(head: bytes, *rest: bytes | memoryview) -> int:
+    """Of a header up to its checksum, and of all that follows it. TLS checks the same; damage in memory it does not."""
+    digest = xxh3_64(head)
+    for part in rest:
+        digest.update(part)
+    return digest.intdigest()
+
+
+def _array(header: Header, payload: memoryview, bounds: Bounds, sample: tuple[int, ...] | None, tail: int) -> Floats:
+    """The array at the head of the buffer: a view, read-only. `tail` bytes must follow it."""
+    dtype = DTYPES.get(header.dtype)
+    if dtype is None or bounds.dtype not in (None, NAMES[header.dtype]):
+        raise BadMessage("dtype of a buffer", value=header.dtype, limit=bounds.dtype or "float32 or float64")
+    if header.axes < 2 or not 1 <= header.shape[0] <= bounds.batch:
+        raise BadMessage("samples of a buffer", value=header.shape, limit=f"1 to {bounds.batch}")
+    if sample is not None and header.shape[1:] != sample:
+        raise BadMessage("shape of a sample", value=header.shape[1:], limit=sample)
+    numbers = math.prod(header.shape)
+    if numbers * dtype.itemsize + tail != len(payload):
+        raise BadMessage("a buffer does not fill its shape", value=len(payload), limit=numbers * dtype.itemsize + tail)
+    array: Floats = np.frombuffer(payload, dtype, numbers).reshape(header.shape)
+    if not finite(array):
+        raise BadMessage("a buffer holds NaN or infinity", way_out="Lower eta, or set clip.")
+    return array
+
+
+def finite(array: Floats) -> bool:
+    """Numbers whose squares have a finite sum are finite; where it overflows each is asked."""
+    small = array.size <= SMALL
+    return (small and math.isfinite(np.vdot(array, array))) or bool(np.isfinite(array).all())
+
+
+def _number(payload: memoryview) -> float:
+    """The last eight bytes."""
+    value: float = LAST.unpack_from(payload, len(payload) - LAST.size)[0]
+    if not math.isfinite(value) or value < 0:
+        raise BadMessage("a squared norm is negative or not a number", value=value)
+    return value
+
+
+def _step(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+    if not header.shape or header.count != header.shape[0]:
+        raise BadMessage("labels of a step", value=header.count, limit="one for each sample")
+    tail = header.count * LABEL.itemsize + NUMBER.itemsize
+    h = _array(header, payload, bounds, bounds.h, tail)
+    labels = np.frombuffer(payload, LABEL, header.count, h.nbytes)
+    if np.maximum.reduce(labels.view(ANY_LABEL)) >= bounds.classes:  # a negative one is large there
+        raise BadMessage("labels out of range", value=f"{labels.min()} to {labels.max()}", limit=f"< {bounds.classes}")
+    return Step(header.fence, header.k, h, labels, _number(payload))
+
+
+def _reply(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+    if header.count > bounds.norms:
+        raise BadMessage("norms of a reply", value=header.count, limit=f"<= {bounds.norms}")
+    gradient = _array(header, payload, bounds, bounds.h, (header.count + 1) * NUMBER.itemsize)
+    *norms, loss = struct.unpack_from(f"<{header.count + 1}d", payload, gradient.nbytes)
+    if not all(square >= 0 for square in norms):  # NaN is not
+        raise BadMessage("a squared norm is negative or not a number", limit=">= 0")
+    return Reply(header.fence, header.k, gradient, tuple(norms), loss)
+
+
+def _finish(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+    if len(payload) != NUMBER.itemsize:
+        raise BadMessage("length of a finish", value=len(payload), limit=NUMBER.itemsize)
+    return Finish(header.fence, header.k, _number(payload))
+
+
+def _chunk(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+    if not 1 <= len(payload) <= limits.CHUNK:
+        raise BadMessage("length of a chunk", value=len(payload), limit=f"1 to {limits.CHUNK}")
+    return Chunk(header.fence, header.k, bytes(payload))
+
+
+def _predict(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+    return Predict(header.fence, header.k, _array(header, payload, replace(bounds, batch=bounds.look), bounds.h, 0))
+
+
+def _output(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+    sample = None if bounds.out is None else (bounds.out,)
+    return Output(header.fence, header.k, _array(header, payload, bounds, sample, 0))
+
+
+def _control(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+    message = control.from_bytes(payload)
+    if fence_of(message) != header.fence:
+        raise BadMessage("a control message under another fence", value=header.fence, limit=fence_of(message))
+    return message
+
+
+Reader = Callable[[Header, memoryview, Bounds], Message]
+READERS: dict[int, Reader] = {
+    1: _step, 2: _reply, 3: _finish, 4: _chunk, 5: _predict, 6: _output, CONTROL: _control,
+}  # fmt: skip

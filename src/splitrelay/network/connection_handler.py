@@ -1,0 +1,287 @@
+"""Every word of every link, as the server takes it: held against the table, then answered here or handed on.
+
+Nothing is read or written here: what is to be said on a link is put into its queue, what concerns the training into the
+inbox. It all happens on the event loop; only the grants are set by the thread that trains, whoever turns the loop then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+
+from splitrelay import __version__
+from splitrelay.errors import WorkError
+from splitrelay.network import limits
+from splitrelay.network.codec import HEADER, LABEL, NUMBER, VERSION, Bounds, OtherVersion
+from splitrelay.network.control import BadMessage
+from splitrelay.network.event_queue import Answer, Arrived, Gone, Heard, Inbox
+from splitrelay.network.messages import (
+    Accept,
+    Chunk,
+    Deposit,
+    Fail,
+    Heartbeat,
+    Hello,
+    Leave,
+    Message,
+    Paid,
+    Ready,
+    Refuse,
+    Resume,
+    Terms,
+    Welcome,
+    fence_of,
+)
+from splitrelay.network.protocol import Conversation, End, State, Verdict
+from splitrelay.network.shared_event_loop import Wheel
+from splitrelay.network.tensor_transfer import Assembly
+
+JUDGE = limits.CLIENTS  # the number of an evaluator that is none of the clients
+FED = limits.CLIENTS + 1  # that of the fed server
+
+
+class Busy(WorkError):
+    """Too many are at the door; later there may be room."""
+
+
+class Unwelcome(WorkError):
+    """A client that cannot take part, however often it asks."""
+
+
+@dataclass(eq=False)
+class Caller:
+    """One connection, as the event loop sees it."""
+
+    number: int
+    context: Any
+    task: asyncio.Task[None]
+    peer: str
+    began: float
+    heard: float
+    shown: bytes = b""  # its certificate
+    version: int = VERSION  # of the protocol; another one is only refused
+    m: int = -1
+    hello: Hello | None = None
+    address: str = ""  # where other clients reach it
+    answered: int = 0  # steps of a resumed visit
+    talk: Conversation = field(default_factory=lambda: Conversation(End.SERVER))
+    half: Assembly | None = None
+    stale: int = 0  # the last visit of which a word came too late
+    why: str = "the link was lost"  # it is over
+    final: bool = False  # and need not be tried again
+    refused: bool = False  # for what it said
+    spoken: float = 0.0  # when it last heard from us
+    owing: int = 0  # chunks that are still to be said
+    down: int = 0  # bytes of the half that it was last granted, as far as they have left
+    outgoing: asyncio.Queue[Message | None] = field(default_factory=asyncio.Queue)
+    pen: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by whoever writes
+    received: int = 0
+    sent: int = 0
+    messages: int = 0
+    descriptor: int = -1  # of its socket, see metering
+    bytes: tuple[int, int] | None = None
+    counted: int = 0  # of those that came, when they were last looked at
+
+    @property
+    def carried(self) -> tuple[int, int]:
+        """Bytes of halves, up and down, of what was last granted: it grows while they are on their way."""
+        return 0 if self.half is None else self.half.length, self.down
+
+    @cached_property
+    def source(self) -> str:
+        """Name the peer for the rate limits of events: by its certificate, or by its host where it shows none."""
+        if self.shown:
+            return hashlib.sha256(self.shown).hexdigest()
+        return unquote(self.peer).rpartition(":")[0]  # every connection has another port
+
+    def auth_context(self) -> dict[str, list[Any]]:
+        """The certificate as it was shown. gRPC must not be asked for it: once the call has ended the process falls."""
+        return {"x509_pem_cert": [self.shown]} if self.shown else {}
+
+
+@dataclass(frozen=True)
+class House:
+    """What the server stands for: its terms, who may come, what it expects of buffers."""
+
+    terms: Terms
+    bounds: Bounds
+    half: int  # bytes that a deposit may have
+    clients: int  # M
+    admitted: Callable[[Any, Hello], str | None] = lambda caller, hello: None  # a reason to refuse, or None
+    agreed: Callable[[Hello, Accept], str | None] = lambda hello, accept: None
+    judge: bool = False  # whether an evaluator is expected that is none of the clients
+    fed: bool = False  # whether a fed server is
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the longest message that anybody may send."""
+        bounds = self.bounds
+        number = 8 if bounds.dtype is None else np.dtype(bounds.dtype).itemsize
+        sample = limits.MESSAGE if bounds.h is None else number * math.prod(bounds.h) + LABEL.itemsize
+        buffer = max(limits.CHUNK, limits.CONTROL, max(bounds.batch, bounds.look) * sample + NUMBER.itemsize)
+        return min(limits.MESSAGE, HEADER.size + buffer)
+
+
+class Reception:
+    """Who is here, and what becomes of their words."""
+
+    def __init__(self, house: House, said: Callable[..., None], wheel: Wheel) -> None:
+        self.house, self.said = house, said
+        self.inbox = Inbox(wheel)
+        self.here: dict[int, Caller] = {}  # by client
+        self.all: dict[int, Caller] = {}  # by number, strangers too
+        self.paid: dict[int, Paid] = {}  # what each client last said that it has cost it
+        self._grants: dict[int, tuple[int, int]] = {}  # client: (fence, steps answered)
+        self._lock = threading.Lock()
+
+    def grant(self, m: int, fence: int, answered: int) -> None:
+        """Whoever comes back holding this fence goes on where it was; called by the thread that trains."""
+        with self._lock:
+            self._grants[m] = (fence, answered)
+
+    def release(self, m: int, fence: int | None = None) -> None:
+        """Whoever comes back holding that visit, or whichever there is, starts afresh."""
+        with self._lock:
+            if fence is None or self._grants.get(m, (0, 0))[0] == fence:
+                self._grants.pop(m, None)
+
+    def address(self, m: int) -> str:
+        """Where other clients reach client m; empty where they do not, or it is not here."""
+        link = self.here.get(m)
+        return "" if link is None else link.address
+
+    def enter(self, link: Caller) -> None:
+        """Somebody has called; Busy where too many do."""
+        self.all[link.number] = link
+        strangers = [other for other in self.all.values() if self.here.get(other.m) is not other]
+        if len(strangers) > limits.STRANGERS:
+            raise Busy("too many handshakes at once", limit=f"<= {limits.STRANGERS}")
+        if link.shown and sum(other.shown == link.shown for other in strangers) > limits.HANDSHAKES:
+            raise Busy("too many handshakes under one certificate", limit=f"<= {limits.HANDSHAKES}")
+
+    def hear(self, link: Caller, message: Message) -> Answer | None:
+        """One word, and the answer if it can be had at once; BadMessage or Unwelcome where it ends the link."""
+        if isinstance(message, Ready) and link.owing and message.fence == link.talk.fence:
+            raise BadMessage("ready was said before the half had come", value=link.owing, limit="no chunk on its way")
+        verdict = link.talk.hear(message)
+        if verdict is Verdict.STALE:
+            self._late(link, message)
+        elif isinstance(message, Heartbeat):
+            pass  # it was heard, which is all
+        elif isinstance(message, Hello):
+            self._greet(link, message)
+        elif isinstance(message, Accept):
+            self._accept(link, message)
+        elif isinstance(message, Paid):
+            self.paid[link.m] = message
+        elif isinstance(message, Leave):
+            self.said("left", source=link.source, client=link.m, why=message.why)
+        elif isinstance(message, Chunk):
+            link.half = link.half if message.k else Assembly(self.house.half)
+            if link.half is None:
+                raise BadMessage("chunks out of order", value=message.k, limit=0)
+            link.half.add(message)
+        elif isinstance(message, Deposit):
+            self.keep_out(link)
+            half = (link.half or Assembly(0)).blob(message.bytes, message.sha256)
+            link.half = None
+            self.release(link.m, message.fence)  # it counts or it does not: whoever comes back holding it starts afresh
+            return self._hand_on(link, Heard(link.m, link.number, message, half))
+        else:
+            return self._hand_on(link, Heard(link.m, link.number, message))
+        return None
+
+    def keep_out(self, link: Caller) -> None:
+        """Asked again whenever something is granted or counts: Unwelcome for whoever is revoked meanwhile."""
+        why = None if link.hello is None else self.house.admitted(link, link.hello)
+        if why is not None:
+            raise Unwelcome(why)
+
+    def _hand_on(self, link: Caller, heard: Heard) -> Answer | None:
+        unheard = 0 if isinstance(heard.message, Fail) else link.outgoing.qsize()  # of what is said, it must hear us
+        if max(self.inbox.unread(heard.link), unheard) >= limits.WAITING:
+            raise BadMessage("too many words at once", limit=f"<= {limits.WAITING} that are not answered")
+        answer = self.inbox.answer(heard)
+        if answer is None:
+            self.inbox.put(heard)
+        return answer
+
+    def _late(self, link: Caller, message: Message) -> None:
+        """Told of once for each visit: who goes on saying it must not fill the disk."""
+        if link.stale < fence_of(message):
+            link.stale = fence_of(message)
+            self.said("stale", source=link.source, client=link.m, word=message.event)
+
+    def refuse(self, link: Caller, why: str, *, final: bool = False) -> None:
+        """The last word on a link. The table is not asked: it may be the reason."""
+        self.said("refused", source=link.source, client=link.m, peer=link.peer, why=why)
+        link.why, link.final, link.refused = why, final, True
+        link.talk.state = State.REFUSED
+        link.outgoing.put_nowait(Refuse(why[: limits.TEXT], final))
+        link.outgoing.put_nowait(None)
+
+    def refuse_version(self, link: Caller, error: OtherVersion) -> None:
+        """Refuse a program of another version for good, in the version that it can read."""
+        link.version = error.version
+        self.refuse(link, version_conflict(error.version, error.said), final=True)
+
+    def leave(self, link: Caller) -> None:
+        """The link is over."""
+        self.all.pop(link.number, None)
+        if self.here.get(link.m) is link:
+            del self.here[link.m]
+            self.inbox.put(Gone(link.m, link.number, link.why, link.final, link.refused))
+
+    def _greet(self, link: Caller, hello: Hello) -> None:
+        why = self.house.admitted(link, hello)
+        if hello.version != VERSION:
+            why = version_conflict(hello.version, hello)
+        elif hello.client == JUDGE and not self.house.judge:
+            why = "the evaluator of this run is one of its clients; serve --judge expects another"
+        elif hello.client == FED and not self.house.fed:
+            why = "this run has no fed server; serve --fed-server expects one"
+        elif self.house.clients <= hello.client < JUDGE:
+            why = f"there is no client {hello.client}: this run has clients 0 to {self.house.clients - 1}"
+        if why is not None:
+            raise Unwelcome(why)
+        link.hello = hello
+        link.outgoing.put_nowait(self.house.terms)
+
+    def _accept(self, link: Caller, accept: Accept) -> None:
+        assert link.hello is not None  # the table has seen it
+        self.keep_out(link)
+        why = self.house.agreed(link.hello, accept)
+        if why is not None:
+            raise Unwelcome(why)
+        link.m = link.hello.client
+        if accept.check:
+            link.outgoing.put_nowait(Welcome("all is well"))
+            return
+        before = self.here.pop(link.m, None)
+        if before is not None:  # its end may not have been noticed yet
+            self.refuse(before, "the client came back on another link")
+            self.inbox.put(Gone(before.m, before.number, "the client came back on another link"))
+        self.inbox.expect(link.number)
+        self.here[link.m], link.address = link, accept.address
+        with self._lock:
+            fence, answered = self._grants.get(link.m, (0, 0))
+        resumed = 0 < fence == accept.fence and accept.k in (answered, answered - 1)
+        link.answered = answered
+        link.outgoing.put_nowait(Resume(fence) if resumed else Welcome())
+        self.inbox.put(Arrived(link.m, link.number, accept, resumed, link.hello.software))
+
+
+def version_conflict(version: int, said: Message | None) -> str:
+    """Say which versions the two ends have, and which one to install where."""
+    software = said.software if isinstance(said, Hello) and said.software else "another splitrelay"
+    ours = f"this server has splitrelay {__version__} with version {VERSION} of the protocol"
+    return f"{ours}, this client {software} with version {version}. Install splitrelay {__version__} at the client."

@@ -1,0 +1,243 @@
+"""What is said on the wire, as values. Control messages, which are protobuf, stand here; those with buffers beside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from splitrelay.network.buffers import (
+    BUFFERS,
+    Chunk,
+    Finish,
+    Floats,
+    Labels,
+    Message,
+    Output,
+    Predict,
+    Reply,
+    Step,
+    fence_of,
+)
+
+__all__ = [
+    "BUFFERS", "CONTROL", "Accept", "Bye", "Cancel", "Chunk", "Commit", "Deposit", "Fail", "Finish", "Floats",
+    "Handed", "Heartbeat", "Hello", "Labels", "Lease", "Leave", "Look", "Message", "Output", "Paid", "Predict",
+    "Ready", "Refuse", "Reply", "Resume", "Score", "Step", "Terms", "Want", "Welcome", "fence_of",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Hello(Message):
+    """The first word of a client."""
+
+    version: int
+    client: int
+    software: str = ""
+
+
+@dataclass(frozen=True)
+class Terms(Message):
+    """What the server asks for: the spec, and how a pixel becomes a number."""
+
+    spec: str
+    spec_hash: str
+    engine: str
+    cpu: str
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    peak: int
+    pad: int = 0
+    flip: bool = False
+    heartbeat: float = 0.0
+    plan: str = ""
+    sealed: bool = False  # the server is not to read the clients' half
+    judged: bool = False  # an evaluator that is none of the clients scores
+    salt: Any = b""  # random bytes of this run, which clients mix into the digest of their data
+
+
+@dataclass(frozen=True)
+class Accept(Message):
+    """What the client agrees to, how much it brings (n_m), and the visit that it still holds, answered up to step k."""
+
+    spec_hash: str
+    engine: str
+    cpu: str
+    n: int
+    fence: int = 0
+    k: int = 0
+    check: bool = False
+    address: str = ""  # where other clients reach it
+    data_digest: Any = b""  # salted SHA-256 of its data
+
+
+@dataclass(frozen=True)
+class Welcome(Message):
+    """Wait for your turn."""
+
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Resume(Message):
+    """The visit that you hold goes on."""
+
+    fence: int
+
+
+@dataclass(frozen=True)
+class Refuse(Message):
+    """No; `final` where trying again makes no sense."""
+
+    why: str
+    final: bool = False
+
+
+@dataclass(frozen=True)
+class Lease(Message):
+    """A visit: K steps from the half that follows, of `bytes` bytes (0: make x_c^0 yourself)."""
+
+    fence: int
+    visit: int
+    r: int
+    i: int
+    m: int
+    K: int
+    eta: float
+    weight_decay: float = 0.0
+    clip: float = 0.0
+    momentum: float = 0.0
+    prox: float = 0.0
+    per_half: bool = False
+    bytes: int = 0
+    sha256: Any = b""
+    sealed_visit: int = 0
+    sealed_fence: int = 0
+    epoch: int = 0
+    direct: bool = False  # the half comes from the client before
+    heir: str = ""  # where the next client is reached
+
+
+@dataclass(frozen=True)
+class Want(Message):
+    """The half has not come from the client before: send it."""
+
+    fence: int
+
+
+@dataclass(frozen=True)
+class Ready(Message):
+    """The half has come, whole."""
+
+    fence: int
+
+
+@dataclass(frozen=True)
+class Handed(Message):
+    """The next client has the half, which will be deposited too; `why` where it could not be handed over."""
+
+    fence: int
+    bytes: int
+    sha256: Any
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Deposit(Message):
+    """All chunks of the half after the visit have been sent."""
+
+    fence: int
+    bytes: int
+    sha256: Any
+    losses: tuple[float, ...] = ()
+    epoch: int = 0
+
+
+@dataclass(frozen=True)
+class Commit(Message):
+    """The visit counts."""
+
+    fence: int
+
+
+@dataclass(frozen=True)
+class Cancel(Message):
+    """The visit is taken back: whatever was made of it is void."""
+
+    fence: int
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Fail(Message):
+    """The client cannot do the visit: its numbers `diverged`, or it may be able to do it `later`."""
+
+    fence: int
+    why: str = ""
+    diverged: bool = False
+    later: bool = False
+
+
+@dataclass(frozen=True)
+class Look(Message):
+    """Peer to peer: score this half; where `top_bytes` is not 0 the server's half follows it, to be kept."""
+
+    fence: int
+    r: int
+    bytes: int
+    sha256: Any
+    sealed_visit: int = 0
+    sealed_fence: int = 0
+    epoch: int = 0
+    top_bytes: int = 0
+    recipe: str = ""  # for the fed server: how the halves that follow are combined, and their lengths
+
+
+@dataclass(frozen=True)
+class Score(Message):
+    """What the evaluator saw."""
+
+    fence: int
+    loss: float
+    accuracy: float
+    per_class: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Heartbeat(Message):
+    """I am here."""
+
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Paid(Message):
+    """What taking part has cost this client's program so far; `program` is another one after a restart."""
+
+    program: int
+    visits: int
+    waiting: float  # seconds of its visits
+    computing: float
+    memory: int  # bytes, at the peak
+
+
+@dataclass(frozen=True)
+class Leave(Message):
+    """The client goes."""
+
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Bye(Message):
+    """The server goes; `again` where it comes back."""
+
+    why: str = ""
+    again: bool = False
+
+
+CONTROL: tuple[type[Message], ...] = (
+    Hello, Terms, Accept, Welcome, Resume, Refuse, Lease, Want, Ready, Handed, Deposit, Commit, Cancel, Fail,
+    Look, Score, Heartbeat, Paid, Leave, Bye,
+)  # fmt: skip

@@ -1,0 +1,156 @@
+"""Client to client: a sealed half goes straight to the next client, where the two can reach each other.
+
+The next client listens at its own address, over mutual TLS, for other clients of the consortium. One call is one half:
+`splitrelay.Peer/Hand` takes frames, first *handed* with length and SHA-256, then the chunks, and answers with nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock, Timer
+from typing import Any
+
+import grpc
+
+from splitrelay.errors import InputError, WorkError
+from splitrelay.network import limits, tensor_transfer
+from splitrelay.network.addresses import refuse_no_address
+from splitrelay.network.codec import decode, encode
+from splitrelay.network.control import BadMessage
+from splitrelay.network.grpc_options import PLAIN
+from splitrelay.network.messages import Chunk, Handed
+from splitrelay.security.encryption import Tampered, label_of
+
+METHOD = "/splitrelay.Peer/Hand"
+OPTIONS = (
+    *PLAIN,
+    ("grpc.max_receive_message_length", 2 * limits.CHUNK),
+    ("grpc.max_concurrent_streams", 2),
+    ("grpc.max_allowed_incoming_connections", limits.PEERS),
+    ("grpc.server_handshake_timeout_ms", int(1000 * limits.HANDSHAKE)),
+    ("grpc.max_connection_idle_ms", int(1000 * limits.IDLE)),
+    ("grpc.so_reuseport", 0),
+)
+KEPT = 2  # halves that wait for their lease
+AT_ONCE = 4  # calls
+HAND = 10.0  # seconds to reach a peer, and one more for each MiB
+AGAIN = 60.0  # seconds for which a peer that could not be reached is not tried
+Question = Callable[[Any], str | None]  # a reason to refuse a caller, or None
+
+
+class Unreached(WorkError):
+    """The next client cannot be reached, or does not take the half: the server relays it."""
+
+
+class Mailbox:
+    """Sealed halves that other clients have brought, by their SHA-256, until the server's lease asks for one."""
+
+    def __init__(self, admit: Question, largest: int = limits.HALF) -> None:
+        self.admit, self.largest = admit, largest
+        self._halves: OrderedDict[bytes, bytes] = OrderedDict()
+        self._lock = Lock()
+        self._server: Any = None
+
+    def listen(self, address: str, credentials: grpc.ServerCredentials) -> int:
+        """Begin to listen, and say on which port."""
+        refuse_no_address(address, listen=True)
+        server = grpc.server(ThreadPoolExecutor(AT_ONCE), options=OPTIONS, maximum_concurrent_rpcs=AT_ONCE)
+        method = grpc.stream_unary_rpc_method_handler(self._hand)
+        service, _, name = METHOD[1:].partition("/")
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: method}),))
+        try:
+            port = server.add_secure_port(address, credentials)
+        except RuntimeError:
+            way_out = "Choose another --listen, or end who is there."
+            raise InputError(f"cannot listen on {address}", way_out=way_out) from None
+        server.start()
+        self._server = server
+        return int(port)
+
+    def take(self, digest: bytes) -> bytes | None:
+        """The half with this SHA-256, if it has come; it is gone then."""
+        with self._lock:
+            return self._halves.pop(digest, None)
+
+    def close(self) -> None:
+        """Nobody is heard any more."""
+        if self._server is not None:
+            self._server.stop(None)
+
+    def _hand(self, frames: Iterator[bytes], context: Any) -> bytes:
+        why = self.admit(context)
+        if why is not None:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
+        end = Timer(limits.QUESTION, context.cancel)  # who dawdles holds one of a few places
+        end.daemon = True
+        end.start()
+        try:
+            digest, half = self._whole(frames)
+        except (BadMessage, Tampered) as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            end.cancel()
+        with self._lock:
+            self._halves[digest] = half
+            while len(self._halves) > KEPT:
+                self._halves.popitem(last=False)
+        return b""
+
+    def _whole(self, frames: Iterator[bytes]) -> tuple[bytes, bytes]:
+        first = decode(next(frames, b""))
+        if not isinstance(first, Handed) or first.bytes > self.largest:
+            raise BadMessage("a peer hands over one half", value=first.event, limit=f"<= {self.largest} bytes")
+        assembly = tensor_transfer.Assembly(first.bytes)
+        for frame in frames:
+            chunk = decode(frame)
+            if not isinstance(chunk, Chunk):
+                raise BadMessage("a peer hands over one half", value=chunk.event, limit="chunks")
+            assembly.add(chunk)
+        half = assembly.blob(first.bytes, first.sha256)
+        label_of(half)  # whether it can be opened is seen when its lease comes
+        return bytes(first.sha256), half
+
+
+class Courier:
+    """Brings sealed halves to other clients; ways that were found are kept."""
+
+    def __init__(self, credentials: Callable[[], grpc.ChannelCredentials]) -> None:
+        self.credentials = credentials
+        self._ways: dict[str, grpc.Channel] = {}
+        self._failed: dict[str, float] = {}
+
+    def bring(self, address: str, fence: int, half: bytes) -> Handed:
+        """The next client has the half when this returns; else Unreached."""
+        since = time.monotonic() - self._failed.get(address, -AGAIN)
+        if since < AGAIN:
+            raise Unreached(f"{address} could not be reached {since:.0f} seconds ago")
+        word = Handed(fence, len(half), tensor_transfer.sha256(half))
+        frames = (encode(message) for message in (word, *tensor_transfer.chunks(fence, half)))
+        try:
+            self._way(address).stream_unary(METHOD)(frames, timeout=HAND + len(half) / 2**20)
+        except grpc.RpcError as error:
+            self._failed[address] = time.monotonic()
+            self._ways.pop(address).close()
+            what = error.details() if isinstance(error, grpc.Call) else str(error)
+            raise Unreached(f"{address} cannot be reached", value=" ".join(str(what).split())[:200]) from None
+        return word
+
+    def close(self) -> None:
+        """No half is on its way."""
+        for way in self._ways.values():
+            way.close()
+        self._ways = {}
+
+    def _way(self, address: str) -> grpc.Channel:
+        if address not in self._ways:
+            options = (
+                *PLAIN,
+                ("grpc.max_receive_message_length", limits.CONTROL),
+                ("grpc.max_send_message_length", 2 * limits.CHUNK),
+                ("grpc.use_local_subchannel_pool", 1),
+            )
+            self._ways[address] = grpc.secure_channel(address, self.credentials(), options)
+        return self._ways[address]

@@ -1,0 +1,280 @@
+"""The server's end of all links: gRPC on an event loop, and an inbox for the one thread that trains."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import grpc
+
+from splitrelay.errors import InputError, SplitrelayError
+from splitrelay.network import limits
+from splitrelay.network.addresses import refuse_no_address
+from splitrelay.network.codec import VERSION, OtherVersion, decode, encode, in_version
+from splitrelay.network.connection_handler import Busy, Caller, House, Reception, Unwelcome
+from splitrelay.network.control import BadMessage
+from splitrelay.network.event_queue import Arrived, Event, Gone, Heard
+from splitrelay.network.grpc_options import SERVICE, options, refuse_too_many
+from splitrelay.network.messages import Bye, Chunk, Heartbeat, Lease, Look, Message, Paid, Refuse, Resume, Step
+from splitrelay.network.protocol import OVER, State
+from splitrelay.network.shared_event_loop import Wheel
+from splitrelay.network.socket_counters import Carried, Meters
+
+__all__ = ["SERVICE", "Arrived", "Event", "Gone", "Heard", "House", "Hub", "Unwelcome"]
+
+BROKEN = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)  # what reading or writing ends with
+GRANTS = (Lease, Look, Resume)  # whoever is given one is asked for its certificate once more
+
+
+class Hub:
+    """All links. The training thread reads `inbox`, calls grant, send and release; the rest is the loop's."""
+
+    def __init__(self, house: House, said: Callable[..., None] = lambda event, **facts: None) -> None:
+        self.house, self._said = house, said
+        self._wheel = Wheel()
+        self.reception = Reception(house, self.said, self._wheel)
+        self.inbox = self.reception.inbox
+        self.meters = Meters()
+        self.spent = (0, 0)  # bytes of links that are closed
+        self._count = 0
+        self._crowded = 0.0
+        self._server: Any = None
+        self._unary: dict[str, Any] = {}
+
+    # The training thread's side
+
+    def answering(self, name: str, handler: Any) -> None:
+        """One more method of the service, such as Status."""
+        self._unary[name] = handler
+
+    def start(self, address: str, credentials: Any = None) -> int:
+        """Listen, and say on which port."""
+        try:
+            refuse_no_address(address, listen=True)
+            refuse_too_many(self.house.clients)
+            port = self._wheel.finish(self._listen(address, credentials))
+        except InputError:
+            self._wheel.stop()
+            raise
+        self._wheel.start()
+        return port
+
+    def grant(self, m: int, fence: int, answered: int = 0) -> None:
+        """Whoever comes back holding this fence goes on where it was."""
+        self.reception.grant(m, fence, answered)
+
+    def release(self, m: int) -> None:
+        """The visit is over: whoever comes back holding it starts afresh."""
+        self.reception.release(m)
+
+    def send(self, link: int, *messages: Message) -> None:
+        """Say something on a link; nothing happens where it is gone, as its Gone is on the way."""
+        self._wheel.call(self._put, link, messages)
+
+    def here(self) -> dict[int, int]:
+        """Clients that are here, and the number of their link."""
+        return {m: link.number for m, link in list(self.reception.here.items())}
+
+    def ready(self) -> dict[int, int]:
+        """Those of them of whose arrival the thread that trains has heard: before, it may not know what they hold."""
+        return {m: link for m, link in self.here().items() if not self.inbox.unheard(link)}
+
+    def carrying(self, link: int) -> tuple[int, int]:
+        """Bytes, up and down, of the half that is on its way over a link."""
+        found = self.reception.all.get(link)
+        return (0, 0) if found is None else found.carried
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes of all frames so far, up and down, handshakes and repetitions included."""
+        links = list(self.reception.all.values())
+        up, down = self.spent
+        return up + sum(link.received for link in links), down + sum(link.sent for link in links)
+
+    def carried(self) -> dict[int, Carried]:
+        """Messages and socket bytes of every client that was here, read now."""
+        links = list(self.reception.all.values())
+        self.meters.look(links)
+        return self.meters.by_client(links)
+
+    def paid(self) -> dict[int, Paid]:
+        """What each client last said that taking part has cost it."""
+        return dict(self.reception.paid)
+
+    def close(self, why: str, *, again: bool) -> None:
+        """Say goodbye to all, and end."""
+        if self._wheel.turned:
+            self._wheel.finish(self._end(Bye(why[: limits.TEXT], again)))
+            self._wheel.stop()
+
+    # The loop's side
+
+    def said(self, event: str, **facts: Any) -> None:
+        """For the record; where that cannot be written the thread that trains is told, and no link ends of it."""
+        try:
+            self._said(event, **facts)
+        except SplitrelayError as error:
+            self.inbox.fail(error)
+
+    async def _listen(self, address: str, credentials: Any) -> int:
+        server = grpc.aio.server(options=options(self.house))
+        methods = {"Join": grpc.stream_stream_rpc_method_handler(self._join), **self._unary}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+        try:
+            if credentials is None:
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, credentials)
+        except RuntimeError:
+            raise InputError(
+                f"cannot listen on {address}", way_out="Choose another --listen, or end who is there."
+            ) from None
+        await server.start()
+        self._server = server
+        self._watch = asyncio.ensure_future(self._watching())
+        return int(port)
+
+    async def _join(self, _: Any, context: Any) -> None:
+        now = time.monotonic()
+        self._count += 1
+        task = asyncio.current_task()
+        assert task is not None
+        shown = next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
+        link = Caller(self._count, context, task, context.peer(), now, now, shown)
+        writer = asyncio.ensure_future(self._writing(link))
+        try:
+            self.reception.enter(link)
+            link.why = await self._reading(link)
+        except Busy as error:
+            self._note_busy(link, str(error))
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except OtherVersion as error:
+            self.reception.refuse_version(link, error)
+        except (BadMessage, Unwelcome) as error:
+            self.reception.refuse(link, str(error), final=isinstance(error, Unwelcome))
+        except (asyncio.CancelledError, *BROKEN):
+            pass
+        finally:
+            await self._parted(link, writer)
+
+    async def _reading(self, link: Caller) -> str:
+        while link.talk.state not in OVER:
+            frame = await link.context.read()
+            if frame is grpc.aio.EOF:
+                return "the client hung up"
+            link.heard = time.monotonic()
+            link.received += len(frame)
+            link.messages += 1
+            message = decode(frame, self.house.bounds)
+            answer = self.reception.hear(link, message)
+            if answer is not None:
+                await self._say(link, answer.message)
+                self.inbox.afterwards(answer)
+            elif isinstance(message, Step):  # its answer goes first; the next turn of the loop may write it
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+        return "the client left" if link.talk.state is State.LEFT else link.why
+
+    def _put(self, number: int, messages: Sequence[Message]) -> None:
+        link = self.reception.all.get(number)
+        if link is None:
+            return
+        for message in messages:
+            link.owing += isinstance(message, Chunk)
+            link.outgoing.put_nowait(message)
+
+    async def _writing(self, link: Caller) -> None:
+        """Whatever is to be said on a link, in order; None ends it."""
+        with suppress(*BROKEN):
+            try:
+                while (message := await link.outgoing.get()) is not None:
+                    await self._say(link, message)
+            except BadMessage as error:  # our own mistake: better another link than one on which nothing is said
+                self.said("misspoke", source=link.source, client=link.m, why=str(error))
+                link.task.cancel()
+
+    async def _say(self, link: Caller, message: Message) -> None:
+        """One word, behind whatever is being written: gRPC takes one at a time."""
+        async with link.pen:
+            link.owing -= isinstance(message, Chunk)
+            if isinstance(message, Chunk) and message.fence != link.talk.fence:
+                return  # of a visit that has ended meanwhile
+            if not isinstance(message, Refuse):  # which may be said whatever the table thinks
+                if link.talk.state in OVER or (isinstance(message, GRANTS) and self._kept_out(link)):
+                    return
+                link.talk.say(message)
+            if isinstance(message, GRANTS):
+                link.down, link.half = 0, None
+            if isinstance(message, Resume):
+                link.talk.take_up(link.answered)
+            frame = encode(message)
+            if link.version != VERSION:
+                frame = in_version(frame, link.version)
+            link.sent += len(frame)
+            link.messages += 1
+            await link.context.write(frame)
+            link.spoken = time.monotonic()
+            if isinstance(message, Chunk):
+                link.down += len(frame)
+
+    def _kept_out(self, link: Caller) -> bool:
+        """Whether it is revoked by now: then it hears so, and nothing else."""
+        try:
+            self.reception.keep_out(link)
+        except Unwelcome as error:
+            self.reception.refuse(link, str(error), final=True)
+            link.task.cancel()
+            return True
+        return False
+
+    def _note_busy(self, link: Caller, why: str) -> None:
+        """Once a second at most: a crowd must not fill the disk."""
+        now = time.monotonic()
+        if now - self._crowded > 1.0:
+            self._crowded = now
+            self.said("busy", source=link.source, peer=link.peer, why=why)
+
+    async def _parted(self, link: Caller, writer: asyncio.Future[None]) -> None:
+        link.outgoing.put_nowait(None)
+        try:
+            with suppress(asyncio.TimeoutError, asyncio.CancelledError, BadMessage):
+                await asyncio.wait_for(writer, 2.0)
+        finally:  # whatever ended it, the link is over
+            self.spent = self.spent[0] + link.received, self.spent[1] + link.sent
+            self.meters.parted(link)
+            self.reception.leave(link)
+
+    async def _watching(self) -> None:
+        """Every link, once a second."""
+        while True:
+            await asyncio.sleep(1.0)
+            self.meters.look(self.reception.all.values())
+            for link in list(self.reception.all.values()):
+                self._tend(link, time.monotonic())
+
+    def _tend(self, link: Caller, now: float) -> None:
+        """Who is revoked meanwhile is refused, who has fallen silent is cut; everybody else hears that we are here.
+
+        We say so ourselves: a client that sends us a long half on a slow line could not ask for it in time, and its
+        own words stand behind that half. So bytes that come are a sign of life as well.
+        """
+        here = self.reception.here.get(link.m) is link  # not who only came for a check
+        if link.bytes is not None and link.bytes[0] != link.counted:
+            link.counted, link.heard = link.bytes[0], now
+        if now - link.heard > limits.SILENCE or (not here and now - link.began > limits.HANDSHAKE):
+            self.said("silent", source=link.source, client=link.m, peer=link.peer)
+            link.task.cancel()
+        elif here and link.talk.state not in OVER and not self._kept_out(link):
+            if link.outgoing.empty() and now - link.spoken >= self.house.terms.heartbeat:
+                link.outgoing.put_nowait(Heartbeat())
+
+    async def _end(self, bye: Bye) -> None:
+        self._watch.cancel()
+        for link in list(self.reception.all.values()):
+            link.outgoing.put_nowait(bye)
+            link.outgoing.put_nowait(None)
+        await self._server.stop(1.0)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.wait(others, timeout=2.0) if others else None

@@ -1,0 +1,125 @@
+"""Two questions that take no part in training: how does it go, and may I have the model?
+
+Both are unary to whoever asks. At the server they are streams, so that whoever may not ask, asks too slowly or does not
+listen to the answer is told so at once, and holds nothing for longer than its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+
+from splitrelay.errors import WorkError
+from splitrelay.network import control_pb2, limits
+from splitrelay.network.client_stream import untrusted
+from splitrelay.network.grpc_options import SERVICE
+from splitrelay.network.messages import Chunk
+from splitrelay.network.tensor_transfer import Assembly, sha256
+
+PB: Any = control_pb2
+ANSWER = 30.0  # seconds for a status
+Question = Callable[[Any], str | None]  # a reason to refuse, or None
+
+
+class Unanswered(WorkError):
+    """Nobody answers there, or not in time."""
+
+
+def status_handler(report: Callable[[], str], admit: Question) -> Any:
+    """Answers with the report, to whoever is admitted."""
+
+    async def status(_: Any, context: Any) -> None:
+        async with _asked(context, admit):
+            await context.write(PB.StatusReply(json=report()))
+
+    return grpc.stream_stream_rpc_method_handler(status, PB.StatusRequest.FromString, PB.StatusReply.SerializeToString)
+
+
+def collect_handler(model: Callable[[], bytes | str], admit: Question) -> Any:
+    """Answers with the model in pieces, or with why there is none; to so many at once."""
+    here = set[int]()  # each of them holds the model in memory
+
+    async def collect(_: Any, context: Any) -> None:
+        async with _asked(context, admit):
+            if len(here) >= limits.COLLECTORS:
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many collect the model; ask again later")
+            here.add(id(context))
+            try:
+                await _given(context, model())
+            finally:
+                here.discard(id(context))
+
+    return grpc.stream_stream_rpc_method_handler(
+        collect, PB.CollectRequest.FromString, PB.CollectReply.SerializeToString
+    )
+
+
+@asynccontextmanager
+async def _asked(context: Any, admit: Question) -> AsyncIterator[None]:
+    """Whoever may ask has asked, and the answer has its time."""
+    why = admit(context)
+    if why is not None:
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
+    try:
+        async with asyncio.timeout(limits.QUESTION):
+            await asyncio.wait_for(context.read(), limits.HANDSHAKE)
+            yield
+    except TimeoutError:
+        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the question took too long")
+
+
+async def _given(context: Any, found: bytes | str) -> None:
+    if isinstance(found, str):
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, found)
+        return
+    for start in range(0, len(found), limits.CHUNK):
+        await context.write(PB.CollectReply(data=found[start : start + limits.CHUNK]))
+    await context.write(PB.CollectReply(sha256=sha256(found)))
+
+
+def status_of(channel: grpc.Channel, patience: float = ANSWER, address: str = "") -> str:
+    """The server's report, as JSON."""
+    ask = channel.unary_unary(f"/{SERVICE}/Status", PB.StatusRequest.SerializeToString, PB.StatusReply.FromString)
+    try:
+        report: str = ask(PB.StatusRequest(), timeout=patience).json
+    except grpc.RpcError as error:
+        raise _told(error, address) from None
+    return report
+
+
+def collected(channel: grpc.Channel, address: str = "") -> bytes:
+    """The final model, whole."""
+    ask = channel.unary_stream(f"/{SERVICE}/Collect", PB.CollectRequest.SerializeToString, PB.CollectReply.FromString)
+    assembly, length, digest = Assembly(limits.HALF), 0, b""
+    try:
+        for k, piece in enumerate(ask(PB.CollectRequest(), timeout=limits.QUESTION)):
+            digest = piece.sha256
+            if piece.data:
+                length = assembly.add(Chunk(0, k, piece.data))
+    except grpc.RpcError as error:
+        raise _told(error, address) from None
+    return assembly.blob(length, digest)
+
+
+REFUSALS = (
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+)
+
+
+def _told(error: grpc.RpcError, address: str) -> WorkError:
+    """gRPC's error in one line."""
+    if not isinstance(error, grpc.Call):
+        return WorkError("the server cannot be asked", value=str(error))
+    if error.code() in REFUSALS:
+        return WorkError(f"the server refused: {error.details()}")
+    distrust = untrusted(error.details(), address)
+    if distrust is not None:
+        return distrust
+    way_out = "Is it running, at this address, and do the keys belong to the same authority?"
+    return Unanswered("the server does not answer", value=str(error.details())[:200], way_out=way_out)

@@ -1,0 +1,91 @@
+"""A half of the model on its way: safetensors bytes, in chunks that are counted, put together and proved whole."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from splitrelay.network import limits
+from splitrelay.network.control import BadMessage
+from splitrelay.network.messages import Chunk
+
+Vector = npt.NDArray[Any]
+
+
+def packed(**vectors: Vector) -> bytes:
+    """Flat vectors under their names: x, and what rides with it."""
+    return save({name: np.ascontiguousarray(vector) for name, vector in vectors.items()})
+
+
+def unpacked(blob: bytes, sizes: Mapping[str, int], dtype: str) -> dict[str, Vector]:
+    """The vectors, each of the length and kind that is expected of it, every number finite."""
+    try:
+        found = load(blob)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise BadMessage("a half is no safetensors", value=" ".join(str(error).split())[:100]) from None
+    if set(found) != set(sizes):
+        raise BadMessage("vectors of a half", value=sorted(found)[:10], limit=sorted(sizes))
+    for name, vector in found.items():
+        if vector.shape != (sizes[name],) or vector.dtype.name != dtype:
+            raise BadMessage(
+                f"{name} of a half", value=f"{vector.dtype} {vector.shape}", limit=f"{dtype} {sizes[name]}"
+            )
+        if not np.isfinite(vector).all():
+            raise BadMessage(f"{name} of a half holds NaN or infinity", way_out="Lower eta, or set clip.")
+    return found
+
+
+def size_of(sizes: Mapping[str, int], dtype: str) -> int:
+    """How many bytes such a half takes: known before it comes."""
+    return len(packed(**{name: np.zeros(n, dtype) for name, n in sizes.items()}))
+
+
+def sha256(blob: bytes | bytearray) -> bytes:
+    """The proof that a half came whole."""
+    return hashlib.sha256(blob).digest()
+
+
+def chunks(fence: int, blob: bytes) -> Iterator[Chunk]:
+    """The half in pieces, numbered from 0."""
+    for k, start in enumerate(range(0, len(blob), limits.PIECE)):
+        yield Chunk(fence, k, blob[start : start + limits.PIECE])
+
+
+class Assembly:
+    """A half that is coming in; it takes no more bytes than its limit."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = min(limit, limits.HALF)
+        self._data = bytearray()
+        self._chunks = 0
+        self._ended = False  # by a short chunk
+
+    @property
+    def length(self) -> int:
+        """Bytes so far."""
+        return len(self._data)
+
+    def add(self, chunk: Chunk) -> int:
+        """The next piece, and how many bytes there are now; out of order, or one too many, is refused."""
+        if chunk.k != self._chunks:
+            raise BadMessage("chunks out of order", value=chunk.k, limit=self._chunks)
+        if self.length + len(chunk.data) > self.limit:
+            raise BadMessage("a half is too long", limit=f"<= {self.limit} bytes")
+        if self._ended:
+            raise BadMessage("a chunk that is not the last is too short", limit=f">= {limits.LEAST} bytes")
+        self._data += chunk.data
+        self._chunks += 1
+        self._ended = len(chunk.data) < limits.LEAST
+        return self.length
+
+    def blob(self, length: int, digest: bytes) -> bytes:
+        """The bytes, if they are all there and are the ones that were sent."""
+        if self.length != length or sha256(self._data) != digest:
+            raise BadMessage("a half did not come whole", value=f"{self.length} bytes", limit=f"{length} bytes")
+        return bytes(self._data)

@@ -1,0 +1,138 @@
+"""What runs cost on this machine, by a short probe, and which of them fit a budget."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from splitrelay.data import load
+from splitrelay.errors import InputError
+from splitrelay.paper.plan import Unit
+from splitrelay.runs.execute import partition_of, trial_of
+from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.spec import Spec
+from splitrelay.runs.trainer import Learning
+from splitrelay.sweeps.points import Point
+from splitrelay.sweeps.sweep import home
+from splitrelay.training import resume
+
+PROBE, PROBED = 20, 500  # rounds and test images of a probe
+CALM = 1e-9  # the rate of a probe
+UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of one step and of one look at the whole test set, on one core of this machine."""
+
+    step: float
+    look: float
+
+    def seconds(self, spec: Spec) -> float:
+        """Of a whole run."""
+        visits = spec.S or spec.partition.M
+        return spec.R * (visits * spec.K * self.step + self.look / spec.every)
+
+
+class Paces:
+    """Paces of this machine, measured once for every pair of set and model."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, str], Pace] = {}
+
+    def of(self, spec: Spec) -> Pace:
+        """The pace of a run like this."""
+        pair = spec.data.name, spec.model.name
+        if pair not in self.known:
+            self.known[pair] = probe(spec)
+        return self.known[pair]
+
+
+def probe(spec: Spec) -> Pace:
+    """A few steps and a few test images, timed: seconds of a step and of a look at the whole test set.
+
+    The best of several rounds counts: whatever else runs here only ever makes them longer.
+    """
+    data, few = load(spec.data.name), min(PROBED, len(load(spec.data.name).test))
+    small = replace(data, test=data.test.part(np.arange(few)))
+    learning = Learning(trial_of(_short(spec)), small, partition_of(spec, data))
+    state = learning.algorithm.init(learning.x0())
+    rounds = resume(learning.algorithm, 0, state, learning.order, learning.clients, R=PROBE)
+    step = _least(lambda: next(rounds)) / _short(spec).K
+    look = _least(lambda: learning.evaluator.score(learning.x0()))
+    return Pace(step, look * len(data.test) / few)
+
+
+def _least(work: Callable[[], object]) -> float:
+    """The shortest of at most PROBE times, within about a second after the first."""
+    work()
+    times: list[float] = []
+    began = time.perf_counter()
+    while len(times) < PROBE - 1 and (not times or time.perf_counter() - began < 1):
+        before = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - before)
+    return min(times)
+
+
+def _short(spec: Spec) -> Spec:
+    """Rounds of one visit, at a rate at which no loss can overflow."""
+    K = 1 if spec.model.name == "vgg11" else 10
+    calm = spec.optimiser.model_copy(update={"eta": CALM})
+    return spec.model_copy(update={"K": K, "order": "sampled", "S": 1, "algorithm": "ssl", "optimiser": calm})
+
+
+@dataclass(frozen=True)
+class Price:
+    """Runs of a unit, those that are done, and the seconds that the others take on one core."""
+
+    runs: int
+    done: int
+    left: float
+
+
+def prices(found: Sequence[Unit], out: Path) -> list[Price]:
+    """What each unit costs here; what lies in the folder is paid."""
+    paces = Paces()
+    return [_price(unit, out, paces) for unit in found]
+
+
+def _price(unit: Unit, out: Path, paces: Paces) -> Price:
+    runs = unit.runs(out)
+    shares = [_left(folder, point) for folder, point in runs]
+    costs = (
+        share and share * paces.of(point.spec).seconds(point.spec)
+        for share, (_, point) in zip(shares, runs, strict=True)
+    )
+    return Price(len(runs), shares.count(0.0), sum(costs))
+
+
+def _left(folder: Path, point: Point) -> float:
+    """The share of a run's rounds that are still to be run."""
+    rows = RunDirectory(home(folder, point)).seen()
+    return 1 - min(1.0, rows[-1]["round"] / point.spec.R) if rows else 1.0
+
+
+def within(found: Sequence[Unit], costs: Sequence[float], budget: float | None) -> list[Unit]:
+    """The most telling units whose costs, one after another, stay within the budget."""
+    if budget is None:
+        return list(found)
+    taken, spent = [], 0.0
+    for unit, cost in zip(found, costs, strict=True):
+        if spent + cost <= budget:
+            taken.append(unit)
+            spent += cost
+    return taken
+
+
+def seconds_of(text: str) -> float:
+    """'2h', '30m', '1h30m', '90s' in seconds."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise InputError("a budget is a time", value=repr(text), way_out="For example: --budget 2h, 1h30m or 90s.")
+    return sum(float(number) * UNITS[unit] for number, unit in parts)

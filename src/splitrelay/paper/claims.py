@@ -1,0 +1,241 @@
+"""What the paper says of its experiments, claim by claim in our words, and what our records say to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from splitrelay.errors import InputError
+from splitrelay.paper.claims_clipping import hurt_by_clipping, steadied_by_clipping
+from splitrelay.paper.claims_printed import (
+    along_K,
+    better_in_silos,
+    falls_far,
+    falls_throughout,
+    gaps,
+    printed,
+    rises_then_falls,
+    rises_throughout,
+    sooner,
+    worse_at_one,
+)
+from splitrelay.paper.evidence import DEVICES, OPEN, SILOS, SMALL_NET, TUNED, Evidence, Finding, counted
+from splitrelay.reports.head_to_head import Contest
+from splitrelay.reports.labels import data_label
+from splitrelay.reports.summary import curve, summarised, tail
+from splitrelay.reports.table import Head, Sheet, entry
+from splitrelay.reports.table_layout import Choice
+
+WHERE = {
+    DEVICES: "at the paper's rates",
+    TUNED: "tuned",
+    SMALL_NET: "a small net on CIFAR-10, tuned",
+    SILOS: "ten clients, tuned",
+}
+SHORTER = 400  # rounds of the paper's C=2 cells; those with C=1 have 1000
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the paper in our words, where it stands, and how it is looked up."""
+
+    says: str
+    where: str
+    look: Callable[[Evidence], Finding]
+    own: str = ""  # what its own tables say
+
+
+def _gaps(pairs: Sequence[Contest]) -> str:
+    """'+28.1 to +37.1 points (4 places; SSL ahead in 4, FedAvg in 0)'."""
+    gaps = [pair.gap for pair in pairs]
+    ahead = [sum(pair.winner == name for pair in pairs) for name in ("ssl", "fedavg")]
+    span = f"{min(gaps):+.1f}" if len(gaps) == 1 else f"{min(gaps):+.1f} to {max(gaps):+.1f}"
+    places = "1 place" if len(pairs) == 1 else f"{len(pairs)} places"
+    return f"{span} points ({places}; SSL ahead in {ahead[0]}, FedAvg in {ahead[1]})"
+
+
+def _in_studies(found: dict[str, list[Contest]], holds: Callable[[Sequence[Contest]], bool]) -> Finding:
+    """The same question in several studies: yes where it holds in all that were run."""
+    ran = {study: pairs for study, pairs in found.items() if pairs}
+    if not ran:
+        return Finding(OPEN, "")
+    answers = {study: holds(pairs) for study, pairs in ran.items()}
+    verdict = "yes" if all(answers.values()) else "in part" if any(answers.values()) else "no"
+    return Finding(verdict, "; ".join(f"{WHERE[study]} {_gaps(pairs)}" for study, pairs in ran.items()))
+
+
+def extreme(records: Evidence) -> Finding:
+    """C = 1 across devices: is SSL ahead by ten points and more, everywhere?"""
+    found = {study: records.of(study, C=1) for study in (DEVICES, TUNED, SMALL_NET)}
+    return _in_studies(found, lambda pairs: all(pair.winner == "ssl" and pair.gap >= 10 for pair in pairs))
+
+
+def ahead_at_all(records: Evidence) -> Finding:
+    """C = 1: is SSL ahead with every seed, by however little?"""
+    found = {study: records.of(study, C=1) for study in WHERE}
+    return _in_studies(found, lambda pairs: all(pair.winner == "ssl" for pair in pairs))
+
+
+def moderate(records: Evidence) -> Finding:
+    """C = 2 across devices: is neither ahead by ten points anywhere?"""
+    found = {study: records.of(study, C=2) for study in (DEVICES, TUNED, SMALL_NET)}
+    return _in_studies(found, lambda pairs: all(abs(pair.gap) < 10 for pair in pairs))
+
+
+def fashion(records: Evidence) -> Finding:
+    """C = 2 on Fashion-MNIST: is FedAvg ahead?"""
+    found = {study: records.of(study, C=2, data="fashion-mnist") for study in (DEVICES, TUNED)}
+    return _in_studies(found, lambda pairs: all(pair.winner == "fedavg" for pair in pairs))
+
+
+def faster(*studies: str) -> Callable[[Evidence], Finding]:
+    """C = 1: does SSL reach 30 % in fewer rounds?"""
+
+    def look(records: Evidence) -> Finding:
+        told = []
+        for study in studies:
+            for pair in records.of(study, C=1):
+                ssl, fedavg = (summarised(choice.best).rounds for choice in (pair.ssl, pair.fedavg))
+                told.append((_place(pair), WHERE[study], ssl, fedavg))
+        sooner = [ssl is not None and (fedavg is None or ssl < fedavg) for _, _, ssl, fedavg in told]
+        words = [f"{place}, {where}: {_rounds(ssl)} against {_rounds(fedavg)}" for place, where, ssl, fedavg in told]
+        return counted(sooner, words)
+
+    return look
+
+
+def fewer_rounds(records: Evidence) -> Finding:
+    """SSL is worse at C = 2 than at C = 1 on the small sets: is it so after the same number of rounds?"""
+    words, explained = [], []
+    for one, two in _paired(records.of(DEVICES, C=1), records.of(DEVICES, C=2)):
+        ends = [_percent(one.ssl), _percent(one.ssl, SHORTER), _percent(two.ssl)]
+        explained.append(ends[0] > ends[2] >= ends[1])
+        words.append(f"{_place(one)}: C=1 {ends[0]:.1f}, after {SHORTER} rounds {ends[1]:.1f}; C=2 {ends[2]:.1f}")
+    return counted(explained, words)
+
+
+def more_of_them(records: Evidence) -> Finding:
+    """C = 1: does FedAvg do better among ten clients that all take part than with 10 of 500?"""
+    words, better = [], []
+    for device, silo in _paired(records.of(TUNED, C=1), records.of(SILOS, C=1)):
+        ends = [_percent(silo.fedavg), _percent(device.fedavg, silo.fedavg.best.spec.R)]
+        better.append(ends[0] > ends[1])
+        words.append(f"{_place(device)}: {ends[0]:.1f} against {ends[1]:.1f}")
+    return counted(better, words)
+
+
+def hurt(records: Evidence) -> Finding:
+    """Ten clients: is SSL worse at C = 1 than at C = 2?"""
+    words, worse = [], []
+    for one, two in _paired(records.of(SILOS, C=1), records.of(SILOS, C=2)):
+        ends = [_percent(pair.ssl) for pair in (one, two)]
+        worse.append(ends[0] < ends[1])
+        words.append(f"{_place(one)}: {ends[0]:.1f} and {ends[1]:.1f}")
+    return counted(worse, words)
+
+
+def by_K(algorithm: str, C: int, holds: Callable[[list[float]], bool]) -> Callable[[Evidence], Finding]:
+    """Ten clients: does accuracy go with K as is said?"""
+
+    def look(records: Evidence) -> Finding:
+        words, answers = [], []
+        for data in dict.fromkeys(pair.place.data for pair in records.of(SILOS, C=C)):
+            pairs = sorted(records.of(SILOS, C=C, data=data), key=lambda pair: pair.factors["K"])
+            ends = [_percent(getattr(pair, algorithm)) for pair in pairs]
+            answers.append(len(ends) > 1 and holds(ends))
+            steps = " ".join(f"{pair.factors['K']:g}" for pair in pairs)
+            words.append(f"{data_label(data)}, K = {steps}: {' '.join(f'{end:.1f}' for end in ends)}")
+        return counted(answers, words)
+
+    return look
+
+
+def _paired(some: Sequence[Contest], others: Sequence[Contest]) -> list[tuple[Contest, Contest]]:
+    """Contests of both that share data and K."""
+    return [
+        (one, two) for one in some for two in others if (one.place.data, one.place.K) == (two.place.data, two.place.K)
+    ]
+
+
+def _percent(choice: Choice, until: int | None = None) -> float:
+    """The mean over seeds and the last rounds, or those up to a round."""
+    seen = curve(choice.best)
+    kept = seen if until is None else seen.at(seen.rounds <= until)
+    return 100 * float(np.mean(tail(kept, choice.last).values))
+
+
+def _place(pair: Contest) -> str:
+    return f"{data_label(pair.place.data)} K={pair.place.K}"
+
+
+def _rounds(found: int | None) -> str:
+    return "never" if found is None else str(found)
+
+
+ONE, TWO = (printed("cross-device", C) for C in (1, 2))
+CLAIMS = (
+    Claim(
+        "On extremely heterogeneous data (C = 1) SSL beats FedAvg by far across devices.",
+        "abstract, 5",
+        extreme,
+        gaps(ONE, lambda gap: gap >= 10),
+    ),
+    Claim("On such data SSL beats FedAvg.", "abstract, 5", ahead_at_all, gaps(ONE, lambda gap: gap > 0)),
+    Claim(
+        "On such data SSL needs fewer rounds to 30 % across devices.",
+        "table",
+        faster(DEVICES, TUNED, SMALL_NET),
+        sooner(ONE),
+    ),
+    Claim("And among silos.", "table", faster(SILOS), sooner(printed("cross-silo", 1))),
+    Claim(
+        "On moderately heterogeneous data (C = 2) neither is clearly ahead across devices.",
+        "5",
+        moderate,
+        gaps(TWO, lambda gap: abs(gap) < 10),
+    ),
+    Claim(
+        "On Fashion-MNIST with C = 2 FedAvg is ahead.",
+        "5, table",
+        fashion,
+        gaps(printed("cross-device", 2, "fashion-mnist"), lambda gap: gap < 0),
+    ),
+    Claim("SSL is worse at C = 2 than at C = 1 only because it ran 400 rounds instead of 1000.", "5", fewer_rounds),
+    Claim("FedAvg does better where all clients take part (C = 1).", "5", more_of_them, better_in_silos("fedavg", 1)),
+    Claim("Heterogeneity hurts SSL: it is worse at C = 1 than at C = 2 (silos).", "5", hurt, worse_at_one()),
+    *(
+        Claim(f"{words} (silos, C = {C}).", "5", by_K(algorithm, C, holds), along_K(algorithm, C, holds))
+        for words, algorithm, C, holds in (
+            ("SSL gains from K = 5 to 10, then loses", "ssl", 1, rises_then_falls),
+            ("SSL gains from K = 5 to 10, then loses", "ssl", 2, rises_then_falls),
+            ("FedAvg loses heavily as K grows", "fedavg", 1, falls_far),
+            ("FedAvg loses with every step of K", "fedavg", 1, falls_throughout),
+            ("FedAvg gains with every step of K", "fedavg", 2, rises_throughout),
+        )
+    ),
+    Claim("Clipping hurts both where C = 1, FedAvg above all.", "appendix", hurt_by_clipping),
+    Claim("Clipping makes both steadier where C = 2 (falls of the curve).", "appendix", steadied_by_clipping),
+)
+
+
+def claims_table(folder: Path) -> Sheet:
+    """Every claim with its answer."""
+    records = Evidence(folder)
+    found = [(claim, claim.look(records)) for claim in CLAIMS]
+    if all(finding.holds == OPEN for _, finding in found):
+        raise InputError(f"no claim of the paper can be looked up in {folder}", limit=f"folders {DEVICES}, {TUNED}")
+    heads = [Head(name) for name in ("the paper says", "where", "its own tables", "here", "what we saw")]
+    rows = [
+        [entry(text) for text in (claim.says, claim.where, claim.own, finding.holds, finding.seen)]
+        for claim, finding in found
+    ]
+    caption = (
+        "The paper's claims in our words. Yes: in every place that was run; in part: in some. Gaps are SSL minus "
+        "FedAvg in points of test accuracy; ahead: with every seed; by far, and clearly: by ten points. "
+        "Its own tables: the same question put to what it prints, which is CIFAR-10 alone for silos."
+    )
+    kept = [{"claim": c.says, "where": c.where, "own": c.own, "holds": f.holds, "seen": f.seen} for c, f in found]
+    return Sheet("claims", caption, heads, rows, [], kept)

@@ -1,0 +1,153 @@
+"""The convex study: softmax regression on real data, through the same algorithm classes as everything else.
+
+Every algorithm runs once a seed, all its rates in one array: those of the grid and, last, theory's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import threadpool_limits
+
+from splitrelay.algorithms import SSL, Algorithm, Averaged, FedAvg, MinibatchSGD, Scaffold, Step
+from splitrelay.data import DataSet, draw_partition
+from splitrelay.engine import InProcess
+from splitrelay.objectives.softmax_regression import Softmax, feature_rows, mean_image
+from splitrelay.paper.convex_bounds import bound_after, theory_step
+from splitrelay.paper.convex_optimum import Optimum, minimise
+from splitrelay.paper.convex_records import AtTheory, Cell, Constants, Record, Rows, Side, Study, Tuned
+from splitrelay.participation import Permutation
+from splitrelay.training import train
+
+Array = npt.NDArray[np.float64]
+Make = Callable[[Step[Array], Study], Algorithm[Array, Any]]
+
+ALGORITHMS: Mapping[str, Make] = {
+    "ssl": lambda step, study: SSL(step, study.K),
+    "fedavg": lambda step, study: FedAvg(step, study.K),
+    "minibatch-sgd": lambda step, study: MinibatchSGD(step, study.K),
+    "scaffold": lambda step, study: Scaffold(step, study.K, study.M),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """x^r and x-bar of one algorithm and seed after each measured round, of shape (points, d, classes, rates)."""
+
+    x: Array
+    x_bar: Array
+
+
+def run_study(study: Study, data: DataSet) -> Record:
+    """The whole study at once; `cells` yields it C by C."""
+    return Record(study=study, rounds=study.rounds, cells=list(cells(study, data)))
+
+
+def cells(study: Study, data: DataSet) -> Iterator[Cell]:
+    """One cell for each C, as soon as it is done. All are dealt first, by the first seed: no error comes late."""
+    y, features = data.train.y, feature_rows(data.train.x, mean_image(data.train.x))
+    dealt = [draw_partition("exdir", y, M=study.M, C=C, alpha=study.alpha, seed=study.seeds[0]) for C in study.Cs]
+    objectives = [Softmax(features, y, one.indices, study.mu, len(data.train.classes), study.batch) for one in dealt]
+    return (_cell(C, study, objective, data) for C, objective in zip(study.Cs, objectives, strict=True))
+
+
+def _cell(C: int, study: Study, objective: Softmax, data: DataSet) -> Cell:
+    start = perf_counter()
+    with threadpool_limits(1):  # an eigenvalue's last bit depends on how many threads look for it
+        constants, sides = _measured(study, objective, data)
+    sizes = [len(held) for held in objective.holdings]
+    return Cell(C=C, sizes=sizes, constants=constants, sides=sides, seconds=perf_counter() - start)
+
+
+def _measured(study: Study, objective: Softmax, data: DataSet) -> tuple[Constants, list[Side]]:
+    """Constants first, then the runs; sigma2 is the largest of both, so the bounds come last."""
+    optimum = minimise(objective)
+    constants = constants_of(objective, optimum, data)
+    sides = [_side(name, study, objective, optimum, constants) for name in ALGORITHMS]
+    seen = max(constants.sigma2_seen, *(noise for _, noise in sides))
+    constants = constants.model_copy(update={"sigma2_seen": seen})
+    return constants, [_bounded(side, study, constants) for side, _ in sides]
+
+
+def constants_of(objective: Softmax, optimum: Optimum, data: DataSet) -> Constants:
+    """What is known before any run; sigma2_seen is so far that of the start and of the optimum."""
+    x0, noise = objective.x0, objective.noise(optimum.x)
+    guessed = (feature_rows(data.test.x, mean_image(data.train.x)) @ optimum.x).argmax(axis=1)
+    return Constants(
+        L=objective.L,
+        mu=objective.mu,
+        zeta2_star=objective.zeta2(optimum.x),
+        sigma2_star=float(noise.mean()),
+        sigma2_seen=float(max(noise.max(), objective.noise(x0).max())),
+        sigma2_everywhere=objective.sigma2_everywhere,
+        D2=float(((x0 - optimum.x) ** 2).sum()),
+        A=float(objective.F(x0)) - optimum.F,
+        F_star=optimum.F,
+        gradient_norm=optimum.gradient_norm,
+        accuracy=float((guessed == data.test.y).mean()),
+    )
+
+
+def _side(name: str, study: Study, objective: Softmax, optimum: Optimum, constants: Constants) -> tuple[Side, float]:
+    """One algorithm, still without its bounds, and the largest noise that it met at the rates shown."""
+    per_eta = {"ssl": study.M * study.K, "minibatch-sgd": 1}.get(name, study.K)
+    eta_tilde = theory_step(name, study, constants)
+    rates = np.array([*study.etas, eta_tilde / per_eta])
+    decay = np.append(np.zeros(len(study.etas)), study.mu * eta_tilde / 2)  # w_r of the theorem; w_r = 1 for the grid
+    paths = [_path(name, study, objective, rates, decay, seed) for seed in study.seeds]
+    gap = np.array([[objective.F(x) - optimum.F for x in path.x] for path in paths])  # (seeds, points, rates)
+    tuned = _tuned(study.etas, gap[:, :, :-1])
+    best = study.etas.index(tuned.eta)
+    gap_bar = [[float(objective.F(x) - optimum.F) for x in path.x_bar[..., -1]] for path in paths]
+    theory = AtTheory(
+        eta=rates[-1],
+        eta_tilde=eta_tilde,
+        gap=_rows(gap[:, :, -1]),
+        gap_bar=gap_bar,
+        applies=False,
+        proved=[],
+        tight=[],
+    )
+    seen = max(float(objective.noise(x[..., j]).max()) for path in paths for x in path.x for j in (best, -1))
+    return Side(algorithm=name, per_eta=per_eta, tuned=tuned, theory=theory), seen
+
+
+def _path(name: str, study: Study, objective: Softmax, rates: Array, decay: Array, seed: int) -> Path:
+    """One run with all rates side by side; a rate that is too large diverges, and is shown to."""
+    x0 = np.repeat(objective.x0[..., np.newaxis], len(rates), axis=-1)
+    eta, shrinking = (np.broadcast_to(values, x0.shape).copy() for values in (rates, decay))  # of x's shape: faster
+    algorithm = Averaged(ALGORITHMS[name](Step(eta), study), shrinking)
+    order, clients, measured = Permutation(study.M, seed), InProcess(objective, seed), set(study.rounds)
+    with np.errstate(over="ignore", invalid="ignore"):
+        states = train(algorithm, x0, order, clients, R=study.R)
+        kept = [(algorithm.algorithm.model(state.inner), state.x_bar) for r, state in states if r in measured]
+    return Path(np.stack([x for x, _ in kept]), np.stack([x_bar for _, x_bar in kept]))
+
+
+def _tuned(etas: Sequence[float], gap: Array) -> Tuned:
+    """The rate that ends lowest, of `gap` of shape (seeds, points, rates); of several, the first."""
+    ends = gap[:, -1].mean(axis=0)
+    finals = np.where(np.isfinite(ends), ends, np.inf)
+    best = int(np.argmin(finals))
+    on_edge = len(etas) > 1 and etas[best] in (min(etas), max(etas))
+    shown = [float(end) if np.isfinite(end) else None for end in finals]
+    return Tuned(eta=etas[best], on_edge=on_edge, gap=_rows(gap[:, :, best]), finals=shown)
+
+
+def _bounded(side: Side, study: Study, constants: Constants) -> Side:
+    """The side with its theorem's bound after each measured number of rounds, in both sets of constants."""
+    kinds = ("proved", "tight")
+    step, name = side.theory.eta_tilde, side.algorithm
+    bounds = {kind: bound_after(name, study, constants, step, study.rounds, kind) for kind in kinds}
+    applies = bounds["proved"][-1] is not None
+    return side.model_copy(update={"theory": side.theory.model_copy(update={**bounds, "applies": applies})})
+
+
+def _rows(values: Array) -> Rows:
+    rows: Rows = values.tolist()
+    return rows

@@ -1,0 +1,186 @@
+"""What the convex study leaves behind: one JSON file from which its tables and figure are made, without running."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+
+from splitrelay.atomic_files import write_text
+from splitrelay.errors import InputError, OutOfRange
+
+Array = npt.NDArray[np.float64]
+Rows = list[list[float]]  # one row a seed, one number a point
+
+GRID = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class Kept(BaseModel):
+    """Data that is not changed, and whose every field is known."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Study(Kept):
+    """What to run: four algorithms on ExDir(C, alpha) for each C, at each rate and at theory's, with each seed."""
+
+    data: str = "digits"
+    Cs: tuple[PositiveInt, ...] = Field((1, 2, 5, 10), min_length=1)
+    alpha: float = Field(10.0, gt=0)
+    M: int = Field(10, ge=1)
+    K: int = Field(5, ge=1)
+    R: int = Field(500, ge=1)
+    mu: float = Field(0.01, gt=0)
+    batch: int | None = Field(20, ge=1)
+    etas: tuple[PositiveFloat, ...] = Field(GRID, min_length=1)
+    seeds: tuple[NonNegativeInt, ...] = Field((1234,), min_length=1)
+    points: int = Field(40, ge=1)
+
+    @property
+    def rounds(self) -> list[int]:
+        """The rounds after which the gap is measured: the start, the end, and `points` in equal steps."""
+        return sorted({round(j * self.R / self.points) for j in range(self.points + 1)})
+
+
+class Constants(Kept):
+    """The problem's constants. All are exact but L, a bound, and sigma2_seen, the largest over the iterates seen."""
+
+    L: float
+    mu: float
+    zeta2_star: float
+    sigma2_star: float
+    sigma2_seen: float
+    sigma2_everywhere: float
+    D2: float
+    A: float
+    F_star: float
+    gradient_norm: float  # at x*
+    accuracy: float  # of x* on the test set
+
+    @property
+    def kappa(self) -> float:
+        """L/mu."""
+        return self.L / self.mu
+
+    @property
+    def rounds_needed(self) -> float:
+        """6 kappa: with fewer rounds the strongly convex theorems say nothing."""
+        return 6 * self.kappa
+
+
+class Tuned(Kept):
+    """An algorithm at the rate of the grid whose last model has the smallest gap, in the mean over seeds."""
+
+    eta: float
+    on_edge: bool
+    gap: Rows  # F(x^r) - F*
+    finals: list[float | None]  # of every rate of the grid; none where it diverged
+
+
+class AtTheory(Kept):
+    """An algorithm at the step that minimises its theorem's bound, and that bound after each point's rounds."""
+
+    eta: float
+    eta_tilde: float
+    gap: Rows  # F(x^r) - F*
+    gap_bar: Rows  # F(x-bar) - F*, the averaged output that the theorem speaks of
+    applies: bool  # after all R rounds
+    proved: list[float | None]  # the bound; none where it does not apply
+    tight: list[float | None]
+
+
+class Side(Kept):
+    """One algorithm on one partition."""
+
+    algorithm: str
+    per_eta: int  # eta_tilde / eta
+    tuned: Tuned
+    theory: AtTheory
+
+
+class Cell(Kept):
+    """All that was seen for one C."""
+
+    C: int
+    sizes: list[int]
+    constants: Constants
+    sides: list[Side]
+    seconds: float
+
+
+class Record(Kept):
+    """A whole study."""
+
+    study: Study
+    rounds: list[int]
+    cells: list[Cell]
+
+
+def checked(**settings: Any) -> Study:
+    """A study of these settings; what cannot be is named in one line."""
+    try:
+        return Study(**settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        usual = Study.model_fields[name].default if name in Study.model_fields else None
+        raise OutOfRange(
+            f"{_letter(name)} of the convex study",
+            limit=f"{_letter(name)} {_limit(first)}",
+            value=first["input"],
+            way_out=None if usual is None else f"The usual is {_listed(usual)}.",
+        ) from None
+
+
+def _letter(name: str) -> str:
+    """A list goes by the letter of its items."""
+    return {"Cs": "C", "etas": "eta", "seeds": "seed"}.get(name, name)
+
+
+def _limit(error: Any) -> str:
+    """What was broken, in a sign where it is a number's range."""
+    context = error.get("ctx", {})
+    signs = [f"{sign} {context[key]:g}" for key, sign in (("gt", ">"), ("ge", ">=")) if key in context]
+    return signs[0] if signs else f"as this says: {error['msg']}"
+
+
+def _listed(value: object) -> str:
+    return ",".join(f"{item:g}" for item in value) if isinstance(value, tuple) else str(value)
+
+
+def last(rows: Rows) -> float:
+    """The mean over seeds of the last number."""
+    return float(np.mean([row[-1] for row in rows]))
+
+
+def mean(rows: Rows) -> Array:
+    """The mean over seeds, point by point."""
+    return np.asarray(np.mean(np.asarray(rows, dtype=float), axis=0))
+
+
+def first_within(rounds: Sequence[int], rows: Rows, level: float) -> int | None:
+    """The first measured round after which the mean gap is at most this; None if it never is."""
+    reached = np.flatnonzero(mean(rows) <= level)
+    return rounds[int(reached[0])] if len(reached) else None
+
+
+def write_record(record: Record, path: Path) -> Path:
+    """The record as JSON, whole or not at all."""
+    write_text(path, record.model_dump_json(indent=1) + "\n")
+    return path
+
+
+def read_record(path: Path) -> Record:
+    """A record that `write_record` wrote."""
+    try:
+        return Record.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}", value=error.strerror) from None
+    except (ValidationError, UnicodeDecodeError) as error:
+        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error.reason
+        way_out = "Make one: splitrelay convex data=digits"
+        raise InputError(f"{path} is no record of the convex study", value=first, way_out=way_out) from None

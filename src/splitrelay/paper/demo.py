@@ -1,0 +1,188 @@
+"""The demo: SSL and FedAvg on real digits, cut in two, each at the best rate of a small grid, on two partitions."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from statistics import fmean, stdev
+from threading import Thread
+
+from splitrelay.data import load
+from splitrelay.data.images import DataSet
+from splitrelay.data.partition import Partition
+from splitrelay.data.partition_schemes import draw_partition
+from splitrelay.errors import Diverged
+from splitrelay.runs.trainer import Learning, Look, Trial
+
+ALGORITHMS = ("ssl", "fedavg")
+CLASSES = (1, 2)  # C of ExDir(C, 10): one or two classes a client
+ETAS = (0.03, 0.1, 0.3, 1.0)
+SEEDS = (1234, 666, 22)  # the paper's; the grid is searched with the first, as in the paper
+M, K, R, ALPHA = 10, 5, 25, 10.0
+LAST = 10  # rounds over which a final accuracy is the mean
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of the demo."""
+
+    C: int
+    algorithm: str
+    eta: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to: a look after every round, or why there are none."""
+
+    point: Point
+    looks: Sequence[Look]
+    failed: str = ""
+
+    @property
+    def accuracy(self) -> float:
+        """The mean test accuracy over the last rounds; a run that diverged has learnt nothing."""
+        return fmean(look.score.accuracy for look in self.looks[-LAST:]) if not self.failed else 0.0
+
+    @property
+    def traffic(self) -> int:
+        """Bytes between clients and server, both ways."""
+        return self.looks[-1].up + self.looks[-1].down if not self.failed else 0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One algorithm on one partition, at its best rate: all seeds."""
+
+    C: int
+    algorithm: str
+    eta: float
+    outcomes: Sequence[Outcome]
+
+    @property
+    def mean(self) -> float:
+        """Accuracy, mean over seeds."""
+        return fmean(outcome.accuracy for outcome in self.outcomes)
+
+    @property
+    def spread(self) -> float:
+        """Accuracy, standard deviation over seeds."""
+        return stdev(outcome.accuracy for outcome in self.outcomes)
+
+    @property
+    def on_edge(self) -> bool:
+        """Whether the grid, not the optimum, chose the rate."""
+        return self.eta in (ETAS[0], ETAS[-1])
+
+
+def search() -> list[Point]:
+    """The grid: every rate, with the first seed."""
+    return [Point(C, name, eta, SEEDS[0]) for C in CLASSES for name in ALGORITHMS for eta in ETAS]
+
+
+def repeats(outcomes: Iterable[Outcome]) -> list[Point]:
+    """The other seeds, at the best rate of each algorithm and partition."""
+    best = best_rates(outcomes)
+    return [Point(C, name, eta, seed) for (C, name), eta in best.items() for seed in SEEDS[1:]]
+
+
+def best_rates(outcomes: Iterable[Outcome]) -> dict[tuple[int, str], float]:
+    """The rate with the highest accuracy; of several, the smallest."""
+    best: dict[tuple[int, str], Outcome] = {}
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.point.eta):
+        key = (outcome.point.C, outcome.point.algorithm)
+        if key not in best or outcome.accuracy > best[key].accuracy:
+            best[key] = outcome
+    return {key: outcome.point.eta for key, outcome in sorted(best.items(), key=lambda item: _place(item[0]))}
+
+
+def cells(outcomes: Sequence[Outcome]) -> list[Cell]:
+    """The closing table: every algorithm and partition at its best rate, over all seeds."""
+    found = []
+    for (C, name), eta in best_rates(o for o in outcomes if o.point.seed == SEEDS[0]).items():
+        runs = {o.point.seed: o for o in outcomes if (o.point.C, o.point.algorithm, o.point.eta) == (C, name, eta)}
+        found.append(Cell(C, name, eta, [runs[seed] for seed in SEEDS]))
+    return found
+
+
+def partition(C: int, seed: int) -> Partition:
+    """ExDir(C, 10) of the digits; a partition for each seed."""
+    return draw_partition("exdir", digits().train.y, M=M, C=C, alpha=ALPHA, seed=seed)
+
+
+@cache
+def digits() -> DataSet:
+    """The embedded set, read once a process."""
+    return load("digits")
+
+
+def run_point(point: Point) -> Outcome:
+    """One run, from its settings alone: the same numbers in any process."""
+    trial = Trial(algorithm=point.algorithm, eta=point.eta, K=K, seed=point.seed)
+    try:
+        learning = Learning(trial, digits(), partition(point.C, point.seed))
+        return Outcome(point, [look for look, _ in learning.run(R)])
+    except Diverged as error:
+        return Outcome(point, [], str(error))
+
+
+class Workers:
+    """A process for each core; none outlives the demo, and Ctrl-C is ours to handle."""
+
+    def __init__(self, number: int | None = None) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pool = ProcessPoolExecutor(number or os.cpu_count() or 1, context, initializer=_belong_to_the_demo)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.pool.shutdown(wait=kind is None, cancel_futures=True)
+        if kind is not None:
+            for process in multiprocessing.active_children():
+                process.terminate()
+
+    def outcomes(self, points: Iterable[Point]) -> Iterator[Outcome]:
+        """Each as soon as it is there."""
+        with _interrupts_held():  # the processes start here, and inherit it: Ctrl-C never meets one half awake
+            futures: list[Future[Outcome]] = [self.pool.submit(run_point, point) for point in points]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits. Blocking it here is for the processes, which inherit that; another thread may still be told."""
+    told: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: told.append(number))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+    if told:
+        raise KeyboardInterrupt
+
+
+def _belong_to_the_demo() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_the_demo, daemon=True).start()
+
+
+def _end_with_the_demo() -> None:
+    demo = multiprocessing.parent_process()
+    if demo is not None:
+        demo.join()  # ends also when it was killed, and could not tell us
+        os._exit(1)
+
+
+def _place(key: tuple[int, str]) -> tuple[int, int]:
+    return key[0], ALGORITHMS.index(key[1])

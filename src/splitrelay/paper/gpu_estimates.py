@@ -1,0 +1,78 @@
+"""What the paper's VGG-11 cells would take on a GPU: an estimate from FLOPs, as nothing of it was run on one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from splitrelay.models import blueprint
+from splitrelay.models.summary import summarise
+from splitrelay.paper.cells import CELLS, SEEDS, Cell
+from splitrelay.paper.studies import PAIR
+from splitrelay.reports.table import Head, Sheet, entry
+from splitrelay.runs.spec import Spec, spec_of
+
+IMAGE, CLASSES = (3, 32, 32), 10  # of CIFAR-10
+TEST = 10_000  # images of its test set
+SHARE = 0.3  # of the peak that batches of 20 are taken to reach
+LAUNCHED = 2e-3  # seconds that a step takes at least: about 150 kernels to launch
+BACKWARD = 2  # times the forward pass
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A kind of GPU by its data sheet."""
+
+    name: str
+    peak: float  # FLOPs a second, float32
+
+    def seconds(self, flops: float) -> float:
+        """Of one step, or of as much of a look as is launched at once."""
+        return max(flops / (SHARE * self.peak), LAUNCHED)
+
+
+KINDS = (
+    Accelerator("T4", 8.1e12),
+    Accelerator("V100", 15.7e12),
+    Accelerator("A100", 19.5e12),
+    Accelerator("RTX 4090", 82.6e12),
+)
+
+
+def hours(spec: Spec, kind: Accelerator, forward: float) -> float:
+    """Of one run of VGG-11: its steps, one after another, and its looks at the test set."""
+    steps = spec.R * (spec.S or spec.partition.M) * spec.K
+    step = kind.seconds((1 + BACKWARD) * forward * spec.optimiser.batch)
+    return (steps * step + spec.R // spec.every * kind.seconds(forward * TEST)) / 3600
+
+
+def accelerators_table() -> Sheet:
+    """Every VGG-11 cell of the paper, both algorithms and all seeds, on each kind of GPU."""
+    forward = float(summarise(blueprint("vgg11", IMAGE, CLASSES)).flops)
+    cells = [cell for cell in CELLS.values() if cell.data == "cifar10"]
+    found = [[_cell(cell, kind, forward) for kind in KINDS] for cell in cells]
+    names = ("C", "K", *(kind.name for kind in KINDS))
+    heads = [Head("setting"), *(Head(name, numeric=True) for name in names)]
+    rows = [
+        [entry(text) for text in (cell.setting, str(cell.C), str(cell.K), *_told(times))]
+        for cell, times in zip(cells, found, strict=True)
+    ]
+    rows.append([entry(text) for text in ("all", "", "", *_told([sum(column) for column in zip(*found, strict=True)]))])
+    caption = (
+        f"Hours for VGG-11 on CIFAR-10, both algorithms, {len(SEEDS)} seeds, one after another. An estimate: "
+        f"nothing was run on a GPU. FLOPs at {SHARE:.0%} of the float32 peak, at least {1e3 * LAUNCHED:g} ms a step."
+    )
+    kept = [
+        {"cell": cell.name, **{kind.name: time for kind, time in zip(KINDS, times, strict=True)}}
+        for cell, times in zip(cells, found, strict=True)
+    ]
+    return Sheet("accelerators", caption, heads, rows, [], kept)
+
+
+def _cell(cell: Cell, kind: Accelerator, forward: float) -> float:
+    specs = [spec_of(None, [f"preset=paper/{cell.name}", f"algorithm={name}"]) for name in PAIR]
+    return len(SEEDS) * sum(hours(spec, kind, forward) for spec in specs)
+
+
+def _told(times: Sequence[float]) -> list[str]:
+    return [f"{time:.0f}" for time in times]

@@ -1,0 +1,96 @@
+"""What is shown of a folder of records, in order: each table and figure is one command; and pages that hold them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from splitrelay.atomic_files import write_text
+from splitrelay.errors import InputError
+from splitrelay.runs.records import runs_under
+
+BLOCK = re.compile(r"(<!-- shown: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class View:
+    """`splitrelay COMMAND KIND FOLDERS OPTIONS --out NAME`: what it needs, and what it is called."""
+
+    name: str  # the file, with its ending
+    command: str  # table or figure
+    kind: str
+    folders: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    smooth: bool = False  # where curves are long
+
+    def words(self, source: Path, out: Path) -> list[str] | None:
+        """The command's words; None where none of its folders is there."""
+        found = [source / folder for folder in self.folders if is_there(source / folder)]
+        if not found:
+            return None
+        calm = CALM if self.smooth and all(is_long(folder) for folder in found) else ()
+        return [self.kind, *map(str, found), *self.options, *calm, "--out", str(out / self.name)]
+
+
+PAPER = ("--beside", "paper")
+LONG, CALM = 100, ("--smooth", "10")  # so many looks that swing by ten points hide the lines below them
+TUNED = ("tuned/best", "silos/best", "landscape/best", "cnncifar/best")
+VIEWS = (
+    View("cells.md", "table", "accuracy", ("cells",), PAPER),
+    View("cells-winners.md", "table", "winners", ("cells",)),
+    View("cells.png", "figure", "curves", ("cells",), smooth=True),
+    View("tuned.md", "table", "accuracy", ("tuned/best",), PAPER),
+    View("tuned-winners.md", "table", "winners", ("tuned/best",)),
+    View("tuned-rates.md", "table", "rates", ("tuned/search",), PAPER),
+    View("tuned.png", "figure", "curves", ("tuned/best",), smooth=True),
+    View("tuned-rates.png", "figure", "rates", ("tuned/search",)),
+    View("silos.md", "table", "accuracy", ("silos/best",)),
+    View("silos-winners.md", "table", "winners", ("silos/best",)),
+    View("silos-classes.md", "table", "classes", ("silos/best",)),
+    View("silos-memory.png", "figure", "memory", ("silos/best",), ("--last", "100")),
+    View("silos-rates.md", "table", "rates", ("silos/search",)),
+    View("silos.png", "figure", "curves", ("silos/best",), smooth=True),
+    View("landscape.md", "table", "winners", ("landscape/best",)),
+    View("family-rates.md", "table", "rates", ("family/search",)),
+    View("cnncifar.md", "table", "accuracy", ("cnncifar/best",)),
+    View("cnncifar-winners.md", "table", "winners", ("cnncifar/best",)),
+    View("cnncifar.png", "figure", "curves", ("cnncifar/best",)),
+    View("vgg11.md", "table", "accuracy", ("vgg11",), PAPER),
+    View("vgg11.png", "figure", "curves", ("vgg11",)),
+    View("rates.md", "table", "rates", ("rates",), PAPER),
+    View("rates.png", "figure", "rates", ("rates",)),
+    View("clipping.md", "table", "runs", ("clipping",)),
+    View("clipping.png", "figure", "clipping", ("clipping",), smooth=True),
+    View("cuts.md", "table", "runs", ("cuts",)),
+    View("reasons.md", "table", "runs", ("reasons",)),
+    View("winners.png", "figure", "winners", TUNED),
+)
+
+
+def is_there(folder: Path) -> bool:
+    """Whether there are runs in a folder, however deep."""
+    return folder.is_dir() and next(folder.rglob("spec.toml"), None) is not None
+
+
+def is_long(folder: Path) -> bool:
+    """Whether every run in a folder was looked at so often that its curve is better drawn calm."""
+    return all(len(run.rows) > LONG for run in runs_under(folder))
+
+
+def filled(page: str, shown: Mapping[str, str]) -> str:
+    """A page with the blocks `<!-- shown: NAME -->` ... `<!-- end -->` holding what was shown under that name."""
+
+    def block(found: re.Match[str]) -> str:
+        if found[2] not in shown:
+            raise InputError(f"the page shows {found[2]}, which these records do not make", limit=", ".join(shown))
+        return f"{found[1]}\n{shown[found[2]].strip()}\n\n{found[3]}"
+
+    return BLOCK.sub(block, page)
+
+
+def fill(page: Path, out: Path) -> None:
+    """Bring a page up to date with the tables that lie in a folder."""
+    shown = {path.name: path.read_text(encoding="utf-8") for path in sorted(out.glob("*.md"))}
+    write_text(page, filled(page.read_text(encoding="utf-8"), shown))

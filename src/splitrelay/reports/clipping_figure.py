@@ -1,0 +1,95 @@
+"""The clipping figure: the same runs with and without a largest norm of the gradient, at one rate and at others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from splitrelay.errors import InputError
+from splitrelay.paper.cells import LAST
+from splitrelay.reports.curves import ACCURACY, ROUNDS, seen_accuracy
+from splitrelay.reports.line_plots import Drawing, Line, Look, Panel, grid, styles
+from splitrelay.reports.seed_groups import Group, grouped, seeds_said
+from splitrelay.reports.style import GREEN, ORANGE, PURPLE, SKY
+from splitrelay.reports.table_layout import Choice, laid_out, row_label
+from splitrelay.runs.records import Run
+
+NORMS = (GREEN, PURPLE, ORANGE, SKY)
+
+
+def clipping_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST, smooth: int = 1) -> Drawing:
+    """A row for each algorithm, a column for each partition; colour by norm, line style by rate."""
+    groups, notes = grouped(runs)
+    searched = [choice for choice in laid_out(groups, rule, last) if len({_norm(group) for group in choice.tried}) > 1]
+    choices = [replace(choice, tried=_at_two_rates(choice)) for choice in searched]
+    if not choices:
+        way_out = "Run one setting with clip=10 and with clip=none; presets paper/clipping-... do."
+        raise InputError("nothing here was run both with and without clipping", way_out=way_out)
+    norms = sorted({_norm(group) for choice in choices for group in choice.tried}, key=lambda norm: norm or np.inf)
+    colours = {norm: NORMS[j % len(NORMS)] for j, norm in enumerate(norms)}
+    rows = list(dict.fromkeys(_row(choice) for choice in choices))
+    columns = list(dict.fromkeys(choice.column.partition for choice in choices))
+    panels = [[_panel(_at(choices, row, part), choices, colours, smooth) for part in columns] for row in rows]
+    said = [*seeds_said(group for choice in choices for group in choice.tried), *_left_out(searched, choices), *notes]
+    said += [f"Each point is the mean of {smooth} looks that end there."] * (smooth > 1)
+    key = {_words(norm): Look(colours[norm], "-") for norm in norms}
+    caption = "Test accuracy with and without clipping, mean over seeds; the band is one standard deviation over seeds."
+    upright = ACCURACY if smooth == 1 else f"{ACCURACY},\nmean of {smooth} looks"
+    return Drawing(grid(panels, (ROUNDS, upright), said, key), [caption, *said])
+
+
+def _at_two_rates(choice: Choice) -> tuple[Group, ...]:
+    """What was run at the best rate, and at the one above it, as in the paper; below it, where none is above."""
+    best, etas = choice.best.spec.optimiser.eta, set(map(_eta, choice.tried))
+    below = max((eta for eta in etas if eta < best), default=best)
+    other = min((eta for eta in etas if eta > best), default=below)
+    return tuple(group for group in sorted(choice.tried, key=_eta) if _eta(group) in (best, other))
+
+
+def _left_out(searched: Sequence[Choice], choices: Sequence[Choice]) -> list[str]:
+    if [len(choice.tried) for choice in searched] == [len(choice.tried) for choice in choices]:
+        return []
+    return [f"Of the rates tried, the best by {choices[0].rule} accuracy and the next above it are drawn (else below)."]
+
+
+def _eta(group: Group) -> float:
+    return group.spec.optimiser.eta
+
+
+def _panel(
+    choice: Choice | None, choices: Sequence[Choice], colours: dict[float | None, str], smooth: int
+) -> Panel | None:
+    if choice is None:
+        return None
+    etas = sorted(set(map(_eta, choice.tried)))
+    style = styles(etas)
+    lines = [
+        _line(group, Look(colours[_norm(group)], style[group.spec.optimiser.eta]), smooth) for group in choice.tried
+    ]
+    rates = f"{etas[0]:g}" if len(etas) == 1 else f"{etas[0]:g} (solid), {etas[1]:g} (dashed)"
+    places = {other.place for other in choices}
+    where = f"{row_label(choice.place, places)}, K={choice.place.K}, " if len(places) > 1 else ""
+    return Panel(f"{choice.column.name}, {where}{choice.column.partition}\n$\\eta=$ {rates}", lines)
+
+
+def _line(group: Group, look: Look, smooth: int) -> Line:
+    seen = seen_accuracy(group, smooth)
+    return Line(_words(_norm(group)), look, seen.rounds.astype(np.float64), seen.mean, seen.deviation)
+
+
+def _at(choices: Sequence[Choice], row: tuple[object, ...], part: str) -> Choice | None:
+    return next((c for c in choices if _row(c) == row and c.column.partition == part), None)
+
+
+def _row(choice: Choice) -> tuple[object, ...]:
+    return choice.place, choice.column.name
+
+
+def _norm(group: Group) -> float | None:
+    return group.spec.optimiser.clip
+
+
+def _words(norm: float | None) -> str:
+    return "no clipping" if norm is None else f"max norm {norm:g}"

@@ -1,0 +1,80 @@
+"""What a model remembers: test accuracy on a client's classes, by the client's place in the round.
+
+With every client in every round, in a fresh order, pi_r(i) the client at place i of round r, and a(s, r, c) the test
+accuracy on class c with seed s after round r: the line at place i is the mean of a(s, r, c) over the looks of the last
+rounds and the classes c whose last holder in round r is pi_r(i). Where each class has one holder all classes take all
+places alike, and a model that keeps what it learnt draws a level line. Who holds what follows from the spec alone: no
+data are needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from splitrelay.data.allocation import covering
+from splitrelay.errors import InputError
+from splitrelay.paper.cells import LAST
+from splitrelay.participation import Permutation
+from splitrelay.randomness import Purpose, rng
+from splitrelay.reports.curves import ACCURACY, label_of, looks_of, panels_of
+from splitrelay.reports.line_plots import Drawing, Line, Look, grid
+from splitrelay.reports.seed_groups import Group, grouped, seeds_said
+from splitrelay.reports.summary import Curve, late_rows
+from splitrelay.reports.table_layout import Choice, choices_said, laid_out
+from splitrelay.runs.records import Run
+from splitrelay.runs.spec import Spec
+
+PLACE = "place in the round of the client with the class"
+
+
+def memory_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Drawing:
+    """A panel for each set and partition, a line for each algorithm and K."""
+    groups, notes = grouped(runs)
+    choices = laid_out(groups, rule, last)
+    looks = looks_of(choices)
+    panels = panels_of(choices, lambda choice: _line(choice, choices, looks, last))
+    said = [*seeds_said([choice.best for choice in choices]), *choices_said(choices), *notes]
+    said = [f"Each point is the mean over the looks of the last {last} rounds.", *said]
+    caption = (
+        "Test accuracy on a class against the place in the round of the last client that holds it: mean over seeds; "
+        "the band is one standard deviation over seeds."
+    )
+    return Drawing(grid(panels, (PLACE, ACCURACY), said, looks), [caption, *said])
+
+
+def _line(choice: Choice, choices: Sequence[Choice], looks: dict[str, Look], last: int) -> Line:
+    label, seen = label_of(choice, choices), by_place(choice.best, last)
+    return Line(label, looks[label], seen.rounds.astype(np.float64), seen.mean, seen.deviation)
+
+
+def by_place(group: Group, last: int = LAST) -> Curve:
+    """Percent at the places 1, ..., M, a row for each seed; NaN at a place that was nobody's last."""
+    values = [_of_run(run, last) for run in group.runs]
+    return Curve(np.arange(1, group.spec.partition.M + 1), 100 * np.array(values, dtype=np.float64))
+
+
+def _of_run(run: Run, last: int) -> list[float]:
+    M = run.spec.partition.M
+    holds, order = holders(run.spec, len(run.rows[-1]["test_per_class"])), Permutation(M, run.spec.seed)
+    found: list[list[float]] = [[] for _ in range(M)]
+    for row in late_rows(run, last):
+        latest = M - 1 - holds[order(row["round"] - 1)][::-1].argmax(0)  # by class: its last holder
+        for place, accuracy in zip(latest, row["test_per_class"], strict=True):
+            found[place].append(math.nan if accuracy is None else accuracy)
+    return [float(np.nanmean(seen)) if np.isfinite(seen).any() else math.nan for seen in found]
+
+
+def holders(spec: Spec, classes: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """Which clients (rows) hold which classes, where the spec alone tells that."""
+    part = spec.partition
+    if part.kind != "exdir" or part.form != "paper" or (spec.S or part.M) < part.M or spec.order != "permutation":
+        raise InputError(
+            "memory needs runs in which all clients train in every round in a fresh order, with ExDir's classes",
+            value=f"partition={part.kind} form={part.form} order={spec.order} S={spec.S} M={part.M}",
+            limit="partition=exdir form=paper order=permutation S=M",
+        )
+    seed = spec.seed if part.seed is None else part.seed
+    return covering(part.M, part.C, classes, rng(seed, Purpose.PARTITION))

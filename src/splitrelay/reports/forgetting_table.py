@@ -1,0 +1,86 @@
+"""What becomes of single classes while an algorithm trains: does it keep them all, or the latest at the others' cost?
+
+With a(s, r, c) the test accuracy on class c with seed s after round r, over the looks of the last 20 rounds,
+
+    worst  the mean over s and r of  min_c a(s, r, c)
+    swing  the mean over s and c of the standard deviation over r of a(s, r, c)
+
+An average over clients changes little from round to round; a model that leans towards whoever trained it last has
+another worst class after every round, and every class swings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splitrelay.paper.cells import LAST
+from splitrelay.reports.seed_groups import Group, grouped, seeds_said
+from splitrelay.reports.summary import late_rows
+from splitrelay.reports.table import Entry, Head, Sheet, entry
+from splitrelay.reports.table_layout import Choice, choices_said, laid_out, row_label
+from splitrelay.runs.records import Run
+
+
+@dataclass(frozen=True)
+class Fates:
+    """In points of percent; swing is NaN for a single look."""
+
+    worst: float
+    swing: float
+
+
+def fates(group: Group, last: int = LAST) -> Fates:
+    """Of the classes that the test set has."""
+    seen = [_late(run, last) for run in group.runs]
+    worst = np.mean([looks.min(1).mean() for looks in seen])
+    swing = np.mean([looks.std(0, ddof=1).mean() if len(looks) > 1 else math.nan for looks in seen])
+    return Fates(100 * float(worst), 100 * float(swing))
+
+
+def _late(run: Run, last: int) -> NDArray[np.float64]:
+    """A row for each look of the last rounds, a column for each class."""
+    looks = np.array(
+        [row["test_per_class"] for row in late_rows(run, last)], dtype=np.float64
+    )  # None, of a class that is not there, becomes NaN
+    return looks[:, ~np.isnan(looks).any(0)]
+
+
+def classes_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Sheet:
+    """A row for each place and partition, two columns for each algorithm."""
+    groups, notes = grouped(runs)
+    choices = laid_out(groups, rule, last)
+    names = list(dict.fromkeys(choice.column.name for choice in choices))
+    heads = [Head(name, numeric=name == "K", names=True) for name in ("setting", "data", "partition", "K")]
+    heads += [Head(text, name, numeric=True) for name in names for text in ("worst", "swing")]
+    places = [choice.place for choice in choices]
+    lines = list(dict.fromkeys((choice.place, choice.column.partition) for choice in choices))
+    rows = []
+    for place, partition in lines:
+        here = {c.column.name: c for c in choices if (c.place, c.column.partition) == (place, partition)}
+        where = map(entry, (place.setting, row_label(place, places), partition, place.K))
+        rows.append([*where, *(cell for name in names for cell in _cells(here.get(name), last))])
+    caption = (
+        f"Test accuracy in % on single classes, over seeds and the last {last} rounds. Worst: of the worst class at "
+        "each look, the mean. Swing: the standard deviation of a class from look to look, the mean over classes."
+    )
+    said = [*seeds_said([choice.best for choice in choices]), *choices_said(choices), *notes]
+    return Sheet("classes", caption, heads, rows, said, [_record(choice, last) for choice in choices])
+
+
+def _cells(choice: Choice | None, last: int) -> list[Entry]:
+    if choice is None:
+        return [entry(""), entry("")]
+    found = fates(choice.best, last)
+    return [entry("" if math.isnan(value) else f"{value:.1f}") for value in (found.worst, found.swing)]
+
+
+def _record(choice: Choice, last: int) -> dict[str, object]:
+    spec, found = choice.best.spec, fates(choice.best, last)
+    where = {"data": spec.data.name, "M": spec.partition.M, "C": spec.partition.C, "K": spec.K}
+    swing = None if math.isnan(found.swing) else round(found.swing, 4)
+    return {**where, "algorithm": choice.column.name, "worst": round(found.worst, 4), "swing": swing}

@@ -1,0 +1,157 @@
+"""Who wins: SSL and FedAvg where both were run in one place, each at its best, seed against seed.
+
+With a(s) the mean test accuracy of seed s over the last 20 rounds, the gap of a place is the mean over seeds of
+a_SSL(s) - a_FedAvg(s), in points of percent, and its spread their standard deviation. Both algorithms see the same
+partition under the same seed. One is ahead where it is so with every seed; else the place is even.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splitrelay.errors import InputError
+from splitrelay.paper.cells import LAST
+from splitrelay.reports.labels import algorithm_label
+from splitrelay.reports.seed_groups import Group, grouped, seeds_said
+from splitrelay.reports.summary import by_seed, ends, seed_against_seed
+from splitrelay.reports.table import Entry, Head, Piece, Sheet, entry
+from splitrelay.reports.table_layout import Choice, Place, choices_said, laid_out, row_label
+from splitrelay.runs.records import Run
+
+FACTORS = ("C", "alpha", "K", "S")  # heterogeneity, local steps, participation
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Both algorithms in one place, each at the rate and norm that speak for it."""
+
+    ssl: Choice
+    fedavg: Choice
+    last: int = LAST
+
+    @property
+    def place(self) -> Place:
+        """Where they meet."""
+        return self.ssl.place
+
+    @cached_property
+    def gaps(self) -> NDArray[np.float64]:
+        """Of every seed that both have, in points of percent."""
+        return seed_against_seed(self.ssl.best, self.fedavg.best, self.last)
+
+    @property
+    def gap(self) -> float:
+        """Over seeds; positive where SSL is ahead."""
+        return float(self.gaps.mean()) if self.gaps.size else math.nan
+
+    @property
+    def spread(self) -> float:
+        """Over seeds; NaN where there is one."""
+        return float(self.gaps.std(ddof=1)) if self.gaps.size > 1 else math.nan
+
+    @property
+    def winner(self) -> str | None:
+        """The algorithm that is ahead with every seed; None: neither is."""
+        if self.gaps.size and (self.gaps > 0).all():
+            return "ssl"
+        return "fedavg" if self.gaps.size and (self.gaps < 0).all() else None
+
+    @property
+    def factors(self) -> dict[str, float]:
+        """What heterogeneity, local steps and participation were."""
+        spec = self.ssl.best.spec
+        part = spec.partition
+        return {"C": part.C, "alpha": part.alpha, "K": spec.K, "S": spec.S or part.M}
+
+
+def contests(runs: Sequence[Run], rule: str = "test", last: int = LAST) -> tuple[list[Contest], list[str]]:
+    """Every place in which both were run, in the tables' order, and what must be said of the runs."""
+    groups, notes = grouped(runs)
+    choices = laid_out(groups, rule, last)
+    pairs = [
+        Contest(choice, other, last)
+        for choice in choices
+        if choice.column.algorithm == "ssl" and (other := _opponent(choice, choices)) is not None
+    ]
+    if not pairs:
+        way_out = "Run one setting with algorithm=ssl and with algorithm=fedavg."
+        raise InputError("SSL and FedAvg meet in none of these runs", way_out=way_out)
+    both = [choice for pair in pairs for choice in (pair.ssl, pair.fedavg)]
+    said = [*seeds_said(_both(pairs)), *choices_said(both), *notes]
+    return pairs, said
+
+
+def _both(pairs: Sequence[Contest]) -> list[Group]:
+    """The runs that speak for either."""
+    return [choice.best for pair in pairs for choice in (pair.ssl, pair.fedavg)]
+
+
+def _opponent(choice: Choice, choices: Sequence[Choice]) -> Choice | None:
+    """FedAvg in the same place: in the same variant, or whatever its own is where it has but one."""
+    there = [
+        other
+        for other in choices
+        if other.column.algorithm == "fedavg"
+        and (other.place, other.column.partition) == (choice.place, choice.column.partition)
+    ]
+    same = [other for other in there if other.column.variant == choice.column.variant]
+    return next(iter(same), there[0] if len(there) == 1 else None)
+
+
+def winners_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Sheet:
+    """A row for each place: both accuracies, the gap, and who is ahead with every seed."""
+    pairs, notes = contests(runs, rule, last)
+    places = [pair.place for pair in pairs]
+    heads = [Head(name, numeric=name == "K", names=True) for name in ("setting", "data", "partition", "K")]
+    heads += [Head("SSL", numeric=True), Head("FedAvg", numeric=True), Head("gap", numeric=True), Head("ahead")]
+    rows = [_row(pair, places) for pair in pairs]
+    caption = (
+        f"Test accuracy in %, mean over seeds and the last {last} rounds, each at its best rate of those run; "
+        "gap: SSL minus FedAvg ± standard deviation over seeds; ahead: with every seed."
+    )
+    tally = {name: sum(pair.winner == name for pair in pairs) for name in ("ssl", "fedavg", None)}
+    score = (
+        f"SSL is ahead in {tally['ssl']} of {len(pairs)} places, FedAvg in {tally['fedavg']}, {tally[None]} are even."
+    )
+    notes = [score, *notes, *ends(_both(pairs), last)]
+    return Sheet("winners", caption, heads, rows, notes, [_record(pair) for pair in pairs])
+
+
+def _row(pair: Contest, places: Sequence[Place]) -> list[Entry]:
+    where = [pair.place.setting, row_label(pair.place, places), pair.ssl.column.partition, pair.place.K]
+    ahead = "even" if pair.winner is None else algorithm_label(pair.winner)
+    spread = "" if math.isnan(pair.spread) else f" ± {pair.spread:.2f}"
+    scores = [
+        (
+            Piece(f"{_percent(choice.best, pair.last):.2f}", pair.winner == choice.column.algorithm),
+            Piece(rate_said(choice)),
+        )
+        for choice in (pair.ssl, pair.fedavg)
+    ]
+    return [*map(entry, where), *scores, entry(f"{pair.gap:+.2f}{spread}"), entry(ahead)]
+
+
+def rate_said(choice: Choice) -> str:
+    """The rate, and the largest norm where there is one."""
+    step = choice.best.spec.optimiser
+    return f" (η {step.eta:g}{'' if step.clip is None else f', clip {step.clip:g}'})"
+
+
+def _record(pair: Contest) -> dict[str, Any]:
+    spec = pair.ssl.best.spec
+    own = {"data": spec.data.name, "model": spec.model.name, "M": spec.partition.M, **pair.factors}
+    for name, choice in (("ssl", pair.ssl), ("fedavg", pair.fedavg)):
+        own[f"{name}_percent"] = round(_percent(choice.best, pair.last), 4)
+        own[f"{name}_eta"], own[f"{name}_clip"] = choice.best.spec.optimiser.eta, choice.best.spec.optimiser.clip
+    return {**own, "gap": round(pair.gap, 4), "spread": pair.spread, "seeds": pair.gaps.size, "ahead": pair.winner}
+
+
+def _percent(group: Group, last: int) -> float:
+    return 100 * float(np.mean(list(by_seed(group, last).values())))

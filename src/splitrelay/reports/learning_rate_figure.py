@@ -1,0 +1,155 @@
+"""Accuracy against the rate on a log axis: what a grid search saw, and what it chose."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from splitrelay.notation import axis as symbol
+from splitrelay.paper.cells import LAST
+from splitrelay.reports.accuracy import papers_value
+from splitrelay.reports.line_plots import (
+    HEIGHT,
+    LETTERS_AN_INCH,
+    WIDTH,
+    Drawing,
+    Look,
+    colours,
+    footnotes,
+    key_columns,
+    legend,
+    percent_axis,
+    styles,
+)
+from splitrelay.reports.seed_groups import Group, grouped
+from splitrelay.reports.style import drawn
+from splitrelay.reports.table_layout import RULES, Choice, choices_said, laid_out, row_label
+from splitrelay.runs.records import Run
+
+
+def rates_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Drawing:
+    """A row for each set and setting, a column for each partition; a star on the rate that the rule chooses."""
+    groups, notes = grouped(runs)
+    choices = laid_out(groups, rule, last)
+    said = [*choices_said(choices, "starred"), *_papers(choices), *_unfinished(choices), *notes]
+    rows = list(dict.fromkeys(_row(choice) for choice in choices))
+    columns = list(dict.fromkeys(c.column.partition for c in sorted(choices, key=lambda c: c.column.C)))
+    looks = _looks(choices)
+    width = max(3.4, WIDTH * len(columns) + 0.3)
+    lines = textwrap.wrap(" ".join(said), round(LETTERS_AN_INCH * width))
+    across = key_columns(looks, width)
+    with drawn(width, HEIGHT * len(rows) + 0.35 + 0.15 * -(-len(looks) // across) + 0.1 * len(lines)) as figure:
+        grid = figure.subplots(len(rows), len(columns), squeeze=False, sharey=True)
+        for i, row in enumerate(rows):
+            for j, part in enumerate(columns):
+                inside = [choice for choice in choices if _row(choice) == row and choice.column.partition == part]
+                _panel(grid[i, j], inside, choices, looks)
+                grid[i, j].set_ylabel(_upright(rule, last) if j == 0 else "")
+        legend(figure, looks, across)
+        footnotes(figure, lines)
+    caption = f"Mean {rule} accuracy over the last {last} rounds against the rate; the star marks the best."
+    return Drawing(figure, [caption, *said])
+
+
+def _panel(axis: Axes, inside: Sequence[Choice], choices: Sequence[Choice], looks: dict[str, Look]) -> None:
+    if not inside:
+        axis.set_axis_off()
+        return
+    for choice in inside:
+        for clip in _clips([choice]):
+            tried = sorted((g for g in choice.tried if g.spec.optimiser.clip == clip), key=_eta)
+            _points(axis, choice, tried, looks[_label(choice, clip, choices)])
+    for choice in inside:
+        _printed(axis, choice, looks[_label(choice, choice.best.spec.optimiser.clip, choices)].colour)
+    places = {choice.place for choice in choices}
+    place = inside[0].place
+    several = len({_row(choice) for choice in choices}) > 1
+    where = f"{row_label(place, places)}, {place.setting.partition(', ')[2]}, " if several else ""
+    axis.set_title(f"{where}{inside[0].column.partition}")
+    axis.set_xscale("log")
+    axis.set_xlabel(f"rate {symbol('eta')}")
+    percent_axis(axis)
+
+
+def _points(axis: Axes, choice: Choice, tried: Sequence[Group], look: Look) -> None:
+    x = [_eta(group) for group in tried]
+    y = [_score(choice, group) for group in tried]
+    axis.plot(x, y, linestyle=look.style, color=look.colour)
+    for marker, whole in (("o", True), ("x", False)):
+        at = [j for j, group in enumerate(tried) if group.complete is whole]
+        _marks(axis, [x[j] for j in at], [y[j] for j in at], marker=marker, color=look.colour, markersize=3)
+    if choice.best in tried:
+        best = tried.index(choice.best)
+        star: Any = {"marker": "*", "markersize": 8, "markeredgecolor": "white", "markeredgewidth": 0.4}
+        _marks(axis, [x[best]], [y[best]], color=look.colour, zorder=4, **star)
+
+
+def _printed(axis: Axes, choice: Choice, colour: str) -> None:
+    """What the paper has for this algorithm, at its rate."""
+    told = papers_value(choice)
+    if told is not None:
+        hollow: Any = {"marker": "D", "markersize": 4, "markerfacecolor": "white", "zorder": 4}
+        _marks(axis, [told.eta], [told.accuracy], color=colour, **hollow)
+
+
+def _marks(axis: Axes, x: Sequence[float], y: Sequence[float], **how: Any) -> None:
+    """Marks that are whole at 100 % too; the layout need not make room for them."""
+    if x:
+        axis.plot(x, y, linestyle="none", clip_on=False, **how)[0].set_in_layout(False)
+
+
+def _score(choice: Choice, group: Group) -> float:
+    score = choice.score(group)
+    return 100 * score if np.isfinite(score) else np.nan
+
+
+def _looks(choices: Sequence[Choice]) -> dict[str, Look]:
+    colour = colours((choice.column.algorithm, choice.column.variant) for choice in choices)
+    style = styles((K, clip) for K in sorted({c.place.K for c in choices}) for clip in _clips(choices))
+    return {
+        _label(choice, clip, choices): Look(
+            colour[choice.column.algorithm, choice.column.variant], style[choice.place.K, clip]
+        )
+        for choice in choices
+        for clip in _clips([choice])
+    }
+
+
+def _label(choice: Choice, clip: float | None, choices: Sequence[Choice]) -> str:
+    words = [choice.column.name]
+    if len({other.place.K for other in choices}) > 1:
+        words.append(f"$K={choice.place.K}$")
+    if len(_clips(choices)) > 1:
+        words.append("no clipping" if clip is None else f"max norm {clip:g}")
+    return ", ".join(words)
+
+
+def _clips(choices: Sequence[Choice]) -> list[float | None]:
+    found = {group.spec.optimiser.clip for choice in choices for group in choice.tried}
+    return sorted(found, key=lambda clip: (clip is not None, clip or 0.0))
+
+
+def _papers(choices: Sequence[Choice]) -> list[str]:
+    printed = any(papers_value(choice) is not None for choice in choices)
+    return ["A hollow diamond: what the paper prints, at its rate."] if printed else []
+
+
+def _unfinished(choices: Sequence[Choice]) -> list[str]:
+    count = sum(not group.complete for choice in choices for group in choice.tried)
+    return ["A cross: not run to the last round (it may have diverged), the mean over what there is."] if count else []
+
+
+def _row(choice: Choice) -> tuple[str, str, str]:
+    return choice.place.setting, choice.place.data, choice.place.model
+
+
+def _upright(rule: str, last: int) -> str:
+    return f"{RULES[rule].replace('_', ' ')} (%), last {last} rounds"
+
+
+def _eta(group: Group) -> float:
+    return group.spec.optimiser.eta

@@ -1,0 +1,99 @@
+"""Best rates, as in the paper's table of them: by a named rule, marked where the best is on the grid's edge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from splitrelay.paper.cells import LAST
+from splitrelay.reports.accuracy import papers_value
+from splitrelay.reports.seed_groups import Group, grouped
+from splitrelay.reports.table import Entry, Head, Sheet, entry
+from splitrelay.reports.table_layout import Choice, Column, Place, column_key, laid_out, record_of, row_label
+from splitrelay.runs.records import Run
+
+EDGE = "†"
+
+
+def rates_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST, beside: bool = False) -> Sheet:
+    """The best rate of each algorithm in each place; `beside` puts the paper's in brackets."""
+    groups, notes = grouped(runs)
+    choices = {(choice.place, choice.column): choice for choice in laid_out(groups, rule, last)}
+    places = list(dict.fromkeys(place for place, _ in choices))
+    columns = sorted({column for _, column in choices}, key=column_key)
+    heads = [Head("setting"), Head("data"), Head("K", numeric=True)]
+    heads += [Head(column.name, column.partition) for column in columns]
+    rows = list(_rows(choices, places, columns, beside))
+    found = list(choices.values())
+    return Sheet("rates", _caption(found, beside), heads, rows, [*_said(found), *notes], [_record(c) for c in found])
+
+
+def _rows(
+    choices: dict[tuple[Place, Column], Choice], places: list[Place], columns: list[Column], beside: bool
+) -> Iterator[list[Entry]]:
+    searched = any(len({group.spec.optimiser.clip for group in choice.tried}) > 1 for choice in choices.values())
+    above = ("", "")
+    for place in places:
+        label = (place.setting, row_label(place, places))
+        first = [entry(text if label[: j + 1] != above[: j + 1] else "") for j, text in enumerate(label)]
+        above = label
+        cells = [_shown(choices.get((place, column)), beside, searched) for column in columns]
+        yield [*first, entry(place.K), *cells]
+
+
+def _shown(choice: Choice | None, beside: bool, clips: bool) -> Entry:
+    if choice is None:
+        return entry("")
+    step, printed = choice.best.spec.optimiser, papers_value(choice)
+    norm = ", no clip" if step.clip is None else f", clip {step.clip:g}"
+    paper = f" [{printed.eta:g}]" if beside and printed else ""
+    return entry(f"{step.eta:g}{EDGE * choice.on_edge}{norm * clips}{paper}")
+
+
+def _caption(choices: Sequence[Choice], beside: bool) -> str:
+    rule, last = choices[0].rule, choices[0].last
+    paper = " In square brackets the paper's." if beside else ""
+    return f"Rates η with the best mean {rule} accuracy over the last {last} rounds.{paper}"
+
+
+def _said(choices: Sequence[Choice]) -> list[str]:
+    seeds = sorted({"all seeds" if choice.seed is None else f"seed {choice.seed}" for choice in choices})
+    notes = [f"Chosen with {' or '.join(seeds)}."]
+    if any(choice.on_edge for choice in choices):
+        notes.append(f"{EDGE} on the edge of the grid: a better rate may lie beyond it.")
+    single = sum(len(choice.grid) == 1 for choice in choices)
+    if single:
+        notes.append(f"In {single} of {len(choices)} places only one rate was tried.")
+    return notes
+
+
+def _record(choice: Choice) -> dict[str, Any]:
+    printed = papers_value(choice)
+    return {
+        **record_of(choice),
+        "rule": choice.rule,
+        "seed": choice.seed,
+        "accuracy_percent": _percent(choice, choice.best),
+        "tried": "; ".join(_tried(choice, group) for group in sorted(choice.tried, key=_eta)),
+        "paper_eta": printed and printed.eta,
+    }
+
+
+def _eta(group: Group) -> float:
+    return group.spec.optimiser.eta
+
+
+def _tried(choice: Choice, group: Group) -> str:
+    """'0.1 clip 10: 98.52', or how far it came."""
+    step = group.spec.optimiser
+    norm = "" if step.clip is None else f" clip {step.clip:g}"
+    stopped = "" if group.complete else f" (ends at round {group.runs[0].rows[-1]['round']})"
+    score = _percent(choice, group)
+    return f"{step.eta:g}{norm}: {'no score' if score is None else f'{score:.2f}'}{stopped}"
+
+
+def _percent(choice: Choice, group: Group) -> float | None:
+    """The score; None where there is none, as for a run that diverged in its first round."""
+    score = choice.score(group)
+    return round(100 * score, 4) if math.isfinite(score) else None

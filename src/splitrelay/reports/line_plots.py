@@ -1,0 +1,153 @@
+"""Lines in panels: one look for each algorithm, a legend that stands outside, notes below that cannot be overlooked."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from splitrelay.reports.labels import ALGORITHMS, place_in
+from splitrelay.reports.style import BLACK, GREEN, LOOK, ORANGE, PURPLE, SKY, drawn
+
+Floats = NDArray[np.float64]
+OTHERS = (GREEN, PURPLE, ORANGE, SKY, BLACK)
+RAMPS, SPARE_RAMPS = {"ssl": "Blues", "fedavg": "Oranges"}, ("Greens", "Purples", "Greys", "YlOrBr")
+STYLES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+WIDTH, HEIGHT = 2.6, 1.9  # inches of a panel
+LETTERS_AN_INCH = 20  # of the notes' small print, also where a reader's SVG has to do without our font
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a line is drawn."""
+
+    colour: str
+    style: Any
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve, and one standard deviation around it (NaN: no band)."""
+
+    label: str
+    look: Look
+    x: Floats
+    mean: Floats
+    deviation: Floats
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes."""
+
+    title: str
+    lines: Sequence[Line]
+    log: bool = False  # across
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure, and what must be said with it: first its caption, then the notes."""
+
+    figure: Figure
+    said: Sequence[str] = field(default_factory=list)
+
+
+def colours(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """A colour for each algorithm and variant; SSL and FedAvg keep theirs. Too many: shades, by algorithm."""
+    ordered = sorted(set(names), key=lambda name: (place_in(ALGORITHMS, name[0]), name[1]))
+    if len(ordered) > len(LOOK) + len(OTHERS):
+        return _shades(ordered)
+    first = {name[0]: name for name in reversed(ordered)}
+    own = {first[algorithm]: LOOK[algorithm][0] for algorithm in LOOK if algorithm in first}
+    return {**own, **dict(zip((name for name in ordered if name not in own), OTHERS, strict=False))}
+
+
+def _shades(ordered: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """From light to dark, each algorithm in its own colour."""
+    found: dict[tuple[str, str], str] = {}
+    for j, algorithm in enumerate(dict.fromkeys(name[0] for name in ordered)):
+        variants = [name for name in ordered if name[0] == algorithm]
+        ramp = matplotlib.colormaps[RAMPS.get(algorithm, SPARE_RAMPS[j % len(SPARE_RAMPS)])]
+        found |= {name: to_hex(ramp(0.35 + 0.65 * i / len(variants))) for i, name in enumerate(variants)}
+    return found
+
+
+def styles(values: Iterable[Any]) -> dict[Any, Any]:
+    """A line style for each value, in their order; after six they begin again."""
+    return {value: STYLES[j % len(STYLES)] for j, value in enumerate(dict.fromkeys(values))}
+
+
+def grid(
+    panels: Sequence[Sequence[Panel | None]], labels: tuple[str, str], notes: Sequence[str], key: Mapping[str, Look]
+) -> Figure:
+    """Rows of panels on one scale of accuracy, the key above them and the notes below."""
+    across, down = max(map(len, panels)), len(panels)
+    width = max(3.4, WIDTH * across + 0.3)
+    lines = textwrap.wrap(" ".join(notes), round(LETTERS_AN_INCH * width))
+    columns = key_columns(key, width)
+    height = HEIGHT * down + 0.25 + 0.15 * -(-len(key) // columns) + 0.1 * len(lines)
+    with drawn(width, height) as figure:
+        axes = figure.subplots(down, across, squeeze=False, sharey=True)
+        for row, places in zip(panels, axes, strict=True):
+            for j, axis in enumerate(places):
+                found = row[j] if j < len(row) else None
+                _panel(axis, found)
+                axis.set_xlabel(labels[0] if found else "")
+                axis.set_ylabel(labels[1] if j == 0 else "")
+        legend(figure, key, columns)
+        footnotes(figure, lines)
+    return figure
+
+
+def key_columns(labels: Iterable[str], width: float) -> int:
+    """As many as fit, and as even as can be: the key is filled column by column."""
+    lengths = [len(label.replace("$", "").replace("\\eta", "n")) for label in labels]
+    most = max(1, int(width // (0.55 + 0.055 * max(lengths, default=1))))
+    return -(-len(lengths) // -(-len(lengths) // most)) if lengths else 1
+
+
+def legend(figure: Figure, key: Mapping[str, Look], columns: int) -> None:
+    """Above all panels, so that it covers no curve."""
+    handles = [Line2D([], [], color=look.colour, linestyle=look.style, label=label) for label, look in key.items()]
+    if handles:
+        figure.legend(handles=handles, loc="outside upper center", ncols=columns)
+
+
+def footnotes(figure: Figure, lines: Sequence[str]) -> None:
+    """Small print below the panels: fewer seeds, unfinished runs, smoothing."""
+    if lines:
+        figure.supxlabel("\n".join(lines), fontsize=6, color="0.3", x=0.01, ha="left")
+
+
+def percent_axis(axis: Axes) -> None:
+    """All of it: a gap looks as large as it is."""
+    axis.set_ylim(0, 100)
+
+
+def _panel(axis: Axes, panel: Panel | None) -> None:
+    if panel is None:
+        axis.set_axis_off()
+        return
+    for line in panel.lines:
+        axis.plot(line.x, line.mean, linestyle=line.look.style, color=line.look.colour, label=line.label)
+        low, high = line.mean - line.deviation, line.mean + line.deviation
+        if np.isfinite(line.deviation).any():
+            axis.fill_between(line.x, low, high, color=line.look.colour, alpha=0.2, linewidth=0)
+    ends = [line.x[-1] for line in panel.lines if len(line.x)]
+    if panel.log:
+        axis.set_xscale("log")
+        axis.set_xlim(min(line.x[line.x > 0][0] for line in panel.lines), max(ends))
+    elif ends and max(ends) > 0:
+        axis.set_xlim(0, max(ends))
+    axis.set_title(panel.title)
+    percent_axis(axis)

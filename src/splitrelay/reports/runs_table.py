@@ -1,0 +1,66 @@
+"""One row for each run: what sets it apart, how far it is, and what it came to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from os.path import commonpath, relpath
+from typing import Any
+
+from splitrelay.paper.cells import LAST
+from splitrelay.reports.labels import key_label, value_label
+from splitrelay.reports.seed_groups import Group, differing, is_complete
+from splitrelay.reports.summary import curve, tail
+from splitrelay.reports.table import Head, Sheet, entry, is_nothing
+from splitrelay.runs.records import Run
+
+ALWAYS = ("algorithm", "seed")
+AFTER = ("rounds", "accuracy (%)", "test loss", "MB", "seconds", "hash", "run")
+DECIMALS = {"accuracy (%)": 2, "test loss": 4, "MB": 1, "seconds": 1}
+
+
+def runs_table(runs: Sequence[Run], *, last: int = LAST) -> Sheet:
+    """All runs, by path within the folder that they share; columns for the keys in which they differ."""
+    keys = [*ALWAYS, *differing((run.spec for run in runs), ("R", *ALWAYS))]
+    records = [_record(run, keys, last) for run in runs]
+    heads = [Head(key_label(key), numeric=_numeric(records, key_label(key))) for key in keys]
+    heads += [Head(name, numeric=name in DECIMALS, names=name == "hash") for name in AFTER]
+    shared = commonpath([run.path.parent for run in runs])
+    shown = [{**record, "run": relpath(record["run"], shared)} for record in records]
+    rows = [[entry(_cell(name, record[name])) for name in (*map(key_label, keys), *AFTER)] for record in shown]
+    ends = [run for run in runs if not is_complete(run)]
+    notes = [f"{len(ends)} of {len(runs)} runs have not reached their last round."] if ends else []
+    caption = f"{len(runs)} runs; accuracy is the mean over the last {last} rounds, loss that of the last look."
+    return Sheet("runs", caption, heads, rows, notes, records)
+
+
+def _record(run: Run, keys: Sequence[str], last: int) -> dict[str, Any]:
+    flat = run.spec.flat()
+    own = {key_label(key): flat[key] for key in keys}
+    end: dict[str, Any] = run.rows[-1] if run.rows else {}
+    r = end.get("round")
+    return {
+        **own,
+        "rounds": "none" if r is None else str(r) if is_complete(run) else f"{r} of {run.spec.R}",
+        "accuracy (%)": round(100 * _accuracy(run, last), 2),
+        "test loss": None if not end else round(end["test_loss"], 4),
+        "MB": None if not end else round((end["bytes_up"] + end["bytes_down"]) / 1e6, 1),
+        "seconds": None if not end else round(end["seconds"], 1),
+        "hash": run.spec.hash,
+        "run": str(run.path),
+    }
+
+
+def _accuracy(run: Run, last: int) -> float:
+    values = tail(curve(Group((run,))), last).values if run.rows else None
+    return float(values.mean()) if values is not None and values.size else math.nan
+
+
+def _cell(name: str, value: Any) -> str:
+    if is_nothing(value):
+        return "-"
+    return f"{value:.{DECIMALS[name]}f}" if name in DECIMALS else value_label(value)
+
+
+def _numeric(records: Sequence[dict[str, Any]], name: str) -> bool:
+    return all(isinstance(record[name], int | float) and not isinstance(record[name], bool) for record in records)

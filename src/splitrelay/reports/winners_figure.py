@@ -1,0 +1,201 @@
+"""Who wins, by how much, and what that depends on: the gap between SSL and FedAvg against one factor at a time."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from splitrelay.errors import InputError
+from splitrelay.paper.cells import LAST
+from splitrelay.reports.head_to_head import FACTORS, Contest, contests
+from splitrelay.reports.labels import data_label
+from splitrelay.reports.line_plots import LETTERS_AN_INCH, OTHERS, Drawing, footnotes, styles
+from splitrelay.reports.style import BLACK, LOOK, drawn
+from splitrelay.runs.records import Run
+
+AXES = {
+    "C": "classes a client, C",
+    "alpha": r"concentration, $\alpha$",
+    "K": "local steps, $K$",
+    "S": "clients a round, $S$",
+}
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+ACROSS = 3  # panels in a row
+Words = tuple[str, ...]  # what the contests of a series have in common, the data set first, then the number of clients
+Series = dict[Words, list[Contest]]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The series that vary one factor, among as many clients."""
+
+    factor: str
+    series: Series
+
+    @property
+    def common(self) -> list[str]:
+        """What all of them have in common, beside the data."""
+        first, *others = self.series
+        return [word for word in first[1:] if all(word in words for words in others)]
+
+    def own(self, words: Words) -> Words:
+        """What one of them has for itself, beside the data."""
+        return tuple(word for word in words[1:] if word not in self.common)
+
+    @property
+    def bars(self) -> list[tuple[float, float, float]]:
+        """The gap of every contest, and where its bar begins and ends."""
+        pairs = [pair for found in self.series.values() for pair in found]
+        return [(pair.gap, pair.gap - spread, pair.gap + spread) for pair in pairs for spread in [_spread(pair)]]
+
+
+def winners_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Drawing:
+    """A panel for every factor that was varied alone somewhere; above zero SSL is ahead."""
+    pairs, notes = _after_as_many_rounds(runs, rule, last)
+    panels = by_size(told_once({factor: found for factor in FACTORS if (found := varied(pairs, factor))}))
+    if not panels:
+        raise InputError("no factor is varied alone in these runs", limit=f"two values of one of {', '.join(FACTORS)}")
+    caption = (
+        "SSL minus FedAvg in test accuracy, each at its best rate, against one factor with the others as the key says; "
+        "bars: one standard deviation over seeds; the end of one that leaves the frame is written there."
+    )
+    across, down = min(len(panels), ACROSS), -(-len(panels) // ACROSS)
+    width = 2.5 * max(across, 2)
+    lines = textwrap.wrap(" ".join(notes), round(LETTERS_AN_INCH * width))
+    keys = sum(max(len(panel.series) for panel in panels[at : at + across]) for at in range(0, len(panels), across))
+    with drawn(width, 2.2 * down + 0.14 * keys + 0.1 * len(lines)) as figure:
+        axes = figure.subplots(down, across, sharey=True, squeeze=False).flat
+        colours = dict(zip(dict.fromkeys(words[0] for panel in panels for words in panel.series), OTHERS, strict=False))
+        limits = _limits(panels)
+        for j, (axis, panel) in enumerate(zip(axes, panels, strict=False)):
+            axis.set_ylim(*limits)
+            _panel(axis, panel, colours)
+            axis.set_ylabel("" if j % across else "SSL minus FedAvg (points)")
+        for axis in figure.axes[len(panels) :]:
+            axis.remove()
+        _sides(figure.axes[0])
+        footnotes(figure, lines)
+    return Drawing(figure, [caption, *notes])
+
+
+def _after_as_many_rounds(runs: Sequence[Run], rule: str, last: int) -> tuple[list[Contest], list[str]]:
+    """Contests of runs of one length: what ran longer is another contest."""
+    pairs: list[Contest] = []
+    notes: list[str] = []
+    for R in sorted({run.spec.R for run in runs}):
+        with suppress(InputError):  # none meet after so many rounds: perhaps others do
+            found, said = contests([run for run in runs if run.spec.R == R], rule, last)
+            pairs, notes = [*pairs, *found], [*notes, *said]
+    return (pairs, list(dict.fromkeys(notes))) if pairs else contests(runs, rule, last)
+
+
+def varied(pairs: Sequence[Contest], factor: str) -> Series:
+    """Contests in which nothing but this factor differs, by what they have in common."""
+    groups: Series = {}
+    for pair in pairs:
+        groups.setdefault(_rest(pair, factor), []).append(pair)
+    return {
+        words: sorted(found, key=lambda pair: pair.factors[factor])
+        for words, found in groups.items()
+        if len({pair.factors[factor] for pair in found}) > 1
+    }
+
+
+def told_once(panels: dict[str, Series]) -> dict[str, Series]:
+    """Without the series that hold nothing but what longer ones in other panels show."""
+    told: set[int] = set()
+    kept: dict[str, Series] = {factor: {} for factor in panels}
+    every = [(factor, words, pairs) for factor, found in panels.items() for words, pairs in found.items()]
+    for factor, words, pairs in sorted(every, key=lambda series: -len(series[2])):
+        if not told.issuperset(map(id, pairs)):
+            kept[factor][words] = pairs
+            told.update(map(id, pairs))
+    return {factor: found for factor, found in kept.items() if found}
+
+
+def by_size(panels: dict[str, Series]) -> list[Panel]:
+    """A panel for every factor and number of clients: many who come now and then are another matter than a few."""
+    found: dict[tuple[str, str], Series] = {}
+    for factor, series in panels.items():
+        for words, pairs in series.items():
+            found.setdefault((factor, words[1]), {})[words] = pairs
+    return [Panel(factor, dict(sorted(series.items(), key=_place))) for (factor, _), series in found.items()]
+
+
+def _place(one: tuple[Words, list[Contest]]) -> tuple[list[float], str]:
+    """A series stands by its other factors, then by its data: so the same mark means the same in most panels."""
+    words, (first, *_) = one
+    return [first.factors[name] for name in FACTORS if f"{name}={first.factors[name]:g}" in words], words[0]
+
+
+def _rest(pair: Contest, factor: str) -> Words:
+    spec, own = pair.ssl.best.spec, pair.factors
+    everyone = own["S"] == spec.partition.M
+    words = [data_label(spec.data.name), f"M={spec.partition.M}"]
+    words += [
+        f"{name}={own[name]:g}" for name in FACTORS if name not in (factor, "alpha") and not (name == "S" and everyone)
+    ]
+    if factor != "alpha" and own["alpha"] != 10:
+        words.append(f"alpha={own['alpha']:g}")
+    return (*words, f"R={spec.R}")
+
+
+def _panel(axis: Axes, panel: Panel, colours: Mapping[str, str]) -> None:
+    """A colour for each data set, as in all panels, a mark for the rest."""
+    factor, series = panel.factor, panel.series
+    values = sorted({pair.factors[factor] for pairs in series.values() for pair in pairs})
+    marks = styles(panel.own(words) for words in series)
+    aside = (1.82 * values[-1] / values[0]) ** 0.012  # side by side, not on top
+    for j, (words, pairs) in enumerate(series.items()):
+        x = [pair.factors[factor] * aside ** (j - (len(series) - 1) / 2) for pair in pairs]
+        colour, rest = colours.get(words[0], BLACK), panel.own(words)
+        mark = MARKS[list(marks).index(rest) % len(MARKS)]
+        look: Any = {"color": colour, "marker": mark, "linestyle": marks[rest], "markersize": 3.5, "linewidth": 0.9}
+        gaps, spread = [pair.gap for pair in pairs], [_spread(pair) for pair in pairs]
+        axis.errorbar(x, gaps, yerr=spread, capsize=2, label=", ".join([words[0], *rest]), **look)
+        for at, gap, half in zip(x, gaps, spread, strict=True):
+            _ends(axis, at, (gap - half, gap + half), colour)
+    axis.axhline(0, color="black", linewidth=0.8)
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(FixedLocator(values))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_xticks(values, [f"{value:g}" for value in values])
+    axis.set_xlim(values[0] / 1.35, values[-1] * 1.35)
+    axis.set_xlabel(AXES[factor])
+    title = ", ".join(panel.common)
+    axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=6, title=title, title_fontsize=7)
+
+
+def _spread(pair: Contest) -> float:
+    return 0.0 if math.isnan(pair.spread) else pair.spread
+
+
+def _ends(axis: Axes, x: float, ends: tuple[float, float], colour: str) -> None:
+    """A bar that leaves the frame has an arrow there, and its end in figures."""
+    for end, edge, mark, room in zip(ends, axis.get_ylim(), "v^", (-1, 1), strict=True):
+        if (end - edge) * room > 0:
+            axis.plot([x], [edge], marker=mark, color=colour, markersize=4, linestyle="", clip_on=False)
+            how: Any = {"textcoords": "offset points", "fontsize": 6, "color": colour, "ha": "right"}
+            axis.annotate(f"{end:.0f}", (x, edge), (-4, -5 * room), **how)
+
+
+def _limits(panels: Sequence[Panel]) -> tuple[float, float]:
+    """All gaps, with room for the bars, but not for one that is much longer than the gaps are apart."""
+    gaps, lows, highs = map(list, zip(*(bar for panel in panels for bar in panel.bars), strict=True))
+    room = 0.35 * (max(*gaps, 0.0) - min(*gaps, 0.0)) + 1.0
+    low, high = max(min(lows), min(gaps) - room), min(max(highs), max(gaps) + room)
+    margin = 0.08 * max(high - low, 1.0)
+    return min(low, -2 * margin) - margin, max(high, 2 * margin) + margin
+
+
+def _sides(axis: Axes) -> None:
+    """Which side of zero is whose."""
+    for y, name, words in ((0.96, "ssl", "SSL ahead"), (0.04, "fedavg", "FedAvg ahead")):
+        axis.text(0.03, y, words, color=LOOK[name][0], fontsize=6, va="center", transform=axis.transAxes)

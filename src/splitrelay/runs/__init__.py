@@ -1,0 +1,1 @@
+"""Runs: from a spec to a run directory, and back from its records."""

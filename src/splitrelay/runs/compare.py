@@ -1,0 +1,179 @@
+"""Two runs beside each other, to the bit; and a run beside itself, run again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from splitrelay.errors import InputError
+from splitrelay.runs.client_records import load_skips, read_clients
+from splitrelay.runs.damage import again, damaged, file_of
+from splitrelay.runs.execute import environment, execute
+from splitrelay.runs.measured import timeless
+from splitrelay.runs.records import Run, run_at
+from splitrelay.runs.run_directory import RunDirectory
+
+Row = dict[str, Any]
+NEAR = 0.02  # accuracies that differ by less are near, where bits cannot be promised
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first row in which two runs differ, and the fields that do; round None: only the models differ."""
+
+    round: int | None
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two runs have in common. `rounds` rows were compared; equal means to the bit, times aside."""
+
+    specs: dict[str, tuple[Any, Any]]  # keys with other values
+    environments: dict[str, tuple[Any, Any]]
+    rounds: int
+    difference: Difference | None
+    models: bool | None  # the same final model; None where one has none yet
+    gap: float  # largest difference of test accuracies in one round
+
+    @property
+    def equal(self) -> bool:
+        """Every row and the model, to the bit."""
+        return self.difference is None and self.models is not False
+
+
+def compare(one: Run, other: Run) -> Comparison:
+    """Two runs, over the rounds that both have."""
+    pairs = list(_pairs(one.rows, other.rows))
+    if not pairs:
+        raise InputError(f"{one.path} and {other.path} have no round in common", way_out=_looks(one, other))
+    models = _models(one, other)
+    return Comparison(
+        _unequal(one.spec.flat(), other.spec.flat()),
+        _unequal(_environment(one.path), _environment(other.path)),
+        len(pairs),
+        _first_difference(pairs) or (Difference(None, ("model",)) if models is False else None),
+        models,
+        max((abs(a["test_accuracy"] - b["test_accuracy"]) for a, b in pairs if _is_scored(a, b)), default=0.0),
+    )
+
+
+def verify(run: Run, folder: Path, *, start: int = 0, rounds: int | None = None) -> Iterator[Row | Comparison]:
+    """Run it again in an empty folder: its rows as they come, then the comparison with what is recorded.
+
+    From round `start` if a checkpoint of that round is kept; the first `rounds` rounds only, where that is said.
+    Visits that the server of a deployed run skipped are left out again. Clients with other software or another CPU
+    level than their server are among the differences of the environments.
+    """
+    spec = run.spec.model_copy(update={"R": min(rounds or run.spec.R, _last_round(run))})
+    if start > spec.R:
+        raise InputError(f"nothing comes after round {start}", limit=f"--from at most {spec.R}", value=start)
+    anew = RunDirectory(folder)
+    if start:
+        _begin_at(run, anew, start)
+    for progress in execute(spec, anew, skips=load_skips(run.path, run.rows)):
+        yield progress.row
+    found = run_at(folder)
+    ends = spec.R == run.spec.R and run.finished
+    comparison = compare(run, found if ends else Run(found.path, run.spec))
+    lost = [row["round"] for row in found.rows if row["round"] not in set(run.column("round"))]
+    told = read_clients(run.path)
+    environments = {**comparison.environments, **(told.unlike() if told else {})}
+    yield replace(comparison, difference=_earlier(comparison.difference, lost), environments=environments)
+
+
+def _last_round(run: Run) -> int:
+    """How far the record goes; refused where it goes nowhere, or less far than the run did."""
+    rows, file, directory = run.rows, file_of(run.path), RunDirectory(run.path)
+    last: int = rows[-1]["round"] if rows else 0
+    if file == directory.published and directory.digest.exists() and last < run.spec.R:
+        raise damaged(run.path, f" ends after line {len(rows)}, round {last} of {run.spec.R}")
+    kept = max(directory.checkpoints.rounds(), default=0)
+    if kept > last and not directory.at_work():
+        raise damaged(run.path, f" ends after line {len(rows)}, round {last}, but the run went on to round {kept}")
+    if not last:
+        way_out = f"Go on with: {again(run.path)}"
+        raise InputError(f"{file} has no row after round 0: there is nothing to compare", way_out=way_out)
+    return last
+
+
+def _looks(*runs: Run) -> str:
+    return " ".join(f"{run.path} has {len(run.rows)} rows (every={run.spec.every})." for run in runs)
+
+
+def _earlier(difference: Difference | None, lost: Sequence[int]) -> Difference | None:
+    """A row that the record has lost is a difference too."""
+    if not lost or (difference and difference.round is not None and difference.round < lost[0]):
+        return difference
+    return Difference(lost[0], ("no row in the record",))
+
+
+def is_same_machine(comparison: Comparison) -> bool:
+    """Whether equality to the bit is promised: the same versions on the same kind of processor."""
+    unlike = comparison.environments.keys()
+    return not unlike & {"torch", "cpu", "engine", "splitrelay"} and not any(" of client " in name for name in unlike)
+
+
+def _begin_at(run: Run, anew: RunDirectory, start: int) -> None:
+    """The rows and the checkpoint of round `start`, as if the new run had been there."""
+    kept = RunDirectory(run.path).checkpoints
+    if start not in kept.rounds():
+        known = ", ".join(map(str, kept.rounds())) or "none"
+        raise InputError(f"no checkpoint of round {start} is kept", limit=f"one of: {known}", value=start)
+    kept.copy(start, anew.path / "checkpoints")
+    for row in run.rows:
+        if row["round"] <= start:
+            anew.append(row)
+
+
+def _pairs(one: Sequence[Row], other: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
+    rows = {row["round"]: row for row in other}
+    return ((row, rows[row["round"]]) for row in one if row["round"] in rows)
+
+
+def _first_difference(pairs: Sequence[tuple[Row, Row]]) -> Difference | None:
+    for one, other in pairs:
+        unequal = _unequal(timeless(one), timeless(other))
+        fields = tuple(name for name in unequal if _is_scored(one, other) or not name.startswith("test_"))
+        if fields:
+            return Difference(one["round"], fields)
+    return None
+
+
+def _is_scored(*rows: Row) -> bool:
+    """Return whether all rows have scores: a deployed run has none of a round at which its evaluator was away."""
+    return not any(math.isnan(row["test_accuracy"]) for row in rows)
+
+
+def _unequal(one: Row, other: Row) -> dict[str, tuple[Any, Any]]:
+    names = dict.fromkeys([*one, *other])
+    return {name: (one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)}
+
+
+def _models(one: Run, other: Run) -> bool | None:
+    hashes = [model_hash(run.path) for run in (one, other) if run.finished]
+    same_end = len(hashes) == 2 and one.rows[-1]["round"] == other.rows[-1]["round"]
+    return hashes[0] == hashes[1] if same_end and None not in hashes else None
+
+
+def model_hash(path: Path) -> str | None:
+    """The checksum of a run's final model; published records carry it without the weights."""
+    model, noted = path / "model.safetensors", path / "model.sha256"
+    if model.exists():
+        return hashlib.sha256(model.read_bytes()).hexdigest()
+    return noted.read_text(encoding="ascii").strip() if noted.exists() else None
+
+
+def _environment(path: Path) -> Row:
+    file = path / "environment.json"
+    if not file.exists():
+        return dict(environment())
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except ValueError:
+        raise InputError(f"{file} is no JSON", way_out="Remove it, and this machine's stands for it.") from None

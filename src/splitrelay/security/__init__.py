@@ -1,0 +1,1 @@
+"""Certificates, keys, revocation, and the encryption of client halves."""

@@ -1,0 +1,1 @@
+"""Many runs: every combination of given values, on the cores of this machine or on a Ray cluster."""

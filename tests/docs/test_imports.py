@@ -1,0 +1,100 @@
+"""Check every import in src/ against a table of allowed imports."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "splitrelay"
+BASE = {"errors", "atomic_files", "notation", "vectors", "randomness"}
+RUNS = {"algorithms", "participation", "training", "evaluation", "data", "models", "objectives", "engine", "kernels"}
+
+# package or module: (parts of splitrelay it may import besides BASE, third-party packages)
+ALLOWED: dict[str, tuple[set[str], set[str]]] = {
+    "errors": (set(), set()),
+    "atomic_files": (set(), set()),
+    "notation": (set(), set()),
+    "vectors": (set(), set()),
+    "randomness": (set(), {"numpy"}),
+    "theory": (set(), {"numpy"}),
+    "algorithms": (set(), set()),
+    "participation": (set(), set()),
+    "data": (set(), {"numpy"}),
+    "models": ({"kernels.network_plan", "kernels.builtin_plans"}, {"torch", "safetensors"}),
+    "objectives": ({"data", "models"}, {"numpy", "torch"}),
+    "engine": ({"algorithms.base", "objectives", "models", "kernels", "evaluation"}, {"numpy", "torch"}),
+    "kernels": ({"algorithms.base", "engine.base", "engine.byte_counting"}, {"numpy"}),
+    "training": ({"algorithms", "participation", "engine", "objectives"}, {"numpy"}),
+    "evaluation": ({"models", "objectives"}, {"torch"}),
+    "testing": ({"algorithms", "participation", "engine", "objectives", "training"}, {"numpy"}),
+    "runs": (RUNS | {"testing", "reports", "paper.presets"}, {"numpy", "torch", "pydantic", "safetensors"}),
+    "sweeps": (RUNS | {"runs", "reports", "paper.cells"}, {"numpy", "torch", "pydantic", "ray"}),
+    "reports": (RUNS | {"runs", "theory", "paper.cells", "paper.demo"}, {"numpy", "matplotlib"}),
+    "security": (set(), {"cryptography", "grpc"}),
+    "network": ({"security"}, {"numpy", "grpc", "google", "safetensors", "xxhash"}),
+    "deploy": (
+        RUNS | {"runs", "network", "security", "testing", "chaos.unauthenticated_clients"},
+        {"numpy", "torch", "safetensors", "grpc", "xxhash"},
+    ),
+    "chaos": (RUNS | {"runs", "network", "security", "deploy"}, {"numpy", "grpc"}),
+    "paper": (
+        RUNS | {"runs", "sweeps", "reports", "theory"},
+        {"numpy", "matplotlib", "torch", "pydantic", "threadpoolctl"},
+    ),
+    "cli": (
+        RUNS | {"runs", "sweeps", "reports", "theory", "network", "security", "deploy", "chaos", "paper"},
+        {"click"},
+    ),
+}
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found += [
+                f"{node.module}.{alias.name}" if node.module == "splitrelay" else str(node.module)
+                for alias in node.names
+            ]
+    return found
+
+
+def find_forbidden_imports(path: Path) -> list[str]:
+    part = part_of(path)
+    parts, packages = ALLOWED[part]
+    return [name for name in imports(path) if not is_allowed(name, part, parts | BASE, packages)]
+
+
+def is_allowed(name: str, part: str, parts: set[str], packages: set[str]) -> bool:
+    top, _, inner = name.partition(".")
+    if top != "splitrelay":
+        return top in sys.stdlib_module_names or top in packages
+    if inner == "__version__":
+        return True
+    return any(inner == other or inner.startswith(f"{other}.") for other in parts | {part})
+
+
+MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_are_allowed(path: Path) -> None:
+    assert find_forbidden_imports(path) == []
+
+
+def test_a_forbidden_import_is_detected() -> None:
+    assert not is_allowed("splitrelay.algorithms.base", "theory", BASE, {"numpy"})
+    assert not is_allowed("torch", "theory", BASE, {"numpy"})
+    assert not is_allowed("splitrelay.algorithms.fedavg", "engine", {"algorithms.base"}, set())
+
+
+def test_no_module_carries_a_forbidden_name() -> None:
+    assert not {path.stem for path in MODULES} & {"ssl", "random", "typing", "utils", "helpers"}
