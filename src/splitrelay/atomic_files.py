@@ -14,18 +14,18 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 STORAGE = (*NO_ROOM, errno.EIO)  # the disk's fault, whichever place the user names
 
 
-def write_error(path: Path, error: OSError, way_out: str = "Choose another place.") -> OutputError | StorageError:
+def write_error(path: Path, error: OSError, hint: str = "Choose another place.") -> OutputError | StorageError:
     """Make the error for a file that could not be written: StorageError (exit code 1) where the disk is full or broken.
 
     Any other reason, such as a missing permission, is an OutputError (exit code 2): the user chose a wrong place.
     """
     if error.errno not in STORAGE:
-        return OutputError(f"cannot write {path}", value=error.strerror, way_out=way_out)
+        return OutputError(f"cannot write {path}", value=error.strerror, hint=hint)
     if error.errno in NO_ROOM:
-        way_out = "Make room, then give the same command again."
+        hint = "Make room, then give the same command again."
     else:
-        way_out = "Check the disk, then give the same command again."
-    return StorageError(f"cannot write {path}", value=error.strerror, way_out=way_out)
+        hint = "Check the disk, then give the same command again."
+    return StorageError(f"cannot write {path}", value=error.strerror, hint=hint)
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def refuse_unwritable(path: Path) -> None:
     """Whether there will be room for a file is not known; whether it may be written here is."""
     place = path.parent
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK) or path.is_dir():
-        raise OutputError(f"cannot write {path}", way_out="Choose another place, or make its folder.")
+        raise OutputError(f"cannot write {path}", hint="Choose another place, or make its folder.")
 
 
 def keep(folder: Path, *, private: bool = False) -> None:

@@ -12,15 +12,15 @@ class SplitrelayError(Exception):
 
     exit_code = 1
 
-    def __init__(self, what: str, *, value: object = None, limit: object = None, way_out: str | None = None) -> None:
-        self.what, self.value, self.limit, self.way_out = what, value, limit, way_out
+    def __init__(self, what: str, *, value: object = None, limit: object = None, hint: str | None = None) -> None:
+        self.what, self.value, self.limit, self.hint = what, value, limit, hint
         parts = [what]
         if limit is not None:
             parts.append(f"needs {limit}")
         if value is not None:
             parts.append(f"got {shown(value)}")
         message = "; ".join(parts)
-        super().__init__(printable(message if way_out is None else f"{message}. {way_out}"))
+        super().__init__(printable(message if hint is None else f"{message}. {hint}"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Errors come home from other processes as they left."""
@@ -66,7 +66,7 @@ class UnknownName(InputError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
-        super().__init__(f"unknown {kind} '{name}'", way_out=suggestion(name, self.known))
+        super().__init__(f"unknown {kind} '{name}'", hint=suggestion(name, self.known))
 
 
 def _returned(kind: type[SplitrelayError], args: tuple[Any, ...]) -> SplitrelayError:

@@ -189,7 +189,7 @@ def test_verify_says_why_it_cannot_run_data_of_the_clients_own(how: str, tmp_pat
     file.write_text(json.dumps(content))
     keys = ("--keys", str(tmp_path / "client-1")) if how == "digest" else ()
     error = asked("verify", str(tmp_path / "run"), *keys).exception
-    assert isinstance(error, InputError) and error.exit_code == 2 and "client 1" in str(error.value) and error.way_out
+    assert isinstance(error, InputError) and error.exit_code == 2 and "client 1" in str(error.value) and error.hint
 
 
 def test_other_processors_and_versions_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

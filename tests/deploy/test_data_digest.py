@@ -159,7 +159,7 @@ def test_a_lost_salt_is_an_error_once_digests_are_pinned(tmp_path: Path) -> None
     (tmp_path / "run" / "relay" / "salt").unlink()
     with pytest.raises(InputError) as caught:
         Stage(stage.spec, tmp_path).play()
-    assert "salt" in caught.value.what and caught.value.way_out
+    assert "salt" in caught.value.what and caught.value.hint
 
 
 def late_client(stage: Stage, make: Callable[[], Wish]) -> list[Any]:
@@ -263,7 +263,7 @@ def test_a_damaged_census_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "clients.json").write_text(text)
     with pytest.raises(InputError) as caught:
         Census(tmp_path / "clients.json").records()
-    assert "clients.json" in caught.value.what and caught.value.way_out
+    assert "clients.json" in caught.value.what and caught.value.hint
 
 
 # join --check

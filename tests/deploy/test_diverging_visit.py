@@ -103,7 +103,7 @@ def test_where_nothing_may_be_skipped_the_run_ends_after_some_retries(
     with pytest.raises(Diverged) as ended:
         play(stage)
     assert len(set(said)) == 3 == len(stage.events("failed"))
-    assert ended.value.way_out is not None and CALMER in ended.value.way_out
+    assert ended.value.hint is not None and CALMER in ended.value.hint
     assert ended.value.exit_code == 1
 
 
@@ -113,7 +113,7 @@ def test_a_run_that_truly_diverges_ends_and_says_so(away: str, tmp_path: Path) -
     stage = Stage(small_spec(tmp_path, "eta=1e30", "R=5"), tmp_path, policy=Policy(away, retries=1))
     with pytest.raises(Diverged) as ended:
         play(stage)
-    assert ended.value.way_out is not None and CALMER in ended.value.way_out
+    assert ended.value.hint is not None and CALMER in ended.value.hint
     assert not stage.events("committed") and len(stage.events("failed")) <= 8
 
 

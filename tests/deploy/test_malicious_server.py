@@ -272,7 +272,7 @@ def test_without_a_count_nothing_is_sent(tmp_path: Path) -> None:
     nowhere = UsedVisits(derive_allowed_visits(small_spec(tmp_path), 0), tmp_path / "own.npz" / "usage.json", 0)
     with pytest.raises(InputError) as caught:
         nowhere.begin_visit(Lease(1, 1, 0, 0, 0, 2, 0.1))
-    assert "--state" in str(caught.value.way_out)
+    assert "--state" in str(caught.value.hint)
 
 
 def test_two_programs_with_the_same_keys_share_one_count(tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def test_without_an_agreement_nothing_is_sent(tmp_path: Path, monkeypatch: pytes
     lies = Lies(quorum(tmp_path), monkeypatch, lambda message: message)
     error = lies.join(agreed=None)
     digest = lies.stage.serving.hub.house.terms.spec_hash
-    assert isinstance(error, InputError) and error.way_out is not None and digest in error.way_out
+    assert isinstance(error, InputError) and error.hint is not None and digest in error.hint
     assert not lies.sent and not any(isinstance(message, Accept) for message in lies.received)
 
 

@@ -67,7 +67,7 @@ def test_keys_that_others_can_change_are_refused(name: str, more: int, tmp_path:
     place.chmod(mode(place) | more)
     with pytest.raises(InputError) as caught:
         load_identity(tmp_path / "client-0")
-    assert f"chmod go-w {place}" in str(caught.value.way_out)
+    assert f"chmod go-w {place}" in str(caught.value.hint)
     place.chmod(mode(place) & ~0o022)
     assert load_identity(tmp_path / "client-0").m == 0
 

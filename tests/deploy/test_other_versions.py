@@ -115,7 +115,7 @@ def test_a_server_that_answers_in_its_own_version_is_not_tried_again() -> None:
         session(port).connect()
     assert caught.value.version == OLDER and caught.value.exit_code == 2
     assert caught.value.said == Refuse("not a message of this protocol")
-    assert f"version {VERSION}" in str(caught.value.limit) and __version__ in str(caught.value.way_out)
+    assert f"version {VERSION}" in str(caught.value.limit) and __version__ in str(caught.value.hint)
 
 
 # TLS
@@ -152,7 +152,7 @@ def test_a_server_that_tls_refuses_is_not_tried_again(case: str, keys: Path, mon
             client.connect()
         assert client.links == 1
     assert caught.value.exit_code == 2
-    assert host in caught.value.what and hint in str(caught.value.way_out)
+    assert host in caught.value.what and hint in str(caught.value.hint)
 
 
 def test_a_server_without_tls_is_not_tried_again(keys: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_damaged_account_is_one_line_that_names_the_file(content: bytes, tmp_p
     (tmp_path / "paid.json").write_bytes(content)
     with pytest.raises(InputError) as found:
         read(tmp_path / "paid.json")
-    assert str(tmp_path / "paid.json") in found.value.what and found.value.way_out
+    assert str(tmp_path / "paid.json") in found.value.what and found.value.hint
     assert len(str(found.value).splitlines()) == 1
 
 

@@ -207,7 +207,7 @@ def test_with_retry_the_run_stops_until_the_operator_has_released_the_client(
             for m in stage.partition.clients:
                 stage.join(m, patience=0.5)
             stage.play()
-        assert stopped.value.way_out is not None and "--lift 1" in stopped.value.way_out
+        assert stopped.value.hint is not None and "--lift 1" in stopped.value.hint
         assert stopped.value.exit_code == 1 and len(stage.events("quarantined")) == 1
     assert leave("quarantine", str(tmp_path / "run"), "--lift", str(BAD)) == 0
     last = Stage(spec, tmp_path, policy=policy)
@@ -262,7 +262,7 @@ def test_a_damaged_file_is_an_error_with_a_way_out(tmp_path: Path) -> None:
         (tmp_path / RECORD).write_text(text)
         with pytest.raises(InputError) as damaged:
             read_record(tmp_path)
-        assert damaged.value.way_out
+        assert damaged.value.hint
 
 
 def test_the_operators_files_are_read_once_a_second(tmp_path: Path) -> None:

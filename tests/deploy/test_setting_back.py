@@ -73,7 +73,7 @@ def test_a_simulation_refuses_the_directory_of_a_deployed_run(tmp_path: Path) ->
     before = content(tmp_path / "run")
     with pytest.raises(InputError) as found:
         list(execute(spec, RunDirectory(tmp_path / "run")))
-    assert "splitrelay serve" in str(found.value.way_out)
+    assert "splitrelay serve" in str(found.value.hint)
     answer = CliRunner().invoke(app, ["run", str(tmp_path / "run" / "spec.toml"), "--out", str(tmp_path / "run")])
     assert isinstance(answer.exception, InputError)
     assert content(tmp_path / "run") == before
@@ -91,14 +91,14 @@ def test_a_server_refuses_the_directory_of_a_simulated_run(tmp_path: Path) -> No
 def test_the_advice_for_a_damaged_record_names_the_program_that_wrote_it(tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").write_text("{\n")
     assert again(tmp_path).startswith("splitrelay run ")
-    assert "splitrelay run " in str(damaged(tmp_path, "").way_out)
+    assert "splitrelay run " in str(damaged(tmp_path, "").hint)
     (tmp_path / "relay").mkdir()
     assert again(tmp_path).startswith("splitrelay serve ")
-    way_out = str(damaged(tmp_path, "").way_out)
-    assert "splitrelay serve " in way_out and "splitrelay run" not in way_out and "--from-scratch" in way_out
+    hint = str(damaged(tmp_path, "").hint)
+    assert "splitrelay serve " in hint and "splitrelay run" not in hint and "--from-scratch" in hint
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "000007.json").write_text("{}")
-    assert "--back-to" in str(damaged(tmp_path, "").way_out) and "7" in str(damaged(tmp_path, "").way_out)
+    assert "--back-to" in str(damaged(tmp_path, "").hint) and "7" in str(damaged(tmp_path, "").hint)
 
 
 # What is damaged or gone is not begun again by itself
@@ -146,7 +146,7 @@ def test_a_server_refuses_to_begin_again_and_does_so_when_told(harm: Harm, tmp_p
     before = content(directory.path)
     with pytest.raises(InputError) as found:
         Stage(spec, tmp_path).play()
-    assert "--from-scratch" in str(found.value.way_out)
+    assert "--from-scratch" in str(found.value.hint)
     assert content(directory.path) == before
     last = Stage(spec, tmp_path, from_scratch=True)
     rows = play(last)
@@ -172,7 +172,7 @@ def test_a_simulation_refuses_to_begin_again_too(harm: Harm, tmp_path: Path) -> 
     before = content(directory.path)
     with pytest.raises(InputError) as found:
         list(execute(spec, directory))
-    assert "--from-scratch" in str(found.value.way_out)
+    assert "--from-scratch" in str(found.value.hint)
     assert content(directory.path) == before
     command = ["run", str(directory.spec), "--out", str(directory.path), "--from-scratch"]
     assert CliRunner().invoke(app, command).exit_code == 0
@@ -296,8 +296,8 @@ def test_weights_that_no_client_can_use_are_laid_to_the_client_that_wrote_them(
         with pytest.raises(Exception) as found:
             play(first, patience=0.5)
     error: Any = found.value
-    assert isinstance(error, Diverged) and f"lient {EVIL} wrote the weights last" in str(error.way_out)
-    assert f"--back-to 0 --without {EVIL}" in str(error.way_out)
+    assert isinstance(error, Diverged) and f"lient {EVIL} wrote the weights last" in str(error.hint)
+    assert f"--back-to 0 --without {EVIL}" in str(error.hint)
     second = Stage(spec, tmp_path, back_to=0)
     second.offer = second.serving.offer = _without(second, EVIL)
     play(second, EVIL)
@@ -395,7 +395,7 @@ def test_a_damaged_list_of_excluded_clients_is_one_line(harmed: str, tmp_path: P
     (tmp_path / "excluded.json").write_text(harmed)
     with pytest.raises(InputError) as found:
         Exclusions(tmp_path / "excluded.json").read()
-    assert "excluded.json" in found.value.what and found.value.way_out
+    assert "excluded.json" in found.value.what and found.value.hint
 
 
 def test_the_evaluator_of_a_sealed_run_cannot_be_excluded(tmp_path: Path) -> None:
@@ -429,7 +429,7 @@ def test_every_flipped_bit_of_a_committed_visit_is_noticed(tmp_path: Path) -> No
             continue
         with pytest.raises(InputError) as found:
             journal.find(visit_of(x))
-        assert str(file) in found.value.what and "--back-to 3" in str(found.value.way_out)
+        assert str(file) in found.value.what and "--back-to 3" in str(found.value.hint)
     file.write_bytes(whole[:-1])
     with pytest.raises(InputError):
         journal.find(visit_of(x))

@@ -66,8 +66,8 @@ def test_a_range_of_a_thousand_million_points_is_refused_at_once() -> None:
 
 
 def test_a_key_given_twice_is_sent_to_a_list_only_where_it_may_be_one() -> None:
-    for key, way_out in ((Key("R", count), "a list instead: R=a,b"), (Key("R", count, many=False), "it once")):
-        with pytest.raises(InputError, match=f"Give {way_out}"):
+    for key, hint in ((Key("R", count), "a list instead: R=a,b"), (Key("R", count, many=False), "it once")):
+        with pytest.raises(InputError, match=f"Give {hint}"):
             parsed(["R=1", "R=2"], [key])
 
 

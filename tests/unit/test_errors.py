@@ -12,7 +12,7 @@ from splitrelay.errors import Diverged, OutOfRange, SplitrelayError, UnknownName
     [
         UnknownName("algorithm", "fedagv", ["fedavg", "ssl"]),
         OutOfRange("eta", limit="eta > 0", value=-1.0),
-        Diverged("NaN", way_out="Lower eta."),
+        Diverged("NaN", hint="Lower eta."),
     ],
 )
 def test_an_error_comes_home_as_it_left(error: SplitrelayError) -> None:

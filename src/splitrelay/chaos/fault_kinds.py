@@ -138,8 +138,8 @@ def plan_in(file: Path) -> list[Fault]:
         entries = tomllib.loads(file.read_text(encoding="utf-8"))["fault"]
         faults = [_fault(entry) for entry in entries]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        way_out = "Each fault is a [[fault]] with kind, after, client and step."
-        raise InputError(f"cannot read the plan {file}", value=str(error), way_out=way_out) from None
+        hint = "Each fault is a [[fault]] with kind, after, client and step."
+        raise InputError(f"cannot read the plan {file}", value=str(error), hint=hint) from None
     for fault in faults:
         if fault.kind not in KINDS:
             raise UnknownName("fault", fault.kind, KINDS)
@@ -154,7 +154,7 @@ def refuse_impossible(faults: Sequence[Fault], spec: Spec, clients: Sequence[int
     """What cannot happen in a run of this spec is said before it begins."""
     for fault in faults:
         if fault.kind not in possible:
-            raise InputError(f"{fault.kind} cannot happen here", way_out="Possible: " + ", ".join(possible) + ".")
+            raise InputError(f"{fault.kind} cannot happen here", hint="Possible: " + ", ".join(possible) + ".")
         if fault.client not in clients:
             raise OutOfRange("the client of a fault", value=fault.client, limit=f"one of {list(clients)}")
         if not 0 <= fault.step < spec.K:

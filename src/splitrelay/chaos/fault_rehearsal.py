@@ -88,7 +88,7 @@ class Troubled(Rehearsal):
         assert self.server is not None
         while True:
             if time.monotonic() > until:
-                raise WorkError("the rehearsal hangs", limit=f"{self.plan.patience:g} seconds", way_out=self._logs())
+                raise WorkError("the rehearsal hangs", limit=f"{self.plan.patience:g} seconds", hint=self._logs())
             if self.plot.mistake is not None:
                 raise self.plot.mistake
             gone = not self.server.running  # asked before `leaving`, which is said before anybody is killed
@@ -96,7 +96,7 @@ class Troubled(Rehearsal):
                 if self.server.code() == 0:
                     return
                 what = f"the server fell with code {self.server.code()}"
-                raise WorkError(what, value=self.server.last_words(), way_out=self._logs())
+                raise WorkError(what, value=self.server.last_words(), hint=self._logs())
             if gone:
                 self._restart_server()
             self._bring_back()
@@ -209,7 +209,7 @@ class Troubled(Rehearsal):
         fallen = [m for m in self.partition.clients if self._program(m).code() not in (None, 0)]
         if set(fallen) - set(self.absent):
             words = self._program(fallen[0]).last_words()
-            raise WorkError("a client fell", value=words, way_out=self._logs())
+            raise WorkError("a client fell", value=words, hint=self._logs())
 
     def _program(self, m: int) -> Program:
         return self.clients[[*self.partition.clients, FED].index(m)]

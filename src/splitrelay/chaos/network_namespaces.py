@@ -87,8 +87,8 @@ def address_of(who: str) -> IPv4Address:
 def refuse_unable() -> None:
     """What namespaces need is said before anything starts."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
-        way_out = "Run it as root where iproute2 is installed, or leave --namespaces out."
-        raise InputError("--namespaces needs root and the program ip", way_out=way_out)
+        hint = "Run it as root where iproute2 is installed, or leave --namespaces out."
+        raise InputError("--namespaces needs root and the program ip", hint=hint)
 
 
 def sweep() -> None:

@@ -59,7 +59,7 @@ def convex(settings: Sequence[str], source: Path | None, out: Path, ending: str,
     """
     given = parsed(settings, KEYS)
     if source is not None and given:
-        raise InputError("--from brings its own settings", value=" ".join(settings), way_out="Leave one of them out.")
+        raise InputError("--from brings its own settings", value=" ".join(settings), hint="Leave one of them out.")
     made = _begun(given) if source is None else _read(source)
     written = shape == "table"
     if written:

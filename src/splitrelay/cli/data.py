@@ -89,7 +89,7 @@ def check(names: tuple[str, ...], shape: str) -> None:
     damaged = sorted({name for name, verdict in found if verdict.wrong})
     if damaged:
         raise WorkError(
-            f"damaged in {root}: {', '.join(damaged)}", way_out=f"Fetch again: splitrelay data get {' '.join(damaged)}"
+            f"damaged in {root}: {', '.join(damaged)}", hint=f"Fetch again: splitrelay data get {' '.join(damaged)}"
         )
 
 
@@ -110,7 +110,7 @@ def required(known: KnownSet, root: Path) -> KnownSet:
     from splitrelay.errors import InputError
 
     if not place(known, root).exists():
-        raise InputError(f"{known.name} is not in {root}", way_out=f"Fetch it: splitrelay data get {known.name}")
+        raise InputError(f"{known.name} is not in {root}", hint=f"Fetch it: splitrelay data get {known.name}")
     return known
 
 

@@ -56,7 +56,7 @@ def _plan(settings: Sequence[str], out: Path | None) -> tuple[Search, Path]:
 
     rules = [word.partition("=")[2] for word in settings if word.startswith("tune=")]
     if len(rules) > 1:
-        raise InputError("tune is given twice", value=" ".join(rules), way_out="Give it once.")
+        raise InputError("tune is given twice", value=" ".join(rules), hint="Give it once.")
     file, values = spread("grid", [word for word in settings if not word.startswith("tune=")])
     plan = Search(file, values, rules[0] if rules else "test")
     return plan, out or Path("results/grid")

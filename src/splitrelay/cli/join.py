@@ -85,7 +85,7 @@ def join(
     if not who or len(who) != len(places):
         given = f"{len(who)} and {len(data)}"
         what = "--client" if insecure else "--keys"
-        raise InputError(f"each client needs its {what} and its --data", value=given, way_out="See join --help.")
+        raise InputError(f"each client needs its {what} and its --data", value=given, hint="See join --help.")
     warn_insecure(insecure, log)
     agreed, approval = None if spec is None else read_agreed_spec(spec), Approval(_ask if sys.stdin.isatty() else None)
     folders = [None] * len(who) if insecure else list(keys)
@@ -125,8 +125,8 @@ def _ask(text: str) -> bool:
 
 def _check_digest(digest: str) -> None:
     if digest and not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
-        limit, way_out = "64 hexadecimal digits", "The server prints it when it starts, and join --check shows it."
-        raise InputError("--accept-spec is not a digest", value=digest[:80], limit=limit, way_out=way_out)
+        limit, hint = "64 hexadecimal digits", "The server prints it when it starts, and join --check shows it."
+        raise InputError("--accept-spec is not a digest", value=digest[:80], limit=limit, hint=hint)
 
 
 def _refuse_two_names(keys: tuple[Path, ...], insecure: bool, client: tuple[int, ...]) -> None:
@@ -136,5 +136,5 @@ def _refuse_two_names(keys: tuple[Path, ...], insecure: bool, client: tuple[int,
 
         identity_in(keys[0], insecure)  # which refuses the pair
     if keys and client:
-        value, way_out = " ".join(map(str, client)), "Leave --client out: the keys say who it is."
-        raise InputError("--keys and --client exclude each other", value=value, way_out=way_out)
+        value, hint = " ".join(map(str, client)), "Leave --client out: the keys say who it is."
+        raise InputError("--keys and --client exclude each other", value=value, hint=hint)

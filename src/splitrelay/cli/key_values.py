@@ -86,12 +86,12 @@ def parsed(settings: Sequence[str], keys: Iterable[Key], points: int = POINTS) -
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
-            raise InputError(f"'{setting}' is not of the form key=value", way_out=f"Keys: {', '.join(known)}.")
+            raise InputError(f"'{setting}' is not of the form key=value", hint=f"Keys: {', '.join(known)}.")
         if name not in known:
             raise UnknownName("key", name, known)
         if name in found:
             again = f"a list instead: {name}=a,b" if _takes_lists(known[name]) else "it once"
-            raise InputError(f"{name} is given twice", way_out=f"Give {again}.")
+            raise InputError(f"{name} is given twice", hint=f"Give {again}.")
         found[name] = _values(known[name], text, points)
     return found
 
@@ -130,7 +130,7 @@ def _range_parts(key: Key, text: str) -> tuple[float, float, bool, int | None]:
     words = [word for word in rest if word in ("log", "lin")]
     others = [word for word in rest if word not in ("log", "lin")]
     if len(words) > 1 or len(others) > 1 or any(word[:1].isalpha() for word in others):
-        raise InputError(f"{key.name}={text} is not a range", way_out="Ranges: from:to, from:to:log, from:to:log:50.")
+        raise InputError(f"{key.name}={text} is not a range", hint="Ranges: from:to, from:to:log, from:to:log:50.")
     points = [count(f"points of {key.name}", word) for word in others]
     if points and points[0] > MOST_POINTS:
         raise OutOfRange(f"points of {key.name}", limit=f"at most {MOST_POINTS:,}", value=f"{points[0]:,}")

@@ -26,10 +26,10 @@ def new(name: str | None, schema: bool) -> None:
         say(json.dumps(spec_template.schema(), indent=2))
         return
     if not name:
-        raise InputError("new needs a name", way_out="For example: splitrelay new first")
+        raise InputError("new needs a name", hint="For example: splitrelay new first")
     path = Path(name if name.endswith(".toml") else f"{name}.toml")
     if path.exists():
-        raise InputError(f"{path} is there already", way_out="Choose another name, or remove it.")
+        raise InputError(f"{path} is there already", hint="Choose another name, or remove it.")
     write_text(path, spec_template.starter(path.stem))
     say(f"wrote {path}")
     note(f"next: {shlex.join(['splitrelay', 'run', str(path)])}")
@@ -52,7 +52,7 @@ def presets(part: str, shape: str) -> None:
         if part in preset.name
     ]
     if not rows:
-        raise InputError(f"no preset's name holds '{part}'", way_out="splitrelay presets shows them all.")
+        raise InputError(f"no preset's name holds '{part}'", hint="splitrelay presets shows them all.")
     notes = tuple(f"protocol={name}: {words}" for name, words in PROTOCOLS.items())
     table = Table(("preset", "eta of ssl", "eta of fedavg", "clip", "what"), rows, notes=notes)
     emit(table, [dict(zip(table.columns, row, strict=True)) for row in rows], shape)

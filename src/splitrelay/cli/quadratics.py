@@ -95,7 +95,7 @@ def _groups(given: dict[str, list[Any]], path: Path | None, variant: str, sigma2
 
     drawn = "M" in given or "d" in given
     if path is not None and (drawn or variant == "authors"):
-        raise InputError("--groups brings its own quadratics", way_out="Leave out M, d and --variant authors.")
+        raise InputError("--groups brings its own quadratics", hint="Leave out M, d and --variant authors.")
     if path is not None:
         groups = read_groups(path)
     elif drawn:

@@ -35,13 +35,13 @@ def quarantine(run: Path, lift: Sequence[int], shape: str) -> None:
 
     folder = run / "relay"
     if not folder.is_dir():
-        way_out = "Give the --out directory of splitrelay serve."
-        raise InputError("not the directory of a deployed run", value=run, limit="RUNDIR/relay", way_out=way_out)
+        hint = "Give the --out directory of splitrelay serve."
+        raise InputError("not the directory of a deployed run", value=run, limit="RUNDIR/relay", hint=hint)
     clients = read_record(folder)
     for m in lift:
         if m not in clients:
-            way_out = f"Show those that have: splitrelay quarantine {run}"
-            raise InputError(f"client {m} has no strikes", value=f"--lift {m}", way_out=way_out)
+            hint = f"Show those that have: splitrelay quarantine {run}"
+            raise InputError(f"client {m} has no strikes", value=f"--lift {m}", hint=hint)
     for m in lift:
         request_lift(folder, m)
         note(f"client {m} will be released.")

@@ -80,8 +80,8 @@ def rehearse(
         columns = ("same weights", "same record", "programs", "deployed s", "simulated s")
         emit(Table(columns, [row]), asdict(verdict), shape)
         if not verdict.same:
-            way_out = f"Compare {out} with {out / 'rehearsal' / 'simulated'}, and please report it."
-            raise WorkError("deployed and simulated differ", way_out=way_out)
+            hint = f"Compare {out} with {out / 'rehearsal' / 'simulated'}, and please report it."
+            raise WorkError("deployed and simulated differ", hint=hint)
     note(f"kept: {out}")
 
 
@@ -94,7 +94,7 @@ def _separate(plan: Plan, noise: float) -> Rehearsal:
 def _refuse_indirect(spec: Spec, direct: bool, insecure: bool, hosts: int | None) -> None:
     if direct and (spec.route != "peer-to-peer" or insecure or hosts is not None):
         raise InputError(
-            "--direct is for clients with keys and a program each, peer to peer", way_out="Add route=peer-to-peer."
+            "--direct is for clients with keys and a program each, peer to peer", hint="Add route=peer-to-peer."
         )
 
 
@@ -105,15 +105,15 @@ def _refuse_unfed(spec: Spec, fed: bool, otherwise: bool) -> None:
 
     refuse_unfit(spec)
     if otherwise:
-        way_out = "Leave --insecure and --namespaces out."
-        raise InputError("a fed server is rehearsed with keys, on one host", way_out=way_out)
+        hint = "Leave --insecure and --namespaces out."
+        raise InputError("a fed server is rehearsed with keys, on one host", hint=hint)
 
 
 def _refuse_mixed(namespaces: bool, noise: float, troubled: bool) -> None:
     if namespaces and troubled:
-        raise InputError("faults are made by proxies on one host", way_out="Leave --namespaces out, or the faults.")
+        raise InputError("faults are made by proxies on one host", hint="Leave --namespaces out, or the faults.")
     if noise and not namespaces:
-        raise InputError("noise is made on the links of network namespaces", way_out="Add --namespaces.")
+        raise InputError("noise is made on the links of network namespaces", hint="Add --namespaces.")
 
 
 def _troubled(plan: Plan, file: Path | None, seed: int, plans: int, shape: str) -> None:
@@ -124,7 +124,5 @@ def _troubled(plan: Plan, file: Path | None, seed: int, plans: int, shape: str) 
     emit(Table(COLUMNS, [tuple(row.values()) for row in rows]), rows, shape)
     wrong = [str(row["plan"]) for row in rows if not row["sound"]]
     if wrong:
-        way_out = f"See {plan.out}, and please report it."
-        raise WorkError(
-            "plans of faults that changed the run, or did not happen", value=", ".join(wrong), way_out=way_out
-        )
+        hint = f"See {plan.out}, and please report it."
+        raise WorkError("plans of faults that changed the run, or did not happen", value=", ".join(wrong), hint=hint)

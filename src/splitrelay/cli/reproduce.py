@@ -58,15 +58,15 @@ def reproduce(
     """
     if source is not None:
         if names or plan:
-            raise InputError("--from shows all that the records make", way_out="Leave out LIST and --plan.")
+            raise InputError("--from shows all that the records make", hint="Leave out LIST and --plan.")
         _redrawn(source, out or OUT.parent / source.resolve().name, page)
         return
     out = out or OUT
     if page is not None:
-        raise InputError("--page goes with --from", way_out="splitrelay reproduce --from evidence --page FILE")
+        raise InputError("--page goes with --from", hint="splitrelay reproduce --from evidence --page FILE")
     if all("=" in name for name in names):
         raise InputError(
-            "there is nothing to reproduce", way_out="For example: splitrelay reproduce quadratics partitions"
+            "there is nothing to reproduce", hint="For example: splitrelay reproduce quadratics partitions"
         )
     taken = _taken(names, out, **how)
     if plan:
@@ -92,12 +92,12 @@ def _redrawn(source: Path, out: Path, page: Path | None) -> None:
     from splitrelay.paper.page import VIEWS, is_there
 
     if not source.is_dir():
-        raise InputError(f"there is no folder {source}", way_out="The records of this project are in evidence.")
+        raise InputError(f"there is no folder {source}", hint="The records of this project are in evidence.")
     folders = dict.fromkeys(folder for view in VIEWS for folder in view.folders)
     own = next((out / folder for folder in folders if is_there(out / folder)), None)
     if own is not None and out.resolve() != source.resolve():
-        way_out = f"Choose another --out, or take --from {out}."
-        raise InputError(f"{own} holds runs, whose tables in {out} those of {source} would replace", way_out=way_out)
+        hint = f"Choose another --out, or take --from {out}."
+        raise InputError(f"{own} holds runs, whose tables in {out} those of {source} would replace", hint=hint)
     ready(out)
     _shown(source, out)
     _filled(page, out)

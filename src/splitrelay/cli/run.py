@@ -148,7 +148,7 @@ def at_hand(package: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
-        raise InputError(f"{package} is not installed here", way_out=f"pip install 'splitrelay[{package}]'.") from None
+        raise InputError(f"{package} is not installed here", hint=f"pip install 'splitrelay[{package}]'.") from None
 
 
 def _resolved(spec: Spec, device: str) -> Spec:

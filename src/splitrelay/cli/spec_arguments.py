@@ -25,7 +25,7 @@ def told_apart(command: str, settings: Sequence[str], *, lists: bool = False) ->
 
     files = [word for word in settings if "=" not in word]
     if len(files) > 1:
-        raise InputError(f"{command} takes one spec", value=" ".join(files), way_out="Settings are KEY=VALUE.")
+        raise InputError(f"{command} takes one spec", value=" ".join(files), hint="Settings are KEY=VALUE.")
     for file in files:
         _seen(Path(file))
     found: dict[str, str] = {}
@@ -34,8 +34,8 @@ def told_apart(command: str, settings: Sequence[str], *, lists: bool = False) ->
         name, _, found[name] = word.partition("=")
         full = SHORT.get(name, name)
         if full in given:
-            way_out = f"Give a list instead: {name}=a,b." if lists else "Give it once."
-            raise InputError(f"{name} is given twice", value=f"{given[full]} {word}", way_out=way_out)
+            hint = f"Give a list instead: {name}=a,b." if lists else "Give it once."
+            raise InputError(f"{name} is given twice", value=f"{given[full]} {word}", hint=hint)
         given[full] = word
     return Path(files[0]) if files else None, found
 
@@ -44,12 +44,12 @@ def _seen(file: Path) -> None:
     """A folder is no spec, though it may hold one; a file that is not there may be near another."""
     if file.is_dir():
         inside = shlex.join(["splitrelay", "run", str(file / "spec.toml"), "--out", str(file)])
-        way_out = f"Go on with its run: {inside}" if (file / "spec.toml").exists() else "A spec is a TOML file."
-        raise InputError(f"{file} is a folder, not a spec", way_out=way_out)
+        hint = f"Go on with its run: {inside}" if (file / "spec.toml").exists() else "A spec is a TOML file."
+        raise InputError(f"{file} is a folder, not a spec", hint=hint)
     near = [path.name for path in file.parent.glob("*.toml")] if file.parent.is_dir() else []
     if not file.exists():
-        way_out = suggestion(file.name, near) if near else "splitrelay new NAME writes one to begin with."
-        raise InputError(f"there is no spec {file}", way_out=way_out)
+        hint = suggestion(file.name, near) if near else "splitrelay new NAME writes one to begin with."
+        raise InputError(f"there is no spec {file}", hint=hint)
 
 
 def _known(name: str) -> str:

@@ -83,8 +83,8 @@ def _reports(ask: Callable[[], dict[str, Any]], every: float) -> Iterator[dict[s
 
 def _refuse_folder(address: str) -> None:
     if Path(address).is_dir():
-        way_out = f"splitrelay sweep --status {address} tells how far a sweep is, splitrelay show {address} a run."
-        raise InputError("not a server's address, but a folder", value=address, limit="HOST:PORT", way_out=way_out)
+        hint = f"splitrelay sweep --status {address} tells how far a sweep is, splitrelay show {address} a run."
+        raise InputError("not a server's address, but a folder", value=address, limit="HOST:PORT", hint=hint)
 
 
 def _table(report: dict[str, Any]) -> Table:

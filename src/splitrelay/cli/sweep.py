@@ -67,7 +67,7 @@ def sweep(
     from splitrelay.sweeps.points import points_of
 
     if not settings:
-        raise InputError("there is nothing to sweep", way_out="For example: splitrelay sweep data=digits eta=0.1,0.3")
+        raise InputError("there is nothing to sweep", hint="For example: splitrelay sweep data=digits eta=0.1,0.3")
     own = _share(share)
     file, values = spread("sweep", settings)
     found = points_of(file, values)
@@ -79,7 +79,7 @@ def sweep(
     emit(results(board), payload(board), shape)
     failed = board.number("failed")
     if failed:
-        raise WorkError(f"{failed} of {len(board.entries)} points failed", way_out="The same command tries them again.")
+        raise WorkError(f"{failed} of {len(board.entries)} points failed", hint="The same command tries them again.")
 
 
 def _share(text: str | None) -> Share:
@@ -89,7 +89,7 @@ def _share(text: str | None) -> Share:
         return ALL
     i, _, n = text.partition("/")
     if not (i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n)):
-        raise InputError("a share is I/N, with I from 1 to N", value=repr(text), way_out="For example: --share 3/16.")
+        raise InputError("a share is I/N, with I from 1 to N", value=repr(text), hint="For example: --share 3/16.")
     return Share(int(i), int(n))
 
 
@@ -145,9 +145,7 @@ def places(on: str, jobs: int | None, folder: Path) -> Places:
 
         return Local(jobs, folder / "workers.log")
     if on == "slurm":
-        raise InputError(
-            "there is no --on slurm", way_out="Let an array job of N call: --share $SLURM_ARRAY_TASK_ID/N."
-        )
+        raise InputError("there is no --on slurm", hint="Let an array job of N call: --share $SLURM_ARRAY_TASK_ID/N.")
     from splitrelay.sweeps.ray_address import address_of
 
     with at_hand("ray"):

@@ -85,7 +85,7 @@ def begun(runs: Sequence[Run]) -> None:
     """Runs of which no round is there yet are named; where there is no other, nothing can be shown."""
     bare = [str(run.path) for run in runs if not run.rows or not run.rows[-1]["round"]]
     if len(bare) == len(runs):
-        raise InputError("none of these runs has a round yet", way_out="splitrelay show says how far they are.")
+        raise InputError("none of these runs has a round yet", hint="splitrelay show says how far they are.")
     if bare:
         others = f" and {len(bare) - NAMED} more" if len(bare) > NAMED else ""
         note(f"no round yet, so nothing to be seen of: {', '.join(bare[:NAMED])}{others}")
@@ -95,7 +95,7 @@ def _made(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Sheet]:
     from splitrelay.reports import accuracy_table, classes_table, rates_table, runs_table, winners_table
 
     if how["beside"] and kind not in BESIDE:
-        raise InputError(f"the paper has no table of {kind}", way_out=f"--beside paper goes with {', '.join(BESIDE)}.")
+        raise InputError(f"the paper has no table of {kind}", hint=f"--beside paper goes with {', '.join(BESIDE)}.")
     rule, last, paper = how["tune"], how["last"], how["beside"] == "paper"
     goal = None if how["goal"] is None else how["goal"] / 100
     if kind == "runs":
@@ -117,11 +117,11 @@ def _writer(out: Path | None, shape: str, width: float | None) -> Callable[[Shee
     writers = {"latex": latex, "markdown": WRITERS[".md"], "csv": WRITERS[".csv"], "json": WRITERS[".json"]}
     writer = writers.get(shape, _printed) if out is None else writer_of(out)
     if shape != "table" and writer is not writers[shape]:
-        raise InputError(f"--format {shape} and --out {out}", way_out="A file's ending says how it is written.")
+        raise InputError(f"--format {shape} and --out {out}", hint="A file's ending says how it is written.")
     if width is None:
         return writer
     if writer is not latex:
-        raise InputError("--width is that of a page of LaTeX", way_out="It goes with --format latex or --out FILE.tex.")
+        raise InputError("--width is that of a page of LaTeX", hint="It goes with --format latex or --out FILE.tex.")
     return partial(latex, page=width)
 
 

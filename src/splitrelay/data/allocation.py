@@ -36,7 +36,7 @@ class Covering:
                 f"{M} clients with {C} classes each cannot hold all {n} classes",
                 value=f"M*C = {M * C}",
                 limit=f"M*C >= {n}",
-                way_out=f"Take C >= {-(-n // M)} or M >= {-(-n // C)}.",
+                hint=f"Take C >= {-(-n // M)} or M >= {-(-n // C)}.",
             )
         self.M, self.C, self.n = M, C, n
         self.steps, self.completions = hypergeometric(C, n), log_completions(M, C, n)
@@ -81,7 +81,7 @@ def covering_often(M: int, C: int, n: int, least: int, rng: np.random.Generator)
             return holds
     raise WorkError(
         f"in {TRIES} draws of {C} of {n} classes for {M} clients, none gave every class {least} holders",
-        way_out="Take a larger C or M, or form=paper, which asks for one holder.",
+        hint="Take a larger C or M, or form=paper, which asks for one holder.",
     )
 
 

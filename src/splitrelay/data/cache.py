@@ -41,7 +41,7 @@ def data_folder() -> Path:
     try:
         return Path.home() / ".cache" / "splitrelay"
     except RuntimeError:
-        raise InputError("there is no home folder to keep data in", way_out="Set SPLITRELAY_DATA=FOLDER.") from None
+        raise InputError("there is no home folder to keep data in", hint="Set SPLITRELAY_DATA=FOLDER.") from None
 
 
 def place(known: KnownSet, root: Path) -> Path:
@@ -63,11 +63,11 @@ def mapped(known: KnownSet, root: Path) -> Arrays:
     try:
         arrays = {part: map_array(place(known, root) / f"{part}.npy") for part in PARTS}
     except WorkError as error:
-        raise WorkError(error.what, way_out=_again(known)) from None
+        raise WorkError(error.what, hint=_again(known)) from None
     for part, array in arrays.items():
         if array.shape != known.shape_of(part) or array.dtype != (np.uint8 if part.endswith("x") else np.int64):
             found = f"{array.dtype} {array.shape}"
-            raise WorkError(f"{place(known, root) / part}.npy is damaged", value=found, way_out=_again(known))
+            raise WorkError(f"{place(known, root) / part}.npy is damaged", value=found, hint=_again(known))
     return arrays
 
 
@@ -127,9 +127,9 @@ def writing(root: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in NO_ROOM:
-            raise StorageError(f"the disk of {root} is full ({error.strerror})", way_out=ELSEWHERE) from None
+            raise StorageError(f"the disk of {root} is full ({error.strerror})", hint=ELSEWHERE) from None
         if isinstance(error, PermissionError | NotADirectoryError | FileExistsError) or error.errno == errno.EROFS:
-            raise OutputError(f"cannot write to {root} ({error.strerror})", way_out=ELSEWHERE) from None
+            raise OutputError(f"cannot write to {root} ({error.strerror})", hint=ELSEWHERE) from None
         raise
 
 

@@ -67,7 +67,7 @@ def redrawn(draw: Callable[[], Ints], least: int, N: int, M: int, law: str) -> I
         raise OutOfRange(
             f"{M} clients with at least {least} samples each need {least * M} samples",
             value=N,
-            way_out=f"Take M <= {N // least} or min_size <= {N // M}.",
+            hint=f"Take M <= {N // least} or min_size <= {N // M}.",
         )
     for _ in range(TRIES):
         counts = draw()
@@ -75,7 +75,7 @@ def redrawn(draw: Callable[[], Ints], least: int, N: int, M: int, law: str) -> I
             return counts
     raise WorkError(
         f"in {TRIES} draws of {law} over {M} clients, none left every client {least} of the {N} samples",
-        way_out="Take a larger alpha, a smaller M or min_size (0 asks for none), or another seed.",
+        hint="Take a larger alpha, a smaller M or min_size (0 asks for none), or another seed.",
     )
 
 

@@ -50,7 +50,7 @@ def refuse_min_size(min_size: int | None) -> None:
         raise OutOfRange(
             "form=paper asks no smallest size of its clients",
             value=f"min_size={min_size}",
-            way_out="Use form=balanced.",
+            hint="Use form=balanced.",
         )
 
 

@@ -71,7 +71,7 @@ def fetching(
 def chosen(known: KnownSet, only: str | None, given: Path | None) -> tuple[Way, ...]:
     """The ways that may be tried."""
     if given is not None and only is not None:
-        raise InputError("a folder and a way are given", way_out="Give one of the two.")
+        raise InputError("a folder and a way are given", hint="Give one of the two.")
     if given is not None:
         return (known.folder(given),)
     if only is None:
@@ -111,17 +111,17 @@ def _through(known: KnownSet, ways: Sequence[Way], root: Path, tried: list[str])
             tried.append(f"{way.kind}: {error.strerror or error}")
             if error.errno in cache.NO_ROOM:
                 raise _nowhere(known, root, tried) from None
-    raise WorkError(f"no way to {known.name}. Tried {'; '.join(tried)}", way_out=way_out(known))
+    raise WorkError(f"no way to {known.name}. Tried {'; '.join(tried)}", hint=hint(known))
 
 
 def _nowhere(
     known: KnownSet, root: Path, tried: Sequence[str], kind: type[OutputError | StorageError] = StorageError
 ) -> OutputError | StorageError:
     """A full disk: no other way can help."""
-    return kind(f"no room for {known.name} in {root}. Tried {'; '.join(tried)}", way_out=cache.ELSEWHERE)
+    return kind(f"no room for {known.name} in {root}. Tried {'; '.join(tried)}", hint=cache.ELSEWHERE)
 
 
-def way_out(known: KnownSet) -> str:
+def hint(known: KnownSet) -> str:
     """What helps when nothing did."""
     names = known.archive.addresses[0].rpartition("/")[2] if known.archive else ", ".join(f.name for f in known.files)
     return (

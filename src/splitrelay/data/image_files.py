@@ -60,9 +60,7 @@ def decoded(file: Any, name: str) -> Image:
     except (OSError, SyntaxError, pil.DecompressionBombError, pil.DecompressionBombWarning) as error:
         raise InputError(f"{name} is no picture that can be decoded ({' '.join(str(error).split())[:100]})") from None
     if picture.mode.startswith(DEEP):
-        raise InputError(
-            f"{name} has more than 8 bits a pixel", value=f"mode {picture.mode}", way_out="Save it with 8."
-        )
+        raise InputError(f"{name} has more than 8 bits a pixel", value=f"mode {picture.mode}", hint="Save it with 8.")
     return picture
 
 
@@ -71,7 +69,7 @@ def stacked(images: Sequence[Image], names: Sequence[str]) -> Pixels:
     for image, name in zip(images, names, strict=True):
         if image.size != images[0].size:
             sizes = f"{_size(images[0])} in {names[0]}, {_size(image)} in {name}"
-            raise InputError("pictures of different sizes", value=sizes, way_out="Bring them to one size first.")
+            raise InputError("pictures of different sizes", value=sizes, hint="Bring them to one size first.")
     if all(image.mode in GREY for image in images):
         return np.stack([np.asarray(image.convert("L"))[None] for image in images])
     return np.stack([np.asarray(image.convert("RGB")).transpose(2, 0, 1) for image in images])

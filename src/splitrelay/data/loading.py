@@ -42,7 +42,7 @@ def _known(known: KnownSet, root: str | Path | None, download: bool, watch: Call
     if not download:
         raise InputError(
             f"{known.name} is not in {folder}",
-            way_out=f"Fetch it: splitrelay data get {known.name} (or download=True).",
+            hint=f"Fetch it: splitrelay data get {known.name} (or download=True).",
         )
     fetch(known, folder, watch=watch)
     return cache.data_set(known, cache.mapped(known, folder))

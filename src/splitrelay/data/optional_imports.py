@@ -19,4 +19,4 @@ def guest(module: str, why: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise InputError(f"{why} needs {top}, which is not installed", way_out=INSTALL[top]) from None
+        raise InputError(f"{why} needs {top}, which is not installed", hint=INSTALL[top]) from None

@@ -97,18 +97,18 @@ class Partition:
         if len(labels) != self.N:
             raise InputError(
                 f"the partition deals {self.N} samples and the training set has {len(labels)}",
-                way_out="Name the data set that was dealt: data=NAME.",
+                hint="Name the data set that was dealt: data=NAME.",
             )
         if self.labels is not None and not np.array_equal(self.labels, labels):
             raise InputError(
                 "the labels of the partition are not those of the training set",
-                way_out="Name the data set that was dealt: data=NAME.",
+                hint="Name the data set that was dealt: data=NAME.",
             )
         return Partition(self.indices, labels, self.kind, self.settings)
 
     def _labels(self) -> Labels:
         if self.labels is None:
-            raise InputError("the partition carries no labels", way_out="Name the data set that was dealt: data=NAME.")
+            raise InputError("the partition carries no labels", hint="Name the data set that was dealt: data=NAME.")
         return self.labels
 
 

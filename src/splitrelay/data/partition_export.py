@@ -28,7 +28,7 @@ def export_partition(partition: Partition, x: NDArray[Any], y: NDArray[Any], to:
     temporary = to.with_name(f".{to.name}.{os.getpid()}")
     try:
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
-            raise OutputError(f"{to} is there already and not empty", way_out="Choose another place or remove it.")
+            raise OutputError(f"{to} is there already and not empty", hint="Choose another place or remove it.")
         temporary.mkdir(parents=True)
         for m in partition.clients:
             _write_client(partition, m, x, y, temporary / folder(m, partition.M))

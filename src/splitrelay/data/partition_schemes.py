@@ -30,7 +30,7 @@ def draw_partition(kind: str, labels: Labels, **settings: Any) -> Partition:
             raise UnknownName(f"setting of partition {kind}", name, keys)
     missing = [name for name, needed in keys.items() if needed and name not in settings]
     if missing:
-        raise InputError(f"partition {kind} needs {', '.join(missing)}", way_out=f"Settings: {', '.join(keys)}.")
+        raise InputError(f"partition {kind} needs {', '.join(missing)}", hint=f"Settings: {', '.join(keys)}.")
     return SCHEMES[kind](labels, **settings)
 
 

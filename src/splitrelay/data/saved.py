@@ -45,7 +45,7 @@ def open_saved(path: Path) -> DataSet:
     try:
         arrays = {part: map_array(path / f"{part}.npy") for part in PARTS}
     except WorkError as error:
-        raise InputError(error.what, way_out="Save it again.") from None
+        raise InputError(error.what, hint="Save it again.") from None
     train, test = (
         ImageSet(arrays[f"{part}-x"], arrays[f"{part}-y"], classes, mean, std, about["peak"])
         for part in ("train", "test")

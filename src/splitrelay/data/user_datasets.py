@@ -82,7 +82,7 @@ def from_object(source: Any) -> Raw:
 def from_npz(path: Path) -> tuple[Raw, Raw | None]:
     """Arrays x and y, or x_train and y_train; x_test and y_test where there is a test part."""
     if path.is_file() and not is_zipfile(path):
-        raise InputError(f"{path} is no npz file", way_out="Write it with numpy.savez: x and y.")
+        raise InputError(f"{path} is no npz file", hint="Write it with numpy.savez: x and y.")
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name.lower(): archive[name] for name in archive.files}
@@ -164,8 +164,8 @@ def as_bytes(raw: Raw, peak: int = 255) -> Pixels:
     if low < 0 or high * scale > 255 or np.abs(scaled - np.rint(scaled)).max() > 1e-3:
         span = f"{x.dtype} from {low:g} to {high:g}"
         limit = f"whole numbers from 0 to {peak}, or multiples of 1/{peak} from 0 to 1"
-        way_out = "Save them as uint8." if peak == 255 else f"Save them as uint8, from 0 to {peak}."
-        raise InputError(f"the images of {raw.of} are not bytes", value=span, limit=limit, way_out=way_out)
+        hint = "Save them as uint8." if peak == 255 else f"Save them as uint8, from 0 to {peak}."
+        raise InputError(f"the images of {raw.of} are not bytes", value=span, limit=limit, hint=hint)
     return _up_to(peak, np.rint(scaled).astype(np.uint8), raw.of)
 
 
@@ -180,7 +180,7 @@ def arranged(x: Pixels, shape: Shape | None, of: str) -> Pixels:
     first, last = (x.ndim == 4 and x.shape[axis] in COLOURS for axis in (1, 3))
     if first == last:
         raise InputError(
-            f"cannot tell the shape of the images of {of}", value=x.shape[1:], way_out="Give shape=(C, H, W)."
+            f"cannot tell the shape of the images of {of}", value=x.shape[1:], hint="Give shape=(C, H, W)."
         )
     return x if first else x.transpose(0, 3, 1, 2)
 
@@ -208,9 +208,9 @@ def _as_told(x: Pixels, shape: Shape, of: str) -> Pixels:
 def _up_to(peak: int, x: Pixels, of: str) -> Pixels:
     highest = int(x.max(initial=0))
     if highest > peak:
-        way_out = f"Bring them to whole numbers from 0 for black to {peak} for white."
+        hint = f"Bring them to whole numbers from 0 for black to {peak} for white."
         what = f"the images of {of} have pixels brighter than white"
-        raise InputError(what, value=highest, limit=f"pixels from 0 to {peak}", way_out=way_out)
+        raise InputError(what, value=highest, limit=f"pixels from 0 to {peak}", hint=hint)
     return x
 
 
@@ -220,7 +220,7 @@ def _checked(x: npt.NDArray[Any], y: npt.NDArray[Any], of: str, classes: tuple[s
             f"images and labels of {of} do not match", value=f"{x.shape}, {y.shape}", limit="(N, ...), (N,)"
         )
     if not x.size:
-        raise InputError(f"{of} holds no images", way_out="Bring at least one.")
+        raise InputError(f"{of} holds no images", hint="Bring at least one.")
     return Raw(x, y, of, classes)
 
 

@@ -74,16 +74,16 @@ CALLERS = (CLIENT, EVALUATOR, OBSERVER, FED)
 def identity_in(folder: Path | None, insecure: bool, roles: Sequence[str] = CALLERS) -> Identity | None:
     """Whose keys these are, if it has one of these roles; None only where --insecure was said."""
     if folder is None and not insecure:
-        way_out = "Make some: splitrelay keys authority --help. --insecure does without, for tests on one machine."
-        raise InputError("keys are missing: --keys FOLDER", way_out=way_out)
+        hint = "Make some: splitrelay keys authority --help. --insecure does without, for tests on one machine."
+        raise InputError("keys are missing: --keys FOLDER", hint=hint)
     if folder is not None and insecure:
-        raise InputError("--keys and --insecure exclude each other", way_out="Leave --insecure out.")
+        raise InputError("--keys and --insecure exclude each other", hint="Leave --insecure out.")
     if folder is None:
         return None
     identity = load_identity(folder)
     if not set(roles) & set(identity.roles):
         value, limit = " and ".join(identity.roles), f"the keys of {_either(roles)}"
-        raise InputError(f"{folder} is of {identity.name}", value=value, limit=limit, way_out="Give its own --keys.")
+        raise InputError(f"{folder} is of {identity.name}", value=value, limit=limit, hint="Give its own --keys.")
     return identity
 
 

@@ -41,17 +41,17 @@ def number_of(wish: Wish, identity: Identity | None) -> int:
     m = wish.client if identity is None else identity.m
     if wish.fed:
         if identity is None or certificates.FED not in identity.roles:
-            raise InputError("these are not the keys of a fed server", way_out="Use keys issued with --fed-server.")
+            raise InputError("these are not the keys of a fed server", hint="Use keys issued with --fed-server.")
         return FED
     if wish.data is None and identity is not None and EVALUATOR in identity.roles:
         if wish.test is None:
-            raise InputError("an evaluator brings a test set", way_out="Give --test.")
+            raise InputError("an evaluator brings a test set", hint="Give --test.")
         return JUDGE
     name = "this client" if identity is None else identity.name
     if m is None:
-        raise InputError(f"{name} has no client's number", way_out="Use keys issued with --client, or --client m.")
+        raise InputError(f"{name} has no client's number", hint="Use keys issued with --client, or --client m.")
     if wish.data is None:
-        raise InputError(f"{name} has nothing to train on", way_out="Give --data.")
+        raise InputError(f"{name} has nothing to train on", hint="Give --data.")
     return m
 
 

@@ -126,7 +126,7 @@ class Joined:
         if not self.wish.listen:
             return
         if self.post is None:
-            raise InputError("other clients reach only who has keys", way_out="Join with --keys, or without --listen.")
+            raise InputError("other clients reach only who has keys", hint="Join with --keys, or without --listen.")
         self.post.listen(self.wish.listen)
 
     def _taking_part(self) -> str:
@@ -184,7 +184,7 @@ class Joined:
             self.visitor.look(self.session, word)
             return
         if not isinstance(self.visitor, Visitor):
-            raise ServerBrokeSpec("the server asks the fed server for a visit", way_out="Ask its operator.")
+            raise ServerBrokeSpec("the server asks the fed server for a visit", hint="Ask its operator.")
         with self.purse.visit():
             self.visitor.visit(self.session, word)
         self.visits += 1
@@ -210,9 +210,9 @@ class Joined:
         if self.terms is None:
             self._prepare(spec, terms)
         elif terms.spec_hash != self.terms.spec_hash:
-            way_out = "Nothing of the new run was sent. Read its spec, and join again."
+            hint = "Nothing of the new run was sent. Read its spec, and join again."
             what = "the server's terms have changed since this client joined"
-            raise InputError(what, value=terms.spec_hash, limit=self.terms.spec_hash, way_out=way_out)
+            raise InputError(what, value=terms.spec_hash, limit=self.terms.spec_hash, hint=hint)
         cpu = engine_backend(spec.engine).cpu_level()
         n = 0 if self.m >= JUDGE else len(self.images or ())
         address = "" if self.post is None or spec.route == "centralized" else self.post.address
@@ -254,15 +254,15 @@ class Joined:
         if wish.agreed is not None:
             check_agreed(wish.agreed, spec, terms)
         if wish.accept_spec and wish.accept_spec.lower() != terms.spec_hash:
-            way_out = "Nothing was sent. Ask the operator of the server; splitrelay join --check shows what it offers."
+            hint = "Nothing was sent. Ask the operator of the server; splitrelay join --check shows what it offers."
             what = "the server's terms are not the accepted ones"
-            raise InputError(what, value=terms.spec_hash, limit=wish.accept_spec, way_out=way_out)
+            raise InputError(what, value=terms.spec_hash, limit=wish.accept_spec, hint=hint)
         code = [name for name in (spec.model.name, spec.model.loss) if ":" in name]
         if code and not (wish.agreed or (wish.accept_spec and spec.engine == "fast")):
-            way_out = "Give --spec with your own copy of the spec, so that you say which code is run."
-            raise InputError("the server's spec names code of its own", value=", ".join(code), way_out=way_out)
+            hint = "Give --spec with your own copy of the spec, so that you say which code is run."
+            raise InputError("the server's spec names code of its own", value=", ".join(code), hint=hint)
         if wish.sealed and not terms.sealed:
-            raise InputError("the server of this run reads the clients' half", way_out="Leave --sealed out, or stay.")
+            raise InputError("the server of this run reads the clients' half", hint="Leave --sealed out, or stay.")
 
     def _has_agreed_to_all(self, terms: Terms) -> bool:
         """Whether the operator has agreed to the complete terms, not only to the spec."""
@@ -290,8 +290,8 @@ class Joined:
         if not terms.sealed or not judges:
             return
         if self.wish.test is None:
-            way_out = "Give --test; or have the server started with --judge, for an evaluator of its own."
-            raise InputError(f"{name_of(self.m)} is this run's evaluator and brings no test set", way_out=way_out)
+            hint = "Give --test; or have the server started with --judge, for an evaluator of its own."
+            raise InputError(f"{name_of(self.m)} is this run's evaluator and brings no test set", hint=hint)
         refuse_unwritable(self.wish.keep)
 
     def _seals(self, spec: Spec, terms: Terms) -> Sealer | None:
@@ -300,7 +300,7 @@ class Joined:
         if not chain and not terms.sealed:
             return None
         if self.wish.keys is None:
-            raise InputError("the clients' half is sealed in this run", way_out="Join with --keys.")
+            raise InputError("the clients' half is sealed in this run", hint="Join with --keys.")
         return Sealer(self.wish.keys, spec.identity, self.m, chain=chain)
 
     def _read(self) -> Raw:

@@ -43,10 +43,10 @@ def load_salt(folder: Path, pinned: bool) -> bytes:
             return _make_salt(path)
         salt = b""
     except OSError as error:
-        raise InputError(f"cannot read {path}", value=error.strerror, way_out="Make it readable.") from None
+        raise InputError(f"cannot read {path}", value=error.strerror, hint="Make it readable.") from None
     if len(salt) != SALT_BYTES:
-        way_out = f"Bring it back from a copy; without it no client can show that its data are the same. {_START}"
-        raise InputError(f"{path} is lost or damaged", value=len(salt), limit=f"{SALT_BYTES} bytes", way_out=way_out)
+        hint = f"Bring it back from a copy; without it no client can show that its data are the same. {_START}"
+        raise InputError(f"{path} is lost or damaged", value=len(salt), limit=f"{SALT_BYTES} bytes", hint=hint)
     return salt
 
 
@@ -64,7 +64,7 @@ def _make_salt(path: Path) -> bytes:
             os.fsync(descriptor)
         temporary.replace(path)
     except OSError as error:
-        raise OutputError(f"cannot write {path}", value=error.strerror, way_out="Make room.") from None
+        raise OutputError(f"cannot write {path}", value=error.strerror, hint="Make room.") from None
     finally:
         with suppress(OSError):
             temporary.unlink()

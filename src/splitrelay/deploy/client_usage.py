@@ -158,10 +158,10 @@ def read(path: Path) -> dict[int, Account]:
         saved = json.loads(path.read_text(encoding="ascii"))
         return {int(m): _account(account) for m, account in saved.items()}
     except OSError as error:
-        raise InputError(f"cannot read {path}", value=error.strerror, way_out="Make it readable.") from None
+        raise InputError(f"cannot read {path}", value=error.strerror, hint="Make it readable.") from None
     except (ValueError, TypeError, KeyError, AttributeError):
-        way_out = "Remove it: what the clients have paid so far is lost with it, and nothing else."
-        raise InputError(f"{path} is damaged", way_out=way_out) from None
+        hint = "Remove it: what the clients have paid so far is lost with it, and nothing else."
+        raise InputError(f"{path} is damaged", hint=hint) from None
 
 
 def _account(saved: Mapping[str, Any]) -> Account:

@@ -49,7 +49,7 @@ class Calls:
         """Ask, and wait; over another link, if this one is lost."""
         if not finite(h):  # the server would refuse it, however often it is said
             where = f"the smashed data of client {self.lease.m} overflowed in round {self.lease.r}, step {k}"
-            raise Diverged(f"{where}, at eta={self.lease.eta:g}", way_out="Lower eta, or set clip.")
+            raise Diverged(f"{where}, at eta={self.lease.eta:g}", hint="Lower eta, or set clip.")
         self.used.count_step()
         step = messages.Step(self.fence, k, h, labels, norm2)
         reply = self.session.exchange(lambda: iter([step]), limits.STEP, meanwhile=meanwhile)

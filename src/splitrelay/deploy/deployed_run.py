@@ -35,15 +35,15 @@ def refuse_undeployable(spec: Spec, judge: bool = False, fed: bool = False) -> N
     if fed:
         refuse_unfit(spec)
     if judge and spec.route == "centralized" and not fed:
-        way_out = "Leave --judge out, or take route=peer-to-peer."
-        raise InputError("the server itself scores a centralized run", way_out=way_out)
+        hint = "Leave --judge out, or take route=peer-to-peer."
+        raise InputError("the server itself scores a centralized run", hint=hint)
     if spec.model.init and (fed or spec.route != "centralized"):
         what = "the clients draw their half of x^0 from the seed; a model to begin from would reach only the server's"
-        raise InputError(what, value=f"init={spec.model.init}", way_out="Take route=centralized, or no init.")
+        raise InputError(what, value=f"init={spec.model.init}", hint="Take route=centralized, or no init.")
     if spec.data.validation:
         what = "a simulation scores what all clients keep as one set; deployed, it stays apart, and so would its digits"
-        way_out = "Take validation=0: the test set is scored. See docs/decisions, 15."
-        raise InputError(what, value=f"validation={spec.data.validation:g}", limit="validation=0", way_out=way_out)
+        hint = "Take validation=0: the test set is scored. See docs/decisions, 15."
+        raise InputError(what, value=f"validation={spec.data.validation:g}", limit="validation=0", hint=hint)
 
 
 def sized(sizes: Mapping[int, int], M: int) -> Partition:
@@ -70,8 +70,8 @@ class Census:
             content = json.loads(self.path.read_text(encoding="utf-8"))
             return {int(m): parse_record(int(m), one) for m, one in content.items()}
         except (ValueError, AttributeError, TypeError):
-            way_out = "Write it again: the number of each client, and its samples as in events.jsonl (arrived)."
-            raise InputError(f"{self.path} is damaged", way_out=way_out) from None
+            hint = "Write it again: the number of each client, and its samples as in events.jsonl (arrived)."
+            raise InputError(f"{self.path} is damaged", hint=hint) from None
 
     def write(self, sizes: Mapping[int, int], records: Mapping[int, ClientRecord] | None = None) -> None:
         """All that is known: the sizes, and with each what the client told; where that is not given, as it was."""
@@ -86,7 +86,7 @@ class Census:
         before = self.absent()
         if not before <= set(without):
             words = " ".join(f"--without {m}" for m in sorted(before))
-            raise InputError("other clients were left out when this run began", way_out=f"Go on with {words}.")
+            raise InputError("other clients were left out when this run began", hint=f"Go on with {words}.")
 
     def absent(self) -> set[int]:
         """List the clients that were left out when the run began."""
@@ -190,10 +190,10 @@ def begun(spec: Spec, directory: RunDirectory) -> Spec:
 def agree(spec: Spec, directory: RunDirectory) -> None:
     """The directory belongs to this spec, or is new. One that was simulated has nothing that clients trained."""
     if directory.spec.exists() and not directory.is_deployed:
-        raise InputError(f"{directory.path} holds a simulated run", way_out="Choose another --out.")
+        raise InputError(f"{directory.path} holds a simulated run", hint="Choose another --out.")
     if directory.spec.exists() and spec_of(directory.spec).hash != spec.hash:
-        way_out = f"Choose another --out; it was made by {directory.spec}."
-        raise InputError(f"{directory.path} holds another run", value=spec.hash, way_out=way_out)
+        hint = f"Choose another --out; it was made by {directory.spec}."
+        raise InputError(f"{directory.path} holds another run", value=spec.hash, hint=hint)
 
 
 def journal_of(directory: RunDirectory) -> Journal:

@@ -50,8 +50,8 @@ def check_move(before: Vector, after: Vector, limit: float, *, whose: str) -> No
     if found is not None:
         what = f"{whose}: {found.what}"
         if not math.isfinite(found.value):
-            raise Diverged(what, value=found.value, way_out=WAY_OUT)
-        raise BadMessage(what, value=found.value, limit=f"at most {found.limit:.6g}", way_out=WAY_OUT)
+            raise Diverged(what, value=found.value, hint=WAY_OUT)
+        raise BadMessage(what, value=found.value, limit=f"at most {found.limit:.6g}", hint=WAY_OUT)
 
 
 def check_sealed_half(
@@ -66,8 +66,8 @@ def check_sealed_half(
     if found is not None:
         who = "an unknown client" if writer is None else f"client {writer}"
         what = f"the half of visit {visit}, which {who} wrote last: {found.what}"
-        way_out = "The server's keeper can go back: serve --back-to ROUND, with --without for that client."
-        raise UnlikelyHalf(what, value=found.value, limit=f"at most {found.limit:.6g}", way_out=way_out)
+        hint = "The server's keeper can go back: serve --back-to ROUND, with --without for that client."
+        raise UnlikelyHalf(what, value=found.value, limit=f"at most {found.limit:.6g}", hint=hint)
 
 
 def find_excess(before: Vector, after: Vector, limit: float) -> Excess | None:

@@ -290,8 +290,8 @@ class Handing(Remote):
         for pending in list(self.pending.values()):
             self._void(pending, "", Cancel(pending.fence, "the half that the visit began from is lost"))
         if self.owed is None:
-            way_out = "Remove the run's relay/visits: the same command then goes on from the last checkpoint."
-            raise WorkError("the half that a visit begins from is lost", way_out=way_out)
+            hint = "Remove the run's relay/visits: the same command then goes on from the last checkpoint."
+            raise WorkError("the half that a visit begins from is lost", hint=hint)
         raise Undone(f"the half of round {self.owed.pending.visit.r} is lost with client {self.owed.pending.visit.m}")
 
     def _make_again(self, why: str) -> None:

@@ -62,9 +62,9 @@ def check_client_half(spec: Spec, shape: Shape, agreed: Spec | None) -> None:
     Below such a cut the smashed data are the features themselves, or the features reordered.
     """
     if spec.placement == "cut" and shape.boundary == 0 and (agreed is None or agreed.model.cut is None):
-        way_out = "To send the features themselves, join with --spec and write the cut into your own copy of the spec."
+        hint = "To send the features themselves, join with --spec and write the cut into your own copy of the spec."
         value = f"model={spec.model.name}, cut after {shape.cut} layers"
-        raise InputError("the client half of this run has no parameters", value=value, way_out=way_out)
+        raise InputError("the client half of this run has no parameters", value=value, hint=hint)
 
 
 class Approval:
@@ -89,10 +89,8 @@ class Approval:
             ]
             shown += [*_indent(disclosure.describe()), f"Digest of the terms: {terms.spec_hash}"]
             if self.ask is None or not self.ask("\n".join(shown)):
-                way_out = f"Join with --spec and your own copy of the spec, or with --accept-spec {terms.spec_hash}."
-                raise InputError(
-                    "nobody has agreed to the server's spec", value=disclosure.describe()[0], way_out=way_out
-                )
+                hint = f"Join with --spec and your own copy of the spec, or with --accept-spec {terms.spec_hash}."
+                raise InputError("nobody has agreed to the server's spec", value=disclosure.describe()[0], hint=hint)
             self._approved.add(terms.spec_hash)
 
 

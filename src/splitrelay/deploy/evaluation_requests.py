@@ -76,11 +76,11 @@ class Question:
     def refuse_hopeless(self) -> None:
         """After so many failures the run stops; who can not answer yet has as long as a client that is away."""
         policy, who = self.remote.policy, name_of(self.m)
-        way_out = "Mend it; the same command goes on from here."
+        hint = "Mend it; the same command goes on from here."
         if self.failures > policy.retries:
-            raise WorkError(f"{who} failed {self.failures} times", value=self.why.rstrip("."), way_out=way_out)
+            raise WorkError(f"{who} failed {self.failures} times", value=self.why.rstrip("."), hint=hint)
         if policy.away == "retry" and time.monotonic() - self.missed > policy.lease * (policy.retries + 1):
-            raise WorkError(f"{who} does not answer", value=self.why.rstrip(".") or "it is away", way_out=way_out)
+            raise WorkError(f"{who} does not answer", value=self.why.rstrip(".") or "it is away", hint=hint)
 
     def _said(self) -> None:
         here, now = self.remote.hub.ready().get(self.m), time.monotonic()

@@ -32,8 +32,8 @@ class Exclusions:
                 return set(found)
         except ValueError:
             pass
-        way_out = "Write it again: a list of clients, as in events.jsonl (excluded, readmitted)."
-        raise InputError(f"{self.path} is damaged", way_out=way_out)
+        hint = "Write it again: a list of clients, as in events.jsonl (excluded, readmitted)."
+        raise InputError(f"{self.path} is damaged", hint=hint)
 
     def write(self, clients: Iterable[int]) -> None:
         """Replace the list."""
@@ -48,10 +48,10 @@ class Exclusions:
         """
         before, back = self.read(), set(readmit)
         for m in sorted(back & set(without)):
-            raise InputError("a client is either with us or without", value=m, way_out="Take one of the two options.")
+            raise InputError("a client is either with us or without", value=m, hint="Take one of the two options.")
         for m in sorted(back & set(absent)):
-            way_out = "Begin another run with it, in another directory."
-            raise InputError("--with names a client that was left out when this run began", value=m, way_out=way_out)
+            hint = "Begin another run with it, in another directory."
+            raise InputError("--with names a client that was left out when this run began", value=m, hint=hint)
         after = (before | (set(without) - set(absent))) - back
         if len(after | set(absent)) >= M:
             limit = f"at most {M - 1} of {M} clients excluded"

@@ -62,7 +62,7 @@ class Averaging:
             if found.shape != (self.size,) or not bool(torch.isfinite(found).all()):
                 raise ValueError("the recipe does not end with one half")
         except (KeyError, ValueError, TypeError, IndexError, ArithmeticError, RuntimeError, RecursionError):
-            raise Tampered("the server's recipe cannot be followed", way_out="Ask the server's keeper.") from None
+            raise Tampered("the server's recipe cannot be followed", hint="Ask the server's keeper.") from None
         made: Vector = found.numpy()
         return made
 

@@ -85,8 +85,8 @@ def read_agreed_spec(file: Path) -> AgreedSpec:
     content = read_toml(file)
     terms = content.pop("terms", None)
     if terms is not None and (not isinstance(terms, dict) or not set(FIXED) <= set(terms)):
-        way_out = "Use terms.toml as the server wrote it, or remove the section [terms]."
-        raise InputError(f"the section [terms] of {file} is not complete", limit=", ".join(FIXED), way_out=way_out)
+        hint = "Use terms.toml as the server wrote it, or remove the section [terms]."
+        raise InputError(f"the section [terms] of {file} is not complete", limit=", ".join(FIXED), hint=hint)
     return AgreedSpec(parse_spec(content), terms)
 
 
@@ -99,15 +99,15 @@ def spec_in(terms: Terms) -> Spec:
         raise InputError("the server's spec cannot be read", value=str(error)[:200].splitlines()[0]) from None
     digest = compute_digest(terms, spec)
     if digest != terms.spec_hash or spec.engine != terms.engine:
-        way_out = "Ask the operator of the server: both sides need the same version of Splitrelay."
+        hint = "Ask the operator of the server: both sides need the same version of Splitrelay."
         what = "the server's terms do not have the digest that it names"
-        raise InputError(what, value=digest, limit=terms.spec_hash, way_out=way_out)
+        raise InputError(what, value=digest, limit=terms.spec_hash, hint=hint)
     if spec.engine not in ("reference", "fast"):
         raise InputError("the server's spec leaves the engine open", value=spec.engine)
     lacking = engine_backend(spec.engine).missing()
     if lacking is not None:
-        way_out = "See splitrelay doctor; or have the run begun with engine=reference."
-        raise InputError(f"this host lacks the engine {spec.engine}", value=lacking, way_out=way_out)
+        hint = "See splitrelay doctor; or have the run begun with engine=reference."
+        raise InputError(f"this host lacks the engine {spec.engine}", value=lacking, hint=hint)
     return spec
 
 
@@ -131,8 +131,8 @@ def check_agreed(agreed: AgreedSpec, offered: Spec, terms: Terms) -> None:
     different = [name for name in ours if ours[name] != theirs[name]]
     if different:
         value, limit = (", ".join(f"{name}={_short(side[name])}" for name in different) for side in (theirs, ours))
-        way_out = "Nothing was sent. Ask the operator of the server which of the two is right."
-        raise InputError("the server's spec is not the one in --spec", value=value, limit=limit, way_out=way_out)
+        hint = "Nothing was sent. Ask the operator of the server which of the two is right."
+        raise InputError("the server's spec is not the one in --spec", value=value, limit=limit, hint=hint)
 
 
 def _plain(value: Any) -> Any:

@@ -52,10 +52,10 @@ def _stored(path: Path) -> int:
     except FileNotFoundError:
         return 0
     except OSError as error:
-        raise InputError(f"cannot read {path}", value=error.strerror, way_out="Make it readable.") from None
+        raise InputError(f"cannot read {path}", value=error.strerror, hint="Make it readable.") from None
     if not NUMBER.fullmatch(line):
-        way_out = f"Write a number into it that is {MARGIN} above every fence in {path.with_name(EVENTS)}."
-        raise InputError(f"{path} is damaged", limit="a whole number on a line", value=repr(line[:20]), way_out=way_out)
+        hint = f"Write a number into it that is {MARGIN} above every fence in {path.with_name(EVENTS)}."
+        raise InputError(f"{path} is damaged", limit="a whole number on a line", value=repr(line[:20]), hint=hint)
     return int(line)
 
 
@@ -191,7 +191,7 @@ def _damaged(file: Path) -> InputError:
     r = int(file.name[1:8])
     back = f"Go back with serve --back-to {r}, or to an earlier round that has a checkpoint."
     remove = "Or remove the file: the visit is made again (peer to peer, start clients and fed server again too)."
-    return InputError(f"{file} is damaged", way_out=f"{back} {remove}")
+    return InputError(f"{file} is damaged", hint=f"{back} {remove}")
 
 
 def _fingerprint(x: Any) -> int:

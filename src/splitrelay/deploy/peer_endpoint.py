@@ -64,8 +64,8 @@ class Post:
 def refuse_hostless(identity: Identity) -> None:
     """Others look whether the certificate is for the host they call."""
     if not identity.hosts:
-        way_out = f"Issue it with the host under which the others reach it: keys issue {identity.name} ... --host HOST"
-        raise InputError(f"the certificate of {identity.name} names no host to be reached at", way_out=way_out)
+        hint = f"Issue it with the host under which the others reach it: keys issue {identity.name} ... --host HOST"
+        raise InputError(f"the certificate of {identity.name} names no host to be reached at", hint=hint)
 
 
 def told(listen: str, identity: Identity, port: int) -> str:

@@ -164,10 +164,10 @@ def read_record(folder: Path) -> dict[int, Conduct]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise InputError(f"cannot read {path}", value=error.strerror, way_out="Make it readable.") from None
+        raise InputError(f"cannot read {path}", value=error.strerror, hint="Make it readable.") from None
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        way_out = "Remove the file: this forgives all strikes."
-        raise InputError(f"{path} is damaged", value=str(error)[:100], way_out=way_out) from None
+        hint = "Remove the file: this forgives all strikes."
+        raise InputError(f"{path} is damaged", value=str(error)[:100], hint=hint) from None
 
 
 def _conduct_from(one: dict[str, Any]) -> Conduct:

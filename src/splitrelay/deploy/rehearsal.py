@@ -79,7 +79,7 @@ class Rehearsal:
     def prepare(self) -> Partition:
         """Keys and data, as the hosts would have them."""
         if self.plan.out.exists() and any(self.plan.out.iterdir()):
-            raise OutputError(f"{self.plan.out} is there already and not empty", way_out="Choose another --out.")
+            raise OutputError(f"{self.plan.out} is there already and not empty", hint="Choose another --out.")
         (self.place / "logs").mkdir(parents=True)
         data = load(self.spec.data.name)
         partition = partition_of(self.spec, data)
@@ -124,17 +124,17 @@ class Rehearsal:
         while self.server.running:
             if time.monotonic() > until:
                 raise WorkError(
-                    "the rehearsal takes too long", limit=f"{self.plan.patience:g} seconds", way_out=self._logs()
+                    "the rehearsal takes too long", limit=f"{self.plan.patience:g} seconds", hint=self._logs()
                 )
             self._refuse_fallen()
             time.sleep(POLL)
         if self.server.code() != 0:
-            raise WorkError("the server fell", value=self.server.last_words(), way_out=self._logs())
+            raise WorkError("the server fell", value=self.server.last_words(), hint=self._logs())
 
     def _refuse_fallen(self) -> None:
         fallen = [client for client in self.clients if client.code() not in (None, 0)]
         if fallen:
-            raise WorkError("a client fell", value=fallen[0].last_words(), way_out=self._logs())
+            raise WorkError("a client fell", value=fallen[0].last_words(), hint=self._logs())
 
     def clear(self) -> None:
         """Nobody stays behind."""

@@ -19,8 +19,8 @@ def go_back(directory: RunDirectory, journal: Journal, r: int) -> None:
     whole = directory.checkpoints.whole_rounds()
     if r not in whole:
         limit = f"one of {', '.join(map(str, whole))}" if whole else None
-        way_out = "serve --keep-checkpoints keeps more of them." if whole else "Begin again with --from-scratch."
-        raise InputError("there is no whole checkpoint to go back to", value=r, limit=limit, way_out=way_out)
+        hint = "serve --keep-checkpoints keeps more of them." if whole else "Begin again with --from-scratch."
+        raise InputError("there is no whole checkpoint to go back to", value=r, limit=limit, hint=hint)
     rows = directory.readable_rows()
     later = [*journal.files_from(r), *directory.checkpoints.files_after(r), *_results(directory)]
     folder = directory.set_aside(f"back-to-{r}", later, copies=[directory.rounds])

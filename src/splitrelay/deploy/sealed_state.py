@@ -43,7 +43,7 @@ class Sealed:
 
     def _refuse(self, _: Any) -> Any:
         what = "peer to peer the server does not hold the clients' halves, and cannot average them"
-        raise InputError(what, way_out=WAY_OUT)
+        raise InputError(what, hint=WAY_OUT)
 
     __add__ = __sub__ = __rmul__ = __truediv__ = _refuse
 

@@ -86,7 +86,7 @@ class Serving:
         refuse_undeployable(offer.spec, offer.judge, offer.fed)
         self.offer, self.say, self.stop = offer, say, stop or Event()
         if offer.back_to is not None and offer.from_scratch:
-            raise InputError("--back-to and --from-scratch exclude each other", way_out="Take one of them.")
+            raise InputError("--back-to and --from-scratch exclude each other", hint="Take one of them.")
         self.directory = RunDirectory(offer.out, offer.keep_checkpoints)
         self.excluded: frozenset[int] = frozenset()
         self.spec, self.engine_is = resolved(begun(offer.spec, self.directory))
@@ -156,8 +156,8 @@ class Serving:
         """Exclude clients from a run that has begun, and let others in again."""
         absent = self.census.absent()
         if self.sealed and not self.offer.judge and self.spec.evaluator in set(self.offer.without) - absent:
-            way_out = "Peer to peer and with a fed server the run cannot go on without it."
-            raise InputError("the evaluator of this run cannot be excluded", value=self.spec.evaluator, way_out=way_out)
+            hint = "Peer to peer and with a fed server the run cannot go on without it."
+            raise InputError("the evaluator of this run cannot be excluded", value=self.spec.evaluator, hint=hint)
         file = Exclusions(self.directory.path / "relay" / "excluded.json")
         M, offer = self.spec.partition.M, self.offer
         excluded = file.update(self.journal, M, absent, offer.without, offer.readmit)
@@ -233,9 +233,9 @@ class Serving:
         writers = last_writers(read_events(self.journal.events), in_sequence=self.spec.algorithm in PASSES_ON)
         if writers is None:
             return error
-        said = [error.way_out, writers_sentence(writers, self.directory.checkpoints.rounds())]
-        way_out = " ".join(sentence for sentence in said if sentence)
-        return type(error)(error.what, value=error.value, limit=error.limit, way_out=way_out)
+        said = [error.hint, writers_sentence(writers, self.directory.checkpoints.rounds())]
+        hint = " ".join(sentence for sentence in said if sentence)
+        return type(error)(error.what, value=error.value, limit=error.limit, hint=hint)
 
     def _seen(self, all_progress: Iterator[Progress]) -> Iterator[Progress]:
         for progress in all_progress:
@@ -338,8 +338,8 @@ class Serving:
 
     def _refuse_unsized(self) -> None:
         if self.spec.weighted or self.spec.tau == "proportional" or self.spec.optimiser.draw == "full":
-            way_out = "Leave --quorum out, or take weighted=false, tau=same, draw=passes."
-            raise InputError("weights and steps by size need all clients before the first round", way_out=way_out)
+            hint = "Leave --quorum out, or take weighted=false, tau=same, draw=passes."
+            raise InputError("weights and steps by size need all clients before the first round", hint=hint)
 
     def _counted(self, event: Arrived) -> None:
         told = {"software": make_printable(event.software), "cpu": make_printable(event.accept.cpu)}

@@ -86,7 +86,7 @@ class CutTurn:
         if not numbers(gradient):
             what = f"the gradient at the cut of client {self.visit.m} overflowed"
             where = f"in round {self.visit.r}, step {step.k}, at eta={self.visit.step.eta}"
-            raise Diverged(f"{what} {where}", way_out=CALMER)
+            raise Diverged(f"{what} {where}", hint=CALMER)
         self.up += HEADER + step.h.nbytes + LABEL * len(step.labels) + NORM
         self.down += HEADER + gradient.nbytes + NORM * len(norms) + LOSS
         answer = messages.Reply(step.fence, step.k, gradient, norms, loss)

@@ -101,6 +101,6 @@ def port_in(file: Path, program: Program, patience: float = 60.0) -> int:
     until = time.monotonic() + patience
     while not file.exists():
         if not program.running or time.monotonic() > until:
-            raise WorkError("the server did not start", value=program.last_words(), way_out=f"See {program.log}.")
+            raise WorkError("the server did not start", value=program.last_words(), hint=f"See {program.log}.")
         time.sleep(POLL)
     return int(file.read_text(encoding="ascii"))

@@ -62,8 +62,8 @@ def _check_digests(same: Mapping[int, bool]) -> None:
 
 def _other_data(value: str) -> InputError:
     what = "this run cannot be simulated: its clients did not train on the partition of its spec"
-    way_out = "Only a run whose clients hold what splitrelay partition export deals can be run again on one machine."
-    return InputError(what, value=value, way_out=way_out)
+    hint = "Only a run whose clients hold what splitrelay partition export deals can be run again on one machine."
+    return InputError(what, value=value, hint=hint)
 
 
 def _read_salt(run: Path) -> bytes | None:

@@ -116,12 +116,12 @@ def measured(spec: Spec, run: Path) -> Measured:
     accounts = read(run / "relay" / "paid.json")
     whole = sum((account.bill for account in accounts.values()), Bill())
     if not whole.visits:
-        way_out = "Name the --out of a splitrelay serve or rehearse whose clients have made a visit."
-        raise InputError(f"nothing was measured in {run}", way_out=way_out)
+        hint = "Name the --out of a splitrelay serve or rehearse whose clients have made a visit."
+        raise InputError(f"nothing was measured in {run}", hint=hint)
     other = spec_of(run / "spec.toml")
     if other.hash != resolved(spec)[0].hash:
-        way_out = f"Give its own spec: {run / 'spec.toml'}."
-        raise InputError(f"{run} is a run of another spec", value=other.hash, way_out=way_out)
+        hint = f"Give its own spec: {run / 'spec.toml'}."
+        raise InputError(f"{run} is a run of another spec", value=other.hash, hint=hint)
     up, down = whole.socket_bytes_up, whole.socket_bytes_down
     return Measured(
         socket_up=None if up is None else up / whole.visits,

@@ -89,8 +89,8 @@ def check_half_bytes(length: int, largest: int) -> None:
 
 
 def _refuse(what: str, value: object, limit: object) -> ServerBrokeSpec:
-    way_out = "Nothing was sent. Ask the operator of the server; do not join it again before this is explained."
-    return ServerBrokeSpec(f"the server asks for {what}", value=value, limit=f"{limit}, by the spec", way_out=way_out)
+    hint = "Nothing was sent. Ask the operator of the server; do not join it again before this is explained."
+    return ServerBrokeSpec(f"the server asks for {what}", value=value, limit=f"{limit}, by the spec", hint=hint)
 
 
 def derive_allowed_visits(spec: Spec, m: int) -> AllowedVisits:
@@ -201,11 +201,11 @@ class UsedVisits:
         limit = (1 + self.repeats) * planned + SPARE
         if used >= limit:
             more = f"join with --repeats {self.repeats + 1}"
-            way_out = f"The spec has {planned}. If the server was set back on purpose, {more}."
+            hint = f"The spec has {planned}. If the server was set back on purpose, {more}."
             where = "" if self.file is None else f" (counted in {self.file})"
             raise ServerBrokeSpec(
                 f"the server asks for more {what} than this client allows{where}",
-                value=used + 1, limit=f"<= {limit}", way_out=way_out,
+                value=used + 1, limit=f"<= {limit}", hint=hint,
             )  # fmt: skip
 
     def _save(self) -> None:
@@ -214,8 +214,8 @@ class UsedVisits:
         try:
             write_text(self.file, json.dumps(vars(self.counts)) + "\n")
         except SplitrelayError as error:
-            way_out = "Name a folder that this client may write to: --state FOLDER."
-            raise InputError("this client cannot count its visits", value=error.what, way_out=way_out) from None
+            hint = "Name a folder that this client may write to: --state FOLDER."
+            raise InputError("this client cannot count its visits", value=error.what, hint=hint) from None
 
 
 def _read_counts(file: Path | None) -> Counts:
@@ -224,5 +224,5 @@ def _read_counts(file: Path | None) -> Counts:
     try:
         return Counts(**{name: int(number) for name, number in json.loads(file.read_text(encoding="ascii")).items()})
     except (OSError, ValueError, TypeError, AttributeError):
-        way_out = "It counts what this client has sent in the run. Remove it to count from zero."
-        raise InputError(f"cannot read {file}", way_out=way_out) from None
+        hint = "It counts what this client has sent in the run. Remove it to count from zero."
+        raise InputError(f"cannot read {file}", hint=hint) from None

@@ -128,8 +128,8 @@ class Patience:
             self._skip(pending, why)
         elif self.policy.away == "retry" and pending.tries > self.policy.retries:
             what = f"client {m} {'cannot make its visit' if lacks else 'stays away'} in round {pending.visit.r}"
-            way_out = "Mend or bring it back; the same command goes on from here."
-            raise WorkError(what, value=lacks.rstrip(".") or None, way_out=way_out)
+            hint = "Mend or bring it back; the same command goes on from here."
+            raise WorkError(what, value=lacks.rstrip(".") or None, hint=hint)
 
     def _failed(self, pending: Pending, why: str, link: int | None, *, diverged: bool = False) -> None:
         """The client did something wrong in its visit, or could not do it: it is taken back, and asked for again."""
@@ -152,7 +152,7 @@ class Patience:
         several = len(self.diverged) > 1 or self.hub.house.clients == 1
         if self.policy.away == "skip" and several and here <= self.diverged:
             what = f"the visits of all {len(self.diverged)} clients diverged, the last in round {pending.visit.r}"
-            raise Diverged(what, value=_reason(why), way_out=RETUNE)
+            raise Diverged(what, value=_reason(why), hint=RETUNE)
 
     def _blamed(self, pending: Pending, why: str, at_once: bool = False, diverged: bool = False) -> None:
         """One failure more: after so many the visit is skipped, or the run stops."""
@@ -167,9 +167,9 @@ class Patience:
         if diverged:
             what = f"the visit of client {pending.visit.m} diverged in round {pending.visit.r}"
             limit = f"at most {self.policy.retries} failures"
-            raise Diverged(what, value=_reason(why), limit=limit, way_out=RETUNE)
+            raise Diverged(what, value=_reason(why), limit=limit, hint=RETUNE)
         where = f"client {pending.visit.m} failed {len(pending.failures)} times in round {pending.visit.r}"
-        raise VisitFailed(where, value=why.rstrip("."), way_out="Mend the client; the same command goes on from here.")
+        raise VisitFailed(where, value=why.rstrip("."), hint="Mend the client; the same command goes on from here.")
 
     def _strike(self, pending: Pending, why: str) -> None:
         """Count the first failure of a visit as a strike of its client."""
@@ -192,8 +192,8 @@ class Patience:
             m = pending.visit.m
             if self.quarantine.is_held(m):
                 what = f"client {m} is in quarantine in round {pending.visit.r}"
-                way_out = f"{self.quarantine.remedy(m)}. Then the same command goes on from here."
-                raise WorkError(what, value=self.quarantine.clients[m].why, way_out=way_out)
+                hint = f"{self.quarantine.remedy(m)}. Then the same command goes on from here."
+                raise WorkError(what, value=self.quarantine.clients[m].why, hint=hint)
 
     def _again(self, pending: Pending, lasted: float) -> None:
         """The client is here once more, in the middle of its visit or at its start: not for ever without a step.

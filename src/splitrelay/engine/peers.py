@@ -21,9 +21,9 @@ class Relayed:
     top: torch.Tensor
 
     def _refuse(self, _: object) -> NoReturn:
-        way_out = "Use route=centralized, or an algorithm that only passes x on, such as ssl."
+        hint = "Use route=centralized, or an algorithm that only passes x on, such as ssl."
         raise InputError(
-            "peer to peer the server does not hold the clients' halves, and cannot average them", way_out=way_out
+            "peer to peer the server does not hold the clients' halves, and cannot average them", hint=hint
         )
 
     __add__ = __sub__ = __rmul__ = __truediv__ = _refuse

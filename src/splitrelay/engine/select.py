@@ -37,7 +37,7 @@ def resolve_engine(
     obstacle = _obstacle(blueprint, dtype, loss, device)
     if choice == "fast":
         if obstacle is not None:
-            raise InputError(f"engine=fast: {obstacle}", way_out="engine=reference, or auto, runs it.")
+            raise InputError(f"engine=fast: {obstacle}", hint="engine=reference, or auto, runs it.")
         return choice, "as asked"
     obstacle = obstacle or better_elsewhere(kernels.plan_of(blueprint.net(), blueprint.input_shape))
     return ("fast", "every layer has a kernel") if obstacle is None else ("reference", obstacle)

@@ -130,7 +130,7 @@ class TopHalf:
     def predict(self, h: torch.Tensor, /) -> torch.Tensor:
         """The outputs of the half as it stands between two visits."""
         if self.norms is not None:
-            raise WorkError("the server's half cannot be asked in the middle of a visit", way_out="Finish it first.")
+            raise WorkError("the server's half cannot be asked in the middle of a visit", hint="Finish it first.")
         return self.descent.stretch.predict(h)
 
     def _answered(self, k: int, h: torch.Tensor, labels: torch.Tensor) -> Reply:
@@ -159,7 +159,7 @@ def mean_loss(losses: Sequence[SupportsFloat], visit: Visit[torch.Tensor]) -> fl
     for k, loss in enumerate(values):
         if not math.isfinite(loss):
             where = f"the loss of client {visit.m} became {loss} in round {visit.r}, step {k}, at eta={visit.step.eta}"
-            raise Diverged(where, way_out=CALMER)
+            raise Diverged(where, hint=CALMER)
     return math.fsum(values) / len(values)
 
 
@@ -167,7 +167,7 @@ def finite(x: torch.Tensor, visit: Visit[torch.Tensor]) -> torch.Tensor:
     """x, unless the visit's last step overflowed: its loss was still a number, the next client's would not be."""
     if not bool(torch.isfinite(x).all()):
         where = f"the model of client {visit.m} overflowed in round {visit.r}, last step, at eta={visit.step.eta}"
-        raise Diverged(where, way_out=CALMER)
+        raise Diverged(where, hint=CALMER)
     return x
 
 

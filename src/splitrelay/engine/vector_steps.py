@@ -38,4 +38,4 @@ def direction(step: Step[X], x: X, start: X, g: X) -> X:
 def refuse_per_half(step: Step[X]) -> None:
     """Where x is whole, clipping by halves would clip something else in silence."""
     if step.per_half:
-        raise InputError("clipping per half needs a model in halves", way_out="Use placement=cut, or clip the whole.")
+        raise InputError("clipping per half needs a model in halves", hint="Use placement=cut, or clip the whole.")

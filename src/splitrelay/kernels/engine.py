@@ -25,8 +25,8 @@ class Whole:
     def run(self, visit: Visit[Floats], /) -> Done[Floats]:
         """K local steps; the model travels to the client and back."""
         if visit.step.per_half:
-            way_out = "Use placement=cut, or clip the whole."
-            raise InputError("clipping per half needs a model in halves", way_out=way_out)
+            hint = "Use placement=cut, or clip the whole."
+            raise InputError("clipping per half needs a model in halves", hint=hint)
         draw = self.draw(visit)
         self.work = ready(self.work, self.plan, 0, len(self.plan.layers), max(draw.sizes))
         losses, x = descend(Descent(self.work, visit, self.seed), self.table, draw)

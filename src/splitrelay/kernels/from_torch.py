@@ -19,14 +19,14 @@ class NotCovered(InputError):
 def plan_of(net: Any, shape: tuple[int, ...]) -> Plan:
     """The plan of an nn.Sequential for inputs of this shape; a layer without a kernel is refused by its name."""
     if len(shape) != 3:
-        raise NotCovered("the fast engine needs images (C, H, W)", value=shape, way_out=WAY_OUT)
+        raise NotCovered("the fast engine needs images (C, H, W)", value=shape, hint=WAY_OUT)
     try:
         layers = tuple(_layer(name, layer) for name, layer in net._modules.items())
         return Plan((int(shape[0]), int(shape[1]), int(shape[2])), layers)
     except NotCovered:
         raise
     except InputError as error:
-        raise NotCovered(error.what, value=error.value, limit=error.limit, way_out=WAY_OUT) from None
+        raise NotCovered(error.what, value=error.value, limit=error.limit, hint=WAY_OUT) from None
 
 
 def why_not(net: Any, shape: tuple[int, ...]) -> str | None:
@@ -41,9 +41,9 @@ def why_not(net: Any, shape: tuple[int, ...]) -> str | None:
 def _layer(name: str, layer: Any) -> Layer:
     kind = type(layer).__name__
     if kind not in MAKERS or not type(layer).__module__.startswith(HOMES):
-        raise NotCovered(f"layer '{name}' ({kind}) has no kernel in the fast engine", way_out=WAY_OUT)
+        raise NotCovered(f"layer '{name}' ({kind}) has no kernel in the fast engine", hint=WAY_OUT)
     if any(not parameter.requires_grad for parameter in layer.parameters()):
-        raise NotCovered(f"layer '{name}' ({kind}) has weights that stay as they are", way_out=WAY_OUT)
+        raise NotCovered(f"layer '{name}' ({kind}) has weights that stay as they are", hint=WAY_OUT)
     return MAKERS[kind](name, layer)
 
 
@@ -51,7 +51,7 @@ def _conv(name: str, layer: Any) -> Layer:
     wanted = {"stride": (1, 1), "dilation": (1, 1), "groups": 1, "padding_mode": "zeros"}
     _refuse(name, layer, wanted)
     if isinstance(layer.padding, str):
-        raise NotCovered(f"layer '{name}' (Conv2d) names its padding '{layer.padding}'", way_out="Give numbers.")
+        raise NotCovered(f"layer '{name}' (Conv2d) names its padding '{layer.padding}'", hint="Give numbers.")
     kernel, padding = _get_ints(layer.kernel_size), _get_ints(layer.padding)
     return Conv2d(name, int(layer.out_channels), kernel, padding, layer.bias is not None)
 
@@ -71,9 +71,7 @@ def _refuse(name: str, layer: Any, wanted: dict[str, Any]) -> None:
         found = getattr(layer, key)
         if found != value and _pair(found) != _pair(value):
             kind = type(layer).__name__
-            raise NotCovered(
-                f"layer '{name}' ({kind}) has {key}={found}, the fast engine's is {value}", way_out=WAY_OUT
-            )
+            raise NotCovered(f"layer '{name}' ({kind}) has {key}={found}, the fast engine's is {value}", hint=WAY_OUT)
 
 
 def _pair(value: Any) -> Pair:

@@ -82,21 +82,21 @@ def missing() -> str | None:
 @cache
 def library() -> c.CDLL:
     """The kernels, loaded; calls release the interpreter's lock."""
-    path, way_out = built(), "engine=reference needs none. To build: python -m splitrelay.kernels.build"
+    path, hint = built(), "engine=reference needs none. To build: python -m splitrelay.kernels.build"
     if path is None:
-        raise InputError(f"the fast engine has no build for {level()} here", way_out=way_out)
+        raise InputError(f"the fast engine has no build for {level()} here", hint=hint)
     try:
         found = c.CDLL(str(path))
     except OSError as error:
-        raise InputError(f"the fast engine cannot be loaded from {path.name}", value=error, way_out=way_out) from None
+        raise InputError(f"the fast engine cannot be loaded from {path.name}", value=error, hint=hint) from None
     from splitrelay.kernels import build  # noqa: PLC0415 - python -m wants to be the first to import it
 
     found.sizes.restype = found.sources.restype = i64
     if found.sizes() != SIZES or found.sources() != build.sources():
-        raise InputError(f"{path.name} was built from other sources", way_out="python -m splitrelay.kernels.build")
+        raise InputError(f"{path.name} was built from other sources", hint="python -m splitrelay.kernels.build")
     for name, (result, arguments) in DOORS.items():
         door = getattr(found, name)
         door.restype, door.argtypes = result, arguments
     if not agree(found):
-        raise InputError(f"numpy {np.__version__} draws other numbers than the fast engine", way_out=way_out)
+        raise InputError(f"numpy {np.__version__} draws other numbers than the fast engine", hint=hint)
     return found

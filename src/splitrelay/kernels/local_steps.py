@@ -184,7 +184,7 @@ class TopHalf:
     def predict(self, h: Floats, /) -> Floats:
         """The outputs of the half as it stands between two visits."""
         if self.norms is not None:
-            raise WorkError("the server's half cannot be asked in the middle of a visit", way_out="Finish it first.")
+            raise WorkError("the server's half cannot be asked in the middle of a visit", hint="Finish it first.")
         work, h = self.descent.work, self._fitting(h)
         outputs = np.empty((len(h), work.plan.classes), np.float32)
         for b in range(0, len(h), work.batch):
@@ -244,7 +244,7 @@ def mean_loss(losses: Sequence[float], visit: Visit[Floats]) -> float:
     for k, loss in enumerate(losses):
         if not math.isfinite(loss):
             where = f"the loss of client {visit.m} became {loss} in round {visit.r}, step {k}, at eta={visit.step.eta}"
-            raise Diverged(where, way_out=CALMER)
+            raise Diverged(where, hint=CALMER)
     return math.fsum(losses) / len(losses)
 
 
@@ -252,5 +252,5 @@ def finite(found: tuple[Floats, bool], visit: Visit[Floats]) -> Floats:
     """x, unless the visit's last step overflowed: its loss was still a number, the next client's would not be."""
     if not found[1]:
         where = f"the model of client {visit.m} overflowed in round {visit.r}, last step, at eta={visit.step.eta}"
-        raise Diverged(where, way_out=CALMER)
+        raise Diverged(where, hint=CALMER)
     return found[0]

@@ -162,7 +162,7 @@ class Plan:
                 return
             if isinstance(layer, ReLU):
                 what = f"layer '{layer.name}' (ReLU) stands behind the last layer with weights"
-                raise InputError(what, way_out="End the net in nn.Linear.")
+                raise InputError(what, hint="End the net in nn.Linear.")
 
     def _check_fields(self) -> None:
         """Refuse another shape than three integers in range, and what is not a tuple of layers with unique names."""
@@ -209,7 +209,7 @@ class Plan:
         for j, layer in enumerate(self.layers):
             shapes.append(self._after(j, layer, shapes[-1]))
         if not self.flat(len(self.layers)) or prod(shapes[-1][1:]) > 1:
-            raise InputError("the net ends in images, not in one number per class", way_out="End it in nn.Linear.")
+            raise InputError("the net ends in images, not in one number per class", hint="End it in nn.Linear.")
         return tuple(shapes)
 
     def flat(self, j: int) -> bool:

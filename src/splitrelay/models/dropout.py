@@ -59,9 +59,7 @@ def each_its_own(net: nn.Sequential) -> Iterator[tuple[str, nn.Module]]:
         assert layer is not None
         again = id(layer) in seen
         if again and layer.state_dict():
-            raise InputError(
-                f"layer '{name}' stands twice, with one set of weights", way_out="Give each place its own."
-            )
+            raise InputError(f"layer '{name}' stands twice, with one set of weights", hint="Give each place its own.")
         seen.add(id(layer))
         yield name, deepcopy(layer) if again else layer
 
@@ -70,13 +68,9 @@ def refuse_stochastic(modules: Iterable[tuple[str, nn.Module]]) -> None:
     """Raise on a layer whose randomness has no name."""
     for name, module in modules:
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is None:
-            way_out = "Give the layer a momentum, such as 0.1."
-            raise InputError(
-                f"layer '{name}' averages over all batches it ever saw, which x cannot carry", way_out=way_out
-            )
+            hint = "Give the layer a momentum, such as 0.1."
+            raise InputError(f"layer '{name}' averages over all batches it ever saw, which x cannot carry", hint=hint)
         if isinstance(module, STOCHASTIC):
             kind = type(module).__name__
-            way_out = (
-                "Only nn.Dropout and splitrelay.models.dropout.Dropout, as layers of the sequence, have named masks."
-            )
-            raise InputError(f"layer '{name}' ({kind}) draws numbers that have no name", way_out=way_out)
+            hint = "Only nn.Dropout and splitrelay.models.dropout.Dropout, as layers of the sequence, have named masks."
+            raise InputError(f"layer '{name}' ({kind}) draws numbers that have no name", hint=hint)

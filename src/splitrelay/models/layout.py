@@ -81,7 +81,7 @@ class Layout:
         """x from tensors under torch's names."""
         for name in sorted(tensors.keys() - {slot.name for slot in self.slots}):
             if tensors[name].is_floating_point():  # counters, as batch norm's, are left out
-                raise InputError(f"the model holds no '{name}'", way_out="The weights belong to another model.")
+                raise InputError(f"the model holds no '{name}'", hint="The weights belong to another model.")
         x = torch.zeros(self.size, dtype=self.dtype)
         for slot in self.slots:
             slot.view(x).copy_(_matching(slot, tensors))
@@ -120,16 +120,14 @@ def _refuse_ties(net: nn.Sequential) -> None:
     for name, parameter in net.named_parameters(remove_duplicate=False):
         first = owners.setdefault(id(parameter), name)
         if first != name:
-            raise InputError(
-                f"{first} and {name} share one tensor", way_out="Give each layer its own: x is one vector."
-            )
+            raise InputError(f"{first} and {name} share one tensor", hint="Give each layer its own: x is one vector.")
 
 
 def _matching(slot: Slot, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     if slot.name not in tensors:
-        raise InputError(f"the weights hold no '{slot.name}'", way_out="They belong to another model.")
+        raise InputError(f"the weights hold no '{slot.name}'", hint="They belong to another model.")
     tensor = tensors[slot.name]
     if tuple(tensor.shape) != slot.shape:
-        way_out = "They belong to another model."
-        raise InputError(f"{slot.name} must have shape {slot.shape}", value=tuple(tensor.shape), way_out=way_out)
+        hint = "They belong to another model."
+        raise InputError(f"{slot.name} must have shape {slot.shape}", value=tuple(tensor.shape), hint=hint)
     return tensor

@@ -41,7 +41,7 @@ def _watch(name: str, module: nn.Module) -> None:
     def leave(*_: object) -> None:
         if not torch.equal(before.pop(), torch.get_rng_state()):
             kind = type(module).__name__
-            raise InputError(f"layer '{name}' ({kind}) draws numbers that have no name", way_out=WAY_OUT)
+            raise InputError(f"layer '{name}' ({kind}) draws numbers that have no name", hint=WAY_OUT)
 
     module.register_forward_pre_hook(enter)
     module.register_forward_hook(leave)

@@ -19,5 +19,5 @@ def own_function(kind: str, name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        way_out = "Name it module:function; a module in the current folder will do."
-        raise InputError(f"{kind} {name} cannot be had", value=str(error), way_out=way_out) from None
+        hint = "Name it module:function; a module in the current folder will do."
+        raise InputError(f"{kind} {name} cannot be had", value=str(error), hint=hint) from None

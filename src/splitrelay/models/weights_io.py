@@ -39,6 +39,6 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise InputError(f"no weights at {path}", way_out="Name a .safetensors file.") from None
+        raise InputError(f"no weights at {path}", hint="Name a .safetensors file.") from None
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is no safetensors file", value=str(error)) from None

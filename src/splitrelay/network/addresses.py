@@ -11,7 +11,7 @@ def refuse_no_address(address: str, *, listen: bool = False) -> None:
     """HOST:PORT, with a port that there is; 0 only to listen, on any that is free."""
     host, colon, port = address.rpartition(":")
     if not host or not colon or (":" in host and not (host.startswith("[") and host.endswith("]"))):
-        raise InputError("not an address", value=address, limit="HOST:PORT", way_out="Write [::1]:7443 for IPv6.")
+        raise InputError("not an address", value=address, limit="HOST:PORT", hint="Write [::1]:7443 for IPv6.")
     first = 0 if listen else 1
     if not (port.isascii() and port.isdigit() and first <= int(port) <= PORTS):
         raise InputError(f"port of {address}", value=port, limit=f"{first} to {PORTS}")

@@ -204,9 +204,9 @@ def untrusted(details: str | None, address: str = "") -> Untrusted | None:
     """Return the error where gRPC's details say that TLS refused the server; None where they say anything else."""
     what = " ".join(str(details).split())
     host = address.rpartition(":")[0].strip("[]") or "the server"
-    for sign, (problem, way_out) in DISTRUST.items():
+    for sign, (problem, hint) in DISTRUST.items():
         if sign in what:
-            return Untrusted(problem.format(host), value=what[-200:], way_out=way_out.format(host))
+            return Untrusted(problem.format(host), value=what[-200:], hint=hint.format(host))
     return None
 
 

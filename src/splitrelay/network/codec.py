@@ -61,7 +61,7 @@ class OtherVersion(BadMessage):
             "the peer speaks another version of the protocol",
             value=f"version {version}{_software(said)}",
             limit=f"version {VERSION} (splitrelay {__version__} here)",
-            way_out=f"Install the same splitrelay on both hosts: {__version__} there, or the peer's version here.",
+            hint=f"Install the same splitrelay on both hosts: {__version__} there, or the peer's version here.",
         )
         self.version = version
         self.said = said  # the message, if it can be read all the same
@@ -206,7 +206,7 @@ def _array(header: Header, payload: memoryview, bounds: Bounds, sample: tuple[in
         raise BadMessage("a buffer does not fill its shape", value=len(payload), limit=numbers * dtype.itemsize + tail)
     array: Floats = np.frombuffer(payload, dtype, numbers).reshape(header.shape)
     if not finite(array):
-        raise BadMessage("a buffer holds NaN or infinity", way_out="Lower eta, or set clip.")
+        raise BadMessage("a buffer holds NaN or infinity", hint="Lower eta, or set clip.")
     return array
 
 

@@ -43,5 +43,5 @@ def refuse_too_many(clients: int) -> None:
     """Each takes a connection."""
     most = min(limits.CLIENTS, connections())
     if clients > most:
-        way_out = "Raise ulimit -n, or take a smaller M."
-        raise OutOfRange("clients at once", value=clients, limit=f"<= {most}", way_out=way_out)
+        hint = "Raise ulimit -n, or take a smaller M."
+        raise OutOfRange("clients at once", value=clients, limit=f"<= {most}", hint=hint)

@@ -64,8 +64,8 @@ class Mailbox:
         try:
             port = server.add_secure_port(address, credentials)
         except RuntimeError:
-            way_out = "Choose another --listen, or end who is there."
-            raise InputError(f"cannot listen on {address}", way_out=way_out) from None
+            hint = "Choose another --listen, or end who is there."
+            raise InputError(f"cannot listen on {address}", hint=hint) from None
         server.start()
         self._server = server
         return int(port)

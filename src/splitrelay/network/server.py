@@ -129,7 +129,7 @@ class Hub:
                 port = server.add_secure_port(address, credentials)
         except RuntimeError:
             raise InputError(
-                f"cannot listen on {address}", way_out="Choose another --listen, or end who is there."
+                f"cannot listen on {address}", hint="Choose another --listen, or end who is there."
             ) from None
         await server.start()
         self._server = server

@@ -121,5 +121,5 @@ def _told(error: grpc.RpcError, address: str) -> WorkError:
     distrust = untrusted(error.details(), address)
     if distrust is not None:
         return distrust
-    way_out = "Is it running, at this address, and do the keys belong to the same authority?"
-    return Unanswered("the server does not answer", value=str(error.details())[:200], way_out=way_out)
+    hint = "Is it running, at this address, and do the keys belong to the same authority?"
+    return Unanswered("the server does not answer", value=str(error.details())[:200], hint=hint)

@@ -37,7 +37,7 @@ def unpacked(blob: bytes, sizes: Mapping[str, int], dtype: str) -> dict[str, Vec
                 f"{name} of a half", value=f"{vector.dtype} {vector.shape}", limit=f"{dtype} {sizes[name]}"
             )
         if not np.isfinite(vector).all():
-            raise BadMessage(f"{name} of a half holds NaN or infinity", way_out="Lower eta, or set clip.")
+            raise BadMessage(f"{name} of a half holds NaN or infinity", hint="Lower eta, or set clip.")
     return found
 
 

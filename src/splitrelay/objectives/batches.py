@@ -32,7 +32,7 @@ class Batches:
     def positions(self, n: int, K: int, generator: np.random.Generator) -> list[Positions]:
         """K batches out of n samples."""
         if n == 0:
-            raise InputError("a client without samples cannot train", way_out="Leave it out of the order.")
+            raise InputError("a client without samples cannot train", hint="Leave it out of the order.")
         if self.draw == "full":
             return [np.arange(n)] * K
         if self.draw == "replacement":

@@ -34,9 +34,9 @@ class Quadratics:
             shapes = f"H {self.H.shape}, V {self.V.shape}"
             raise InputError("quadratics need H of shape (M, d, d) and V of shape (M, d)", value=shapes)
         if not (np.isfinite(self.H).all() and np.isfinite(self.V).all()):
-            raise InputError("quadratics need finite numbers in H and V", way_out="Look for NaN or infinity.")
+            raise InputError("quadratics need finite numbers in H and V", hint="Look for NaN or infinity.")
         if not np.allclose(self.H, self.H.swapaxes(1, 2), rtol=1e-9, atol=ROUNDING * np.abs(self.H).max()):
-            raise InputError("every H_m must be symmetric", way_out="Use (H_m + H_m') / 2.")
+            raise InputError("every H_m must be symmetric", hint="Use (H_m + H_m') / 2.")
         if not 0 <= self.sigma2 < math.inf:
             raise OutOfRange("the noise of quadratics", value=self.sigma2, limit="0 <= sigma2 < inf")
 

@@ -61,7 +61,7 @@ def read_groups(path: Path) -> tuple[Group, ...]:
     content = _parsed(path)
     entries = content.get("groups") if isinstance(content, dict) else content
     if not isinstance(entries, list) or not entries:
-        raise InputError(f"{path.name} holds no groups", way_out=FORM)
+        raise InputError(f"{path.name} holds no groups", hint=FORM)
     groups = tuple(_group(entry, f"{path.name}, group {i}") for i, entry in enumerate(entries, 1))
     names = [group.name for group in groups]
     if len(set(names)) < len(names):
@@ -76,7 +76,7 @@ def _parsed(path: Path) -> Any:
     except OSError as error:
         raise InputError(f"cannot read {path}", value=error.strerror) from None
     except UnicodeDecodeError:
-        raise InputError(f"{path.name} is not text", way_out=FORM) from None
+        raise InputError(f"{path.name} is not text", hint=FORM) from None
     except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
         kind = "TOML" if path.suffix == ".toml" else "JSON"
         raise InputError(f"{path.name} is not {kind}", value=str(error).splitlines()[0]) from None
@@ -84,13 +84,13 @@ def _parsed(path: Path) -> Any:
 
 def _group(entry: Any, where: str) -> Group:
     if not isinstance(entry, dict):
-        raise InputError(f"{where} is no table", value=repr(entry), way_out=FORM)
+        raise InputError(f"{where} is no table", value=repr(entry), hint=FORM)
     for key in entry:
         if key not in KEYS:
             raise UnknownName(f"key in {where}", str(key), KEYS)
     for key in ("H", "V"):
         if not isinstance(entry.get(key), list) or not entry[key]:
-            raise InputError(f"{where} needs a list {key}, one entry per client", way_out=FORM)
+            raise InputError(f"{where} needs a list {key}, one entry per client", hint=FORM)
     H, V = [_matrix(value, where) for value in entry["H"]], [_row(value, where) for value in entry["V"]]
     if len(H) != len(V):
         raise InputError(f"{where} needs as many H as V", value=f"{len(H)} and {len(V)}")
@@ -106,9 +106,7 @@ def _with_optimum(H: list[list[list[float]]], V: list[list[float]], sigma2: floa
         problem = Quadratics(np.array(H), np.array(V), sigma2)
         problem.x_star  # noqa: B018 - refused here, not in the middle of a study
     except InputError as error:
-        raise type(error)(
-            f"{where}: {error.what}", value=error.value, limit=error.limit, way_out=error.way_out
-        ) from None
+        raise type(error)(f"{where}: {error.what}", value=error.value, limit=error.limit, hint=error.hint) from None
     return problem
 
 

@@ -47,8 +47,8 @@ class Softmax:
             raise InputError("softmax regression needs at least one client")
         for m, held in enumerate(self.holdings):
             if len(held) == 0:
-                way_out = "Take another seed, fewer clients or a larger alpha."
-                raise InputError(f"F_m is a mean over samples, and client {m} has none", way_out=way_out)
+                hint = "Take another seed, fewer clients or a larger alpha."
+                raise InputError(f"F_m is a mean over samples, and client {m} has none", hint=hint)
 
     @property
     def M(self) -> int:

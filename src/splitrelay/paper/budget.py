@@ -134,5 +134,5 @@ def seconds_of(text: str) -> float:
     """'2h', '30m', '1h30m', '90s' in seconds."""
     parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise InputError("a budget is a time", value=repr(text), way_out="For example: --budget 2h, 1h30m or 90s.")
+        raise InputError("a budget is a time", value=repr(text), hint="For example: --budget 2h, 1h30m or 90s.")
     return sum(float(number) * UNITS[unit] for number, unit in parts)

@@ -132,7 +132,7 @@ def checked(**settings: Any) -> Study:
             f"{_letter(name)} of the convex study",
             limit=f"{_letter(name)} {_limit(first)}",
             value=first["input"],
-            way_out=None if usual is None else f"The usual is {_listed(usual)}.",
+            hint=None if usual is None else f"The usual is {_listed(usual)}.",
         ) from None
 
 
@@ -182,5 +182,5 @@ def read_record(path: Path) -> Record:
         raise InputError(f"cannot read {path}", value=error.strerror) from None
     except (ValidationError, UnicodeDecodeError) as error:
         first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error.reason
-        way_out = "Make one: splitrelay convex data=digits"
-        raise InputError(f"{path} is no record of the convex study", value=first, way_out=way_out) from None
+        hint = "Make one: splitrelay convex data=digits"
+        raise InputError(f"{path} is no record of the convex study", value=first, hint=hint) from None

@@ -111,7 +111,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Content:
 def rate(preset: Preset, algorithm: str) -> float:
     """The paper's best rate of ssl or fedavg; it has no other."""
     if algorithm not in ("ssl", "fedavg"):
-        way_out = "Give one: eta=0.01, or look for it with splitrelay grid."
-        raise InputError(f"the paper has no rate for {algorithm}", way_out=way_out)
+        hint = "Give one: eta=0.01, or look for it with splitrelay grid."
+        raise InputError(f"the paper has no rate for {algorithm}", hint=hint)
     best = (preset.cell.ssl if algorithm == "ssl" else preset.cell.fedavg).eta
     return RATES[RATES.index(best) + 1] if preset.above else best

@@ -25,8 +25,8 @@ def clipping_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST
     searched = [choice for choice in laid_out(groups, rule, last) if len({_norm(group) for group in choice.tried}) > 1]
     choices = [replace(choice, tried=_at_two_rates(choice)) for choice in searched]
     if not choices:
-        way_out = "Run one setting with clip=10 and with clip=none; presets paper/clipping-... do."
-        raise InputError("nothing here was run both with and without clipping", way_out=way_out)
+        hint = "Run one setting with clip=10 and with clip=none; presets paper/clipping-... do."
+        raise InputError("nothing here was run both with and without clipping", hint=hint)
     norms = sorted({_norm(group) for choice in choices for group in choice.tried}, key=lambda norm: norm or np.inf)
     colours = {norm: NORMS[j % len(NORMS)] for j, norm in enumerate(norms)}
     rows = list(dict.fromkeys(_row(choice) for choice in choices))

@@ -81,8 +81,8 @@ def contests(runs: Sequence[Run], rule: str = "test", last: int = LAST) -> tuple
         if choice.column.algorithm == "ssl" and (other := _opponent(choice, choices)) is not None
     ]
     if not pairs:
-        way_out = "Run one setting with algorithm=ssl and with algorithm=fedavg."
-        raise InputError("SSL and FedAvg meet in none of these runs", way_out=way_out)
+        hint = "Run one setting with algorithm=ssl and with algorithm=fedavg."
+        raise InputError("SSL and FedAvg meet in none of these runs", hint=hint)
     both = [choice for pair in pairs for choice in (pair.ssl, pair.fedavg)]
     said = [*seeds_said(_both(pairs)), *choices_said(both), *notes]
     return pairs, said

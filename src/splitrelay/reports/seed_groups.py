@@ -60,7 +60,7 @@ def grouped(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
     """Runs by setting, and what must be said: which of them do not count, and why."""
     seen = [run for run in runs if run.rows]
     if not seen:
-        raise InputError("none of these runs has a row yet", way_out="Wait for the first, or run one.")
+        raise InputError("none of these runs has a row yet", hint="Wait for the first, or run one.")
     by_setting: dict[str, dict[int, Run]] = {}
     for run in sorted(seen, key=lambda run: (is_complete(run), run.rows[-1]["round"], len(run.rows))):
         by_setting.setdefault(_setting(run.spec), {})[run.spec.seed] = run  # of two the longer, the closer watched

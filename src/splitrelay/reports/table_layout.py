@@ -93,8 +93,8 @@ class Choice:
         own = replace(group, runs=tuple(run for run in group.runs if self.seed in (None, run.spec.seed)))
         values = tail(curve(own, field), self.last).values
         if values.size and math.isnan(values.mean()) and field not in own.runs[0].rows[-1]:
-            way_out = "Run it with validation=0.1, or choose by --tune test."
-            raise InputError(f"{own.runs[0].path} has no {field}", way_out=way_out)
+            hint = "Run it with validation=0.1, or choose by --tune test."
+            raise InputError(f"{own.runs[0].path} has no {field}", hint=hint)
         mean = float(values.mean()) if values.size else math.nan
         return -math.inf if math.isnan(mean) else mean
 

@@ -92,8 +92,8 @@ def held_out(holdings: Holdings, share: float, seed: int) -> tuple[Holdings, npt
         rest.append(np.sort(shuffled[n:]))
     if not sum(map(len, kept)):
         largest = max(map(len, holdings))
-        way_out = f"The largest client has {largest}: from validation={1 / largest:.3g} on it keeps one."
-        raise InputError("no client has enough samples to keep one back", value=share, way_out=way_out)
+        hint = f"The largest client has {largest}: from validation={1 / largest:.3g} on it keeps one."
+        raise InputError("no client has enough samples to keep one back", value=share, hint=hint)
     return rest, np.sort(np.concatenate(kept))
 
 
@@ -149,7 +149,7 @@ def algorithm_of(trial: Trial, network: Network, partition: Partition) -> Algori
         ("sizes", "weighted", trial.weighted, "does not weigh clients by their samples"),
     ):
         if given and not hasattr(made, name):
-            raise InputError(f"{trial.algorithm} {lacks}", way_out=f"Leave {key} out, or take fedavg.")
+            raise InputError(f"{trial.algorithm} {lacks}", hint=f"Leave {key} out, or take fedavg.")
     S = trial.S or M
     if hasattr(made, "G") and trial.G > S:  # the last groups would have no client in any round
         raise OutOfRange("number of groups G", limit=f"1 <= G <= {S} clients a round", value=trial.G)

@@ -110,8 +110,8 @@ def read_clients(run: Path) -> RunClients | None:
         groups = [tuple(parse_record(one["client"], one) for one in found[name]) for name in ("clients", "others")]
         return RunClients(int(found["round"]), dict(found["server"]), *groups)
     except (ValueError, KeyError, TypeError):
-        way_out = "Remove it; serve writes it again when the run goes on."
-        raise InputError(f"{file} is damaged", way_out=way_out) from None
+        hint = "Remove it; serve writes it again when the run goes on."
+        raise InputError(f"{file} is damaged", hint=hint) from None
 
 
 def format_clients(found: RunClients) -> str:

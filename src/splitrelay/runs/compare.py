@@ -51,7 +51,7 @@ def compare(one: Run, other: Run) -> Comparison:
     """Two runs, over the rounds that both have."""
     pairs = list(_pairs(one.rows, other.rows))
     if not pairs:
-        raise InputError(f"{one.path} and {other.path} have no round in common", way_out=_looks(one, other))
+        raise InputError(f"{one.path} and {other.path} have no round in common", hint=_looks(one, other))
     models = _models(one, other)
     return Comparison(
         _unequal(one.spec.flat(), other.spec.flat()),
@@ -97,8 +97,8 @@ def _last_round(run: Run) -> int:
     if kept > last and not directory.at_work():
         raise damaged(run.path, f" ends after line {len(rows)}, round {last}, but the run went on to round {kept}")
     if not last:
-        way_out = f"Go on with: {again(run.path)}"
-        raise InputError(f"{file} has no row after round 0: there is nothing to compare", way_out=way_out)
+        hint = f"Go on with: {again(run.path)}"
+        raise InputError(f"{file} has no row after round 0: there is nothing to compare", hint=hint)
     return last
 
 
@@ -176,4 +176,4 @@ def _environment(path: Path) -> Row:
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except ValueError:
-        raise InputError(f"{file} is no JSON", way_out="Remove it, and this machine's stands for it.") from None
+        raise InputError(f"{file} is no JSON", hint="Remove it, and this machine's stands for it.") from None

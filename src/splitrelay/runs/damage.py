@@ -17,13 +17,13 @@ UNREADABLE = (ValueError, EOFError, OSError, zlib.error)
 def damaged(path: Path, where: str) -> InputError:
     """The record in this directory cannot be used; where it is wrong, and how to have it again."""
     file = file_of(path)
-    way_out = "Get it again from where it was published." if file.name == PUBLISHED else start_again(path)
-    return InputError(f"{file}{where}", way_out=way_out)
+    hint = "Get it again from where it was published." if file.name == PUBLISHED else start_again(path)
+    return InputError(f"{file}{where}", hint=hint)
 
 
 def lost_progress(path: Path, what: str) -> InputError:
     """The run cannot go on where it stopped, and must not begin again by itself."""
-    return InputError(what, way_out=start_again(path))
+    return InputError(what, hint=start_again(path))
 
 
 def start_again(path: Path) -> str:

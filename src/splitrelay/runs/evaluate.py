@@ -42,7 +42,7 @@ def weights_at(path: Path) -> Path:
     """The file itself, or that of the run whose folder this is."""
     file = path / "model.safetensors" if path.is_dir() else path
     if not file.exists():
-        raise InputError(f"no weights at {file}", way_out="Name a .safetensors file, or the folder of a run.")
+        raise InputError(f"no weights at {file}", hint="Name a .safetensors file, or the folder of a run.")
     return file
 
 
@@ -72,8 +72,8 @@ def images_of(subject: Subject, part: str = "test") -> ImageSet:
         return data.test if part == "test" else data.train
     spec = subject.spec
     if spec is None or not spec.data.validation or spec.data.name != subject.data:
-        way_out = "Score the folder of a run with validation=0.1 or another share, on its own data."
-        raise InputError(f"nothing is known of samples kept from training in {subject.data}", way_out=way_out)
+        hint = "Score the folder of a run with validation=0.1 or another share, on its own data."
+        raise InputError(f"nothing is known of samples kept from training in {subject.data}", hint=hint)
     _, kept = held_out(partition_of(spec, data).indices, spec.data.validation, spec.seed)
     return data.train.part(kept)
 

@@ -194,8 +194,8 @@ def _epilogue(directory: RunDirectory) -> None:
 def check_simulated(directory: RunDirectory) -> None:
     """Raise InputError for the directory of a deployed run."""
     if directory.is_deployed:
-        way_out = f"Choose another --out for a simulation. The run itself goes on with: {again(directory.path)}"
-        raise InputError(f"{directory.path} holds a deployed run, made by splitrelay serve", way_out=way_out)
+        hint = f"Choose another --out for a simulation. The run itself goes on with: {again(directory.path)}"
+        raise InputError(f"{directory.path} holds a deployed run, made by splitrelay serve", hint=hint)
 
 
 def results_of(directory: RunDirectory) -> list[Path]:
@@ -211,12 +211,10 @@ def _agree(spec: Spec, directory: RunDirectory) -> None:
         return
     before = spec_of(directory.spec)
     if before.hash != spec.hash:
-        way_out = f"Choose another --out; it was made by {directory.spec}."
-        raise InputError(f"{directory.path} holds another run, {before.hash}", value=spec.hash, way_out=way_out)
+        hint = f"Choose another --out; it was made by {directory.spec}."
+        raise InputError(f"{directory.path} holds another run, {before.hash}", value=spec.hash, hint=hint)
     if spec.R < before.R:
-        raise InputError(
-            f"{directory.path} has been run for R={before.R}", value=f"R={spec.R}", way_out="Take no fewer."
-        )
+        raise InputError(f"{directory.path} has been run for R={before.R}", value=f"R={spec.R}", hint="Take no fewer.")
 
 
 def _taken_up(spec: Spec, directory: RunDirectory, learning: Learning) -> tuple[int, Any] | None:

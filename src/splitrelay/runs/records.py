@@ -51,8 +51,8 @@ def run_at(path: Path) -> Run:
     if not is_run(path):
         inside = [str(inner) for inner in sorted(path.glob("*")) if inner.is_dir() and is_run(inner)]
         named = f"Runs in it: {', '.join(inside[:NAMED])}{', ...' if len(inside) > NAMED else '.'}"
-        way_out = named if inside else "It would hold spec.toml and rounds.jsonl; splitrelay run makes one."
-        raise InputError(f"{path} is not the directory of a run", way_out=way_out)
+        hint = named if inside else "It would hold spec.toml and rounds.jsonl; splitrelay run makes one."
+        raise InputError(f"{path} is not the directory of a run", hint=hint)
     return Run(path, _spec(path / "spec.toml", _stamp(path / "spec.toml")))
 
 
@@ -82,10 +82,10 @@ def runs_under(folder: Path) -> list[Run]:
     """All runs in a folder, at any depth, by path; the folder itself may be one."""
     if not folder.is_dir():
         what = f"{folder} is a file, not a folder of runs" if folder.exists() else f"there is no folder {folder}"
-        raise InputError(what, way_out="splitrelay run and sweep keep theirs in results/.")
+        raise InputError(what, hint="splitrelay run and sweep keep theirs in results/.")
     found = [run_at(path) for path in _directories(folder)]
     if not found:
-        raise InputError(f"there are no runs in {folder}", way_out="splitrelay run and sweep keep theirs in results/.")
+        raise InputError(f"there are no runs in {folder}", hint="splitrelay run and sweep keep theirs in results/.")
     return found
 
 
@@ -100,10 +100,10 @@ def _directories(folder: Path) -> Iterator[Path]:
 def publish(source: Path, target: Path) -> tuple[int, int]:
     """All runs of a folder that have ended, or diverged, into another, without weights: (runs, bytes)."""
     if target.resolve().is_relative_to(source.resolve()):
-        raise InputError(f"{target} is in {source}, whose runs it would be taken for", way_out="Choose another --to.")
+        raise InputError(f"{target} is in {source}, whose runs it would be taken for", hint="Choose another --to.")
     found = [run for run in runs_under(source) if run.finished or RunDirectory(run.path).diverged.exists()]
     if not found:
-        raise InputError(f"no run in {source} is finished", way_out="splitrelay show says how far they are.")
+        raise InputError(f"no run in {source} is finished", hint="splitrelay show says how far they are.")
     for run in found:
         RunDirectory(run.path).publish(target / run.path.relative_to(source))
     return len(found), sum(file.stat().st_size for file in target.rglob("*") if file.is_file())

@@ -65,8 +65,8 @@ class RunDirectory:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                way_out = "Wait for it, or choose another --out."
-                raise InputError(f"another process is at work in {self.path}", way_out=way_out) from None
+                hint = "Wait for it, or choose another --out."
+                raise InputError(f"another process is at work in {self.path}", hint=hint) from None
             yield
 
     def at_work(self, name: str = LOCK) -> bool:

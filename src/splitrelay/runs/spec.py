@@ -173,7 +173,7 @@ def spec_of(file: Path | None = None, words: Sequence[str] = ()) -> Spec:
     for word in words:
         name, equals, text = word.partition("=")
         if not equals:
-            raise InputError(f"'{word}' is not of the form key=value", way_out=f"Keys: {', '.join(keys())}.")
+            raise InputError(f"'{word}' is not of the form key=value", hint=f"Keys: {', '.join(keys())}.")
         _set(content, name, None if text == "none" else text)
     return parse_spec(content)
 
@@ -216,8 +216,8 @@ def read_toml(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         value = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
-        way_out = "splitrelay run --print-spec writes one to begin with."
-        raise InputError(f"cannot read the spec {file}", value=value, way_out=way_out) from None
+        hint = "splitrelay run --print-spec writes one to begin with."
+        raise InputError(f"cannot read the spec {file}", value=value, hint=hint) from None
 
 
 def _one_line(error: ValidationError) -> InputError:

@@ -83,7 +83,7 @@ class Learning:
         """Where clients keep halves of their own (SplitFed V3): how good the model is as each of them uses it."""
         own_model = getattr(self.algorithm, "own_model", None)
         if own_model is None:
-            raise InputError(f"{self.trial.algorithm} has one model for all clients", way_out="Score that.")
+            raise InputError(f"{self.trial.algorithm} has one model for all clients", hint="Score that.")
         return {m: self.evaluator.score(own_model(state, m)) for m in sorted(state.bottoms)}
 
     def x0(self) -> torch.Tensor:

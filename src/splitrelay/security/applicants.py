@@ -27,8 +27,8 @@ def refuse_number(register: Register, name: str, m: int | None, now: datetime) -
     """A client's number has one holder."""
     for one in register.holders(now):
         if m is not None and one.who.m == m and one.who.name != name:
-            way_out = f"Revoke it first: splitrelay keys revoke {one.who.name}"
-            raise InputError(f"client {m} is {one.who.name} already", way_out=way_out)
+            hint = f"Revoke it first: splitrelay keys revoke {one.who.name}"
+            raise InputError(f"client {m} is {one.who.name} already", hint=hint)
 
 
 def end_of(now: datetime, days: int | None, latest: datetime | None) -> datetime:

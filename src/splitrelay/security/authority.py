@@ -74,8 +74,8 @@ def create_authority(
         raise InputError("a consortium needs a name of 1 to 64 letters, digits and .,&()-", value=repr(consortium))
     folder = _named(folder)
     if folder.exists():
-        way_out = "Choose another --folder; an authority that is overwritten takes every key it issued with it."
-        raise OutputError(f"{folder} is there already", way_out=way_out)
+        hint = "Choose another --folder; an authority that is overwritten takes every key it issued with it."
+        raise OutputError(f"{folder} is there already", hint=hint)
     begin, key = instant(now), new_key()
     certificate = own_authority(consortium, key, begin - SKEW, end_of(begin, days, None))
     signer, register = Signer(certificate, key), Register(consortium).listing()
@@ -94,16 +94,16 @@ def open_authority(folder: Path) -> Authority:
     """The authority that was made in this folder."""
     folder = _named(folder)
     if not (folder / CA_KEY).exists():
-        way_out = f"Make one: splitrelay keys authority --folder {folder}"
-        raise InputError(f"{folder} is no authority", way_out=way_out)
+        hint = f"Make one: splitrelay keys authority --folder {folder}"
+        raise InputError(f"{folder} is no authority", hint=hint)
     check_folder(folder)
     try:
         key = load_pem_private_key(read_private(folder / CA_KEY), password=None)
     except (ValueError, TypeError):
-        raise InputError(f"{folder / CA_KEY} is damaged", way_out="Bring it back from a copy.") from None
+        raise InputError(f"{folder / CA_KEY} is damaged", hint="Bring it back from a copy.") from None
     certificate = parsed(read_public(folder / CA))
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-        raise InputError(f"{folder / CA_KEY} is not the key of {CA}", way_out="Bring both back from a copy.")
+        raise InputError(f"{folder / CA_KEY} is not the key of {CA}", hint="Bring both back from a copy.")
     return Authority(folder, Signer(certificate, key))
 
 
@@ -124,15 +124,15 @@ class Authority:
         try:
             return parsed_register(read_private(self.folder / REGISTER))
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise InputError(f"{self.folder / REGISTER} is damaged", way_out="Bring it back from a copy.") from None
+            raise InputError(f"{self.folder / REGISTER} is damaged", hint="Bring it back from a copy.") from None
 
     def issue_server(
         self, name: str, hosts: Sequence[str], days: int | None = None, now: datetime | None = None
     ) -> Handed:
         """Keys for a server that is reached under these hosts."""
         if not hosts:
-            way_out = f"As in: splitrelay keys issue {name} --host s.example.org"
-            raise InputError("a server needs the hosts under which its clients reach it", way_out=way_out)
+            hint = f"As in: splitrelay keys issue {name} --host s.example.org"
+            raise InputError("a server needs the hosts under which its clients reach it", hint=hint)
         return self._issue([wanted(name, (SERVER,), None, hosts)], days, instant(now))[0]
 
     def issue_client(
@@ -151,8 +151,8 @@ class Authority:
         has = {CLIENT: m is not None, EVALUATOR: evaluator, OBSERVER: observer, FED: fed}
         roles = tuple(role for role, held in has.items() if held)
         if not roles:
-            way_out = "Give --host for a server, or --client m, --evaluator, --observer, --fed-server."
-            raise InputError(f"{name} needs a role", way_out=way_out)
+            hint = "Give --host for a server, or --client m, --evaluator, --observer, --fed-server."
+            raise InputError(f"{name} needs a role", hint=hint)
         return self._issue([wanted(name, roles, m, hosts)], days, instant(now))[0]
 
     def issue_clients(
@@ -167,7 +167,7 @@ class Authority:
             register = self.register()
             old = register.newest(name)
             if old.revoked_at:
-                raise InputError(f"{name} is revoked", way_out=f"Move {self._place(name)} away and issue it anew.")
+                raise InputError(f"{name} is revoked", hint=f"Move {self._place(name)} away and issue it anew.")
             refuse_number(register, name, old.who.m, instant(now))
             who = self._dated(old.who, days, instant(now))
             return self._hand_out(register.adding(who), [who])[0]
@@ -204,17 +204,17 @@ class Authority:
 
     def _refuse_taken(self, register: Register, name: str, m: int | None, now: datetime) -> None:
         if any(one.who.name == name and not one.revoked_at for one in register.issued):
-            raise InputError(f"{name} has keys already", way_out=f"Renew them: splitrelay keys renew {name}")
+            raise InputError(f"{name} has keys already", hint=f"Renew them: splitrelay keys renew {name}")
         if self._place(name).exists():
-            raise OutputError(f"{self._place(name)} is there already", way_out="Move it away, or choose another name.")
+            raise OutputError(f"{self._place(name)} is there already", hint="Move it away, or choose another name.")
         refuse_number(register, name, m, now)
 
     def _dated(self, who: Peer, days: int | None, now: datetime) -> Peer:
         begin = max(now - SKEW, self.signer.certificate.not_valid_before_utc)
         end = end_of(now, days, self.not_after)
         if end <= begin:
-            value, way_out = f"{now:%Y-%m-%d}", "Set this host's clock."
-            raise InputError("it is earlier than the authority was made", value=value, limit=begin, way_out=way_out)
+            value, hint = f"{now:%Y-%m-%d}", "Set this host's clock."
+            raise InputError("it is earlier than the authority was made", value=value, limit=begin, hint=hint)
         return replace(who, serial=x509.random_serial_number(), not_before=begin, not_after=end)
 
     def _hand_out(self, register: Register, new: Sequence[Peer]) -> list[Handed]:

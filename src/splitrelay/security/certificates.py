@@ -139,8 +139,8 @@ def host_name(host: str) -> x509.GeneralName:
     except ValueError:
         if len(host) <= 253 and all(LABEL.fullmatch(label) for label in host.split(".")):
             return x509.DNSName(host)
-    way_out = "Give a DNS name (in its xn-- form if it is not ASCII) or an IP address, without port and wildcard."
-    raise InputError("not a host", value=repr(host), way_out=way_out)
+    hint = "Give a DNS name (in its xn-- form if it is not ASCII) or an IP address, without port and wildcard."
+    raise InputError("not a host", value=repr(host), hint=hint)
 
 
 def shown_serial(serial: int) -> str:
@@ -212,5 +212,5 @@ def _a_certificate_of_ours() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, x509.ExtensionNotFound, x509.DuplicateExtension):
-        way_out = "Use one made by splitrelay keys issue."
-        raise InputError("this is no certificate of a splitrelay authority", way_out=way_out) from None
+        hint = "Use one made by splitrelay keys issue."
+        raise InputError("this is no certificate of a splitrelay authority", hint=hint) from None

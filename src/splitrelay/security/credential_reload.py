@@ -53,8 +53,8 @@ def stamps(folder: Path) -> tuple[Stamp, ...]:
 def refuse_other_holder(old: Identity, new: Identity) -> None:
     """Renewing is for the same holder under the same authority."""
     if (old.name, old.roles, old.m, old.ca) != (new.name, new.roles, new.m, new.ca):
-        way_out = "Start the program again to be somebody else."
-        raise InputError(f"{new.folder} is another holder's now", value=new.name, limit=old.name, way_out=way_out)
+        hint = "Start the program again to be somebody else."
+        raise InputError(f"{new.folder} is another holder's now", value=new.name, limit=old.name, hint=hint)
 
 
 def renewed_credentials(keys: Keys) -> grpc.ServerCredentials:

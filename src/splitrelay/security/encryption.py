@@ -80,7 +80,7 @@ def seal(
 ) -> bytes:
     """The half as it goes past the server, always in the newest epoch; `epoch`, if given, must be that one."""
     if epoch not in (None, epochs.current):
-        raise WrongEpoch(f"only epoch {epochs.current} seals", value=epoch, way_out="Leave epoch out.")
+        raise WrongEpoch(f"only epoch {epochs.current} seals", value=epoch, hint="Leave epoch out.")
     if len(half) > LARGEST:
         raise OutOfRange("a half is too large to be sealed", value=len(half), limit=f"at most {LARGEST} bytes")
     for name, number in (("visit", visit), ("fence", fence)):
@@ -101,29 +101,29 @@ def unseal(
     label = label_of(sealed)
     _refuse_others(label, _digest(spec_hash), visit, fence)
     if label.epoch < least_epoch:
-        way_out = "A revoked client may have made it: look at the relay."
+        hint = "A revoked client may have made it: look at the relay."
         raise WrongEpoch(
-            "the half was sealed in an epoch that is over", value=label.epoch, limit=least_epoch, way_out=way_out
+            "the half was sealed in an epoch that is over", value=label.epoch, limit=least_epoch, hint=hint
         )
     cipher, nonce = _cipher(label, epochs)
     try:
         return cipher.decrypt(nonce, sealed[HEADER.size :], label.header())
     except InvalidTag:
-        way_out = "It was changed on the way, or sealed with another secret: have the visit replayed."
-        raise Tampered(f"the half of visit {visit} is not as it was sealed", way_out=way_out) from None
+        hint = "It was changed on the way, or sealed with another secret: have the visit replayed."
+        raise Tampered(f"the half of visit {visit} is not as it was sealed", hint=hint) from None
 
 
 def label_of(sealed: bytes) -> Label:
     """What is written on a sealed half, for the relay's records; unproven."""
     if len(sealed) < OVERHEAD or not sealed.startswith(MAGIC):
-        raise Tampered("this is no sealed half", value=f"{len(sealed)} bytes", way_out="Have the visit replayed.")
+        raise Tampered("this is no sealed half", value=f"{len(sealed)} bytes", hint="Have the visit replayed.")
     _, digest, visit, fence, epoch, nonce = HEADER.unpack_from(sealed)
     return Label(digest, visit, fence, epoch, nonce)
 
 
 def _refuse_others(label: Label, digest: bytes, visit: int, fence: int) -> None:
     if label.spec_digest != digest:
-        raise OtherSpec("the half belongs to another spec", way_out="Start server and clients from the same spec.")
+        raise OtherSpec("the half belongs to another spec", hint="Start server and clients from the same spec.")
     if label.visit != visit:
         raise OtherVisit("the half is of another visit", value=label.visit, limit=f"visit {visit}")
     if label.fence < fence:

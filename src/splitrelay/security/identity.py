@@ -63,7 +63,7 @@ class Identity(Peer):
 def load_identity(folder: Path, now: datetime | None = None) -> Identity:
     """The identity in a folder of keys, if it is whole, private, ours and valid today."""
     if not folder.is_dir():
-        raise InputError(f"{folder} is no folder of keys", way_out="Make one: splitrelay keys issue --help")
+        raise InputError(f"{folder} is no folder of keys", hint="Make one: splitrelay keys issue --help")
     check_folder(folder)
     key, certificate, ca = read_private(folder / KEY), read_public(folder / CERTIFICATE), read_public(folder / CA)
     found = parsed(certificate)
@@ -86,15 +86,15 @@ def server_credentials(identity: Identity) -> grpc.ServerCredentials:
 def refuse_uncallable(identity: Identity) -> None:
     """Nobody could check whom it has reached."""
     if not identity.hosts:
-        way_out = "Use keys issued with --host."
-        raise InputError(f"{identity.name} ({identity.role}) has no hosts to be called at", way_out=way_out)
+        hint = "Use keys issued with --host."
+        raise InputError(f"{identity.name} ({identity.role}) has no hosts to be called at", hint=hint)
 
 
 def channel_credentials(identity: Identity) -> grpc.ChannelCredentials:
     """Mutual TLS: we show our certificate, and the server's must be of the same authority, for the host we call."""
     if SERVER in identity.roles:
-        way_out = "Use keys issued with --client, --evaluator or --observer."
-        raise InputError(f"{identity.name} is a server's identity and cannot call one", way_out=way_out)
+        hint = "Use keys issued with --client, --evaluator or --observer."
+        raise InputError(f"{identity.name} is a server's identity and cannot call one", hint=hint)
     return grpc.ssl_channel_credentials(identity.ca, identity.key, identity.certificate)
 
 
@@ -111,20 +111,20 @@ def admitted(
     """
     certificates = [bytes(one) for one in auth_context.get("x509_pem_cert", ())]
     if len(certificates) != 1:
-        raise NotAdmitted("the caller shows no certificate", way_out="Join with --keys.")
+        raise NotAdmitted("the caller shows no certificate", hint="Join with --keys.")
     try:
         who = peer_identity(certificates[0])
     except InputError as error:
-        raise NotAdmitted(error.what, way_out=error.way_out) from None
+        raise NotAdmitted(error.what, hint=error.hint) from None
     if SERVER in who.roles:
-        raise NotAdmitted(f"{who.name} is a server's certificate", way_out="Join with keys issued with --client.")
+        raise NotAdmitted(f"{who.name} is a server's certificate", hint="Join with keys issued with --client.")
     if revocations.is_revoked(who.serial):
         raise NotAdmitted(f"the certificate of {who.name} is revoked", value=shown_serial(who.serial))
     if who.not_after < instant(now):  # it may expire while the stream is open
         raise NotAdmitted(f"the certificate of {who.name} has expired", value=f"{who.not_after:%Y-%m-%d %H:%M} UTC")
     if m is not None and who.m != m:
         is_what = "no client" if who.m is None else f"client {who.m}"
-        raise NotAdmitted(f"{who.name} is {is_what}, not client {m}", way_out="Join with that client's own keys.")
+        raise NotAdmitted(f"{who.name} is {is_what}, not client {m}", hint="Join with that client's own keys.")
     return who
 
 
@@ -132,36 +132,36 @@ def _refuse_unsigned(certificate: x509.Certificate, authority: x509.Certificate,
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
-        way_out = "Keep the files of one keys issue together."
-        raise InputError(f"{folder / CERTIFICATE} is not signed by {folder / CA}", way_out=way_out) from None
+        hint = "Keep the files of one keys issue together."
+        raise InputError(f"{folder / CERTIFICATE} is not signed by {folder / CA}", hint=hint) from None
 
 
 def _refuse_other_key(certificate: x509.Certificate, key: bytes, folder: Path) -> None:
     try:
         public = load_pem_private_key(key, password=None).public_key()
     except (ValueError, TypeError):
-        raise InputError(f"{folder / KEY} is damaged", way_out=_again(folder)) from None
+        raise InputError(f"{folder / KEY} is damaged", hint=_again(folder)) from None
     if public != certificate.public_key():
-        raise InputError(f"{folder / KEY} is not the key of {folder / CERTIFICATE}", way_out=_again(folder))
+        raise InputError(f"{folder / KEY} is not the key of {folder / CERTIFICATE}", hint=_again(folder))
 
 
 def _refuse_date(who: Peer, now: datetime, folder: Path) -> None:
     if now < who.not_before:
-        value, way_out = f"{now:%Y-%m-%d %H:%M} UTC", "Set this host's clock."
+        value, hint = f"{now:%Y-%m-%d %H:%M} UTC", "Set this host's clock."
         limit = f"{who.not_before:%Y-%m-%d %H:%M} UTC or later"
-        raise InputError(f"{folder / CERTIFICATE} is not valid yet", value=value, limit=limit, way_out=way_out)
+        raise InputError(f"{folder / CERTIFICATE} is not valid yet", value=value, limit=limit, hint=hint)
     if now > who.not_after:
-        way_out = f"Renew it at the authority: splitrelay keys renew {who.name}"
-        raise InputError(f"{folder / CERTIFICATE} expired on {who.not_after:%Y-%m-%d}", way_out=way_out)
+        hint = f"Renew it at the authority: splitrelay keys renew {who.name}"
+        raise InputError(f"{folder / CERTIFICATE} expired on {who.not_after:%Y-%m-%d}", hint=hint)
 
 
 def _refuse_other_note(who: Peer, folder: Path) -> None:
     try:
         serial = json.loads(read_public(folder / IDENTITY))["serial"]
     except (ValueError, KeyError, TypeError):
-        raise InputError(f"{folder / IDENTITY} is damaged", way_out=_again(folder)) from None
+        raise InputError(f"{folder / IDENTITY} is damaged", hint=_again(folder)) from None
     if serial != shown_serial(who.serial):
-        raise InputError(f"{folder / IDENTITY} is of another certificate than {CERTIFICATE}", way_out=_again(folder))
+        raise InputError(f"{folder / IDENTITY} is of another certificate than {CERTIFICATE}", hint=_again(folder))
 
 
 def _again(folder: Path) -> str:

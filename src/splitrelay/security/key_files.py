@@ -28,9 +28,9 @@ def check_folder(folder: Path) -> None:
 
 def _check_own(path: Path, mode: int) -> None:
     if mode & 0o022:
-        way_out = f"Run: chmod go-w {path}; if others could change it, replace the keys."
+        hint = f"Run: chmod go-w {path}; if others could change it, replace the keys."
         value = f"{stat.S_IMODE(mode):04o}"
-        raise InputError(f"others can write to {path}", value=value, limit="a mode without 022", way_out=way_out)
+        raise InputError(f"others can write to {path}", value=value, limit="a mode without 022", hint=hint)
 
 
 def read_public(path: Path) -> bytes:
@@ -45,8 +45,8 @@ def read_private(path: Path) -> bytes:
     with _reading(path) as descriptor:
         mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
         if mode & 0o077:
-            way_out = f"Run: chmod 600 {path}; if others could read it, replace it."
-            raise InputError(f"{path} is open to others", value=f"{mode:04o}", limit="mode 0600", way_out=way_out)
+            hint = f"Run: chmod 600 {path}; if others could read it, replace it."
+            raise InputError(f"{path} is open to others", value=f"{mode:04o}", limit="mode 0600", hint=hint)
         return _content(path, descriptor)
 
 
@@ -85,8 +85,8 @@ def _reading(path: Path) -> Iterator[int]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is refused, not waited for
     except OSError as error:
         problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
-        way_out = "Give the whole folder as splitrelay keys issue wrote it."
-        raise InputError(f"{path} {problem}", way_out=way_out) from None
+        hint = "Give the whole folder as splitrelay keys issue wrote it."
+        raise InputError(f"{path} {problem}", hint=hint) from None
     try:
         yield descriptor
     finally:
@@ -139,4 +139,4 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(f"cannot write {folder}", value=error.strerror, way_out="Choose another place.") from None
+        raise OutputError(f"cannot write {folder}", value=error.strerror, hint="Choose another place.") from None

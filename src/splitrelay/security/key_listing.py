@@ -43,8 +43,8 @@ def holders(folder: Path, now: datetime | None = None) -> list[Holder]:
         register = authority.register()
         return [_issued(one, register, instant(now)) for one in register.issued]
     if not (folder / CERTIFICATE).exists():
-        way_out = "Make keys: splitrelay keys authority, then splitrelay keys issue NAME."
-        raise InputError(f"no keys in {folder}", way_out=way_out)
+        hint = "Make keys: splitrelay keys authority, then splitrelay keys issue NAME."
+        raise InputError(f"no keys in {folder}", hint=hint)
     return [_alone(folder, instant(now))]
 
 

@@ -50,12 +50,12 @@ def read_list(path: Path, ca: bytes) -> RevocationList:
         serials = frozenset(entry.serial_number for entry in found)
         number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
     except (ValueError, TypeError, x509.ExtensionNotFound, x509.DuplicateExtension):
-        raise InputError(f"{path} is no revocation list", way_out="Copy it again from the authority.") from None
+        raise InputError(f"{path} is no revocation list", hint="Copy it again from the authority.") from None
     key = authority.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or found.issuer != authority.subject:
-        raise InputError(f"{path} is the revocation list of another authority", way_out="Copy our authority's.")
+        raise InputError(f"{path} is the revocation list of another authority", hint="Copy our authority's.")
     if not found.is_signature_valid(key):
-        raise InputError(f"{path} is not signed by our authority", way_out="Copy it again from the authority.")
+        raise InputError(f"{path} is not signed by our authority", hint="Copy it again from the authority.")
     return RevocationList(number, serials)
 
 

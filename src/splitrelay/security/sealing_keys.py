@@ -38,9 +38,9 @@ class Epochs:
     def secret(self, epoch: int) -> bytes:
         """The secret of one epoch, if this client was given it."""
         if epoch not in self.secrets:
-            way_out = f"Ask whoever keeps the authority for the new {SEALING} of this client."
+            hint = f"Ask whoever keeps the authority for the new {SEALING} of this client."
             held = ", ".join(map(str, sorted(self.secrets)))
-            raise WrongEpoch(f"the half was sealed in epoch {epoch}; this client has {held}", way_out=way_out)
+            raise WrongEpoch(f"the half was sealed in epoch {epoch}; this client has {held}", hint=hint)
         return self.secrets[epoch]
 
     def rotated(self) -> Epochs:
@@ -59,10 +59,10 @@ def load_epochs(folder: Path) -> Epochs:
     try:
         return _parsed(read_private(path))
     except InputError as error:
-        raise NoSecret(error.what, value=error.value, limit=error.limit, way_out=error.way_out) from None
+        raise NoSecret(error.what, value=error.value, limit=error.limit, hint=error.hint) from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        way_out = "Ask whoever keeps the authority for it again."
-        raise NoSecret(f"{path} is damaged", way_out=way_out) from None
+        hint = "Ask whoever keeps the authority for it again."
+        raise NoSecret(f"{path} is damaged", hint=hint) from None
 
 
 def epochs_file(epochs: Epochs) -> bytes:

@@ -91,16 +91,16 @@ class Sealer:
         newest, known = self._newest
         if visit < newest:
             limit = f"visit {newest} or later"
-            raise OldHalf("the half is older than one that was committed", value=visit, limit=limit, way_out=WAY_OUT)
+            raise OldHalf("the half is older than one that was committed", value=visit, limit=limit, hint=WAY_OUT)
         if fence != known if visit == newest else fence <= known:
             limit = f"fence {known}" + " or later" * (visit > newest)
             what = f"the half of visit {visit} is not the one that was committed"
-            raise OldHalf(what, value=f"fence {fence}", limit=limit, way_out=WAY_OUT)
+            raise OldHalf(what, value=f"fence {fence}", limit=limit, hint=WAY_OUT)
 
     def _refuse_left_out(self, last: dict[int, int]) -> None:
         if self.m is not None and last.get(self.m, 0) < self._own:
             what = f"the half has not been through visit {self._own}, which this client made and the server committed"
-            raise LeftOut(what, way_out=WAY_OUT)
+            raise LeftOut(what, hint=WAY_OUT)
 
 
 def _taken_apart(opened: bytes) -> tuple[dict[int, int], bytes]:
@@ -110,4 +110,4 @@ def _taken_apart(opened: bytes) -> tuple[dict[int, int], bytes]:
         start = COUNT.size + count * ENTRY.size
         return dict(ENTRY.iter_unpack(opened[COUNT.size : start])), opened[start:]
     except struct.error:
-        raise Tampered("what was sealed is no half", way_out="Have the visit replayed.") from None
+        raise Tampered("what was sealed is no half", hint="Have the visit replayed.") from None

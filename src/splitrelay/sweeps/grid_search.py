@@ -101,8 +101,8 @@ class Search:
         found = points_of(self.file, self._values, self._varying)
         for point in found.points:
             if self.tune == "validation" and not point.spec.data.validation:
-                way_out = "Add validation=0.1: each client then keeps a tenth of its samples from training."
-                raise InputError("tune=validation needs samples that are kept from training", way_out=way_out)
+                hint = "Add validation=0.1: each client then keeps a tenth of its samples from training."
+                raise InputError("tune=validation needs samples that are kept from training", hint=hint)
         return found
 
     def at(self, settings: Settings, etas: Sequence[float]) -> list[Point]:

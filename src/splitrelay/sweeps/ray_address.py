@@ -31,20 +31,20 @@ def address_of(word: str) -> str | None:
         socket.create_connection((host, port), PATIENCE).close()
     except OSError as error:
         why = error.strerror or str(error)
-        raise InputError(f"nobody answers at {word}", value=why, way_out="Start one there: ray start --head.") from None
+        raise InputError(f"nobody answers at {word}", value=why, hint="Start one there: ray start --head.") from None
     if not _has_token() and _asks_for_token(f"{host}:{port}", CALLS[word.startswith(CLIENT)]):
-        raise InputError(f"the Ray at {word} asks for a token", way_out=TOKEN)
+        raise InputError(f"the Ray at {word} asks for a token", hint=TOKEN)
     return word
 
 
 def refused(address: str | None, error: Exception) -> InputError:
     """Ray's own answer in one line."""
     if address is None:
-        return InputError("no Ray could be started here", value=_line(error), way_out="Without it: --on local.")
-    way_out = "Is it the same token?" if _has_token() else "Is it of the same version, and of the same Python?"
+        return InputError("no Ray could be started here", value=_line(error), hint="Without it: --on local.")
+    hint = "Is it the same token?" if _has_token() else "Is it of the same version, and of the same Python?"
     if SLOW in str(error):
-        way_out = "Its host did not start a process for us in time: try again, or give it more room."
-    return InputError(f"the Ray at {address} does not let us in", value=_line(error), way_out=way_out)
+        hint = "Its host did not start a process for us in time: try again, or give it more room."
+    return InputError(f"the Ray at {address} does not let us in", value=_line(error), hint=hint)
 
 
 def _parts(word: str) -> tuple[str, int]:

@@ -133,8 +133,8 @@ class _Campaign:
         try:
             told = [News(**news) for news in ray.get(self.messenger.told.remote())]
         except ray.exceptions.RayError as error:
-            way_out = "The same command goes on once it is there again."
-            raise WorkError("this Ray is lost", value=_first(error), way_out=way_out) from None
+            hint = "The same command goes on once it is there again."
+            raise WorkError("this Ray is lost", value=_first(error), hint=hint) from None
         yield from (news for news in told if news.name in names)
 
     def _ending(self, reference: Any, errand: Errand) -> News:

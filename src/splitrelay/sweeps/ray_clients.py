@@ -55,7 +55,7 @@ class RayClients:
     def __init__(self, spec: Spec, stop: Event) -> None:
         cores = int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
         if cores < 1:
-            raise InputError("this Ray cluster has no cores", way_out="Start it with --num-cpus.")
+            raise InputError("this Ray cluster has no cores", hint="Start it with --num-cpus.")
         actor = ray.remote(Host).options(num_cpus=1, max_restarts=LOST, max_task_retries=LOST)
         self.hosts: list[Any] = [actor.remote(spec.model_dump(), str(Path.cwd())) for _ in range(cores)]
         self.stop = stop

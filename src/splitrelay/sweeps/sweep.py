@@ -169,7 +169,7 @@ def status(folder: Path) -> Board:
     except (OSError, ValueError, KeyError, TypeError):
         boards = []
     if not boards:
-        raise InputError(f"{folder} is not the folder of a sweep", way_out=_elsewhere(folder))
+        raise InputError(f"{folder} is not the folder of a sweep", hint=_elsewhere(folder))
     entries = {name: entry for board in boards for name, entry in board.entries.items()}  # the newest has the last word
     return Board(folder, entries)
 

@@ -34,7 +34,7 @@ class Weights:
 def weights(mu: float, eta_tilde: float, R: int) -> Weights:
     """All weights of rounds 0..R; mu = 0 gives equal weights, as the general convex and non-convex cases have."""
     if not 0 <= R <= MOST:
-        raise OutOfRange("the list of weights", limit=f"0 <= R <= {MOST}", value=R, way_out="thetas() needs no list.")
+        raise OutOfRange("the list of weights", limit=f"0 <= R <= {MOST}", value=R, hint="thetas() needs no list.")
     r = np.arange(R + 1, dtype=np.float64)
     log_w, log_W = np.asarray(log_weight(mu, eta_tilde, r)), float(log_total(mu, eta_tilde, float(R)))
     return Weights(r, log_w, np.exp(log_w - log_W), np.asarray(theta(mu, eta_tilde, r)), log_W)
@@ -72,5 +72,5 @@ def _half_step(mu: Values, eta_tilde: Values) -> Array:
     outside = ~((x >= 0) & (x < 1))
     if np.any(outside):
         value = float(np.extract(outside, x)[0])
-        raise OutOfRange("the weights need 0 <= mu eta_tilde / 2 < 1", value=value, way_out="Take a smaller step.")
+        raise OutOfRange("the weights need 0 <= mu eta_tilde / 2 < 1", value=value, hint="Take a smaller step.")
     return x

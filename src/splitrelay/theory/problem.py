@@ -106,7 +106,7 @@ class Asked:
             raise AttributeError(name)
         value = getattr(self.problem, name)
         if value is None:
-            raise InputError(f"{self.asker} needs {name}, {MEANING[name]}", way_out=f"Give {name}=...")
+            raise InputError(f"{self.asker} needs {name}, {MEANING[name]}", hint=f"Give {name}=...")
         return np.asarray(value, dtype=np.float64)
 
     @property
@@ -120,7 +120,7 @@ class Asked:
         """mu where a formula divides by it."""
         mu = self.mu
         if not np.all(mu > 0):
-            raise OutOfRange(f"{self.asker} needs mu > 0", value=0, way_out="Use general-convex, which needs no mu.")
+            raise OutOfRange(f"{self.asker} needs mu > 0", value=0, hint="Use general-convex, which needs no mu.")
         return mu
 
 
@@ -167,4 +167,4 @@ def _not_above(problem: Problem, small: str, large: str, shape: tuple[int, ...],
     if np.any(wrong):
         low, high = (float(np.broadcast_to(value, shape)[wrong][0]) for value in (left, right))
         got = f"{small}={low:g}, {large}={high:g}"
-        raise OutOfRange(f"{small} must not exceed {large}", value=got, way_out=why)
+        raise OutOfRange(f"{small} must not exceed {large}", value=got, hint=why)

@@ -167,8 +167,8 @@ def rate(name: str, case: str, problem: Problem, *, constants: Constants = "prov
     check_choice("constants", constants, CONSTANTS)
     q = problem.asked_by(f"the rate of {name} {case}", case)
     if name not in ("ssl", "fedavg") and case != SC:
-        way_out = f"There is one for {name} strongly-convex; ssl and fedavg have all three."
-        raise InputError(f"the paper prints no rate for {name} {case}", way_out=way_out)
+        hint = f"There is one for {name} strongly-convex; ssl and fedavg have all three."
+        raise InputError(f"the paper prints no rate for {name} {case}", hint=hint)
     with np.errstate(all="ignore"):  # what is not finite is refused
         if name in ROWS:
             return _finished(name, q, ROWS[name].where, ROWS[name].measure, ROWS[name].terms(q))

@@ -102,7 +102,7 @@ def statement(algorithm: str, case: str, constants: str) -> Statement:
     if case not in rows:
         raise InputError(
             f"the paper prints no bound for {algorithm} {case}",
-            way_out=f"There is one for {algorithm} strongly-convex, and for fedavg (all clients take part) {case}.",
+            hint=f"There is one for {algorithm} strongly-convex, and for fedavg (all clients take part) {case}.",
         )
     return rows[case]
 

@@ -35,7 +35,7 @@ def useful_local_steps(
     elif case == SC:
         scale = q.mu / q.L * q.R
     else:
-        raise InputError(f"{q.asker} needs eta_tilde", way_out="The paper states the order for strongly-convex only.")
+        raise InputError(f"{q.asker} needs eta_tilde", hint="The paper states the order for strongly-convex only.")
     noise, heterogeneity = np.broadcast_arrays(q.sigma2 * scale / clients, q.heterogeneity)
     limit = np.where(noise > 0, np.inf, 0.0)
     return plain(np.divide(noise, heterogeneity, out=limit, where=heterogeneity > 0))

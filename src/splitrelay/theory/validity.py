@@ -86,9 +86,7 @@ def effective_step(algorithm: str, q: Asked, eta: Values | None, eta_tilde: Valu
     """eta_tilde, from whichever of the two was given."""
     if (eta is None) == (eta_tilde is None):
         which = "neither" if eta is None else "both"
-        raise InputError(
-            f"{q.asker} needs one of eta and eta_tilde", value=which, way_out="stepsize finds the best one."
-        )
+        raise InputError(f"{q.asker} needs one of eta and eta_tilde", value=which, hint="stepsize finds the best one.")
     step = positive("eta_tilde", eta_tilde) if eta is None else positive("eta", eta) * per_eta(algorithm, q)
     try:
         np.broadcast_shapes(step.shape, q.problem.shape)
@@ -114,7 +112,7 @@ def refuse_outside(
     setting = ", ".join(_named(found, name, shape, first) for name in _deciding(found))
     if eta is not None:
         got = f"{got}, from eta={float(np.broadcast_to(eta, shape)[first]):.6g}"
-    raise OutOfRange(f"{found.asker} needs {limits} for {setting}", value=got, way_out=_how_many(count, inside.size))
+    raise OutOfRange(f"{found.asker} needs {limits} for {setting}", value=got, hint=_how_many(count, inside.size))
 
 
 def refuse_too_few_rounds(found: Range) -> None:
@@ -125,10 +123,10 @@ def refuse_too_few_rounds(found: Range) -> None:
     first, count = _first_outside(np.asarray(found.rounds.holds), shape)
     L, mu, R = (float(np.broadcast_to(value, shape)[first]) for value in (found.q.L, found.q.mu, found.q.R))
     if mu == 0:
-        raise OutOfRange(f"{found.asker} needs mu > 0", value=0, way_out="Use general-convex, which needs no mu.")
+        raise OutOfRange(f"{found.asker} needs mu > 0", value=0, hint="Use general-convex, which needs no mu.")
     got, need, _ = _apart(R, 6 * L / mu, 6 * L / mu)
     many = _how_many(count, max(1, int(np.prod(shape)))) or "Train longer, or use general-convex."
-    raise OutOfRange(f"{found.asker} needs R >= 6 L/mu = {need} for L={L:.6g}, mu={mu:.6g}", value=got, way_out=many)
+    raise OutOfRange(f"{found.asker} needs R >= 6 L/mu = {need} for L={L:.6g}, mu={mu:.6g}", value=got, hint=many)
 
 
 def _first_outside(inside: Bools, shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def word(name: str, text: str) -> str:
     """A name or a path, as it stands."""
     if not text:
-        raise InputError(f"{name} is empty", way_out=f"Say {name}=NAME.")
+        raise InputError(f"{name} is empty", hint=f"Say {name}=NAME.")
     return text
 
 

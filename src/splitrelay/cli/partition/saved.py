@@ -43,7 +43,7 @@ def export(file: Path, settings: Sequence[str], to: Path) -> None:
 
     found = _read(file, settings)
     if "data" not in found.settings:
-        raise InputError(f"{file} does not say which data set it deals", way_out="Name it: data=NAME.")
+        raise InputError(f"{file} does not say which data set it deals", hint="Name it: data=NAME.")
     train = training_set(found.settings["data"])
     export_partition(found.labelled(train.y), train.x, told(train.y, train.classes), to)
     empty = f"; {len(found.empty)} without samples have none" if found.empty else ""

@@ -125,7 +125,7 @@ def _need_step(answer: Answer, grid: Grid) -> None:
     raise InputError(
         f"{found.algorithm} {found.case}: neither eta nor eta_tilde is given",
         limit=f"{', '.join(limits)}{scale}",
-        way_out="'splitrelay theory stepsize' finds a good one.",
+        hint="'splitrelay theory stepsize' finds a good one.",
     )
 
 

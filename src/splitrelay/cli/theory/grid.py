@@ -104,7 +104,7 @@ class Grid:
         many = prod(len(self.values[name]) for name in rest)
         if many > limit:
             raise InputError(
-                f"a figure shows at most {limit} panels", value=many, way_out=f"Vary fewer of: {', '.join(rest)}."
+                f"a figure shows at most {limit} panels", value=many, hint=f"Vary fewer of: {', '.join(rest)}."
             )
         return [self._with(dict(zip(rest, row, strict=True))) for row in product(*(self.values[n] for n in rest))]
 
@@ -118,7 +118,7 @@ def read_grid(
     """The key=value words of a command; `elsewhere` are keys of its neighbours, with what to do instead."""
     for name, instead in (elsewhere or {}).items():
         if any(word.startswith(f"{name}=") for word in settings):
-            raise InputError(f"{name} has no place here", way_out=instead)
+            raise InputError(f"{name} has no place here", hint=instead)
     return Grid(parsed(settings, keys, points))
 
 

@@ -47,7 +47,7 @@ def lemmas(settings: tuple[str, ...], shape: str) -> None:
     """
     grid = read_grid(settings, KEYS)
     if set(ROUND) & set(grid.values) and "eta_tilde" not in grid.values:
-        raise InputError("the drift and the recursions need eta_tilde", way_out="Give eta_tilde=...")
+        raise InputError("the drift and the recursions need eta_tilde", hint="Give eta_tilde=...")
     found = _lemmas(grid.problem, grid.others)
     if shape == "table":
         say(emphasised(wrapped(f"Lemmas: {grid.caption}")) + "\n\n" + _listed(found))
@@ -63,7 +63,7 @@ def _lemmas(problem: object, others: dict[str, float]) -> Sequence[Lemma]:
     given = {"eta_tilde": 1.0} | others  # a step that nothing asks for, where only counts are wanted
     found = lemmas(problem, **given)
     if not found:
-        raise InputError("no lemma can be evaluated from these", way_out="Give M and zeta2, or M and K.")
+        raise InputError("no lemma can be evaluated from these", hint="Give M and zeta2, or M and K.")
     groups = list(dict.fromkeys(lemma.group for lemma in found))
     return sorted(found, key=lambda lemma: groups.index(lemma.group))
 

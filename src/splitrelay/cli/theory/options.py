@@ -56,9 +56,7 @@ class Word(TextParam):
         if value in self.known:
             return value
         if "=" in value:
-            raise InputError(
-                f"the {self.name} is missing before '{value}'", way_out=f"One of: {', '.join(self.known)}."
-            )
+            raise InputError(f"the {self.name} is missing before '{value}'", hint=f"One of: {', '.join(self.known)}.")
         raise UnknownName(self.name, value, self.known)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

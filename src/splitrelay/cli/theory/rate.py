@@ -155,7 +155,7 @@ def _draw(names: Sequence[str], case: str, grid: Grid, path: Path) -> Path:
 
     grids = grid.panels(max(1, PANELS // len(names)))
     if len(grids) * len(names) > PANELS:
-        raise InputError(f"a figure shows at most {PANELS} panels", value=len(names), way_out="Name fewer rates.")
+        raise InputError(f"a figure shows at most {PANELS} panels", value=len(names), hint="Name fewer rates.")
     found = [(panel, one) for panel in grids for one in _rates(names, case, panel)]
     headline = _title(found[0][1]) if len(names) == 1 else f"Orders of convergence, {case}"
     words = figure_words(grid, headline, found[0][1].measure, case, "order of")

@@ -56,7 +56,7 @@ def weights(settings: tuple[str, ...], shape: str) -> None:
 def _checked(given: dict[str, Any]) -> None:
     for name in ("mu", "eta_tilde", "R"):
         if name not in given:
-            raise InputError(f"theory weights needs {name}, {meaning(name)}", way_out=f"Give {name}=...")
+            raise InputError(f"theory weights needs {name}, {meaning(name)}", hint=f"Give {name}=...")
         if given[name] < 0:
             raise OutOfRange(f"{name} must not be negative", value=given[name], limit=f"{name} >= 0")
     if given["R"] > MOST:
