@@ -17,7 +17,7 @@ from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.deploy.server_program import Offer, Serving
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.runs.execute import execute, partition_of
-from splitrelay.runs.measured import timeless
+from splitrelay.runs.rows import remove_measurements
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec, spec_of
 from splitrelay.security.authority import create_authority
@@ -127,4 +127,4 @@ class Stage:
 
 
 def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [timeless(row) for row in rows]
+    return [remove_measurements(row) for row in rows]

@@ -24,8 +24,8 @@ from splitrelay.network.codec import encode
 from splitrelay.network.messages import Terms
 from splitrelay.runs.execute import execute
 from splitrelay.runs.host import cpu_name
-from splitrelay.runs.measured import timeless
 from splitrelay.runs.registry import ALGORITHMS
+from splitrelay.runs.rows import remove_measurements
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec, spec_of
 
@@ -70,7 +70,7 @@ def make_spec(case: str, folder: Path) -> Spec:
 
 def hash_rows(rows: list[dict[str, Any]]) -> str:
     """Hash the rows of a run without what was measured."""
-    return _sha256(json.dumps([timeless(row) for row in rows]).encode())
+    return _sha256(json.dumps([remove_measurements(row) for row in rows]).encode())
 
 
 def hash_file(path: Path) -> str:

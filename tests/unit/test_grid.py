@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from splitrelay.cli.grid import table
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError, UnknownName, WorkError
-from splitrelay.paper.cells import GRID
-from splitrelay.sweeps.grid_search import Choice, Search, keep, next_rate, search
+from splitrelay.runs.rows import compute_final_accuracy
+from splitrelay.sweeps.grid_search import DEFAULT_RATES, Choice, Search, keep, next_rate, search
 from splitrelay.sweeps.jobs import News
 from splitrelay.sweeps.points import Point
-from splitrelay.sweeps.sweep import Board, Entry, final_accuracy
+from splitrelay.sweeps.sweep import Board, Entry
 
 Score = Callable[[float], float | None]  # of a rate; None: it diverges
 
@@ -60,7 +60,7 @@ def test_the_best_rate_is_inside_and_diverged_ones_are_the_worst(tmp_path: Path)
 
 def test_the_grid_is_the_papers_unless_another_is_given(tmp_path: Path) -> None:
     _, land = choice(tmp_path, peak(0.01))
-    assert land.asked == [list(GRID)]
+    assert land.asked == [list(DEFAULT_RATES)]
 
 
 def test_of_two_as_good_the_smaller_rate(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_fine_tries_the_rates_half_way(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("etas", "up", "down"),
     [
-        (GRID, 1.0, 0.0001),
+        (DEFAULT_RATES, 1.0, 0.0001),
         ((0.03, 0.1, 0.3), 1.0, 0.01),
         ((0.1,), 1.0, 0.01),
         ((0.01, 0.0215, 0.0464, 0.1), 0.215, 0.00464),
@@ -136,8 +136,12 @@ def test_a_point_that_was_lost_leaves_no_choice(tmp_path: Path) -> None:
 
 def test_the_last_rounds_decide() -> None:
     rows = [{"round": r, "test_accuracy": float(r)} for r in range(0, 41, 4)]
-    assert final_accuracy(rows) == (24 + 28 + 32 + 36 + 40) / 5
-    assert final_accuracy(rows[:2]) == 4.0 and final_accuracy(rows[:1]) is None and final_accuracy([]) is None
+    assert compute_final_accuracy(rows) == (24 + 28 + 32 + 36 + 40) / 5
+    assert (
+        compute_final_accuracy(rows[:2]) == 4.0
+        and compute_final_accuracy(rows[:1]) is None
+        and compute_final_accuracy([]) is None
+    )
 
 
 def test_two_rules_are_refused() -> None:

@@ -101,3 +101,10 @@ def test_a_spec_goes_round_through_its_file(tmp_path: Path) -> None:
 def test_presets_are_listed() -> None:
     rows = json.loads(CliRunner().invoke(app, ["presets", "cross-silo", "--format", "json"]).output)
     assert len(rows) == 8 and rows[0]["preset"] == "paper/cross-silo-cifar10-c1-k5"
+
+
+def test_a_preset_without_a_provider_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("splitrelay.runs.presets._provider", [])
+    with pytest.raises(InputError) as caught:
+        spec_of(None, ["protocol=paper"])
+    assert caught.value.value == "paper" and caught.value.hint

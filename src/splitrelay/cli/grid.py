@@ -64,7 +64,7 @@ def _plan(settings: Sequence[str], out: Path | None) -> tuple[Search, Path]:
 
 def table(choices: Sequence[Choice], tune: str) -> Table:
     """A row for every setting: its best rate, and the score of each."""
-    from splitrelay.paper.cells import LAST
+    from splitrelay.runs.rows import LAST
 
     keys = list(dict.fromkeys(name for choice in choices for name, _ in choice.settings))
     etas = sorted({tried.eta for choice in choices for tried in choice.rates})

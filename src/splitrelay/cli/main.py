@@ -15,6 +15,9 @@ from splitrelay import __version__
 from splitrelay.cli.click_extensions import Group
 from splitrelay.cli.console import mood
 from splitrelay.errors import SplitrelayError
+from splitrelay.runs.presets import set_preset_provider
+
+set_preset_provider("splitrelay.paper.presets")
 
 COMMANDS = {
     "demo": ("splitrelay.cli.demo:demo", "See it work: SSL against FedAvg on real digits, in a minute."),

@@ -104,14 +104,14 @@ def _redrawn(source: Path, out: Path, page: Path | None) -> None:
 
 
 def _taken(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs: int | None) -> list[Unit]:
-    from splitrelay import paper
     from splitrelay.paper.budget import seconds_of
     from splitrelay.paper.plan import units
+    from splitrelay.runs.spec import SEEDS as PAPER_SEEDS
 
     limit = None if budget is None else seconds_of(budget)
     words = [name for name in names if "=" in name]
     told_apart("reproduce", words)  # each key once
-    found = units([name for name in names if "=" not in name], paper.SEEDS[:seeds], words)
+    found = units([name for name in names if "=" not in name], PAPER_SEEDS[:seeds], words)
     return _planned(found, out, limit, jobs) if found else []
 
 

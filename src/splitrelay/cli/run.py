@@ -94,7 +94,7 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
     """
     from splitrelay.runs.damage import again
     from splitrelay.runs.execute import check_simulated, execute
-    from splitrelay.runs.row_format import rows_of
+    from splitrelay.runs.rows import load_rows
     from splitrelay.runs.run_directory import RunDirectory
 
     spec = _resolved(spec_from("run", settings), how["device"])
@@ -104,7 +104,7 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
     directory = RunDirectory(out or Path("results") / f"{spec.algorithm}-{spec.hash}")
     check_simulated(directory)
     if not how["from_scratch"]:
-        rows_of(directory.path)  # a record that is damaged is said with its line
+        load_rows(directory.path)  # a record that is damaged is said with its line
     rows = []
     try:
         with stopping() as stop, _elsewhere(clients, spec, stop) as there:

@@ -18,7 +18,7 @@ from splitrelay.data.partition_export import export_partition, folder, told
 from splitrelay.deploy.subprocesses import POLL, Program, port_in
 from splitrelay.errors import OutputError, WorkError
 from splitrelay.runs.execute import execute, partition_of, resolved
-from splitrelay.runs.measured import timeless
+from splitrelay.runs.rows import remove_measurements
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec
 from splitrelay.security.authority import create_authority
@@ -225,7 +225,7 @@ def replayed(spec: Spec, directory: RunDirectory, skips: frozenset[tuple[int, in
 
 def untimed(directory: RunDirectory) -> list[dict[str, Any]]:
     """The record without its clock."""
-    return [timeless(row) for row in directory.seen()]
+    return [remove_measurements(row) for row in directory.seen()]
 
 
 def forget(out: Path) -> None:

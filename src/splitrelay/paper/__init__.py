@@ -1,5 +1,5 @@
-"""What the paper ran and what it printed: its cells, rates, rounds and results, as data."""
+"""Settings and printed results of the paper: cells, presets, studies, claims, figures and tables."""
 
-from splitrelay.paper.cells import CELLS, SEEDS, Cell, Printed, cell
+from splitrelay.paper.cells import CELLS, Cell, Printed, cell
 
-__all__ = ["CELLS", "SEEDS", "Cell", "Printed", "cell"]
+__all__ = ["CELLS", "Cell", "Printed", "cell"]

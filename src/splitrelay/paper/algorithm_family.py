@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitrelay.errors import InputError
-from splitrelay.paper.cells import LAST
 from splitrelay.reports.labels import ALGORITHMS, DATA, algorithm_label, data_label, place_in
 from splitrelay.reports.seed_groups import REPEATS, Group, described, differing, grouped, seeds_said
 from splitrelay.reports.summary import ends, seed_against_seed, summarised
 from splitrelay.reports.table import Entry, Head, Sheet, entry
 from splitrelay.reports.table_layout import TUNED
 from splitrelay.runs.records import runs_under
+from splitrelay.runs.rows import LAST
 from splitrelay.runs.spec import spec_of
 
 FOLDER = "family/best"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from splitrelay.errors import InputError
-from splitrelay.paper.cells import CELLS, LAST, Cell, Printed
+from splitrelay.paper.cells import CELLS, Cell, Printed
 from splitrelay.paper.evidence import DEVICES, TUNED
 from splitrelay.paper.studies import PAIR
 from splitrelay.reports.head_to_head import rate_said
@@ -16,6 +16,7 @@ from splitrelay.reports.summary import GOAL, GOALS, curve, first_round, papers_c
 from splitrelay.reports.table import Entry, Head, Sheet, entry
 from splitrelay.reports.table_layout import Choice, laid_out
 from splitrelay.runs.records import runs_under
+from splitrelay.runs.rows import LAST
 
 Found = Mapping[tuple[str, str], Choice]  # by cell and algorithm
 

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 
 from splitrelay.errors import UnknownName
 
-SEEDS = (1234, 666, 22)  # one seed, 1234, for the grid search
-GRID = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5)  # the paper prints no grid: these are the rates of its table
 MODELS = {"mnist": "lenet5", "fashion-mnist": "lenet5", "cifar10": "vgg11"}
-LAST = 20  # rounds at the end over which accuracies are averaged
 
 
 @dataclass(frozen=True)

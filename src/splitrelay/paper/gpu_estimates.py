@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from splitrelay.models import blueprint
 from splitrelay.models.summary import summarise
-from splitrelay.paper.cells import CELLS, SEEDS, Cell
+from splitrelay.paper.cells import CELLS, Cell
 from splitrelay.paper.studies import PAIR
 from splitrelay.reports.table import Head, Sheet, entry
-from splitrelay.runs.spec import Spec, spec_of
+from splitrelay.runs.spec import SEEDS, Spec, spec_of
 
 IMAGE, CLASSES = (3, 32, 32), 10  # of CIFAR-10
 TEST = 10_000  # images of its test set

@@ -10,11 +10,12 @@ from pathlib import Path
 from splitrelay.errors import UnknownName
 from splitrelay.models import blueprint
 from splitrelay.models.summary import summarise
-from splitrelay.paper.cells import CELLS, GRID, SEEDS
+from splitrelay.paper.cells import CELLS
 from splitrelay.paper.presets import PRESETS
 from splitrelay.paper.studies import PAIR, SMALL, STUDIES, Batch, batches
 from splitrelay.paper.tuned_studies import Tuning, expected
-from splitrelay.runs.spec import spec_of
+from splitrelay.runs.spec import SEEDS, spec_of
+from splitrelay.sweeps.grid_search import DEFAULT_RATES
 from splitrelay.sweeps.points import Point
 
 UNTRAINED = ("quadratics", "partitions")
@@ -82,7 +83,7 @@ def _cell(name: str, seed: int, number: int, words: Words) -> Unit:
 
 
 def _rates(name: str, algorithm: str, words: Words) -> Unit:
-    points = [_point(f"paper/{name}", algorithm, words, eta=eta, seed=SEEDS[0]) for eta in GRID]
+    points = [_point(f"paper/{name}", algorithm, words, eta=eta, seed=SEEDS[0]) for eta in DEFAULT_RATES]
     return Unit("rates", f"{name}, {algorithm}", tuple(points), (len(SEEDS), *_telling(name)))
 
 

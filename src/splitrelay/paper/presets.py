@@ -8,6 +8,7 @@ from typing import Any
 
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.paper.cells import CELLS, MODELS, Cell
+from splitrelay.runs.presets import set_preset_provider
 
 Content = dict[str, Any]
 PROTOCOLS = {
@@ -83,8 +84,11 @@ def protocol_content(name: str, algorithm: str, M_is_S: bool) -> Content:
     }
 
 
-def expanded(content: Mapping[str, Any]) -> Content:
-    """A spec's content with its preset and its protocol written out; what is said beside them goes on top."""
+def expand(content: Mapping[str, Any]) -> Content:
+    """Return a spec's content with its preset and protocol replaced by the settings they stand for.
+
+    Keys that the content sets itself win over the preset and the protocol.
+    """
     own = dict(content)
     preset, protocol = own.pop("preset", None), own.pop("protocol", None)
     algorithm = str(own.get("algorithm", "ssl"))
@@ -115,3 +119,6 @@ def rate(preset: Preset, algorithm: str) -> float:
         raise InputError(f"the paper has no rate for {algorithm}", hint=hint)
     best = (preset.cell.ssl if algorithm == "ssl" else preset.cell.fedavg).eta
     return RATES[RATES.index(best) + 1] if preset.above else best
+
+
+set_preset_provider(__name__)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from splitrelay.paper.cells import SEEDS
 from splitrelay.paper.studies import Batch
+from splitrelay.runs.rows import compute_final_accuracy
 from splitrelay.runs.run_directory import RunDirectory
-from splitrelay.runs.spec import spec_of
+from splitrelay.runs.spec import SEEDS, spec_of
 from splitrelay.sweeps.grid_search import Choice, Tried, search
 from splitrelay.sweeps.points import Point, Points, Settings, without_twins
-from splitrelay.sweeps.sweep import Board, final_accuracy, home
+from splitrelay.sweeps.sweep import Board, home
 
 SEARCH, BEST = "search", "best"  # the two folders of a study
 Words = tuple[str, ...]
@@ -78,5 +78,5 @@ def expected(plan: Tuning, folder: Path, seeds: Sequence[int]) -> list[tuple[Pat
 
 def _tried(point: Point, folder: Path) -> Tried:
     rows = RunDirectory(home(folder, point)).seen()
-    score = final_accuracy(rows) if rows else None
+    score = compute_final_accuracy(rows) if rows else None
     return Tried(point.spec.optimiser.eta, score or 0.0, point.name)

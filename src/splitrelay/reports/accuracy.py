@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from splitrelay.paper.cells import LAST, Printed
+from splitrelay.paper.cells import Printed
 from splitrelay.reports.labels import value_label
 from splitrelay.reports.seed_groups import grouped, seeds_said
 from splitrelay.reports.summary import ends, papers_cell, summarised
@@ -23,6 +23,7 @@ from splitrelay.reports.table_layout import (
     row_label,
 )
 from splitrelay.runs.records import Run
+from splitrelay.runs.rows import LAST
 
 
 @dataclass(frozen=True)

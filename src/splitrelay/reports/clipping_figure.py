@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from splitrelay.errors import InputError
-from splitrelay.paper.cells import LAST
 from splitrelay.reports.curves import ACCURACY, ROUNDS, seen_accuracy
 from splitrelay.reports.line_plots import Drawing, Line, Look, Panel, grid, styles
 from splitrelay.reports.seed_groups import Group, grouped, seeds_said
 from splitrelay.reports.style import GREEN, ORANGE, PURPLE, SKY
 from splitrelay.reports.table_layout import Choice, laid_out, row_label
 from splitrelay.runs.records import Run
+from splitrelay.runs.rows import LAST
 
 NORMS = (GREEN, PURPLE, ORANGE, SKY)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from splitrelay.errors import InputError
-from splitrelay.paper.cells import LAST
 from splitrelay.reports.labels import data_label
 from splitrelay.reports.line_plots import Drawing, Line, Look, Panel, colours, grid, styles
 from splitrelay.reports.seed_groups import Group, grouped, seeds_said
@@ -17,6 +16,7 @@ from splitrelay.reports.style import LABEL, LOOK, drawn, save
 from splitrelay.reports.summary import Curve, curve
 from splitrelay.reports.table_layout import Choice, Place, choices_said, column_key, laid_out, row_label
 from splitrelay.runs.records import Run
+from splitrelay.runs.rows import LAST
 
 if TYPE_CHECKING:
     from splitrelay.paper.demo import Cell

@@ -16,7 +16,6 @@ import numpy as np
 
 from splitrelay.data.allocation import covering
 from splitrelay.errors import InputError
-from splitrelay.paper.cells import LAST
 from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng
 from splitrelay.reports.curves import ACCURACY, label_of, looks_of, panels_of
@@ -25,6 +24,7 @@ from splitrelay.reports.seed_groups import Group, grouped, seeds_said
 from splitrelay.reports.summary import Curve, late_rows
 from splitrelay.reports.table_layout import Choice, choices_said, laid_out
 from splitrelay.runs.records import Run
+from splitrelay.runs.rows import LAST
 from splitrelay.runs.spec import Spec
 
 PLACE = "place in the round of the client with the class"

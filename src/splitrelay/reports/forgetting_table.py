@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from splitrelay.paper.cells import LAST
 from splitrelay.reports.seed_groups import Group, grouped, seeds_said
 from splitrelay.reports.summary import late_rows
 from splitrelay.reports.table import Entry, Head, Sheet, entry
 from splitrelay.reports.table_layout import Choice, choices_said, laid_out, row_label
 from splitrelay.runs.records import Run
+from splitrelay.runs.rows import LAST
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitrelay.errors import InputError
-from splitrelay.paper.cells import LAST
 from splitrelay.reports.labels import algorithm_label
 from splitrelay.reports.seed_groups import Group, grouped, seeds_said
 from splitrelay.reports.summary import by_seed, ends, seed_against_seed
 from splitrelay.reports.table import Entry, Head, Piece, Sheet, entry
 from splitrelay.reports.table_layout import Choice, Place, choices_said, laid_out, row_label
 from splitrelay.runs.records import Run
+from splitrelay.runs.rows import LAST
 
 FACTORS = ("C", "alpha", "K", "S")  # heterogeneity, local steps, participation
 

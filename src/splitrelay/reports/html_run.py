@@ -10,7 +10,6 @@ from typing import Any
 
 from splitrelay.data.partition_files import load_partition
 from splitrelay.errors import InputError
-from splitrelay.paper.cells import LAST
 from splitrelay.reports.html_charts import MOST, Series, bar_chart, heat_map, line_chart
 from splitrelay.reports.html_page import chart, command, note, page, section, setting_row, table, tiles
 from splitrelay.reports.labels import (
@@ -25,6 +24,7 @@ from splitrelay.reports.seed_groups import Group, is_complete
 from splitrelay.reports.summary import summarised
 from splitrelay.runs.client_records import CLIENTS, PREFIX, ClientRecord, read_clients
 from splitrelay.runs.records import Run
+from splitrelay.runs.rows import LAST
 from splitrelay.runs.spec import Spec
 
 ROWS = 12  # looks at the end that are shown as numbers

@@ -10,7 +10,6 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from splitrelay.notation import axis as symbol
-from splitrelay.paper.cells import LAST
 from splitrelay.reports.accuracy import papers_value
 from splitrelay.reports.line_plots import (
     HEIGHT,
@@ -29,6 +28,7 @@ from splitrelay.reports.seed_groups import Group, grouped
 from splitrelay.reports.style import drawn
 from splitrelay.reports.table_layout import RULES, Choice, choices_said, laid_out, row_label
 from splitrelay.runs.records import Run
+from splitrelay.runs.rows import LAST
 
 
 def rates_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Drawing:

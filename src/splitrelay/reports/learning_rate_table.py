@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from splitrelay.paper.cells import LAST
 from splitrelay.reports.accuracy import papers_value
 from splitrelay.reports.seed_groups import Group, grouped
 from splitrelay.reports.table import Entry, Head, Sheet, entry
 from splitrelay.reports.table_layout import Choice, Column, Place, column_key, laid_out, record_of, row_label
 from splitrelay.runs.records import Run
+from splitrelay.runs.rows import LAST
 
 EDGE = "†"
 

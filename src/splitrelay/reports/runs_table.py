@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from os.path import commonpath, relpath
 from typing import Any
 
-from splitrelay.paper.cells import LAST
 from splitrelay.reports.labels import key_label, value_label
 from splitrelay.reports.seed_groups import Group, differing, is_complete
 from splitrelay.reports.summary import curve, tail
 from splitrelay.reports.table import Head, Sheet, entry, is_nothing
 from splitrelay.runs.records import Run
+from splitrelay.runs.rows import LAST
 
 ALWAYS = ("algorithm", "seed")
 AFTER = ("rounds", "accuracy (%)", "test loss", "MB", "seconds", "hash", "run")

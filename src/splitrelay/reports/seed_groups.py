@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from splitrelay.errors import InputError
-from splitrelay.paper.cells import SEEDS
 from splitrelay.reports.labels import key_label, setting_words, value_label
 from splitrelay.runs.records import Run
-from splitrelay.runs.spec import Spec
+from splitrelay.runs.spec import SEEDS, Spec
 
 # Other seeds repeat a setting, more rounds extend it, and watching changes nothing.
 REPEATS = ("seed", "R", "every")

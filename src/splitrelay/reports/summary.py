@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from splitrelay.paper.cells import CELLS, LAST, MODELS, Cell
+from splitrelay.paper.cells import CELLS, MODELS, Cell
 from splitrelay.reports.seed_groups import Group
 from splitrelay.runs.records import Run
+from splitrelay.runs.rows import LAST
 from splitrelay.runs.spec import Spec
 
 Floats = NDArray[np.float64]

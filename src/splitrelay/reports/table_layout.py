@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 from splitrelay.errors import InputError, UnknownName
-from splitrelay.paper.cells import LAST, SEEDS
 from splitrelay.reports.labels import (
     ALGORITHMS,
     DATA,
@@ -21,7 +20,8 @@ from splitrelay.reports.labels import (
 )
 from splitrelay.reports.seed_groups import REPEATS, Group, described, differing
 from splitrelay.reports.summary import curve, tail
-from splitrelay.runs.spec import Spec
+from splitrelay.runs.rows import LAST
+from splitrelay.runs.spec import SEEDS, Spec
 
 # How the best rate is chosen: the paper looks at the test set, with one seed.
 RULES = {"test": "test_accuracy", "validation": "validation_accuracy"}

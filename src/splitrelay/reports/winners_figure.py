@@ -13,12 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from splitrelay.errors import InputError
-from splitrelay.paper.cells import LAST
 from splitrelay.reports.head_to_head import FACTORS, Contest, contests
 from splitrelay.reports.labels import data_label
 from splitrelay.reports.line_plots import LETTERS_AN_INCH, OTHERS, Drawing, footnotes, styles
 from splitrelay.reports.style import BLACK, LOOK, drawn
 from splitrelay.runs.records import Run
+from splitrelay.runs.rows import LAST
 
 AXES = {
     "C": "classes a client, C",

@@ -14,8 +14,8 @@ from splitrelay.errors import InputError
 from splitrelay.runs.client_records import load_skips, read_clients
 from splitrelay.runs.damage import again, damaged, file_of
 from splitrelay.runs.execute import environment, execute
-from splitrelay.runs.measured import timeless
 from splitrelay.runs.records import Run, run_at
+from splitrelay.runs.rows import remove_measurements
 from splitrelay.runs.run_directory import RunDirectory
 
 Row = dict[str, Any]
@@ -138,7 +138,7 @@ def _pairs(one: Sequence[Row], other: Sequence[Row]) -> Iterator[tuple[Row, Row]
 
 def _first_difference(pairs: Sequence[tuple[Row, Row]]) -> Difference | None:
     for one, other in pairs:
-        unequal = _unequal(timeless(one), timeless(other))
+        unequal = _unequal(remove_measurements(one), remove_measurements(other))
         fields = tuple(name for name in unequal if _is_scored(one, other) or not name.startswith("test_"))
         if fields:
             return Difference(one["round"], fields)

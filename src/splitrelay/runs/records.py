@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.errors import InputError
-from splitrelay.runs.row_format import rows_of
+from splitrelay.runs.rows import load_rows
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec, spec_of
 
@@ -70,7 +70,7 @@ def _stamp(path: Path) -> Stamp:
 
 @lru_cache(KEPT)
 def _rows(path: Path, *stamps: Stamp) -> list[dict[str, Any]]:
-    return rows_of(path)
+    return load_rows(path)
 
 
 @lru_cache(KEPT)

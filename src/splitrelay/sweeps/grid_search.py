@@ -13,12 +13,14 @@ from typing import Any, Protocol
 
 from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError, UnknownName, WorkError
-from splitrelay.paper.cells import GRID, LAST, SEEDS
 from splitrelay.reports.table_layout import RULES
+from splitrelay.runs.rows import LAST, compute_final_accuracy
 from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.spec import SEEDS
 from splitrelay.sweeps.points import Point, Points, Settings, Values, points_of
-from splitrelay.sweeps.sweep import Board, final_accuracy
+from splitrelay.sweeps.sweep import Board
 
+DEFAULT_RATES = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5)  # the rates that occur in the paper's table
 FURTHEST = 8  # rates beyond its edge to which a grid is extended
 Sweep = Callable[[Sequence[Point]], Board]
 
@@ -113,7 +115,7 @@ class Search:
 
     @property
     def _values(self) -> Values:
-        paper = {"seed": [str(SEEDS[0])], "eta": [f"{eta:g}" for eta in GRID]}
+        paper = {"seed": [str(SEEDS[0])], "eta": [f"{eta:g}" for eta in DEFAULT_RATES]}
         return {**self.values, **{name: paper[name] for name in paper if name not in self.values}}
 
     @property
@@ -194,7 +196,7 @@ def _tried(plan: Plan, board: Board) -> Iterator[tuple[Settings, Tried]]:
         if entry.state not in ("done", "diverged"):
             raise WorkError(f"{entry.label} is {entry.state}, so the best rate is not known", value=entry.why or None)
         rows = RunDirectory(board.folder / entry.name).seen()
-        score = final_accuracy(rows, RULES[plan.tune]) if entry.state == "done" else None
+        score = compute_final_accuracy(rows, RULES[plan.tune]) if entry.state == "done" else None
         settings = tuple(setting for setting in entry.settings.items() if setting[0] != "eta")
         yield settings, Tried(float(entry.settings["eta"]), score, entry.name)
 

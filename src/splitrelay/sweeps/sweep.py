@@ -10,14 +10,12 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from heapq import heapify, heapreplace
 from pathlib import Path
-from statistics import fmean
 from threading import Event
 from typing import TYPE_CHECKING
 
 from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError
-from splitrelay.paper.cells import LAST
-from splitrelay.runs.row_format import Row, rows_of
+from splitrelay.runs.rows import Row, compute_final_accuracy, load_rows
 from splitrelay.runs.run_directory import LOCK, RunDirectory
 from splitrelay.sweeps.jobs import ALL, Errand, News, Places, Share
 
@@ -156,7 +154,7 @@ def _note(board: Board, news: News | None) -> None:
     entry.hear(news)
     board.room = max(board.room, board.number("running"))
     if news.state == "done":
-        entry.accuracy = final_accuracy(_rows(entry, board.folder / entry.name))
+        entry.accuracy = compute_final_accuracy(_rows(entry, board.folder / entry.name))
     if (entry.state, entry.began) != before:
         board.save()
 
@@ -197,22 +195,16 @@ def _read(folder: Path, file: Path) -> Board:
 def _rows(entry: Entry, path: Path) -> list[Row]:
     """Of a record that is damaged, none: it cannot be gone on with."""
     try:
-        return rows_of(path)
+        return load_rows(path)
     except InputError as error:
         entry.state, entry.why = "failed", str(error)
         return []
 
 
-def final_accuracy(rows: Sequence[Row], column: str = "test_accuracy") -> float | None:
-    """The mean over the last rounds, as the paper's tables have it; None where there are none."""
-    seen = [row[column] for row in rows if row["round"] > max(0, rows[-1]["round"] - LAST) and column in row]
-    return fmean(seen) if seen else None
-
-
 def _looked_up(entry: Entry, rows: Sequence[Row], alive: bool) -> None:
     if rows:
         entry.round = rows[-1]["round"]
-        entry.accuracy = final_accuracy(rows) if entry.state == "done" else rows[-1]["test_accuracy"]
+        entry.accuracy = compute_final_accuracy(rows) if entry.state == "done" else rows[-1]["test_accuracy"]
     if entry.state == "running" and not alive:
         entry.state, entry.began = "stopped", 0.0  # nobody knows when
 
@@ -225,7 +217,7 @@ def _entry(point: Point, home: Path, retry: bool = False) -> Entry:
     if rows:
         entry.round = min(rows[-1]["round"], spec.R)
         entry.state = "done" if directory.finished(spec.R) else "waiting"
-        entry.accuracy = final_accuracy(rows) if entry.state == "done" else rows[-1]["test_accuracy"]
+        entry.accuracy = compute_final_accuracy(rows) if entry.state == "done" else rows[-1]["test_accuracy"]
         kept = rows[-1] if entry.state == "done" else _kept(rows, home)
         entry.before, entry.spent = min(kept["round"], spec.R), kept["seconds"]
     if entry.state == "waiting" and directory.diverged.exists() and not retry:
