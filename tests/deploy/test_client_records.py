@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from relay_kit import Stage, simulated, small_spec
 
 from splitrelay.cli.main import app
 from splitrelay.deploy import client_program
@@ -26,6 +25,7 @@ from splitrelay.runs.client_records import (
     make_printable,
     read_clients,
 )
+from tests.support.deployment import Stage, simulated, small_spec
 
 CHANGES: dict[str, dict[str, Any]] = {
     "count": {"samples": 3},

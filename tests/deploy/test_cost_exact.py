@@ -33,14 +33,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from relay_kit import Stage, simulated, small_spec
-from test_agreement import left
 from torch import nn
 
 from splitrelay.deploy.visit_cost import prices
 from splitrelay.models.architectures import sequence
 from splitrelay.network import codec, link
 from splitrelay.network.messages import Message
+from tests.deploy.test_handshake import left
+from tests.support.deployment import Stage, simulated, small_spec
 
 TINY = ("model=test_cost_exact:tiny", "partition=iid", "M=2", "K=3", "R=1", "batch=5")
 

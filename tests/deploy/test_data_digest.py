@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hub_kit import until
-from relay_kit import Stage, simulated, small_spec, untimed
 
 from splitrelay.data.images import ImageSet
 from splitrelay.deploy.client_program import Joined, Wish
@@ -26,6 +24,8 @@ from splitrelay.network import limits
 from splitrelay.network.link import Refused
 from splitrelay.randomness import Purpose, rng
 from splitrelay.security.authority import create_authority, open_authority
+from tests.support.bare_server import until
+from tests.support.deployment import Stage, simulated, small_spec, untimed
 
 TWO = ("M=2", "C=9", "R=2")
 SALT = bytes(range(32))

@@ -8,10 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from relay_kit import Stage, simulated, small_spec
-from test_direct import staged
-from test_fed import everybody
-from test_fed import staged as fed_staged
 
 from splitrelay.algorithms.base import Step
 from splitrelay.chaos.verdict import skips_in
@@ -27,6 +23,10 @@ from splitrelay.network.control import BadMessage
 from splitrelay.runs.execute import partition_of, trial_of
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.trainer import Learning
+from tests.deploy.test_direct_handover import staged
+from tests.deploy.test_fed_server import everybody
+from tests.deploy.test_fed_server import staged as fed_staged
+from tests.support.deployment import Stage, simulated, small_spec
 
 EVIL = 1  # the client that deposits what it likes
 Change = Callable[[Any], Any]

@@ -6,9 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from relay_kit import Stage, small_spec
-from test_absent import model, skips
-from test_trouble import skipping
 
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.deploy import client_visit
@@ -21,6 +18,9 @@ from splitrelay.engine.torch_engine import CALMER
 from splitrelay.errors import Diverged
 from splitrelay.network import limits, messages
 from splitrelay.randomness import Purpose, rng
+from tests.deploy.test_absent_clients import model, skips
+from tests.deploy.test_faults import skipping
+from tests.support.deployment import Stage, small_spec
 
 THREE = ("M=3", "C=5", "R=3")
 BAD = 1  # the client that misbehaves

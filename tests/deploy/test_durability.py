@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from relay_kit import Stage, simulated, small_spec
-from test_direct import Play, enter, staged
-from test_full_disk import room
 
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
 from splitrelay.atomic_files import write_text
@@ -24,6 +21,9 @@ from splitrelay.network import limits
 from splitrelay.network.client_session import Session
 from splitrelay.network.messages import Commit, Lease, Message
 from splitrelay.runs.run_directory import RunDirectory
+from tests.deploy.test_direct_handover import Play, enter, staged
+from tests.deploy.test_full_disk import room
+from tests.support.deployment import Stage, simulated, small_spec
 
 CHANCE = 0.3  # seconds that a rename waits, so that a word that comes too early is heard first
 X = torch.ones(5)

@@ -8,7 +8,6 @@ from typing import Any
 
 import grpc
 import pytest
-from hub_kit import TERMS, Standing, standing, until
 
 from splitrelay.chaos.verdict import events_in
 from splitrelay.deploy.authorization import by_certificate
@@ -20,6 +19,7 @@ from splitrelay.network.messages import Accept, Heartbeat, Hello, Leave, Message
 from splitrelay.security.authority import Authority, create_authority
 from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
 from splitrelay.security.revocation import Revocations
+from tests.support.bare_server import TERMS, Standing, standing, until
 
 CALLS = 400  # well above what is kept
 

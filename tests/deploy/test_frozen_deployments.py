@@ -1,18 +1,15 @@
 """Do deployed runs end with the frozen weights and rows of tests/golden/frozen_results.json, on every route?"""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from relay_kit import Stage
 
 from splitrelay.network.connection_handler import FED
 from splitrelay.runs.spec import spec_of
 from splitrelay.security.authority import open_authority
-
-sys.path.append(str(Path(__file__).parents[1] / "golden"))
-from frozen_results import get_cases, get_processor, hash_file, hash_rows, read_table, write_images
+from tests.golden.frozen_results import get_cases, get_processor, hash_file, hash_rows, read_table, write_images
+from tests.support.deployment import Stage
 
 CENTRALIZED = ("cut ssl", "cut fedavg", "whole fedavg", "cut scaffold", "cut minibatch-sgd", "cut sflg")
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from relay_kit import small_spec
 
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
 from splitrelay.atomic_files import write_error
 from splitrelay.chaos.verdict import events_in
 from splitrelay.deploy.journal import Journal
 from splitrelay.errors import OutputError, StorageError
+from tests.support.deployment import small_spec
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def test_a_visit_that_does_not_fit_is_not_committed(tmp_path: Path) -> None:
 SCRIPT = """
 import subprocess, sys
 from pathlib import Path
-from relay_kit import Stage, simulated, small_spec
+from tests.support.deployment import Stage, simulated, small_spec
 from splitrelay.chaos.verdict import events_in
 from splitrelay.chaos.fault_scheduler import settled, visit_of
 from splitrelay.errors import StorageError
@@ -128,7 +128,7 @@ def test_a_server_whose_disk_is_full_stops_with_one_line_and_goes_on_when_there_
     (tmp_path / "run").mkdir()
     mounted = f'mount -t tmpfs -o size=140k none "{tmp_path}/run" && exec "{sys.executable}" -c "$0" "{tmp_path}"'
     words = ["unshare", "-m", "sh", "-c", mounted, SCRIPT]
-    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
     done = subprocess.run(words, capture_output=True, text=True, env=paths, timeout=120)
     first, last = done.stdout.splitlines()[0], done.stdout.splitlines()[-1]
     assert "No space left on device" in first, done.stderr

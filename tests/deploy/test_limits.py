@@ -7,7 +7,6 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from hub_kit import TERMS, Standing, closed, lease, standing, step, until
 
 from splitrelay.errors import OutOfRange, WorkError
 from splitrelay.network import client_stream, limits
@@ -21,6 +20,7 @@ from splitrelay.network.tensor_transfer import sha256
 from splitrelay.security.authority import create_authority
 from splitrelay.security.certificates import peer_identity
 from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
+from tests.support.bare_server import TERMS, Standing, closed, lease, standing, step, until
 
 CUT = "hung up|link was lost"  # not: the server does not answer
 

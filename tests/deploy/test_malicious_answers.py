@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from relay_kit import Stage, dealt, small_spec
-from test_malicious_server import TWO
 
 from splitrelay.data import load
 from splitrelay.data.partition_export import folder as folder_of
@@ -30,6 +28,8 @@ from splitrelay.network.messages import Lease, Message, Output, Reply, Step, Ter
 from splitrelay.network.protocol import Conversation, End, State
 from splitrelay.security.authority import create_authority
 from splitrelay.security.encryption import Tampered
+from tests.deploy.test_malicious_server import TWO
+from tests.support.deployment import Stage, dealt, small_spec
 
 VISIT = Lease(1, 1, 0, 0, 0, 2, 0.1)
 

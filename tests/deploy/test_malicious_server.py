@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from relay_kit import Stage, small_spec
 from torch import nn
 
 from splitrelay.deploy import backend_fast
@@ -43,6 +42,7 @@ from splitrelay.runs.registry import ALGORITHMS
 from splitrelay.runs.spec import Spec, spec_of
 from splitrelay.security.credential_reload import Keys
 from splitrelay.security.identity import load_identity
+from tests.support.deployment import Stage, small_spec
 
 Change = Callable[[Message], Message]
 SENT = (Step, Chunk, Deposit, Predict)  # messages that carry something of a client's data or model

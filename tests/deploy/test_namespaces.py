@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from relay_kit import small_spec
 
 from splitrelay.chaos import network_namespaces
 from splitrelay.chaos.namespace_rehearsal import Separate
 from splitrelay.chaos.network_namespaces import Namespaces, address_of, ip, sweep
 from splitrelay.deploy.rehearsal import Plan
 from splitrelay.errors import InputError, WorkError
+from tests.support.deployment import small_spec
 
 
 def able() -> bool:

@@ -13,7 +13,6 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from hub_kit import TERMS, standing
 
 from splitrelay import __version__
 from splitrelay.deploy.status_client import ask_status
@@ -27,6 +26,7 @@ from splitrelay.network.status_rpc import status_handler
 from splitrelay.security import identity
 from splitrelay.security.authority import create_authority
 from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
+from tests.support.bare_server import TERMS, standing
 
 OLDER = VERSION - 1
 JOIN = """

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hub_kit import Standing, lease, standing, step, until
-from relay_kit import Stage, small_spec
 
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.deploy import client_visit
@@ -29,6 +27,8 @@ from splitrelay.network.control import BadMessage
 from splitrelay.network.messages import Accept, Deposit, Fail, Finish, Handed, Hello, Ready, Terms, Want, Welcome
 from splitrelay.network.server import Heard
 from splitrelay.network.tensor_transfer import sha256
+from tests.support.bare_server import Standing, lease, standing, step, until
+from tests.support.deployment import Stage, small_spec
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hub_kit import standing, step
-from relay_kit import Stage, simulated, small_spec, untimed
-from test_absent import model, skips, told
-from test_peers import staged
-from test_trouble import skipping
 
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.cli.main import run
@@ -23,6 +18,11 @@ from splitrelay.deploy.visit_lease import Pending, Policy
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import limits, messages
 from splitrelay.network.client_session import TakenBack
+from tests.deploy.test_absent_clients import model, skips, told
+from tests.deploy.test_faults import skipping
+from tests.deploy.test_peer_to_peer import staged
+from tests.support.bare_server import standing, step
+from tests.support.deployment import Stage, simulated, small_spec, untimed
 
 THREE = ("M=3", "C=5")
 BAD = 1  # the client that misbehaves

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from relay_kit import small_spec
 
 from splitrelay.chaos.fault_kinds import KINDS, Fault, kinds_of, plan_in, random_plan
 from splitrelay.chaos.fault_rehearsal import Troubled
 from splitrelay.deploy.rehearsal import Plan
 from splitrelay.errors import InputError, OutOfRange, UnknownName
+from tests.support.deployment import small_spec
 
 QUIET = lambda text: None  # noqa: E731
 

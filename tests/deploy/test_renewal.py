@@ -10,8 +10,6 @@ from typing import Any
 
 import grpc
 import pytest
-from hub_kit import consortium, copied, lease, standing, until
-from relay_kit import Stage, small_spec
 
 from splitrelay.errors import WorkError
 from splitrelay.network import limits
@@ -24,6 +22,8 @@ from splitrelay.security.authority import Authority, open_authority
 from splitrelay.security.certificates import peer_identity
 from splitrelay.security.credential_reload import Keys, renewed_credentials
 from splitrelay.security.identity import channel_credentials, load_identity
+from tests.support.bare_server import consortium, copied, lease, standing, until
+from tests.support.deployment import Stage, small_spec
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from relay_kit import Stage, simulated
-from test_absent import told
-from test_direct import enter, staged
 
 from splitrelay.deploy import client_visit, evaluation_requests, remote_clients
 from splitrelay.deploy.rehearsal import untimed
@@ -18,6 +15,9 @@ from splitrelay.network.link import Refused
 from splitrelay.security.authority import Authority, open_authority
 from splitrelay.security.key_files import REVOKED, SEALING
 from splitrelay.security.sealing_keys import load_epochs
+from tests.deploy.test_absent_clients import told
+from tests.deploy.test_direct_handover import enter, staged
+from tests.support.deployment import Stage, simulated
 
 Happened = Callable[[str, dict[str, Any]], None]
 

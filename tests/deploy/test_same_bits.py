@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from relay_kit import Stage, simulated, small_spec, untimed
+
+from tests.support.deployment import Stage, simulated, small_spec, untimed
 
 WAYS = [
     "algorithm=ssl model=lenet-small cut=pool1 engine=reference momentum=0.5 K=5",

@@ -7,12 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_kit import standing, until
-from relay_kit import Stage, small_spec
-from test_absent import told
-from test_fed import everybody
-from test_fed import staged as fed_stage
-from test_peers import staged as peer_stage
 
 from splitrelay.cli.main import run
 from splitrelay.cli.status import STALLED, _table
@@ -25,6 +19,12 @@ from splitrelay.deploy.visit_lease import Policy
 from splitrelay.network import limits, messages
 from splitrelay.network.connection_handler import FED, JUDGE
 from splitrelay.security.sealing_keys import NoSecret
+from tests.deploy.test_absent_clients import told
+from tests.deploy.test_fed_server import everybody
+from tests.deploy.test_fed_server import staged as fed_stage
+from tests.deploy.test_peer_to_peer import staged as peer_stage
+from tests.support.bare_server import standing, until
+from tests.support.deployment import Stage, small_spec
 
 LAST = 2  # the client, of three, for whom the run waits
 THREE = ("M=3", "C=5", "order=fixed")

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from relay_kit import Stage, small_spec
 
 from splitrelay.cli.status import _table
 from splitrelay.deploy.server_program import Offer, Serving
 from splitrelay.errors import OutputError
+from tests.support.deployment import Stage, small_spec
 
 
 @pytest.fixture(scope="module")

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_kit import until
-from relay_kit import Stage, simulated, small_spec, untimed
-from test_absent import told
-from test_rotation import LastWords
 
 from splitrelay.chaos.tcp_proxy import Proxy
 from splitrelay.cli.status import _table
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.status_client import ask_status
 from splitrelay.network import limits, messages
+from tests.deploy.test_absent_clients import told
+from tests.deploy.test_rotation import LastWords
+from tests.support.bare_server import until
+from tests.support.deployment import Stage, simulated, small_spec, untimed
 
 TWO = ("M=2", "C=9", "order=fixed")
 Moment = tuple[int, int, int]  # round, client, step

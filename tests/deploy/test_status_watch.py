@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_kit import BOUNDS, TERMS
-from program_kit import programs
 
 from splitrelay.cli.main import run
 from splitrelay.network.server import House, Hub
 from splitrelay.network.status_rpc import status_handler
+from tests.support.bare_server import BOUNDS, TERMS
+from tests.support.programs import programs
 
 AWAY = "the server does not answer; asking again every 0.1 s, Ctrl-C ends it."
 CLIENT = {"client": 0, "here": True, "turn": False, "samples": 5, "visits": 0, "socket_bytes_up": None}

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from program_kit import Told, programs
 
 from splitrelay.cli.main import run
+from tests.support.programs import Told, programs
 
 SPEC = ("data=digits", "M=2", "C=5", "R=2", "K=2", "batch=5", "model=mlp")
 JSON = ("--insecure", "--log", "json")

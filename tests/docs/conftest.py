@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from front_door import Invoke, invoke
+
+from tests.support.command_line import Invoke, invoke
 
 
 @pytest.fixture

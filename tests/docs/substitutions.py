@@ -106,7 +106,7 @@ UNTIL = {  # long programs: a real process, until it prints a line like this; th
 
 NOT_RUN = {
     r"(./go|splitrelay) ANYTHING$|.*\b(DIR/|RUN$|NAME$|CELL$|key=value)": "a form, not a command",
-    r"pip install ": "it would change the environment that runs the tests; test_docs.py looks the extras up",
+    r"pip install ": "it would change the environment that runs the tests; test_pages.py looks the extras up",
     r"python tests/kernels/crossed\.py": "it needs zig and an emulator of other processors",
     r"splitrelay rehearse .*--namespaces": "it needs root",
     r"python .* --sanitize |LD_PRELOAD=": "it compiles for a minute; for whoever changes a kernel",

@@ -5,10 +5,11 @@ import subprocess
 import sys
 
 import pytest
-from front_door import Invoke
-from pages import COMMANDS, LEAVES, example
-from story import Story
-from substitutions import TOGETHER, instead
+
+from tests.docs.substitutions import TOGETHER, instead
+from tests.support.command_line import Invoke
+from tests.support.page_runner import Story
+from tests.support.pages import COMMANDS, LEAVES, example
 
 EXTRA = {"splitrelay model": "torch"}  # what a command cannot do without
 SMALL = "splitrelay run data=digits M=5 C=2 R=2 K=1 --out results"

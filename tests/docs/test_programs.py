@@ -17,10 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from front_door import Invoke
-from pages import COMMANDS, LEAVES, PAGES, ROOT, commands_of, every_line, example, named, pieces_of
-from story import PATIENCE, Story
-from substitutions import TOGETHER, instead, why_not
+
+from tests.docs.substitutions import TOGETHER, instead, why_not
+from tests.support.command_line import Invoke
+from tests.support.page_runner import PATIENCE, Story
+from tests.support.pages import COMMANDS, LEAVES, PAGES, ROOT, commands_of, every_line, example, named, pieces_of
 
 SCENE = r"splitrelay (serve|join|status|collect|keys)\b"
 LESS = {r"^R = \d+": "R = 2", r"^K = \d+": "K = 1", r"^C = \d+": "C = 5"}  # of the starter spec

@@ -6,8 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from pages import ROOT, every_line
-from substitutions import NOT_RUN, ROWS, UNTIL, Row, instead
+
+from tests.docs.substitutions import NOT_RUN, ROWS, UNTIL, Row, instead
+from tests.support.pages import ROOT, every_line
 
 SHOWN = list(every_line())
 FOLDERS = ("src/splitrelay", "benchmarks", "tests", "examples")

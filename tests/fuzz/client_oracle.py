@@ -19,7 +19,6 @@ from functools import lru_cache
 from threading import Lock
 
 import numpy as np
-from test_features_stay import pieces
 
 from splitrelay.data.images import ImageSet
 from splitrelay.deploy.backend import Shape
@@ -37,6 +36,7 @@ from splitrelay.network.messages import Message, Terms
 from splitrelay.runs.spec import Spec
 from splitrelay.security import encryption
 from splitrelay.security.sealing_session import COUNT, ENTRY
+from tests.deploy.test_no_features_sent import pieces
 
 ALWAYS = ("hello", "heartbeat", "leave")
 PIECE = 8  # bytes that are compared at once
@@ -243,7 +243,7 @@ class Oracle:
 def find_pieces(images: ImageSet, form: Form, sent: bytes) -> list[str]:
     """Return the forms in which a piece of an image is in what was sent; images have this mean, std and peak.
 
-    This is `seen` of test_features_stay the other way round: few pieces are sorted, not all that was sent.
+    This is `seen` of test_no_features_sent the other way round: few pieces are sorted, not all that was sent.
     """
     if len(sent) < PIECE:
         return []

@@ -35,14 +35,9 @@ from typing import Any
 import grpc
 import numpy as np
 
-HERE = Path(__file__).resolve().parent
-for folder_ in (HERE, HERE.parent / "deploy"):
-    if str(folder_) not in sys.path:
-        sys.path.insert(0, str(folder_))
-
-from client_oracle import Connection, Expected, Oracle, get_shape  # noqa: E402
-from relay_kit import Stage, small_spec  # noqa: E402
-from server_lies import LIES, HangUp, fit_digest  # noqa: E402
+ROOT = str(Path(__file__).resolve().parents[2])
+if ROOT not in sys.path:
+    sys.path.insert(0, ROOT)
 
 from splitrelay.data import load  # noqa: E402
 from splitrelay.deploy.client_options import Wish  # noqa: E402
@@ -62,6 +57,9 @@ from splitrelay.runs.spec import spec_of  # noqa: E402
 from splitrelay.security.authority import create_authority  # noqa: E402
 from splitrelay.security.identity import load_identity, server_credentials  # noqa: E402
 from splitrelay.security.sealing_session import Sealer  # noqa: E402
+from tests.fuzz.client_oracle import Connection, Expected, Oracle, get_shape  # noqa: E402
+from tests.fuzz.server_lies import LIES, HangUp, fit_digest  # noqa: E402
+from tests.support.deployment import Stage, small_spec  # noqa: E402
 
 WORKERS = 8  # conversations at once: most of their time they wait
 PIECE = 200  # conversations between two readings of memory

@@ -20,7 +20,7 @@ from splitrelay.network.messages import Message, Terms
 from splitrelay.runs.spec import Spec
 
 if TYPE_CHECKING:
-    from malicious_server import Script
+    from tests.fuzz.malicious_server import Script
 
 WHOLE_NUMBERS = (0, 1, 2, 3, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
 FRACTIONS = (*NUMBERS, 0.0, 1e-9, 1e9, 0.5)

@@ -1,6 +1,5 @@
 """Run a small share of `python tests/fuzz/malicious_server.py`, and check that its oracle can fail."""
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,17 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import malicious_server as fuzz
-from client_oracle import Connection, Oracle
-
 from splitrelay.deploy import client_program
 from splitrelay.network import messages as msg
 from splitrelay.network import tensor_transfer
 from splitrelay.network.codec import encode
 from splitrelay.network.messages import Message
 from splitrelay.randomness import Purpose, rng
+from tests.fuzz import malicious_server as fuzz
+from tests.fuzz.client_oracle import Connection, Oracle
 
 
 def test_clients_survive_a_malicious_server_and_send_only_what_they_agreed_to() -> None:

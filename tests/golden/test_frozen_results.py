@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from frozen_results import compute_formats, compute_run, get_cases, get_processor, read_table
+
+from tests.golden.frozen_results import compute_formats, compute_run, get_cases, get_processor, read_table
 
 
 @pytest.mark.parametrize("case", get_cases())

@@ -3,7 +3,8 @@
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from random_nets import case, checked, ours
+
+from tests.kernels.random_nets import case, checked, ours
 
 
 @settings(max_examples=40, deadline=None)

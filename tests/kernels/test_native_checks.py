@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fuzz_plans import Call, fuzz
 
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.errors import InputError, WorkError
@@ -20,6 +19,7 @@ from splitrelay.kernels.seeded_draws import Root, positions
 from splitrelay.kernels.stages import Pictures
 from splitrelay.kernels.workspace import Workspace
 from splitrelay.randomness import Purpose, rng
+from tests.kernels.fuzz_plans import Call, fuzz
 
 PLAN = Plan(
     (3, 9, 9),

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from both_engines import ENGINES, in_two, whole
 from torch import nn
 
 from splitrelay.algorithms import SSL, Averaged, FedAvg, Scaffold, Step, Visit
@@ -23,6 +22,7 @@ from splitrelay.objectives.network import Name, Network
 from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng
 from splitrelay.training import train
+from tests.support.engines import ENGINES, in_two, whole
 
 torch.set_num_threads(1)
 BOTH = pytest.mark.parametrize("engine", ENGINES)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from both_engines import ENGINES
 
 from splitrelay.algorithms import SSL, Averaged, Scaffold, SplitFedV3, Step
 from splitrelay.errors import Diverged, InputError
@@ -22,6 +21,7 @@ from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec, spec_of
 from splitrelay.runs.state_serialization import flattened, rebuilt
+from tests.support.engines import ENGINES
 
 
 @pytest.fixture(scope="module")

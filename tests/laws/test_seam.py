@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from both_engines import ENGINES, in_two
 from torch import nn
 
 from splitrelay import kernels
@@ -20,6 +19,7 @@ from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.network import Network
 from splitrelay.randomness import Purpose, rng
+from tests.support.engines import ENGINES, in_two
 
 torch.set_num_threads(1)
 STEP = Step[torch.Tensor](eta=0.05, weight_decay=1e-2, clip=0.5, momentum=0.9)
@@ -168,10 +168,10 @@ def test_scaffolds_shift_travels_with_the_part_of_the_model_that_does() -> None:
 class Repeating:
     """A fast top whose every message comes three times, on memory of its own, as from a wire."""
 
-    def __init__(self, top: kernels.descent.TopHalf) -> None:
+    def __init__(self, top: kernels.local_steps.TopHalf) -> None:
         self.top = top
 
-    def step(self, k: int, h: np.ndarray, labels: np.ndarray, norm2: float) -> kernels.descent.Reply:
+    def step(self, k: int, h: np.ndarray, labels: np.ndarray, norm2: float) -> kernels.local_steps.Reply:
         replies = [self.top.step(k, h.copy(), labels.copy(), norm2) for _ in range(3)]
         assert replies[0] is replies[2]
         return replies[0]
@@ -188,9 +188,11 @@ def test_a_repeated_step_changes_nothing_on_the_fast_engine(cut: str) -> None:
     engine, given = in_two("fast", net, cut=cut), visit(net)
     once, inner = engine.run(given), engine.inner
     below, above = kernels.engine.halved(replace(given, x=given.x.numpy()), engine.boundary)
-    bottom = kernels.descent.Bottom(kernels.descent.Descent(inner.bottom, below, 5), inner.table, inner.draw(given))
-    top = Repeating(kernels.descent.TopHalf(kernels.descent.Descent(inner.top, above, 5)))
-    losses = kernels.descent.descend_cut(bottom, top)
+    bottom = kernels.local_steps.Bottom(
+        kernels.local_steps.Descent(inner.bottom, below, 5), inner.table, inner.draw(given)
+    )
+    top = Repeating(kernels.local_steps.TopHalf(kernels.local_steps.Descent(inner.top, above, 5)))
+    losses = kernels.local_steps.descend_cut(bottom, top)
     x = np.concatenate([inner.bottom.save()[0], inner.top.save()[0]])
     assert x.tobytes() == once.x.numpy().tobytes()
-    assert kernels.descent.mean_loss(losses, given) == once.cost.loss
+    assert kernels.local_steps.mean_loss(losses, given) == once.cost.loss

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from both_engines import ENGINES
 from click.testing import CliRunner, Result
 
 from splitrelay.cli.main import app
@@ -18,6 +17,7 @@ from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import spec_of
+from tests.support.engines import ENGINES
 
 PUBLISHED = ["environment.json", "model.sha256", "rounds.jsonl.gz", "spec.toml"]
 

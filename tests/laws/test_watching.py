@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from both_engines import ENGINES
 from torch import nn
 
 from splitrelay.data.images import DataSet, ImageSet
@@ -20,6 +19,7 @@ from splitrelay.objectives.losses import Loss
 from splitrelay.objectives.network import Network
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.trainer import Learning, Trial, held_out
+from tests.support.engines import ENGINES
 
 BOTH = pytest.mark.parametrize("engine", ENGINES)
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from theory_problems import ALL_CASES, STATEMENTS, for_all, problems
 
 from splitrelay.theory import Problem, bound, rate, stepsize
 from splitrelay.theory.theorem_constants import POWER, error_constants, recursion, statement
+from tests.support.theory_problems import ALL_CASES, STATEMENTS, for_all, problems
 
 statements = st.sampled_from(STATEMENTS)
 shares = st.floats(0, 1)

@@ -8,7 +8,6 @@ from itertools import combinations, permutations, product
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from theory_problems import ALL_CASES, for_all, problems, sizes
 
 from splitrelay.errors import InputError
 from splitrelay.theory import Problem, bound, last_iterate, lemmas, useful_local_steps
@@ -23,6 +22,7 @@ from splitrelay.theory.lemmas import (
     technical_term,
 )
 from splitrelay.theory.recursions import drift, per_round, simplified
+from tests.support.theory_problems import ALL_CASES, for_all, problems, sizes
 
 SC, GC, NC = ALL_CASES
 UNITS = [Fraction(n) for n in (3, -1, 4, 1)]

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from theory_problems import ALL_CASES
 
 from splitrelay.theory import Problem, compare
 from splitrelay.theory.scalar_or_array import PIECE, THREADED, in_pieces
+from tests.support.theory_problems import ALL_CASES
 
 R = np.unique(np.geomspace(12, 1e6, PIECE + 500).astype(int))  # more than one piece for each K
 KNOWN = {"L": 2, "mu": 1, "sigma2": 1, "zeta2": 4, "B2": 0.5, "M": 10, "S": 5, "D2": 1, "A": 1.5}

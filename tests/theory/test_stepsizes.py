@@ -7,10 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from theory_problems import ALL_CASES, STATEMENTS, for_all, problems
 
 from splitrelay.errors import OutOfRange
 from splitrelay.theory import Problem, bound, stepsize, stepsizes
+from tests.support.theory_problems import ALL_CASES, STATEMENTS, for_all, problems
 
 SC, GC, NC = ALL_CASES
 PROBLEM = Problem(L=2, mu=1, sigma2=1, zeta2=4, B2=0.5, M=10, S=5, K=5, R=100, D2=1, A=1.5)

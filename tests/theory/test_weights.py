@@ -5,11 +5,11 @@ from itertools import islice
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from theory_problems import for_all, sizes
 
 from splitrelay.errors import OutOfRange
 from splitrelay.theory import thetas, weights
 from splitrelay.theory.averaging_weights import log_total, log_weight, theta
+from tests.support.theory_problems import for_all, sizes
 
 steps = st.just(0.0) | sizes(1e-9, 1.9)
 

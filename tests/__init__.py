@@ -1,0 +1,1 @@
+"""Tests of splitrelay. A package, so that tests can import tests.support."""

@@ -1,0 +1,126 @@
+"""Where visits may be skipped: is anybody waited for twice in vain, and does who comes back take part again?"""
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from splitrelay.deploy.authorization import Doors
+from splitrelay.deploy.remote_clients import Remote
+from splitrelay.deploy.visit_lease import Policy
+from splitrelay.network import limits
+from splitrelay.network.messages import Accept
+from splitrelay.network.server import Arrived
+from tests.deploy.test_faults import load_x, skipping
+from tests.support.bare_server import standing, until
+from tests.support.deployment import Stage, small_spec
+
+FOREVER = 1000.0  # seconds: whoever is waited for so long fails the test
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+
+
+def told(stage: Stage, happened: Callable[[str, dict[str, Any]], None]) -> None:
+    """Hear of every event, in the thread that trains, before anything follows from it."""
+
+    def watch(port: int) -> None:
+        note = stage.serving.journal.note
+
+        def noted(event: str, **facts: Any) -> None:
+            note(event, **facts)
+            happened(event, facts)
+
+        stage.serving.journal.note = noted  # type: ignore[method-assign]
+        stage.listening.set()
+
+    stage.serving.listening = watch
+
+
+def model(stage: Stage) -> bytes:
+    found = stage.serving.directory.checkpoints.newest(load_x(stage), at_most=stage.spec.R)
+    assert found is not None
+    return bytes(found[1].numpy().tobytes())
+
+
+def skips(stage: Stage) -> dict[tuple[int, int], str]:
+    return {(event["round"], event["client"]): event["why"] for event in stage.events("skipped")}
+
+
+@pytest.mark.parametrize("words", ["", "algorithm=fedavg"])
+def test_who_was_waited_for_in_vain_is_not_waited_for_again(words: str, tmp_path: Path) -> None:
+    stage = Stage(small_spec(tmp_path, "R=3", *words.split()), tmp_path, policy=Policy("skip", lease=0.2), quorum=3)
+    for m in stage.partition.clients[:3]:
+        stage.join(m)
+    stage.play()
+    again = "client 3 has not come back"
+    assert skips(stage) == {(0, 3): "client 3 was away for 0.2 seconds", (1, 3): again, (2, 3): again}
+    assert model(stage) == skipping(stage.spec, stage, set(skips(stage)))
+
+
+def test_who_comes_after_all_takes_part_from_then_on(tmp_path: Path) -> None:
+    stage = Stage(small_spec(tmp_path, "R=4"), tmp_path, policy=Policy("skip", lease=0.2), quorum=3)
+
+    def happened(event: str, facts: dict[str, Any]) -> None:
+        if event == "skipped" and facts["round"] == 1:
+            stage.join(3)
+            until(lambda: 3 in stage.serving.hub.here())
+
+    told(stage, happened)
+    for m in stage.partition.clients[:3]:
+        stage.join(m)
+    stage.play()
+    assert set(skips(stage)) == {(0, 3), (1, 3)}
+    assert {event["round"] for event in stage.events("committed") if event["client"] == 3} == {2, 3}
+    assert model(stage) == skipping(stage.spec, stage, {(0, 3), (1, 3)})
+
+
+def test_who_is_revoked_is_skipped_at_once(tmp_path: Path) -> None:
+    revoked = set[int]()
+    doors = Doors(lambda _, hello: "revoked" if hello.client in revoked else None, lambda _: None, lambda _: None)
+    stage = Stage(small_spec(tmp_path, "R=3"), tmp_path, policy=Policy("skip", lease=FOREVER), admit=doors)
+
+    def happened(event: str, facts: dict[str, Any]) -> None:
+        if event == "committed" and facts["client"] == 2:
+            revoked.add(2)
+
+    told(stage, happened)
+    for m in stage.partition.clients:
+        stage.join(m)
+    stage.play()
+    assert skips(stage) == {(1, 2): "revoked", (2, 2): "revoked"}
+    assert model(stage) == skipping(stage.spec, stage, set(skips(stage)))
+
+
+def test_a_server_that_no_client_reaches_skips_nobody_at_once() -> None:
+    """Else a cable that was pulled at the server would be the end of all rounds."""
+    with standing() as here:
+        remote = Remote(here.hub, Any, Any, Policy("skip"), Event())  # type: ignore[arg-type]
+        remote.absent[3] = "away"
+        assert remote.given_up(3) is None
+        here.joined(0)
+        assert remote.given_up(3) == "away"
+        here.joined(3)
+        assert remote.given_up(3) is None
+
+
+def test_who_came_back_and_leaves_again_is_waited_for_once_more() -> None:
+    with standing() as here:
+        remote = Remote(here.hub, Any, Any, Policy("skip"), Event())  # type: ignore[arg-type]
+        remote.absent[3] = "away"
+        here.joined(0)
+        remote.overhear(Arrived(3, 2, Accept("h", "fast", "cpu", 5), resumed=False))
+        assert remote.given_up(3) is None
+
+
+@pytest.mark.parametrize("away", ["wait", "retry"])
+def test_without_leave_to_skip_everybody_is_waited_for(away: str) -> None:
+    with standing() as here:
+        remote = Remote(here.hub, Any, Any, Policy(away), Event())  # type: ignore[arg-type]
+        remote.absent[3] = "away"
+        here.joined(0)
+        assert remote.given_up(3) is None

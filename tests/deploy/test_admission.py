@@ -1,0 +1,223 @@
+"""Who gets in, what they are told, and what a wrong word costs: the link, never the server."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from splitrelay.deploy.status_client import ask_status, collect_model
+from splitrelay.deploy.visit_lease import Policy
+from splitrelay.errors import InputError, WorkError
+from splitrelay.network import codec, limits
+from splitrelay.network.client_session import Link, LinkLost, Refused, channel
+from splitrelay.network.codec import VERSION
+from splitrelay.network.messages import Accept, Deposit, Hello, Lease, Message, Ready, Step, Terms
+from splitrelay.security.authority import open_authority
+from splitrelay.security.identity import channel_credentials, load_identity
+from tests.support.deployment import Stage, small_spec
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+
+
+def onlooker(stage: Stage, act: Callable[[int], Any]) -> list[Any]:
+    """Something that is done once the server listens; then the server is told to stop."""
+    seen: list[Any] = []
+
+    def listening(port: int) -> None:
+        stage.listening.set()
+        try:
+            seen.append(act(port))
+        except Exception as error:
+            seen.append(error)
+        finally:
+            stage.stop.set()
+
+    stage.serving.listening = listening
+    with pytest.raises(KeyboardInterrupt):
+        stage.play()
+    return seen
+
+
+def greeted(port: int, m: int = 0, version: int = VERSION) -> tuple[Link, Terms]:
+    link = Link(channel(f"127.0.0.1:{port}", None))
+    link.send(Hello(version, m))
+    terms = link.receive(10)
+    assert isinstance(terms, Terms)
+    return link, terms
+
+
+@pytest.mark.parametrize(
+    ("hello", "why"),
+    [(Hello(VERSION + 1, 0), f"with version {VERSION} of the protocol"), (Hello(VERSION, 99), "there is no client 99")],
+)
+def test_a_wrong_greeting_is_refused_for_good(hello: Hello, why: str, tmp_path: Path) -> None:
+    def act(port: int) -> Any:
+        link = Link(channel(f"127.0.0.1:{port}", None))
+        link.send(hello)
+        return link.receive(10)
+
+    (error,) = onlooker(Stage(small_spec(tmp_path), tmp_path), act)
+    assert isinstance(error, Refused) and error.final and why in str(error)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"spec_hash": "000000000000"}, "this run is of spec"),
+        ({"engine": "steam"}, "computed by the engine"),
+        ({"n": 0}, "without samples"),
+    ],
+)
+def test_who_does_not_agree_is_refused_with_the_reason(changes: dict[str, Any], why: str, tmp_path: Path) -> None:
+    def act(port: int) -> Any:
+        link, terms = greeted(port)
+        agreed = {"spec_hash": terms.spec_hash, "engine": terms.engine, "cpu": "any", "n": 5}
+        link.send(Accept(**{**agreed, **changes}))
+        return link.receive(10)
+
+    (error,) = onlooker(Stage(small_spec(tmp_path), tmp_path), act)
+    assert isinstance(error, Refused) and error.final and why in str(error)
+
+
+def leased(port: int) -> tuple[Link, Lease]:
+    link, terms = greeted(port)
+    link.send(Accept(terms.spec_hash, terms.engine, "any", 50))
+    link.receive(10)
+    lease = link.receive(10)
+    assert isinstance(lease, Lease)
+    link.receive(10)  # the half
+    link.send(Ready(lease.fence))
+    return link, lease
+
+
+def noticed(stage: Stage, kind: str) -> None:
+    """Wait, ten seconds at most, until the server has noted such an event."""
+    deadline = time.monotonic() + 10
+    while not stage.events(kind) and time.monotonic() < deadline:
+        threading.Event().wait(0.01)
+
+
+def wrong(fence: int, which: str) -> bytes:
+    h, labels = np.ones((5, 64), np.float32), np.zeros(5, np.int32)
+    words: dict[str, Message] = {
+        "shape": Step(fence, 0, np.ones((5, 63), np.float32), labels, 0.0),
+        "labels": Step(fence, 0, h, labels + 10, 0.0),
+        "NaN": Step(fence, 0, h * np.float32(np.nan), labels, 0.0),
+        "too many samples": Step(fence, 0, np.ones((6, 64), np.float32), np.zeros(6, np.int32), 0.0),
+        "step out of order": Step(fence, 7, h, labels, 0.0),
+        "another visit": Step(fence + 1, 0, h, labels, 0.0),
+        "too early": Deposit(fence, 0, b"x" * 32),
+    }
+    return b"junk" if which == "junk" else codec.encode(words[which])
+
+
+@pytest.mark.parametrize(
+    "which",
+    ["shape", "labels", "NaN", "too many samples", "step out of order", "another visit", "too early", "junk"],
+)
+def test_a_wrong_word_ends_the_link_and_the_server_goes_on(which: str, tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, "order=fixed", "R=1")
+    stage = Stage(spec, tmp_path, policy=Policy(lease=30), quorum=1)
+    seen: list[Any] = []
+
+    def listening(port: int) -> None:
+        def hostile() -> None:
+            link, lease = leased(port)
+            link.stream.put(wrong(lease.fence, which))
+            try:
+                seen.append(link.receive(10))
+            except (Refused, LinkLost) as error:
+                seen.append(error)
+            link.close()
+            noticed(stage, "lost")
+            stage.stop.set()
+
+        thread = threading.Thread(target=hostile, daemon=True)
+        stage.threads.append(thread)
+        thread.start()
+
+    stage.serving.listening = listening
+    with pytest.raises(KeyboardInterrupt):
+        stage.play()
+    assert isinstance(seen[0], Refused), seen
+    assert [event["client"] for event in stage.events("refused")] == [0]
+    assert stage.events("lost") and not stage.events("committed")
+
+
+def test_nobody_joins_under_another_name(tmp_path: Path) -> None:
+    stage = Stage(small_spec(tmp_path), tmp_path, keys=True)
+
+    def act(port: int) -> Any:
+        link = Link(channel(f"127.0.0.1:{port}", channel_credentials(load_identity(tmp_path / "client-1"))))
+        link.send(Hello(VERSION, 0))
+        return link.receive(10)
+
+    (error,) = onlooker(stage, act)
+    assert isinstance(error, Refused) and error.final and "is not that of client 0" in str(error)
+
+
+def test_a_revoked_client_is_refused_without_a_restart(tmp_path: Path) -> None:
+    stage = Stage(small_spec(tmp_path), tmp_path, keys=True)
+    stage.join(0)
+
+    def act(port: int) -> Any:
+        while not stage.serving.hub.here():
+            pass
+        open_authority(tmp_path / "authority").revoke("client-0")
+        stage.threads[0].join(20)
+
+    onlooker(stage, act)
+    assert isinstance(stage.words[0], Refused) and "revoked" in str(stage.words[0])
+
+
+def test_status_tells_who_is_here(tmp_path: Path) -> None:
+    stage = Stage(small_spec(tmp_path), tmp_path, keys=True)
+
+    def act(port: int) -> Any:
+        return ask_status(f"127.0.0.1:{port}", tmp_path / "client-1", False)
+
+    (report,) = onlooker(stage, act)
+    assert report["phase"] == "waiting" and [one["here"] for one in report["clients"]] == [False] * 4
+
+
+def test_the_model_is_collected_when_it_is_finished_and_not_before(tmp_path: Path) -> None:
+    stage = Stage(small_spec(tmp_path), tmp_path, linger=20.0)
+    early: list[Any] = []
+
+    def listening(port: int) -> None:
+        with pytest.raises(WorkError, match="not finished"):
+            collect_model(f"127.0.0.1:{port}", None, True, tmp_path / "early")
+        early.append(port)
+        stage.listening.set()
+
+    stage.serving.listening = listening
+    for m in stage.partition.clients:
+        stage.join(m)
+    rows = stage.serving.rows()
+    for progress in rows:
+        if progress.row["round"] == stage.spec.R:
+            break
+
+    def late() -> None:
+        for thread in stage.threads:
+            thread.join(20)
+        collect_model(f"127.0.0.1:{early[0]}", None, True, tmp_path / "late")
+        stage.stop.set()
+
+    asker = threading.Thread(target=late)
+    asker.start()
+    assert list(rows) == []
+    asker.join()
+    assert (tmp_path / "late").read_bytes() == stage.serving.directory.model.read_bytes()
+
+
+def test_without_keys_nothing_starts(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="keys are missing"):
+        ask_status("127.0.0.1:1", None, False)

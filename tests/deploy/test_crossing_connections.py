@@ -1,0 +1,133 @@
+"""Links that cross: a client comes back before the server has heard that it left. Is anything said that may not be?"""
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from splitrelay.algorithms.base import Step, Visit
+from splitrelay.deploy.direct_handover import Handing
+from splitrelay.deploy.remote_clients import Remote
+from splitrelay.deploy.sealed_state import RelayTurn
+from splitrelay.deploy.visit_lease import Pending, Policy
+from splitrelay.errors import WorkError
+from splitrelay.network.control import BadMessage
+from splitrelay.network.messages import Accept, Cancel, Chunk, Fail, Handed, Lease, Message, Ready
+from splitrelay.network.protocol import State
+from splitrelay.network.server import Arrived
+from tests.support.bare_server import lease, standing, until
+
+
+class Quiet:
+    """A journal that nobody reads."""
+
+    def note(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+def remote_of(here: Any, kind: type[Remote] = Remote) -> Remote:
+    made = kind(here.hub, Any, Quiet(), Policy(), threading.Event())  # type: ignore[arg-type]
+    made.arrived = lambda event: None
+    return made
+
+
+def heard(here: Any, *, links: int) -> None:
+    """The thread that trains hears of so many arrivals."""
+    seen = 0
+    while seen < links:
+        seen += isinstance(here.hub.inbox.get(timeout=10), Arrived)
+
+
+def test_nobody_is_ready_before_its_arrival_was_heard_of() -> None:
+    """Whoever is leased a visit on a link of which nothing is known yet may be holding another one."""
+    with standing() as here:
+        here.joined(0)
+        assert 0 in here.hub.here() and 0 not in here.hub.ready()
+        heard(here, links=1)
+        assert here.hub.ready() == here.hub.here()
+        here.joined(0)
+        assert 0 not in here.hub.ready()  # it came once more, over another link
+        heard(here, links=1)
+        assert here.hub.ready() == here.hub.here()
+
+
+def test_a_visit_that_is_over_is_taken_back_from_who_goes_on_with_it() -> None:
+    """It was told that it may go on, and then its lease ran out before the thread that trains heard of it."""
+    with standing() as here:
+        said: list[tuple[int, Message]] = []
+        here.hub.send = lambda link, *words: said.extend((link, word) for word in words)  # type: ignore[method-assign]
+        remote = remote_of(here)
+        remote.pending[0] = Pending(0, Visit(0, 0, 0, 0.0, Step(0.1), 1), 0.0)
+        remote.overhear(Arrived(0, 7, Accept("h", "fast", "cpu", 5, fence=3, k=1), resumed=True))
+        assert said == [(7, Cancel(3, "the visit is over"))]
+
+
+def test_a_deposit_that_is_not_needed_any_more_is_not_taken_back() -> None:
+    with standing() as here:
+        said: list[Any] = []
+        here.hub.send = lambda *words: said.append(words)  # type: ignore[method-assign]
+        remote = remote_of(here, Handing)
+        assert isinstance(remote, Handing)
+        remote.covered[0] = 3
+        remote.overhear(Arrived(0, 7, Accept("h", "fast", "cpu", 5, fence=3, k=1), resumed=True))
+        assert not said and remote.busy(0)
+
+
+def test_a_half_is_handed_on_once_over_a_link() -> None:
+    with standing() as here:
+        remote = remote_of(here, Handing)
+        assert isinstance(remote, Handing)
+        pending = Pending(0, Visit(0, 0, 0, 0.0, Step(0.1), 1), 0.0)
+        pending.begin(Finished(), 1, 5, 0.0)
+        remote._handed(pending, Handed(1, 0, b"", "nobody is there"))
+        with pytest.raises(BadMessage, match="handed on twice"):
+            remote._handed(pending, Handed(1, 0, b"", "nobody is there"))
+        pending.resume(6, 1.0)
+        remote._handed(pending, Handed(1, 0, b"", "nobody is there"))
+
+
+class Finished(RelayTurn):
+    """A turn whose steps are all made."""
+
+    def __init__(self) -> None:
+        self.finished = True
+
+    def finished_top(self) -> torch.Tensor:
+        return torch.zeros(1)
+
+
+def test_a_word_of_ours_that_has_no_place_ends_the_link_and_is_recorded() -> None:
+    """Better another link than one on which nothing more is said."""
+    with standing() as here:
+        link = here.leased(0)
+        until(lambda: here.hub.reception.here[0].talk.state is State.STEPPING)
+        here.say(0, lease(9))  # in the middle of a visit
+        until(lambda: [event for event, facts in here.noted if event == "misspoke"])
+        until(lambda: 0 not in here.hub.here())
+        with pytest.raises(WorkError):
+            while True:
+                assert not isinstance(link.receive(10), Lease)
+
+
+def test_what_is_left_of_a_half_is_not_said_to_who_gave_it_up() -> None:
+    """A client fails its visit while the half is on its way: the link goes on, and the next visit too."""
+    with standing() as here:
+        link = here.joined(0)
+        caller = here.hub.reception.here[0]
+        here.say(0, lease(1))
+        assert isinstance(link.receive(10), Lease)
+        link.send(Fail(1, "no"))
+        until(lambda: caller.talk.state is State.IDLE)
+        here.say(0, Chunk(1, 0, b"late"), lease(2))
+        assert isinstance(link.receive(10), Lease)
+        assert not [event for event, _ in here.noted if event == "misspoke"] and not caller.owing
+
+
+def test_ready_is_said_when_the_half_has_come() -> None:
+    with standing() as here:
+        here.joined(0)
+        caller = here.hub.reception.here[0]
+        caller.talk.state, caller.talk.fence, caller.owing = State.LEASED, 1, 1
+        with pytest.raises(BadMessage, match="ready was said before the half had come"):
+            here.hub.reception.hear(caller, Ready(1))

@@ -1,0 +1,164 @@
+"""A fed server of its own: the same weights, and the main server never reads the clients' halves."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from splitrelay.deploy.fed_server import Averaging
+from splitrelay.deploy.rehearsal import untimed
+from splitrelay.deploy.server_program import Offer, Serving
+from splitrelay.errors import InputError
+from splitrelay.network import limits
+from splitrelay.network.connection_handler import FED
+from splitrelay.security.authority import open_authority
+from tests.support.deployment import Stage, simulated, small_spec
+
+WAYS = [
+    "algorithm=fedavg engine=fast weighted=true clip=1",
+    "algorithm=fedavg engine=reference gamma=0.5 order=replacement S=4",
+    "algorithm=splitfed-v2 engine=fast",
+    "algorithm=sflg G=2 engine=fast every=2 R=3",
+]
+
+
+def staged(folder: Path, *words: str, **offer: Any) -> Stage:
+    stage = Stage(small_spec(folder, *words), folder, keys=True, fed=True, **offer)
+    if not (folder / "fed").exists():
+        open_authority(folder / "authority").issue_client("fed", fed=True)
+    return stage
+
+
+def everybody(stage: Stage, patience: float = 20.0) -> None:
+    stage.join(FED, keys=stage.folder / "fed", data=None, fed=True, patience=patience)
+    for m in stage.partition.clients:
+        keep = {"test": stage.folder / "data" / "test.npz", "keep": stage.folder / "model"}
+        stage.join(m, patience=patience, **(keep if m == stage.spec.evaluator else {}))
+
+
+@pytest.mark.parametrize("words", WAYS)
+def test_with_a_fed_server_it_is_the_simulated_run(words: str, tmp_path: Path) -> None:
+    stage = staged(tmp_path, *words.split())
+    expected = simulated(stage.spec, tmp_path / "simulated")
+    everybody(stage)
+    stage.play()
+    assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
+    assert untimed(stage.serving.directory) == untimed(expected)
+    assert len(stage.events("combined")) == stage.spec.R
+
+
+def test_nothing_at_the_main_server_holds_a_clients_half(tmp_path: Path) -> None:
+    stage = staged(tmp_path, "algorithm=fedavg", "R=1")
+    everybody(stage)
+    stage.play()
+    first = next(iter(load_file(tmp_path / "model").values())).tobytes()
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert len(files) > 3 and not stage.serving.directory.model.exists()
+    assert not [path for path in files if first[:64] in path.read_bytes()]
+
+
+def test_a_fed_server_that_falls_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one falls in the middle of its first mean; another one takes its place."""
+    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+    stage = staged(tmp_path, "algorithm=fedavg")
+    expected = simulated(stage.spec, tmp_path / "simulated")
+    fallen = threading.Event()
+
+    def falling(joined: Any, *_: Any) -> None:
+        if not fallen.is_set():
+            fallen.set()
+            joined.session.hang_up()
+            stage.join(FED, keys=tmp_path / "fed", data=None, fed=True)
+            raise RuntimeError("as if it had been killed")
+
+    whole = Averaging.look
+    monkeypatch.setattr(Averaging, "look", lambda self, *words: (falling(stage.clients[FED]), whole(self, *words))[1])
+    everybody(stage)
+    stage.play()
+    assert fallen.is_set()
+    assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
+
+
+def stopped_after(stage: Stage, visits: int) -> None:
+    """The server is told to stop when so many visits are committed."""
+
+    def watch(port: int) -> None:
+        note = stage.serving.journal.note
+
+        def noted(event: str, **facts: Any) -> None:
+            note(event, **facts)
+            if len(stage.events("committed")) == visits:
+                stage.stop.set()
+
+        stage.serving.journal.note = noted  # type: ignore[method-assign]
+        stage.listening.set()
+
+    stage.serving.listening = watch
+
+
+def test_a_restarted_main_server_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+    first = staged(tmp_path, "algorithm=fedavg", "R=3")
+    expected = simulated(first.spec, tmp_path / "simulated")
+    stopped_after(first, 6)  # in the middle of the second round
+    everybody(first, patience=0.5)
+    with pytest.raises(KeyboardInterrupt):
+        first.play()
+    second = staged(tmp_path, "algorithm=fedavg", "R=3")
+    everybody(second)
+    second.play()
+    assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
+    committed = [(event["round"], event["client"]) for event in second.events("committed")]
+    assert len(set(committed)) == len(committed)
+
+
+def test_a_fed_server_that_stays_makes_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main server falls after several means and goes on from an older checkpoint; the fed server never left."""
+    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+    words = ("algorithm=fedavg", "R=5", "every=4")
+    first = staged(tmp_path, *words)
+    expected = simulated(first.spec, tmp_path / "simulated")
+    stopped_after(first, 10)  # in the middle of the third round
+    first.join(FED, keys=tmp_path / "fed", data=None, fed=True, patience=20.0)
+    fed_server = first.threads.pop()
+    for m in first.partition.clients:
+        keep = {"test": tmp_path / "data" / "test.npz", "keep": tmp_path / "model"}
+        first.join(m, patience=0.5, **(keep if m == first.spec.evaluator else {}))
+    with pytest.raises(KeyboardInterrupt):
+        first.play()
+    second = staged(tmp_path, *words)
+    second.offer = second.serving.offer = replace(second.offer, listen=f"127.0.0.1:{first.serving.port}")
+    for m in second.partition.clients:
+        second.join(m, **(keep if m == second.spec.evaluator else {}))
+    second.play()
+    fed_server.join(30)
+    assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
+    committed = [(event["round"], event["client"]) for event in second.events("committed")]
+    assert len(set(committed)) == len(committed)
+    assert len(second.events("combined")) == 5
+
+
+@pytest.mark.parametrize(
+    "words", ["algorithm=ssl", "algorithm=fedavg placement=whole", "algorithm=scaffold", "route=peer-to-peer"]
+)
+def test_where_no_halves_are_averaged_a_fed_server_is_refused(words: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a fed server averages the clients' halves"):
+        Serving(Offer(small_spec(tmp_path, *words.split()), tmp_path / "run", fed=True), print)
+
+
+def test_a_client_that_insists_on_it_does_not_show_its_half(tmp_path: Path) -> None:
+    stage = Stage(small_spec(tmp_path, "algorithm=fedavg"), tmp_path, keys=True)
+
+    def hang_up(port: int) -> None:
+        stage.listening.set()
+        stage.join(0, sealed=True)
+        stage.threads[0].join(20)
+        stage.stop.set()
+
+    stage.serving.listening = hang_up
+    with pytest.raises(KeyboardInterrupt):
+        stage.play()
+    assert "reads the clients' half" in str(stage.words[0])

@@ -1,0 +1,212 @@
+"""Is a step answered where it is read, by the thread that trains, and only where nothing is kept waiting by it?"""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import pytest
+
+from splitrelay.algorithms import Step as AlgorithmStep
+from splitrelay.algorithms import Visit
+from splitrelay.deploy.remote_clients import Remote
+from splitrelay.deploy.visit_lease import Pending, Policy
+from splitrelay.errors import Diverged
+from splitrelay.network import limits
+from splitrelay.network.event_queue import Answer, Gone, Heard
+from splitrelay.network.messages import Heartbeat, Reply, Step
+from tests.support.bare_server import H, Standing, standing, step, until
+from tests.support.deployment import Stage, simulated, small_spec
+
+
+@pytest.fixture
+def here() -> Iterator[Standing]:
+    with standing() as made:
+        yield made
+
+
+class Trainer:
+    """A thread that waits for events, as the one that trains does."""
+
+    def __init__(self, here: Standing) -> None:
+        self.inbox, self.answered, self.settled = here.hub.inbox, list[str](), list[int]()
+        self.send = here.hub.send
+        self.failure: Future[BaseException] = Future()
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._waiting, name="trains", daemon=True)
+        self.inbox.at_once = self.at_once
+        self.thread.start()
+
+    def at_once(self, heard: Heard) -> Answer | None:
+        word = heard.message
+        if not isinstance(word, Step):
+            return None
+        self.answered.append(threading.current_thread().name)
+        return Answer(Reply(word.fence, word.k, H, (), 0.5), lambda: self.settled.append(word.k))
+
+    def end(self) -> None:
+        self.over.set()
+        self.thread.join(10)
+
+    def _late(self, event: Heard) -> None:
+        answer = self.inbox.at_once(event)
+        assert answer is not None
+        self.send(event.link, answer.message)
+        answer.then()
+
+    def _waiting(self) -> None:
+        while not self.over.is_set():
+            try:
+                event = self.inbox.get(timeout=0.05)
+                if isinstance(event, Heard) and isinstance(event.message, Step):  # it came between two waits
+                    self._late(event)
+            except Empty:
+                continue
+            except BaseException as error:
+                if not self.failure.done():  # the word is in the inbox, too
+                    self.failure.set_result(error)
+
+
+def test_who_waits_answers_and_settles_when_the_answer_has_left(here: Standing) -> None:
+    link, trainer = here.leased(), Trainer(here)
+    for k in range(3):
+        link.send(step(k=k))
+        assert isinstance(link.receive(10), Reply)
+    trainer.end()
+    assert trainer.answered == ["trains"] * 3 and trainer.settled == [0, 1, 2]
+
+
+def test_who_computes_is_not_asked(here: Standing) -> None:
+    """The stand-in turns the loop then, and may not touch what is being trained."""
+    link, inbox, asked = here.leased(), here.hub.inbox, list[str]()
+    inbox.at_once = lambda heard: asked.append(threading.current_thread().name)  # type: ignore[func-returns-value]
+    while not isinstance(inbox.get(timeout=10), Heard):
+        pass  # up to the word that it is ready
+    link.send(step())
+    until(lambda: inbox._events)
+    assert set(asked) <= {threading.current_thread().name}
+
+
+def test_nobody_else_settles_when_the_training_thread_has_left(here: Standing) -> None:
+    """It computes on a net that may be another visit's by now, and with as many threads as it likes."""
+    link, inbox, settled, gone = here.leased(), here.hub.inbox, list[str](), threading.Event()
+
+    def leaving(heard: Heard) -> Answer | None:
+        if not isinstance(heard.message, Step):
+            return None
+        inbox.put(Gone(3, 3, "so that the thread that waits goes"))
+        name = threading.current_thread().name
+        return Answer(Reply(1, 0, H, (), 0.5), lambda: settled.append(f"{name}, by {threading.current_thread().name}"))
+
+    def trains() -> None:
+        while not isinstance(inbox.get(timeout=10), Gone):
+            pass
+        gone.set()
+
+    inbox.at_once = leaving
+    thread = threading.Thread(target=trains, name="trains", daemon=True)
+    while not isinstance(inbox.get(timeout=10), Heard):
+        pass  # up to the word that it is ready
+    thread.start()
+    until(lambda: here.hub._wheel._waiting)
+    link.send(step())
+    assert isinstance(link.receive(10), Reply) and gone.wait(10)
+    link.send(step(k=1))
+    until(lambda: inbox._events)  # the next word is read, so the answer has left
+    assert settled in ([], ["trains, by trains"])
+
+
+def test_words_that_came_before_are_read_before(here: Standing) -> None:
+    """Nothing overtakes an event that waits."""
+    inbox, asked = here.hub.inbox, list[Heard]()
+    inbox.at_once = lambda heard: asked.append(heard)  # type: ignore[func-returns-value]
+    with here.hub._wheel:
+        inbox.put(Heard(0, 1, step()))
+        inbox._wheel._waiting = threading.get_ident()
+        assert inbox.answer(Heard(0, 1, step(k=1))) is None and asked == []
+        inbox._wheel._waiting = 0
+
+
+def test_what_goes_wrong_is_the_training_threads_and_the_link_stays(here: Standing) -> None:
+    link, trainer = here.leased(), Trainer(here)
+
+    def diverged(heard: Heard) -> Answer | None:
+        if isinstance(heard.message, Step):
+            raise Diverged("the loss became nan")
+        return None
+
+    trainer.inbox.at_once = diverged
+    link.send(step())
+    assert isinstance(trainer.failure.result(10), Diverged)
+    here.say(0, Reply(1, 0, H, (), 0.5))
+    assert isinstance(link.receive(10), Reply)
+    trainer.end()
+
+
+def test_an_answer_waits_for_the_pen(here: Standing) -> None:
+    """gRPC falls over two words that are written to one stream at once."""
+    link, trainer = here.leased(), Trainer(here)
+    for k in range(200):
+        link.send(Heartbeat(2 * k))
+        link.send(step(k=k))
+        link.send(Heartbeat(2 * k + 1))
+        reply = link.receive(10)
+        assert isinstance(reply, Reply) and reply.k == k
+    trainer.end()
+    assert ("refused" not in dict(here.noted)) and len(trainer.settled) == 200
+
+
+class Once:
+    """A turn that answers, and notes when it is settled."""
+
+    def __init__(self) -> None:
+        self.applied, self.settled = 0, False
+
+    def step(self, said: Step) -> Reply:
+        self.applied += 1
+        return Reply(said.fence, said.k, H, (), 0.5)
+
+    def settle(self) -> None:
+        self.settled = True
+
+
+@pytest.mark.parametrize("void", [False, True])
+def test_a_visit_that_is_void_is_not_settled(void: bool, here: Standing) -> None:
+    """Its net may be at work for another visit by then."""
+    nothing: Any = None
+    remote, turn = Remote(here.hub, nothing, nothing, Policy(), threading.Event()), Once()
+    visit: Visit[Any] = Visit(0, 0, 0, None, AlgorithmStep(0.1), 4)
+    remote.pending[0] = Pending(0, visit, 0.0, turn=turn, fence=1)  # type: ignore[arg-type]
+    remote.brief = True
+    answer = remote.at_once(Heard(0, 1, step()))
+    assert answer is not None
+    remote.pending[0].turn = None if void else remote.pending[0].turn
+    answer.then()
+    assert turn.settled is not void
+
+
+@pytest.mark.parametrize(("standstill", "some"), [(limits.STANDSTILL, True), (0.0, False)])
+def test_only_short_steps_are_answered_so_and_the_weights_are_the_same(
+    standstill: float, some: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that takes long would keep all links waiting: the loop must be turned meanwhile."""
+    monkeypatch.setattr(limits, "STANDSTILL", standstill)
+    answers = list[bool]()
+    at_once = Remote.at_once
+
+    def noted(self: Remote, heard: Heard) -> Answer | None:
+        answer = at_once(self, heard)
+        answers.append(answer is not None)
+        return answer
+
+    monkeypatch.setattr(Remote, "at_once", noted)
+    spec = small_spec(tmp_path, "algorithm=ssl", "clip=1", "K=4")
+    expected = simulated(spec, tmp_path / "simulated")
+    stage = Stage(spec, tmp_path)
+    for m in stage.partition.clients:
+        stage.join(m)
+    stage.play()
+    assert any(answers) is some
+    assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()

@@ -1,0 +1,129 @@
+"""Peer to peer, past a server that cannot read the clients' half: the same weights, and only the evaluator has them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from splitrelay.algorithms.base import Visit
+from splitrelay.deploy.rehearsal import untimed
+from splitrelay.deploy.sealed_state import Relays, Sealed
+from splitrelay.deploy.server_visit import Turn
+from splitrelay.errors import InputError, WorkError
+from tests.support.deployment import Stage, simulated, small_spec
+
+
+def staged(tmp_path: Path, *words: str, patience: float = 20.0, **offer: Any) -> Stage:
+    spec = small_spec(tmp_path, "route=peer-to-peer", *words)
+    stage = Stage(spec, tmp_path, keys=True, **offer)
+    for m in stage.partition.clients:
+        more = {"test": tmp_path / "data" / "test.npz", "keep": tmp_path / "model"} if m == spec.evaluator else {}
+        stage.join(m, patience=patience, **more)
+    return stage
+
+
+@pytest.mark.parametrize("engine", ["engine=fast", "engine=reference"])
+def test_the_evaluator_writes_the_simulated_model(engine: str, tmp_path: Path) -> None:
+    stage = staged(tmp_path, engine, "clip=1", "evaluator=2")
+    expected = simulated(stage.spec, tmp_path / "simulated")
+    stage.play()
+    assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
+    assert untimed(stage.serving.directory) == untimed(expected)
+    assert not stage.serving.directory.model.exists()
+
+
+def test_nothing_at_the_server_holds_the_clients_half(tmp_path: Path) -> None:
+    stage = staged(tmp_path, "R=1")
+    stage.play()
+    weights = load_file(tmp_path / "model")
+    first = next(iter(weights.values())).tobytes()
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert len(files) > 3
+    assert not [path for path in files if first[:64] in path.read_bytes()]
+
+
+def test_without_keys_nobody_can_seal(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, "route=peer-to-peer")
+    stage = Stage(spec, tmp_path)
+    stage.join(0)
+    stage.threads[0].join(0)
+
+    def hang_up(port: int) -> None:
+        stage.listening.set()
+        stage.threads[0].join(20)
+        stage.stop.set()
+
+    stage.serving.listening = hang_up
+    with pytest.raises(KeyboardInterrupt):
+        stage.play()
+    assert isinstance(stage.words[0], InputError) and "sealed" in str(stage.words[0])
+
+
+class Forgetful(Relays):
+    """A server that hands out an older half, as if the last visits had never been."""
+
+    before: dict[int, Sealed]
+    by, since = 2, 0  # by how many visits, and from which one on
+
+    def __call__(self, visit: Visit[Any]) -> Turn:
+        self.before = {**getattr(self, "before", {}), visit.x.visit: visit.x}
+        past = visit.x.visit - self.by
+        return super().__call__(replace(visit, x=self.before[past]) if past >= self.since else visit)
+
+
+class Lying(Forgetful):
+    """The same, and it says that it is the newest one."""
+
+    def __call__(self, visit: Visit[Any]) -> Turn:
+        turn: Any = super().__call__(visit)
+        turn.x = replace(turn.x, visit=visit.x.visit, fence=visit.x.fence)
+        return turn  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("server", "since", "why"),
+    [(Forgetful, 0, "OldHalf: the half is older"), (Forgetful, 1, "OldHalf: the half is older"), (Lying, 1, "OtherV")],
+)
+def test_a_server_that_hands_out_the_past_is_refused_by_name(
+    server: type[Forgetful], since: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two clients take turns, so that the one whose turn it is has seen what came after the older half."""
+    monkeypatch.setattr(server, "since", since)
+    monkeypatch.setattr("splitrelay.deploy.server_program.Relays", server)
+    stage = staged(tmp_path, "M=2", "C=9", "R=4", "order=fixed", patience=0.5)
+    with pytest.raises(WorkError, match=rf"failed 4 times.*{why}"):
+        stage.play()
+    assert [event["why"].startswith(why) for event in stage.events("failed")] == [True] * 4
+    assert [words for words in stage.said if words.startswith(f"refused: {why}")]
+
+
+def test_the_evaluator_refuses_a_half_that_replaces_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other client, set back by one, makes the evaluator's visit once more: it is not the one that counted."""
+    monkeypatch.setattr(Forgetful, "by", 1)
+    monkeypatch.setattr(Forgetful, "since", 2)
+    monkeypatch.setattr("splitrelay.deploy.server_program.Relays", Forgetful)
+    stage = staged(tmp_path, "M=2", "C=9", "R=4", "order=fixed", patience=0.5)
+    with pytest.raises(WorkError, match=r"client 0 failed 4 times; got OldHalf: the half of visit 3 is not the one"):
+        stage.play()
+
+
+def test_a_server_that_drops_a_committed_visit_is_found_out_by_who_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third visit goes on from the first: the client of the second does not find its own in what it is handed."""
+
+    class Forking(Relays):
+        def __call__(self, visit: Visit[Any]) -> Turn:
+            if visit.x.visit == 1:
+                Forking.first = visit.x  # type: ignore[attr-defined]
+            turn: Any = super().__call__(visit)
+            if (visit.r, visit.x.visit) == (0, 2):
+                turn.x = replace(Forking.first, top=visit.x.top)  # type: ignore[attr-defined]
+            return turn  # type: ignore[no-any-return]
+
+    monkeypatch.setattr("splitrelay.deploy.server_program.Relays", Forking)
+    stage = staged(tmp_path, "M=3", "C=9", "R=3", "order=fixed", patience=0.5)
+    with pytest.raises(WorkError, match=r"client 1 failed 4 times.*LeftOut: the half has not been through visit 2"):
+        stage.play()

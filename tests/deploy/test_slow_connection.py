@@ -1,0 +1,141 @@
+"""A half that takes longer on its way than silence may last: does it come through, and how long may it take?"""
+
+import socket
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from splitrelay.chaos import tcp_proxy
+from splitrelay.deploy import backend_fast
+from splitrelay.deploy.visit_lease import Policy
+from splitrelay.network import background_reconnect, limits
+from tests.support.bare_server import until
+from tests.support.deployment import Stage, simulated, small_spec
+
+WHOLE = ("algorithm=fedavg", "placement=whole", "M=2", "C=9", "R=1")
+
+
+class Uphill(tcp_proxy.Proxy):
+    """Slow on the way up, as most lines of houses are."""
+
+    def _carrying(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
+        with suppress(OSError):
+            while not up and (piece := source.recv(65536)):
+                sink.sendall(piece)
+        super()._carrying(source, sink, up)
+
+
+class Lines:
+    """A line of its own for each client, ten thousand bytes a second."""
+
+    def __init__(self, stage: Stage, kind: type[tcp_proxy.Proxy] = tcp_proxy.Proxy) -> None:
+        self.stage, self.kind, self.made = stage, kind, list[tcp_proxy.Proxy]()
+
+    def __call__(self) -> str:
+        self.made.append(self.kind(self.stage.serving.port))
+        self.made[-1].delay = 0.05
+        return f"127.0.0.1:{self.made[-1].port}"
+
+
+def played(stage: Stage, kind: type[tcp_proxy.Proxy] = tcp_proxy.Proxy) -> Lines:
+    lines = Lines(stage, kind)
+    for m in stage.partition.clients:
+        stage.join(m, address=lines)
+    stage.play()
+    for line in lines.made:
+        line.close()
+    return lines
+
+
+@pytest.fixture(autouse=True)
+def _slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp_proxy, "PIECE", 500)
+    monkeypatch.setattr(limits, "PIECE", 2000)
+    monkeypatch.setattr(limits, "SILENCE", 1.5)
+    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+
+
+def test_a_half_that_takes_longer_than_silence_may_last_comes_once(tmp_path: Path) -> None:
+    stage = Stage(small_spec(tmp_path, *WHOLE), tmp_path)
+    expected = simulated(stage.spec, tmp_path / "simulated")
+    lines = played(stage)
+    assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
+    assert len(lines.made) == 2 and not stage.events("lost") and not stage.events("silent")
+    assert all(line.late > 2 * 1.5 / 0.05 for line in lines.made)  # down and up, each took longer than that
+
+
+def test_a_half_on_its_way_is_progress_as_steps_are(tmp_path: Path) -> None:
+    """A client has less time for a step than its half takes on the way up."""
+    stage = Stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path, policy=Policy(step=1.0))
+    played(stage, Uphill)
+    assert not stage.events("failed") and len(stage.events("committed")) == 2
+
+
+def test_a_line_that_carries_nothing_is_silent_all_the_same(tmp_path: Path) -> None:
+    stage = Stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path)
+    lines, frozen = Lines(stage), threading.Event()
+
+    def note(text: str) -> None:
+        if "0 clients to come" in text and not frozen.is_set():
+            frozen.set()
+            lines.made[0].freeze()
+
+    stage.serving.say = note
+    for m in stage.partition.clients:
+        stage.join(m, address=lines)
+    stage.play()
+    assert stage.events("silent") or stage.events("lost")
+    assert len(stage.events("committed")) == 2
+
+
+def test_a_visit_that_is_taken_back_meanwhile_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_reconnect, "TICK", 0.05)
+    stage = Stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path, policy=Policy(step=0.5, retries=1))
+    compute, first = backend_fast.Client.whole, threading.Event()
+
+    def long(client: backend_fast.Client, visit: Any) -> Any:
+        if not first.is_set():
+            first.set()
+            until(lambda: stage.events("failed"))
+            until(lambda: time.monotonic() > began + 1.5)
+        return compute(client, visit)
+
+    began = time.monotonic()
+    monkeypatch.setattr(backend_fast.Client, "whole", long)
+    for m in stage.partition.clients:
+        stage.join(m)
+    stage.play()
+    assert "visit taken back: no step for 0.5 seconds" in stage.said
+    assert not [line for line in stage.said if "has no place" in line]
+
+
+def test_a_client_that_computes_for_long_keeps_its_visit_over_a_lost_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link is lost while the whole model is trained, for longer than a client may be away."""
+    monkeypatch.setattr(background_reconnect, "TICK", 0.05)
+    stage = Stage(small_spec(tmp_path, *WHOLE), tmp_path, policy=Policy(lease=1.5))
+    expected = simulated(stage.spec, tmp_path / "simulated")
+    lines, compute, done = Lines(stage), backend_fast.Client.whole, threading.Event()
+
+    def long(client: backend_fast.Client, visit: Any) -> Any:
+        if not done.is_set():
+            done.set()
+            for line in lines.made:
+                line.delay = 0.0
+                line.cut()
+            until(lambda: stage.events("resumed"))  # the other client may not have begun
+            until(lambda: time.monotonic() > lost + 2.0)
+        return compute(client, visit)
+
+    lost = time.monotonic()
+    monkeypatch.setattr(backend_fast.Client, "whole", long)
+    for m in stage.partition.clients:
+        stage.join(m, address=lines)
+    stage.play()
+    assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
+    assert not stage.events("expired") and len(stage.events("committed")) == 2

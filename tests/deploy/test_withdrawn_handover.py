@@ -1,0 +1,63 @@
+"""Peer to peer: does a client end the run that says it handed its half on, and then gives its visit up?"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from splitrelay.deploy.peer_endpoint import Post
+from splitrelay.deploy.rehearsal import replayed
+from splitrelay.deploy.visit_lease import Policy
+from splitrelay.network import limits
+from splitrelay.network.client_session import Session, TakenBack
+from splitrelay.network.messages import Chunk, Deposit, Fail, Handed, Message
+from splitrelay.network.tensor_transfer import sha256
+from splitrelay.runs.run_directory import RunDirectory
+from tests.deploy.test_absent_clients import skips
+from tests.deploy.test_direct_handover import enter, staged
+from tests.support.deployment import Stage
+
+BAD = 1
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+
+
+def lie(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client BAD says that it handed its half on, brings it to nobody, and never deposits it."""
+    bring, exchange = Post.bring, Session.exchange
+
+    def is_bad(session: Session) -> bool:
+        return stage.clients[BAD].session is session
+
+    def claimed(post: Post, lease: Any, half: bytes) -> Any:
+        if lease.m == BAD and lease.heir:
+            return iter([Handed(lease.fence, len(half), sha256(half))])
+        return bring(post, lease, half)
+
+    def withheld(session: Session, messages: Any, *given: Any, **more: Any) -> Message:
+        words = list(messages())
+        if not is_bad(session) or not any(isinstance(word, Deposit) for word in words):
+            return exchange(session, lambda: iter(words), *given, **more)
+        session.say(*(word for word in words if not isinstance(word, Chunk | Deposit)))
+        session.say(Fail(session.holding.fence, "I keep it"))
+        raise TakenBack("given up")
+
+    monkeypatch.setattr(Post, "bring", claimed)
+    monkeypatch.setattr(Session, "exchange", withheld)
+
+
+def test_a_half_that_is_kept_back_costs_the_visit_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = staged(tmp_path, "M=3", "C=5", "R=3", policy=Policy("skip", strikes=0))
+    lie(stage, monkeypatch)
+    for m in stage.partition.clients:
+        enter(stage, m, patience=5.0)
+    stage.play()
+    assert set(skips(stage)) == {(r, BAD) for r in range(3)}
+    skipped = frozenset((r, m, 0) for r, m in skips(stage))
+    expected = replayed(stage.spec, RunDirectory(tmp_path / "simulated"), skipped)
+    assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()

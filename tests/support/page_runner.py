@@ -1,0 +1,195 @@
+"""A page is a story: its pieces happen from top to bottom in one folder, its Python in one namespace.
+
+```console   `$ splitrelay ...` is run; the lines below it must be its output, a line `...` standing for any lines.
+             Output that begins with `splitrelay: ` is an error: the command must leave with code 2.
+             Where something else is run in its place (substitutions.py), only the words of each line must be there.
+```sh        every command is run, and must succeed; a dear one that stands in several places once.
+a sentence   the same: a command between backquotes is run, once for all pages. A mere name, such as
+             `splitrelay theory`, is asked for its help.
+```python    is run; a ```text block right below it must be what it prints.
+```toml      whose first line is `# name.toml` is written to that file.
+"""
+
+import difflib
+import io
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.docs.substitutions import DEAR, TOGETHER, UNTIL, instead, why_not
+from tests.support.command_line import Invoke
+from tests.support.pages import COMMANDS, LEAVES, ROOT, Piece, console, every_line, example, shell
+from tests.support.placeholder_datasets import stand_in
+
+CHECKOUT = ("benchmarks", "examples", "tests")  # what a reader has in the folder
+PATIENCE = 300.0  # seconds, on a machine where much else runs
+
+
+def plain(printed: str) -> str:
+    return "".join(line.rstrip() + "\n" for line in printed.rstrip().splitlines())
+
+
+def matches(shown: list[str], printed: str) -> bool:
+    """Whether the output is what is shown; `...` stands for any lines."""
+    pattern = "".join(r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line.rstrip()) + r"\n" for line in shown)
+    return re.fullmatch(pattern, plain(printed)) is not None
+
+
+def compare(where: str, shown: list[str], printed: str) -> None:
+    while shown and not shown[-1].strip():
+        shown = shown[:-1]
+    if shown and not matches(shown, printed):
+        pytest.fail(f"{where}\n" + "\n".join(difflib.ndiff(shown, plain(printed).splitlines())), pytrace=False)
+
+
+def words(line: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"[^\W\d_]{2,}", line))
+
+
+def compare_words(where: str, shown: list[str], printed: str) -> None:
+    """Numbers may differ; what is said must be said."""
+    said = {words(line) for line in printed.splitlines()}
+    missing = [line for line in shown if words(line) and words(line) not in said]
+    assert not missing, f"{where}: nothing like this was printed:\n" + "\n".join(missing) + "\n\n" + printed
+
+
+@cache
+def owners() -> dict[str, str]:
+    """Of every line that is run outside a console block, the first place where it stands; a --help comes first."""
+    found = {instead(example(path)): f"{path} --help" for path in LEAVES}
+    for line, where in every_line().items():
+        found.setdefault(instead(line), where)
+    return found
+
+
+class Story:
+    """What has happened on a page so far."""
+
+    def __init__(self, invoke: Invoke) -> None:
+        self.invoke, self.names, self.printed = invoke, {"__name__": "__main__"}, ""
+
+    def tell(self, piece: Piece) -> None:
+        if piece.language in ("console", "sh", "sentence", "python", "text", "toml"):
+            getattr(self, piece.language)(piece)
+
+    def console(self, piece: Piece) -> None:
+        for line, shown in list(console(piece)):
+            where = f"{piece.where}: $ {line}"
+            if line.startswith("python examples/"):
+                compare(where, shown, run_example(ROOT / line.removeprefix("python ")))
+            else:
+                assert line.startswith("splitrelay"), f"{where}: not a command of ours; write it in a ```sh block"
+                self.command(where, line, shown)
+
+    def command(self, where: str, line: str, shown: list[str]) -> None:
+        if re.match(TOGETHER, line) or why_not(line):
+            return
+        run = instead(line)
+        refused = any(text.startswith("splitrelay: ") for text in shown)
+        (compare if run == line else compare_words)(where, shown, self.ours(where, run, 2 if refused else 0))
+
+    def sh(self, piece: Piece) -> None:
+        for line in shell(piece):
+            self.shown(piece.where, line, again=not re.match(DEAR, instead(line)))
+
+    def sentence(self, piece: Piece) -> None:
+        (line,) = piece.lines
+        self.shown(piece.where, f"{line} --help" if line in COMMANDS else line, again=False)
+
+    def shown(self, where: str, line: str, *, again: bool) -> None:
+        """Run it; unless `again`, only where it stands first."""
+        run = instead(line)
+        mine = again or owners().get(run, where) == where
+        if mine and not re.match(TOGETHER, run) and why_not(run) is None:
+            self.run(f"{where}: {line}", run)
+
+    def run(self, where: str, run: str) -> None:
+        until = next((mark for pattern, (mark, _) in UNTIL.items() if re.match(pattern, run)), None)
+        if until is not None:
+            watched(where, run, until)
+        elif run.startswith("splitrelay"):
+            self.ours(where, run, 0)
+        else:
+            process(where, run)
+
+    def ours(self, where: str, run: str, code: int) -> str:
+        stand_in(run, Path(os.environ["SPLITRELAY_DATA"]))
+        answer = self.invoke(run)
+        assert answer.code == code, f"{where}\n{answer.output}"
+        return answer.output
+
+    def python(self, piece: Piece) -> None:
+        printed = io.StringIO()
+        first = int(piece.where.rsplit(":", 1)[1])
+        code = compile("\n" * first + "\n".join(piece.lines), piece.where.rsplit(":", 1)[0], "exec")
+        with redirect_stdout(printed):
+            exec(code, self.names)
+        self.printed = printed.getvalue()
+
+    def text(self, piece: Piece) -> None:
+        if piece.close and self.printed:
+            compare(piece.where, piece.lines, self.printed)
+        self.printed = ""
+
+    def toml(self, piece: Piece) -> None:
+        if piece.lines[0].startswith("# ") and piece.lines[0].endswith(".toml"):
+            Path(piece.lines[0].removeprefix("# ")).write_text("\n".join(piece.lines) + "\n", encoding="utf-8")
+
+
+def run_example(path: Path) -> str:
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        runpy.run_path(str(path), run_name="__main__")
+    return printed.getvalue()
+
+
+def environment() -> dict[str, str]:
+    """The reader's shell: our programs on the path, a checkout in the folder."""
+    for name in CHECKOUT:
+        if not Path(name).exists():
+            Path(name).symlink_to(ROOT / name)
+    here = str(Path(sys.executable).parent)
+    return {**os.environ, "PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
+
+
+def process(where: str, line: str) -> None:
+    """Any command, by the shell."""
+    with started(line) as going:
+        printed, _ = going.communicate(timeout=PATIENCE)
+    assert going.returncode == 0, f"{where}\n{printed}"
+
+
+@contextmanager
+def started(line: str) -> Iterator[subprocess.Popen[str]]:
+    """A command with all its children, none of which is left behind."""
+    going = subprocess.Popen(
+        ["sh", "-ec", line], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield going
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(going.pid, signal.SIGKILL)
+        going.wait()
+        assert going.stdout is not None
+        going.stdout.close()
+
+
+def watched(where: str, line: str, mark: str) -> None:
+    """A long program, until it prints a line in which `mark` is found."""
+    with started(line) as going:
+        assert going.stdout is not None
+        printed = ""
+        while not re.search(mark, printed):
+            printed = going.stdout.readline()
+            assert printed, f"{where}: it ended before it printed {mark!r}"

@@ -1,0 +1,106 @@
+"""Who may bring a half to a client's mailbox, and what is taken?"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from splitrelay.deploy.peer_endpoint import Post
+from splitrelay.errors import InputError
+from splitrelay.network.messages import Handed, Lease
+from splitrelay.network.peer_transfer import KEPT, Unreached
+from splitrelay.security.authority import Authority, create_authority
+from splitrelay.security.credential_reload import Keys
+from splitrelay.security.identity import load_identity
+from splitrelay.security.sealing_session import Sealer
+from tests.support.key_folders import copied
+
+
+@pytest.fixture(scope="module")
+def issued(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    authority = create_authority(tmp_path_factory.mktemp("keys") / "authority")
+    authority.issue_client("reached", 0, hosts=["127.0.0.1"])
+    authority.issue_client("elsewhere", 1, hosts=["127.0.0.2"])
+    authority.issue_client("caller", 2)
+    authority.issue_client("boss", observer=True)
+    return authority
+
+
+@pytest.fixture
+def authority(issued: Authority, tmp_path: Path) -> Authority:
+    return copied(issued, tmp_path)
+
+
+def post(authority: Authority, name: str) -> Post:
+    return Post(Keys(load_identity(authority.folder.parent / name), lambda text: None), lambda text: None)
+
+
+@pytest.fixture
+def reached(authority: Authority) -> Iterator[Post]:
+    made = post(authority, "reached")
+    made.listen("127.0.0.1:0")
+    yield made
+    made.close()
+
+
+def half(authority: Authority, content: bytes = b"half") -> bytes:
+    return Sealer(authority.folder.parent / "caller", "9f").seal(content, visit=1, fence=3)
+
+
+def lease_of(word: Handed) -> Lease:
+    return Lease(4, 2, 0, 0, 0, 1, 0.1, bytes=word.bytes, sha256=word.sha256, direct=True)
+
+
+def test_a_half_is_brought_once_and_taken_once(authority: Authority, reached: Post) -> None:
+    blob = half(authority, bytes(3 * 2**20))
+    word = post(authority, "caller").courier.bring(reached.address, 3, blob)
+    assert reached.come(lease_of(word)) == blob
+    assert reached.come(lease_of(word)) is None
+
+
+def test_only_the_last_few_are_kept(authority: Authority, reached: Post) -> None:
+    courier = post(authority, "caller").courier
+    words = [courier.bring(reached.address, 3, half(authority, bytes([n]))) for n in range(KEPT + 1)]
+    assert [reached.come(lease_of(word)) is None for word in words] == [True] + [False] * KEPT
+
+
+def test_who_is_no_client_is_refused(authority: Authority, reached: Post) -> None:
+    with pytest.raises(Unreached, match="boss is no client"):
+        post(authority, "boss").courier.bring(reached.address, 3, half(authority))
+
+
+def test_who_is_revoked_is_refused(authority: Authority, reached: Post) -> None:
+    courier, blob = post(authority, "caller").courier, half(authority)
+    authority.revoke("caller")
+    with pytest.raises(Unreached, match="caller is revoked"):
+        courier.bring(reached.address, 3, blob)
+
+
+def test_what_is_no_sealed_half_or_too_long_is_refused(authority: Authority, reached: Post) -> None:
+    with pytest.raises(Unreached, match="no sealed half"):
+        post(authority, "caller").courier.bring(reached.address, 3, b"x" * 1000)
+    reached.expect(100)
+    with pytest.raises(Unreached, match="<= 100 bytes"):
+        post(authority, "caller").courier.bring(reached.address, 3, half(authority, bytes(100)))
+
+
+def test_a_certificate_for_another_host_is_not_believed(authority: Authority) -> None:
+    elsewhere = post(authority, "elsewhere")
+    elsewhere.listen("127.0.0.1:0")
+    assert elsewhere.address.startswith("127.0.0.2:")
+    port = elsewhere.address.rpartition(":")[2]
+    with pytest.raises(Unreached):
+        post(authority, "caller").courier.bring(f"127.0.0.1:{port}", 3, half(authority))
+    elsewhere.close()
+
+
+def test_whoever_cannot_be_reached_is_not_tried_again_at_once(authority: Authority) -> None:
+    courier = post(authority, "caller").courier
+    for why in ("cannot be reached", r"could not be reached \d seconds ago"):
+        with pytest.raises(Unreached, match=why):
+            courier.bring("127.0.0.1:1", 3, half(authority))
+
+
+def test_a_client_without_a_host_cannot_listen(authority: Authority) -> None:
+    with pytest.raises(InputError, match="caller names no host"):
+        post(authority, "caller").listen("127.0.0.1:0")

@@ -1,0 +1,376 @@
+"""Tables from records: the numbers are those worked out by hand, and what is missing is said."""
+
+import csv
+import io
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from splitrelay.cli.main import app
+from splitrelay.errors import InputError, SplitrelayError, UnknownName
+from splitrelay.reports import Group, accuracy_table, differing, grouped, rates_table, runs_table, summarised
+from splitrelay.reports.latex import escaped, tabular
+from splitrelay.reports.latex_typeset import latex
+from splitrelay.reports.table import Sheet, as_json, comma_separated, markdown, plain
+from splitrelay.reports.table_layout import laid_out
+from splitrelay.runs.records import runs_under
+from splitrelay.runs.spec import spec_of
+from tests.support.run_directories import write_run
+
+SEEDS = (1234, 666, 22)
+
+
+def asked(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def refused(*words: str) -> SplitrelayError:
+    error = asked(*words).exception
+    assert isinstance(error, SplitrelayError)
+    return error
+
+
+def cells(sheet: Sheet, *start: str) -> list[str]:
+    """The printed cells of the row that begins with these, blanks of repeated labels filled in."""
+    above = [""] * len(start)
+    for row in sheet.rows:
+        texts = [plain(cell) for cell in row]
+        above = [text or before for text, before in zip(texts, above, strict=False)]
+        if tuple(above) == start:
+            return texts[len(start) :]
+    raise AssertionError(start)
+
+
+# the three numbers of a cell
+
+
+def test_mean_and_pooled_spread_over_seeds_and_the_last_rounds(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / "a", [0.1, 0.9, 0.2, 0.4], "seed=1234"),
+        write_run(tmp_path / "b", [0.1, 0.9, 0.6, 0.8], "seed=666"),
+    ]
+    found = summarised(Group(tuple(runs)), last=2)
+    assert found.mean == pytest.approx(0.5)  # of 0.2 0.4 0.6 0.8
+    assert found.spread == pytest.approx(math.sqrt((0.09 + 0.01 + 0.01 + 0.09) / 3))
+    assert found.looks == 2
+
+
+def test_the_look_before_the_first_round_never_counts(tmp_path: Path) -> None:
+    found = summarised(Group((write_run(tmp_path / "a", [0.0, 0.5, 0.7]),)))
+    assert (found.mean, found.looks) == (pytest.approx(0.6), 2)
+
+
+def test_the_last_rounds_are_rounds_not_looks(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", {0: 0.0, 20: 0.1, 40: 0.2, 60: 0.6, 65: 0.7, 70: 0.8}, "every=5")
+    assert summarised(Group((run,)), last=10).mean == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(("words", "rounds"), [(("C=1",), 2), (("C=2",), None), (("C=2", "K=20"), None)])
+def test_rounds_to_the_goal_are_on_the_mean_curve(tmp_path: Path, words: tuple[str, ...], rounds: int | None) -> None:
+    """Seeds alone reach 30 % in rounds 1 and 3; their mean, 0.05 0.2 0.3 0.5, in round 2."""
+    runs = (
+        write_run(tmp_path / "a", [0.1, 0.4, 0.5, 0.4], "seed=1234", *words),
+        write_run(tmp_path / "b", [0.0, 0.0, 0.1, 0.6], "seed=666", *words),
+    )
+    assert summarised(Group(runs)).rounds == rounds
+
+
+def test_a_goal_of_ones_own(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", [0.1, 0.4, 0.5, 0.4], "C=2")
+    assert summarised(Group((run,)), goal=0.5).rounds == 2
+
+
+# runs that belong together
+
+
+def test_keys_that_differ_in_the_specs_order() -> None:
+    specs = [spec_of(None, words) for words in (["eta=0.1"], ["eta=0.2", "algorithm=fedavg"], ["seed=3"])]
+    assert differing(specs) == ["algorithm", "seed", "optimiser.eta"]
+    assert differing(specs, ["seed"]) == ["algorithm", "optimiser.eta"]
+    assert differing(specs[:1]) == differing([]) == []
+
+
+def test_a_group_is_what_differs_in_seed_rounds_and_looks_alone(tmp_path: Path) -> None:
+    for seed in reversed(SEEDS):
+        write_run(tmp_path / f"s{seed}", [0.1, 0.5], f"seed={seed}")
+    write_run(tmp_path / "eta", [0.1, 0.5], "eta=0.7")
+    write_run(tmp_path / "longer", {0: 0.1, 2: 0.5}, "seed=7", "every=2")
+    groups, notes = grouped(runs_under(tmp_path))
+    assert sorted(group.seeds for group in groups) == [(1234,), (1234, 666, 22, 7)]
+    assert notes == []
+
+
+def test_of_two_runs_that_are_the_same_the_longer_one_counts(tmp_path: Path) -> None:
+    write_run(tmp_path / "long", [0.1, 0.5, 0.9], "R=2")
+    write_run(tmp_path / "short", [0.1, 0.5], "R=2")
+    (group,), notes = grouped(runs_under(tmp_path))
+    assert [run.path.name for run in group.runs] == ["long"]
+    assert notes == ["There twice, the longer one counted: short (1 of 2)."]
+
+
+def test_an_unfinished_run_does_not_count_beside_finished_ones(tmp_path: Path) -> None:
+    write_run(tmp_path / "done", [0.1, 0.5, 0.9], "R=2", "seed=1234")
+    write_run(tmp_path / "going", [0.1, 0.2], "R=2", "seed=666")
+    write_run(tmp_path / "new", [], "R=2", "seed=22")
+    (group,), notes = grouped(runs_under(tmp_path))
+    assert group.seeds == (1234,)
+    assert notes == ["Without a row yet: new (0 of 2).", "Not run to the last round, not counted: going (1 of 2)."]
+
+
+def test_where_all_are_unfinished_they_count_as_far_as_they_are(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1, 0.2, 0.4], "R=9", "seed=1234")
+    write_run(tmp_path / "b", [0.1, 0.4], "R=9", "seed=666")
+    (group,), notes = grouped(runs_under(tmp_path))
+    assert summarised(group).mean == pytest.approx(0.3)  # round 1 alone, which both have
+    assert notes == ["Not run to the last round, counted as far as they are: a (2 of 9), b (1 of 9)."]
+
+
+def test_runs_without_a_row_are_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [], "R=2")
+    with pytest.raises(InputError, match="none of these runs has a row yet"):
+        accuracy_table(runs_under(tmp_path))
+
+
+# the paper's accuracy table
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """MNIST, K = 10: both algorithms on both partitions; SSL on ExDir(2, 10) with one seed only."""
+    for C, algorithm, ends in ((1, "fedavg", 0.5), (1, "ssl", 0.9), (2, "fedavg", 0.8), (2, "ssl", 0.7)):
+        for seed in SEEDS if (C, algorithm) != (2, "ssl") else SEEDS[:1]:
+            words = (f"C={C}", f"algorithm={algorithm}", f"seed={seed}", "eta=0.01")
+            write_run(tmp_path / "runs" / f"{algorithm}-{C}-{seed}", [0.1, 0.2, ends, ends], *words)
+    return tmp_path / "runs"
+
+
+ROW = ("cross-device, M=500, S=10", "MNIST", "10")
+
+
+def test_the_accuracy_table_has_the_papers_layout_and_the_better_values_bold(folder: Path) -> None:
+    sheet = accuracy_table(runs_under(folder), last=2)
+    assert [head.full for head in sheet.heads][3:] == [
+        "ExDir(1, 10) FedAvg", "ExDir(1, 10) SSL", "ExDir(2, 10) FedAvg", "ExDir(2, 10) SSL",
+    ]  # fmt: skip
+    assert cells(sheet, *ROW) == [
+        "50.00 ± 0.00 (*2*)", "*90.00* ± 0.00 (*2*)", "*80.00* ± 0.00 (*2*)", "70.00 ± 0.00 (-)",
+    ]  # fmt: skip
+
+
+def test_fewer_seeds_than_the_papers_are_said(folder: Path) -> None:
+    sheet = accuracy_table(runs_under(folder), last=2)
+    assert sheet.notes == ["One seed instead of 3: SSL on MNIST ExDir(2, 10), M=500, K=10, η=0.01 (seed 1234)."]
+    assert all(sheet.notes[0] in written(sheet) for written in (markdown, lambda sheet: sheet.said))
+
+
+def test_the_papers_values_stand_below_ours(folder: Path) -> None:
+    sheet = accuracy_table(runs_under(folder), beside=True, last=2)
+    assert cells(sheet, *ROW, "paper") == [
+        "56.43 ± 11.54 (274)", "*98.84* ± 0.19 (*16*)", "98.15 ± 0.13 (25)", "*98.57* ± 0.36 (*10*)",
+    ]  # fmt: skip
+
+
+def test_a_setting_that_the_paper_does_not_have_has_no_papers_value(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1, 0.9], "K=7")
+    assert cells(accuracy_table(runs_under(tmp_path), beside=True), *ROW[:2], "7", "paper") == [""]
+
+
+def test_cross_device_stands_above_cross_silo_and_K_goes_up(tmp_path: Path) -> None:
+    for name, words in {"a": ("M=10", "K=5"), "b": ("K=20",), "c": (), "d": ("data=fashion-mnist",)}.items():
+        write_run(tmp_path / name, [0.1, 0.9], *words)
+    rows = [[plain(cell) for cell in row[:3]] for row in accuracy_table(runs_under(tmp_path)).rows]
+    assert rows == [
+        ["cross-device, M=500, S=10", "MNIST", "10"],
+        ["", "", "20"],
+        ["", "Fashion-MNIST", "10"],
+        ["cross-silo, M=10", "MNIST", "5"],
+    ]
+
+
+def test_other_algorithms_and_variants_get_columns_of_their_own(tmp_path: Path) -> None:
+    for name, words in {"a": ("order=fixed",), "b": ("order=sampled",), "c": ("algorithm=scaffold",)}.items():
+        write_run(tmp_path / name, [0.1, 0.9], *words)
+    heads = [head.name for head in accuracy_table(runs_under(tmp_path)).heads[3:]]
+    assert heads == ["SSL (order=fixed)", "SSL (order=sampled)", "SCAFFOLD"]
+    turned = accuracy_table(runs_under(tmp_path), by_algorithm=True)
+    assert [plain(row[0]) for row in turned.rows] == heads
+
+
+def test_one_value_has_no_spread(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1, 0.9], "C=2")
+    assert cells(accuracy_table(runs_under(tmp_path)), *ROW) == ["90.00 (1)"]
+
+
+# best rates
+
+
+@pytest.fixture
+def searched(tmp_path: Path) -> Path:
+    """Five rates with seed 1234, the best of them, 0.03, with a second seed that is bad; the largest diverged."""
+    for eta, end in ((0.003, 0.5), (0.01, 0.7), (0.03, 0.9), (0.1, 0.8)):
+        write_run(tmp_path / "runs" / f"{eta}", [0.1, end, end], f"eta={eta}", "R=2")
+    write_run(tmp_path / "runs" / "again", [0.1, 0.3, 0.3], "eta=0.03", "R=2", "seed=666")
+    write_run(tmp_path / "runs" / "diverged", [0.1, 0.99], "eta=0.3", "R=2")
+    return tmp_path / "runs"
+
+
+def test_the_best_rate_is_that_of_the_search_with_seed_1234(searched: Path) -> None:
+    (choice,) = laid_out(grouped(runs_under(searched))[0])
+    assert choice.best.spec.optimiser.eta == 0.03 and choice.seed == 1234
+    assert choice.best.seeds == (1234, 666)
+    assert not choice.on_edge
+
+
+@pytest.mark.parametrize("gone", [("0.1", "diverged"), ("0.003", "0.01")])
+def test_a_best_rate_on_the_grids_edge_is_marked(searched: Path, gone: tuple[str, ...]) -> None:
+    runs = [run for run in runs_under(searched) if run.path.name not in gone]
+    sheet = rates_table(runs)
+    assert cells(sheet, *ROW) == ["0.03†"]
+    assert any("on the edge of the grid" in note for note in sheet.notes)
+
+
+def test_a_rate_that_was_not_run_to_its_end_is_never_the_best(searched: Path) -> None:
+    sheet = rates_table(runs_under(searched), beside=True)
+    assert cells(sheet, *ROW) == ["0.03 [0.05]"]
+    assert "0.3: 99.00 (ends at round 1)" in str(sheet.records[0]["tried"])
+
+
+def test_a_run_that_diverged_in_its_first_round_has_no_score(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1], "eta=0.5", "R=9")
+    sheet = rates_table(runs_under(tmp_path))
+    assert sheet.records[0]["accuracy_percent"] is None and "0.5: no score" in str(sheet.records[0]["tried"])
+    assert cells(accuracy_table(runs_under(tmp_path)), *ROW) == ["-"]
+    assert json.loads(as_json(sheet))["rows"][0]["tried"].endswith("(ends at round 0)")
+
+
+def test_of_rates_that_are_as_good_the_smallest_is_taken(tmp_path: Path) -> None:
+    for eta in (0.3, 0.1, 0.2):
+        write_run(tmp_path / f"{eta}", [0.1, 0.5], f"eta={eta}")
+    assert rates_table(runs_under(tmp_path)).records[0]["eta"] == 0.1
+
+
+def test_rates_by_validation(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1, 0.9], "eta=0.1", validation_accuracy=0.2)
+    write_run(tmp_path / "b", [0.1, 0.5], "eta=0.2", validation_accuracy=0.6)
+    assert rates_table(runs_under(tmp_path), rule="validation").records[0]["eta"] == 0.2
+    assert rates_table(runs_under(tmp_path), rule="test").records[0]["eta"] == 0.1
+
+
+def test_the_accuracy_table_shows_the_best_rate_over_all_its_seeds(searched: Path) -> None:
+    sheet = accuracy_table(runs_under(searched))
+    assert sheet.records[0]["accuracy_percent"] == pytest.approx(60)  # of 0.9 0.9 0.3 0.3
+    assert any("chosen on the test set." in note for note in sheet.notes)
+
+
+# one row a run
+
+
+def test_the_table_of_runs_shows_what_differs(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1, 0.5], "eta=0.1")
+    write_run(tmp_path / "b", [0.1, 0.7], "eta=0.2", "R=5")
+    write_run(tmp_path / "c", [], "eta=0.2", "R=5", "seed=1")
+    sheet = runs_table(runs_under(tmp_path))
+    assert [head.name for head in sheet.heads][:3] == ["algorithm", "seed", "eta"]
+    assert [row["rounds"] for row in sheet.records] == ["1", "1 of 5", "none"]
+    assert [row["accuracy (%)"] for row in sheet.records][:2] == [50.0, 70.0]
+    assert [row["MB"] for row in sheet.records] == [1.5, 1.5, None]
+    assert sheet.notes == ["2 of 3 runs have not reached their last round."]
+    assert [plain(row[-1]) for row in sheet.rows] == ["a", "b", "c"]  # in the folder that they share
+
+
+# shapes
+
+
+def test_latex_is_a_whole_booktabs_table(folder: Path) -> None:
+    text = latex(accuracy_table(runs_under(folder), beside=True, last=2), page=600)
+    for rule in ("\\toprule", "\\midrule", "\\bottomrule", "\\caption{", "\\label{tab:accuracy}"):
+        assert text.count(rule) == 1
+    assert re.findall(r"\\(begin|end)\{(\w+)\}", text) == [
+        ("begin", "table"), ("begin", "tabular"), ("end", "tabular"), ("end", "table"),
+    ]  # fmt: skip
+    columns = len(re.search(r"\\begin\{tabular\}\{(\w+)\}", text)[1])  # type: ignore[index]
+    for line in (line for line in text.splitlines() if line.endswith(r"\\")):
+        spans = sum(int(width) - 1 for width in re.findall(r"\\multicolumn\{(\d+)\}", line))
+        assert line.count("&") + 1 + spans == columns
+    assert "\\cmidrule(lr){5-6}\\cmidrule(lr){7-8}" in text
+    assert "\\textbf{90.00} $\\pm$ 0.00 (\\textbf{2})" in text
+
+
+def test_latex_has_rules_between_blocks_not_between_rows() -> None:
+    rows = {True: [["a", "1"], ["", "2"], ["b", "3"]], False: [["a", "1"], ["b", "2"], ["c", "3"]]}
+    ruled = {blocks: list(tabular("ll", [("", 2)], ["x", "y"], found)) for blocks, found in rows.items()}
+    assert {blocks: lines.count("\\midrule") for blocks, lines in ruled.items()} == {True: 2, False: 1}
+
+
+def test_latex_has_a_minus_before_a_number_only() -> None:
+    assert escaped("-0.79 ± 5.17, cross-silo, 2026-11-16, (-)") == (r"$-$0.79 $\pm$ 5.17, cross-silo, 2026-11-16, (-)")
+
+
+def test_latex_text_has_no_bare_special_letter() -> None:
+    assert escaped("50 % a_b & {#} ~^\\ $") == (
+        r"50 \% a\_b \& \{\#\} \textasciitilde{}\textasciicircum{}\textbackslash{} \$"
+    )
+    assert escaped("± † η") == r"$\pm$ $^\dagger$ $\eta$"
+
+
+def test_latex_is_pure_ascii_and_its_braces_close(folder: Path) -> None:
+    text = latex(accuracy_table(runs_under(folder), last=2))
+    assert text.isascii()
+    bare = re.sub(r"\\[{}]", "", text)
+    assert bare.count("{") == bare.count("}") and text.count("$") % 2 == 0
+
+
+def test_csv_holds_the_numbers_behind_the_cells(folder: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(comma_separated(accuracy_table(runs_under(folder), last=2)))))
+    assert len(rows) == 4
+    last = rows[-1]
+    assert (last["algorithm"], last["partition"]) == ("ssl", "ExDir(2, 10)")
+    assert (last["accuracy_percent"], last["rounds_to_goal"], last["seeds"]) == ("70.0", "", "1234")
+    assert last["paper_accuracy_percent"] == "98.57"
+
+
+def test_markdown_has_a_bar_for_every_column(folder: Path) -> None:
+    lines = [line for line in markdown(accuracy_table(runs_under(folder), last=2)).splitlines() if line[:1] == "|"]
+    assert len(lines) == 3 and {line.count("|") for line in lines} == {8}
+
+
+# the command
+
+
+@pytest.mark.parametrize("ending", ["tex", "md", "csv", "json"])
+def test_a_table_is_written_with_its_runs_beside_it(folder: Path, tmp_path: Path, ending: str) -> None:
+    out = tmp_path / f"table.{ending}"
+    assert asked("table", "accuracy", str(folder), "--last", "2", "--out", str(out)).exit_code == 0
+    first = out.read_text()
+    about = json.loads((tmp_path / f"table.{ending}.json").read_text())
+    assert len(about["runs"]) == 10 and about["runs"][0]["hash"] and "One seed instead of 3" in about["caption"]
+    out.unlink()
+    assert asked(*about["command"].split()[1:]).exit_code == 0
+    assert out.read_text() == first
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "says"),
+    [
+        (("acuracy",), UnknownName, "Did you mean 'accuracy'?"),
+        (("accuracy", "--tune", "tets"), UnknownName, "Did you mean 'test'?"),
+        (("accuracy", "--tune", "validation"), InputError, "has no validation_accuracy"),
+        (("accuracy", "--out", "table.doc"), InputError, "must end in .tex, .md, .csv, .json"),
+        (("runs", "--out", "table.md", "--format", "csv"), InputError, "A file's ending says how it is written"),
+        (("runs", "--beside", "paper"), InputError, "the paper has no table of runs"),
+    ],
+)
+def test_wrong_words_get_one_line(folder: Path, words: tuple[str, ...], kind: type, says: str) -> None:
+    error = refused("table", words[0], str(folder), *words[1:])
+    assert isinstance(error, kind) and says in str(error) and "\n" not in str(error)
+
+
+@pytest.mark.parametrize("shape", ["table", "csv", "markdown", "json", "latex"])
+@pytest.mark.parametrize("kind", ["accuracy", "algorithms", "rates", "runs"])
+def test_every_kind_prints_in_every_shape(folder: Path, kind: str, shape: str) -> None:
+    answer = asked("table", kind, str(folder), "--format", shape)
+    assert answer.exit_code == 0 and answer.stdout.strip()
