@@ -31,19 +31,19 @@ from tests.support.bare_server import TERMS, standing
 OLDER = VERSION - 1
 JOIN = """
 import sys
-from splitrelay.network import frames
-frames.VERSION = int(sys.argv.pop(1))
+from splitrelay.network import codec
+codec.VERSION = int(sys.argv.pop(1))
 from splitrelay.cli.main import run
 run()
 """
 SERVE = """
 import sys
-from splitrelay.network import frames
-frames.VERSION = int(sys.argv[1])
+from splitrelay.network import codec
+codec.VERSION = int(sys.argv[1])
 from splitrelay.network.messages import Terms
 from splitrelay.network.server import House, Hub
 terms = Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=60.0)
-hub = Hub(House(terms, frames.Bounds(), 10_000, 4))
+hub = Hub(House(terms, codec.Bounds(), 10_000, 4))
 print(hub.start("127.0.0.1:0"), flush=True)
 sys.stdin.read()
 hub.close("enough", again=False)
