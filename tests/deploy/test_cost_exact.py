@@ -42,7 +42,7 @@ from splitrelay.network.messages import Message
 from tests.deploy.test_handshake import left
 from tests.support.deployment import Stage, simulated, small_spec
 
-TINY = ("model=test_cost_exact:tiny", "partition=iid", "M=2", "K=3", "R=1", "batch=5")
+TINY = ("model=tests.deploy.test_cost_exact:tiny", "partition=iid", "M=2", "K=3", "R=1", "batch=5")
 
 
 def tiny() -> nn.Sequential:

@@ -98,12 +98,12 @@ def test_another_number_of_rounds_is_another_spec(join: Joining) -> None:
     assert "needs R=7; got R=1" in join.refused("--check", "--spec", join.mine(*TWO, "R=7"))
 
 
-OWN = ("model=test_agreement:tiny", "cut=3")
+OWN = ("model=tests.deploy.test_handshake:tiny", "cut=3")
 
 
 def test_code_that_the_server_names_is_run_only_where_the_client_names_it_too(join: Joining) -> None:
     assert join.refused("--check", spec=(*TWO, *OWN), agreed=False) == (
-        "the server's spec names code of its own; got test_agreement:tiny. "
+        "the server's spec names code of its own; got tests.deploy.test_handshake:tiny. "
         "Give --spec with your own copy of the spec, so that you say which code is run."
     )
     assert join("--check", "--spec", join.mine(*TWO, *OWN), spec=(*TWO, *OWN))[0] == 0

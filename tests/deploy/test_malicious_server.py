@@ -432,7 +432,7 @@ def tiny() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
 
 
-OWN = ("M=2", "C=9", "R=1", "K=2", "model=test_malicious_server:tiny", "cut=3", "engine=fast")
+OWN = ("M=2", "C=9", "R=1", "K=2", "model=tests.deploy.test_malicious_server:tiny", "cut=3", "engine=fast")
 
 
 def test_layers_that_the_operator_has_agreed_to_need_no_torch_at_the_client(
