@@ -25,8 +25,8 @@ from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.engine.select import Fast, FastEvaluator, pictures
 from splitrelay.engine.thread_pool import Pool
 from splitrelay.kernels import Scorer, plan_of
-from splitrelay.models import Blueprint, blueprint
-from splitrelay.models.summary import summarise
+from splitrelay.models import ModelSpec, get_model_spec
+from splitrelay.models.summary import summarize_model
 from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.network import Network
@@ -43,7 +43,7 @@ ROUNDS = 2
 class Tuned:
     """Torch at its best on one thread: no loader, no copy, memory formats that suit it."""
 
-    def __init__(self, model: Blueprint, images: DeviceImages, batch: int) -> None:
+    def __init__(self, model: ModelSpec, images: DeviceImages, batch: int) -> None:
         self.net, self.images = model.net(), images
         self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs do not know it
         for layer in self.net:
@@ -79,14 +79,14 @@ def images_of(shape: Shape, N: int) -> ImageSet:
 def network(name: str, shape: Shape, batch: int) -> Network:
     """One client with enough images for a visit."""
     images = images_of(shape, STEPS * batch)
-    return Network(blueprint(name, shape, 10), DeviceImages(images), [np.arange(len(images))], Batches(batch))
+    return Network(get_model_spec(name, shape, 10), DeviceImages(images), [np.arange(len(images))], Batches(batch))
 
 
 def a_step(name: str, shape: Shape, batch: int, goal: str, number: int = STEPS, budget: float = 3) -> Row:
     """One local step of a model, as a part of visits of some steps."""
     net = network(name, shape, batch)
-    engine, visit = Fast(net, 1, "whole"), Visit(0, 0, 0, net.blueprint.x0(1), STEP, number)
-    tuned, what = Tuned(net.blueprint, net.images, batch), f"{name} step, batch {batch}"
+    engine, visit = Fast(net, 1, "whole"), Visit(0, 0, 0, net.model_spec.x0(1), STEP, number)
+    tuned, what = Tuned(net.model_spec, net.images, batch), f"{name} step, batch {batch}"
     ours: Work = lambda: engine.run(visit)  # noqa: E731
     return beside(what, ours, tuned.step, f"torch tuned ({goal})", budget=budget, scale=number)
 
@@ -94,12 +94,12 @@ def a_step(name: str, shape: Shape, batch: int, goal: str, number: int = STEPS, 
 def dense_limit(batch: int = 20) -> Row:
     """A LeNet-5 step, and a dense one at the peak: the best of torch's own matrix product in a few sizes, in turn."""
     net, sizes = network("lenet5", (1, 28, 28), batch), (256, 384, 512)
-    engine, visit = Fast(net, 1, "whole"), Visit(0, 0, 0, net.blueprint.x0(1), STEP, STEPS)
+    engine, visit = Fast(net, 1, "whole"), Visit(0, 0, 0, net.model_spec.x0(1), STEP, STEPS)
     (ours, visits), *products = (lasting(work) for work in (lambda: engine.run(visit), *map(_product, sizes)))
     mine, *theirs = in_turn(ours, *(product for product, _ in products), budget=6)
     flops = {2 * n**3 * often / min(t): t for n, (_, often), t in zip(sizes, products, theirs, strict=True)}
     peak = max(flops)
-    layers = [row for row in summarise(net.blueprint).layers if row.parameters]
+    layers = [row for row in summarize_model(net.model_spec).layers if row.parameters]
     dense = batch * (3 * sum(row.flops for row in layers) - layers[0].flops)  # nobody asks for its input's gradient
     what = f"a dense step at the sgemm peak of {peak / 1e9:.0f} GFLOPS (goal 1.0)"
     judged = what + verdict(ours=mine, the_peak=flops[peak])
@@ -157,11 +157,11 @@ def _plain_step(learning: Learning, plain: Plain) -> Row:
 def _evaluation(learning: Learning) -> Iterator[Row]:
     net, x = learning.network, learning.x0()
     images = DeviceImages(images_of((1, 28, 28), 10_000))
-    scorer = Scorer(plan_of(net.blueprint.net(), net.blueprint.input_shape), pictures(images), threads=1)
-    evaluator = FastEvaluator(net.blueprint, images)
+    scorer = Scorer(plan_of(net.model_spec.net(), net.model_spec.input_shape), pictures(images), threads=1)
+    evaluator = FastEvaluator(net.model_spec, images)
     one: Work = lambda: scorer.score(x.numpy())  # noqa: E731
     two: Work = lambda: evaluator.score(x)  # noqa: E731
-    theirs = Tuned(net.blueprint, images, 20).evaluate
+    theirs = Tuned(net.model_spec, images, 20).evaluate
     yield beside("evaluation of 10,000 images", one, theirs, "torch tuned (goal 3)", budget=6)
     yield beside("evaluation of 10,000 images, all cores", two, one, "one thread (goal 1.85)")
 
@@ -201,8 +201,8 @@ def _outside(data: DataSet) -> Iterator[Row]:
     images = DeviceImages(data.train)
     for clients in (M, 10_000, 100_000):
         held = _overlapping(clients, len(data.train))
-        net = Network(blueprint("lenet5", (1, 28, 28), 10), images, held)
-        engine, x, order = Fast(net, 1, "whole"), net.blueprint.x0(1), Sampled(clients, S, 1, kernels.shuffled)
+        net = Network(get_model_spec("lenet5", (1, 28, 28), 10), images, held)
+        engine, x, order = Fast(net, 1, "whole"), net.model_spec.x0(1), Sampled(clients, S, 1, kernels.shuffled)
         visits = [_one_visit(engine, Visit(0, 0, 0, x, STEP, k)) for k in (1, 3)]
         rounds = [_one_round(SSL(STEP, k), x, order, Pool([engine])) for k in (1, 3)]
         where = f"M={clients:,}, overlapping iid shards"

@@ -44,7 +44,7 @@ class Plain:
         self.test = TensorDataset(
             (torch.from_numpy(data.test.x.copy()).float() / 255 - 0.1307) / 0.3081, torch.from_numpy(data.test.y.copy())
         )
-        self.net = learning.blueprint.net()
+        self.net = learning.model_spec.net()
 
     def steps(self, m: int, number: int) -> None:
         """SGD on one client's loader, as often as it takes."""
@@ -129,13 +129,13 @@ def _with_threads(number: int, work: Work) -> Work:
 
 def _steps(learning: Learning, plain: Plain) -> Row:
     largest = int(np.argmax([len(held) for held in learning.network.holdings]))
-    engine, x = engine_of(learning.trial, learning.network), learning.blueprint.x0(1)
+    engine, x = engine_of(learning.trial, learning.network), learning.model_spec.x0(1)
     visit = Visit(0, 0, largest, x, Step(0.01, 1e-4), STEPS)
     return _against(plain, f"{STEPS} LeNet-5 steps, batch 20", lambda: engine.run(visit), "steps", largest, STEPS)
 
 
 def _evaluation(learning: Learning, plain: Plain) -> Row:
-    x = learning.blueprint.x0(1)
+    x = learning.model_spec.x0(1)
     return _against(plain, "evaluation of 10,000 images", lambda: learning.evaluator.score(x), "evaluate")
 
 

@@ -22,7 +22,7 @@ from benchmarks.wire_bare import Child, serve
 from splitrelay.algorithms import Step, Visit
 from splitrelay.data import load
 from splitrelay.deploy.backend import Labels, Outfit, Vector, engine_backend
-from splitrelay.deploy.backend_torch import blueprint_of, shape_of, start
+from splitrelay.deploy.backend_torch import model_spec_of, shape_of, start
 from splitrelay.deploy.handshake import terms_of
 from splitrelay.network.link import channel
 from splitrelay.network.messages import Reply
@@ -65,7 +65,7 @@ class World:
         self.kind = self.data.train.shape, len(self.data.train.classes)
         self.shape = shape_of(self.spec, *self.kind)
         self.room = engine_backend(self.spec.engine)
-        self.x0 = start(blueprint_of(self.spec, *self.kind), 1, torch.float32)
+        self.x0 = start(model_spec_of(self.spec, *self.kind), 1, torch.float32)
 
     def visit(self, x: Vector) -> Visit[Vector]:
         """Of one half."""

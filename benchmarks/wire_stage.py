@@ -115,7 +115,7 @@ class Stage(Serving):
         torch.set_num_threads(1)  # as in runs
         data = load(spec.data.name)
         self.network, _ = network_of(trial_of(spec), data, partition_of(spec, data))
-        self.x0 = self.network.blueprint.x0(1)
+        self.x0 = self.network.model_spec.x0(1)
         export_partition(partition_of(spec, data), data.train.x, told(data.train.y, data.train.classes), place / "data")
         authority = create_authority(place / "authority", "bench")
         authority.issue_server("server", ["127.0.0.1"])

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from splitrelay.data import load
-from splitrelay.models import Stretch, cut_index
+from splitrelay.models import SubModel, find_cut_index
 from splitrelay.models.weights_io import load_weights
 from splitrelay.runs.execute import execute, prepared
 from splitrelay.runs.run_directory import RunDirectory
@@ -26,16 +26,16 @@ MODELS = {"digits": "lenet-small", "mnist": "lenet5"}
 PRIVATE = 1000  # images to find out
 
 
-def train_client_half(name: str, folder: Path) -> Stretch:
+def train_client_half(name: str, folder: Path) -> SubModel:
     """Train a model for some rounds and return its client half at the default cut."""
     spec = spec_of(None, [f"data={name}", f"model={MODELS[name]}", "M=10", "C=2", "R=20", "seed=1"])
     directory = RunDirectory(folder)
     for _ in execute(spec, directory):
         pass
     learning, _ = prepared(spec)
-    cut = cut_index(learning.blueprint, None)
-    half = Stretch(learning.blueprint, 0, cut, torch.float32)
-    half.load(load_weights(directory.model, learning.blueprint.layout())[: half.x.numel()])
+    cut = find_cut_index(learning.model_spec, None)
+    half = SubModel(learning.model_spec, 0, cut, torch.float32)
+    half.load(load_weights(directory.model, learning.model_spec.layout())[: half.x.numel()])
     return half
 
 

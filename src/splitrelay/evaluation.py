@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 
 from splitrelay.errors import SplitrelayError
-from splitrelay.models import Blueprint, Stretch
+from splitrelay.models import ModelSpec, SubModel
 from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.network import Loss
 
@@ -34,17 +34,17 @@ class Evaluator:
     """Scores x on one set of images, on buffers of its own; slices go to as many threads as there are cores."""
 
     def __init__(
-        self, blueprint: Blueprint, images: DeviceImages, classes: int, loss: Loss, dtype: torch.dtype
+        self, model_spec: ModelSpec, images: DeviceImages, classes: int, loss: Loss, dtype: torch.dtype
     ) -> None:
-        self.stretch = Stretch(blueprint, 0, len(blueprint.layers()), dtype, images.x.device)
-        self.stretch.layers.eval()  # once for all: threads share it
+        self.submodel = SubModel(model_spec, 0, len(model_spec.layers()), dtype, images.x.device)
+        self.submodel.layers.eval()  # once for all: threads share it
         self.slices = list(images.slices(SLICE))  # normalised once: a test set is looked at many times
         self.classes, self.loss, self.labels = classes, loss, images.y
         self.threads = ThreadPoolExecutor(_cores())
 
     def score(self, x: torch.Tensor) -> Score:
         """x on every image. The parts are added up in the order of the images, whoever was faster."""
-        self.stretch.load(x)
+        self.submodel.load(x)
         losses, answers = zip(*self.threads.map(self._part, self.slices), strict=True)
         right, seen = self._by_class(self.labels[torch.cat(answers) == self.labels]), self._by_class(self.labels)
         per_class = tuple(r / n if n else math.nan for r, n in zip(right, seen, strict=True))
@@ -54,7 +54,7 @@ class Evaluator:
     def _part(self, piece: tuple[torch.Tensor, torch.Tensor]) -> tuple[float, torch.Tensor]:
         """(sum of losses, answers) of one slice."""
         features, labels = piece
-        out = self.stretch.predict(features)
+        out = self.submodel.predict(features)
         return float(self.loss(out, labels)) * len(labels), out.argmax(1)
 
     def _by_class(self, labels: torch.Tensor) -> list[int]:

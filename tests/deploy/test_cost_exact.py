@@ -27,7 +27,7 @@ Every tensor of x begins at a multiple of 64 bytes: 72 take 128, 8 and 40 take 6
 """
 
 import json
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,6 @@ import pytest
 from torch import nn
 
 from splitrelay.deploy.visit_cost import prices
-from splitrelay.models.architectures import sequence
 from splitrelay.network import codec, link
 from splitrelay.network.messages import Message
 from tests.deploy.test_handshake import left
@@ -46,7 +45,8 @@ TINY = ("model=tests.deploy.test_cost_exact:tiny", "partition=iid", "M=2", "K=3"
 
 
 def tiny() -> nn.Sequential:
-    return sequence(conv=nn.Conv2d(1, 2, 3), relu=nn.ReLU(), flatten=nn.Flatten(), fc=nn.Linear(72, 10))
+    layers = {"conv": nn.Conv2d(1, 2, 3), "relu": nn.ReLU(), "flatten": nn.Flatten(), "fc": nn.Linear(72, 10)}
+    return nn.Sequential(OrderedDict(layers))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.deploy import client_visit
-from splitrelay.deploy.backend_torch import blueprint_of, shape_of, start
+from splitrelay.deploy.backend_torch import model_spec_of, shape_of, start
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.deploy.sealed_state import Relays, unmade
 from splitrelay.deploy.server_visit import Tops
@@ -126,7 +126,7 @@ def test_an_engine_that_overflowed_makes_the_same_bits_as_a_new_one(
     spec = small_spec(tmp_path, f"model={name}", f"engine={engine}")
     shape = shape_of(spec, (1, 8, 8), 10)
     draw = rng(0, Purpose.INSTANCES)
-    x = 3 * torch.from_numpy(start(blueprint_of(spec, (1, 8, 8), 10), 7, torch.float32))
+    x = 3 * torch.from_numpy(start(model_spec_of(spec, (1, 8, 8), 10), 7, torch.float32))
     batches = [draw.normal(size=(5, *shape.h)).astype(np.float32) for _ in range(3)]
     y = np.arange(5, dtype=np.int32)
 

@@ -41,7 +41,7 @@ def block(content: Any) -> bytes:
 
 def written(one: Case) -> bytes:
     """A visit of a few steps with the same batch, as crossed.cpp reads it."""
-    plan, draw = plan_of(one.blueprint.net(), one.blueprint.input_shape), one.draw
+    plan, draw = plan_of(one.model_spec.net(), one.model_spec.input_shape), one.draw
     batch, table, root = len(draw.at), Table(one.images, plan), Root(5)
     work = Workspace(plan, 0, len(plan.layers), batch)
     crops = draw.crops

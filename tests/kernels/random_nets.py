@@ -20,7 +20,7 @@ from splitrelay.algorithms.base import Step, Visit
 from splitrelay.data.augment import Augmentation
 from splitrelay.data.images import ImageSet
 from splitrelay.kernels import Draw, InTwo, Whole, plan_of
-from splitrelay.models import Blueprint
+from splitrelay.models import ModelSpec
 from splitrelay.randomness import Purpose, rng
 
 DECISIONS = 30_000  # relus and windows a net may have: with more, float64 decides some of them otherwise
@@ -31,7 +31,7 @@ MARGIN = 3e-6
 class Case:
     """A net, images of its shape, and one batch of them."""
 
-    blueprint: Blueprint
+    model_spec: ModelSpec
     images: ImageSet
     draw: Draw
     x: torch.Tensor
@@ -91,13 +91,13 @@ def case(number: int) -> Case:
     )
     at = g.integers(0, len(x), batch)
     crops = Augmentation(2).draw(g, batch) if g.random() < 0.3 else None
-    blueprint = Blueprint(f"net {number}", build, shape, 1)
-    return Case(blueprint, images, Draw(at, [batch], crops), blueprint.x0(number))
+    model_spec = ModelSpec(f"net {number}", build, shape, 1)
+    return Case(model_spec, images, Draw(at, [batch], crops), model_spec.x0(number))
 
 
 def ours(case: Case, cut: int | None = None) -> tuple[torch.Tensor, float]:
     """The fast engine's gradient of one step, laid out as x, and the loss."""
-    plan = plan_of(case.blueprint.net(), case.blueprint.input_shape)
+    plan = plan_of(case.model_spec.net(), case.model_spec.input_shape)
     visit = Visit(0, 0, 0, case.x.numpy(), Step(0.0), 1)
     if cut is None:
         whole = Whole(plan, case.images, lambda _: case.draw, 3)
@@ -110,8 +110,10 @@ def ours(case: Case, cut: int | None = None) -> tuple[torch.Tensor, float]:
 
 def autograd(case: Case, dtype: torch.dtype) -> tuple[dict[str, torch.Tensor], float, float]:
     """Gradient, loss, and the margin of the closest decision that a relu or a pool made."""
-    net = case.blueprint.net().to(dtype)
-    net.load_state_dict({name: t.to(dtype) for name, t in case.blueprint.layout().unpack(case.x).items()}, strict=False)
+    net = case.model_spec.net().to(dtype)
+    net.load_state_dict(
+        {name: t.to(dtype) for name, t in case.model_spec.layout().unpack(case.x).items()}, strict=False
+    )
     pixels, labels = case.images.batch(case.draw.at, case.draw.crops)
     h, margin = torch.from_numpy(pixels).to(dtype), math.inf
     for j, layer in enumerate(net):
@@ -179,13 +181,13 @@ def checked(number: int) -> Verdict | None:
     if margin < MARGIN:
         return None
     g, mine = ours(one)
-    own = {"loss": abs(mine - loss) / max(1.0, abs(loss)), **errors(one.blueprint.layout().unpack(g), exact)}
+    own = {"loss": abs(mine - loss) / max(1.0, abs(loss)), **errors(one.model_spec.layout().unpack(g), exact)}
     return Verdict(own, max(errors(autograd(one, torch.float32)[0], exact).values()))
 
 
 def kinds(number: int) -> set[str]:
     """Of the layers of a net."""
-    return {type(layer).__name__ for layer in case(number).blueprint.build()}
+    return {type(layer).__name__ for layer in case(number).model_spec.build()}
 
 
 def main(wanted: int) -> None:
@@ -197,7 +199,7 @@ def main(wanted: int) -> None:
         if verdict is not None:
             found[number] = verdict
             if not verdict.good:
-                print(f"net {number}: {verdict}", case(number).blueprint.build(), flush=True)
+                print(f"net {number}: {verdict}", case(number).model_spec.build(), flush=True)
         number += 1
     bad = [number for number, verdict in found.items() if not verdict.good]
     worst = max(verdict.worst for verdict in found.values())

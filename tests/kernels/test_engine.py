@@ -20,7 +20,7 @@ from splitrelay.evaluation import Evaluator
 from splitrelay.kernels import plan_of
 from splitrelay.kernels.local_steps import Descent, TopHalf
 from splitrelay.kernels.workspace import Workspace
-from splitrelay.models import Blueprint, blueprint
+from splitrelay.models import ModelSpec, get_model_spec
 from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.network import Network
@@ -45,12 +45,12 @@ def network(name: str, **more) -> Network:
     images = pictures(shape)
     settings = {"batches": Batches(7), "augmentation": Augmentation(pad=2), **more}
     holdings = np.array_split(np.arange(len(images)), 4)
-    return Network(blueprint(name, shape, 10), DeviceImages(images), holdings, **settings)
+    return Network(get_model_spec(name, shape, 10), DeviceImages(images), holdings, **settings)
 
 
 def visit(net: Network, step: Step, K: int = 6) -> Visit:
     """Of 30 samples in batches of 7: the fifth is short."""
-    x = net.blueprint.x0(7)
+    x = net.model_spec.x0(7)
     return Visit(2, 1, 3, x, replace(step, shift=1e-3 * x) if step.prox else step, K)
 
 
@@ -73,7 +73,7 @@ def test_a_visit_is_the_reference_engines(name: str) -> None:
 def test_whole_is_cut_at_every_layer(name: str) -> None:
     net = network(name)
     whole = Fast(net, 5, "whole").run(visit(net, EVERYTHING))
-    for cut in range(1, len(net.blueprint.layers())):
+    for cut in range(1, len(net.model_spec.layers())):
         halves = Fast(net, 5, "cut", cut).run(visit(net, EVERYTHING))
         assert same(halves.x, whole.x) and halves.cost.loss == whole.cost.loss, f"cut {cut}"
 
@@ -109,7 +109,7 @@ def test_every_algorithm_is_the_same_whole_cut_and_on_two_threads(algorithm) -> 
         [Fast(net, 5, "cut", "pool1")],
         [Fast(net, 5, "cut"), Fast(net, 5, "whole")],
     ):
-        *_, (_, state) = train(algorithm, net.blueprint.x0(7), Permutation(4, 1), Pool(engines), R=2)
+        *_, (_, state) = train(algorithm, net.model_spec.x0(7), Permutation(4, 1), Pool(engines), R=2)
         ends.append(algorithm.model(state))
     assert same(ends[0], ends[1]) and same(ends[0], ends[2])
 
@@ -135,9 +135,9 @@ def test_a_run_that_diverges_is_told_of(placement: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_score_is_the_reference_engines(name: str) -> None:
     net = network(name)
-    x = net.blueprint.x0(7)
-    mine = FastEvaluator(net.blueprint, net.images).score(x)
-    theirs = Evaluator(net.blueprint, net.images, 10, net.loss, net.dtype).score(x)
+    x = net.model_spec.x0(7)
+    mine = FastEvaluator(net.model_spec, net.images).score(x)
+    theirs = Evaluator(net.model_spec, net.images, 10, net.loss, net.dtype).score(x)
     assert mine.loss == pytest.approx(theirs.loss, rel=1e-6)
     assert mine.accuracy == theirs.accuracy and mine.per_class == pytest.approx(theirs.per_class)
 
@@ -150,7 +150,7 @@ def test_a_net_without_biases_and_with_an_odd_pool() -> None:
         nn.Flatten(),
         nn.Linear(45, 10, bias=False),
     ]
-    net = replace(network("lenet-small"), blueprint=Blueprint("odd", lambda: nn.Sequential(*layers), (1, 8, 8), 1))
+    net = replace(network("lenet-small"), model_spec=ModelSpec("odd", lambda: nn.Sequential(*layers), (1, 8, 8), 1))
     given = visit(net, EVERYTHING, K=3)
     whole = Fast(net, 5, "whole").run(given).x
     assert torch.allclose(whole, Whole(net, 5).run(given).x, rtol=1e-4, atol=1e-6)
@@ -171,13 +171,13 @@ def test_what_does_not_fit_never_reaches_the_kernels() -> None:
     with pytest.raises(InputError, match="images of another shape"):
         Fast(replace(net, images=DeviceImages(pictures((1, 9, 9)))), 5, "whole")
     with pytest.raises(InputError, match=r"labels outside the net's classes; needs 0 <= y < 4"):
-        Fast(replace(net, blueprint=blueprint("lenet-small", (1, 8, 8), 4)), 5, "whole")
+        Fast(replace(net, model_spec=get_model_spec("lenet-small", (1, 8, 8), 4)), 5, "whole")
     with pytest.raises(IndexError, match="an image that is not there"):
         Fast(replace(net, holdings=[np.arange(120, 150)] * 4), 5, "whole").run(given)
 
 
 def top_half(net: Network) -> tuple[TopHalf, np.ndarray, np.ndarray]:
-    plan, x = plan_of(net.blueprint.net(), net.blueprint.input_shape), net.blueprint.x0(7).numpy()
+    plan, x = plan_of(net.model_spec.net(), net.model_spec.input_shape), net.model_spec.x0(7).numpy()
     work = Workspace(plan, 6, len(plan.layers), 8, asked=True)
     top = TopHalf(Descent(work, Visit(0, 0, 0, x[plan.ends[6] :], Step(0.1, clip=1.0), 3), 5))
     h = rng(3, Purpose.INSTANCES).random((7, 16, 2, 2), dtype=np.float32)

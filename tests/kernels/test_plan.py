@@ -9,14 +9,14 @@ from splitrelay.engine.select import resolve_engine
 from splitrelay.errors import InputError
 from splitrelay.kernels import NotCovered, build, library, plan_from, plan_of
 from splitrelay.kernels.builtin_plans import find_cut, get_builtin_plan
-from splitrelay.models import MODELS, Blueprint, blueprint, cut_index
+from splitrelay.models import MODELS, ModelSpec, find_cut_index, get_model_spec
 
 SHAPE = (3, 32, 32)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_x_is_laid_out_as_everywhere(name: str) -> None:
-    model = blueprint(name, SHAPE, 10)
+    model = get_model_spec(name, SHAPE, 10)
     layout, plan = model.layout(), plan_of(model.net(), SHAPE)
     assert [(p.name, p.start, p.shape) for p in plan.parameters] == [(s.name, s.start, s.shape) for s in layout.slots]
     assert plan.ends == layout.ends
@@ -25,12 +25,12 @@ def test_x_is_laid_out_as_everywhere(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_torch_layers_have_the_plan_that_the_package_ships(name: str) -> None:
     for shape in (SHAPE, (1, 32, 40), (1, 64, 64)):
-        model, plan = blueprint(name, shape, 7), get_builtin_plan(name, shape, 7)
+        model, plan = get_model_spec(name, shape, 7), get_builtin_plan(name, shape, 7)
         assert plan_of(model.net(), shape) == plan
-        assert cut_index(model, None) == find_cut(plan, name, None)
+        assert find_cut_index(model, None) == find_cut(plan, name, None)
         for cut in (1, "2", plan.layers[0].name):
             if len(plan.layers) > 2:
-                assert cut_index(model, cut) == find_cut(plan, name, cut)
+                assert find_cut_index(model, cut) == find_cut(plan, name, cut)
 
 
 @pytest.mark.parametrize("cut", [0, -1, "99", "nowhere"])
@@ -41,7 +41,7 @@ def test_a_cut_outside_a_plan_is_refused(cut: str | int) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_plan_comes_back_from_json(name: str) -> None:
-    plan = plan_of(blueprint(name, SHAPE, 10).net(), SHAPE)
+    plan = plan_of(get_model_spec(name, SHAPE, 10).net(), SHAPE)
     assert plan_from(json.loads(json.dumps(plan.document()))) == plan
 
 
@@ -61,8 +61,8 @@ def test_what_has_no_kernel_is_named(layer: nn.Module, why: str) -> None:
         plan_of(nn.Sequential(layer, nn.Flatten(), nn.Linear(1, 10)), SHAPE)
 
 
-def own(*layers: nn.Module) -> Blueprint:
-    return Blueprint("own", lambda: nn.Sequential(*layers, nn.Flatten(), nn.Linear(7200, 10)), SHAPE, 1)
+def own(*layers: nn.Module) -> ModelSpec:
+    return ModelSpec("own", lambda: nn.Sequential(*layers, nn.Flatten(), nn.Linear(7200, 10)), SHAPE, 1)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def own(*layers: nn.Module) -> Blueprint:
     + [("vgg11", "reference", "layer 'conv3_1' (Conv2d, 128 to 256 channels, no pool behind it) is faster in torch")],
 )
 def test_auto_is_a_rule_on_shapes(name: str, engine: str, why: str) -> None:
-    assert resolve_engine("auto", blueprint(name, SHAPE, 10)) == (engine, why)
+    assert resolve_engine("auto", get_model_spec(name, SHAPE, 10)) == (engine, why)
 
 
 def test_what_the_fast_engine_cannot_do_runs_on_the_reference_engine_and_is_refused_by_name() -> None:
@@ -79,7 +79,7 @@ def test_what_the_fast_engine_cannot_do_runs_on_the_reference_engine_and_is_refu
     assert resolve_engine("auto", odd)[0] == "reference"
     with pytest.raises(InputError, match=r"engine=fast: layer '1' \(BatchNorm2d\) has no kernel in the fast engine"):
         resolve_engine("fast", odd)
-    lenet = blueprint("lenet5", SHAPE, 10)
+    lenet = get_model_spec("lenet5", SHAPE, 10)
     assert resolve_engine("auto", lenet, dtype="float64") == (
         "reference",
         "the fast engine has dtype float32 only, not float64",

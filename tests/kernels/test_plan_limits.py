@@ -15,7 +15,7 @@ from splitrelay.kernels import NotCovered, plan_from, plan_of, read_plan
 from splitrelay.kernels.network_plan import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Plan, ReLU
 from splitrelay.kernels.plan_limits import BATCH, LARGEST, LAYERS, NAME
 from splitrelay.kernels.workspace import Workspace
-from splitrelay.models import Blueprint
+from splitrelay.models import ModelSpec
 
 DOCUMENT: dict[str, Any] = {
     "shape": [1, 12, 12],
@@ -231,7 +231,7 @@ def test_the_same_checks_hold_for_plans_made_in_python(make: Any) -> None:
 
 def test_a_net_that_ends_in_a_relu_runs_on_the_reference_engine() -> None:
     """The loss overwrites the outputs, by which the kernels would tell which of them the ReLU had closed."""
-    net = Blueprint("own", lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.ReLU()), (1, 4, 4), 1)
+    net = ModelSpec("own", lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.ReLU()), (1, 4, 4), 1)
     assert resolve_engine("auto", net)[0] == "reference"
     with pytest.raises(InputError) as refused:
         resolve_engine("fast", net)

@@ -15,7 +15,7 @@ from splitrelay.engine.thread_pool import Pool
 from splitrelay.engine.torch_engine import InTwo, Whole
 from splitrelay.engine.vector_steps import descend
 from splitrelay.errors import Diverged, InputError
-from splitrelay.models import Blueprint, Stretch, blueprint, cut_index
+from splitrelay.models import ModelSpec, SubModel, find_cut_index, get_model_spec
 from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.network import Name, Network
@@ -41,15 +41,15 @@ def network(name: str, dtype: torch.dtype = torch.float32, **more) -> Network:
     images = pictures(shape)
     holdings = np.array_split(np.arange(len(images)), 4)
     settings = {"batches": Batches(7), "augmentation": Augmentation(pad=2), **more}
-    return Network(blueprint(name, shape, 10), DeviceImages(images, dtype), holdings, dtype=dtype, **settings)
+    return Network(get_model_spec(name, shape, 10), DeviceImages(images, dtype), holdings, dtype=dtype, **settings)
 
 
 def cuts(name: str) -> range:
-    return range(1, len(network(name).blueprint.layers()))
+    return range(1, len(network(name).model_spec.layers()))
 
 
 def visit(net: Network, step: Step, K: int = 3) -> Visit:
-    x = net.blueprint.x0(7, net.dtype)
+    x = net.model_spec.x0(7, net.dtype)
     return Visit(2, 1, 3, x, replace(step, shift=1e-3 * x) if step.shift is None and step.prox else step, K)
 
 
@@ -74,8 +74,8 @@ def test_whole_is_cut_in_double_precision() -> None:
     assert torch.equal(InTwo(net, 5).run(visit(net, EVERYTHING)).x, Whole(net, 5).run(visit(net, EVERYTHING)).x)
 
 
-def with_batch_norm() -> Blueprint:
-    return Blueprint(
+def with_batch_norm() -> ModelSpec:
+    return ModelSpec(
         "bn",
         lambda: nn.Sequential(
             nn.Conv2d(1, 4, 3),
@@ -92,11 +92,11 @@ def with_batch_norm() -> Blueprint:
 
 
 def test_batch_norms_running_values_are_part_of_x_at_every_cut() -> None:
-    net = replace(network("lenet-small"), blueprint=with_batch_norm())
+    net = replace(network("lenet-small"), model_spec=with_batch_norm())
     whole = Whole(net, 5).run(visit(net, EVERYTHING)).x
-    layout = net.blueprint.layout()
+    layout = net.model_spec.layout()
     running = next(slot for slot in layout.slots if slot.name == "1.running_mean")
-    assert not torch.equal(running.view(whole), running.view(net.blueprint.x0(7)))
+    assert not torch.equal(running.view(whole), running.view(net.model_spec.x0(7)))
     for cut in range(1, 7):
         assert torch.equal(InTwo(net, 5, cut).run(visit(net, EVERYTHING)).x, whole)
 
@@ -132,9 +132,9 @@ ODD = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ODD)
 def test_whole_is_cut_in_odd_nets_and_batches_of_any_size(name: str, dtype: torch.dtype) -> None:
-    odd = Blueprint(name, lambda: nn.Sequential(*ODD[name]()), (1, 8, 8), 1)
+    odd = ModelSpec(name, lambda: nn.Sequential(*ODD[name]()), (1, 8, 8), 1)
     for size, K in ((1, 3), (7, 6), (29, 2), (64, 1)):  # 30 samples a client: a last batch of 2, of 1, all at once
-        net = replace(network("lenet-small", dtype), blueprint=odd, batches=Batches(size))
+        net = replace(network("lenet-small", dtype), model_spec=odd, batches=Batches(size))
         whole = Whole(net, 5).run(visit(net, EVERYTHING, K)).x
         for cut in range(1, len(odd.layers())):
             assert torch.equal(InTwo(net, 5, cut).run(visit(net, EVERYTHING, K)).x, whole), f"cut {cut}, size {size}"
@@ -147,8 +147,8 @@ def with_a_frozen_layer() -> nn.Sequential:
 
 
 def test_a_frozen_layer_stays_as_it_is_at_every_cut() -> None:
-    net = replace(network("lenet-small"), blueprint=Blueprint("own", with_a_frozen_layer, (1, 8, 8), 1))
-    whole, x0, layout = Whole(net, 5).run(visit(net, EVERYTHING)).x, net.blueprint.x0(7), net.blueprint.layout()
+    net = replace(network("lenet-small"), model_spec=ModelSpec("own", with_a_frozen_layer, (1, 8, 8), 1))
+    whole, x0, layout = Whole(net, 5).run(visit(net, EVERYTHING)).x, net.model_spec.x0(7), net.model_spec.layout()
     changed = {slot.name for slot in layout.slots if not torch.equal(slot.view(whole), slot.view(x0))}
     assert changed == {"1.weight", "1.bias", "4.weight", "4.bias"}
     for cut in range(1, 5):
@@ -156,9 +156,9 @@ def test_a_frozen_layer_stays_as_it_is_at_every_cut() -> None:
 
 
 def test_batch_norms_running_values_are_averaged_not_lost() -> None:
-    net = replace(network("lenet-small"), blueprint=with_batch_norm())
-    clients, x0 = Pool([Whole(net, 5)]), net.blueprint.x0(7)
-    running = next(slot for slot in net.blueprint.layout().slots if slot.name == "1.running_var")
+    net = replace(network("lenet-small"), model_spec=with_batch_norm())
+    clients, x0 = Pool([Whole(net, 5)]), net.model_spec.x0(7)
+    running = next(slot for slot in net.model_spec.layout().slots if slot.name == "1.running_var")
     x = FedAvg(Step(0.1), K=2).round(0, x0, (0, 1), clients)
     alone = [FedAvg(Step(0.1), K=2).round(0, x0, (m,), clients) for m in (0, 1)]
     assert torch.equal(running.view(x), (running.view(alone[0]) + running.view(alone[1])) / 2)
@@ -171,7 +171,7 @@ def test_every_algorithm_is_the_same_whole_cut_and_in_a_pool(algorithm, engine: 
     ends = []
     alone, cut = whole(engine, net), [in_two(engine, net, cut=cut) for cut in ("pool1", None, 1)]
     for engines in ([alone], cut[:1], [cut[1], alone, cut[2]]):
-        *_, (_, state) = train(algorithm, net.blueprint.x0(7), Permutation(4, 1), Pool(engines), R=2)
+        *_, (_, state) = train(algorithm, net.model_spec.x0(7), Permutation(4, 1), Pool(engines), R=2)
         ends.append(algorithm.model(state))
     assert torch.equal(ends[0], ends[1]) and torch.equal(ends[0], ends[2])
 
@@ -180,8 +180,8 @@ def test_every_algorithm_is_the_same_whole_cut_and_in_a_pool(algorithm, engine: 
 def test_steps_are_torchs_own_sgd(engine: str) -> None:
     """Written again in plain PyTorch: nn.Module, clip_grad_norm_, optim.SGD; decay is added after clipping."""
     net, K, eta, decay, clip = network("lenet5", augmentation=None), 4, 0.05, 1e-2, 0.5
-    module = net.blueprint.net()
-    module.load_state_dict(net.blueprint.layout().unpack(net.blueprint.x0(7)))
+    module = net.model_spec.net()
+    module.load_state_dict(net.model_spec.layout().unpack(net.model_spec.x0(7)))
     sgd = torch.optim.SGD(module.parameters(), lr=eta)
     for features, labels in net.samples(Name(5, 2, 3, 1), K):
         sgd.zero_grad()
@@ -191,26 +191,26 @@ def test_steps_are_torchs_own_sgd(engine: str) -> None:
             for parameter in module.parameters():
                 parameter.grad.add_(parameter, alpha=decay)
         sgd.step()
-    plain = net.blueprint.layout().pack(module.state_dict())
-    ours = whole(engine, net).run(Visit(2, 1, 3, net.blueprint.x0(7), Step(eta, decay, clip), K)).x
+    plain = net.model_spec.layout().pack(module.state_dict())
+    ours = whole(engine, net).run(Visit(2, 1, 3, net.model_spec.x0(7), Step(eta, decay, clip), K)).x
     assert torch.allclose(ours, plain, rtol=1e-5, atol=1e-6 if engine == "fast" else 1e-7)
 
 
 def test_without_clipping_one_step_is_torchs_own_to_the_bit() -> None:
     net = network("lenet5", augmentation=None)
-    module = net.blueprint.net().to(memory_format=torch.channels_last)  # as kernels lie in x
-    module.load_state_dict(net.blueprint.layout().unpack(net.blueprint.x0(7)))
+    module = net.model_spec.net().to(memory_format=torch.channels_last)  # as kernels lie in x
+    module.load_state_dict(net.model_spec.layout().unpack(net.model_spec.x0(7)))
     sgd = torch.optim.SGD(module.parameters(), lr=0.05, weight_decay=1e-2)
     for features, labels in net.samples(Name(5, 2, 3, 1), 1):
         nn.functional.cross_entropy(module(features), labels).backward()
         sgd.step()
-    ours = Whole(net, 5).run(Visit(2, 1, 3, net.blueprint.x0(7), Step(0.05, 1e-2), 1)).x
-    assert torch.equal(ours, net.blueprint.layout().pack(module.state_dict()))
+    ours = Whole(net, 5).run(Visit(2, 1, 3, net.model_spec.x0(7), Step(0.05, 1e-2), 1)).x
+    assert torch.equal(ours, net.model_spec.layout().pack(module.state_dict()))
 
 
 def test_clipping_per_half_bounds_each_half_by_itself() -> None:
     net, eta, clip = network("lenet-small", torch.float64), 0.5, 1e-3
-    x, engine = net.blueprint.x0(7, torch.float64), InTwo(net, 5)
+    x, engine = net.model_spec.x0(7, torch.float64), InTwo(net, 5)
     moved = engine.run(Visit(0, 0, 0, x, Step(eta, clip=clip, per_half=True), 1)).x - x
     for half in (moved[: engine.boundary], moved[engine.boundary :]):
         assert float(half.norm()) == pytest.approx(eta * clip, rel=0.01)  # torch's floor of 1e-6 shortens it a little
@@ -232,15 +232,15 @@ def test_a_visit_leaves_what_it_was_given(engine: str) -> None:
 
 def test_the_cut_is_where_the_paper_cuts() -> None:
     for name, bottom in (("lenet5", 2572), ("vgg11", 960_896)):
-        model = network(name).blueprint
-        layout, cut = model.layout(), cut_index(model, None)
+        model = network(name).model_spec
+        layout, cut = model.layout(), find_cut_index(model, None)
         assert layout.between(0, cut).parameters == bottom
         assert layout.parameters == {"lenet5": 44_426, "vgg11": 9_750_922}[name]
 
 
 @BOTH
 def test_peer_to_peer_is_centralized(engine: str) -> None:
-    net, order, x0 = network("lenet-small"), Permutation(4, 1), network("lenet-small").blueprint.x0(7)
+    net, order, x0 = network("lenet-small"), Permutation(4, 1), network("lenet-small").model_spec.x0(7)
     peers = Peers(in_two(engine, net), x0)
     *_, (_, relayed) = train(SSL(EVERYTHING, 2), peers.start(x0), order, peers, R=2)
     *_, (_, central) = train(SSL(EVERYTHING, 2), x0, order, Pool([in_two(engine, net)]), R=2)
@@ -251,7 +251,7 @@ def test_peer_to_peer_is_centralized(engine: str) -> None:
 @BOTH
 def test_a_visit_that_fails_peer_to_peer_can_be_made_again(engine: str) -> None:
     net = network("lenet-small")
-    x0 = net.blueprint.x0(7)
+    x0 = net.model_spec.x0(7)
     peers = Peers(in_two(engine, net), x0)
     with pytest.raises(Diverged):
         peers.run(Visit(0, 0, 0, peers.start(x0), Step(1e20), 4))
@@ -261,7 +261,7 @@ def test_a_visit_that_fails_peer_to_peer_can_be_made_again(engine: str) -> None:
 @BOTH
 def test_averaging_is_refused_peer_to_peer(engine: str) -> None:
     net = network("lenet-small")
-    x0 = net.blueprint.x0(7)
+    x0 = net.model_spec.x0(7)
     peers = Peers(in_two(engine, net), x0)
     with pytest.raises(InputError, match="cannot average"):
         FedAvg(EVERYTHING, 1).round(0, peers.start(x0), (0, 1), peers)
@@ -273,14 +273,14 @@ def test_averaging_is_refused_peer_to_peer(engine: str) -> None:
 @BOTH
 def test_the_engine_in_place_is_the_functional_form(step: Step, engine: str) -> None:
     net = network("lenet-small", augmentation=None)
-    layers = Stretch(net.blueprint, 0, len(net.blueprint.layers()), net.dtype)
+    layers = SubModel(net.model_spec, 0, len(net.model_spec.layers()), net.dtype)
 
     def gradient(m: int, x: torch.Tensor, xi: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         layers.load(x)
         net.loss(layers.forward(xi[0]), xi[1]).backward()
         return layers.g.clone()
 
-    given = Visit(2, 1, 3, net.blueprint.x0(7), step, 5)
+    given = Visit(2, 1, 3, net.model_spec.x0(7), step, 5)
     functional = descend(given, list(net.samples(Name(5, 2, 3, 1), 5)), gradient)
     assert torch.allclose(
         whole(engine, net).run(given).x, functional, rtol=1e-6, atol=1e-6 if engine == "fast" else 1e-8
@@ -297,6 +297,6 @@ def test_a_model_that_overflows_in_the_last_step_is_told_of(engine: str) -> None
 @BOTH
 def test_every_client_may_have_its_own_number_of_steps(engine: str) -> None:
     net = network("lenet-small")
-    clients, x0 = Pool([in_two(engine, net)]), net.blueprint.x0(7)
+    clients, x0 = Pool([in_two(engine, net)]), net.model_spec.x0(7)
     own = SSL(EVERYTHING, K={0: 1, 1: 3, 2: 2, 3: 1}).round(0, x0, (1,), clients)
     assert torch.equal(own, SSL(EVERYTHING, K=3).round(0, x0, (1,), clients))

@@ -14,7 +14,7 @@ import torch
 
 from splitrelay.algorithms import SSL, Averaged, Scaffold, SplitFedV3, Step
 from splitrelay.errors import Diverged, InputError
-from splitrelay.models.cut import FlatCut
+from splitrelay.models.layout import FlatCut
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.checkpoint import Checkpoints
 from splitrelay.runs.execute import execute

@@ -13,8 +13,8 @@ from splitrelay.data.images import ImageSet
 from splitrelay.engine.base import HEADER, LABEL, LOSS, NORM, Overheard, Reply, Top
 from splitrelay.engine.torch_engine import Descent, InTwo, TopHalf, Whole, descend_cut, halved, mean_loss
 from splitrelay.errors import WorkError
-from splitrelay.models import Blueprint, Stretch, blueprint
-from splitrelay.models.memory_format import steady
+from splitrelay.models import ModelSpec, SubModel, get_model_spec
+from splitrelay.models.submodel import copy_to_canonical
 from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.network import Network
@@ -32,16 +32,16 @@ def with_batch_norm() -> nn.Sequential:
     )  # fmt: skip
 
 
-def network(model: Blueprint | None = None) -> Network:
+def network(model: ModelSpec | None = None) -> Network:
     generator = rng(1, Purpose.INSTANCES)
     x = generator.integers(0, 256, (60, 1, 8, 8), dtype=np.uint8)
     images = ImageSet(x, generator.integers(0, 10, 60), tuple("0123456789"), (0.5,), (0.3,))
-    model = model or Blueprint("own", with_batch_norm, (1, 8, 8), 3)
+    model = model or ModelSpec("own", with_batch_norm, (1, 8, 8), 3)
     return Network(model, DeviceImages(images), np.array_split(np.arange(60), 2), Batches(7))
 
 
 def visit(net: Network, K: int = 4, step: Step[torch.Tensor] = STEP) -> Visit[torch.Tensor]:
-    return Visit(2, 0, 1, net.blueprint.x0(7), step, K)
+    return Visit(2, 0, 1, net.model_spec.x0(7), step, K)
 
 
 class Halves:
@@ -89,7 +89,7 @@ def test_a_repeated_step_gets_the_same_reply_and_changes_nothing() -> None:
 @pytest.mark.parametrize(("steps", "wrong"), [((), 1), ((0, 1), 0), ((0, 1), 3), ((0,), -1), ((), -1)])
 def test_a_step_out_of_order_is_refused_and_leaves_the_half_as_it_was(steps: tuple[int, ...], wrong: int) -> None:
     halves = Halves(network())
-    h, labels = next((steady(halves.bottom.forward(0, x)), y) for x, y in halves.samples)
+    h, labels = next((copy_to_canonical(halves.bottom.forward(0, x)), y) for x, y in halves.samples)
     for k in steps:
         halves.top.step(k, h.clone(), labels, 0.0)
     before = halves.engine.top.x.clone()
@@ -100,7 +100,7 @@ def test_a_step_out_of_order_is_refused_and_leaves_the_half_as_it_was(steps: tup
 
 def test_after_the_end_of_a_visit_only_its_last_step_is_answered() -> None:
     halves = Halves(network())
-    h, labels = next((steady(halves.bottom.forward(0, x)), y) for x, y in halves.samples)
+    h, labels = next((copy_to_canonical(halves.bottom.forward(0, x)), y) for x, y in halves.samples)
     reply = halves.top.step(0, h, labels, 0.0)
     halves.top.finish(1.0)
     after = halves.engine.top.x.clone()
@@ -112,20 +112,20 @@ def test_after_the_end_of_a_visit_only_its_last_step_is_answered() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [blueprint("lenet5", (1, 28, 28), 10), Blueprint("own", with_batch_norm, (1, 8, 8), 1)]
+    "model", [get_model_spec("lenet5", (1, 28, 28), 10), ModelSpec("own", with_batch_norm, (1, 8, 8), 1)]
 )
-def test_predicting_over_every_cut_is_predicting_with_the_whole(model: Blueprint) -> None:
+def test_predicting_over_every_cut_is_predicting_with_the_whole(model: ModelSpec) -> None:
     x, layers = model.x0(3), len(model.layers())
     features = torch.from_numpy(rng(1, Purpose.INSTANCES).random((20, *model.input_shape), dtype="float32"))
-    whole = Stretch(model, 0, layers, torch.float32)
+    whole = SubModel(model, 0, layers, torch.float32)
     whole.load(x)
     outputs = whole.predict(features)
     for cut in range(1, layers):
-        bottom, top = Stretch(model, 0, cut, torch.float32), Stretch(model, cut, layers, torch.float32)
+        bottom, top = SubModel(model, 0, cut, torch.float32), SubModel(model, cut, layers, torch.float32)
         boundary = model.layout().ends[cut]
         bottom.load(x[:boundary])
         half = TopHalf(Descent(top, Visit(0, 0, 0, x[boundary:], STEP, 1), 5), nn.functional.cross_entropy)
-        assert torch.equal(half.predict(steady(bottom.predict(features))), outputs), f"cut {cut}"
+        assert torch.equal(half.predict(copy_to_canonical(bottom.predict(features))), outputs), f"cut {cut}"
 
 
 def test_predicting_between_visits_changes_nothing_and_in_a_visit_is_refused() -> None:
@@ -133,7 +133,7 @@ def test_predicting_between_visits_changes_nothing_and_in_a_visit_is_refused() -
     plain = InTwo(net, 5).run(visit(net)).x
     halves = Halves(net)
     (features, labels), *_ = net.samples(halves.bottom.name, 1)
-    h = steady(halves.engine.bottom.predict(features))
+    h = copy_to_canonical(halves.engine.bottom.predict(features))
     halves.top.predict(h)
     assert torch.equal(halves.against(halves.top), plain)
     other = Halves(net)
@@ -143,7 +143,7 @@ def test_predicting_between_visits_changes_nothing_and_in_a_visit_is_refused() -
 
 
 def test_every_byte_of_a_visit_is_counted() -> None:
-    net = network(blueprint("lenet-small", (1, 8, 8), 10))
+    net = network(get_model_spec("lenet-small", (1, 8, 8), 10))
     engine, given = InTwo(net, 5), visit(net, K=3)
     halves = Halves(net, K=3)
     line = Overheard(halves.top)
@@ -157,8 +157,8 @@ def test_every_byte_of_a_visit_is_counted() -> None:
 
 
 def test_scaffolds_shift_travels_with_the_part_of_the_model_that_does() -> None:
-    net = network(blueprint("lenet-small", (1, 8, 8), 10))
-    x = net.blueprint.x0(7)
+    net = network(get_model_spec("lenet-small", (1, 8, 8), 10))
+    x = net.model_spec.x0(7)
     shifted = visit(net, step=replace(STEP, shift=0.001 * x))
     for engine, part in ((Whole(net, 5), len(x)), (InTwo(net, 5), InTwo(net, 5).boundary)):
         plain, more = engine.run(visit(net)).cost, engine.run(shifted).cost
@@ -184,7 +184,7 @@ class Repeating:
 @pytest.mark.skipif("fast" not in ENGINES, reason="the kernels are not built here")
 @pytest.mark.parametrize("cut", ["conv1", "pool1", "pool2"])
 def test_a_repeated_step_changes_nothing_on_the_fast_engine(cut: str) -> None:
-    net = network(blueprint("lenet-small", (1, 8, 8), 10))
+    net = network(get_model_spec("lenet-small", (1, 8, 8), 10))
     engine, given = in_two("fast", net, cut=cut), visit(net)
     once, inner = engine.run(given), engine.inner
     below, above = kernels.engine.halved(replace(given, x=given.x.numpy()), engine.boundary)

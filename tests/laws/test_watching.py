@@ -12,7 +12,7 @@ from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.engine.thread_pool import Pool
 from splitrelay.engine.torch_engine import InTwo
 from splitrelay.errors import Diverged, InputError, OutOfRange, UnknownName
-from splitrelay.models import blueprint
+from splitrelay.models import get_model_spec
 from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.losses import Loss
@@ -88,7 +88,7 @@ def test_bytes_are_counted_by_hand(data: DataSet, engine: str) -> None:
     """One visit of K steps: 64 floats an image at pool2, batches of up to 20, and the client's half both ways."""
     learning = Learning(Trial(K=3, S=1, engine=engine), data, draw_partition("iid", data.train.y, M=4, seed=1))
     list(learning.run(1))
-    bottom = 4 * learning.blueprint.layout().ends[6] + 64
+    bottom = 4 * learning.model_spec.layout().ends[6] + 64
     assert learning.clients.up == bottom + 3 * (64 + 4 * 64 * 20 + 4 * 20 + 8) + (64 + 8)
     assert learning.clients.down == bottom + 3 * (64 + 4 * 64 * 20 + 8)
 
@@ -160,7 +160,7 @@ def averaged(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_a_loss_of_ones_own_must_be_a_mean(data: DataSet, loss: Loss, says: str) -> None:
-    images, model = DeviceImages(data.train), blueprint("logistic", (1, 8, 8), 4)
+    images, model = DeviceImages(data.train), get_model_spec("logistic", (1, 8, 8), 4)
     Network(model, images, [np.arange(9)], loss=averaged)
     with pytest.raises(InputError, match=says):
         Network(model, images, [np.arange(9)], loss=loss)

@@ -46,17 +46,19 @@ def model(name: str | None, settings: Sequence[str], shape: str) -> None:
 
     NAME is a model of the house or your own, as module:function that returns an nn.Sequential. Without NAME: the list.
     """
-    from splitrelay.models import MODELS, blueprint
-    from splitrelay.models.summary import summarise
+    from splitrelay.models import MODELS, get_model_spec
+    from splitrelay.models.summary import summarize_model
 
     given = parsed(settings, KEYS)
     classes, batch = given.get("classes", [10])[0], given.get("batch", [20])[0]
     if name is None:
-        rows = [(known, *_brief(summarise(blueprint(known, _image(known, given), classes)))) for known in MODELS]
+        rows = [
+            (known, *_brief(summarize_model(get_model_spec(known, _image(known, given), classes)))) for known in MODELS
+        ]
         payload = [dict(zip(("model", "parameters", "client share", "FLOPs"), row, strict=True)) for row in rows]
         emit(Table(("model", "parameters", "client share", "FLOPs"), rows, "Models of the house"), payload, shape)
         return
-    found = summarise(blueprint(name, _image(name, given), classes), batch)
+    found = summarize_model(get_model_spec(name, _image(name, given), classes), batch)
     if shape == "json":
         emit(
             Table((), ()), {"model": name, **asdict(found), "parameters": found.parameters, "flops": found.flops}, shape

@@ -89,7 +89,7 @@ class Client:
     def x0(self) -> Vector:
         """Drawn by torch, as everywhere: only the first client of a peer-to-peer run needs it."""
         torch_backend = engine_backend("reference")
-        plan = torch_backend.blueprint_of(self.spec, self.images, self.classes)
+        plan = torch_backend.model_spec_of(self.spec, self.images, self.classes)
         x0: Vector = torch_backend.start(plan, self.seed, torch_backend.torch.float32)
         return x0[: self.shape.boundary]
 
@@ -171,5 +171,5 @@ def renamed(array: Vector, axes: tuple[int, ...]) -> Vector:
 
 
 def _plan(spec: Spec, images: tuple[int, int, int], classes: int) -> Plan:
-    plan = engine_backend("reference").blueprint_of(spec, images, classes)
+    plan = engine_backend("reference").model_spec_of(spec, images, classes)
     return kernels.plan_of(plan.net(), plan.input_shape)

@@ -21,10 +21,10 @@ from splitrelay.engine import base
 from splitrelay.engine.torch_engine import Descent, TopHalf, Whole, descend_cut, finite
 from splitrelay.errors import WorkError
 from splitrelay.evaluation import SLICE
-from splitrelay.models import Blueprint, Stretch, blueprint, cut_index
-from splitrelay.models.memory_format import steady
+from splitrelay.models import ModelSpec, SubModel, find_cut_index, get_model_spec
+from splitrelay.models.submodel import copy_to_canonical
 from splitrelay.objectives.device_images import DeviceImages
-from splitrelay.objectives.losses import loss_named
+from splitrelay.objectives.losses import get_loss
 from splitrelay.objectives.network import Network
 from splitrelay.runs.spec import Spec
 
@@ -32,20 +32,20 @@ Item = TypeVar("Item")
 BUILDING = Lock()  # building a net draws from torch's own generator, and the check for hidden draws watches that
 
 
-def blueprint_of(spec: Spec, images: tuple[int, int, int], classes: int) -> Blueprint:
+def model_spec_of(spec: Spec, images: tuple[int, int, int], classes: int) -> ModelSpec:
     """The model of a spec."""
-    return blueprint(spec.model.name, images, classes, spec.model.cut)
+    return get_model_spec(spec.model.name, images, classes, spec.model.cut)
 
 
 def shape_of(spec: Spec, images: tuple[int, int, int], classes: int) -> Shape:
     """The sizes of a spec's messages."""
-    plan = blueprint_of(spec, images, classes)
+    plan = model_spec_of(spec, images, classes)
     layout = plan.layout(getattr(torch, spec.model.dtype))
-    cut = cut_index(plan, spec.model.cut)
-    bottom = Stretch(plan, 0, cut, layout.dtype)
+    cut = find_cut_index(plan, spec.model.cut)
+    bottom = SubModel(plan, 0, cut, layout.dtype)
     bottom.layers.eval()
     with torch.no_grad():
-        h = bottom.through(torch.zeros((1, *images), dtype=layout.dtype))
+        h = bottom.run_layers(torch.zeros((1, *images), dtype=layout.dtype))
     norms = sum(slot.parameter for slot in layout.slots if slot.layer >= cut)
     return Shape(cut, layout.ends[cut], layout.size, on_wire(tuple(h.shape[1:])), norms)
 
@@ -55,7 +55,7 @@ def has_buffers(spec: Spec, images: tuple[int, int, int], classes: int) -> bool:
     if spec.engine == "fast":  # it has no kernel for layers with buffers
         return False
     with BUILDING:
-        layout = blueprint_of(spec, images, classes).layout(getattr(torch, spec.model.dtype))
+        layout = model_spec_of(spec, images, classes).layout(getattr(torch, spec.model.dtype))
     return not all(slot.parameter for slot in layout.slots)
 
 
@@ -77,18 +77,18 @@ class Client:
         spec, images = outfit.spec, outfit.images
         with BUILDING:
             self.shape = shape_of(spec, images.shape, len(images.classes))
-            self.blueprint = blueprint_of(spec, images.shape, len(images.classes))
+            self.model_spec = model_spec_of(spec, images.shape, len(images.classes))
             self.dtype, self.seed = getattr(torch, spec.model.dtype), spec.seed
             self.network = Network(
-                self.blueprint,
+                self.model_spec,
                 DeviceImages(images, self.dtype),
                 outfit.holdings,
                 outfit.batches,
                 outfit.augmentation,
-                loss_named(spec.model.loss),
+                get_loss(spec.model.loss),
                 self.dtype,
             )
-            self.bottom = Stretch(self.blueprint, 0, self.shape.cut, self.dtype)
+            self.bottom = SubModel(self.model_spec, 0, self.shape.cut, self.dtype)
             self.has_buffers = self.bottom.mask is not None
             self.engine = Whole(self.network, spec.seed) if spec.placement == "whole" else None
 
@@ -109,10 +109,10 @@ class Client:
 
     def x0(self) -> Vector:
         """Torch's own initialisation, by name."""
-        return start(self.blueprint, self.seed, self.dtype)[: self.shape.boundary]
+        return start(self.model_spec, self.seed, self.dtype)[: self.shape.boundary]
 
 
-def start(plan: Blueprint, seed: int, dtype: torch.dtype) -> Vector:
+def start(plan: ModelSpec, seed: int, dtype: torch.dtype) -> Vector:
     """x^0."""
     with BUILDING:
         x0: Vector = plan.x0(seed, dtype).numpy()
@@ -163,23 +163,23 @@ class Server:
 
     def __init__(self, spec: Spec, images: tuple[int, int, int], classes: int, shape: Shape, batch: int) -> None:
         with BUILDING:
-            plan = blueprint_of(spec, images, classes)
+            plan = model_spec_of(spec, images, classes)
             dtype = getattr(torch, spec.model.dtype)
-            self.stretch = Stretch(plan, shape.cut, len(plan.layers()), dtype)
-        self.seed, self.loss = spec.seed, loss_named(spec.model.loss)
-        found = [(j, list(layer.parameters())) for j, layer in enumerate(self.stretch.layers)]
+            self.submodel = SubModel(plan, shape.cut, len(plan.layers()), dtype)
+        self.seed, self.loss = spec.seed, get_loss(spec.model.loss)
+        found = [(j, list(layer.parameters())) for j, layer in enumerate(self.submodel.layers)]
         self.weights = [(j, some) for j, some in found if some]
 
     def begin(self, visit: Visit[Vector]) -> Above:
         """A visit of the server's half."""
-        top = Prompt(Descent(self.stretch, on_torch(visit), self.seed), self.loss)
+        top = Prompt(Descent(self.submodel, on_torch(visit), self.seed), self.loss)
         top.weights = self.weights
         return Above(top)
 
     def predict(self, x: Vector, h: Vector) -> Vector:
         """What comes out above the cut, as in evaluation."""
-        self.stretch.load(torch.from_numpy(x))
-        out: Vector = self.stretch.predict(from_wire(h)).numpy()
+        self.submodel.load(torch.from_numpy(x))
+        out: Vector = self.submodel.predict(from_wire(h)).numpy()
         return out
 
 
@@ -189,10 +189,10 @@ class Looking:
     def __init__(self, outfit: Outfit, test: ImageSet) -> None:
         torch.set_num_threads(1)
         with BUILDING:
-            plan, dtype = blueprint_of(outfit.spec, test.shape, len(test.classes)), outfit.spec.model.dtype
-            self.bottom = Stretch(plan, 0, cut_index(plan, outfit.spec.model.cut), getattr(torch, dtype))
+            plan, dtype = model_spec_of(outfit.spec, test.shape, len(test.classes)), outfit.spec.model.dtype
+            self.bottom = SubModel(plan, 0, find_cut_index(plan, outfit.spec.model.cut), getattr(torch, dtype))
         self.images, self.classes = DeviceImages(test, getattr(torch, dtype)), len(test.classes)
-        self.loss = loss_named(outfit.spec.model.loss)
+        self.loss = get_loss(outfit.spec.model.loss)
 
     @torch.no_grad()
     def through(self, bottom: Vector) -> Iterator[Vector]:
@@ -236,7 +236,7 @@ class Prompt(TopHalf):
         gradient, *rest = torch.autograd.grad(loss, [h, *(seen[j] for j, _ in self.weights)], retain_graph=True)
         self.owed = [(seen[j], g, some) for g, (j, some) in zip(rest, self.weights, strict=True)]
         self.norms = ()
-        return base.Reply(steady(gradient), (), loss.detach())
+        return base.Reply(copy_to_canonical(gradient), (), loss.detach())
 
     def _apply(self, norm2: float) -> None:
         for output, gradient, weights in self.owed:
@@ -268,7 +268,7 @@ class Above:
 
     def x(self) -> Vector:
         """The half as it stands."""
-        x: Vector = self.top.descent.stretch.x.numpy().copy()
+        x: Vector = self.top.descent.submodel.x.numpy().copy()
         return x
 
 

@@ -176,7 +176,7 @@ class Hosted:
         if self.judged:
             self.judged.hand_over(state)
             return
-        layout = self.learning.blueprint.layout(self.learning.network.dtype)
+        layout = self.learning.model_spec.layout(self.learning.network.dtype)
         save_weights(self.directory.model, layout, self.learning.algorithm.model(state))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from splitrelay.deploy.backend import Vector
-from splitrelay.deploy.backend_torch import blueprint_of, has_buffers, shape_of, start
+from splitrelay.deploy.backend_torch import has_buffers, model_spec_of, shape_of, start
 from splitrelay.deploy.client_visit import deposited, received
 from splitrelay.deploy.deposit_bound import check_sealed_half
 from splitrelay.network import limits, tensor_transfer
@@ -70,7 +70,7 @@ class Averaging:
     def x0(self) -> Vector:
         """The clients' half before the first visit."""
         dtype = getattr(torch, self.spec.model.dtype)
-        return start(blueprint_of(self.spec, *self.kind), self.spec.seed, dtype)[: self.size]
+        return start(model_spec_of(self.spec, *self.kind), self.spec.seed, dtype)[: self.size]
 
     def _opened(self, piece: bytes, visit: int, fence: int) -> torch.Tensor:
         if not piece and visit == 0:

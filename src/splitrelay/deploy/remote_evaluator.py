@@ -10,7 +10,7 @@ import torch
 
 from splitrelay.data.images import ImageSet
 from splitrelay.deploy.backend import Looking, Outfit, Vector
-from splitrelay.deploy.backend_torch import BUILDING, blueprint_of
+from splitrelay.deploy.backend_torch import BUILDING, model_spec_of
 from splitrelay.models.weights_io import save_weights
 from splitrelay.network import limits, messages
 from splitrelay.network.client_session import BadMessage, Session
@@ -24,7 +24,7 @@ class Judge:
     def __init__(self, outfit: Outfit, test: ImageSet, keep: Path) -> None:
         self.looking: Looking = import_module(EVALUATORS[outfit.spec.engine]).Looking(outfit, test)
         with BUILDING:
-            plan = blueprint_of(outfit.spec, test.shape, len(test.classes))
+            plan = model_spec_of(outfit.spec, test.shape, len(test.classes))
             self.layout = plan.layout(getattr(torch, outfit.spec.model.dtype))
         self.keep = keep
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 
 from splitrelay.data import load
-from splitrelay.deploy.backend_torch import blueprint_of
+from splitrelay.deploy.backend_torch import model_spec_of
 from splitrelay.deploy.client_usage import Bill, read
 from splitrelay.engine.base import HEADER, LABEL, LOSS, NORM
 from splitrelay.errors import InputError
-from splitrelay.models import cut_index
-from splitrelay.models.summary import summarise
+from splitrelay.models import find_cut_index
+from splitrelay.models.summary import summarize_model
 from splitrelay.objectives.batches import Batches
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.build import local_steps
@@ -85,10 +85,10 @@ def prices(spec: Spec) -> list[Price]:
     data = load(spec.data.name)
     held = partition_of(spec, data).indices
     visits, steps = _steps(spec, [len(positions) for positions in held if len(positions)])
-    plan = blueprint_of(spec, data.train.shape, len(data.train.classes))
-    found, layout = summarise(plan, spec.optimiser.batch), plan.layout(getattr(torch, spec.model.dtype))
+    plan = model_spec_of(spec, data.train.shape, len(data.train.classes))
+    found, layout = summarize_model(plan, spec.optimiser.batch), plan.layout(getattr(torch, spec.model.dtype))
     width = torch.empty((), dtype=layout.dtype).element_size()
-    chosen = cut_index(plan, spec.model.cut) if spec.placement == "cut" else len(layout.ends) - 1
+    chosen = find_cut_index(plan, spec.model.cut) if spec.placement == "cut" else len(layout.ends) - 1
     shifted = 1 + (spec.algorithm == "scaffold")  # its shift goes down with x
     rows = []
     for cut in found.cuts:

@@ -18,7 +18,7 @@ from splitrelay.errors import InputError, UnknownName
 from splitrelay.evaluation import Evaluator, Score
 from splitrelay.kernels.batches import drawing
 from splitrelay.kernels.rule import better_elsewhere
-from splitrelay.models import Blueprint, cut_index
+from splitrelay.models import ModelSpec, find_cut_index
 from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.network import Network
 
@@ -27,23 +27,23 @@ Floats = npt.NDArray[np.float32]
 
 
 def resolve_engine(
-    choice: str, blueprint: Blueprint, *, dtype: str = "float32", loss: str = "cross-entropy", device: str = "cpu"
+    choice: str, model_spec: ModelSpec, *, dtype: str = "float32", loss: str = "cross-entropy", device: str = "cpu"
 ) -> tuple[str, str]:
     """(engine, why). `fast` where it cannot be is refused; `auto` then means the reference engine."""
     if choice not in ENGINES:
         raise UnknownName("engine", choice, ENGINES)
     if choice == "reference":
         return choice, "as asked"
-    obstacle = _obstacle(blueprint, dtype, loss, device)
+    obstacle = _obstacle(model_spec, dtype, loss, device)
     if choice == "fast":
         if obstacle is not None:
             raise InputError(f"engine=fast: {obstacle}", hint="engine=reference, or auto, runs it.")
         return choice, "as asked"
-    obstacle = obstacle or better_elsewhere(kernels.plan_of(blueprint.net(), blueprint.input_shape))
+    obstacle = obstacle or better_elsewhere(kernels.plan_of(model_spec.net(), model_spec.input_shape))
     return ("fast", "every layer has a kernel") if obstacle is None else ("reference", obstacle)
 
 
-def _obstacle(blueprint: Blueprint, dtype: str, loss: str, device: str) -> str | None:
+def _obstacle(model_spec: ModelSpec, dtype: str, loss: str, device: str) -> str | None:
     """Why the fast engine cannot run this here, or None."""
     for what, given, wanted in (
         ("dtype", dtype, "float32"),
@@ -52,7 +52,7 @@ def _obstacle(blueprint: Blueprint, dtype: str, loss: str, device: str) -> str |
     ):
         if given != wanted:
             return f"the fast engine has {what} {wanted} only, not {given}"
-    return kernels.why_not(blueprint.net(), blueprint.input_shape) or kernels.missing()
+    return kernels.why_not(model_spec.net(), model_spec.input_shape) or kernels.missing()
 
 
 def engine(name: str, network: Network, seed: int, placement: str, cut: str | int | None) -> Engine[torch.Tensor]:
@@ -62,11 +62,11 @@ def engine(name: str, network: Network, seed: int, placement: str, cut: str | in
     return Whole(network, seed) if placement == "whole" else InTwo(network, seed, cut)
 
 
-def evaluator(name: str, blueprint: Blueprint, images: DeviceImages, classes: int, network: Network) -> Evaluator:
+def evaluator(name: str, model_spec: ModelSpec, images: DeviceImages, classes: int, network: Network) -> Evaluator:
     """The evaluator that belongs to an engine."""
     if name == "fast":
-        return FastEvaluator(blueprint, images)  # type: ignore[return-value]  # it scores, which is all that is asked
-    return Evaluator(blueprint, images, classes, network.loss, network.dtype)
+        return FastEvaluator(model_spec, images)  # type: ignore[return-value]  # it scores, which is all that is asked
+    return Evaluator(model_spec, images, classes, network.loss, network.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,14 +87,14 @@ class Fast:
     """The kernels behind torch's vectors: x goes in and comes out as a tensor, on the same memory."""
 
     def __init__(self, network: Network, seed: int, placement: str, cut: str | int | None = None) -> None:
-        plan = kernels.plan_of(network.blueprint.net(), network.blueprint.input_shape)
+        plan = kernels.plan_of(network.model_spec.net(), network.model_spec.input_shape)
         draw = drawing(network.holdings, network.batches, network.augmentation, seed)
         shown = pictures(network.images)
         self.inner: kernels.Whole | kernels.InTwo
         if placement == "whole":
             self.inner = kernels.Whole(plan, shown, draw, seed)
         else:
-            self.inner = kernels.InTwo(plan, shown, draw, seed, cut_index(network.blueprint, cut))
+            self.inner = kernels.InTwo(plan, shown, draw, seed, find_cut_index(network.model_spec, cut))
 
     def run(self, visit: Visit[torch.Tensor], /) -> Done[torch.Tensor]:
         """K local steps."""
@@ -108,8 +108,8 @@ class Fast:
 class FastEvaluator:
     """Scores x with the kernels; the same interface as evaluation.Evaluator."""
 
-    def __init__(self, blueprint: Blueprint, images: DeviceImages) -> None:
-        self.scorer = kernels.Scorer(kernels.plan_of(blueprint.net(), blueprint.input_shape), pictures(images))
+    def __init__(self, model_spec: ModelSpec, images: DeviceImages) -> None:
+        self.scorer = kernels.Scorer(kernels.plan_of(model_spec.net(), model_spec.input_shape), pictures(images))
 
     def score(self, x: torch.Tensor) -> Score:
         """x on every image."""

@@ -14,8 +14,8 @@ from splitrelay.algorithms.base import Cost, Done, Step, Visit
 from splitrelay.engine.base import Overheard, Reply, Top, message, shift_message
 from splitrelay.engine.vector_steps import refuse_per_half
 from splitrelay.errors import Diverged, WorkError
-from splitrelay.models import Stretch, cut_index
-from splitrelay.models.memory_format import steady
+from splitrelay.models import SubModel, find_cut_index
+from splitrelay.models.submodel import copy_to_canonical
 from splitrelay.objectives.network import Loss, Name, Network
 from splitrelay.randomness import Purpose
 
@@ -26,31 +26,31 @@ Samples = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
 
 class Descent:
-    """One visit on one stretch of layers: from the start of the visit, step by step, in place."""
+    """One visit on one submodel: from the start of the visit, step by step, in place."""
 
-    def __init__(self, stretch: Stretch, visit: Visit[torch.Tensor], seed: int) -> None:
-        self.stretch, self.step, self.start = stretch, visit.step, visit.x
+    def __init__(self, submodel: SubModel, visit: Visit[torch.Tensor], seed: int) -> None:
+        self.submodel, self.step, self.start = submodel, visit.step, visit.x
         self.name = Name(seed, visit.r, visit.m, visit.i)
         self.velocity: torch.Tensor | None = None
-        stretch.load(visit.x)
+        submodel.load(visit.x)
 
     def forward(self, k: int, h: torch.Tensor, seen: list[torch.Tensor] | None = None) -> torch.Tensor:
         """h through the layers, with the masks that step k of this visit names."""
-        for layer, dropout in self.stretch.dropouts:
+        for layer, dropout in self.submodel.dropouts:
             dropout.source = partial(self._uniform, k, layer)
-        return self.stretch.forward(h, seen)
+        return self.submodel.forward(h, seen)
 
     @torch.no_grad()
     def norms(self) -> Sequence[float]:
         """The squared norm of each shifted gradient, from the input on; nothing where nothing is clipped."""
         if self.step.shift is not None:
-            self.stretch.g.add_(self._parameters(self.step.shift))
-        return self.stretch.norms() if self.step.clip is not None else ()
+            self.submodel.g.add_(self._parameters(self.step.shift))
+        return self.submodel.norms() if self.step.clip is not None else ()
 
     @torch.no_grad()
     def move(self, norm2: float) -> None:
         """x - eta (clipped gradient + decay), where norm2 is the squared norm of the whole model's gradient."""
-        g, x, step = self.stretch.g, self.stretch.x, self.step
+        g, x, step = self.submodel.g, self.submodel.x, self.step
         if step.clip is not None:
             g.mul_(min(1.0, step.clip / (math.sqrt(norm2) + CLIP_FLOOR)))
         if step.weight_decay:
@@ -67,7 +67,7 @@ class Descent:
 
     def _parameters(self, x: torch.Tensor) -> torch.Tensor:
         """Without the buffers: batch norm's running values are neither decayed nor shifted."""
-        return x if self.stretch.mask is None else x * self.stretch.mask
+        return x if self.submodel.mask is None else x * self.submodel.mask
 
 
 def descend(descent: Descent, samples: Samples, loss: Loss) -> list[torch.Tensor]:
@@ -90,7 +90,7 @@ def descend_cut(descent: Descent, samples: Samples, top: Top) -> list[SupportsFl
     own = 0.0
     for k, (features, labels) in enumerate(samples):
         h = descent.forward(k, features)  # smashed data
-        reply = top.step(k, steady(h), labels, own)
+        reply = top.step(k, copy_to_canonical(h), labels, own)
         if h.requires_grad:  # layers without parameters have nothing to learn
             h.backward(reply.gradient)  # type: ignore[no-untyped-call]
         own = continued(0.0, descent.norms())
@@ -131,14 +131,14 @@ class TopHalf:
         """The outputs of the half as it stands between two visits."""
         if self.norms is not None:
             raise WorkError("the server's half cannot be asked in the middle of a visit", hint="Finish it first.")
-        return self.descent.stretch.predict(h)
+        return self.descent.submodel.predict(h)
 
     def _answered(self, k: int, h: torch.Tensor, labels: torch.Tensor) -> Reply:
         value = self.loss(self.descent.forward(k, h), labels)
         value.backward()  # type: ignore[no-untyped-call]
         self.norms = self.descent.norms()
         assert h.grad is not None
-        return Reply(steady(h.grad), self.norms, value.detach())
+        return Reply(copy_to_canonical(h.grad), self.norms, value.detach())
 
     def _apply(self, norm2: float) -> None:
         if self.norms is not None:
@@ -175,29 +175,29 @@ class Whole:
     """Placement: the whole model at the client."""
 
     def __init__(self, network: Network, seed: int) -> None:
-        layers = len(network.blueprint.layers())
+        layers = len(network.model_spec.layers())
         self.network, self.seed = network, seed
-        self.stretch = Stretch(network.blueprint, 0, layers, network.dtype, network.device)
+        self.submodel = SubModel(network.model_spec, 0, layers, network.dtype, network.device)
 
     def run(self, visit: Visit[torch.Tensor], /) -> Done[torch.Tensor]:
         """K local steps; the model travels to the client and back."""
         refuse_per_half(visit.step)
-        descent = Descent(self.stretch, visit, self.seed)
+        descent = Descent(self.submodel, visit, self.seed)
         losses = descend(descent, self.network.samples(descent.name, visit.K), self.network.loss)
         carried = message(visit.x)
         cost = Cost(carried, carried + shift_message(visit.step.shift), mean_loss(losses, visit))
-        return Done(finite(self.stretch.x.clone(), visit), cost)
+        return Done(finite(self.submodel.x.clone(), visit), cost)
 
 
 class InTwo:
     """Placement: cut after `cut` layers, both halves in this process."""
 
     def __init__(self, network: Network, seed: int, cut: str | int | None = None) -> None:
-        blueprint = network.blueprint
-        self.network, self.seed, self.cut = network, seed, cut_index(blueprint, cut)
-        self.boundary = blueprint.layout(network.dtype).ends[self.cut]
-        self.bottom = Stretch(blueprint, 0, self.cut, network.dtype, network.device)
-        self.top = Stretch(blueprint, self.cut, len(blueprint.layers()), network.dtype, network.device)
+        model_spec = network.model_spec
+        self.network, self.seed, self.cut = network, seed, find_cut_index(model_spec, cut)
+        self.boundary = model_spec.layout(network.dtype).ends[self.cut]
+        self.bottom = SubModel(model_spec, 0, self.cut, network.dtype, network.device)
+        self.top = SubModel(model_spec, self.cut, len(model_spec.layers()), network.dtype, network.device)
 
     def run(self, visit: Visit[torch.Tensor], /) -> Done[torch.Tensor]:
         """K local steps; the client's half travels to the client and on, smashed data and gradients at every step."""

@@ -1,8 +1,8 @@
-"""Models as plain sequences of layers, laid out in one flat vector whose prefix is the client's half."""
+"""Define models as plain sequences of layers, stored in one flat vector whose prefix is the client half."""
 
-from splitrelay.models.architectures import MODELS, blueprint
-from splitrelay.models.layout import Layout, Slot, lay_out
-from splitrelay.models.model_spec import Blueprint, cut_index
-from splitrelay.models.submodel import Stretch
+from splitrelay.models.architectures import MODELS, get_model_spec
+from splitrelay.models.layout import Layout, Slot, build_layout
+from splitrelay.models.model_spec import ModelSpec, find_cut_index
+from splitrelay.models.submodel import SubModel
 
-__all__ = ["MODELS", "Blueprint", "Layout", "Slot", "Stretch", "blueprint", "cut_index", "lay_out"]
+__all__ = ["MODELS", "Layout", "ModelSpec", "Slot", "SubModel", "build_layout", "find_cut_index", "get_model_spec"]

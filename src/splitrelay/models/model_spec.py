@@ -1,4 +1,4 @@
-"""What a model is before it has weights: its layers, its usual cut, its start."""
+"""A model without weights: how to build its layers, its input shape, its default cut and its start x^0."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ import torch
 from torch import nn
 
 from splitrelay.errors import InputError, OutOfRange, UnknownName
-from splitrelay.models.dropout import named_dropout
-from splitrelay.models.layout import Layout, lay_out
-from splitrelay.models.randomness_check import GENERATOR, refuse_hidden_randomness
+from splitrelay.models.dropout import TORCH_RNG_LOCK, check_hidden_randomness, use_named_dropout
+from splitrelay.models.layout import Layout, build_layout
 from splitrelay.randomness import Purpose, rng
 
 
 @dataclass(frozen=True)
-class Blueprint:
-    """A function that builds a fresh nn.Sequential, the shape of one input, and the layer after which it is cut."""
+class ModelSpec:
+    """The definition of a model.
+
+    Attributes:
+        build: Returns a new nn.Sequential.
+        input_shape: The shape of one input, without the batch.
+        cut: The default cut: the name of the client's last layer, or the number of its layers.
+    """
 
     name: str
     build: Callable[[], nn.Sequential]
@@ -26,62 +31,61 @@ class Blueprint:
     cut: str | int
 
     def net(self) -> nn.Sequential:
-        """The layers, with dropout by name; weights are whatever torch makes of them, its own generator left alone."""
-        with GENERATOR, torch.random.fork_rng(devices=[]):
+        """Build the layers with named dropout. Torch's generator is in the same state afterwards."""
+        with TORCH_RNG_LOCK, torch.random.fork_rng(devices=[]):
             net = self.build()
         if not isinstance(net, nn.Sequential) or len(net) == 0:
             raise InputError(f"model {self.name} must be an nn.Sequential of layers", value=type(net).__name__)
-        return named_dropout(net)
+        return use_named_dropout(net)
 
     def layout(self, dtype: torch.dtype = torch.float32) -> Layout:
-        """Where every tensor stands in x."""
-        return self._anatomy.layouts[dtype]
+        """Return the position of every tensor in x."""
+        return self._structure.layouts[dtype]
 
     def x0(self, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """The start x^0, by torch's own initialisation of each layer, drawn in float32."""
-        return self.layout(dtype).pack(_seeded(self.net, seed).state_dict())
+        """Return the start x^0: torch's own initialization of each layer, drawn in float32."""
+        with TORCH_RNG_LOCK, torch.random.fork_rng(devices=[]):  # the only place that seeds torch
+            torch.manual_seed(int(rng(seed, Purpose.INIT).integers(2**63)))  # noqa: TID251
+            net = self.net()
+        return self.layout(dtype).pack(net.state_dict())
 
     def layers(self) -> list[str]:
-        """The names at which it can be cut."""
-        return list(self._anatomy.layers)
+        """Return the names of the layers. The model can be cut after each of them but the last."""
+        return list(self._structure.layers)
 
     @cached_property
-    def _anatomy(self) -> Anatomy:
-        """Looked up once: building a large net takes longer than many steps of a small one."""
+    def _structure(self) -> Structure:
+        """Build and check the model only once: to build a large model takes longer than many steps of a small one."""
         net = self.net()
-        refuse_hidden_randomness(net, self.input_shape)
+        check_hidden_randomness(net, self.input_shape)
         names = tuple(name for name, _ in net.named_children())
-        return Anatomy(names, {dtype: lay_out(net, dtype) for dtype in (torch.float32, torch.float64)})
+        return Structure(names, {dtype: build_layout(net, dtype) for dtype in (torch.float32, torch.float64)})
 
 
 @dataclass(frozen=True)
-class Anatomy:
-    """What stays the same from net to net: the layers' names, and where every tensor stands."""
+class Structure:
+    """The names of the layers and the layout for each dtype. They are the same for every net of a ModelSpec."""
 
     layers: tuple[str, ...]
     layouts: Mapping[torch.dtype, Layout]
 
 
-def cut_index(blueprint: Blueprint, cut: str | int | None) -> int:
-    """How many layers the client holds: the name of its last layer, their number, or the usual cut.
+def find_cut_index(model_spec: ModelSpec, cut: str | int | None) -> int:
+    """Return the number of layers of the client half.
 
-    A number is always the number of layers, also as text: where layers have no names of their own, torch calls the
-    first one "0", and a cut after it is cut=1.
+    Args:
+        model_spec: The model.
+        cut: The name of the client's last layer, the number of its layers (also as text), or None for the default.
+            Torch names layers "0", "1", ... if the user gives no names. Digits always mean the number of layers, so
+            the cut after layer "0" is cut=1.
     """
-    layers = blueprint.layers()
-    cut = blueprint.cut if cut is None else cut
+    layers = model_spec.layers()
+    cut = model_spec.cut if cut is None else cut
     if isinstance(cut, str) and not cut.lstrip("-").isdigit():
         if cut not in layers:
-            raise UnknownName(f"layer of {blueprint.name}", cut, layers)
+            raise UnknownName(f"layer of {model_spec.name}", cut, layers)
         cut = layers.index(cut) + 1
     if not 1 <= int(cut) <= len(layers) - 1:
-        limit = f"1 <= cut <= {len(layers) - 1}, so that both sides have a layer"
-        raise OutOfRange(f"cut of {blueprint.name}", limit=limit, value=int(cut))
+        limit = f"1 <= cut <= {len(layers) - 1}, so that both halves have a layer"
+        raise OutOfRange(f"cut of {model_spec.name}", limit=limit, value=int(cut))
     return int(cut)
-
-
-def _seeded(build: Callable[[], nn.Sequential], seed: int) -> nn.Sequential:
-    """The one place that seeds torch: inside fork_rng, to build a model."""
-    with GENERATOR, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(rng(seed, Purpose.INIT).integers(2**63)))  # noqa: TID251
-        return build()

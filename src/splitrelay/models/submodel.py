@@ -1,25 +1,39 @@
-"""A stretch of layers bound to a private flat buffer: the whole net, its bottom half or its top half."""
+"""A range of layers that works on its own flat buffer: the whole model, the client half or the server half.
+
+Memory format. Torch may return the same numbers in different memory formats, and some layers compute different last
+bits for different formats. Whole and cut models must agree to the bit. Therefore every tensor at a possible cut has
+one canonical format: channels last for images, row by row for everything else.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
 
 from splitrelay.models.dropout import Dropout
 from splitrelay.models.layout import Layout
-from splitrelay.models.memory_format import joined, joints
-from splitrelay.models.model_spec import Blueprint
-from splitrelay.models.pooling import quick
+from splitrelay.models.model_spec import ModelSpec
+
+Layer = Callable[[torch.Tensor], torch.Tensor]
+
+# These layers keep the canonical format, forward and backward. Nothing must be converted between two of them.
+KEEP_FORMAT = (nn.Conv2d, nn.ReLU, nn.MaxPool2d)
 
 
-class Stretch:
-    """Layers first, ..., last - 1 of a model. Weights and gradients are windows into `x` and `g`."""
+class SubModel:
+    """The layers first, ..., last - 1 of a model.
+
+    The weights and gradients of the layers are views of the flat vectors `x` and `g`.
+    """
 
     def __init__(
-        self, blueprint: Blueprint, first: int, last: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+        self, model_spec: ModelSpec, first: int, last: int, dtype: torch.dtype, device: torch.device | str = "cpu"
     ) -> None:
-        net = blueprint.net()
-        self.layout: Layout = blueprint.layout(dtype).between(first, last)
+        net = model_spec.net()
+        self.layout: Layout = model_spec.layout(dtype).between(first, last)
         self.layers = nn.Sequential()
         for name, layer in list(net.named_children())[first:last]:
             self.layers.add_module(name, layer)
@@ -28,12 +42,12 @@ class Stretch:
         self.g = torch.zeros_like(self.x)
         self.mask = self.layout.mask(device)
         self.dropouts = [(first + j, layer) for j, layer in enumerate(self.layers) if isinstance(layer, Dropout)]
-        self.joints = joints(list(self.layers))
-        self.quick = [quick(layer) for layer in self.layers]
+        self.conversions = find_conversions(list(self.layers))
+        self.evaluation_layers = [fast_maxpool(layer) for layer in self.layers]
         self._bind()
 
     def _bind(self) -> None:
-        """Every tensor of the layers becomes a window into x, every gradient one into g."""
+        """Make every tensor of the layers a view of x, and every gradient a view of g."""
         names = dict(self.layers.named_modules())
         for slot in self.layout.slots:
             owner, _, name = slot.name.rpartition(".")
@@ -45,36 +59,104 @@ class Stretch:
                 names[owner]._buffers[name] = slot.view(self.x)
 
     def load(self, x: torch.Tensor) -> None:
-        """Start from x, which stays untouched."""
+        """Copy x into the buffer."""
         self.x.copy_(x)
 
-    def forward(self, h: torch.Tensor, seen: list[torch.Tensor] | None = None) -> torch.Tensor:
-        """h through the layers, from gradients of zero; what comes out of each is added to `seen`."""
+    def forward(self, h: torch.Tensor, outputs: list[torch.Tensor] | None = None) -> torch.Tensor:
+        """Set the gradients to zero and run the layers on h."""
         self.g.zero_()
-        return self.through(h, seen)
+        return self.run_layers(h, outputs)
 
-    def through(self, h: torch.Tensor, seen: list[torch.Tensor] | None = None) -> torch.Tensor:
-        """h through the layers."""
-        for layer, joint in zip(self.layers, self.joints, strict=True):
+    def run_layers(self, h: torch.Tensor, outputs: list[torch.Tensor] | None = None) -> torch.Tensor:
+        """Run the layers on h. Append the output of each layer to `outputs` if it is given."""
+        for layer, convert in zip(self.layers, self.conversions, strict=True):
             h = layer(h)
-            if seen is not None:
-                seen.append(h)
-            h = joined(h) if joint else h
+            if outputs is not None:
+                outputs.append(h)
+            h = to_canonical(h) if convert else h
         return h
 
     @torch.no_grad()
     def predict(self, h: torch.Tensor) -> torch.Tensor:
-        """h through the layers as in evaluation: no dropout, batch norm by its running values."""
+        """Run the layers on h in evaluation mode: no dropout, batch norm with its running values."""
         training = self.layers.training
         self.layers.eval()
         try:
-            for layer, joint in zip(self.quick, self.joints, strict=True):
-                h = joined(layer(h)) if joint else layer(h)
+            for layer, convert in zip(self.evaluation_layers, self.conversions, strict=True):
+                h = to_canonical(layer(h)) if convert else layer(h)
             return h
         finally:
             self.layers.train(training)
 
     def norms(self) -> list[float]:
-        """The squared norm of each parameter's gradient, in float64, from the input on."""
+        """Return the squared norm of each parameter's gradient in float64, in the order of the layers."""
         squares = [slot.view(self.g).double().square().sum() for slot in self.layout.slots if slot.parameter]
         return [float(square) for square in torch.stack(squares).tolist()] if squares else []
+
+
+def find_conversions(layers: Sequence[nn.Module]) -> list[bool]:
+    """Return for each layer whether its output must be converted to the canonical format."""
+    inner = [not (type(below) in KEEP_FORMAT and type(above) in KEEP_FORMAT) for below, above in pairwise(layers)]
+    return [*inner, False]  # nothing follows the last layer
+
+
+def to_canonical(h: torch.Tensor) -> torch.Tensor:
+    """Return h in the canonical format, and convert its gradient too. A cut at this place would send exactly this."""
+    h = _convert(h)
+    if h.requires_grad:
+        h.register_hook(_convert)  # type: ignore[no-untyped-call]
+    return h
+
+
+def copy_to_canonical(h: torch.Tensor) -> torch.Tensor:
+    """Return a detached, aligned copy of h in the canonical format: the tensor that is sent over a cut."""
+    return _copy(h.detach())
+
+
+def _convert(h: torch.Tensor) -> torch.Tensor:
+    return h if h.stride() == _canonical_strides(h.shape) else _copy(h)
+
+
+def _copy(h: torch.Tensor) -> torch.Tensor:
+    return h.clone(memory_format=torch.channels_last if h.dim() == 4 else torch.contiguous_format)
+
+
+def _canonical_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of the canonical format. They are unique even if a side has length one."""
+    order = (1, 3, 2, 0) if len(shape) == 4 else range(len(shape) - 1, -1, -1)
+    strides, step = [0] * len(shape), 1
+    for side in order:
+        strides[side] = step
+        step *= shape[side]
+    return tuple(strides)
+
+
+def fast_maxpool(layer: nn.Module) -> Layer:
+    """Return a faster replacement for evaluation if the layer is a plain 2x2 max pooling, else the layer itself."""
+    if type(layer) is not nn.MaxPool2d or layer.ceil_mode or layer.return_indices:
+        return layer
+    sides = [side if isinstance(side, tuple) else (side, side) for side in (layer.kernel_size, layer.stride)]
+    is_plain = (layer.padding, layer.dilation) in {(0, 1), ((0, 0), (1, 1))}
+    return FastMaxPool(layer) if is_plain and sides == [(2, 2), (2, 2)] else layer
+
+
+class FastMaxPool:
+    """Take the maximum of each 2x2 window: first of two rows, then of two columns.
+
+    The numbers are the same as torch's. With few channels it is several times as fast, because a row is contiguous in
+    memory and the first maximum runs over long vectors.
+    """
+
+    def __init__(self, layer: nn.MaxPool2d) -> None:
+        self.layer = layer
+
+    def __call__(self, h: torch.Tensor) -> torch.Tensor:
+        """Pool a batch in channels-last format. Torch's own layer handles all other inputs."""
+        if h.dim() != 4 or not h.is_contiguous(memory_format=torch.channels_last):
+            out: torch.Tensor = self.layer(h)
+            return out
+        B, C, H, W = h.shape[0], h.shape[1], h.shape[2] // 2, h.shape[3] // 2
+        even = h[:, :, : 2 * H, : 2 * W]  # drop an odd last row or column, as torch does
+        pixels = even.permute(0, 2, 3, 1).view(B, H, 2, W, 2, C)
+        rows = torch.maximum(pixels[:, :, 0], pixels[:, :, 1])
+        return torch.maximum(rows[:, :, :, 0], rows[:, :, :, 1]).permute(0, 3, 1, 2)

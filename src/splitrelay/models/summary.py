@@ -1,4 +1,4 @@
-"""What each layer costs, and what each possible cut would send: shapes, parameters, FLOPs, bytes."""
+"""The cost of each layer and of each possible cut: shapes, parameters, FLOPs and bytes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from math import prod
 import torch
 from torch import nn
 
-from splitrelay.models.model_spec import Blueprint, cut_index
+from splitrelay.models.model_spec import ModelSpec, find_cut_index
 
-FLOAT = 4  # bytes on the wire
+FLOAT = 4  # bytes in a message
 
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One layer, for one image: its output, its parameters, its forward FLOPs (a multiply-add counts two)."""
+    """One layer: its output shape, its parameters and its forward FLOPs for one image."""
 
     index: int
     name: str
@@ -27,80 +27,74 @@ class LayerRow:
 
 @dataclass(frozen=True)
 class CutRow:
-    """A cut after one layer: the client's share of parameters and FLOPs, and the bytes of a step and of a handover.
-
-    `cut=` takes the number of the client's layers, or the name of its last one; where torch made up the name, which is
-    then a number too, only the number of layers counts.
-    """
+    """The cut after one layer: the client's share of the parameters and FLOPs, and the bytes that it sends."""
 
     layers: int  # of the client
-    after: str
-    usual: bool
+    after: str  # the name of the client's last layer
+    usual: bool  # whether it is the default cut of the model
     bottom_parameters: int
     bottom_share: float
     flops_share: float
     smashed: int  # floats of one image at the cut
-    step_bytes: int  # of one batch, each way, headers and labels aside
-    handover_bytes: int  # of the client's half
+    step_bytes: int  # of one batch in each direction, without headers and labels
+    handover_bytes: int  # of the client half
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A model layer by layer, and cut by cut."""
+    """A model by layer and by cut."""
 
     layers: tuple[LayerRow, ...]
     cuts: tuple[CutRow, ...]
 
     @property
     def parameters(self) -> int:
-        """All that is learnt."""
+        """The number of all parameters."""
         return sum(row.parameters for row in self.layers)
 
     @property
     def flops(self) -> int:
-        """Forward, for one image; forward and backward together take about three times as many."""
+        """Forward FLOPs for one image. Forward and backward together need about three times as many."""
         return sum(row.flops for row in self.layers)
 
 
-def summarise(blueprint: Blueprint, batch: int = 20) -> Summary:
-    """Run one image of zeros through the layers and write down what they do."""
-    layers = tuple(_layers(blueprint))
-    usual = cut_index(blueprint, None) if len(layers) > 1 else 0
-    return Summary(layers, tuple(_cut(layers, j, j == usual, batch) for j in range(1, len(layers))))
+def summarize_model(model_spec: ModelSpec, batch: int = 20) -> Summary:
+    """Measure every layer with one image of zeros, and compute the cost of every cut for this batch size."""
+    layers = tuple(_measure_layers(model_spec))
+    default = find_cut_index(model_spec, None) if len(layers) > 1 else 0
+    return Summary(layers, tuple(_describe_cut(layers, j, j == default, batch) for j in range(1, len(layers))))
 
 
 @torch.no_grad()
-def _layers(blueprint: Blueprint) -> list[LayerRow]:
-    h, rows = torch.zeros(1, *blueprint.input_shape), []
-    for index, (name, layer) in enumerate(blueprint.net().eval().named_children(), 1):
+def _measure_layers(model_spec: ModelSpec) -> list[LayerRow]:
+    h, rows = torch.zeros(1, *model_spec.input_shape), []
+    for index, (name, layer) in enumerate(model_spec.net().eval().named_children(), 1):
         out: torch.Tensor = layer(h)
-        parameters = sum(parameter.numel() for parameter in layer.parameters())
-        rows.append(
-            LayerRow(index, name, type(layer).__name__, tuple(out.shape[1:]), parameters, _flops(layer, h, out))
-        )
+        shape, parameters = tuple(out.shape[1:]), sum(parameter.numel() for parameter in layer.parameters())
+        rows.append(LayerRow(index, name, type(layer).__name__, shape, parameters, _count_flops(layer, h, out)))
         h = out
     return rows
 
 
-def _cut(layers: tuple[LayerRow, ...], j: int, usual: bool, batch: int) -> CutRow:
+def _describe_cut(layers: tuple[LayerRow, ...], j: int, usual: bool, batch: int) -> CutRow:
     bottom = sum(row.parameters for row in layers[:j])
     total, flops = sum(row.parameters for row in layers), sum(row.flops for row in layers)
     smashed = prod(layers[j - 1].shape)
     return CutRow(
-        j,
-        layers[j - 1].name,
-        usual,
-        bottom,
-        bottom / total if total else 0.0,
-        sum(row.flops for row in layers[:j]) / flops if flops else 0.0,
-        smashed,
-        FLOAT * batch * smashed,
-        FLOAT * bottom,
+        layers=j,
+        after=layers[j - 1].name,
+        usual=usual,
+        bottom_parameters=bottom,
+        bottom_share=bottom / total if total else 0.0,
+        flops_share=sum(row.flops for row in layers[:j]) / flops if flops else 0.0,
+        smashed=smashed,
+        step_bytes=FLOAT * batch * smashed,
+        handover_bytes=FLOAT * bottom,
     )
 
 
-def _flops(layer: nn.Module, h: torch.Tensor, out: torch.Tensor) -> int:
-    """Multiply-adds of convolutions and linear layers as two; one for each number that any other layer makes."""
+def _count_flops(layer: nn.Module, h: torch.Tensor, out: torch.Tensor) -> int:
+    """Count a multiply-add of convolutions and linear layers as two, and one per number for all other layers."""
     if isinstance(layer, nn.Conv2d):
         taps = layer.in_channels // layer.groups * prod(layer.kernel_size)
         return out.numel() * (2 * taps + (layer.bias is not None))

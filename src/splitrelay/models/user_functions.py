@@ -1,4 +1,4 @@
-"""The user's own functions by name: module:function, also of a module in the current folder."""
+"""Import functions of the user by name."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from typing import Any
 from splitrelay.errors import InputError
 
 
-def own_function(kind: str, name: str) -> Any:
-    """What `module:function` names."""
+def load_user_function(kind: str, name: str) -> Any:
+    """Import the function `module:function`. The module may be a file in the current folder.
+
+    Args:
+        kind: What the function is for, such as "model" or "loss". Error messages use it.
+        name: The module and the function, separated by a colon.
+    """
     module, _, function = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.append(here)  # last, so that it shadows nothing
+        sys.path.append(here)  # at the end, so that it hides no installed module
     try:
         return getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        hint = "Name it module:function; a module in the current folder will do."
-        raise InputError(f"{kind} {name} cannot be had", value=str(error), hint=hint) from None
+        hint = "Use the form module:function. The module may be a file in the current folder."
+        raise InputError(f"{kind} {name} cannot be imported", value=str(error), hint=hint) from None

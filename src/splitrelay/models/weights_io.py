@@ -1,4 +1,4 @@
-"""Weights on disk: safetensors under torch's own names, so that plain torch loads them. No pickle."""
+"""Read and write weights as safetensors files with torch's own names, so that plain torch can load them. No pickle."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from splitrelay.models.layout import Layout
 
 
 def save_weights(path: Path, layout: Layout, x: torch.Tensor) -> None:
-    """Write x whole or not at all."""
+    """Write x atomically."""
     with replacing(path) as temporary:
-        temporary.write_bytes(save(layout.unpack(x.cpu())))  # save_file would hide what the system said
+        temporary.write_bytes(save(layout.unpack(x.cpu())))  # save_file would hide the operating system's error
 
 
 def load_weights(path: Path, layout: Layout) -> torch.Tensor:
-    """x from a file of weights; names and shapes must be those of the model."""
-    with _readable(path):
+    """Read x from a file whose names and shapes are those of the layout."""
+    with _report_unreadable(path):
         return layout.pack(load_file(path))
 
 
-def precision_of(path: Path) -> str:
-    """float64 where the file holds such numbers, else float32."""
-    with _readable(path), safe_open(path, "pt") as file:
+def read_precision(path: Path) -> str:
+    """Return "float64" if the file contains such numbers, else "float32"."""
+    with _report_unreadable(path), safe_open(path, "pt") as file:
         kinds = {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118  # it is no dict
     return "float64" if "F64" in kinds else "float32"
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _report_unreadable(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise InputError(f"no weights at {path}", hint="Name a .safetensors file.") from None
+        raise InputError(f"there are no weights at {path}", hint="Give the path of a .safetensors file.") from None
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is no safetensors file", value=str(error)) from None
+        raise InputError(f"{path} is not a safetensors file", value=str(error)) from None

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from splitrelay.errors import InputError, UnknownName
-from splitrelay.models.user_functions import own_function
+from splitrelay.models.user_functions import load_user_function
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -23,10 +23,10 @@ def mse(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 LOSSES: dict[str, Loss] = {"cross-entropy": functional.cross_entropy, "mse": mse}
 
 
-def loss_named(name: str) -> Loss:
+def get_loss(name: str) -> Loss:
     """The loss of that name."""
     if ":" in name:
-        own: Loss = own_function("loss", name)
+        own: Loss = load_user_function("loss", name)
         return own
     if name not in LOSSES:
         raise UnknownName("loss", name, LOSSES)
@@ -34,7 +34,7 @@ def loss_named(name: str) -> Loss:
 
 
 @torch.no_grad()
-def refuse_sums(loss: Loss, outputs: torch.Tensor, labels: torch.Tensor) -> None:
+def check_loss(loss: Loss, outputs: torch.Tensor, labels: torch.Tensor) -> None:
     """F_m is a mean over images, and so must be a loss of one's own: the same batch twice has the same loss."""
     name = f"loss {getattr(loss, '__name__', loss)}"
     try:

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 
 from splitrelay.data.augment import Augmentation
-from splitrelay.models import Blueprint, Stretch
+from splitrelay.models import ModelSpec, SubModel
 from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.device_images import DeviceImages
-from splitrelay.objectives.losses import LOSSES, Loss, refuse_sums
+from splitrelay.objectives.losses import LOSSES, Loss, check_loss
 from splitrelay.randomness import Purpose, rng
 
 __all__ = ["Loss", "Name", "Network"]
@@ -38,7 +38,7 @@ class Name:
 class Network:
     """A model, a training set, who holds which of its images, and how batches are drawn from them."""
 
-    blueprint: Blueprint
+    model_spec: ModelSpec
     images: DeviceImages
     holdings: Sequence[npt.NDArray[np.int64]]
     batches: Batches = field(default_factory=Batches)
@@ -49,9 +49,9 @@ class Network:
     def __post_init__(self) -> None:
         if self.loss not in LOSSES.values():
             features, labels = next(self.images.slices(FEW))
-            layers = Stretch(self.blueprint, 0, len(self.blueprint.layers()), self.dtype, self.device)
-            layers.load(self.blueprint.x0(0, self.dtype))
-            refuse_sums(self.loss, layers.predict(features), labels)
+            layers = SubModel(self.model_spec, 0, len(self.model_spec.layers()), self.dtype, self.device)
+            layers.load(self.model_spec.x0(0, self.dtype))
+            check_loss(self.loss, layers.predict(features), labels)
 
     @property
     def M(self) -> int:

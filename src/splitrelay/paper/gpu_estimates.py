@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from splitrelay.models import blueprint
-from splitrelay.models.summary import summarise
+from splitrelay.models import get_model_spec
+from splitrelay.models.summary import summarize_model
 from splitrelay.paper.cells import CELLS, Cell
 from splitrelay.paper.studies import PAIR
 from splitrelay.reports.table import Head, Sheet, entry
@@ -48,7 +48,7 @@ def hours(spec: Spec, kind: Accelerator, forward: float) -> float:
 
 def accelerators_table() -> Sheet:
     """Every VGG-11 cell of the paper, both algorithms and all seeds, on each kind of GPU."""
-    forward = float(summarise(blueprint("vgg11", IMAGE, CLASSES)).flops)
+    forward = float(summarize_model(get_model_spec("vgg11", IMAGE, CLASSES)).flops)
     cells = [cell for cell in CELLS.values() if cell.data == "cifar10"]
     found = [[_cell(cell, kind, forward) for kind in KINDS] for cell in cells]
     names = ("C", "K", *(kind.name for kind in KINDS))

@@ -8,8 +8,8 @@ from itertools import product
 from pathlib import Path
 
 from splitrelay.errors import UnknownName
-from splitrelay.models import blueprint
-from splitrelay.models.summary import summarise
+from splitrelay.models import get_model_spec
+from splitrelay.models.summary import summarize_model
 from splitrelay.paper.cells import CELLS
 from splitrelay.paper.presets import PRESETS
 from splitrelay.paper.studies import PAIR, SMALL, STUDIES, Batch, batches
@@ -97,7 +97,7 @@ def _clipping(C: int, algorithm: str, words: Words) -> Unit:
 
 def _cuts(words: Words) -> Unit:
     """LeNet-5 cut at every layer: the same accuracies, other bytes."""
-    layers = [row.name for row in summarise(blueprint("lenet5", (1, 28, 28), 10)).layers[:-1]]
+    layers = [row.name for row in summarize_model(get_model_spec("lenet5", (1, 28, 28), 10)).layers[:-1]]
     short = ("R=20", *words)
     points = [_point("paper/cross-device-mnist-c2-k10", "ssl", short, cut=layer, seed=SEEDS[0]) for layer in layers]
     return Unit("cuts", "cuts, LeNet-5 at every layer", tuple(points), (1, *_telling("cross-device-mnist-c2-k10")))

@@ -18,11 +18,11 @@ from splitrelay.data.partition import Partition
 from splitrelay.engine.select import engine, resolve_engine
 from splitrelay.engine.thread_pool import Engine
 from splitrelay.errors import InputError, OutOfRange, UnknownName
-from splitrelay.models import blueprint, cut_index
-from splitrelay.models.cut import FlatCut
+from splitrelay.models import find_cut_index, get_model_spec
+from splitrelay.models.layout import FlatCut
 from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.device_images import DeviceImages
-from splitrelay.objectives.losses import loss_named
+from splitrelay.objectives.losses import get_loss
 from splitrelay.objectives.network import Network
 from splitrelay.participation import Among, Consumed, Fixed, Order, Permutation, Sampled, WithReplacement
 from splitrelay.randomness import Purpose, rng
@@ -117,11 +117,11 @@ def device_named(name: str) -> torch.device:
 def network_of(trial: Trial, data: DataSet, partition: Partition) -> tuple[Network, npt.NDArray[np.int64]]:
     """What the clients minimise, and the samples that they keep from training."""
     dtype = dtype_named(trial.dtype)
-    plan = blueprint(trial.model, data.train.shape, len(data.train.classes), trial.cut)
+    plan = get_model_spec(trial.model, data.train.shape, len(data.train.classes), trial.cut)
     holdings, kept = held_out(partition.indices, trial.validation, trial.seed)
     images = DeviceImages(data.train, dtype, device_named(trial.device))
     augmentation = data.augmentation if trial.augment else None
-    return Network(plan, images, holdings, trial.batches, augmentation, loss_named(trial.loss), dtype), kept
+    return Network(plan, images, holdings, trial.batches, augmentation, get_loss(trial.loss), dtype), kept
 
 
 def engine_of(trial: Trial, network: Network) -> Engine[torch.Tensor]:
@@ -133,14 +133,14 @@ def engine_of(trial: Trial, network: Network) -> Engine[torch.Tensor]:
 def engine_named(trial: Trial, network: Network) -> str:
     """Which engine runs the trial."""
     return resolve_engine(
-        trial.engine, network.blueprint, dtype=trial.dtype, loss=trial.loss, device=network.device.type
+        trial.engine, network.model_spec, dtype=trial.dtype, loss=trial.loss, device=network.device.type
     )[0]
 
 
 def algorithm_of(trial: Trial, network: Network, partition: Partition) -> Algorithm[torch.Tensor, Any]:
     step: Step[torch.Tensor] = Step(trial.eta, trial.weight_decay, trial.clip, trial.momentum, per_half=trial.per_half)
     sizes = [len(held) for held in network.holdings] if trial.weighted else None
-    cut = FlatCut(network.blueprint.layout(network.dtype).ends[cut_index(network.blueprint, trial.cut)])
+    cut = FlatCut(network.model_spec.layout(network.dtype).ends[find_cut_index(network.model_spec, trial.cut)])
     M = len(partition.clients)
     K = local_steps(trial, network.holdings)
     made = algorithm(trial.algorithm).make(Ingredients(step, K, M, trial.gamma, sizes, trial.G, cut))

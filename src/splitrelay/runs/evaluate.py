@@ -13,10 +13,10 @@ from splitrelay.data.images import ImageSet
 from splitrelay.engine.select import evaluator, resolve_engine
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.evaluation import Score
-from splitrelay.models import blueprint
-from splitrelay.models.weights_io import load_weights, precision_of
+from splitrelay.models import get_model_spec
+from splitrelay.models.weights_io import load_weights, read_precision
 from splitrelay.objectives.device_images import DeviceImages
-from splitrelay.objectives.losses import loss_named
+from splitrelay.objectives.losses import get_loss
 from splitrelay.objectives.network import Network
 from splitrelay.runs.build import dtype_named, held_out
 from splitrelay.runs.execute import partition_of
@@ -56,7 +56,7 @@ def subject_at(path: Path, *, model: str | None = None, data: str | None = None,
         name: word for name, word in (("model", model), ("data", data), ("loss", loss)) if word is not None
     }
     if not (path / "spec.toml").is_file():
-        return replace(Subject(weights, dtype=precision_of(weights)), **given)
+        return replace(Subject(weights, dtype=read_precision(weights)), **given)
     spec = spec_of(path / "spec.toml")
     engine = "auto" if {"model", "loss"} & given.keys() else spec.engine
     found = Subject(weights, spec.model.name, spec.data.name, spec.model.loss, spec.model.dtype, engine, spec)
@@ -82,9 +82,9 @@ def score(subject: Subject, images: ImageSet) -> Score:
     """Loss and accuracy, to the bit those of the run."""
     torch.set_num_threads(1)  # as in training: bits depend on it
     dtype, classes = dtype_named(subject.dtype), len(images.classes)
-    plan = blueprint(subject.model, images.shape, classes)
+    plan = get_model_spec(subject.model, images.shape, classes)
     x = load_weights(subject.weights, plan.layout(dtype))
     engine, _ = resolve_engine(subject.engine, plan, dtype=subject.dtype, loss=subject.loss)
     seen = DeviceImages(images, dtype)
-    network = Network(plan, seen, (), loss=loss_named(subject.loss), dtype=dtype)
+    network = Network(plan, seen, (), loss=get_loss(subject.loss), dtype=dtype)
     return evaluator(engine, plan, seen, classes, network).score(x)

@@ -22,7 +22,7 @@ from splitrelay.data.partition_schemes import SCHEMES, draw_partition, settings_
 from splitrelay.engine import Flaky
 from splitrelay.engine.select import resolve_engine
 from splitrelay.errors import Diverged, InputError, UnknownName
-from splitrelay.models import blueprint
+from splitrelay.models import get_model_spec
 from splitrelay.models.weights_io import save_weights
 from splitrelay.objectives.batches import Batches
 from splitrelay.reports.html_report import write_report
@@ -64,7 +64,7 @@ def resolved(spec: Spec, device: str = "cpu", data: DataSet | None = None) -> tu
     if spec.engine == "reference":
         return spec, "as asked"
     images, model = (data or load(spec.data.name)).train, spec.model
-    plan = blueprint(model.name, images.shape, len(images.classes), model.cut)
+    plan = get_model_spec(model.name, images.shape, len(images.classes), model.cut)
     engine, why = resolve_engine(spec.engine, plan, dtype=model.dtype, loss=model.loss, device=device)
     return spec.model_copy(update={"engine": engine}), why
 
@@ -174,7 +174,7 @@ def _finish(directory: RunDirectory, learning: Learning, state: Any) -> None:
     """The model comes last: with it the run is finished."""
     directory.flush()
     directory.table()
-    layout = learning.blueprint.layout(learning.network.dtype)
+    layout = learning.model_spec.layout(learning.network.dtype)
     save_weights(directory.model, layout, learning.algorithm.model(state))
     _epilogue(directory)
 

@@ -66,7 +66,7 @@ def _work(name: str) -> Work:
     import torch  # noqa: PLC0415 - it may be missing
 
     from splitrelay.engine.select import engine  # noqa: PLC0415
-    from splitrelay.models import blueprint  # noqa: PLC0415
+    from splitrelay.models import get_model_spec  # noqa: PLC0415
     from splitrelay.objectives.batches import Batches  # noqa: PLC0415
     from splitrelay.objectives.device_images import DeviceImages  # noqa: PLC0415
     from splitrelay.objectives.network import Network  # noqa: PLC0415
@@ -75,7 +75,7 @@ def _work(name: str) -> Work:
     g, N = rng(1, Purpose.INSTANCES), STEPS * BATCH
     x = g.integers(0, 256, (N, 1, 28, 28), dtype=np.uint8)
     images = ImageSet(x, g.integers(0, 10, N), tuple("0123456789"), (0.1307,), (0.3081,))
-    network = Network(blueprint("lenet5", (1, 28, 28), 10), DeviceImages(images), [np.arange(N)], Batches(BATCH))
-    one, visit = engine(name, network, 1, "whole", None), Visit(0, 0, 0, network.blueprint.x0(1), Step(0.01), STEPS)
+    network = Network(get_model_spec("lenet5", (1, 28, 28), 10), DeviceImages(images), [np.arange(N)], Batches(BATCH))
+    one, visit = engine(name, network, 1, "whole", None), Visit(0, 0, 0, network.model_spec.x0(1), Step(0.01), STEPS)
     one.run(visit)
     return lambda: one.run(visit)

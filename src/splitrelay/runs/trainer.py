@@ -60,7 +60,7 @@ class Learning:
         torch.set_num_threads(1)  # bits depend on it; cores are used by engines, each on its own thread
         self.trial = trial
         self.network, kept = network_of(trial, data, partition)
-        self.blueprint = self.network.blueprint
+        self.model_spec = self.network.model_spec
         stop = stop or Event()  # once set, no further visit is begun
         self.clients: Tallied[torch.Tensor] = Tallied(clients or self._pool(workers, stop))
         self.algorithm = algorithm_of(trial, self.network, partition)
@@ -89,8 +89,8 @@ class Learning:
     def x0(self) -> torch.Tensor:
         """The start: drawn from the seed, or read from the file that `init` names."""
         if self.trial.init is None:
-            return self.blueprint.x0(self.trial.seed, self.network.dtype).to(self.network.device)
-        return load_weights(Path(self.trial.init), self.blueprint.layout(self.network.dtype)).to(self.network.device)
+            return self.model_spec.x0(self.trial.seed, self.network.dtype).to(self.network.device)
+        return load_weights(Path(self.trial.init), self.model_spec.layout(self.network.dtype)).to(self.network.device)
 
     def _pool(self, workers: int, stop: Event) -> Pool[torch.Tensor]:
         return Pool([Stoppable(engine_of(self.trial, self.network), stop) for _ in range(workers)])
@@ -98,7 +98,7 @@ class Learning:
     def _evaluator(self, images: ImageSet) -> Evaluator:
         net = self.network
         seen = DeviceImages(images, net.dtype, net.device)
-        return evaluator(engine_named(self.trial, net), self.blueprint, seen, len(images.classes), net)
+        return evaluator(engine_named(self.trial, net), self.model_spec, seen, len(images.classes), net)
 
     def _scores(self, x: torch.Tensor) -> tuple[Score, Score | None]:
         return self.evaluator.score(x), self.validator.score(x) if self.validator else None

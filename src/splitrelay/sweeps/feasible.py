@@ -63,4 +63,4 @@ def _made(spec: Spec, data: Any, partition: Any) -> None:
     algorithm_of(trial, network, partition)
     order_of(trial, partition)
     if trial.init is not None:
-        load_weights(Path(trial.init), network.blueprint.layout(network.dtype))
+        load_weights(Path(trial.init), network.model_spec.layout(network.dtype))

@@ -10,7 +10,7 @@ import torch
 
 from splitrelay.algorithms import SFLG, FedAvg, FedSeq, MinibatchSGD, Scaffold, SplitFedV2, SplitFedV3, Step
 from splitrelay.algorithms.base import Done, Visit
-from splitrelay.models.cut import FlatCut
+from splitrelay.models.layout import FlatCut
 from splitrelay.testing import ArrayCut
 
 STEP = Step[Any](0.1)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from splitrelay.cli.main import app
 from splitrelay.cli.run import KEYS
 from splitrelay.errors import Diverged, InputError, OutOfRange, SplitrelayError, UnknownName
-from splitrelay.models import blueprint
+from splitrelay.models import get_model_spec
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.spec import keys
 
@@ -51,7 +51,7 @@ def test_a_run_is_kept_and_plain_torch_loads_it(own: Path, tmp_path: Path) -> No
     rows = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rows] == list(range(7))
     assert rows[0]["bytes_up"] == 0 < rows[1]["bytes_up"] < rows[-1]["bytes_up"]
-    net = blueprint("lenet-small", (1, 8, 8), 3).net()
+    net = get_model_spec("lenet-small", (1, 8, 8), 3).net()
     net.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
     score = json.loads(asked("evaluate", str(tmp_path / "run"), "--format", "json").output)
     assert score["accuracy"] == rows[-1]["test_accuracy"] and score["loss"] == rows[-1]["test_loss"]
@@ -212,7 +212,7 @@ def test_weights_of_another_model_are_refused(own: Path, tmp_path: Path) -> None
 
 
 def test_double_precision_is_double() -> None:
-    assert blueprint("mlp", (1, 8, 8), 3).x0(1, torch.float64).dtype == torch.float64
+    assert get_model_spec("mlp", (1, 8, 8), 3).x0(1, torch.float64).dtype == torch.float64
 
 
 def test_validation_stands_beside_the_test_score(own: Path) -> None:
