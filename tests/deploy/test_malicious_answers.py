@@ -1,6 +1,6 @@
 """Answers of a malicious server that ended a client with an exception, or gave the server more than the spec allows.
 
-All of them were found by tests/fuzz/malicious_server.py.
+All of them were found by `python -m tests.fuzz.malicious_server`.
 """
 
 import json

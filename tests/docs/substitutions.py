@@ -69,8 +69,8 @@ PROGRAMS = (
     Row(r"--watch$", "--watch --every 0.1", "two seconds between two looks are long here"),
 )
 NUMBERS = (
-    Row(r"(deploy\.fuzz_main) 1000000 10000", r"\1 1000 50", "a million frames take minutes; tests/deploy sends some"),
-    Row(r"(malicious_server\.py) 10000", r"\1 14", "10000 conversations take an hour; tests/fuzz has some"),
+    Row(r"(tests\.fuzz) 1000000 10000", r"\1 1000 50", "a million frames take minutes; tests/fuzz sends some"),
+    Row(r"(malicious_server) 10000", r"\1 14", "10000 conversations take an hour; tests/fuzz has some"),
     Row(r"(random_nets\.py) (300|60)", r"\1 3", "300 nets take minutes; tests/kernels checks some"),
     Row(
         r"^python -m benchmarks$",

@@ -34,7 +34,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "security": (set(), {"cryptography", "grpc"}),
     "network": ({"security"}, {"numpy", "grpc", "google", "safetensors", "xxhash"}),
     "deploy": (
-        RUNS | {"runs", "network", "security", "testing", "chaos.unauthenticated_clients"},
+        RUNS | {"runs", "network", "security", "testing"},
         {"numpy", "torch", "safetensors", "grpc", "xxhash"},
     ),
     "chaos": (RUNS | {"runs", "network", "security", "deploy"}, {"numpy", "grpc"}),

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from splitrelay.deploy.fuzz_mutations import NUMBERS, damaged, vocabulary
 from splitrelay.deploy.handshake import compute_digest
 from splitrelay.network import limits, tensor_transfer
 from splitrelay.network import messages as msg
 from splitrelay.network.codec import encode
 from splitrelay.network.messages import Message, Terms
 from splitrelay.runs.spec import Spec
+from tests.fuzz.mutations import NUMBERS, damaged, vocabulary
 
 if TYPE_CHECKING:
-    from tests.fuzz.malicious_server import Script
+    from tests.fuzz.malicious_script import Script
 
 WHOLE_NUMBERS = (0, 1, 2, 3, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
 FRACTIONS = (*NUMBERS, 0.0, 1e-9, 1e9, 0.5)

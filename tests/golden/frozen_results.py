@@ -1,7 +1,7 @@
 """Compute the results that must never change: weights, rows, spec hashes, frames and checkpoint keys.
 
-    python tests/golden/frozen_results.py            # compare with frozen_results.json
-    python tests/golden/frozen_results.py --write    # write it again: only when a change of results is intended
+    python -m tests.golden.frozen_results            # compare with frozen_results.json
+    python -m tests.golden.frozen_results --write    # write it again: only when a change of results is intended
 
 The fast engine gives the same bits on every processor. Torch does not, so the hashes of the reference engine are kept
 for each kind of processor that they were computed on.
@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from splitrelay.deploy.fuzz_mutations import vocabulary
 from splitrelay.network.codec import encode
 from splitrelay.network.messages import Terms
 from splitrelay.runs.execute import execute
@@ -28,6 +27,7 @@ from splitrelay.runs.registry import ALGORITHMS
 from splitrelay.runs.rows import remove_measurements
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec, spec_of
+from tests.fuzz.mutations import vocabulary
 
 TABLE = Path(__file__).with_suffix(".json")
 ONLY_CUT = ("splitfed-v2", "splitfed-v3", "sflg")

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from splitrelay.deploy.fuzz_scripted_client import WHOSE, Place
 from splitrelay.deploy.server_program import Offer, Serving
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import SplitrelayError, WorkError
@@ -26,6 +25,7 @@ from splitrelay.network.messages import Bye, Message
 from splitrelay.network.protocol import Conversation, End, State
 from splitrelay.runs.execute import Progress
 from splitrelay.runs.spec import spec_of
+from tests.fuzz.scripted_client import WHOSE, Place
 
 GUESTS = 6  # hostile clients at once; one more number is kept for an honest one
 SPEC = (f"M={GUESTS + 1}", "C=2", "K=2", "R=10", "batch=5", "model=mlp", "clip=1", "eta=0.001")

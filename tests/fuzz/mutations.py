@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from splitrelay.deploy.fuzz_scripted_client import LONG, SAMPLES, SHORT, Over, Talk
 from splitrelay.network import limits, tensor_transfer
 from splitrelay.network import messages as say
 from splitrelay.network.codec import CHECKSUM, COVERED, HEADER, VERSION, checksum
 from splitrelay.network.messages import Message
+from tests.fuzz.scripted_client import LONG, SAMPLES, SHORT, Over, Talk
 
 TERMS = say.Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=1.0)
 FIELDS = (

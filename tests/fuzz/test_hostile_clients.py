@@ -1,4 +1,4 @@
-"""Does anything but a refusal come of hostile clients? A small share of `python -m splitrelay.deploy.fuzz_main`."""
+"""Does anything but a refusal come of hostile clients? A small share of `python -m tests.fuzz`."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from splitrelay.chaos.unauthenticated_clients import CALLS
-from splitrelay.deploy.fuzz_campaign import Tale, siege
-from splitrelay.deploy.fuzz_main import MANY, WORDS, fuzz, junk, wrong
-from splitrelay.deploy.fuzz_mutations import vocabulary
 from splitrelay.network.messages import BUFFERS, CONTROL, Message
 from splitrelay.network.protocol import State
+from tests.fuzz.__main__ import MANY, wrong
+from tests.fuzz.campaign import Tale, siege
+from tests.fuzz.frames import WORDS, fuzz, junk
+from tests.fuzz.mutations import vocabulary
 
 
 def test_the_fuzzer_knows_every_word() -> None:

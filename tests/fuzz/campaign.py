@@ -14,13 +14,13 @@ from pathlib import Path
 
 from splitrelay.deploy.client_options import Wish
 from splitrelay.deploy.client_program import Joined
-from splitrelay.deploy.fuzz_mutations import SHARES, WAYS, honestly
-from splitrelay.deploy.fuzz_scripted_client import Talk
-from splitrelay.deploy.fuzz_target_server import GUESTS, HOUSES, NONE, PATIENCE, Alarm, Besieged, besieged, place_of
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.errors import SplitrelayError
 from splitrelay.network.protocol import State
 from splitrelay.randomness import Purpose, rng
+from tests.fuzz.mutations import SHARES, WAYS, honestly
+from tests.fuzz.scripted_client import Talk
+from tests.fuzz.target_server import GUESTS, HOUSES, NONE, PATIENCE, Alarm, Besieged, besieged, place_of
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Run a small share of `python tests/fuzz/malicious_server.py`, and check that its oracle can fail."""
+"""Run a small share of `python -m tests.fuzz.malicious_server`, and check that its oracle can fail."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -16,13 +16,16 @@ from splitrelay.network.codec import encode
 from splitrelay.network.messages import Message
 from splitrelay.randomness import Purpose, rng
 from tests.fuzz import malicious_server as fuzz
-from tests.fuzz.client_oracle import Connection, Oracle
+from tests.fuzz.client_oracle import Connection, Oracle, get_shape
+from tests.fuzz.malicious_script import Script, Way, talk_honestly
+from tests.fuzz.malicious_targets import ENGINES, ROLES, Target, make_targets
+from tests.fuzz.server_lies import fit_digest
 
 
 def test_clients_survive_a_malicious_server_and_send_only_what_they_agreed_to() -> None:
     ((campaign, _),) = fuzz.run_campaign(28, piece=28)
     assert campaign.wrong == Counter()
-    assert len(campaign.conversations) == len(fuzz.ROLES) * len(fuzz.ENGINES)
+    assert len(campaign.conversations) == len(ROLES) * len(ENGINES)
     assert campaign.sent["accept"] > 0 and campaign.sent["step"] > 0 and len(campaign.lies) > 5
 
 
@@ -30,45 +33,43 @@ def test_clients_survive_a_malicious_server_and_send_only_what_they_agreed_to() 
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> fuzz.Target:
-    return fuzz.make_targets(tmp_path_factory.mktemp("targets"), rng(0, Purpose.INSTANCES, 2))[0]
+def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    return make_targets(tmp_path_factory.mktemp("targets"), rng(0, Purpose.INSTANCES, 2))[0]
 
 
-def talk(target: fuzz.Target, way: fuzz.Way, folder: Path) -> list[str]:
+def talk(target: Target, way: Way, folder: Path) -> list[str]:
     """Return what was wrong in one conversation."""
     listener = fuzz.Listener(target.folder)
-    script = fuzz.Script(target, rng(0, Purpose.INSTANCES, 4), way)
+    script = Script(target, rng(0, Purpose.INSTANCES, 4), way)
     with fuzz.shorten_timeouts():
         fuzz.converse(script, listener, folder)
         listener.close()
     return script.oracle.wrong
 
 
-def test_an_honest_conversation_is_not_wrong(target: fuzz.Target, tmp_path: Path) -> None:
-    assert not talk(target, fuzz.talk_honestly, tmp_path)
+def test_an_honest_conversation_is_not_wrong(target: Target, tmp_path: Path) -> None:
+    assert not talk(target, talk_honestly, tmp_path)
 
 
-def test_an_exception_of_a_client_is_found(
-    target: fuzz.Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exception_of_a_client_is_found(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fall(*given: Any) -> None:
         raise KeyError("planted")
 
     monkeypatch.setattr(client_program, "spec_in", fall)
-    (what,) = talk(target, fuzz.talk_honestly, tmp_path)
+    (what,) = talk(target, talk_honestly, tmp_path)
     assert "planted" in what
 
 
-def make_step(target: fuzz.Target, samples: int = 5, k: int = 0) -> msg.Step:
-    shape = fuzz.get_shape(target.expected.spec, target.expected.terms).h
+def make_step(target: Target, samples: int = 5, k: int = 0) -> msg.Step:
+    shape = get_shape(target.expected.spec, target.expected.terms).h
     return msg.Step(1, k, np.ones((samples, *shape), np.float32), np.zeros(samples, np.int32), 0.0)
 
 
-def test_the_oracle_allows_an_honest_visit(target: fuzz.Target) -> None:
+def test_the_oracle_allows_an_honest_visit(target: Target) -> None:
     assert not observe(target, make_step(target), make_step(target), make_step(target, k=1), *make_deposit(target.half))
 
 
-WRONG: dict[str, Callable[[fuzz.Target], list[Message]]] = {
+WRONG: dict[str, Callable[[Target], list[Message]]] = {
     "too many samples": lambda target: [make_step(target, 6)],
     "too many steps": lambda target: [make_step(target, k=2)],
     "another step with the same number": lambda target: [make_step(target), make_step(target, 4)],
@@ -85,13 +86,13 @@ WRONG: dict[str, Callable[[fuzz.Target], list[Message]]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_the_oracle_refuses(name: str, target: fuzz.Target) -> None:
+def test_the_oracle_refuses(name: str, target: Target) -> None:
     assert len(observe(target, *WRONG[name](target))) == 1
 
 
-def test_the_oracle_refuses_everything_before_the_agreed_terms(target: fuzz.Target) -> None:
+def test_the_oracle_refuses_everything_before_the_agreed_terms(target: Target) -> None:
     terms = target.expected.terms
-    for offered in ([], [replace(terms, spec_hash="0" * 64)], [fuzz.fit_digest(replace(terms, spec=terms.spec + " "))]):
+    for offered in ([], [replace(terms, spec_hash="0" * 64)], [fit_digest(replace(terms, spec=terms.spec + " "))]):
         oracle, connection = Oracle(target.expected), Connection()
         for one in offered:
             oracle.observe_offer(connection, encode(one))
@@ -103,7 +104,7 @@ def make_deposit(half: bytes) -> list[Message]:
     return [*tensor_transfer.chunks(1, half), msg.Deposit(1, len(half), tensor_transfer.sha256(half))]
 
 
-def observe(target: fuzz.Target, *messages: Message) -> list[str]:
+def observe(target: Target, *messages: Message) -> list[str]:
     """Return what the oracle finds wrong in a visit with these messages."""
     oracle, connection = Oracle(target.expected), Connection()
     oracle.observe_offer(connection, encode(target.expected.terms))
