@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import splitrelay.paper.presets  # noqa: F401  (makes presets available in specs)
 from splitrelay.network.codec import encode
 from splitrelay.network.messages import Terms
 from splitrelay.runs.execute import execute
