@@ -89,12 +89,13 @@ def _again(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs
 
 def _redrawn(source: Path, out: Path, page: Path | None) -> None:
     """Tables and figures of records; never beside runs that are not those they show."""
-    from splitrelay.paper.page import VIEWS, is_there
+    from splitrelay.paper.page import VIEWS
+    from splitrelay.runs.records import has_runs
 
     if not source.is_dir():
         raise InputError(f"there is no folder {source}", hint="The records of this project are in evidence.")
     folders = dict.fromkeys(folder for view in VIEWS for folder in view.folders)
-    own = next((out / folder for folder in folders if is_there(out / folder)), None)
+    own = next((out / folder for folder in folders if has_runs(out / folder)), None)
     if own is not None and out.resolve() != source.resolve():
         hint = f"Choose another --out, or take --from {out}."
         raise InputError(f"{own} holds runs, whose tables in {out} those of {source} would replace", hint=hint)

@@ -41,14 +41,13 @@ def show(path: Path, shape: str) -> None:
 
     Reading changes nothing: a run that another process is working on can be watched.
     """
-    from splitrelay.paper.page import is_there
-    from splitrelay.runs.records import is_run, run_at, runs_under
+    from splitrelay.runs.records import has_runs, is_run, run_at, runs_under
     from splitrelay.sweeps.sweep import sweeps_in
 
     sweeps = sweeps_in(path)
     if is_run(path):
         _one(run_at(path), shape)
-    elif sweeps and not is_there(path):
+    elif sweeps and not has_runs(path):
         show_status(path, shape)  # nothing is on the disk yet
     else:
         _many(runs_under(path), path, shape, _under_way(sweeps))
@@ -151,12 +150,13 @@ def _last(run: Run, name: str) -> Any:
 
 
 def _state(run: Run) -> str:
+    from splitrelay.runs.packed_records import has_record
     from splitrelay.runs.run_directory import RunDirectory
 
     if run.finished:
         return f"finished, {run.spec.R} rounds"
     directory, r = RunDirectory(run.path), run.rows[-1]["round"] if run.rows else 0
-    how = ", running" if directory.at_work() else ", diverged" if directory.diverged.exists() else ""
+    how = ", running" if directory.at_work() else ", diverged" if has_record(directory.diverged) else ""
     return f"round {r} of {run.spec.R}{how}"
 
 

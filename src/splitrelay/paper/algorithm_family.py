@@ -20,7 +20,7 @@ from splitrelay.reports.seed_groups import REPEATS, Group, described, differing,
 from splitrelay.reports.summary import ends, seed_against_seed, summarised
 from splitrelay.reports.table import Entry, Head, Sheet, entry
 from splitrelay.reports.table_layout import TUNED
-from splitrelay.runs.records import runs_under
+from splitrelay.runs.records import has_runs, runs_under
 from splitrelay.runs.rows import LAST
 from splitrelay.runs.spec import spec_of
 
@@ -81,7 +81,7 @@ def changed(ours: Group, theirs: Group) -> list[str]:
 
 def corners(folder: Path) -> tuple[list[Corner], list[str]]:
     """Sets in the paper's order, many clients before few; and what must be said of the runs."""
-    runs = runs_under(folder / FOLDER) if (folder / FOLDER).is_dir() else []
+    runs = runs_under(folder / FOLDER) if has_runs(folder / FOLDER) else []
     if not runs:
         raise InputError(f"nothing of the family was run in {folder}", limit=f"folder {FOLDER}")
     groups, notes = grouped(runs)

@@ -15,7 +15,7 @@ from splitrelay.reports.seed_groups import grouped, seeds_said
 from splitrelay.reports.summary import GOAL, GOALS, curve, first_round, papers_cell, summarised
 from splitrelay.reports.table import Entry, Head, Sheet, entry
 from splitrelay.reports.table_layout import Choice, laid_out
-from splitrelay.runs.records import runs_under
+from splitrelay.runs.records import has_runs, runs_under
 from splitrelay.runs.rows import LAST
 
 Found = Mapping[tuple[str, str], Choice]  # by cell and algorithm
@@ -42,7 +42,7 @@ def cells_table(folder: Path) -> Sheet:
 
 
 def _found(folder: Path) -> dict[tuple[str, str], Choice]:
-    runs = runs_under(folder) if folder.is_dir() else []
+    runs = runs_under(folder) if has_runs(folder) else []
     if not any(run.rows for run in runs):
         return {}
     choices = [(choice, papers_cell(choice.best.spec)) for choice in laid_out(grouped(runs)[0], "test", LAST)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError
-from splitrelay.runs.records import runs_under
+from splitrelay.runs.records import has_runs, runs_under
 
 BLOCK = re.compile(r"(<!-- shown: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -27,7 +27,7 @@ class View:
 
     def words(self, source: Path, out: Path) -> list[str] | None:
         """The command's words; None where none of its folders is there."""
-        found = [source / folder for folder in self.folders if is_there(source / folder)]
+        found = [source / folder for folder in self.folders if has_runs(source / folder)]
         if not found:
             return None
         calm = CALM if self.smooth and all(is_long(folder) for folder in found) else ()
@@ -67,11 +67,6 @@ VIEWS = (
     View("reasons.md", "table", "runs", ("reasons",)),
     View("winners.png", "figure", "winners", TUNED),
 )
-
-
-def is_there(folder: Path) -> bool:
-    """Whether there are runs in a folder, however deep."""
-    return folder.is_dir() and next(folder.rglob("spec.toml"), None) is not None
 
 
 def is_long(folder: Path) -> bool:

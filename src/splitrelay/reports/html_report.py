@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from splitrelay.atomic_files import write_text
+from splitrelay.errors import InputError
 from splitrelay.reports.html_folder import folder_page
 from splitrelay.reports.html_run import run_page
-from splitrelay.runs.records import is_run, run_at, runs_under
+from splitrelay.runs.records import has_runs, is_run, run_at, runs_under
 from splitrelay.runs.run_directory import RunDirectory
 
 NAME = "report.html"
@@ -15,6 +16,9 @@ NAME = "report.html"
 
 def write_report(directory: Path) -> Path:
     """DIR/report.html, of a run (finished or not) or of a folder of runs; made from the records alone."""
+    if not directory.is_dir() and has_runs(directory):
+        hint = f"Unpack it: splitrelay publish {directory} --to FOLDER"
+        raise InputError(f"{directory} is in an archive, which has no place for {NAME}", hint=hint)
     if is_run(directory):
         content = run_page(run_at(directory))
     else:

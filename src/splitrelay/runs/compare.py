@@ -14,6 +14,7 @@ from splitrelay.errors import InputError
 from splitrelay.runs.client_records import load_skips, read_clients
 from splitrelay.runs.damage import again, damaged, file_of
 from splitrelay.runs.execute import environment, execute
+from splitrelay.runs.packed_records import has_record, read_record
 from splitrelay.runs.records import Run, run_at
 from splitrelay.runs.rows import remove_measurements
 from splitrelay.runs.run_directory import RunDirectory
@@ -91,7 +92,7 @@ def _last_round(run: Run) -> int:
     """How far the record goes; refused where it goes nowhere, or less far than the run did."""
     rows, file, directory = run.rows, file_of(run.path), RunDirectory(run.path)
     last: int = rows[-1]["round"] if rows else 0
-    if file == directory.published and directory.digest.exists() and last < run.spec.R:
+    if file == directory.published and has_record(directory.digest) and last < run.spec.R:
         raise damaged(run.path, f" ends after line {len(rows)}, round {last} of {run.spec.R}")
     kept = max(directory.checkpoints.rounds(), default=0)
     if kept > last and not directory.at_work():
@@ -166,14 +167,14 @@ def model_hash(path: Path) -> str | None:
     model, noted = path / "model.safetensors", path / "model.sha256"
     if model.exists():
         return hashlib.sha256(model.read_bytes()).hexdigest()
-    return noted.read_text(encoding="ascii").strip() if noted.exists() else None
+    return read_record(noted).decode("ascii").strip() if has_record(noted) else None
 
 
 def _environment(path: Path) -> Row:
     file = path / "environment.json"
-    if not file.exists():
+    if not has_record(file):
         return dict(environment())
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+        return dict(json.loads(read_record(file)))
     except ValueError:
         raise InputError(f"{file} is no JSON", hint="Remove it, and this machine's stands for it.") from None

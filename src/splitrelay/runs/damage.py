@@ -9,6 +9,7 @@ import zlib
 from pathlib import Path
 
 from splitrelay.errors import InputError
+from splitrelay.runs.packed_records import read_packed
 
 WRITTEN, PUBLISHED = "rounds.jsonl", "rounds.jsonl.gz"
 UNREADABLE = (ValueError, EOFError, OSError, zlib.error)
@@ -57,11 +58,19 @@ def file_of(path: Path) -> Path:
     return path / WRITTEN if (path / WRITTEN).exists() else path / PUBLISHED
 
 
+def read_rounds(path: Path) -> bytes:
+    """Return the rows of the run in a directory as they were written; nothing where it has none yet."""
+    file = file_of(path)
+    if file.exists():
+        return gzip.decompress(file.read_bytes()) if file.name == PUBLISHED else file.read_bytes()
+    return read_packed(path / WRITTEN) or b""
+
+
 def unreadable(path: Path, error: Exception) -> InputError:
     """Where reading broke off."""
     file = file_of(path)
     try:
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        content = read_rounds(path)
     except (EOFError, gzip.BadGzipFile, zlib.error):
         return damaged(path, " cannot be unpacked: it is cut off or was changed")
     except OSError as refused:

@@ -9,6 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.errors import InputError
+from splitrelay.runs.packed_records import (
+    SUFFIX,
+    Stamp,
+    find_packed_runs,
+    get_stamp,
+    has_record,
+    pack_records,
+    read_packed,
+    stamp_packed,
+)
 from splitrelay.runs.rows import load_rows
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec, spec_of
@@ -28,7 +38,7 @@ class Run:
     def rows(self) -> list[dict[str, Any]]:
         """One for every evaluated round; not to be written to, as others share them."""
         directory = RunDirectory(self.path)
-        return _rows(self.path, *map(_stamp, (directory.rounds, directory.published)))
+        return _rows(self.path, *map(get_stamp, (directory.rounds, directory.published)), stamp_packed(self.path))
 
     @property
     def finished(self) -> bool:
@@ -41,33 +51,25 @@ class Run:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder is the directory of a run."""
+    """Whether a path is the directory of a run, on the disk or in an archive."""
     directory = RunDirectory(path)
-    return directory.spec.is_file() and (directory.rounds.is_file() or directory.published.is_file())
+    if directory.spec.is_file():
+        return directory.rounds.is_file() or directory.published.is_file()
+    return read_packed(directory.spec) is not None
 
 
 def run_at(path: Path) -> Run:
     """The run in that directory."""
     if not is_run(path):
-        inside = [str(inner) for inner in sorted(path.glob("*")) if inner.is_dir() and is_run(inner)]
+        inside = [str(inner) for inner in _directories(path)]
         named = f"Runs in it: {', '.join(inside[:NAMED])}{', ...' if len(inside) > NAMED else '.'}"
         hint = named if inside else "It would hold spec.toml and rounds.jsonl; splitrelay run makes one."
         raise InputError(f"{path} is not the directory of a run", hint=hint)
-    return Run(path, _spec(path / "spec.toml", _stamp(path / "spec.toml")))
+    spec = path / "spec.toml"
+    return Run(path, _spec(spec, get_stamp(spec) or stamp_packed(spec)))
 
 
 # A page of many tables reads the same records for each: a file is read again only once it has changed.
-Stamp = tuple[int, int] | None
-
-
-def _stamp(path: Path) -> Stamp:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_mtime_ns, found.st_size
-
-
 @lru_cache(KEPT)
 def _rows(path: Path, *stamps: Stamp) -> list[dict[str, Any]]:
     return load_rows(path)
@@ -80,30 +82,57 @@ def _spec(path: Path, stamp: Stamp) -> Spec:
 
 def runs_under(folder: Path) -> list[Run]:
     """All runs in a folder, at any depth, by path; the folder itself may be one."""
-    if not folder.is_dir():
+    if not folder.is_dir() and not has_runs(folder):
         what = f"{folder} is a file, not a folder of runs" if folder.exists() else f"there is no folder {folder}"
         raise InputError(what, hint="splitrelay run and sweep keep theirs in results/.")
-    found = [run_at(path) for path in _directories(folder)]
+    found = [run_at(path) for path in sorted(set(_directories(folder)))]
     if not found:
         raise InputError(f"there are no runs in {folder}", hint="splitrelay run and sweep keep theirs in results/.")
     return found
 
 
 def _directories(folder: Path) -> Iterator[Path]:
+    """Yield the runs at or below a path, on the disk and in archives; one that is in both may come twice."""
     if is_run(folder):
         yield folder
         return
-    for inner in sorted(path for path in folder.iterdir() if path.is_dir()):
-        yield from _directories(inner)
+    if folder.is_dir():
+        for path in sorted(folder.iterdir()):
+            if path.is_dir() or path.name.endswith(SUFFIX):
+                yield from _directories(path.with_name(path.name.removesuffix(SUFFIX)))
+    yield from find_packed_runs(folder)
+
+
+def has_runs(folder: Path) -> bool:
+    """Return whether a folder or an archive holds a run, at any depth."""
+    return next(_directories(folder), None) is not None
 
 
 def publish(source: Path, target: Path) -> tuple[int, int]:
-    """All runs of a folder that have ended, or diverged, into another, without weights: (runs, bytes)."""
+    """Copy all runs of a folder that have ended or diverged, without weights.
+
+    Args:
+        source: A folder of runs, or records that were published before.
+        target: Another folder, or a file that ends in .tar.xz: then all records go into this one archive.
+
+    Returns:
+        The number of runs and of the bytes that they take now.
+    """
     if target.resolve().is_relative_to(source.resolve()):
         raise InputError(f"{target} is in {source}, whose runs it would be taken for", hint="Choose another --to.")
-    found = [run for run in runs_under(source) if run.finished or RunDirectory(run.path).diverged.exists()]
+    found = [run for run in runs_under(source) if run.finished or has_record(RunDirectory(run.path).diverged)]
     if not found:
         raise InputError(f"no run in {source} is finished", hint="splitrelay show says how far they are.")
+    if target.name.endswith(SUFFIX):
+        pack_records(
+            (
+                ((run.path.relative_to(source) / name).as_posix(), content)
+                for run in found
+                for name, content in RunDirectory(run.path).read_published().items()
+            ),
+            target,
+        )
+        return len(found), target.stat().st_size
     for run in found:
         RunDirectory(run.path).publish(target / run.path.relative_to(source))
     return len(found), sum(file.stat().st_size for file in target.rglob("*") if file.is_file())

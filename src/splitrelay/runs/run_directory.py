@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 from splitrelay.atomic_files import keep, replacing, write_error, write_text
 from splitrelay.errors import InputError
-from splitrelay.runs.damage import PUBLISHED, UNREADABLE, WRITTEN, is_deployed, kept_rounds, lost_progress, unreadable
+from splitrelay.runs.damage import (
+    PUBLISHED,
+    UNREADABLE,
+    WRITTEN,
+    is_deployed,
+    kept_rounds,
+    lost_progress,
+    read_rounds,
+    unreadable,
+)
+from splitrelay.runs.packed_records import has_record, read_packed, read_record
 
 if TYPE_CHECKING:
     from splitrelay.runs.checkpoint import Checkpoints
@@ -83,32 +93,34 @@ class RunDirectory:
     def seen(self) -> list[dict[str, Any]]:
         """The rows so far; a half-written last line does not count."""
         try:
-            lines = self._text().splitlines(keepends=True)
+            lines = read_rounds(self.path).decode().splitlines(keepends=True)
             return [json.loads(line) for line in lines if line.endswith("\n")]
         except UNREADABLE as error:
             raise unreadable(self.path, error) from None
 
-    def _text(self) -> str:
-        if self.rounds.exists():
-            return self.rounds.read_text(encoding="utf-8")
-        return gzip.decompress(self.published.read_bytes()).decode() if self.published.exists() else ""
-
     def finished(self, R: int) -> bool:
         """Whether all R rounds are there, and the model that they end with, or its checksum in what was published."""
         rows = self.seen()
-        ended = self.model.exists() or (self.published.exists() and self.digest.exists())
+        published = self.published.exists() or read_packed(self.rounds) is not None
+        ended = self.model.exists() or (published and has_record(self.digest))
         return bool(rows) and rows[-1]["round"] == R and ended
 
-    def publish(self, folder: Path) -> None:
-        """Spec, environment, rows and the model's checksum into another folder: what others need to check the run.
+    def read_published(self) -> dict[str, bytes]:
+        """Return the files that others need to check the run: spec, environment, rows, checksum of the model.
 
-        A run that diverged has no model; why it did goes instead.
+        A run that diverged has no model: the reason takes its place.
         """
-        end = self.digest if self.digest.exists() else self.diverged
-        for file in (self.spec, self.path / "environment.json", end):
-            write_text(folder / file.name, file.read_text(encoding="utf-8"))
-        with replacing(folder / self.published.name) as temporary:
-            temporary.write_bytes(gzip.compress(self._text().encode(), mtime=0))
+        end = self.digest if has_record(self.digest) else self.diverged
+        files = {file.name: read_record(file) for file in (self.spec, self.path / "environment.json", end)}
+        return {**files, WRITTEN: read_rounds(self.path)}
+
+    def publish(self, folder: Path) -> None:
+        """Write these files into another folder, the rows compressed."""
+        for name, content in self.read_published().items():
+            packed = {PUBLISHED: gzip.compress(content, mtime=0)} if name == WRITTEN else {name: content}
+            for file, data in packed.items():
+                with replacing(folder / file) as temporary:
+                    temporary.write_bytes(data)
 
     def cut_back(self, r: int) -> list[dict[str, Any]]:
         """Forget the rows after round r: the run goes on from there and will write them again."""

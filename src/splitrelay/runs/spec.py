@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from splitrelay.errors import InputError, UnknownName
+from splitrelay.runs.packed_records import read_record
 from splitrelay.runs.presets import PRESET_KEYS, expand_presets
 
 MAX_NORM = 10.0  # of the paper
@@ -213,7 +214,7 @@ def _set(content: dict[str, Any], name: str, value: Any) -> None:
 def read_toml(file: Path) -> dict[str, Any]:
     """Return the content of a spec's file."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(read_record(file).decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         value = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
         hint = "splitrelay run --print-spec writes one to begin with."
