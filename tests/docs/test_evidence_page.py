@@ -1,20 +1,23 @@
 """The page of the paper's question says what the records in evidence/ say, and nothing in it is older than they are."""
 
 import re
+import tarfile
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from click.testing import CliRunner
 
 from splitrelay.cli.main import app
 from splitrelay.paper.page import BLOCK, filled
+from splitrelay.runs.compare import model_hash
+from splitrelay.runs.packed_records import has_record
 from splitrelay.runs.records import runs_under
 from splitrelay.runs.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
 PAGE, RECORDS = ROOT / "docs/reproduce.md", ROOT / "evidence"
-MOST = 20_000_000  # bytes
+MOST = 10_000_000  # bytes
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +49,23 @@ def test_no_accuracy_stands_outside_the_tables() -> None:
 def test_records_carry_no_weights_and_stay_small() -> None:
     files = [path for path in RECORDS.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < MOST
-    assert not [path for path in files if path.suffix == ".safetensors"]
+    kept = {"spec.toml", "environment.json", "rounds.jsonl", "model.sha256", "diverged.txt"}
+    for file in RECORDS.glob("*.tar.xz"):
+        with tarfile.open(file) as archive:
+            assert {PurePosixPath(name).name for name in archive.getnames()} <= kept
+
+
+def test_every_run_is_in_an_archive() -> None:
+    assert len(runs_under(RECORDS)) == 1076 and not list(RECORDS.rglob("spec.toml"))
 
 
 def test_every_record_can_be_run_again() -> None:
     """To its last round and weights, or to where it diverged."""
     for run in runs_under(RECORDS):
-        ended = run.rows[-1]["round"] == run.spec.R and (run.path / "model.sha256").exists()
-        assert run.path.name.endswith(run.spec.hash) and (ended or RunDirectory(run.path).diverged.exists())
+        ended = run.rows[-1]["round"] == run.spec.R and model_hash(run.path)
+        assert run.path.name.endswith(run.spec.hash) and (ended or has_record(RunDirectory(run.path).diverged))
 
 
 def test_wherever_the_model_is_cut_the_weights_are_the_same() -> None:
-    ends = [path.read_text(encoding="ascii").split()[0] for path in (RECORDS / "cuts").glob("*/model.sha256")]
+    ends = [model_hash(run.path) for run in runs_under(RECORDS / "cuts")]
     assert len(ends) == 11 and len(set(ends)) == 1
