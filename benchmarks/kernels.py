@@ -28,8 +28,7 @@ from splitrelay.kernels import Scorer, plan_of
 from splitrelay.models import ModelSpec, get_model_spec
 from splitrelay.models.summary import summarize_model
 from splitrelay.objectives.batches import Batches
-from splitrelay.objectives.device_images import DeviceImages
-from splitrelay.objectives.network import Network
+from splitrelay.objectives.network import DeviceImages, Network
 from splitrelay.participation import Sampled
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.trainer import Learning, Trial

@@ -71,7 +71,7 @@ def main(name: str) -> None:
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(1)).numpy()
     private, public = train.part(order[:PRIVATE]), train.part(order[PRIVATE : PRIVATE + 10000])
     with torch.no_grad():
-        smashed = [half.predict(torch.from_numpy(part.normalised(part.x))).flatten(1) for part in (private, public)]
+        smashed = [half.predict(torch.from_numpy(part.normalize(part.x))).flatten(1) for part in (private, public)]
     pixels = [torch.from_numpy(part.x / part.peak).float().flatten(1) for part in (private, public)]
     decoder = train_decoder(smashed[1], pixels[1], epochs=60 if len(public) < 5000 else 12)
     with torch.no_grad():

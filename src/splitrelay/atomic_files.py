@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also after a power cut."""
+"""Write files atomically: after a crash or a power failure a file is complete or absent, never partial."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import Path
 from splitrelay.errors import OutputError, StorageError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-STORAGE = (*NO_ROOM, errno.EIO)  # the disk's fault, whichever place the user names
+STORAGE = (*NO_ROOM, errno.EIO)  # errors of the disk; another path on it would not help
 
 
-def write_error(path: Path, error: OSError, hint: str = "Choose another place.") -> OutputError | StorageError:
-    """Make the error for a file that could not be written: StorageError (exit code 1) where the disk is full or broken.
+def build_write_error(path: Path, error: OSError, hint: str = "Choose another place.") -> OutputError | StorageError:
+    """Return the error for a file that could not be written.
 
-    Any other reason, such as a missing permission, is an OutputError (exit code 2): the user chose a wrong place.
+    A full or broken disk gives a StorageError (exit code 1). All other reasons, such as a missing permission, give an
+    OutputError with the given hint (exit code 2), because the user chose a wrong path.
     """
     if error.errno not in STORAGE:
         return OutputError(f"cannot write {path}", value=error.strerror, hint=hint)
@@ -29,59 +30,65 @@ def write_error(path: Path, error: OSError, hint: str = "Choose another place.")
 
 
 @contextmanager
-def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
-    """A temporary name beside the file; when all is written it is flushed to the disk and takes the file's place.
+def replace_atomically(path: Path, *, private: bool = False) -> Iterator[Path]:
+    """Yield a temporary path in the same folder. On exit, flush that file to the disk and rename it to `path`.
 
-    A `private` file, and the folder that is made for it, are for nobody else: weights, and what is known of clients.
+    Args:
+        path: The file to create or replace.
+        private: Make the file, and a folder created for it, accessible to its owner only. Use this for weights and
+            for information about clients.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         if not path.parent.is_dir():
-            _keep(path.parent, private)
+            _create_folder(path.parent, private)
         if private:
             os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
         yield temporary
-        temporary.chmod(0o600 if private else 0o666 & ~_umask())  # some writers keep their files to themselves
+        temporary.chmod(0o600 if private else 0o666 & ~_get_umask())  # some libraries write private files
         _flush(temporary)
         temporary.replace(path)
         _flush(path.parent)
     except OSError as error:
-        raise write_error(path, error) from None
+        raise build_write_error(path, error) from None
     finally:
         with suppress(OSError):
             temporary.unlink()
 
 
 def write_text(path: Path, text: str, *, private: bool = False) -> None:
-    """A text file, whole or not at all; `private` as in replacing."""
-    with replacing(path, private=private) as temporary:
+    """Write a text file atomically. `private` has the same meaning as in replace_atomically."""
+    with replace_atomically(path, private=private) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def refuse_unwritable(path: Path) -> None:
-    """Whether there will be room for a file is not known; whether it may be written here is."""
-    place = path.parent
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK) or path.is_dir():
+def check_writable(path: Path) -> None:
+    """Raise OutputError if a file cannot be created at this path. The free space is not checked."""
+    folder = path.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK) or path.is_dir():
         raise OutputError(f"cannot write {path}", hint="Choose another place, or make its folder.")
 
 
-def keep(folder: Path, *, private: bool = False) -> None:
-    """The folder, made where it is missing, is there also after a power cut; a new `private` one has mode 0700."""
+def create_folder(folder: Path, *, private: bool = False) -> None:
+    """Create the folder and its parents if they do not exist, and flush them to the disk.
+
+    A new private folder has mode 0700.
+    """
     try:
-        _keep(folder, private)
+        _create_folder(folder, private)
     except OSError as error:
-        raise write_error(folder, error) from None
+        raise build_write_error(folder, error) from None
 
 
-def _keep(folder: Path, private: bool = False) -> None:
-    missing = [one for one in folder.parents if not one.exists()]
+def _create_folder(folder: Path, private: bool) -> None:
+    missing = [parent for parent in folder.parents if not parent.exists()]
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(0o700 if private else 0o777, exist_ok=True)
-    for one in (folder, *missing):
-        _flush(one.parent)  # which has its name
+    for new in (folder, *missing):
+        _flush(new.parent)  # the parent contains the name of the new folder
 
 
-def _umask() -> int:
+def _get_umask() -> int:
     mask = os.umask(0o022)
     os.umask(mask)
     return mask

@@ -1,4 +1,4 @@
-"""One tree of errors. Each says what failed, the value, the limit, and the way out."""
+"""All errors of the package. Each error has four fields: what failed, the value, the limit and a hint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any
 
 
 class SplitrelayError(Exception):
-    """What failed; the value that made it fail; the limit it broke; the way out."""
+    """The base class of all errors.
+
+    Attributes:
+        what: What failed.
+        value: The value that caused the error.
+        limit: The limit that the value violates.
+        hint: What the user can do.
+        exit_code: The exit code of the command line.
+    """
 
     exit_code = 1
 
@@ -18,84 +26,83 @@ class SplitrelayError(Exception):
         if limit is not None:
             parts.append(f"needs {limit}")
         if value is not None:
-            parts.append(f"got {shown(value)}")
+            parts.append(f"got {_format_value(value)}")
         message = "; ".join(parts)
-        super().__init__(printable(message if hint is None else f"{message}. {hint}"))
+        super().__init__(escape_unprintable(message if hint is None else f"{message}. {hint}"))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Errors come home from other processes as they left."""
-        return _returned, (type(self), self.args), self.__dict__
+        """Let errors be sent between processes without a change."""
+        return _restore, (type(self), self.args), self.__dict__
 
 
 class InputError(SplitrelayError):
-    """The user asked for something that cannot be: nothing was started."""
+    """The user's input is wrong. No work was started."""
 
     exit_code = 2
 
 
 class OutOfRange(InputError):
-    """A number outside the range in which the question has an answer."""
+    """A number is outside its valid range."""
 
 
 class OutputError(InputError):
-    """A place that cannot be written to."""
+    """The chosen place cannot be written to."""
 
 
 class WorkError(SplitrelayError):
-    """The request was right, and the work failed."""
+    """The input was right, but the work failed."""
 
 
 class StorageError(WorkError):
-    """The disk is full or failed while it was written to: not the user's mistake, and not to be repaired by options."""
+    """The disk is full or failed during a write. Other options of the command cannot help."""
 
 
 class VisitFailed(WorkError):
-    """One client has failed its visit so often that the run stops."""
+    """The visit of a client failed so often that the run stops."""
 
 
 class Diverged(WorkError):
-    """NaN or infinity where a number should be."""
+    """A result is NaN or infinite."""
 
 
 class ContractBroken(WorkError):
-    """An algorithm, a set of clients or a partition that does not keep its promise."""
+    """An algorithm, a set of clients or a partition violates its contract."""
 
 
 class UnknownName(InputError):
-    """A name that nobody here carries, with the nearest one that somebody does."""
+    """A name is unknown. The hint suggests the most similar known name."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
-        super().__init__(f"unknown {kind} '{name}'", hint=suggestion(name, self.known))
+        super().__init__(f"unknown {kind} '{name}'", hint=suggest_name(name, self.known))
 
 
-def _returned(kind: type[SplitrelayError], args: tuple[Any, ...]) -> SplitrelayError:
+def _restore(kind: type[SplitrelayError], args: tuple[Any, ...]) -> SplitrelayError:
     error = kind.__new__(kind)
     error.args = args
     return error
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """'Did you mean ...?' where a known name is near, else the list of them."""
+def suggest_name(name: str, known: Iterable[str]) -> str:
+    """Return "Did you mean ...?" if a known name is similar, else the list of all known names."""
     names = list(known)
     lowered = {candidate.lower(): candidate for candidate in names}
-    near = get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
-    if near:
-        return f"Did you mean '{lowered[near[0]]}'?"
+    similar = get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    if similar:
+        return f"Did you mean '{lowered[similar[0]]}'?"
     return "Known: " + ", ".join(names) + "."
 
 
-def printable(text: str) -> str:
-    """Return the text with every character that a terminal does not print written as an escape.
+def escape_unprintable(text: str) -> str:
+    """Return the text with an escape sequence for every character that a terminal does not print.
 
-    Control characters, line breaks and bidirectional overrides could otherwise forge lines of a log or steer a
-    terminal. Texts that peers send, and names in their data, pass through here before anybody sees them.
+    Control characters, line breaks and bidirectional overrides could otherwise forge lines of a log or control the
+    terminal. Texts of peers and names in their data must pass through this function before they are displayed.
     """
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
-def shown(value: object) -> str:
-    """A value as a message shows it: floats in six digits, the rest as written."""
+def _format_value(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""The paper's symbols beside our names: the single source for help texts, docs and axis labels."""
+"""The symbols of the paper and our names for them. Help texts, docs and axis labels use this table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from splitrelay.errors import UnknownName
 
 @dataclass(frozen=True)
 class Symbol:
-    """One row: the paper's symbol (as TeX), our name for it, what it is, in what unit, and the paper's table."""
+    """A symbol of the paper (as TeX and as plain text), our name, its meaning, its unit, and its table."""
 
     tex: str
     plain: str
@@ -19,7 +19,7 @@ class Symbol:
     table: str = "theory"
 
 
-# Every row of the paper's table of key notations, in its order; a row with two symbols is two rows here.
+# All rows of the table of key notations, in the order of the paper. A row with two symbols is two rows here.
 KEY_SYMBOLS = (
     Symbol("R", "R, r", "R", "number of training rounds; r is their index, from 0", "rounds"),
     Symbol("M", "M, m", "M", "number of clients; m is their index", "clients"),
@@ -49,7 +49,7 @@ def _cut(tex: str, plain: str, name: str, meaning: str, unit: str = "") -> Symbo
     return Symbol(tex, plain, name, meaning, unit, "cut")
 
 
-# Every row of its table of additional notations; round, client and step are left out of the long ones.
+# All rows of the table of additional notations. Long symbols are given without round, client and step.
 CUT_SYMBOLS = (
     _cut(r"\tau_m", "τ_m, k", "tau_m", "number of local steps with client m, where clients differ", "steps"),
     _cut("x_c", "x_c^r, x_c,m^(r,k)", "bottom", "the client's half of x^r, of x_m^(r,k): the prefix, up to the cut"),
@@ -69,7 +69,7 @@ def _ours(tex: str, plain: str, name: str, meaning: str) -> Symbol:
     return Symbol(tex, plain, name, meaning, "", "ours")
 
 
-# The paper's letters that its tables leave out, and the few that it does not have.
+# Letters of the paper that are not in its tables, and a few of our own.
 OUR_SYMBOLS = (
     _ours("x^0", "x^0", "x0", "the start"),
     _ours("x^*", "x*", "x_star", "the minimiser of F"),
@@ -92,13 +92,13 @@ SYMBOLS = KEY_SYMBOLS + CUT_SYMBOLS + OUR_SYMBOLS
 BY_NAME = {symbol.name: symbol for symbol in SYMBOLS}
 
 
-def axis(name: str) -> str:
-    """The label of an axis that shows this quantity: the paper's symbol in TeX, or the name where there is none."""
+def get_axis_label(name: str) -> str:
+    """Return the label of an axis: the symbol in TeX, or the name itself if it has no symbol."""
     return f"${BY_NAME[name].tex}$" if name in BY_NAME else name
 
 
-def meaning(name: str) -> str:
-    """What a quantity is, in a few words."""
+def describe_symbol(name: str) -> str:
+    """Return the meaning of a quantity in a few words."""
     if name not in BY_NAME:
         raise UnknownName("symbol", name, BY_NAME)
     return BY_NAME[name].meaning

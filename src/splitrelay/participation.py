@@ -1,4 +1,4 @@
-"""Who trains in round r, and in which order: a function of r, so that resuming needs no replay."""
+"""The clients of round r and their order. An order is a function of r, so resuming needs no replay."""
 
 from __future__ import annotations
 
@@ -11,73 +11,76 @@ from splitrelay.randomness import Purpose, rng
 
 
 class Order(Protocol):
-    """r -> the clients of round r, in training order."""
+    """Maps the round r to its clients, in training order."""
 
     def __call__(self, r: int, /) -> Sequence[int]: ...
 
 
-class Shuffled(Protocol):
-    """The clients 0, ..., M-1 in the permutation of a number, from place `start` up to, not with, `stop`."""
+class PermutationSource(Protocol):
+    """Returns the positions start, ..., stop - 1 of the permutation of 0, ..., M-1 with this seed and number."""
 
     def __call__(self, M: int, seed: int, number: int, start: int, stop: int, /) -> list[int]: ...
 
 
-def shuffled(M: int, seed: int, number: int, start: int, stop: int) -> list[int]:
-    """As numpy draws it; of 10^5 clients a list takes longer than the permutation, so only the part becomes one."""
+def draw_permutation(M: int, seed: int, number: int, start: int, stop: int) -> list[int]:
+    """Draw a permutation with numpy and return a part of it.
+
+    Only this part becomes a list: for 10^5 clients the conversion takes longer than the permutation.
+    """
     clients: list[int] = rng(seed, Purpose.ORDER, number).permutation(M)[start:stop].tolist()
     return clients
 
 
 @dataclass(frozen=True)
 class Permutation:
-    """A fresh permutation of all M clients every round: Algorithm 1's order."""
+    """A new permutation of all M clients in every round (Algorithm 1 of the paper)."""
 
     M: int
     seed: int
-    shuffled: Shuffled = field(default=shuffled, repr=False)  # whoever draws the same numbers sooner
+    draw: PermutationSource = field(default=draw_permutation, repr=False)  # a faster source draws the same numbers
 
     def __call__(self, r: int, /) -> list[int]:
-        return self.shuffled(self.M, self.seed, r, 0, self.M)
+        return self.draw(self.M, self.seed, r, 0, self.M)
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """S of M clients, drawn without replacement every round; the order of the draw is the training order."""
+    """S of M clients, drawn without replacement in every round. They train in the order of the draw."""
 
     M: int
     S: int
     seed: int
-    shuffled: Shuffled = field(default=shuffled, repr=False)
+    draw: PermutationSource = field(default=draw_permutation, repr=False)
 
     def __post_init__(self) -> None:
         _check_participants(self.S, self.M)
 
     def __call__(self, r: int, /) -> list[int]:
-        return self.shuffled(self.M, self.seed, r, 0, self.S)
+        return self.draw(self.M, self.seed, r, 0, self.S)
 
 
 @dataclass(frozen=True)
 class Consumed:
-    """One permutation of all M, consumed S clients a round; used up, the next one begins, even in mid-round."""
+    """The next S clients of a permutation of all M. At its end the next permutation starts, even within a round."""
 
     M: int
     S: int
     seed: int
-    shuffled: Shuffled = field(default=shuffled, repr=False)
+    draw: PermutationSource = field(default=draw_permutation, repr=False)
 
     def __post_init__(self) -> None:
         _check_participants(self.S, self.M)
 
     def __call__(self, r: int, /) -> list[int]:
-        number, start = divmod(r * self.S, self.M)  # of the permutation in which this round begins, and where
+        number, start = divmod(r * self.S, self.M)  # the permutation in which this round starts, and the position
         stop = start + self.S
-        clients = self.shuffled(self.M, self.seed, number, start, min(stop, self.M))
-        return clients if stop <= self.M else clients + self.shuffled(self.M, self.seed, number + 1, 0, stop - self.M)
+        clients = self.draw(self.M, self.seed, number, start, min(stop, self.M))
+        return clients if stop <= self.M else clients + self.draw(self.M, self.seed, number + 1, 0, stop - self.M)
 
 
 @dataclass(frozen=True)
 class WithReplacement:
-    """S clients a round, each drawn from all M: a client may come twice."""
+    """S clients per round, each drawn from all M. The same client may occur more than once."""
 
     M: int
     S: int
@@ -89,13 +92,13 @@ class WithReplacement:
 
 @dataclass(frozen=True)
 class Fixed:
-    """The same clients in the same order, every round."""
+    """The same clients in the same order in every round."""
 
     clients: Sequence[int]
 
     @classmethod
     def first(cls, M: int, S: int) -> Fixed:
-        """The first S of M clients."""
+        """Return the order 0, ..., S-1 of M clients."""
         _check_participants(S, M)
         return cls(range(S))
 
@@ -104,8 +107,8 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Among:
-    """Another order, over these clients only: those without samples are never drawn."""
+class SubsetOrder:
+    """An order over a subset of the clients. It is used to leave out clients without samples."""
 
     order: Order
     clients: Sequence[int]
@@ -116,4 +119,4 @@ class Among:
 
 def _check_participants(S: int, M: int) -> None:
     if not 1 <= S <= M:
-        raise OutOfRange("participants a round, S", limit=f"1 <= S <= M = {M}", value=S)
+        raise OutOfRange("participants per round, S", limit=f"1 <= S <= M = {M}", value=S)

@@ -1,73 +1,36 @@
-"""Contracts that anyone's algorithm can be held to. They run over our own registry, and over yours."""
+"""Contract tests for algorithms. Our own tests apply them to all built-in algorithms; users can test theirs.
+
+Example:
+    >>> from fractions import Fraction as Q
+    >>> from splitrelay.algorithms import SSL
+    >>> golden = Golden(
+    ...     h=(1, 1), a=(1, -1), eta=Q(1, 2), K=2, x0=Q(2), orders=[(0, 1)], models=[Q(11, 16)]
+    ... )
+    >>> check_algorithm(lambda settings: SSL(settings.step, settings.K), [golden])
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from splitrelay.algorithms.base import Algorithm, Cut, LocalSteps, Step
-from splitrelay.algorithms.fedavg import Sizes
+from splitrelay.algorithms.base import Algorithm, AlgorithmFactory, AlgorithmSettings, Step
+from splitrelay.algorithms.golden import Golden, Pair, PairCut
 from splitrelay.engine import Flaky, InProcess, Metered
 from splitrelay.errors import ContractBroken
 from splitrelay.objectives.quadratic import ScalarQuadratics
-from splitrelay.participation import Order, Permutation
+from splitrelay.participation import Permutation
 from splitrelay.training import resume, train
-from splitrelay.vectors import Scalar
 
-
-@dataclass(frozen=True)
-class Ingredients:
-    """All that an algorithm may be made of; each takes what it needs."""
-
-    step: Step[Any]
-    K: LocalSteps
-    M: int
-    gamma: Scalar = 1
-    sizes: Sizes | None = None
-    G: int = 1
-    cut: Cut[Any] = field(default_factory=lambda: ArrayCut(1))
-
-
-Make = Callable[[Ingredients], Algorithm[Any, Any]]
-
-
-@dataclass(frozen=True)
-class Pair:
-    """x = [bottom; top] with one number in each half: the smallest model that can be cut."""
-
-    bottom: Any
-    top: Any
-
-    def __add__(self, other: Pair, /) -> Pair:
-        return Pair(self.bottom + other.bottom, self.top + other.top)
-
-    def __sub__(self, other: Pair, /) -> Pair:
-        return Pair(self.bottom - other.bottom, self.top - other.top)
-
-    def __rmul__(self, scalar: Any, /) -> Pair:
-        return Pair(scalar * self.bottom, scalar * self.top)
-
-    def __truediv__(self, n: Any, /) -> Pair:
-        return Pair(self.bottom / n, self.top / n)
-
-
-class PairCut:
-    """The cut of a Pair; a half by itself is a Pair whose other half is nothing."""
-
-    def halves(self, x: Pair, /) -> tuple[Pair, Pair]:
-        return Pair(x.bottom, 0), Pair(0, x.top)
-
-    def join(self, bottom: Pair, top: Pair, /) -> Pair:
-        return Pair(bottom.bottom, top.top)
+__all__ = ["AlgorithmSettings", "ArrayCut", "Golden", "Pair", "PairCut", "PairQuadratics", "check_algorithm"]
 
 
 @dataclass(frozen=True)
 class ArrayCut:
-    """The cut of a plain array, at an index."""
+    """The cut of a numpy array at an index."""
 
     boundary: int
 
@@ -86,99 +49,78 @@ class PairQuadratics(ScalarQuadratics):
         return Pair(self.h[m] * x.bottom + self.a[m], self.h[m] * x.top + 2 * self.a[m])
 
 
-@dataclass(frozen=True)
-class Golden:
-    """A run worked by hand on Fractions: F_m = h_m x^2/2 + a_m x; `models` are x^1, x^2, ... after each round.
+def check_algorithm(make: AlgorithmFactory, goldens: Iterable[Golden]) -> None:
+    """Raise ContractBroken if an algorithm violates its contract.
 
-    Where x0 is a Pair, the clients are PairQuadratics and the algorithm is handed their cut.
+    The algorithm must reproduce its golden runs, must be pure and resumable, and must handle skipped clients.
+
+    Args:
+        make: Builds the algorithm from settings.
+        goldens: At least one run calculated by hand. It must differ from the same run of every other algorithm.
     """
-
-    h: Sequence[Fraction | int]
-    a: Sequence[Fraction | int]
-    eta: Fraction
-    K: LocalSteps
-    x0: Fraction | Pair
-    orders: Sequence[Sequence[int]]
-    models: Sequence[Fraction | Pair]
-    gamma: Fraction = Fraction(1)
-    sizes: Sequence[int] | None = None
-    G: int = 1
-
-    def ingredients(self) -> Ingredients:
-        """What the algorithm is made of here."""
-        return Ingredients(Step(self.eta), self.K, len(self.h), self.gamma, self.sizes, self.G, PairCut())
-
-
-def check_algorithm(make: Make, goldens: Iterable[Golden]) -> None:
-    """Raise ContractBroken unless it is *this* algorithm, pure, resumable, and sound when clients fail."""
     cases = list(goldens)
     if not cases:
-        _broken("comes without a golden run: nothing would tell it from FedAvg")
+        raise ContractBroken("the algorithm has no golden run, so it cannot be distinguished from FedAvg")
     for golden in cases:
         check_golden(make, golden)
-    algorithm = make(Ingredients(Step(eta=0.05), K=3, M=4, G=2))
+    algorithm = make(AlgorithmSettings(Step(eta=0.05), K=3, M=4, cut=ArrayCut(1), G=2))
     for check in (check_pure, check_resumable, check_visits, check_skipping):
         check(algorithm)
 
 
-def check_golden(make: Make, golden: Golden) -> None:
-    """Every model of the hand-worked run, exactly."""
-    algorithm = make(golden.ingredients())
+def check_golden(make: AlgorithmFactory, golden: Golden) -> None:
+    """Check that the models of the run are exactly those calculated by hand."""
+    algorithm = make(golden.settings())
     kind = PairQuadratics if isinstance(golden.x0, Pair) else ScalarQuadratics
     clients: InProcess[Any] = InProcess(kind(golden.h, golden.a))
     state = algorithm.init(golden.x0)
     for r, (order, expected) in enumerate(zip(golden.orders, golden.models, strict=True)):
         state = algorithm.round(r, state, order, clients)
         if algorithm.model(state) != expected:
-            _broken(f"round {r} of the golden run must end at {expected}", algorithm.model(state))
+            raise ContractBroken(f"round {r} of the golden run must end at {expected}", value=algorithm.model(state))
 
 
 def check_pure(algorithm: Algorithm[Any, Any]) -> None:
-    """A round changes nothing it was given, and asked again it answers the same."""
+    """Check that a round does not change its arguments, and that the same round gives the same result again."""
     state = algorithm.init(_start())
-    for r in range(3):  # three rounds, so that state beyond x has come to life
+    for r in range(3):  # after three rounds, state beyond x is no longer zero
         before = _digest(state)
-        once = algorithm.round(r, state, (2, 0, 1), _clients())
-        again = algorithm.round(r, state, (2, 0, 1), _clients())
+        first = algorithm.round(r, state, (2, 0, 1), _clients())
+        second = algorithm.round(r, state, (2, 0, 1), _clients())
         if _digest(state) != before:
-            _broken("a round changed the state that it was given", r)
-        if _digest(once) != _digest(again):
-            _broken("the same round, run twice, gave two answers", r)
-        state = once
+            raise ContractBroken("a round changed the state that it was given", value=r)
+        if _digest(first) != _digest(second):
+            raise ContractBroken("the same round gave two different results", value=r)
+        state = first
 
 
 def check_resumable(algorithm: Algorithm[Any, Any]) -> None:
-    """Resumed from any round's state, it ends where the uninterrupted run ends, to the bit."""
+    """Check that a run resumed from any round ends with the same bits as the uninterrupted run."""
     order, R = Permutation(4, seed=7), 5
     states = dict(train(algorithm, _start(), order, _clients(), R=R))
     for r, state in states.items():
-        last = _last(algorithm, r, state, order, R)
+        *_, (_, last) = resume(algorithm, r, state, order, _clients(), R=R)
         if _digest(last) != _digest(states[R]):
-            _broken("resuming does not end where the whole run ends; resumed from round", r)
+            raise ContractBroken("a resumed run ends at a different state; it was resumed from round", value=r)
 
 
 def check_visits(algorithm: Algorithm[Any, Any]) -> None:
-    """Only the clients of the order are visited, each as (r, i, m) no more than once."""
+    """Check that a round visits only the clients of its order, and each (r, i, m) at most once."""
     metered = Metered(_clients())
     algorithm.round(5, algorithm.init(_start()), (3, 1, 3), metered)
     names = [(r, i, m) for r, i, m, _ in metered.visits]
     if {m for _, _, m in names} != {1, 3} or {r for r, _, _ in names} != {5}:
-        _broken("a round must visit the clients of its order, under its own number", names)
+        raise ContractBroken("a round must visit the clients of its order with its own number", value=names)
     if len(set(names)) != len(names):
-        _broken("two visits share a name, and would draw the same batches", names)
+        raise ContractBroken("two visits have the same name and would draw the same batches", value=names)
 
 
 def check_skipping(algorithm: Algorithm[Any, Any]) -> None:
-    """With every client away, the model stays where it is."""
+    """Check that the model does not change if all clients are skipped."""
     state = algorithm.init(_start())
     after = algorithm.round(0, state, (0, 1, 2, 3), Flaky(_clients(), lambda visit: True))
     if _digest(algorithm.model(after)) != _digest(algorithm.model(state)):
-        _broken("with every client away the model must stay; it moved to", algorithm.model(after))
-
-
-def _last(algorithm: Algorithm[Any, Any], r: int, state: Any, order: Order, R: int) -> Any:
-    *_, (_, last) = resume(algorithm, r, state, order, _clients(), R=R)
-    return last
+        raise ContractBroken("the model changed although all clients were skipped", value=algorithm.model(after))
 
 
 def _start() -> Any:
@@ -192,13 +134,6 @@ def _clients() -> InProcess[Any]:
 
 
 def _digest(state: Any) -> str:
-    """A state's every bit, as text."""
+    """Return every bit of the state as text."""
     with np.printoptions(floatmode="unique", threshold=10**9):
         return repr(state)
-
-
-def _broken(what: str, value: object = None) -> None:
-    raise ContractBroken(what, value=value)
-
-
-__all__ = ["ArrayCut", "Golden", "Ingredients", "Pair", "PairCut", "PairQuadratics", "check_algorithm"]

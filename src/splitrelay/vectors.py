@@ -1,4 +1,7 @@
-"""What an algorithm may do with x: add, subtract, scale, divide. Floats, Fractions, arrays and models all qualify."""
+"""The operations that algorithms use on x: addition, subtraction, scaling and division.
+
+Floats, Fractions, arrays and tensors all support them. No algorithm uses anything else.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 
 class Scalar(Protocol):
-    """A number, or an array of numbers where x carries many settings at once."""
+    """A number, or an array of numbers if x contains many settings at once."""
 
     def __mul__(self, other: Any, /) -> Any: ...
     def __rmul__(self, other: Any, /) -> Any: ...
@@ -15,7 +18,7 @@ class Scalar(Protocol):
 
 
 class Vector(Protocol):
-    """The least that SGD and an average need."""
+    """The operations that SGD and an average need."""
 
     def __add__(self, other: Any, /) -> Self: ...
     def __sub__(self, other: Any, /) -> Self: ...
@@ -27,43 +30,43 @@ X = TypeVar("X", bound=Vector)
 
 
 class Mean(Generic[X]):
-    """A mean, or a weighted mean, summed from left to right as its terms arrive: none of them is kept."""
+    """A mean or weighted mean. It adds the terms from left to right as they arrive and stores only their sum."""
 
     def __init__(self) -> None:
         self.total: X | None = None
         self.weight: Any = 0
 
     def add(self, x: X, weight: Scalar | None = None) -> None:
-        """One term more."""
+        """Add a term. Without a weight it counts once."""
         term: X = x if weight is None else weight * x
         self.total = term if self.total is None else self.total + term
         self.weight = self.weight + (1 if weight is None else weight)
 
-    def otherwise(self, x: X) -> X:
-        """The mean of what was added; x where nothing was."""
-        return x if self.total is None else self.total / self.weight
+    def value(self, default: X) -> X:
+        """Return the mean of all terms, or the default if there are none."""
+        return default if self.total is None else self.total / self.weight
 
 
 def mean(xs: Iterable[X]) -> X:
-    """The mean of at least one x; no more than one of them is held at a time."""
+    """Return the mean of at least one x. Only one of them is in memory at a time."""
     terms = iter(xs)
-    found: Mean[X] = Mean()
+    total: Mean[X] = Mean()
     first = next(terms)
-    found.add(first)
+    total.add(first)
     for x in terms:
-        found.add(x)
-    return found.otherwise(first)
+        total.add(x)
+    return total.value(default=first)
 
 
 def zero_like(x: X) -> X:
-    """The zero of x's space."""
+    """Return the zero of the space of x."""
     return x - x
 
 
 def norm2(x: Any) -> Any:
-    """The squared norm. A model brings its own; a number is its own square; an array is summed whole."""
-    own = getattr(x, "norm2", None)
-    if own is not None:
-        return own()
+    """Return the squared norm of a number or an array. An x with a method norm2 computes its own."""
+    method = getattr(x, "norm2", None)
+    if method is not None:
+        return method()
     square = x * x
     return square.sum() if hasattr(square, "sum") else square

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
-from splitrelay.atomic_files import write_error
+from splitrelay.atomic_files import build_write_error
 from splitrelay.chaos.verdict import events_in
 from splitrelay.deploy.journal import Journal
 from splitrelay.errors import OutputError, StorageError
@@ -107,8 +107,8 @@ def test_a_command_whose_disk_is_full_fails_with_code_1(words: str, tmp_path: Pa
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])
 def test_the_disks_fault_is_failed_work_and_a_wrong_place_is_wrong_input(number: int, tmp_path: Path) -> None:
-    disk = write_error(tmp_path, OSError(number, os.strerror(number)))
-    place = write_error(tmp_path, OSError(errno.EACCES, os.strerror(errno.EACCES)))
+    disk = build_write_error(tmp_path, OSError(number, os.strerror(number)))
+    place = build_write_error(tmp_path, OSError(errno.EACCES, os.strerror(errno.EACCES)))
     assert isinstance(disk, StorageError) and (disk.exit_code, disk.value) == (1, os.strerror(number))
     assert isinstance(place, OutputError) and place.exit_code == 2
 

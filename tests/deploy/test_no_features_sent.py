@@ -62,7 +62,7 @@ def pieces(images: ImageSet) -> dict[str, np.ndarray]:
     """Each image, (N, so many), cut into eight bytes each: eight pixels, two of float32, one of float64."""
     first = images.x.reshape(len(images), -1)
     last = images.x.transpose(0, 2, 3, 1).reshape(len(images), -1)
-    levels = images.normalised(images.x)
+    levels = images.normalize(images.x)
     forms = {
         "pixels": (np.uint8, first, last),
         "greys": ("<f4", first / 255, last / 255),

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from splitrelay.cli.main import app
 from splitrelay.errors import UnknownName
-from splitrelay.notation import BY_NAME, CUT_SYMBOLS, KEY_SYMBOLS, SYMBOLS, Symbol, axis, meaning
+from splitrelay.notation import BY_NAME, CUT_SYMBOLS, KEY_SYMBOLS, SYMBOLS, Symbol, describe_symbol, get_axis_label
 
 # Typed from the paper, row by row; where a row has several symbols they stand side by side.
 FIRST_TABLE = [
@@ -32,16 +32,16 @@ def test_one_name_one_symbol() -> None:
 
 
 def test_an_axis_shows_the_papers_symbol() -> None:
-    assert axis("eta_tilde") == r"$\tilde\eta$"
+    assert get_axis_label("eta_tilde") == r"$\tilde\eta$"
 
 
 def test_an_axis_without_a_symbol_shows_its_name() -> None:
-    assert axis("accuracy") == "accuracy"
+    assert get_axis_label("accuracy") == "accuracy"
 
 
 def test_the_meaning_of_an_unknown_name_is_an_error() -> None:
     with pytest.raises(UnknownName, match=r"Did you mean 'eta_tilde'\?"):
-        meaning("eta_tild")
+        describe_symbol("eta_tild")
 
 
 @pytest.mark.parametrize("shape", ["table", "markdown", "csv", "json"])

@@ -81,7 +81,7 @@ WRONG: dict[str, Callable[[Target], list[Message]]] = {
     "another half": lambda target: make_deposit(tensor_transfer.packed(x=np.zeros(3, np.float32))),
     "another digest": lambda target: [*make_deposit(target.half)[:-1], msg.Deposit(1, len(target.half), b"x" * 32)],
     "pixels": lambda target: [msg.Chunk(1, 0, target.expected.images.x[7].tobytes())],
-    "levels": lambda target: [msg.Chunk(1, 0, target.expected.images.normalised(target.expected.images.x).tobytes())],
+    "levels": lambda target: [msg.Chunk(1, 0, target.expected.images.normalize(target.expected.images.x).tobytes())],
 }
 
 

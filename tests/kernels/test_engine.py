@@ -22,8 +22,7 @@ from splitrelay.kernels.local_steps import Descent, TopHalf
 from splitrelay.kernels.workspace import Workspace
 from splitrelay.models import ModelSpec, get_model_spec
 from splitrelay.objectives.batches import Batches
-from splitrelay.objectives.device_images import DeviceImages
-from splitrelay.objectives.network import Network
+from splitrelay.objectives.network import DeviceImages, Network
 from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng
 from splitrelay.training import train

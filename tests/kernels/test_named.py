@@ -57,7 +57,7 @@ def test_a_large_client_and_a_single_sample() -> None:
 @pytest.mark.parametrize("M", [0, 1, 2, 3, 64, 65, 500, 65_537])
 def test_orders_of_as_many_clients(M: int) -> None:
     for number, seed in enumerate(SEEDS):
-        assert kernels.shuffled(M, seed, number, 0, M) == participation.shuffled(M, seed, number, 0, M)
+        assert kernels.shuffled(M, seed, number, 0, M) == participation.draw_permutation(M, seed, number, 0, M)
 
 
 @pytest.mark.parametrize("kind", [participation.Sampled, participation.Consumed])

@@ -17,8 +17,7 @@ from splitrelay.engine.vector_steps import descend
 from splitrelay.errors import Diverged, InputError
 from splitrelay.models import ModelSpec, SubModel, find_cut_index, get_model_spec
 from splitrelay.objectives.batches import Batches
-from splitrelay.objectives.device_images import DeviceImages
-from splitrelay.objectives.network import Name, Network
+from splitrelay.objectives.network import DeviceImages, Name, Network
 from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng
 from splitrelay.training import train

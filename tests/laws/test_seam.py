@@ -16,8 +16,7 @@ from splitrelay.errors import WorkError
 from splitrelay.models import ModelSpec, SubModel, get_model_spec
 from splitrelay.models.submodel import copy_to_canonical
 from splitrelay.objectives.batches import Batches
-from splitrelay.objectives.device_images import DeviceImages
-from splitrelay.objectives.network import Network
+from splitrelay.objectives.network import DeviceImages, Network
 from splitrelay.randomness import Purpose, rng
 from tests.support.engines import ENGINES, in_two
 

@@ -1,10 +1,22 @@
-"""The paper's algorithms and their relatives, as pseudo-code that runs.
+"""The algorithms of the paper and related algorithms, written like pseudo-code.
 
-An algorithm says who trains after whom and how results combine. It does not know whether the model is cut, how a
-half travels, or what x is made of: numbers, Fractions, arrays and networks go through the same lines.
+An algorithm defines in which order the clients train and how the results are combined. It does not know whether the
+model is cut, how a half is sent, or what x is: floats, Fractions, arrays and networks use the same code.
 """
 
-from splitrelay.algorithms.base import Algorithm, Clients, Cost, Cut, Done, LocalSteps, Outcome, Skipped, Step, Visit
+from splitrelay.algorithms.base import (
+    Algorithm,
+    AlgorithmSettings,
+    Clients,
+    Cost,
+    Cut,
+    Done,
+    LocalSteps,
+    Outcome,
+    Skipped,
+    Step,
+    Visit,
+)
 from splitrelay.algorithms.fedavg import FedAvg
 from splitrelay.algorithms.fedseq import FedSeq
 from splitrelay.algorithms.iterate_averaging import Averaged, AveragedState
@@ -17,6 +29,7 @@ __all__ = [
     "SFLG",
     "SSL",
     "Algorithm",
+    "AlgorithmSettings",
     "Averaged",
     "AveragedState",
     "Clients",

@@ -1,10 +1,10 @@
-"""The two ends of the outer seam: an algorithm hands visits to clients, clients answer with outcomes."""
+"""The outer seam: an algorithm gives visits to clients, and the clients return outcomes."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -12,15 +12,20 @@ from splitrelay.errors import OutOfRange
 from splitrelay.vectors import Scalar, X
 
 State = TypeVar("State")
-LocalSteps = int | Sequence[int] | Mapping[int, int]
+LocalSteps = int | Sequence[int] | Mapping[int, int]  # K for all clients, or tau_m for each client
+Sizes = Sequence[Scalar] | Mapping[int, Scalar]
 
 
 @dataclass(frozen=True)
 class Step(Generic[X]):
-    """One local step, as data, because it must travel: x - eta (clipped gradient + weight_decay x + prox (x - start)).
+    """The definition of a local step: x - eta (clipped gradient + weight_decay x + prox (x - start)).
 
-    shift is added to every gradient before anything else (SCAFFOLD's control variates). clip bounds the norm of the
-    whole gradient wherever x is cut; per_half, that of each half by itself, which is another algorithm.
+    It contains data only, because it is sent to other hosts.
+
+    Attributes:
+        clip: The largest norm of the whole gradient. The norm does not depend on the cut.
+        shift: Added to every gradient before all other changes (the control variates of SCAFFOLD).
+        per_half: Clip each half by its own norm. This is a different algorithm.
     """
 
     eta: Scalar
@@ -34,7 +39,7 @@ class Step(Generic[X]):
 
 @dataclass(frozen=True)
 class Visit(Generic[X]):
-    """In round r, for the i-th time in that round, client m starts at x and takes K local steps (the paper's tau_m)."""
+    """The i-th visit of client m in round r: it starts at x and makes K local steps (tau_m in the paper)."""
 
     r: int
     i: int
@@ -46,7 +51,7 @@ class Visit(Generic[X]):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a visit took: bytes from the client and to it, and the mean loss of its steps."""
+    """The cost of a visit: bytes sent by the client (up) and to it (down), and the mean loss of its steps."""
 
     up: int = 0
     down: int = 0
@@ -63,7 +68,7 @@ class Done(Generic[X]):
 
 @dataclass(frozen=True)
 class Skipped:
-    """The client could not do its visit; the record says why."""
+    """The client did not make its visit. The record contains the reason."""
 
     why: str
 
@@ -72,71 +77,97 @@ Outcome = Done[X] | Skipped
 
 
 class Clients(Protocol[X]):
-    """The clients, as an algorithm sees them: in this process, in a pool, or on other hosts."""
+    """Runs visits in this process, in a pool of threads, or on other hosts."""
 
     def run(self, visit: Visit[X], /) -> Outcome[X]:
-        """One visit."""
+        """Run one visit."""
         ...
 
     def run_all(self, visits: Iterable[Visit[X]], /) -> Iterator[Outcome[X]]:
-        """Many visits, in parallel where that can be had; answers in the order of the visits."""
+        """Run many visits, in parallel if possible. Yield the outcomes in the order of the visits."""
         ...
 
 
 class Cut(Protocol[X]):
-    """Where x = [bottom; top] is cut: what algorithms need to know that treat the two halves differently."""
+    """The position at which x = [client half; server half] is cut. SplitFed treats the halves differently."""
 
     def halves(self, x: X, /) -> tuple[X, X]:
-        """(bottom, top): the clients' half and the server's."""
+        """Return (client half, server half)."""
         ...
 
     def join(self, bottom: X, top: X, /) -> X:
-        """The whole model."""
+        """Return the whole model."""
         ...
 
 
 class Algorithm(Protocol[X, State]):
-    """What a round does. State is a value: checkpointed, resumed, compared. For SSL and FedAvg it is x itself."""
+    """Defines a round. The state is a value that can be saved, resumed and compared. For SSL and FedAvg it is x."""
 
     def init(self, x0: X, /) -> State:
-        """The state before the first round."""
+        """Return the state before the first round."""
         ...
 
     def round(self, r: int, state: State, order: Sequence[int], clients: Clients[X], /) -> State:
-        """The state after round r, in which the clients in `order` take part."""
+        """Return the state after round r, in which the clients in `order` take part."""
         ...
 
     def model(self, state: State, /) -> X:
-        """The global model in a state."""
+        """Return the global model of a state."""
         ...
 
 
-def occurrences(order: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """(i, m) for each client of the order: m occurs for the i-th time. Drawn twice, a client draws other batches."""
+@dataclass(frozen=True)
+class AlgorithmSettings:
+    """All values from which algorithms are built. Each algorithm uses those that it needs.
+
+    Attributes:
+        M: The number of clients.
+        gamma: The size of the global step.
+        sizes: The numbers of samples n_m for a weighted average, or None for an unweighted average.
+        G: The number of groups.
+    """
+
+    step: Step[Any]
+    K: LocalSteps
+    M: int
+    cut: Cut[Any]
+    gamma: Scalar = 1
+    sizes: Sizes | None = None
+    G: int = 1
+
+
+AlgorithmFactory = Callable[[AlgorithmSettings], Algorithm[Any, Any]]
+
+
+def enumerate_visits(order: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield (i, m) for each client m of the order, where m occurs for the i-th time (from 0).
+
+    A client that occurs twice draws different batches in its second visit.
+    """
     seen: Counter[int] = Counter()
     for m in order:
         yield seen[m], m
         seen[m] += 1
 
 
-def turns(order: Sequence[int], G: int) -> Iterator[list[tuple[int, int]]]:
-    """The order dealt to G groups like cards: each turn is the next client (i, m) of group 0, 1, ..., G-1."""
+def iterate_groups(order: Sequence[int], G: int) -> Iterator[list[tuple[int, int]]]:
+    """Assign the clients of the order to G groups in rotation. Yield the next visit (i, m) of all groups together.
+
+    The j-th client of the order belongs to group j modulo G.
+    """
     if not 1 <= G <= len(order):
-        raise OutOfRange("number of groups G", limit=f"1 <= G <= {len(order)} clients a round", value=G)
-    named = list(occurrences(order))
-    for start in range(0, len(named), G):
-        yield named[start : start + G]
+        raise OutOfRange("number of groups G", limit=f"1 <= G <= {len(order)} clients per round", value=G)
+    visits = list(enumerate_visits(order))
+    for start in range(0, len(visits), G):
+        yield visits[start : start + G]
 
 
 def tau(K: LocalSteps, m: int) -> int:
-    """The local steps of client m: one number for all, or the paper's own tau_m per client."""
+    """Return tau_m, the number of local steps of client m."""
     return K if isinstance(K, int) else K[m]
 
 
-def globally(gamma: Scalar, x: X, result: X) -> X:
-    """The global step: x + gamma (result - x). With gamma = 1 it is the result, to the last bit."""
-    return result if _is_one(gamma) else x + gamma * (result - x)
-
-
-def _is_one(gamma: Any) -> bool:
-    return bool(getattr(gamma, "shape", ()) == () and gamma == 1)
+def global_step(gamma: Scalar, x: X, result: X) -> X:
+    """Return x + gamma (result - x). For gamma = 1 the result is returned unchanged, to the last bit."""
+    is_one = getattr(gamma, "shape", ()) == () and gamma == 1
+    return result if is_one else x + gamma * (result - x)

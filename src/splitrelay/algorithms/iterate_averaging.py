@@ -1,4 +1,4 @@
-"""The averaged output of the theorems, x-bar = (1/W_R) sum_{r=0..R} w_r x^r, kept up on the fly."""
+"""The averaged output of the theorems, x-bar = (1/W_R) sum_{r=0..R} w_r x^r, updated in every round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from splitrelay.vectors import Scalar, X
 
 @dataclass(frozen=True)
 class AveragedState(Generic[X, State]):
-    """The inner algorithm's state, x-bar so far, and rho = W_r / w_r, which stays small where w_r overflows."""
+    """The state of the inner algorithm, the current x-bar, and rho = W_r / w_r, which does not overflow like w_r."""
 
     inner: State
     x_bar: X
@@ -21,13 +21,13 @@ class AveragedState(Generic[X, State]):
 
 @dataclass(frozen=True)
 class Averaged(Generic[X, State]):
-    """Any algorithm, answering with x-bar instead of its last model.
+    """Any algorithm with x-bar as its global model instead of its last model.
 
-    In the strongly convex case w_r = (1 - decay)^-(r+1), decay = mu eta_tilde/2; in the other two decay = 0, w_r = 1.
-    With rho_{r+1} = 1 + (1 - decay) rho_r, x^{r+1} enters with weight 1/rho_{r+1}.
+    In the strongly convex case w_r = (1 - decay)^-(r+1) with decay = mu eta_tilde/2. In the other two cases decay = 0
+    and w_r = 1. With rho_{r+1} = 1 + (1 - decay) rho_r, the weight of x^{r+1} in the new x-bar is 1/rho_{r+1}.
 
-    By hand, decay 1/2 and models 0, 1, 2: the weights are 2, 4, 8, so x-bar = (0 + 4 + 16)/14 = 10/7; here rho runs
-    1, 3/2, 7/4 and x-bar 0, 2/3, 2/3 + (4/7)(4/3) = 10/7.
+    By hand, decay 1/2 and models 0, 1, 2: the weights are 2, 4, 8, so x-bar = (0 + 4 + 16)/14 = 10/7. The values of
+    rho are 1, 3/2, 7/4, and those of x-bar are 0, 2/3, 2/3 + (4/7)(4/3) = 10/7.
     """
 
     algorithm: Algorithm[X, State]

@@ -1,4 +1,9 @@
-"""Minibatch SGD: the yardstick that the paper grants is better than both SSL and FedAvg in the worst case."""
+"""Minibatch SGD, the baseline of the paper. In the worst case it is better than SSL and FedAvg.
+
+Optimal Distributed Online Prediction Using Mini-Batches
+    Ofer Dekel, Ran Gilad-Bachrach, Ohad Shamir, Lin Xiao. JMLR 13, 2012.
+    https://arxiv.org/abs/1012.1367
+"""
 
 from __future__ import annotations
 
@@ -13,13 +18,13 @@ from splitrelay.vectors import X
 
 @dataclass(frozen=True)
 class MinibatchSGD(Generic[X]):
-    """One step a round, with the mean of K stochastic gradients of every client in the order, all taken at x^r.
+    """One step per round with the mean of K stochastic gradients of every client in the order, all at x^r.
 
-    The mean of x - eta g over all gradients g is x - eta mean(g): so each gradient is a visit of one step, and the
-    rest is FedAvg's average with K = 1.
+    The mean of x - eta g over all gradients g is x - eta mean(g). So each gradient is a visit of one step, and the
+    average is that of FedAvg with K = 1.
 
-    By hand, F_1 = x^2/2 + x, F_2 = x^2/2 - x, x0 = 2, eta = 1/2, K = 2: the four gradients at 2 are 3, 3, 1, 1, their
-    mean is 2, so x^1 = 2 - 1 = 1. (FedAvg makes 1/2.)
+    By hand, F_1 = x^2/2 + x, F_2 = x^2/2 - x, x0 = 2, eta = 1/2, K = 2: the four gradients at 2 are 3, 3, 1, 1. Their
+    mean is 2, so x^1 = 2 - 1 = 1. (FedAvg gives 1/2.)
     """
 
     step: Step[X]

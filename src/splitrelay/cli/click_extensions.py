@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from splitrelay.cli.key_values import Key
-from splitrelay.errors import UnknownName, suggestion
+from splitrelay.errors import UnknownName, suggest_name
 
 
 class Command(click.Command):
@@ -61,7 +61,7 @@ class Group(click.Group):
         """An unknown command gets the nearest known one."""
         known = self.list_commands(ctx)
         if args and not args[0].startswith("-") and args[0] not in known:
-            raise click.UsageError(f"unknown command '{args[0]}'. {suggestion(args[0], known)}", ctx)
+            raise click.UsageError(f"unknown command '{args[0]}'. {suggest_name(args[0], known)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

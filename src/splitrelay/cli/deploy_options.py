@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from splitrelay.cli.console import mood
-from splitrelay.errors import printable
+from splitrelay.errors import escape_unprintable
 
 LOGS = ("lines", "json")
 
@@ -66,7 +66,7 @@ def alarm(form: str, **who: Any) -> Callable[[str], None]:
 
 
 def _log(form: str, who: dict[str, Any], text: str) -> None:
-    now, text = datetime.now(UTC), printable(text)
+    now, text = datetime.now(UTC), escape_unprintable(text)
     if form == "json":
         line = json.dumps({"time": now.isoformat(timespec="milliseconds"), **who, "message": text})
     else:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from splitrelay.cli.key_values import Key, count, number, parsed, seed
-from splitrelay.errors import InputError, UnknownName, suggestion
+from splitrelay.errors import InputError, UnknownName, suggest_name
 
 POINTS = 5  # of a range that does not say how many: every point is a run
 PATHS = ("data", "data.name", "init", "model.init")  # a comma may be part of one
@@ -48,7 +48,7 @@ def _seen(file: Path) -> None:
         raise InputError(f"{file} is a folder, not a spec", hint=hint)
     near = [path.name for path in file.parent.glob("*.toml")] if file.parent.is_dir() else []
     if not file.exists():
-        hint = suggestion(file.name, near) if near else "splitrelay new NAME writes one to begin with."
+        hint = suggest_name(file.name, near) if near else "splitrelay new NAME writes one to begin with."
         raise InputError(f"there is no spec {file}", hint=hint)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from splitrelay.atomic_files import write_error
+from splitrelay.atomic_files import build_write_error
 from splitrelay.cli.console import emphasised, say
 
 FORMATS = ("table", "csv", "markdown", "json")
@@ -41,7 +41,7 @@ def ready(folder: Path) -> None:
         with TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise write_error(folder, error) from None
+        raise build_write_error(folder, error) from None
 
 
 def format_option(command: Callable[..., Any]) -> Callable[..., Any]:

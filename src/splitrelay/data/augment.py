@@ -27,7 +27,7 @@ class Crops:
         """The crops of one batch of the visit."""
         return Crops(self.pad, self.top[which], self.left[which], self.flip[which])
 
-    def applied(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def apply(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The images (B, C, H, W), each padded with zeros (black), cropped to its old size, and perhaps mirrored."""
         B, C, H, W = x.shape
         if len(self) != B:

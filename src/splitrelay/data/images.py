@@ -65,7 +65,7 @@ class ImageSet:
         levels: Inputs = ((grey - mean) / std).astype(np.float32)
         return levels
 
-    def normalised(self, x: Pixels, out: Inputs | None = None) -> Inputs:
+    def normalize(self, x: Pixels, out: Inputs | None = None) -> Inputs:
         """(x / peak - mean) / std, channel by channel, by look-up."""
         inputs = np.empty(x.shape, dtype=np.float32) if out is None else out
         for c, level in enumerate(self.levels):
@@ -79,7 +79,7 @@ class ImageSet:
         of 20 with crops then takes a third of the time.
         """
         x = self.x.take(indices, axis=0)
-        return self.normalised(x if crops is None else crops.applied(x), out), self.y.take(indices)
+        return self.normalize(x if crops is None else crops.apply(x), out), self.y.take(indices)
 
     def part(self, indices: Indices) -> ImageSet:
         """These images as a set of their own (a copy)."""

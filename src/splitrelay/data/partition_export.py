@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from splitrelay.atomic_files import write_error
+from splitrelay.atomic_files import build_write_error
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_files import save_partition
 from splitrelay.errors import InputError, OutputError
@@ -35,7 +35,7 @@ def export_partition(partition: Partition, x: NDArray[Any], y: NDArray[Any], to:
         save_partition(partition, temporary / "partition.npz")
         temporary.replace(to)
     except OSError as error:
-        raise write_error(to, error) from None
+        raise build_write_error(to, error) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return to

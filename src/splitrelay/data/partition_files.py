@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from splitrelay.atomic_files import write_error
+from splitrelay.atomic_files import build_write_error
 from splitrelay.data.partition import Ints, Labels, Partition, check_partition
 from splitrelay.errors import ContractBroken, InputError
 
@@ -34,7 +34,7 @@ def save_partition(partition: Partition, path: Path) -> Path:
         temporary.write_bytes(content)
         temporary.replace(path)
     except OSError as error:
-        raise write_error(path, error) from None
+        raise build_write_error(path, error) from None
     finally:
         with suppress(OSError):  # gone already, or never there
             temporary.unlink()

@@ -23,9 +23,8 @@ from splitrelay.errors import WorkError
 from splitrelay.evaluation import SLICE
 from splitrelay.models import ModelSpec, SubModel, find_cut_index, get_model_spec
 from splitrelay.models.submodel import copy_to_canonical
-from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.losses import get_loss
-from splitrelay.objectives.network import Network
+from splitrelay.objectives.network import DeviceImages, Network
 from splitrelay.runs.spec import Spec
 
 Item = TypeVar("Item")

@@ -9,7 +9,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from splitrelay import __version__
-from splitrelay.atomic_files import refuse_unwritable
+from splitrelay.atomic_files import check_writable
 from splitrelay.data.images import ImageSet
 from splitrelay.data.user_datasets import Raw
 from splitrelay.deploy.authorization import identity_in
@@ -292,7 +292,7 @@ class Joined:
         if self.wish.test is None:
             hint = "Give --test; or have the server started with --judge, for an evaluator of its own."
             raise InputError(f"{name_of(self.m)} is this run's evaluator and brings no test set", hint=hint)
-        refuse_unwritable(self.wish.keep)
+        check_writable(self.wish.keep)
 
     def _seals(self, spec: Spec, terms: Terms) -> Sealer | None:
         """Peer to peer always; else where a fed server averages."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from splitrelay.algorithms.base import Done, Outcome, Visit, occurrences
+from splitrelay.algorithms.base import Done, Outcome, Visit, enumerate_visits
 from splitrelay.deploy.pending_deposit import Given, Owed, Undone, missing
 from splitrelay.deploy.remote_clients import Remote
 from splitrelay.deploy.sealed_state import RelayTurn, Sealed, sealed_half, unmade
@@ -62,7 +62,7 @@ class Handing(Remote):
 
     def heir(self, visit: Visit[Any]) -> int | None:
         """The client after this one, if it is another."""
-        named = list(occurrences(self.order(visit.r)))
+        named = list(enumerate_visits(self.order(visit.r)))
         if (visit.i, visit.m) not in named:
             return None
         later = [m for _, m in named[named.index((visit.i, visit.m)) + 1 :]]

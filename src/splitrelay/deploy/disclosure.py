@@ -11,7 +11,7 @@ import numpy as np
 
 from splitrelay.deploy.backend import Shape
 from splitrelay.deploy.visit_limits import AllowedVisits
-from splitrelay.errors import InputError, printable
+from splitrelay.errors import InputError, escape_unprintable
 from splitrelay.network.messages import Terms
 from splitrelay.runs.spec import Spec
 
@@ -84,7 +84,7 @@ class Approval:
                 return
             shown = [
                 "The server offers this spec:",
-                *_indent([printable(line) for line in spec.toml().splitlines()]),
+                *_indent([escape_unprintable(line) for line in spec.toml().splitlines()]),
                 "This host would send",
             ]
             shown += [*_indent(disclosure.describe()), f"Digest of the terms: {terms.spec_hash}"]

@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from splitrelay.atomic_files import replacing, write_error
+from splitrelay.atomic_files import build_write_error, replace_atomically
 
 LIMITED = frozenset(
     (
@@ -88,11 +88,11 @@ class EventLog:
                 if append(self.path, line.encode()) > self._base + self.limit:
                     self._rotate()
         except OSError as error:
-            raise write_error(self.path, error) from None
+            raise build_write_error(self.path, error) from None
 
     def _rotate(self) -> None:
         """Keep the file under its other name, and begin a new one with the events that are read back."""
-        with replacing(self.path, private=True) as temporary:
+        with replace_atomically(self.path, private=True) as temporary:
             with self.path.open("rb") as old, temporary.open("wb") as new:
                 new.writelines(line for line in old if _event_of(line) not in LIMITED)
             self._base = temporary.stat().st_size

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from xxhash import xxh3_64, xxh3_128
 
 from splitrelay.algorithms.base import Cost, Done, Outcome, Skipped, Visit
-from splitrelay.atomic_files import keep, replacing, write_text
+from splitrelay.atomic_files import create_folder, replace_atomically, write_text
 from splitrelay.deploy.events import EventLog
 from splitrelay.errors import InputError
 
@@ -63,7 +63,7 @@ class Journal:
     """The visits since the last checkpoint, and the events of the whole run."""
 
     def __init__(self, folder: Path) -> None:
-        keep(folder, private=True)
+        create_folder(folder, private=True)
         self.folder = folder / "visits"
         self.events = folder / EVENTS
         self.fences = Fences(folder / "fence")
@@ -75,7 +75,7 @@ class Journal:
         facts = {"fence": fence, "up": done.cost.up, "down": done.cost.down, "loss": done.cost.loss.hex()}
         facts |= {"start": _fingerprint(visit.x), **numbers}
         facts[CHECKSUM] = _checksum(tensors, facts)
-        with replacing(self._file(visit), private=True) as temporary:
+        with replace_atomically(self._file(visit), private=True) as temporary:
             temporary.write_bytes(save(tensors, {name: json.dumps(value) for name, value in facts.items()}))
 
     def skip(self, visit: Visit[Any], why: str) -> None:
@@ -102,7 +102,7 @@ class Journal:
 
     def remember(self, r: int, name: str, made: bytes) -> None:
         """What somebody made in round r, and will not make twice."""
-        with replacing(self._made(r, name), private=True) as temporary:
+        with replace_atomically(self._made(r, name), private=True) as temporary:
             temporary.write_bytes(made + xxh3_128(made).digest())
 
     def remembered(self, r: int, name: str) -> bytes | None:

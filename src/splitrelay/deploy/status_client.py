@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from splitrelay.atomic_files import replacing
+from splitrelay.atomic_files import replace_atomically
 from splitrelay.deploy.authorization import identity_in
-from splitrelay.errors import WorkError, printable
+from splitrelay.errors import WorkError, escape_unprintable
 from splitrelay.network.client_session import channel
 from splitrelay.network.status_rpc import collected, status_of
 from splitrelay.security.identity import channel_credentials
@@ -28,7 +28,7 @@ def collect_model(address: str, keys: Path | None, insecure: bool, out: Path) ->
     """The final model, written to a file; how many bytes it has."""
     with _channel(address, keys, insecure) as line:
         model = collected(line, address)
-    with replacing(out) as temporary:
+    with replace_atomically(out) as temporary:
         temporary.write_bytes(model)
     return len(model)
 
@@ -36,10 +36,10 @@ def collect_model(address: str, keys: Path | None, insecure: bool, out: Path) ->
 def _printable(report: Any) -> Any:
     """Return the report with every text in it fit for a terminal: the server may say anything."""
     if isinstance(report, dict):
-        return {printable(name): _printable(value) for name, value in report.items()}
+        return {escape_unprintable(name): _printable(value) for name, value in report.items()}
     if isinstance(report, list):
         return [_printable(value) for value in report]
-    return printable(report) if isinstance(report, str) else report
+    return escape_unprintable(report) if isinstance(report, str) else report
 
 
 def _channel(address: str, keys: Path | None, insecure: bool) -> Any:

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from splitrelay.algorithms.base import Done, Outcome, Step, Visit
+from splitrelay.algorithms.base import AlgorithmSettings, Done, Outcome, Step, Visit
 from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError, SplitrelayError
 from splitrelay.network.messages import Lease, Look
 from splitrelay.runs.registry import algorithm
 from splitrelay.runs.spec import Spec
-from splitrelay.testing import Ingredients
 
 SPARE = 20  # visits, and evaluations, that may be repeated after failures, beside the repeats of a whole run
 
@@ -104,7 +103,7 @@ def derive_allowed_visits(spec: Spec, m: int) -> AllowedVisits:
     fixed, M = spec.tau == "same", spec.partition.M
     K = spec.K if fixed else spec.K * M
     sizes = {m: 1} if spec.weighted else None
-    made = algorithm(spec.algorithm).make(Ingredients(step, K, M, spec.gamma, sizes, 1, _NoCut()))
+    made = algorithm(spec.algorithm).make(AlgorithmSettings(step, K, M, _NoCut(), spec.gamma, sizes))
     recorder = _Recorder()
     made.round(0, made.init(0.0), [m], recorder)  # groups change who trains together, not the visits of one client
     has_shift = any(visit.step.shift is not None for visit in recorder.visits)

@@ -19,8 +19,7 @@ from splitrelay.evaluation import Evaluator, Score
 from splitrelay.kernels.batches import drawing
 from splitrelay.kernels.rule import better_elsewhere
 from splitrelay.models import ModelSpec, find_cut_index
-from splitrelay.objectives.device_images import DeviceImages
-from splitrelay.objectives.network import Network
+from splitrelay.objectives.network import DeviceImages, Network
 
 ENGINES = ("auto", "reference", "fast")
 Floats = npt.NDArray[np.float32]

@@ -7,6 +7,6 @@ from splitrelay.kernels.seeded_draws import order
 
 
 def shuffled(M: int, seed: int, number: int, start: int, stop: int) -> list[int]:
-    """A part of the permutation of this number: orders.Shuffled."""
+    """A part of the permutation of this number: participation.PermutationSource."""
     clients: list[int] = order(library(), seed, M, number)[start:stop].tolist()
     return clients

@@ -10,14 +10,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
-from splitrelay.atomic_files import replacing
+from splitrelay.atomic_files import replace_atomically
 from splitrelay.errors import InputError
 from splitrelay.models.layout import Layout
 
 
 def save_weights(path: Path, layout: Layout, x: torch.Tensor) -> None:
     """Write x atomically."""
-    with replacing(path) as temporary:
+    with replace_atomically(path) as temporary:
         temporary.write_bytes(save(layout.unpack(x.cpu())))  # save_file would hide the operating system's error
 
 

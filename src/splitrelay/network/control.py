@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from splitrelay.errors import WorkError, printable
+from splitrelay.errors import WorkError, escape_unprintable
 from splitrelay.network import control_pb2, limits
 from splitrelay.network.messages import CONTROL, Message
 
@@ -47,7 +47,7 @@ def from_bytes(payload: bytes | memoryview) -> Message:
     values = {field.name: _plain(getattr(content, field.name)) for field in fields(BY_EVENT[event])}  # type: ignore[arg-type]
     _check(event, values)
     for name in SHOWN & values.keys():
-        values[name] = printable(values[name])[: limits.TEXT]
+        values[name] = escape_unprintable(values[name])[: limits.TEXT]
     return BY_EVENT[event](**values)
 
 

@@ -1,4 +1,4 @@
-"""Which of its samples a client uses at each step: positions in its own list, so that it draws the same anywhere."""
+"""How a client draws its batches. Positions refer to the client's own list, so it draws the same on every host."""
 
 from __future__ import annotations
 
@@ -17,8 +17,13 @@ DRAWS = ("passes", "replacement", "full")
 
 @dataclass(frozen=True)
 class Batches:
-    """`passes`: shuffled passes over the data, short last batches counted as steps (the authors' code);
-    `replacement`: independent draws (the theory); `full`: all samples at every step (no noise)."""
+    """The batch size and the way to draw.
+
+    Attributes:
+        size: The number of images of a batch.
+        draw: "passes" makes shuffled passes over the data; a short last batch counts as a step, as in the authors'
+            code. "replacement" draws independently, as in the theory. "full" uses all samples in every step.
+    """
 
     size: int = 20
     draw: str = "passes"
@@ -30,16 +35,16 @@ class Batches:
             raise UnknownName("way to draw batches", self.draw, DRAWS)
 
     def positions(self, n: int, K: int, generator: np.random.Generator) -> list[Positions]:
-        """K batches out of n samples."""
+        """Draw K batches of positions from n samples."""
         if n == 0:
             raise InputError("a client without samples cannot train", hint="Leave it out of the order.")
         if self.draw == "full":
             return [np.arange(n)] * K
         if self.draw == "replacement":
             return list(generator.integers(n, size=(K, self.size)))
-        return list(islice(self._passes(n, generator), K))
+        return list(islice(self._draw_passes(n, generator), K))
 
-    def _passes(self, n: int, generator: np.random.Generator) -> Iterator[Positions]:
+    def _draw_passes(self, n: int, generator: np.random.Generator) -> Iterator[Positions]:
         while True:
             shuffled = generator.permutation(n)
             for start in range(0, n, self.size):

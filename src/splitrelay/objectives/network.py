@@ -1,4 +1,4 @@
-"""F_m for real work: the mean loss of a network over the images of client m."""
+"""F_m of a neural network: the mean loss over the images of client m."""
 
 from __future__ import annotations
 
@@ -9,20 +9,71 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from splitrelay.data.augment import Augmentation
+from splitrelay.data.augment import Augmentation, Crops
+from splitrelay.data.images import LEVELS, ImageSet
 from splitrelay.models import ModelSpec, SubModel
 from splitrelay.objectives.batches import Batches
-from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.losses import LOSSES, Loss, check_loss
 from splitrelay.randomness import Purpose, rng
 
-__all__ = ["Loss", "Name", "Network"]
-FEW = 4  # images on which a loss of one's own is tried
+__all__ = ["DeviceImages", "Loss", "Name", "Network"]
+FEW = 4  # images on which a loss of the user is checked
+
+
+class DeviceImages:
+    """An ImageSet on a device. On the CPU it shares the memory of the ImageSet.
+
+    The pixels remain uint8 until they are used. A batch is one gather and one table lookup.
+    """
+
+    def __init__(
+        self, images: ImageSet, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> None:
+        self.x = torch.asarray(images.x).to(device)
+        self.y = torch.asarray(images.y).to(device)
+        self.levels = torch.from_numpy(images.levels.copy()).to(device, dtype).flatten()
+        channels = torch.arange(images.shape[0], device=device) * LEVELS  # each channel has its own row of levels
+        self.offsets = None if images.shape[0] == 1 else channels.view(1, -1, 1, 1)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def batch(self, indices: torch.Tensor, crops: Crops | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the normalized images at these positions and their labels."""
+        pixels = self.x.index_select(0, indices)
+        if crops is not None:
+            pixels = crop(pixels, crops)
+        return self.normalize(pixels), self.y.index_select(0, indices)
+
+    def normalize(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the normalized value of each pixel by table lookup."""
+        index = pixels.to(torch.int64 if pixels.device.type != "cpu" else torch.int32)
+        if self.offsets is not None:
+            index = index + self.offsets.to(index.dtype)
+        return self.levels.index_select(0, index.flatten()).view(pixels.shape)
+
+    def slices(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield all images in order, `size` at a time, with their labels."""
+        for start in range(0, len(self), size):
+            yield self.normalize(self.x[start : start + size]), self.y[start : start + size]
+
+
+def crop(pixels: torch.Tensor, crops: Crops) -> torch.Tensor:
+    """Apply the crops and flips on the device. The result equals that of Crops.apply."""
+    B, _, H, W = pixels.shape
+    device = pixels.device
+    padded = torch.nn.functional.pad(pixels, [crops.pad] * 4)
+    rows = torch.as_tensor(crops.top, device=device).view(-1, 1) + torch.arange(H, device=device)
+    columns = torch.as_tensor(crops.left, device=device).view(-1, 1) + torch.arange(W, device=device)
+    flip = torch.from_numpy(crops.flip).to(device).view(-1, 1)
+    columns = torch.where(flip, columns.flip(1), columns)
+    batch = torch.arange(B, device=device).view(B, 1, 1)
+    return padded.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
 
 
 @dataclass(frozen=True)
 class Name:
-    """What names a visit's randomness: the root seed, then round, client and occurrence."""
+    """The name of a visit's randomness: the seed, the round, the client and the occurrence in the round."""
 
     seed: int
     r: int
@@ -30,13 +81,17 @@ class Name:
     i: int
 
     def rng(self, purpose: Purpose, *more: int) -> np.random.Generator:
-        """The visit's generator for this purpose."""
+        """Return the generator of the visit for this purpose."""
         return rng(self.seed, purpose, self.r, self.m, self.i, *more)
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A model, a training set, who holds which of its images, and how batches are drawn from them."""
+    """A model, a training set, and how clients draw batches from it.
+
+    Attributes:
+        holdings: For each client, the positions of its images in the training set.
+    """
 
     model_spec: ModelSpec
     images: DeviceImages
@@ -49,9 +104,9 @@ class Network:
     def __post_init__(self) -> None:
         if self.loss not in LOSSES.values():
             features, labels = next(self.images.slices(FEW))
-            layers = SubModel(self.model_spec, 0, len(self.model_spec.layers()), self.dtype, self.device)
-            layers.load(self.model_spec.x0(0, self.dtype))
-            check_loss(self.loss, layers.predict(features), labels)
+            model = SubModel(self.model_spec, 0, len(self.model_spec.layers()), self.dtype, self.device)
+            model.load(self.model_spec.x0(0, self.dtype))
+            check_loss(self.loss, model.predict(features), labels)
 
     @property
     def M(self) -> int:
@@ -60,11 +115,11 @@ class Network:
 
     @property
     def device(self) -> torch.device:
-        """Where everything happens."""
+        """The device of the images and of the computation."""
         return self.images.x.device
 
     def samples(self, name: Name, K: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """(features, labels) of K steps. All positions and crops of the visit are drawn, and copied, once."""
+        """Yield (features, labels) of the K steps of a visit. All positions and crops are drawn before the first."""
         held = self.holdings[name.m]
         steps = self.batches.positions(len(held), K, name.rng(Purpose.BATCHES))
         together = torch.from_numpy(held[np.concatenate(steps)]).to(self.device)

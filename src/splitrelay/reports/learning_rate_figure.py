@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from splitrelay.notation import axis as symbol
+from splitrelay.notation import get_axis_label as symbol
 from splitrelay.reports.accuracy import papers_value
 from splitrelay.reports.line_plots import (
     HEIGHT,

@@ -11,7 +11,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from splitrelay.atomic_files import replacing
+from splitrelay.atomic_files import replace_atomically
 from splitrelay.errors import InputError
 
 # Okabe and Ito's eight colours, readable with any colour vision.
@@ -62,7 +62,7 @@ def save(figure: Figure, path: Path) -> Path:
     """Write the figure under a temporary name, then rename: nobody sees half a file. Same figure, same bytes."""
     if path.suffix not in ENDINGS:
         raise InputError("a figure's name must end in .pdf, .png or .svg", value=path.name)
-    with replacing(path) as temporary, matplotlib.rc_context({**RC, "svg.hashsalt": "splitrelay"}):
+    with replace_atomically(path) as temporary, matplotlib.rc_context({**RC, "svg.hashsalt": "splitrelay"}):
         if path.suffix == ".png":
             _save_png(figure, temporary)
         else:

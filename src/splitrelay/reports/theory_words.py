@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from splitrelay.notation import SYMBOLS
-from splitrelay.notation import axis as symbol
+from splitrelay.notation import get_axis_label as symbol
 
 MEASURE = {
     "E F(xbar) - F*": r"$\mathbb{E}\,F(\bar{x})-F^*$",

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from splitrelay import kernels, participation
-from splitrelay.algorithms import Algorithm, LocalSteps, Step
+from splitrelay.algorithms import Algorithm, AlgorithmSettings, LocalSteps, Step
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
 from splitrelay.engine.select import engine, resolve_engine
@@ -21,13 +21,11 @@ from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.models import find_cut_index, get_model_spec
 from splitrelay.models.layout import FlatCut
 from splitrelay.objectives.batches import Batches
-from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.losses import get_loss
-from splitrelay.objectives.network import Network
-from splitrelay.participation import Among, Consumed, Fixed, Order, Permutation, Sampled, WithReplacement
+from splitrelay.objectives.network import DeviceImages, Network
+from splitrelay.participation import Consumed, Fixed, Order, Permutation, Sampled, SubsetOrder, WithReplacement
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.registry import algorithm
-from splitrelay.testing import Ingredients
 
 Holdings = Sequence[npt.NDArray[np.int64]]
 DEVICES = ("cpu", "cuda", "mps")
@@ -143,7 +141,7 @@ def algorithm_of(trial: Trial, network: Network, partition: Partition) -> Algori
     cut = FlatCut(network.model_spec.layout(network.dtype).ends[find_cut_index(network.model_spec, trial.cut)])
     M = len(partition.clients)
     K = local_steps(trial, network.holdings)
-    made = algorithm(trial.algorithm).make(Ingredients(step, K, M, trial.gamma, sizes, trial.G, cut))
+    made = algorithm(trial.algorithm).make(AlgorithmSettings(step, K, M, cut, trial.gamma, sizes, trial.G))
     for name, key, given, lacks in (
         ("gamma", "gamma", trial.gamma != 1, "has no global step"),
         ("sizes", "weighted", trial.weighted, "does not weigh clients by their samples"),
@@ -169,7 +167,9 @@ def local_steps(trial: Trial, holdings: Holdings) -> LocalSteps:
 def order_of(trial: Trial, partition: Partition) -> Order:
     M, seed = len(partition.clients), trial.seed
     S = M if trial.S is None else trial.S
-    shuffled = participation.shuffled if kernels.missing() else kernels.shuffled  # the same clients, on either engine
+    shuffled = (
+        participation.draw_permutation if kernels.missing() else kernels.shuffled
+    )  # the same clients, on either engine
     known: dict[str, Any] = {
         "permutation": lambda: Permutation(M, seed, shuffled) if S == M else Sampled(M, S, seed, shuffled),
         "sampled": lambda: Sampled(M, S, seed, shuffled),
@@ -179,4 +179,4 @@ def order_of(trial: Trial, partition: Partition) -> Order:
     }
     if trial.order not in known:
         raise UnknownName("order", trial.order, ORDERS)
-    return Among(known[trial.order](), partition.clients)
+    return SubsetOrder(known[trial.order](), partition.clients)

@@ -14,7 +14,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from splitrelay.atomic_files import replacing, write_text
+from splitrelay.atomic_files import replace_atomically, write_text
 from splitrelay.errors import OutOfRange
 from splitrelay.runs.state_serialization import flattened, rebuilt
 
@@ -43,7 +43,7 @@ class Checkpoints:
     def save(self, r: int, state: Any, up: int, down: int) -> None:
         """Keep the state, then forget all but the newest ones."""
         tensors, numbers = flattened(state)
-        with replacing(self._tensors(r), private=True) as temporary:
+        with replace_atomically(self._tensors(r), private=True) as temporary:
             temporary.write_bytes(save(tensors))  # save_file would hide what the system said
         manifest = Checkpoint(r, up, down, _sha256(self._tensors(r)), numbers)
         write_text(self._manifest(r), json.dumps(asdict(manifest)) + "\n", private=True)

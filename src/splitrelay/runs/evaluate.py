@@ -15,9 +15,8 @@ from splitrelay.errors import InputError, UnknownName
 from splitrelay.evaluation import Score
 from splitrelay.models import get_model_spec
 from splitrelay.models.weights_io import load_weights, read_precision
-from splitrelay.objectives.device_images import DeviceImages
 from splitrelay.objectives.losses import get_loss
-from splitrelay.objectives.network import Network
+from splitrelay.objectives.network import DeviceImages, Network
 from splitrelay.runs.build import dtype_named, held_out
 from splitrelay.runs.execute import partition_of
 from splitrelay.runs.spec import Spec, spec_of

@@ -68,8 +68,7 @@ def _work(name: str) -> Work:
     from splitrelay.engine.select import engine  # noqa: PLC0415
     from splitrelay.models import get_model_spec  # noqa: PLC0415
     from splitrelay.objectives.batches import Batches  # noqa: PLC0415
-    from splitrelay.objectives.device_images import DeviceImages  # noqa: PLC0415
-    from splitrelay.objectives.network import Network  # noqa: PLC0415
+    from splitrelay.objectives.network import DeviceImages, Network  # noqa: PLC0415
 
     torch.set_num_threads(1)  # as in runs
     g, N = rng(1, Purpose.INSTANCES), STEPS * BATCH

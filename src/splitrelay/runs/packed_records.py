@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from splitrelay.atomic_files import replacing
+from splitrelay.atomic_files import replace_atomically
 from splitrelay.errors import InputError
 
 SUFFIX = ".tar.xz"
@@ -80,7 +80,7 @@ def pack_records(records: Iterable[tuple[str, bytes]], target: Path) -> None:
             member = tarfile.TarInfo(name)
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
-    with replacing(target) as temporary:
+    with replace_atomically(target) as temporary:
         temporary.write_bytes(lzma.compress(content.getvalue(), preset=PRESET))
 
 

@@ -17,8 +17,9 @@ from splitrelay.algorithms import (
     SplitFedV2,
     SplitFedV3,
 )
+from splitrelay.algorithms.base import AlgorithmFactory
+from splitrelay.algorithms.golden import Golden, Pair
 from splitrelay.errors import UnknownName
-from splitrelay.testing import Golden, Make, Pair
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Entry:
     """An algorithm of the house."""
 
     name: str
-    make: Make
+    make: AlgorithmFactory
     source: str
     goldens: Sequence[Golden]
 

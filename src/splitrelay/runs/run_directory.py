@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from splitrelay.atomic_files import keep, replacing, write_error, write_text
+from splitrelay.atomic_files import build_write_error, create_folder, replace_atomically, write_text
 from splitrelay.errors import InputError
 from splitrelay.runs.damage import (
     PUBLISHED,
@@ -67,10 +67,10 @@ class RunDirectory:
         """No second process may write here; the lock ends with the process, also after kill -9."""
         try:
             if not self.path.is_dir():
-                keep(self.path, private=True)
+                create_folder(self.path, private=True)
             lock = (self.path / name).open("w")
         except OSError as error:
-            raise write_error(self.path, error) from None
+            raise build_write_error(self.path, error) from None
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -119,7 +119,7 @@ class RunDirectory:
         for name, content in self.read_published().items():
             packed = {PUBLISHED: gzip.compress(content, mtime=0)} if name == WRITTEN else {name: content}
             for file, data in packed.items():
-                with replacing(folder / file) as temporary:
+                with replace_atomically(folder / file) as temporary:
                     temporary.write_bytes(data)
 
     def cut_back(self, r: int) -> list[dict[str, Any]]:
@@ -174,13 +174,13 @@ class RunDirectory:
         try:
             for file in present:
                 target = folder / file.relative_to(self.path)
-                keep(target.parent)
+                create_folder(target.parent)
                 file.replace(target)
             for file in copied:
-                keep(folder)
+                create_folder(folder)
                 shutil.copyfile(file, folder / file.relative_to(self.path))
         except OSError as error:
-            raise write_error(folder, error) from None
+            raise build_write_error(folder, error) from None
         return folder
 
     def append(self, row: dict[str, Any], *, flush: bool = True) -> None:
@@ -202,7 +202,7 @@ class RunDirectory:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise write_error(self.rounds, error) from None
+            raise build_write_error(self.rounds, error) from None
 
     def table(self) -> None:
         """rounds.csv: the rows once more, for spreadsheets."""

@@ -20,9 +20,9 @@ from splitrelay.engine.select import evaluator
 from splitrelay.engine.stopping import Stoppable
 from splitrelay.engine.thread_pool import Pool
 from splitrelay.errors import InputError
-from splitrelay.evaluation import Evaluator, Score, overlapped
+from splitrelay.evaluation import Evaluator, Score, evaluate_in_background
 from splitrelay.models.weights_io import load_weights
-from splitrelay.objectives.device_images import DeviceImages
+from splitrelay.objectives.network import DeviceImages
 from splitrelay.runs.build import Trial, algorithm_of, engine_named, engine_of, held_out, network_of, order_of
 from splitrelay.training import resume
 
@@ -76,7 +76,7 @@ class Learning:
         With start = (r, state) the run goes on from there.
         """
         stops = self._stops(R, every, start or (0, self.algorithm.init(self.x0())))
-        for (look, state), (score, validation) in overlapped(stops, self._scores, at_once=overlap):
+        for (look, state), (score, validation) in evaluate_in_background(stops, self._scores, in_background=overlap):
             yield replace(look, score=score, validation=validation), state
 
     def own_scores(self, state: Any) -> dict[int, Score]:

@@ -24,7 +24,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from splitrelay.atomic_files import replacing
+from splitrelay.atomic_files import replace_atomically
 from splitrelay.errors import WorkError
 from splitrelay.sweeps.jobs import Errand, News
 from splitrelay.sweeps.ray_address import refused
@@ -213,5 +213,5 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def carried_home(files: dict[str, bytes], home: Path) -> None:
     """Written where they belong, in the order in which they come."""
     for name, content in files.items():
-        with replacing(home / Path(name).name) as temporary:
+        with replace_atomically(home / Path(name).name) as temporary:
             temporary.write_bytes(content)

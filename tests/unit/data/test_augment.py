@@ -41,7 +41,7 @@ def test_every_shift_and_both_flips_occur() -> None:
 
 def test_crops_are_those_of_a_padded_picture() -> None:
     x, crops = pixels(), drawn()
-    for b, image in enumerate(crops.applied(x)):
+    for b, image in enumerate(crops.apply(x)):
         padded = np.pad(x[b], ((0, 0), (4, 4), (4, 4)))
         window = padded[:, crops.top[b] : crops.top[b] + 32, crops.left[b] : crops.left[b] + 32]
         assert np.array_equal(image, np.flip(window, axis=2) if crops.flip[b] else window)
@@ -49,14 +49,14 @@ def test_crops_are_those_of_a_padded_picture() -> None:
 
 def test_batch_by_batch_is_the_whole_visit() -> None:
     x, crops = pixels(), drawn()
-    batches = [crops[k : k + 20].applied(x[k : k + 20]) for k in range(0, 200, 20)]
-    assert np.array_equal(np.concatenate(batches), crops.applied(x))
+    batches = [crops[k : k + 20].apply(x[k : k + 20]) for k in range(0, 200, 20)]
+    assert np.array_equal(np.concatenate(batches), crops.apply(x))
 
 
 def test_the_middle_crop_is_the_picture() -> None:
     x = pixels(2)
     middle = Crops(4, np.array([4, 4]), np.array([4, 4]), np.array([False, False]))
-    assert np.array_equal(middle.applied(x), x)
+    assert np.array_equal(middle.apply(x), x)
 
 
 def test_without_flips_the_shifts_stay() -> None:
@@ -66,4 +66,4 @@ def test_without_flips_the_shifts_stay() -> None:
 
 def test_crops_for_another_number_of_images_are_refused() -> None:
     with pytest.raises(OutOfRange, match="needs 7 crops; got 200"):
-        drawn().applied(pixels(7))
+        drawn().apply(pixels(7))

@@ -22,7 +22,7 @@ def images(N: int = 40, peak: int = 255) -> ImageSet:
 def test_a_batch_is_the_images_at_its_positions() -> None:
     data, where = images(), np.array([7, 0, 39, 7])
     x, y = data.batch(where)
-    assert np.array_equal(x, data.normalised(data.x[where])) and np.array_equal(y, [3, 0, 3, 3])
+    assert np.array_equal(x, data.normalize(data.x[where])) and np.array_equal(y, [3, 0, 3, 3])
 
 
 def test_a_batch_can_use_a_buffer_again() -> None:
@@ -35,7 +35,7 @@ def test_a_batch_can_use_a_buffer_again() -> None:
 def test_normalisation_is_the_formula_rounded_once(peak: int) -> None:
     data = images(peak=peak)
     wanted = (data.x / peak - np.array(MEAN)[:, None, None]) / np.array(STD)[:, None, None]
-    assert np.array_equal(data.normalised(data.x), wanted.astype(np.float32))
+    assert np.array_equal(data.normalize(data.x), wanted.astype(np.float32))
 
 
 def test_a_position_beyond_the_end_is_no_image() -> None:
@@ -59,7 +59,7 @@ def test_moments_are_those_of_all_pixels() -> None:
 def test_a_constant_channel_becomes_zero() -> None:
     x = np.full((4, 1, 2, 2), 80, dtype=np.uint8)
     data = ImageSet(x, np.zeros(4, dtype=np.int64), ("a",), *moments(x))
-    assert np.abs(data.normalised(x)).max() < 1e-6
+    assert np.abs(data.normalize(x)).max() < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def test_labels_with_gaps_keep_their_names(tmp_path: Path) -> None:
 
 def test_the_normalisation_is_that_of_the_training_part(tmp_path: Path) -> None:
     data = own(npz(tmp_path / "d.npz", x=GREY, y=Y))
-    x = data.train.normalised(data.train.x)
+    x = data.train.normalize(data.train.x)
     assert abs(float(x.mean())) < 1e-5 and abs(float(x.std()) - 1) < 1e-5 and data.test.mean == data.train.mean
 
 

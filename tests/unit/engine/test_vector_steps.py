@@ -44,10 +44,10 @@ def test_norms_and_means() -> None:
     assert norm2(np.array([3.0, 4.0])) == 25.0 and norm2(-3) == 9
     assert mean([1.0, 2.0, 6.0]) == 3.0 and mean(iter([1.0])) == 1.0
     weighted = Mean[float]()
-    assert weighted.otherwise(7.0) == 7.0
+    assert weighted.value(7.0) == 7.0
     for x, weight in ((1.0, 3), (2.0, 1)):
         weighted.add(x, weight)
-    assert weighted.otherwise(7.0) == 1.25
+    assert weighted.value(7.0) == 1.25
 
 
 def test_names_make_different_numbers_and_the_same_name_the_same() -> None:

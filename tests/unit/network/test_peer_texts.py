@@ -7,7 +7,7 @@ import pytest
 
 from splitrelay.cli.deploy_options import logger
 from splitrelay.deploy.status_client import ask_status
-from splitrelay.errors import InputError, WorkError, printable
+from splitrelay.errors import InputError, WorkError, escape_unprintable
 from splitrelay.network import limits, tensor_transfer
 from splitrelay.network.codec import VERSION, Bounds, decode, encode
 from splitrelay.network.control import BadMessage
@@ -60,7 +60,7 @@ def test_an_error_is_one_line_without_escapes(error: Exception) -> None:
 
 
 def test_ordinary_letters_stay() -> None:
-    assert printable("Müller, 東京, ± 3 %") == "Müller, 東京, ± 3 %"
+    assert escape_unprintable("Müller, 東京, ± 3 %") == "Müller, 東京, ± 3 %"
 
 
 def test_the_log_is_one_line_per_message(capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,4 +97,4 @@ def test_a_report_can_be_printed() -> None:
     finally:
         hub.close("enough", again=False)
     assert found["phase"].isprintable()
-    assert found["clients"][0] == {"client": 1, printable(FORGED): [printable(FORGED)]}
+    assert found["clients"][0] == {"client": 1, escape_unprintable(FORGED): [escape_unprintable(FORGED)]}

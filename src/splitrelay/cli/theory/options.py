@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from splitrelay.cli.console import note, say
 from splitrelay.cli.key_values import Key, TextParam, choice, count, number
 from splitrelay.errors import InputError, UnknownName
-from splitrelay.notation import meaning
+from splitrelay.notation import describe_symbol
 
 # The names of splitrelay.theory, written again: reading them there would cost every --help an import of numpy.
 ALGORITHMS = ("ssl", "fedavg", "fedavg-swor", "fedavg-swr")
@@ -22,23 +22,23 @@ CONSTANTS = ("proved", "printed", "tight")
 HORIZONS = ("R", "R+1")
 
 QUANTITIES = (
-    Key("L", number, meaning("L")),
-    Key("mu", number, meaning("mu")),
+    Key("L", number, describe_symbol("L")),
+    Key("mu", number, describe_symbol("mu")),
     Key("sigma2", number, "variance of a stochastic gradient"),
     Key("zeta2", number, "heterogeneity: zeta_*^2 if convex, zeta^2 if non-convex"),
     Key("B2", number, "factor of ||grad F||^2 in the bound on heterogeneity"),
-    Key("M", count, meaning("M")),
-    Key("S", count, meaning("S")),
-    Key("K", count, meaning("K")),
-    Key("R", count, meaning("R")),
-    Key("D2", number, meaning("D2")),
-    Key("A", number, meaning("A")),
+    Key("M", count, describe_symbol("M")),
+    Key("S", count, describe_symbol("S")),
+    Key("K", count, describe_symbol("K")),
+    Key("R", count, describe_symbol("R")),
+    Key("D2", number, describe_symbol("D2")),
+    Key("A", number, describe_symbol("A")),
 )
 STARRED = (
     Key("zeta2_star", number, "heterogeneity at the optimum, where it differs from zeta2"),
     Key("sigma2_star", number, "variance of a stochastic gradient at the optimum"),
 )
-STEPS = (Key("eta", number, meaning("eta")), Key("eta_tilde", number, meaning("eta_tilde")))
+STEPS = (Key("eta", number, describe_symbol("eta")), Key("eta_tilde", number, describe_symbol("eta_tilde")))
 CHOSEN_CONSTANTS = Key(
     "constants", choice(*CONSTANTS), "proved (default), printed (as displayed), tight (sharpened)", many=False
 )

@@ -11,16 +11,16 @@ from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.key_values import Key, choice, count, number, parsed, settings_argument
 from splitrelay.cli.table_output import Table, cell, emit, format_option
 from splitrelay.errors import InputError, OutOfRange
-from splitrelay.notation import meaning
+from splitrelay.notation import describe_symbol
 
 if TYPE_CHECKING:
     from splitrelay.theory import Weights
 
 MOST = 10_000_000  # rounds: each has its own weight in memory
 KEYS = (
-    Key("mu", number, f"{meaning('mu')}; 0 gives equal weights", many=False),
-    Key("eta_tilde", number, meaning("eta_tilde"), many=False),
-    Key("R", count, f"{meaning('R')}; at most {MOST:.0e}", many=False),
+    Key("mu", number, f"{describe_symbol('mu')}; 0 gives equal weights", many=False),
+    Key("eta_tilde", number, describe_symbol("eta_tilde"), many=False),
+    Key("R", count, f"{describe_symbol('R')}; at most {MOST:.0e}", many=False),
     Key(
         "rounds",
         choice("some", "all"),
@@ -56,7 +56,7 @@ def weights(settings: tuple[str, ...], shape: str) -> None:
 def _checked(given: dict[str, Any]) -> None:
     for name in ("mu", "eta_tilde", "R"):
         if name not in given:
-            raise InputError(f"theory weights needs {name}, {meaning(name)}", hint=f"Give {name}=...")
+            raise InputError(f"theory weights needs {name}, {describe_symbol(name)}", hint=f"Give {name}=...")
         if given[name] < 0:
             raise OutOfRange(f"{name} must not be negative", value=given[name], limit=f"{name} >= 0")
     if given["R"] > MOST:
