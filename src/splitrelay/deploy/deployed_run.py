@@ -18,7 +18,9 @@ from splitrelay.deploy.fed_averaging import Portion, SealedCut, refuse_unfit
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.remote_clients import Remote
 from splitrelay.deploy.sealed_state import Judged, Relays, unmade
-from splitrelay.errors import InputError
+from splitrelay.deploy.state_probe import Examiner, Finding, SpoiledDeposit, TestSetVisits
+from splitrelay.engine.torch_engine import CALMER
+from splitrelay.errors import Diverged, InputError
 from splitrelay.models.weights_io import save_weights
 from splitrelay.network.connection_handler import JUDGE
 from splitrelay.runs.client_records import ClientRecord, parse_record
@@ -119,6 +121,18 @@ class Hosted:
             self.learning.algorithm = replace(self.learning.algorithm, cut=SealedCut())  # type: ignore[type-var]
         if self.judged:
             self.learning.evaluator = self.judged  # type: ignore[assignment]  # it scores, which is all that is asked
+        self.remote = remote
+        self.examiner = None if self.kind else self._make_examiner(data)
+
+    def _make_examiner(self, data: DataSet) -> Examiner | None:
+        """Make what finds deposits that later visits overflow from; it needs halves that the server can read."""
+        if not len(data.test):
+            return None
+        visits = TestSetVisits(trial_of(self.spec), data, self.remote.tops)
+        start = (0, self._begun())
+        examiner = Examiner(self.learning.algorithm, self.learning.order, self.journal, visits, start)
+        self.remote.examine = examiner.examine_visit
+        return examiner
 
     def rows(self) -> Iterator[Progress]:
         """All rows: those that are there already, then those that are still to come."""
@@ -127,13 +141,28 @@ class Hosted:
         yield from (Progress(row, again=True) for row in rows)
         write_text(self.directory.spec, self.spec.toml() + "\n")
         write_text(self.directory.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
+        while True:
+            try:
+                yield from self._train(start)
+                return
+            except SpoiledDeposit as error:
+                start = self._start()
+                if error.visit.r >= (start[0] if start else 0):  # else a checkpoint without fault was saved since
+                    self.remote.drop_deposit(error.visit)
+                self.directory.cut_back(start[0] if start else -1)
+
+    def _train(self, start: tuple[int, Any] | None) -> Iterator[Progress]:
+        """Yield the rows after `start`, a round and its state; visits that are in the journal are not made again."""
         state = start[1] if start else self._begun()
         at = self.recorded.rounds = start[0] if start else 0
+        if self.examiner:
+            self.examiner.start = at, state
         if start and self.judged:
             self.judged.r = at + 1  # the first look is not asked again
         looks = self.learning.run(self.spec.R, self.spec.every, overlap=not self.judged, start=(at, state))
         if start:
             next(looks)  # its row is there already
+        rows = self.directory.seen()
         before = rows[-1]["seconds"] if rows else 0.0
         for look, state in looks:
             yield self._kept(look, state, before)
@@ -141,11 +170,19 @@ class Hosted:
 
     def _kept(self, look: Look, state: Any, before: float) -> Progress:
         """The row, then the checkpoint; then the journal need not know the visits before it."""
+        finding = self.examiner.examine_state(look.r, state) if self.examiner else Finding(is_sound=True)
+        if finding.fault is not None:
+            raise SpoiledDeposit(finding.fault)
+        if look.r == self.spec.R:
+            self.remote.check_last_round(self.spec.R)
         row = {**row_of(look, before), **self.measured(), **self.recorded.take_row(look.r)}
         self.directory.append(row)
         if look.r % self.spec.every == 0:
             self.directory.checkpoints.save(look.r, state, look.up, look.down)
             self.journal.forget(look.r)
+            self.remote.at_fault.clear()
+            if self.examiner:
+                self.examiner.start = look.r, state
         return Progress(row)
 
     def _start(self) -> tuple[int, Any] | None:
@@ -155,6 +192,8 @@ class Hosted:
         if r is None or r != self.back_to:
             self.directory.check_progress(r)
         self._note_unreadable(r)
+        self.learning.clients.up = self.learning.clients.down = 0
+        self.learning.clients.losses = []
         if found is None or not (r in seen or r == self.back_to):
             return None
         self.learning.clients.up, self.learning.clients.down = found[0].up, found[0].down
@@ -177,7 +216,10 @@ class Hosted:
             self.judged.hand_over(state)
             return
         layout = self.learning.model_spec.layout(self.learning.network.dtype)
-        save_weights(self.directory.model, layout, self.learning.algorithm.model(state))
+        x = self.learning.algorithm.model(state)
+        if not bool(x.isfinite().all()):
+            raise Diverged("the final model overflowed", hint=CALMER)
+        save_weights(self.directory.model, layout, x)
 
 
 def begun(spec: Spec, directory: RunDirectory) -> Spec:

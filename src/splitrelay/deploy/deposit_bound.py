@@ -31,6 +31,10 @@ TOLERANCE = 0.01  # of the bound, for the rounding of norms and of clipped gradi
 WAY_OUT = "Lower eta, or set clip, if the client is honest."
 
 
+class DepositOutOfBounds(BadMessage):
+    """Weights that a visit has moved further than it may."""
+
+
 class UnlikelyHalf(NotOurs):
     """A sealed half that no honest visit can have left."""
 
@@ -45,13 +49,13 @@ class Excess:
 
 
 def check_move(before: Vector, after: Vector, limit: float, *, whose: str) -> None:
-    """Raise BadMessage where a visit has moved these weights further than `limit`, Diverged where they overflowed."""
+    """Raise DepositOutOfBounds if a visit moved these weights further than `limit`, Diverged if they overflowed."""
     found = find_excess(before, after, limit)
     if found is not None:
         what = f"{whose}: {found.what}"
         if not math.isfinite(found.value):
             raise Diverged(what, value=found.value, hint=WAY_OUT)
-        raise BadMessage(what, value=found.value, limit=f"at most {found.limit:.6g}", hint=WAY_OUT)
+        raise DepositOutOfBounds(what, value=found.value, limit=f"at most {found.limit:.6g}", hint=WAY_OUT)
 
 
 def check_sealed_half(

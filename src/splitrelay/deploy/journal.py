@@ -83,6 +83,10 @@ class Journal:
         content = {"why": why, CHECKSUM: xxh3_128(why.encode()).hexdigest()}
         write_text(self._file(visit).with_suffix(".skipped"), json.dumps(content) + "\n", private=True)
 
+    def drop(self, visit: Visit[Any]) -> None:
+        """Take back a committed visit, so that it counts no more: it is made again, unless it is skipped then."""
+        self._file(visit).unlink(missing_ok=True)
+
     def find(self, visit: Visit[Any]) -> Outcome[Any] | None:
         """What became of the visit before the server was restarted, if anything did.
 

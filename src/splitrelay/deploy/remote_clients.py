@@ -11,10 +11,12 @@ from threading import Event
 from typing import Any
 
 from splitrelay.algorithms.base import Done, Outcome, Skipped, Visit
+from splitrelay.deploy.deposit_bound import DepositOutOfBounds
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.quarantine import Quarantine
 from splitrelay.deploy.server_visit import Tops, Turn
 from splitrelay.deploy.stalls import StallReporter
+from splitrelay.deploy.state_probe import SpoiledDeposit
 from splitrelay.deploy.visit_lease import Pending, Policy
 from splitrelay.deploy.visit_scheduler import Patience
 from splitrelay.errors import Diverged, SplitrelayError
@@ -97,9 +99,14 @@ class Remote(Patience):
                 waiting.append((index, visit))
             else:
                 self.journal.note("found", client=visit.m, round=visit.r, occurrence=visit.i)
+                self.committed_in = visit.r if isinstance(before, Done) else self.committed_in
                 self.outcomes[index] = before
         try:
             self._work(waiting)
+        except SpoiledDeposit as error:
+            for pending in list(self.pending.values()):
+                self._void(pending, error.what, Cancel(pending.fence, error.what))
+            raise
         finally:
             for pending in list(self.pending.values()):
                 self._void(pending, "the server stops")
@@ -228,8 +235,8 @@ class Remote(Patience):
 
     def _fail_for(self, pending: Pending, error: BadMessage | Diverged, link: int) -> None:
         """Fail the visit for an error that a message of its client has caused."""
-        diverged = isinstance(error, Diverged)
-        self._failed(pending, error.what if diverged else str(error), link, diverged=diverged)
+        diverged, numeric = isinstance(error, Diverged), isinstance(error, DepositOutOfBounds)
+        self._failed(pending, error.what if diverged else str(error), link, diverged=diverged, numeric=numeric)
 
     def _stepped(self, pending: Pending, turn: Turn, said: messages.Step) -> messages.Reply:
         """The answer to a step, and how long it took."""
@@ -253,6 +260,7 @@ class Remote(Patience):
     def _commit(self, pending: Pending, done: Done[Any], link: int) -> None:
         self.journal.commit(pending.visit, pending.fence, done)
         self.diverged.clear()
+        self.committed_in = pending.visit.r
         self.quarantine.commit(pending.visit.m)
         self.hub.release(pending.visit.m)
         self.hub.send(link, Commit(pending.fence))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from threading import Event
 from typing import Any
 
-from splitrelay.algorithms.base import Outcome, Skipped
+from splitrelay.algorithms.base import Outcome, Skipped, Visit
 from splitrelay.deploy.client_options import name_of
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.quarantine import Quarantine
 from splitrelay.deploy.server_visit import Tops
 from splitrelay.deploy.stalls import StallReporter, Wait, Waiting, visit_wait
+from splitrelay.deploy.state_probe import Finding, SpoiledDeposit
 from splitrelay.deploy.visit_lease import Pending, Policy
 from splitrelay.engine.torch_engine import CALMER
 from splitrelay.errors import Diverged, VisitFailed, WorkError
@@ -46,6 +48,10 @@ class Patience:
         self.outcomes: dict[int, Outcome[Any]] = {}
         self.absent: dict[int, str] = {}  # clients for whom nobody waits until they come, and why
         self.diverged = set[int]()  # clients whose visits diverged since the last commit
+        self.diverged_in = self.committed_in = -1  # the last rounds in which visits diverged, and were committed
+        self.examine: Callable[[Visit[Any]], Finding] | None = None  # finds the deposit that made a visit overflow
+        self.dropped: Counter[tuple[int, int, int]] = Counter()  # visits whose deposits were dropped, and how often
+        self.at_fault = set[int]()  # clients whose deposits were dropped since the last checkpoint
 
     def given_up(self, m: int) -> str | None:
         """Why client m is not waited for, if visits may be skipped and it may not come, or was waited for in vain.
@@ -131,15 +137,60 @@ class Patience:
             hint = "Mend or bring it back; the same command goes on from here."
             raise WorkError(what, value=lacks.rstrip(".") or None, hint=hint)
 
-    def _failed(self, pending: Pending, why: str, link: int | None, *, diverged: bool = False) -> None:
-        """The client did something wrong in its visit, or could not do it: it is taken back, and asked for again."""
+    def _failed(
+        self, pending: Pending, why: str, link: int | None, *, diverged: bool = False, numeric: bool = False
+    ) -> None:
+        """The client did something wrong in its visit, or could not do it: it is taken back, and asked for again.
+
+        `diverged` says that a number overflowed, `numeric` that this or weights out of bounds ended the visit. Then
+        the weights that it began from may be the reason, and not its client.
+
+        Raises:
+            SpoiledDeposit: an earlier deposit is the reason.
+            Diverged: the server's own visits overflow from these weights, too, and no deposit is the reason.
+        """
         pending.links = 0
         self._note("failed", pending, why=why)
         self._void(pending, why, None if link is None else Cancel(pending.fence, why[: limits.TEXT]))
+        finding = self.examine(pending.visit) if self.examine and (diverged or numeric) else Finding(is_sound=True)
+        if finding.fault is not None:
+            raise SpoiledDeposit(finding.fault)
+        if not finding.is_sound:
+            what = f"training diverged in round {pending.visit.r}, at client {pending.visit.m} and on the test images"
+            raise Diverged(what, value=_reason(why), hint=CALMER)
         if diverged:
+            self.diverged_in = pending.visit.r
             self._check_divergence(pending, why)
         self._blamed(pending, why, at_once=self.policy.away == "skip", diverged=diverged)
         pending.after = time.monotonic() + pause(len(pending.failures))
+
+    def drop_deposit(self, visit: Visit[Any]) -> None:
+        """Take back a deposit that makes later visits overflow, and count it as a strike of its writer.
+
+        Raises:
+            Diverged: the deposit was dropped too often, or most clients wrote one. The run itself diverges then.
+        """
+        r, i, m = visit.r, visit.i, visit.m
+        why = f"the deposit of client {m} in round {r} makes later visits overflow"
+        self.journal.drop(visit)
+        self.journal.note("dropped", client=m, round=r, occurrence=i, why=why)
+        self.quarantine.strike(m, why, round=r, occurrence=i)
+        self.dropped[r, i, m] += 1
+        self.at_fault.add(m)
+        M = self.hub.house.clients
+        if len(self.at_fault) > max(M // 2, 1) or M == 1:
+            raise Diverged(f"the deposits of {len(self.at_fault)} clients overflow", value=why, hint=CALMER)
+        if self.policy.away == "skip":
+            self.journal.skip(visit, why)
+            self.journal.note("skipped", client=m, round=r, occurrence=i, fence=0, why=why)
+        elif self.dropped[r, i, m] > self.policy.retries:
+            limit = f"at most {self.policy.retries} failures"
+            raise Diverged(why, value=f"{self.dropped[r, i, m]} times", limit=limit, hint=RETUNE)
+
+    def check_last_round(self, R: int) -> None:
+        """Raise Diverged if the last of R rounds was lost to overflows: it would end as if all were well."""
+        if self.diverged_in == R - 1 != self.committed_in:
+            raise Diverged("the last round was lost to visits that diverged", value=R - 1, hint=RETUNE)
 
     def _check_divergence(self, pending: Pending, why: str) -> None:
         """Raise Diverged if visits may be skipped and every client that is here diverged since the last commit.

@@ -1,0 +1,183 @@
+"""Find the deposit that makes later visits overflow, with visits that the server makes on its own test images.
+
+A deposit within the bound of `deposit_bound` can still ruin a run without clip: every visit that begins from it
+overflows. The client whose visit fails is then not at fault, and the client that wrote the weights last may be innocent
+too, because a client can make its own visit fail on purpose. The server decides between them with its test images:
+
+- The *lifetime* of a state is the number of visits in a row that the server can make from it, up to LIFETIME.
+- A state is *sound* if its lifetime is at least SOUND. If a visit fails that began from a sound state, its client is
+  to blame.
+- If the state is not sound, the server replays the deposits since the last checkpoint from the journal and searches for
+  the one that ended the soundness. Its writer is at fault if the state before had the full LIFETIME.
+- If the state before was already near its end, the run itself diverges: nobody is at fault. The run ends at the visit
+  that failed, as a simulation would.
+
+Nothing here changes a state or draws shared randomness: the bits of a run without such a deposit are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from splitrelay.algorithms.base import Algorithm, Done, Outcome, Skipped, Visit
+from splitrelay.data.images import DataSet
+from splitrelay.data.partition import Partition
+from splitrelay.deploy.deposit_bound import DepositOutOfBounds, check_move
+from splitrelay.deploy.journal import Journal
+from splitrelay.deploy.server_visit import Tops, arrays
+from splitrelay.engine.torch_engine import halved
+from splitrelay.errors import Diverged, WorkError
+from splitrelay.runs.build import Trial, engine_of, network_of
+
+SOUND = 3  # visits in a row after which a state counts as sound
+LIFETIME = 8  # visits in a row that the state before a faulty deposit allows
+IMAGES = 1000  # test images of a probe, at most
+
+
+class SpoiledDeposit(WorkError):
+    """A committed deposit from which no client can go on; the round is run again without it."""
+
+    def __init__(self, visit: Visit[Any]) -> None:
+        super().__init__(f"the deposit of client {visit.m} in round {visit.r} makes later visits overflow")
+        self.visit = visit
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a probe has found: whether the state is sound and, if it is not, whose deposit is at fault."""
+
+    is_sound: bool
+    fault: Visit[Any] | None = None
+
+
+class TestSetVisits:
+    """Visits of the server on its own test images: the same steps, batches and bounds as those of a client."""
+
+    def __init__(self, trial: Trial, data: DataSet, tops: Tops) -> None:
+        count = len(data.test)
+        chosen = np.unique(np.linspace(0, count - 1, min(count, IMAGES)).astype(np.int64))
+        M = tops.spec.partition.M
+        images = Partition((chosen,) * M, kind="probe")
+        network, _ = network_of(replace(trial, validation=0.0), replace(data, train=data.test), images)
+        self.engine, self.tops = engine_of(trial, network), tops
+
+    def get_lifetime(self, visit: Visit[torch.Tensor], most: int) -> int:
+        """Count the visits in a row that can be made from the start of `visit`; stop at `most`."""
+        for made in range(most):
+            try:
+                after = self._make(replace(visit, i=visit.i + made))
+            except (Diverged, DepositOutOfBounds, ArithmeticError):
+                return made
+            visit = replace(visit, x=after)
+        return most
+
+    def _make(self, visit: Visit[torch.Tensor]) -> torch.Tensor:
+        outcome = self.engine.run(visit)
+        if not isinstance(outcome, Done):
+            raise WorkError("the server could not make a visit on its test images")
+        halves = [visit] if self.tops.whole else halved(visit, self.tops.shape.boundary)
+        ends = [outcome.x] if self.tops.whole else outcome.x.tensor_split([self.tops.shape.boundary])
+        for start, end in zip(map(arrays, halves), ends, strict=True):
+            check_move(start.x, end.numpy(), self.tops.limit(start), whose="a visit on test images")
+        return outcome.x
+
+
+class Examiner:
+    """Decides which deposit since the last checkpoint is at fault, if one is."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any, Any],
+        order: Callable[[int], Sequence[int]],
+        journal: Journal,
+        visits: TestSetVisits,
+        start: tuple[int, Any],
+    ) -> None:
+        self.algorithm, self.order, self.journal, self.visits = algorithm, order, journal, visits
+        self.start = start  # the last checkpoint: (round, state)
+
+    def examine_visit(self, visit: Visit[Any]) -> Finding:
+        """Examine the weights that a visit, which has failed, began from."""
+        if self.visits.get_lifetime(visit, SOUND) >= SOUND:
+            return Finding(is_sound=True)
+        return Finding(is_sound=False, fault=self._find_fault(visit.r + 1))
+
+    def examine_state(self, r: int, state: Any) -> Finding:
+        """Examine the state after r rounds, before it becomes a checkpoint."""
+        if self._get_lifetime(r, state, SOUND) >= SOUND:
+            return Finding(is_sound=True)
+        return Finding(is_sound=False, fault=self._find_fault(r))
+
+    def _find_fault(self, end: int) -> Visit[Any] | None:
+        """Find the deposit before round `end` after which the state is not sound although it was before.
+
+        This is a binary search: the state at `low` is always sound, the one at `high` never.
+        """
+        deposits = self._replay(end, None)[1]
+
+        def get_lifetime(count: int, most: int) -> int:
+            return self._get_lifetime(end, self._replay(end, count)[0], most)
+
+        low, high = 0, len(deposits)
+        if get_lifetime(low, SOUND) < SOUND or get_lifetime(high, SOUND) >= SOUND:
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if get_lifetime(middle, SOUND) < SOUND else (middle, high)
+        return deposits[low] if get_lifetime(low, LIFETIME) >= LIFETIME else None
+
+    def _replay(self, end: int, count: int | None) -> tuple[Any, list[Visit[Any]]]:
+        """Return the state before round `end` after the first `count` journaled deposits, and these deposits."""
+        r, state = self.start
+        clients = _JournaledClients(self.journal, count)
+        for now in range(r, end):
+            state = self.algorithm.round(now, state, self.order(now), clients)
+        return state, clients.deposits
+
+    def _get_lifetime(self, r: int, state: Any, most: int) -> int:
+        """Return the lifetime of a state, from the first visit that round r would ask for."""
+        asked = _AskedVisits()
+        self.algorithm.round(r, state, self.order(r), asked)
+        return self.visits.get_lifetime(asked.visits[0], most) if asked.visits else most
+
+
+class _OneByOne:
+    """Clients that answer each visit by itself."""
+
+    def run(self, visit: Visit[Any], /) -> Outcome[Any]:
+        raise NotImplementedError
+
+    def run_all(self, visits: Iterable[Visit[Any]], /) -> Iterator[Outcome[Any]]:
+        return iter([self.run(visit) for visit in visits])
+
+
+@dataclass
+class _JournaledClients(_OneByOne):
+    """Answers the first `count` visits that are in the journal, and skips the others."""
+
+    journal: Journal
+    count: int | None
+    deposits: list[Visit[Any]] = field(default_factory=list)
+
+    def run(self, visit: Visit[Any], /) -> Outcome[Any]:
+        found = None if len(self.deposits) == self.count else self.journal.find(visit)
+        if not isinstance(found, Done):
+            return Skipped("not replayed")
+        self.deposits.append(visit)
+        return found
+
+
+@dataclass
+class _AskedVisits(_OneByOne):
+    """Notes the visits of a round and skips them."""
+
+    visits: list[Visit[Any]] = field(default_factory=list)
+
+    def run(self, visit: Visit[Any], /) -> Outcome[Any]:
+        self.visits.append(visit)
+        return Skipped("not made")
