@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from splitrelay.theory import Problem, bound, rate, stepsize
-from splitrelay.theory.theorem_constants import POWER, error_constants, recursion, statement
+from splitrelay.theory.theorem_constants import POWER, get_error_constants, get_statement
 from tests.support.theory_problems import ALL_CASES, STATEMENTS, for_all, problems
 
 statements = st.sampled_from(STATEMENTS)
@@ -114,20 +114,22 @@ def test_with_replacement_is_never_better(problem: Problem, share: float) -> Non
 @pytest.mark.parametrize("which", STATEMENTS, ids=" ".join)
 def test_a_theorem_is_its_recursion_divided_by_b(which: tuple[str, str, str]) -> None:
     """Psi / b for every row of the table but the printed corollaries, which forget it in all terms but one (E6)."""
-    row, behind = statement(*which), recursion(*which)
+    row = get_statement(*which)
     first = {"strongly-convex": 3 / 2, "general-convex": 1, "non-convex": 1}[which[1]]  # 3 a = 3 mu / 2
-    assert row.optimization == pytest.approx(first / behind.b, rel=1e-15, abs=0)
+    assert row.optimization == pytest.approx(first / row.recursion.b, rel=1e-15, abs=0)
     forgotten = which[2] == "printed"
-    for name, constant in error_constants(behind).items():
-        assert error_constants(row)[name] == pytest.approx(constant / (1 if forgotten else behind.b), rel=1e-15, abs=0)
-    assert set(error_constants(row)) <= set(POWER)
+    for name, constant in get_error_constants(row.recursion).items():
+        assert get_error_constants(row)[name] == pytest.approx(
+            constant / (1 if forgotten else row.recursion.b), rel=1e-15, abs=0
+        )
+    assert set(get_error_constants(row)) <= set(POWER)
 
 
 @pytest.mark.parametrize("algorithm", ["ssl", "fedavg"])
 def test_proved_and_printed_differ_in_partial_participation_alone(algorithm: str) -> None:
     for case in ALL_CASES:
-        assert statement(algorithm, case, "printed") == statement(algorithm, case, "proved")
-    assert statement("fedavg-swor", "strongly-convex", "printed") != statement(
+        assert get_statement(algorithm, case, "printed") == get_statement(algorithm, case, "proved")
+    assert get_statement("fedavg-swor", "strongly-convex", "printed") != get_statement(
         "fedavg-swor", "strongly-convex", "proved"
     )
 

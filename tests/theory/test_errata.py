@@ -3,8 +3,7 @@
 import pytest
 
 from splitrelay.errors import UnknownName
-from splitrelay.theory.counterexamples import Numbers
-from splitrelay.theory.errata import ERRATA, SEVERITIES, Erratum, erratum
+from splitrelay.theory.errata import ERRATA, SEVERITIES, Erratum, Numbers, erratum
 
 LIVE = ("E5", "E7", "E11", "E13", "E14", "E19", "E26")
 

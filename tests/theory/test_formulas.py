@@ -19,7 +19,7 @@ def computed(text: str, names: dict[str, float]) -> float:
 
 
 def quantities(**more: float) -> dict[str, float]:
-    return {name: getattr(PROBLEM, name) for name in PROBLEM.given} | more
+    return {name: getattr(PROBLEM, name) for name in PROBLEM.names} | more
 
 
 @pytest.mark.parametrize("horizon", ["R", "R+1"])

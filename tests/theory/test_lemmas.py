@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from splitrelay.errors import InputError
 from splitrelay.theory import Problem, bound, last_iterate, lemmas, useful_local_steps
 from splitrelay.theory.lemmas import (
-    count_sum,
-    count_sum_squares,
-    perturbed_strong_convexity,
-    sampling_covariance,
-    sampling_variance,
-    technical_bound,
-    technical_sum,
-    technical_term,
+    compute_count_sum,
+    compute_count_sum_squares,
+    compute_perturbed_convexity,
+    compute_sampling_covariance,
+    compute_sampling_variance,
+    compute_technical_bound,
+    compute_technical_sum,
+    compute_technical_term,
 )
-from splitrelay.theory.recursions import drift, per_round, simplified
+from splitrelay.theory.recursions import compute_drift_bound, compute_round_bound, compute_simplified_bound
 from tests.support.theory_problems import ALL_CASES, for_all, problems, sizes
 
 SC, GC, NC = ALL_CASES
@@ -34,14 +34,14 @@ VAR = sum((x - MEAN) ** 2 for x in UNITS) / 4
 def test_sampling_variance_is_that_of_all_samples(S: int) -> None:
     for replacement, samples in ((False, combinations(UNITS, S)), (True, product(UNITS, repeat=S))):
         errors = [(sum(sample) / S - MEAN) ** 2 for sample in samples]
-        assert sampling_variance(4, S, float(VAR), replacement=replacement) == pytest.approx(
+        assert compute_sampling_variance(4, S, float(VAR), replacement=replacement) == pytest.approx(
             float(sum(errors) / len(errors))
         )
 
 
 def test_sampling_covariance_is_that_of_all_pairs() -> None:
     products = [(x - MEAN) * (y - MEAN) for x, y in permutations(UNITS, 2)]
-    assert sampling_covariance(4, float(VAR)) == pytest.approx(float(sum(products) / len(products)))
+    assert compute_sampling_covariance(4, float(VAR)) == pytest.approx(float(sum(products) / len(products)))
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 4])
@@ -50,17 +50,20 @@ def test_technical_term_is_the_mean_over_all_orders(m: int, k: int) -> None:
     """The minus sign of the cross term, that two lines of the proof misprint (E1)."""
     orders = list(permutations([x - MEAN for x in UNITS]))
     exact = sum((3 * sum(order[: m - 1]) + k * order[m - 1]) ** 2 for order in orders) / len(orders)
-    assert technical_term(4, 3, m, k, float(VAR)) == pytest.approx(float(exact))
+    assert compute_technical_term(4, 3, m, k, float(VAR)) == pytest.approx(float(exact))
 
 
 @for_all(st.integers(1, 10**4), st.integers(1, 10**3))
 def test_technical_bound_covers_the_sum(M: int, K: int) -> None:
-    assert technical_sum(M, K) <= technical_bound(M, K)
+    assert compute_technical_sum(M, K) <= compute_technical_bound(M, K)
 
 
 @pytest.mark.parametrize(("M", "K"), [(1, 1), (3, 4), (5, 2)])
 def test_counts_are_those_of_a_round(M: int, K: int) -> None:
-    assert (count_sum(M, K), count_sum_squares(M, K)) == (sum(range(M * K)), sum(n * n for n in range(M * K)))
+    assert (compute_count_sum(M, K), compute_count_sum_squares(M, K)) == (
+        sum(range(M * K)),
+        sum(n * n for n in range(M * K)),
+    )
 
 
 @for_all(sizes(0.01, 1), sizes(1, 10), st.floats(-5, 5), st.floats(-5, 5), st.floats(-5, 5), st.floats(0, 1))
@@ -70,7 +73,7 @@ def test_perturbed_strong_convexity_holds_on_quadratics(
     h = mu + share * (L - mu)  # any curvature between mu and L
     inner, gap = h * x * (z - y), h * (z * z - y * y) / 2
     for sharp in (False, True):
-        below = perturbed_strong_convexity(L, mu, gap=gap, yz2=(y - z) ** 2, zx2=(z - x) ** 2, sharp=sharp)
+        below = compute_perturbed_convexity(L, mu, gap=gap, yz2=(y - z) ** 2, zx2=(z - x) ** 2, sharp=sharp)
         assert inner >= below - 1e-9
 
 
@@ -102,10 +105,10 @@ def test_recursion_and_drift_give_the_simplified_recursion(
         slower = math.sqrt(1 + problem.B2 / clients) if constants == "tight" else 1 + problem.B2
     step = share / (6 * problem.L * slower)
     measured = {"G2": first} if case == NC else {"DF": first}
-    E = drift(algorithm, case, problem, eta_tilde=step, constants=constants, **measured)
+    E = compute_drift_bound(algorithm, case, problem, eta_tilde=step, constants=constants, **measured)
     start = {} if case == NC else {"r2": second}
-    long = per_round(algorithm, case, problem, eta_tilde=step, E=E, **measured, **start)
-    short = simplified(algorithm, case, problem, eta_tilde=step, constants=constants, **measured, **start)
+    long = compute_round_bound(algorithm, case, problem, eta_tilde=step, E=E, **measured, **start)
+    short = compute_simplified_bound(algorithm, case, problem, eta_tilde=step, constants=constants, **measured, **start)
     assert long <= short + 1e-12 * (abs(short) + first + second)
 
 
@@ -115,7 +118,7 @@ def test_last_iterate_is_the_recursion_applied_over_and_over(problem: Problem, a
     step = share / (6 * problem.L)
     r2 = problem.D2
     for _ in range(50):
-        r2 = simplified(algorithm, SC, short, eta_tilde=step, r2=r2)
+        r2 = compute_simplified_bound(algorithm, SC, short, eta_tilde=step, r2=r2)
     found = last_iterate(algorithm, short, eta_tilde=step)
     assert r2 <= found.total * (1 + 1e-12)
     left = (1 - problem.mu * step / 2) ** 50

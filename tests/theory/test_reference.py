@@ -13,20 +13,20 @@ import pytest
 
 from splitrelay.errors import OutOfRange
 from splitrelay.theory import Problem, applicability, bound, rate, stepsize, useful_local_steps
-from splitrelay.theory.averaging_weights import log_total, log_weight
-from splitrelay.theory.bounds import displayed_rounds, error_terms, optimization
+from splitrelay.theory.averaging_weights import compute_log_sum, compute_log_weight
+from splitrelay.theory.bounds import compute_error_terms, compute_optimization, get_displayed_rounds
 from splitrelay.theory.lemmas import (
-    count_sum,
-    count_sum_squares,
-    sampling_covariance,
-    sampling_variance,
-    technical_bound,
-    technical_sum,
-    technical_sum_misprinted,
-    technical_term,
+    compute_count_sum,
+    compute_count_sum_squares,
+    compute_misprinted_technical_sum,
+    compute_sampling_covariance,
+    compute_sampling_variance,
+    compute_technical_bound,
+    compute_technical_sum,
+    compute_technical_term,
 )
-from splitrelay.theory.recursions import drift, per_round, simplified
-from splitrelay.theory.theorem_constants import statement
+from splitrelay.theory.recursions import compute_drift_bound, compute_round_bound, compute_simplified_bound
+from splitrelay.theory.theorem_constants import get_statement
 
 REFERENCE = json.loads((Path(__file__).parent / "data" / "theory_values.json").read_text())
 FORMULAS = REFERENCE["formulas"]
@@ -76,9 +76,13 @@ def displayed(algorithm: str, case: str, constants: str = "proved", horizon: str
 
 
 def bare(algorithm: str, case: str, s: Setting, constants: str, horizon: str) -> Any:
-    row, q, step = statement(algorithm, case, constants), s.problem.asked_by("test", case), np.asarray(s.step(case))
-    first = optimization(row, q, step, displayed_rounds(row, q, horizon))
-    terms = [first, *error_terms(row, algorithm, q, step).values()]
+    row, q, step = (
+        get_statement(algorithm, case, constants),
+        s.problem.get_quantities("test", case),
+        np.asarray(s.step(case)),
+    )
+    first = compute_optimization(row, q, step, get_displayed_rounds(row, q, horizon))
+    terms = [first, *compute_error_terms(row, algorithm, q, step).values()]
     return [float(sum(terms)), [float(term) for term in terms]]
 
 
@@ -87,7 +91,7 @@ def recursion(algorithm: str, case: str) -> Answer:
 
     def answer(s: Setting) -> Any:
         measured = {"G2": s.q["G2"]} if case == NC else {"r2": s.q["r2"], "DF": s.q["DF"]}
-        return per_round(algorithm, case, s.problem, eta_tilde=s.step(case), E=s.q[drifted], **measured)
+        return compute_round_bound(algorithm, case, s.problem, eta_tilde=s.step(case), E=s.q[drifted], **measured)
 
     return answer
 
@@ -95,7 +99,7 @@ def recursion(algorithm: str, case: str) -> Answer:
 def drifted(algorithm: str, case: str, constants: str = "proved") -> Answer:
     def answer(s: Setting) -> Any:
         measured = {"G2": s.q["G2"]} if case == NC else {"DF": s.q["DF"]}
-        return drift(algorithm, case, s.problem, eta_tilde=s.step(case), constants=constants, **measured)
+        return compute_drift_bound(algorithm, case, s.problem, eta_tilde=s.step(case), constants=constants, **measured)
 
     return answer
 
@@ -103,7 +107,7 @@ def drifted(algorithm: str, case: str, constants: str = "proved") -> Answer:
 def simple(algorithm: str, case: str) -> Answer:
     def answer(s: Setting) -> Any:
         measured = {"G2": s.q["G2"]} if case == NC else {"r2": s.q["r2"], "DF": s.q["DF"]}
-        return simplified(algorithm, case, s.problem, eta_tilde=s.step(case), **measured)
+        return compute_simplified_bound(algorithm, case, s.problem, eta_tilde=s.step(case), **measured)
 
     return answer
 
@@ -123,20 +127,24 @@ def step(algorithm: str, case: str, rule: str, *wanted: str, constants: str = "p
 
 def weights_of(s: Setting) -> Any:
     mu, eta_tilde, R = s.q["mu"], s.q["eta_tilde"], s.q["R"]
-    logs = log_weight(mu, eta_tilde, 0.0), log_weight(mu, eta_tilde, R), log_total(mu, eta_tilde, R)
+    logs = (
+        compute_log_weight(mu, eta_tilde, 0.0),
+        compute_log_weight(mu, eta_tilde, R),
+        compute_log_sum(mu, eta_tilde, R),
+    )
     return [math.exp(value) for value in logs]
 
 
 ANSWERS: dict[str, Answer] = {
     "eta_ssl": lambda s: bound("ssl", GC, s.problem, eta_tilde=s.step(GC)).eta,
     "eta_fedavg": lambda s: bound("fedavg", GC, s.problem, eta_tilde=s.step(GC)).eta,
-    "lemma_srs_var_swor": lambda s: sampling_variance(s.q["M"], s.q["S"], s.q["zeta2"], replacement=False),
-    "lemma_srs_var_swr": lambda s: sampling_variance(s.q["M"], s.q["S"], s.q["zeta2"], replacement=True),
-    "lemma_srs_cov_swor": lambda s: sampling_covariance(s.q["M"], s.q["zeta2"]),
-    "lemma_technical_exact": lambda s: technical_sum(s.q["M"], s.q["K"], s.q["zeta2"]),
-    "lemma_technical_bound": lambda s: technical_bound(s.q["M"], s.q["K"], s.q["zeta2"]),
-    "sum_curlyK": lambda s: count_sum(s.q["M"], s.q["K"]),
-    "sum_curlyK2": lambda s: count_sum_squares(s.q["M"], s.q["K"]),
+    "lemma_srs_var_swor": lambda s: compute_sampling_variance(s.q["M"], s.q["S"], s.q["zeta2"], replacement=False),
+    "lemma_srs_var_swr": lambda s: compute_sampling_variance(s.q["M"], s.q["S"], s.q["zeta2"], replacement=True),
+    "lemma_srs_cov_swor": lambda s: compute_sampling_covariance(s.q["M"], s.q["zeta2"]),
+    "lemma_technical_exact": lambda s: compute_technical_sum(s.q["M"], s.q["K"], s.q["zeta2"]),
+    "lemma_technical_bound": lambda s: compute_technical_bound(s.q["M"], s.q["K"], s.q["zeta2"]),
+    "sum_curlyK": lambda s: compute_count_sum(s.q["M"], s.q["K"]),
+    "sum_curlyK2": lambda s: compute_count_sum_squares(s.q["M"], s.q["K"]),
     "ssl_recursion_rhs": recursion("ssl", SC),
     "ssl_drift_convex": drifted("ssl", SC),
     "ssl_drift_convex_tight": drifted("ssl", SC, "tight"),
@@ -265,11 +273,11 @@ def test_applicability() -> None:
 @pytest.mark.parametrize("row", REFERENCE["technical_lemma_table"], ids=lambda row: f"M={row['M']},K={row['K']}")
 def test_technical_lemma_table(row: dict[str, Any]) -> None:
     M, K = row["M"], row["K"]
-    assert math.isclose(technical_sum(M, K), number(row["exact_over_sigma2"]), rel_tol=1e-12)
-    assert math.isclose(technical_bound(M, K), number(row["bound_over_sigma2"]), rel_tol=1e-12)
-    assert math.isclose(technical_sum_misprinted(M, K), number(row["wrong_plus_sign"]), rel_tol=1e-12)
+    assert math.isclose(compute_technical_sum(M, K), number(row["exact_over_sigma2"]), rel_tol=1e-12)
+    assert math.isclose(compute_technical_bound(M, K), number(row["bound_over_sigma2"]), rel_tol=1e-12)
+    assert math.isclose(compute_misprinted_technical_sum(M, K), number(row["wrong_plus_sign"]), rel_tol=1e-12)
     m, k = np.meshgrid(np.arange(1, M + 1), np.arange(K))
-    assert math.isclose(np.sum(technical_term(M, K, m, k)), technical_sum(M, K), rel_tol=1e-12)
+    assert math.isclose(np.sum(compute_technical_term(M, K, m, k)), compute_technical_sum(M, K), rel_tol=1e-12)
 
 
 def test_all_settings_in_one_call() -> None:

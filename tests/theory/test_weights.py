@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from splitrelay.errors import OutOfRange
 from splitrelay.theory import thetas, weights
-from splitrelay.theory.averaging_weights import log_total, log_weight, theta
+from splitrelay.theory.averaging_weights import compute_log_sum, compute_log_weight, compute_theta
 from tests.support.theory_problems import for_all, sizes
 
 steps = st.just(0.0) | sizes(1e-9, 1.9)
@@ -31,14 +31,14 @@ def test_a_million_rounds_do_not_overflow(eta_tilde: float) -> None:
         assert np.all(np.isfinite(values))
     assert found.share.sum() == pytest.approx(1, rel=1e-9, abs=0)
     assert found.theta[-1] == pytest.approx(found.share[-1], rel=1e-9, abs=0)
-    assert found.log_W == log_total(1, eta_tilde, 10**6)
-    assert found.log_w[-1] == log_weight(1, eta_tilde, 10**6)
+    assert found.log_W == compute_log_sum(1, eta_tilde, 10**6)
+    assert found.log_w[-1] == compute_log_weight(1, eta_tilde, 10**6)
 
 
 @pytest.mark.parametrize("eta_tilde", [0.0, 1e-9, 1 / 12, 1.0])
 def test_the_running_shares_follow_their_recursion(eta_tilde: float) -> None:
     running = list(islice(thetas(1, eta_tilde), 5000))
-    assert np.allclose(running, theta(1, eta_tilde, np.arange(5000.0)), rtol=1e-12, atol=0)
+    assert np.allclose(running, compute_theta(1, eta_tilde, np.arange(5000.0)), rtol=1e-12, atol=0)
 
 
 def test_moving_by_theta_makes_the_weighted_average() -> None:
@@ -66,8 +66,8 @@ def test_too_large_a_step_has_no_weights() -> None:
 
 
 def test_tiny_steps_lose_no_digits() -> None:
-    assert log_weight(1, 2e-12, 0.0) == pytest.approx(1e-12, rel=1e-11, abs=0)
-    assert theta(1, 2e-12, 9.0) == pytest.approx(0.1, rel=1e-11, abs=0)
+    assert compute_log_weight(1, 2e-12, 0.0) == pytest.approx(1e-12, rel=1e-11, abs=0)
+    assert compute_theta(1, 2e-12, 9.0) == pytest.approx(0.1, rel=1e-11, abs=0)
 
 
 @pytest.mark.parametrize("R", [-1, 10**9])

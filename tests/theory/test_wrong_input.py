@@ -1,6 +1,8 @@
 """Does wrong input get one line that names the value, the limit and the way out?"""
 
 import doctest
+import importlib
+import pkgutil
 from collections.abc import Callable
 
 import numpy as np
@@ -181,10 +183,13 @@ def test_a_question_without_an_answer(call: Callable[[], object], kind: type[Inp
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
 
 
-def test_the_example_at_the_front_door_runs() -> None:
-    failed, tried = doctest.testmod(splitrelay.theory)
-    assert tried == 3 and failed == 0
+MODULES = [module.name for module in pkgutil.iter_modules(splitrelay.theory.__path__, "splitrelay.theory.")]
 
 
-def test_every_name_at_the_front_door_exists() -> None:
+@pytest.mark.parametrize("name", ["splitrelay.theory", *MODULES])
+def test_examples_in_docstrings_run(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_every_public_name_exists() -> None:
     assert all(hasattr(splitrelay.theory, name) for name in splitrelay.theory.__all__)

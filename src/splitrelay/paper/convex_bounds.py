@@ -13,8 +13,8 @@ import numpy as np
 
 from splitrelay.paper.convex_records import Constants, Study
 from splitrelay.theory import Problem
-from splitrelay.theory.bounds import evaluated
-from splitrelay.theory.stepsizes import chosen
+from splitrelay.theory.bounds import evaluate_bound
+from splitrelay.theory.stepsizes import choose_step
 
 CASE = "strongly-convex"
 THEOREM = {"ssl": "ssl", "fedavg": "fedavg", "minibatch-sgd": "minibatch-sgd"}
@@ -41,7 +41,7 @@ def theory_step(algorithm: str, study: Study, constants: Constants) -> float:
     Where R < 6 kappa no step is in the range, and the largest that the proofs can bear, 1/(6 L), is taken.
     """
     asked = problem(study, constants, constants.sigma2_everywhere)
-    found = chosen(THEOREM.get(algorithm, "fedavg"), CASE, asked, "best", "proved", "R", "mask")
+    found = choose_step(THEOREM.get(algorithm, "fedavg"), CASE, asked, "best", "proved", "R", "mask")
     step = float(found.eta_tilde)
     return 1 / (6 * constants.L) if math.isnan(step) else step
 
@@ -53,6 +53,6 @@ def bound_after(
     if algorithm not in THEOREM:
         return [None] * len(rounds)
     asked = replace(problem(study, constants, constants.sigma2_seen), R=np.maximum(rounds, 1))
-    total = evaluated(THEOREM[algorithm], CASE, asked, np.asarray(eta_tilde), kind, "R", "mask").total
+    total = evaluate_bound(THEOREM[algorithm], CASE, asked, np.asarray(eta_tilde), kind, "R", "mask").total
     shown = np.where(np.asarray(rounds) > 0, total, np.nan)
     return [None if math.isnan(value) else float(value) for value in shown]

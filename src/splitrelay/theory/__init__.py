@@ -1,4 +1,4 @@
-"""The paper's theory as a calculator: numbers or arrays in, numbers or arrays out.
+"""A calculator for the paper's theory. Every quantity and every result is a number or an array.
 
 >>> from splitrelay.theory import Problem, bound
 >>> problem = Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, K=5, R=100, D2=1)
@@ -7,10 +7,9 @@
 """
 
 from splitrelay.theory.averaging_weights import Weights, thetas, weights
-from splitrelay.theory.bounds import applicability, bound
-from splitrelay.theory.comparison import compare
+from splitrelay.theory.bounds import applicability, bound, last_iterate
+from splitrelay.theory.comparison import compare, useful_local_steps
 from splitrelay.theory.errata import ERRATA, Erratum, erratum
-from splitrelay.theory.last_iterate import last_iterate
 from splitrelay.theory.lemmas import Lemma, lemmas
 from splitrelay.theory.problem import MEANING, Problem
 from splitrelay.theory.rates import RATES, rate, table_one
@@ -23,13 +22,14 @@ from splitrelay.theory.results import (
     Bound,
     Comparison,
     Condition,
+    Labels,
     Rate,
     Side,
     StepSize,
+    Truth,
+    Values,
 )
-from splitrelay.theory.scalar_or_array import Truth, Values, Words
 from splitrelay.theory.stepsizes import stepsize, stepsizes
-from splitrelay.theory.useful_steps import useful_local_steps
 
 __all__ = [
     "ALGORITHMS",
@@ -44,6 +44,7 @@ __all__ = [
     "Comparison",
     "Condition",
     "Erratum",
+    "Labels",
     "Lemma",
     "Problem",
     "Rate",
@@ -52,7 +53,6 @@ __all__ = [
     "Truth",
     "Values",
     "Weights",
-    "Words",
     "applicability",
     "bound",
     "compare",

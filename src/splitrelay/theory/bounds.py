@@ -1,4 +1,4 @@
-"""The bounds of Theorem 1 (SSL), Theorem 2 (FedAvg) and of the corollaries on partial participation."""
+"""The bounds of Theorem 1 (SSL), Theorem 2 (FedAvg) and the corollaries on partial participation; the last iterate."""
 
 from __future__ import annotations
 
@@ -9,21 +9,27 @@ from typing import Any
 import numpy as np
 
 from splitrelay.errors import OutOfRange
-from splitrelay.theory.formulas import formulas
-from splitrelay.theory.problem import Asked, Problem, numbers
+from splitrelay.theory.problem import Problem, Quantities, check_numbers
 from splitrelay.theory.results import (
     HORIZONS,
     OUTSIDE,
     Algorithm,
+    Array,
+    Bools,
     Bound,
     Case,
     Condition,
     Constants,
     Horizon,
     Outside,
+    Truth,
+    Values,
+    map_chunks,
+    unwrap_truth,
+    unwrap_values,
 )
-from splitrelay.theory.scalar_or_array import Array, Bools, Truth, Values, in_pieces, plain, truth
 from splitrelay.theory.theorem_constants import (
+    CONVEX_LIMIT,
     MEASURE,
     NC,
     POWER,
@@ -31,11 +37,14 @@ from splitrelay.theory.theorem_constants import (
     Statement,
     check_algorithm,
     check_choice,
-    error_constants,
-    statement,
-    units,
+    compute_step_ratio,
+    compute_units,
+    format_bound,
+    format_last_iterate,
+    get_error_constants,
+    get_statement,
 )
-from splitrelay.theory.validity import Range, effective_step, per_eta, refuse_outside, step_range
+from splitrelay.theory.validity import StepRange, check_step, compute_step_range, resolve_eta_tilde
 
 
 def bound(
@@ -49,17 +58,29 @@ def bound(
     horizon: Horizon = "R",
     outside: Outside = "refuse",
 ) -> Bound:
-    """The bound at a step. Outside its range it is refused, or NaN where outside="mask"; never a number.
+    """Compute the bound at a step.
 
-    constants: "printed" is the paper's display, "proved" what its argument gives once mended (E6), "tight" the
-    tightened Theorem 1 (Theorem 2 has its own already) with wider non-convex ranges. horizon: "R" as displayed (the
-    corollaries on partial participation display R + 1), "R+1" the sharper form that the proofs give.
+    Args:
+        algorithm: one of ALGORITHMS.
+        case: one of CASES.
+        problem: the quantities of the problem.
+        eta: the learning rate of one local step. Give this or eta_tilde.
+        eta_tilde: the effective learning rate.
+        constants: "printed" is the formula in the paper. "proved" is what the paper's proof gives after corrections
+            (E6). "tight" is Theorem 1 with the constants of Theorem 2, and wider ranges in the non-convex case.
+        horizon: "R" as in the theorems, or "R+1", the sharper form that their proofs give. The corollaries on partial
+            participation always have R + 1.
+        outside: "refuse" raises OutOfRange outside the range of the statement, "mask" returns NaN there.
+
+    >>> problem = Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, K=5, R=100, D2=1)
+    >>> round(bound("ssl", "strongly-convex", problem, eta_tilde=1 / 12).total, 6)
+    0.101303
     """
     check_algorithm(algorithm, case)
-    return evaluated(algorithm, case, problem, None, constants, horizon, outside, eta=eta, eta_tilde=eta_tilde)
+    return evaluate_bound(algorithm, case, problem, None, constants, horizon, outside, eta=eta, eta_tilde=eta_tilde)
 
 
-def evaluated(
+def evaluate_bound(
     algorithm: str,
     case: str,
     problem: Problem,
@@ -70,138 +91,195 @@ def evaluated(
     *,
     eta: Values | None = None,
     eta_tilde: Values | None = None,
-    found: Range | None = None,
+    steps: StepRange | None = None,
     rounds: Array | None = None,
 ) -> Bound:
-    """The same for every row of the table of statements, minibatch SGD included; `step` is a checked eta_tilde.
+    """Compute the bound of any row of STATEMENTS, including minibatch SGD.
 
-    found and rounds are step_range's and displayed_rounds', where the caller has them already.
+    Args:
+        step: an eta_tilde that is already checked, or None to use eta or eta_tilde.
+        steps: the result of `compute_step_range`, if the caller has it.
+        rounds: the result of `get_displayed_rounds`, if the caller has it.
     """
-    row = statement(algorithm, case, constants)
+    row = get_statement(algorithm, case, constants)
     check_choice("outside", outside, OUTSIDE)
-    with np.errstate(all="ignore"):  # what is not finite is refused or blanked at the end
-        found = step_range(algorithm, case, problem, constants) if found is None else found
-        step = effective_step(algorithm, found.q, eta, eta_tilde) if step is None else step
-        conditions = found.conditions(step)
+    with np.errstate(all="ignore"):  # build_bound handles numbers that are not finite
+        steps = compute_step_range(algorithm, case, problem, constants) if steps is None else steps
+        q = steps.q
+        step = resolve_eta_tilde(algorithm, q, eta, eta_tilde) if step is None else step
+        conditions = steps.build_conditions(step)
         if outside == "refuse":
-            refuse_outside(found, step, conditions, eta)
-        rounds = displayed_rounds(row, found.q, horizon) if rounds is None else rounds
-        facts: dict[str, Any] = {"algorithm": algorithm, "case": case, "constants": constants, "statement": row.where}
-        one_more = row.one_more_round or horizon == "R+1"
-        facts |= {
+            check_step(steps, step, conditions, eta)
+        rounds = get_displayed_rounds(row, q, horizon) if rounds is None else rounds
+        facts: dict[str, Any] = {
+            "algorithm": algorithm,
+            "case": case,
+            "constants": constants,
+            "statement": row.location,
             "measure": MEASURE[case],
-            "rounds": plain(rounds),
-            "formulas": formulas(algorithm, case, row, one_more),
-            "per_eta": plain(per_eta(algorithm, found.q)),
+            "rounds": unwrap_values(rounds),
+            "formulas": format_bound(algorithm, case, row, row.one_more_round or horizon == "R+1"),
+            "step_ratio": unwrap_values(compute_step_ratio(algorithm, q)),
         }
-        parts = units(algorithm, found.q)
 
-        def terms() -> dict[str, Array]:
-            first = {"optimization": optimization(row, found.q, step, rounds)}
-            return first | error_terms(row, algorithm, found.q, step)
+        def compute_terms() -> dict[str, Array]:
+            first = {"optimization": compute_optimization(row, q, step, rounds)}
+            return first | compute_error_terms(row, algorithm, q, step)
 
-        return finished(
-            facts, _total(row, found.q, step, rounds, parts), terms, step, conditions, start(found.q), outside
-        )
+        total = _compute_total(row, algorithm, q, step, rounds)
+        return build_bound(facts, total, compute_terms, step, conditions, _compute_start_level(q), outside)
 
 
-def _total(row: Statement, q: Asked, step: Array, rounds: Array, parts: Mapping[str, Array]) -> Array:
-    """The sum of all terms, none of which is kept."""
+def _compute_total(row: Statement, algorithm: str, q: Quantities, step: Array, rounds: Array) -> Array:
+    """Add all terms chunk by chunk, without storing the terms."""
+    names, units = list(get_error_constants(row)), compute_units(algorithm, q)
 
-    def work(step: Array, rounds: Array, mu: Array, left: Array, *parts: Array) -> Sequence[Array]:
-        return (
-            sum(
-                _errors(row, dict(zip(names, parts, strict=True)), step).values(),
-                _first(row, q.case, mu, left, step, rounds),
-            ),
-        )
+    def add_terms(step: Array, rounds: Array, mu: Array, distance: Array, *units: Array) -> Sequence[Array]:
+        errors = _multiply_errors(row, dict(zip(names, units, strict=True)), step)
+        return (sum(errors.values(), _multiply_optimization(row, q.case, mu, distance, step, rounds)),)
 
-    names = list(error_constants(row))
-    given = (step, rounds, q.mu if q.case == SC else np.zeros(()), _left(q), *(parts[name] for name in names))
-    (total,) = in_pieces(work, given, (np.float64,))
+    inputs = (step, rounds, *_get_start(q), *(units[name] for name in names))
+    (total,) = map_chunks(add_terms, inputs, (np.float64,))
     return np.asarray(total)
 
 
-def displayed_rounds(row: Statement, q: Asked, horizon: str) -> Array:
-    """R or R + 1, whichever stands in the display; R + 1 wherever the sharper form is asked for."""
+def get_displayed_rounds(row: Statement, q: Quantities, horizon: str) -> Array:
+    """Return the number of rounds in the formula: R + 1 if the statement or the horizon says so, else R."""
     check_choice("horizon", horizon, HORIZONS)
     return q.R + 1 if row.one_more_round or horizon == "R+1" else q.R
 
 
-def optimization(row: Statement, q: Asked, eta_tilde: Array, rounds: Array) -> Array:
-    """The first term: what is left of the start."""
-    return _first(row, q.case, q.mu if q.case == SC else np.zeros(()), _left(q), eta_tilde, rounds)
+def compute_optimization(row: Statement, q: Quantities, eta_tilde: Array, rounds: Array) -> Array:
+    """Compute the first term, which depends on the distance of x0 from the optimum."""
+    return _multiply_optimization(row, q.case, *_get_start(q), eta_tilde, rounds)
 
 
-def error_terms(row: Statement, algorithm: str, q: Asked, eta_tilde: Array) -> dict[str, Array]:
-    """The other terms: what noise, sampling and drift add, by name and in printed order."""
-    return _errors(row, units(algorithm, q), eta_tilde)
+def compute_error_terms(row: Statement, algorithm: str, q: Quantities, eta_tilde: Array) -> dict[str, Array]:
+    """Compute the terms of noise, sampling and drift, by name and in the paper's order."""
+    return _multiply_errors(row, compute_units(algorithm, q), eta_tilde)
 
 
-def _left(q: Asked) -> Array:
-    return q.A if q.case == NC else q.D2
+def _get_start(q: Quantities) -> tuple[Array, Array]:
+    """Return mu (0 where the first term has none) and A or D^2."""
+    return q.mu if q.case == SC else np.zeros(()), q.A if q.case == NC else q.D2
 
 
-def _first(row: Statement, case: str, mu: Array, left: Array, eta_tilde: Array, rounds: Array) -> Array:
+def _multiply_optimization(
+    row: Statement, case: str, mu: Array, distance: Array, eta_tilde: Array, rounds: Array
+) -> Array:
     if case == SC:
-        return np.asarray(row.optimization * mu * left * np.exp(-mu * eta_tilde * rounds / 2))
-    return np.asarray(row.optimization * left / (eta_tilde * rounds))
+        return np.asarray(row.optimization * mu * distance * np.exp(-mu * eta_tilde * rounds / 2))
+    return np.asarray(row.optimization * distance / (eta_tilde * rounds))
 
 
-def _errors(row: Statement, parts: Mapping[str, Array], eta_tilde: Array) -> dict[str, Array]:
+def _multiply_errors(row: Statement, units: Mapping[str, Array], eta_tilde: Array) -> dict[str, Array]:
     powers = {1: eta_tilde, 2: eta_tilde * eta_tilde}
-    return {name: constant * parts[name] * powers[POWER[name]] for name, constant in error_constants(row).items()}
+    return {name: constant * units[name] * powers[POWER[name]] for name, constant in get_error_constants(row).items()}
 
 
-def start(q: Asked) -> Array:
-    """From here on a bound says no more than smoothness does at x0 (A itself where it is given)."""
+def _compute_start_level(q: Quantities) -> Array:
+    """Return the value that is known at x0 without training. A bound that is not below it is vacuous."""
     if q.case == NC:
         return 2 * q.L * q.A  # >= ||grad F(x0)||^2
     return q.A if q.problem.A is not None else q.L * q.D2 / 2
 
 
-def finished(
+def build_bound(
     facts: Mapping[str, Any],
     total: Array,
-    terms: Callable[[], Mapping[str, Array]],
+    compute_terms: Callable[[], Mapping[str, Array]],
     eta_tilde: Array,
     conditions: tuple[Condition, ...],
-    vacuous_from: Array,
+    start_level: Array,
     outside: str,
 ) -> Bound:
-    """Blank what does not apply, and bring everything to one shape."""
+    """Build a Bound: set values to NaN where the conditions fail, and broadcast everything to one shape.
+
+    Args:
+        facts: the remaining fields of Bound, by name.
+        compute_terms: computes the terms when they are first read.
+        start_level: the bound is vacuous where it is not below this value.
+        outside: "refuse" raises OutOfRange if the total overflows.
+    """
     finite = np.isfinite(total)
     if outside == "refuse" and not np.all(finite):
         raise OutOfRange(f"{facts['algorithm']} {facts['case']}: the bound leaves the range of double precision")
     applicable: Bools = reduce(np.logical_and, (condition.holds for condition in conditions), finite)
-    shape, everywhere = applicable.shape, bool(applicable.all())
+    shape, applies_everywhere = applicable.shape, bool(applicable.all())
 
-    def blanked(values: Array) -> Values:
-        inside = values if everywhere else np.where(applicable, values, np.nan)
-        return plain(np.broadcast_to(inside, shape))
+    def mask(values: Array) -> Values:
+        inside = values if applies_everywhere else np.where(applicable, values, np.nan)
+        return unwrap_values(np.broadcast_to(inside, shape))
 
-    def later() -> dict[str, Values]:
+    def compute_masked_terms() -> dict[str, Values]:
         with np.errstate(all="ignore"):
-            return {name: blanked(values) for name, values in terms().items()}
+            return {name: mask(values) for name, values in compute_terms().items()}
 
     return Bound(
         **facts,
-        total=blanked(total),
-        eta_tilde=plain(np.broadcast_to(eta_tilde, shape)),
+        total=mask(total),
+        eta_tilde=unwrap_values(np.broadcast_to(eta_tilde, shape)),
         conditions=conditions,
-        vacuous=truth(applicable & (total >= vacuous_from)),
-        applicable=truth(applicable),
-        later=later,
+        vacuous=unwrap_truth(applicable & (total >= start_level)),
+        applicable=unwrap_truth(applicable),
+        compute_terms=compute_masked_terms,
     )
 
 
+def last_iterate(
+    algorithm: Algorithm,
+    problem: Problem,
+    *,
+    eta: Values | None = None,
+    eta_tilde: Values | None = None,
+    outside: Outside = "refuse",
+) -> Bound:
+    """Compute E||x^R - x*||^2 <= (1 - mu eta_tilde / 2)^R D^2 + (2/mu) (c1 eta_tilde + c2 eta_tilde^2).
+
+    This bound is derived here from the simplified recursions, for the strongly convex case. It needs no averaging, no
+    lower limit of the step and no R >= 6 kappa. It is vacuous where it is not below D^2. The arguments are those of
+    `bound`.
+    """
+    check_algorithm(algorithm, SC)
+    check_choice("outside", outside, OUTSIDE)
+    q = problem.get_quantities(f"the last iterate of {algorithm}")
+    with np.errstate(all="ignore"):  # build_bound handles numbers that are not finite
+        step = resolve_eta_tilde(algorithm, q, eta, eta_tilde)
+        steps = StepRange(q, np.zeros(()), CONVEX_LIMIT.compute(q), CONVEX_LIMIT)
+        conditions = steps.build_conditions(step)
+        if outside == "refuse":
+            check_step(steps, step, conditions, eta)
+        recursion = get_statement(algorithm, SC, "proved").recursion
+        mu, units, powers = q.positive_mu, compute_units(algorithm, q), {1: step, 2: step * step}
+        terms = {"optimization": np.exp(q.R * np.log1p(-mu * step / 2)) * q.D2}
+        for name, c in get_error_constants(recursion).items():
+            terms[name] = 2 / mu * c * units[name] * powers[POWER[name]]
+        facts: dict[str, Any] = {
+            "algorithm": algorithm,
+            "case": SC,
+            "constants": "proved",
+            "statement": "last iterate (derived)",
+            "measure": "E||x^R - x*||^2",
+            "rounds": unwrap_values(q.R),
+            "formulas": format_last_iterate(algorithm, recursion),
+            "step_ratio": unwrap_values(compute_step_ratio(algorithm, q)),
+        }
+        total = np.asarray(sum(terms.values()))
+        return build_bound(facts, total, lambda: terms, step, conditions, q.D2, outside)
+
+
 def applicability(problem: Problem, eta_tilde: Values) -> dict[str, Truth]:
-    """Whether the strongly convex theorems apply: the step in its range, R >= 6 kappa, and R + 1 >= 6 kappa."""
-    found = step_range("ssl", SC, problem, "proved")
-    conditions = found.conditions(numbers("eta_tilde", eta_tilde))
-    longer = step_range("ssl", SC, problem.over_rounds(found.q.R + 1), "proved")
+    """Return whether the strongly convex theorems apply.
+
+    Returns:
+        "strongly_convex": the step is in its range and R >= 6 kappa; "R_ge_6kappa" and "R_plus_1_ge_6kappa": the
+        condition on the rounds alone, for R and for R + 1.
+    """
+    steps = compute_step_range("ssl", SC, problem, "proved")
+    conditions = steps.build_conditions(check_numbers("eta_tilde", eta_tilde))
+    longer = compute_step_range("ssl", SC, problem.with_rounds(steps.q.R + 1), "proved")
     return {
-        "strongly_convex": truth(np.logical_and.reduce(np.broadcast_arrays(*(c.holds for c in conditions)))),
-        "R_ge_6kappa": truth(found.can_be_met),
-        "R_plus_1_ge_6kappa": truth(longer.can_be_met),
+        "strongly_convex": unwrap_truth(np.logical_and.reduce(np.broadcast_arrays(*(c.holds for c in conditions)))),
+        "R_ge_6kappa": unwrap_truth(steps.is_nonempty),
+        "R_plus_1_ge_6kappa": unwrap_truth(longer.is_nonempty),
     }

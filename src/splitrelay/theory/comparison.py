@@ -1,4 +1,4 @@
-"""SSL against FedAvg, side by side, and minibatch SGD beside them."""
+"""SSL, FedAvg and minibatch SGD side by side, and the number of local steps that still help."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from functools import partial
 
 import numpy as np
 
-from splitrelay.errors import OutOfRange
-from splitrelay.theory.bounds import evaluated
-from splitrelay.theory.problem import Problem, positive
+from splitrelay.errors import InputError, OutOfRange
+from splitrelay.theory.bounds import evaluate_bound
+from splitrelay.theory.problem import Problem, check_positive
 from splitrelay.theory.rates import rate
 from splitrelay.theory.results import (
     CASES,
     CONSTANTS,
     WINNERS,
     Algorithm,
+    Array,
     Bound,
     Case,
+    Codes,
     Comparison,
     Condition,
     Constants,
@@ -26,23 +28,24 @@ from splitrelay.theory.results import (
     Rate,
     Side,
     StepSize,
+    Values,
+    map_chunks,
+    unwrap_values,
 )
-from splitrelay.theory.scalar_or_array import Array, Codes, Values, in_pieces, plain
-from splitrelay.theory.stepsizes import chosen
-from splitrelay.theory.theorem_constants import SC, check_choice
-from splitrelay.theory.useful_steps import useful_local_steps
-from splitrelay.theory.validity import at_least
+from splitrelay.theory.stepsizes import choose_step
+from splitrelay.theory.theorem_constants import SC, check_algorithm, check_choice, get_statement
+from splitrelay.theory.validity import require_at_least
 
 FULL = ("ssl", "fedavg", "minibatch-sgd")
 PARTIAL = {"fedavg-swor": "equal compute, without replacement", "fedavg-swr": "equal compute, with replacement"}
-NONE, OURS, OTHER, EQUAL = range(len(WINNERS))
+NONE, SSL, OTHER, EQUAL = range(len(WINNERS))
 NO_PARTIAL = "the paper prints no bound for partial participation beyond strongly-convex"
 NO_ROUND = "S R / M is less than one round"
-WORST_CASE = "The bounds order worst cases; they do not say who wins on a given problem, nor at which step."
-SEQUENCE = "With all clients, equal rounds cost equal compute; but SSL makes its M K steps of a round in sequence."
+WORST_CASE = "The bounds order worst cases. They do not say which algorithm or which step is better on a given problem."
+SEQUENCE = "With all clients, equal rounds cost equal compute, but SSL makes its M K steps of a round in sequence."
 ARTEFACT = (
-    "FedAvg's bound is the smaller one at equal rounds only because Theorem 1's constants are up to 1.5 times"
-    " Theorem 2's, even for M=1, where the algorithms are the same; with constants=tight it is never smaller."
+    "FedAvg's bound is smaller at equal rounds only because Theorem 1's constants are up to 1.5 times Theorem 2's,"
+    " even for M=1, where the algorithms are the same. With constants=tight it is never smaller."
 )
 
 
@@ -55,60 +58,74 @@ def compare(
     horizon: Horizon = "R",
     outside: Outside = "mask",
 ) -> Comparison:
-    """At equal rounds (all clients) and, where S is given, at equal compute: SSL over S R / M rounds.
+    """Compare the bounds at equal rounds with all clients and, if S is given, at equal compute.
 
-    Each at the step that minimises its own bound, or all at one eta_tilde. Settings outside a range are blank.
+    At equal compute, R rounds of FedAvg with S clients stand against S R / M rounds of SSL.
+
+    Args:
+        eta_tilde: the step of all algorithms. By default each algorithm has the step that minimizes its own bound.
+        outside: "mask" gives NaN outside the range of a statement, "refuse" raises OutOfRange.
+
+    The other arguments are those of `bound`.
+
+    >>> problem = Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, K=5, R=100, D2=1)
+    >>> compare("strongly-convex", problem).smaller
+    {'equal rounds': 'ssl'}
     """
     check_choice("case", case, CASES)
     check_choice("constants", constants, CONSTANTS)
-    side = partial(_side, case=case, eta_tilde=eta_tilde, constants=constants, horizon=horizon, outside=outside)
-    equal_rounds = {name: side(name, problem) for name in FULL}
+    build_side = partial(
+        _build_side, case=case, eta_tilde=eta_tilde, constants=constants, horizon=horizon, outside=outside
+    )
+    equal_rounds = {name: build_side(name, problem) for name in FULL}
+    winner_codes = {"equal rounds": _find_smaller(equal_rounds["ssl"], equal_rounds["fedavg"])}
     equal_compute = {}
     if problem.S is not None:
-        fewer = problem.over_rounds(rounds_at_equal_compute(problem))
-        equal_compute = {"ssl": side("ssl", fewer)} | {name: side(name, problem) for name in PARTIAL}
-    codes = {"equal rounds": _smaller(equal_rounds["ssl"], equal_rounds["fedavg"])}
-    codes |= {
-        label: _smaller(equal_compute["ssl"], equal_compute[name]) for name, label in PARTIAL.items() if equal_compute
-    }
-    notes = [WORST_CASE, SEQUENCE] + [ARTEFACT] * bool(np.any(codes["equal rounds"] == OTHER))
+        fewer = problem.with_rounds(compute_rounds_at_equal_compute(problem))
+        equal_compute = {"ssl": build_side("ssl", fewer)} | {name: build_side(name, problem) for name in PARTIAL}
+        for name, label in PARTIAL.items():
+            winner_codes[label] = _find_smaller(equal_compute["ssl"], equal_compute[name])
+    notes = [WORST_CASE, SEQUENCE] + [ARTEFACT] * bool(np.any(winner_codes["equal rounds"] == OTHER))
     return Comparison(
         case=case,
         constants=constants,
         equal_rounds=equal_rounds,
         equal_compute=equal_compute,
-        conditions=comparison_conditions(case, problem),
+        conditions=build_comparison_conditions(case, problem),
         notes=tuple(notes),
-        codes=codes,
-        later=partial(_useful_K, case, problem, equal_rounds, constants),
+        winner_codes=winner_codes,
+        compute_useful_K=partial(_compute_useful_K, case, problem, equal_rounds, constants),
     )
 
 
-def rounds_at_equal_compute(problem: Problem) -> Values:
-    """S R / M, SSL's rounds for the local steps of R rounds of FedAvg with S clients; NaN below one round."""
-    q = problem.asked_by("equal compute")
+def compute_rounds_at_equal_compute(problem: Problem) -> Values:
+    """Compute S R / M, the rounds of SSL with the local steps of R rounds of FedAvg; NaN below one round."""
+    q = problem.get_quantities("equal compute")
     rounds = q.S * q.R / q.M
-    return plain(np.where(rounds >= 1, rounds, np.nan))
+    return unwrap_values(np.where(rounds >= 1, rounds, np.nan))
 
 
-def comparison_conditions(case: str, problem: Problem) -> tuple[Condition, ...]:
-    """What "SSL is better at equal compute" takes for granted (E24), after R >= 6 kappa at equal rounds."""
+def build_comparison_conditions(case: str, problem: Problem) -> tuple[Condition, ...]:
+    """Return the conditions under which SSL has the smaller bound at equal compute (E24)."""
     if case != SC:
         return ()
-    q = problem.asked_by("the comparison")
+    q = problem.get_quantities("the comparison")
     kappa = q.L / q.positive_mu
-    found = [at_least("R >= 6 L/mu (the theorems apply over R rounds)", q.R, 6 * kappa)]
+    conditions = [require_at_least("R >= 6 L/mu (the theorems apply over R rounds)", q.R, 6 * kappa)]
     if problem.S is not None:
-        left_out = np.where(q.M > q.S, q.M - q.S, np.nan)  # with all clients nothing is sampled, nothing to be below
-        drift_below = np.where(q.M > q.S, kappa * (q.M / q.S) * (q.M - 1) / left_out, np.inf)
-        found += [
-            at_least("R >= 6 (L/mu) M/S (Theorem 1 applies over S R/M rounds)", q.R, 6 * kappa * q.M / q.S),
-            at_least("R >= (L/mu) (M/S) (M-1)/(M-S) (SSL's drift is below FedAvg's sampling term)", q.R, drift_below),
+        left_out = np.where(q.M > q.S, q.M - q.S, np.nan)
+        # With S = M there is no sampling term, so SSL's drift cannot be below it.
+        drift_limit = np.where(q.M > q.S, kappa * (q.M / q.S) * (q.M - 1) / left_out, np.inf)
+        conditions += [
+            require_at_least("R >= 6 (L/mu) M/S (Theorem 1 applies over S R/M rounds)", q.R, 6 * kappa * q.M / q.S),
+            require_at_least(
+                "R >= (L/mu) (M/S) (M-1)/(M-S) (SSL's drift is below FedAvg's sampling term)", q.R, drift_limit
+            ),
         ]
-    return tuple(found)
+    return tuple(conditions)
 
 
-def _side(
+def _build_side(
     name: str,
     problem: Problem,
     *,
@@ -118,60 +135,93 @@ def _side(
     horizon: str,
     outside: str,
 ) -> Side:
-    rounds = plain(problem.asked_by("the comparison").R)
+    rounds = unwrap_values(problem.get_quantities("the comparison").R)
     if name in PARTIAL and case != SC:
         return Side(name, rounds, None, None, NO_PARTIAL)
-    at = partial(_bound_and_step, name, case, problem, eta_tilde, constants, horizon)
-    bound, step = at(outside)
+    evaluate = partial(_evaluate_side, name, case, problem, eta_tilde, constants, horizon)
+    bound, step = evaluate(outside)
     why_not = "" if np.all(bound.applicable) else NO_ROUND
     if not np.any(np.isnan(rounds)) and why_not:
-        try:
-            at("refuse")
+        try:  # the error of the strict evaluation explains the first setting that is outside
+            evaluate("refuse")
         except OutOfRange as error:
             why_not = str(error)
-    return Side(name, rounds, bound, step, why_not, partial(_order, name, case, problem, constants))
+    return Side(name, rounds, bound, step, why_not, partial(_compute_rate, name, case, problem, constants))
 
 
-def _order(name: str, case: Case, problem: Problem, constants: Constants) -> Rate | None:
+def _compute_rate(name: str, case: Case, problem: Problem, constants: Constants) -> Rate | None:
     if name != "minibatch-sgd":
         return rate(name, case, problem, constants=constants)
     return rate("table-sgd", case, problem) if case == SC else None
 
 
-def _bound_and_step(
+def _evaluate_side(
     name: str, case: str, problem: Problem, eta_tilde: Values | None, constants: str, horizon: str, outside: str
 ) -> tuple[Bound, StepSize | None]:
     if eta_tilde is not None:
-        given = positive("eta_tilde", eta_tilde)
-        return evaluated(name, case, problem, given, constants, horizon, outside), None
-    step = chosen(name, case, problem, "best", constants, horizon, outside)
-    return step.bound, step
+        step = check_positive("eta_tilde", eta_tilde)
+        return evaluate_bound(name, case, problem, step, constants, horizon, outside), None
+    best = choose_step(name, case, problem, "best", constants, horizon, outside)
+    return best.bound, best
 
 
-def _smaller(ssl: Side, other: Side) -> Codes:
-    """Whose bound is the smaller one; "equal" to 1e-12; "none" where one of them does not apply."""
+def _find_smaller(ssl: Side, other: Side) -> Codes:
+    """Return the index into WINNERS of the smaller bound, EQUAL up to 1e-12, NONE where a bound does not apply."""
     if ssl.bound is None or other.bound is None:
         return np.asarray(NONE, dtype=np.int8)
+
+    def compare_totals(left: Array, right: Array) -> Sequence[Codes]:
+        smaller = np.where(left < right, np.int8(SSL), np.int8(OTHER))
+        codes = np.where(np.abs(left - right) <= 1e-12 * np.abs(right), np.int8(EQUAL), smaller)
+        return (np.where(np.isnan(left) | np.isnan(right), np.int8(NONE), codes),)
+
     totals = np.asarray(ssl.bound.total), np.asarray(other.bound.total)
-    (codes,) = in_pieces(_nearer_to_zero, totals, (np.int8,))
+    (codes,) = map_chunks(compare_totals, totals, (np.int8,))
     return np.asarray(codes)
 
 
-def _nearer_to_zero(left: Array, right: Array) -> Sequence[Codes]:
-    apart = np.where(left < right, np.int8(OURS), np.int8(OTHER))
-    known = np.where(np.abs(left - right) <= 1e-12 * np.abs(right), np.int8(EQUAL), apart)
-    return (np.where(np.isnan(left) | np.isnan(right), np.int8(NONE), known),)
-
-
-def _useful_K(case: Case, problem: Problem, sides: Mapping[str, Side], constants: Constants) -> dict[str, Values]:
-    found: dict[str, Values] = {}
+def _compute_useful_K(
+    case: Case, problem: Problem, sides: Mapping[str, Side], constants: Constants
+) -> dict[str, Values]:
+    useful: dict[str, Values] = {}
     names: tuple[Algorithm, ...] = ("ssl", "fedavg")
     for name in names:
         bound = sides[name].bound
         assert bound is not None  # both theorems have all three cases
         if case == SC:
-            found[f"{name}, order"] = useful_local_steps(name, case, problem)
-        step = np.where(bound.applicable, bound.eta_tilde, 1.0)  # blank below where there is none
-        limit = useful_local_steps(name, case, problem, eta_tilde=plain(step), constants=constants)
-        found[f"{name}, at its step"] = plain(np.where(bound.applicable, limit, np.nan))
-    return found
+            useful[f"{name}, order"] = useful_local_steps(name, case, problem)
+        step = np.where(bound.applicable, bound.eta_tilde, 1.0)  # 1.0 is a placeholder: its result becomes NaN
+        limit = useful_local_steps(name, case, problem, eta_tilde=unwrap_values(step), constants=constants)
+        useful[f"{name}, at its step"] = unwrap_values(np.where(bound.applicable, limit, np.nan))
+    return useful
+
+
+def useful_local_steps(
+    algorithm: Algorithm,
+    case: Case,
+    problem: Problem,
+    *,
+    eta_tilde: Values | None = None,
+    constants: Constants = "proved",
+) -> Values:
+    """Compute the K above which the noise term is below the heterogeneity drift, so that more local steps do not help.
+
+    Without a step this is the order in the paper (SSL, strongly convex): (sigma^2 / zeta_*^2) (mu / L) R. With a step
+    it uses the constants of the bound: (4/5) sigma^2 / (L eta_tilde zeta_*^2). For FedAvg both are M times smaller.
+    The result is infinite where zeta = 0 and zero where sigma = 0.
+    """
+    check_algorithm(algorithm, case)
+    row = get_statement(algorithm, case, constants)
+    q = problem.get_quantities(f"the useful K of {algorithm} {case}", case)
+    if algorithm not in ("ssl", "fedavg"):
+        raise InputError(f"{q.subject} is not defined: the sampling term does not fall with K")
+    clients: Array | float = 1.0 if algorithm == "ssl" else q.M
+    if eta_tilde is not None:
+        scale = row.noise / row.heterogeneity_drift / (q.L * check_positive("eta_tilde", eta_tilde))
+    elif case == SC:
+        scale = q.mu / q.L * q.R
+    else:
+        raise InputError(f"{q.subject} needs eta_tilde", hint="The paper states the order for strongly-convex only.")
+    noise, heterogeneity = np.broadcast_arrays(q.sigma2 * scale / clients, q.heterogeneity)
+    limit = np.where(noise > 0, np.inf, 0.0)
+    return unwrap_values(np.divide(noise, heterogeneity, out=limit, where=heterogeneity > 0))

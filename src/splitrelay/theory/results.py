@@ -1,19 +1,30 @@
-"""What the calculator answers with: plain data, numbers for one setting and arrays for many.
+"""Results of the calculator: plain data with a number for one setting and an array for many settings.
 
-Of millions of settings most arrays are never looked at, and memory takes longer than arithmetic: what follows from
-the rest (terms, words, orders) is worked out when it is first read.
+Every result type works for one setting and for millions of settings. Two rules keep the second case fast:
+
+- Derived values (terms, labels, rates) are computed when they are first read, because most callers never read them.
+- `map_chunks` evaluates a formula on chunks that fit into the cache, because memory is slower than arithmetic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from splitrelay.theory.scalar_or_array import Codes, Strings, Truth, Values, Words, plain, words
+Array = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Strings = npt.NDArray[np.str_]
+Codes = npt.NDArray[np.int8]  # indices into a tuple of labels: one byte per setting
+Values = float | Array  # a number for one setting, an array for many
+Truth = bool | Bools
+Labels = str | Strings
 
 Algorithm = Literal["ssl", "fedavg", "fedavg-swor", "fedavg-swr"]
 Case = Literal["strongly-convex", "general-convex", "non-convex"]
@@ -32,10 +43,75 @@ BRANCHES: tuple[str, ...] = ("none", "low", "interior", "cap", "log", "c1", "c2"
 WINNERS: tuple[str, ...] = ("none", "ssl", "fedavg", "equal")
 DECAYS: tuple[str, ...] = ("1/R^(1/2)", "1/R^(2/3)", "1/R", "1/R^2", "exp(-R)")  # slowest first
 
+CHUNK_SIZE = 16384  # settings per chunk: the temporary arrays of a formula stay in the cache
+MIN_PER_THREAD = 8 * CHUNK_SIZE  # settings per core below which threads do not pay off
+CORES = os.cpu_count() or 1
+
+
+def unwrap_values(array: npt.ArrayLike) -> Values:
+    """Return a number for one setting (a 0-d array) and the array itself for many settings."""
+    return cast(Values, _unwrap(array))
+
+
+def unwrap_truth(array: npt.ArrayLike) -> Truth:
+    """Return a bool for one setting and the array itself for many settings."""
+    return cast(Truth, _unwrap(array))
+
+
+def unwrap_labels(array: npt.ArrayLike) -> Labels:
+    """Return a string for one setting and the array itself for many settings."""
+    return cast(Labels, _unwrap(array))
+
+
+def _unwrap(array: npt.ArrayLike) -> object:
+    result = np.asarray(array)
+    return result.item() if result.ndim == 0 else result
+
+
+def map_chunks(
+    function: Callable[..., Sequence[Any]], inputs: Sequence[Array], output_types: Sequence[type]
+) -> Sequence[Any]:
+    """Evaluate an elementwise function on chunks of its inputs, with one thread per core for large inputs.
+
+    Args:
+        function: takes one chunk of each input and returns one chunk of each output.
+        inputs: arrays that broadcast together.
+        output_types: the dtype of each output.
+
+    Returns:
+        The outputs, each with the shape of the broadcast inputs.
+    """
+    inputs = np.broadcast_arrays(*inputs)
+    outputs: list[Any] = [np.empty(inputs[0].shape, dtype) for dtype in output_types]
+    if inputs[0].size < 2 * MIN_PER_THREAD or inputs[0].shape[0] < 2:
+        _fill_chunks(function, inputs, outputs)
+        return outputs
+    error_settings = np.geterr()  # numpy keeps these per thread
+
+    def fill_rows(rows: slice) -> None:
+        with np.errstate(**error_settings):
+            _fill_chunks(function, [array[rows] for array in inputs], [array[rows] for array in outputs])
+
+    ends = np.linspace(0, len(inputs[0]), CORES + 1).astype(int).tolist()
+    with ThreadPoolExecutor(CORES) as threads:
+        list(threads.map(fill_rows, map(slice, ends, ends[1:])))
+    return outputs
+
+
+def _fill_chunks(function: Callable[..., Sequence[Any]], inputs: Sequence[Array], outputs: Sequence[Any]) -> None:
+    flags: Any = [["readonly"]] * len(inputs) + [["writeonly"]] * len(outputs)
+    operands: Any = [*inputs, *outputs]
+    with np.nditer(
+        operands, flags=["external_loop", "buffered", "zerosize_ok"], op_flags=flags, buffersize=CHUNK_SIZE
+    ) as chunks:
+        for chunk in chunks:
+            for output, values in zip(chunk[len(inputs) :], function(*chunk[: len(inputs)]), strict=True):
+                output[...] = values
+
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition of a statement with its two sides: left relation right."""
+    """A condition of a statement with its two sides: `left relation right`."""
 
     name: str
     left: Values
@@ -46,41 +122,40 @@ class Condition:
 
 @dataclass(frozen=True)
 class Bound:
-    """An upper bound, its terms in printed order, and whether it says anything.
+    """An upper bound with its terms and its conditions.
 
-    Where `applicable` is false (only under outside="mask") every number is NaN.
-    `rounds` is what stands for the rounds in the formula: R, or R + 1 where that is printed or asked for.
+    Every number is NaN where `applicable` is false, which happens only with outside="mask".
     """
 
     algorithm: str
     case: str
     constants: str
-    statement: str  # where it stands, e.g. "Theorem 1"
-    measure: str  # what is bounded, e.g. "E F(xbar) - F*"
+    statement: str  # its place in the paper, for example "Theorem 1, strongly convex"
+    measure: str  # the bounded quantity, for example "E F(xbar) - F*"
     total: Values
     eta_tilde: Values
     conditions: tuple[Condition, ...]
-    vacuous: Truth
+    vacuous: Truth  # the bound is not below the value that is known at x0
     applicable: Truth
-    rounds: Values
-    formulas: Mapping[str, str]  # each term as it is written, constants and all
-    per_eta: Values = field(repr=False)  # eta_tilde / eta
-    later: Callable[[], Mapping[str, Values]] = field(repr=False, compare=False)
+    rounds: Values  # the number of rounds in the formula: R or R + 1
+    formulas: Mapping[str, str]  # each term in ASCII, with its constants
+    step_ratio: Values = field(repr=False)  # eta_tilde / eta
+    compute_terms: Callable[[], Mapping[str, Values]] = field(repr=False, compare=False)
 
     @cached_property
     def terms(self) -> Mapping[str, Values]:
-        """The terms by name; they sum to the total."""
-        return self.later()
+        """The terms by name, in the paper's order. Their sum is the total."""
+        return self.compute_terms()
 
     @cached_property
     def eta(self) -> Values:
         """The learning rate of one local step."""
-        return plain(np.asarray(self.eta_tilde) / self.per_eta)
+        return unwrap_values(np.asarray(self.eta_tilde) / self.step_ratio)
 
 
 @dataclass(frozen=True)
 class Rate:
-    """An order: terms with unit constants, in printed order."""
+    """An order of convergence: its terms with unit constants, in the paper's order."""
 
     name: str
     case: str
@@ -88,34 +163,38 @@ class Rate:
     measure: str
     total: Values
     terms: Mapping[str, Values]
-    decay: Mapping[str, str]  # how each term falls with R: one of DECAYS
+    decay: Mapping[str, str]  # how each term decreases with R: one of DECAYS
 
     @property
-    def largest(self) -> Words:
-        """The largest term as it stands; "none" where all vanish."""
-        return words(self._largest(tuple(self.terms)))
+    def largest(self) -> Labels:
+        """The name of the largest term, or "none" where all terms are zero."""
+        return unwrap_labels(self._find_largest(tuple(self.terms)))
 
     @property
-    def dominant(self) -> Words:
-        """The term that remains for large R: of those that are not zero the slowest to fall, of equals the largest."""
-        found = np.full(np.shape(self.total), "none", dtype="U20")
+    def dominant(self) -> Labels:
+        """The name of the term that remains for large R.
+
+        It is the nonzero term with the slowest decay, and the largest one of several with that decay.
+        """
+        result = np.full(np.shape(self.total), "none", dtype="U20")
         for decay in reversed(DECAYS):
             names = tuple(name for name in self.terms if self.decay[name] == decay)
-            largest = self._largest(names) if names else np.asarray("none")
-            found = np.where(largest == "none", found, largest)
-        return words(np.where(found == "none", list(self.terms)[-1], found))  # exp(-R) may underflow, and is not zero
+            largest = self._find_largest(names) if names else np.asarray("none")
+            result = np.where(largest == "none", result, largest)
+        # The last term, exp(-R), is positive but may underflow to zero.
+        return unwrap_labels(np.where(result == "none", list(self.terms)[-1], result))
 
-    def _largest(self, names: tuple[str, ...]) -> Strings:
+    def _find_largest(self, names: tuple[str, ...]) -> Strings:
         values = np.stack([np.asarray(self.terms[name]) for name in names])
-        found: Strings = np.asarray(names)[np.argmax(values, axis=0)]
-        return np.where(np.any(values > 0, axis=0), found, "none")
+        largest: Strings = np.asarray(names)[np.argmax(values, axis=0)]
+        return np.where(np.any(values > 0, axis=0), largest, "none")
 
 
 @dataclass(frozen=True)
 class StepSize:
-    """A step by one rule, the branch of the rule that decided, the bound it gives, and the lemma's explicit bound.
+    """The step that a rule chooses, and the bound at this step.
 
-    `explicit` and `tau` are None where the rule has none.
+    `explicit` (the bound that the tuning lemma states) and `tau` are None if the rule does not define them.
     """
 
     rule: str
@@ -125,11 +204,11 @@ class StepSize:
     low: Values
     high: Values
     applicable: Truth
-    code: Codes = field(repr=False)  # of the branch, in BRANCHES
+    branch_codes: Codes = field(repr=False)  # indices into BRANCHES
 
     @property
     def eta_tilde(self) -> Values:
-        """The step."""
+        """The effective learning rate that the rule chooses."""
         return self.bound.eta_tilde
 
     @property
@@ -138,35 +217,31 @@ class StepSize:
         return self.bound.eta
 
     @cached_property
-    def branch(self) -> Words:
-        """The branch of the rule that decided."""
-        return words(np.asarray(BRANCHES)[self.code])
+    def branch(self) -> Labels:
+        """The part of the rule that determines the step: one of BRANCHES."""
+        return unwrap_labels(np.asarray(BRANCHES)[self.branch_codes])
 
 
 @dataclass(frozen=True)
 class Side:
-    """One algorithm in a comparison: its rounds, its order, and its bound where there is one (else `why_not`)."""
+    """One algorithm in a comparison. `why_not` gives the reason where there is no bound."""
 
     algorithm: str
     rounds: Values
     bound: Bound | None
     step: StepSize | None
     why_not: str = ""
-    later: Callable[[], Rate | None] = field(default=lambda: None, repr=False, compare=False)
+    compute_rate: Callable[[], Rate | None] = field(default=lambda: None, repr=False, compare=False)
 
     @cached_property
     def rate(self) -> Rate | None:
-        """Its order of convergence."""
-        return self.later()
+        """The order of convergence, if the paper states one."""
+        return self.compute_rate()
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """SSL against FedAvg: at equal rounds with all clients; at equal compute where S clients take part.
-
-    `smaller` names the algorithm with the smaller bound ("none" where a bound does not apply).
-    `useful_K` holds the K beyond which more local steps stop helping, by order and at the step of the bound.
-    """
+    """SSL and FedAvg side by side: at equal rounds with all clients, and at equal compute if S is given."""
 
     case: str
     constants: str
@@ -174,15 +249,15 @@ class Comparison:
     equal_compute: Mapping[str, Side]
     conditions: tuple[Condition, ...]
     notes: tuple[str, ...]
-    codes: Mapping[str, Codes] = field(repr=False)  # of the smaller, in WINNERS
-    later: Callable[[], Mapping[str, Values]] = field(repr=False, compare=False)
+    winner_codes: Mapping[str, Codes] = field(repr=False)  # indices into WINNERS
+    compute_useful_K: Callable[[], Mapping[str, Values]] = field(repr=False, compare=False)
 
     @cached_property
-    def smaller(self) -> Mapping[str, Words]:
-        """Whose bound is the smaller one."""
-        return {label: words(np.asarray(WINNERS)[codes]) for label, codes in self.codes.items()}
+    def smaller(self) -> Mapping[str, Labels]:
+        """The algorithm with the smaller bound, or "none" where one of the bounds does not apply."""
+        return {label: unwrap_labels(np.asarray(WINNERS)[codes]) for label, codes in self.winner_codes.items()}
 
     @cached_property
     def useful_K(self) -> Mapping[str, Values]:
-        """The useful K of both algorithms."""
-        return self.later()
+        """The K above which more local steps no longer help, by order and at the step of each bound."""
+        return self.compute_useful_K()

@@ -1,6 +1,7 @@
-"""Steps: the printed rule, the mended rule (E14), and the exact minimiser of the bound.
+"""Step sizes: the rule in the paper, the corrected rule (E14), and the exact minimizer of the bound.
 
-In all of them the bound is  optimization(g) + c1 g + c2 g^2  with g = eta_tilde, convex in g.
+Every bound has the form  optimization(g) + c1 g + c2 g^2  with g = eta_tilde, and is convex in g. A rule is a function
+of a RuleInput that returns a Choice; RULE_FUNCTIONS lists them.
 """
 
 from __future__ import annotations
@@ -12,10 +13,25 @@ from typing import Any
 import numpy as np
 
 from splitrelay.errors import OutOfRange
-from splitrelay.theory.bounds import displayed_rounds, evaluated
-from splitrelay.theory.problem import Asked, Problem
-from splitrelay.theory.results import BRANCHES, RULES, Algorithm, Case, Constants, Horizon, Outside, Rule, StepSize
-from splitrelay.theory.scalar_or_array import Array, Codes, Values, in_pieces, plain, truth
+from splitrelay.theory.bounds import evaluate_bound, get_displayed_rounds
+from splitrelay.theory.problem import Problem, Quantities
+from splitrelay.theory.results import (
+    BRANCHES,
+    RULES,
+    Algorithm,
+    Array,
+    Case,
+    Codes,
+    Constants,
+    Horizon,
+    Outside,
+    Rule,
+    StepSize,
+    Values,
+    map_chunks,
+    unwrap_truth,
+    unwrap_values,
+)
 from splitrelay.theory.theorem_constants import (
     NC,
     POWER,
@@ -24,44 +40,46 @@ from splitrelay.theory.theorem_constants import (
     Statement,
     check_algorithm,
     check_choice,
-    error_constants,
-    recursion,
-    statement,
-    units,
+    compute_units,
+    get_error_constants,
+    get_statement,
 )
-from splitrelay.theory.validity import Range, refuse_too_few_rounds, step_range
+from splitrelay.theory.validity import StepRange, check_rounds, compute_step_range
+
+NEWTON_STEPS, QUARTIC_STEPS = 8, 2
+MAX_EXPONENT = 1e3  # no exponent of a double is larger
+NONE, LOW, INTERIOR, CAP, LOG, FIRST, SECOND = range(len(BRANCHES))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a rule says: the step, the branch that decided, tau and the lemma's explicit bound where it has them."""
+    """The result of a rule. `tau` and `explicit` (the bound that the lemma states) are None if it has none."""
 
     eta_tilde: Array
-    code: Codes  # of the branch, in BRANCHES
+    branch_codes: Codes  # indices into BRANCHES
     tau: Array | None = None
     explicit: Array | None = None
 
 
 @dataclass(frozen=True)
-class Setting:
-    """All that a rule may look at."""
+class RuleInput:
+    """Everything that a rule may use."""
 
     algorithm: str
-    q: Asked
-    found: Range
+    q: Quantities
+    steps: StepRange
     row: Statement
-    recursion: Recursion
-    rounds: Array  # in the display of the bound
+    rounds: Array  # as in the formula of the bound
 
-    def orders(self, row: Statement | Recursion) -> tuple[Array, Array]:
-        """c1 and c2: the sums of the error terms of first and of second order in eta_tilde."""
-        parts, c = units(self.algorithm, self.q), {1: np.zeros(()), 2: np.zeros(())}
-        for name, constant in error_constants(row).items():
-            c[POWER[name]] = c[POWER[name]] + constant * parts[name]
+    def compute_orders(self, row: Statement | Recursion) -> tuple[Array, Array]:
+        """Compute c1 and c2: the sums of the error terms of first and second order in eta_tilde."""
+        units, c = compute_units(self.algorithm, self.q), {1: np.zeros(()), 2: np.zeros(())}
+        for name, constant in get_error_constants(row).items():
+            c[POWER[name]] = c[POWER[name]] + constant * units[name]
         return c[1], c[2]
 
     @property
-    def start(self) -> Array:
+    def r0(self) -> Array:
         """r0 of the tuning lemmas: D^2, or A in the non-convex case."""
         return self.q.A if self.q.case == NC else self.q.D2
 
@@ -76,13 +94,20 @@ def stepsize(
     horizon: Horizon = "R",
     outside: Outside = "refuse",
 ) -> StepSize:
-    """The step of one rule, with the bound that it gives.
+    """Choose the step by one rule and compute the bound at this step.
 
-    "printed" is the paper's choice; "mended" mends it where the paper looks at c1 alone (E14, strongly convex);
-    "best" minimises the bound itself, on [1/(mu R), 1/(6 L)] in the strongly convex case.
+    Args:
+        rule: "printed" is the paper's rule. "mended" is the same rule with both error terms (E14, strongly convex).
+            "best" minimizes the bound itself, on [1/(mu R), 1/(6 L)] in the strongly convex case.
+
+    The other arguments are those of `bound`.
+
+    >>> problem = Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, K=5, R=1000, D2=1)
+    >>> round(stepsize("ssl", "strongly-convex", problem).eta_tilde, 6)
+    0.016803
     """
     check_algorithm(algorithm, case)
-    return chosen(algorithm, case, problem, rule, constants, horizon, outside)
+    return choose_step(algorithm, case, problem, rule, constants, horizon, outside)
 
 
 def stepsizes(
@@ -94,78 +119,80 @@ def stepsizes(
     horizon: Horizon = "R",
     outside: Outside = "refuse",
 ) -> dict[str, StepSize]:
-    """The steps of all three rules, by name."""
+    """Choose the step by all three rules. The arguments are those of `stepsize`."""
     check_algorithm(algorithm, case)
-    return {rule: chosen(algorithm, case, problem, rule, constants, horizon, outside) for rule in RULES}
+    return {rule: choose_step(algorithm, case, problem, rule, constants, horizon, outside) for rule in RULES}
 
 
-def chosen(
+def choose_step(
     algorithm: str, case: str, problem: Problem, rule: str, constants: str, horizon: str, outside: str
 ) -> StepSize:
-    """The same for every row of the table of statements, minibatch SGD included."""
+    """Choose the step for any row of STATEMENTS, including minibatch SGD."""
     check_choice("rule", rule, RULES)
-    row, found = statement(algorithm, case, constants), step_range(algorithm, case, problem, constants)
+    row, steps = get_statement(algorithm, case, constants), compute_step_range(algorithm, case, problem, constants)
     if outside == "refuse":
-        refuse_too_few_rounds(found)
-    rounds = displayed_rounds(row, found.q, horizon)
-    setting = Setting(algorithm, found.q, found, row, recursion(algorithm, case, constants), rounds)
+        check_rounds(steps)
+    s = RuleInput(algorithm, steps.q, steps, row, get_displayed_rounds(row, steps.q, horizon))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        choice = RULE[rule, case == SC](setting)
-    return _finished(setting, rule, choice, constants, horizon, outside)
+        choice = RULE_FUNCTIONS[rule, case == SC](s)
+    return _build_stepsize(s, rule, choice, constants, horizon, outside)
 
 
-def printed_strongly(s: Setting) -> Choice:
-    """g = min{ ln(max{2, a^2 r0 T / c}) / (a T), 1/d } with c = c1: the term in c2 does not enter (E14)."""
-    c1, _ = s.orders(s.recursion)
+def apply_printed_rule(s: RuleInput) -> Choice:
+    """Choose g = min{ ln(max{2, a^2 r0 T / c}) / (a T), 1/d } with c = c1. The rule ignores c2 (E14)."""
+    c1, _ = s.compute_orders(s.row.recursion)
     a, T = s.q.mu / 2, s.q.R
-    return _log_or_cap(s, _ratio(a**2 * s.start * T, c1))
+    return _apply_log_rule(s, _divide(a**2 * s.r0 * T, c1))
 
 
-def mended_strongly(s: Setting) -> Choice:
-    """tau = max{2, min(a^2 r0 T / c1, a^3 r0 T^2 / c2)}: whichever error term would dominate decides."""
-    c1, c2 = s.orders(s.recursion)
+def apply_mended_rule(s: RuleInput) -> Choice:
+    """Choose g with tau = max{2, min(a^2 r0 T / c1, a^3 r0 T^2 / c2)}: the dominant error term determines the step."""
+    c1, c2 = s.compute_orders(s.row.recursion)
     a, T = s.q.mu / 2, s.q.R
-    choice = _log_or_cap(s, np.minimum(_ratio(a**2 * s.start * T, c1), _ratio(a**3 * s.start * T**2, c2)))
-    assert choice.tau is not None  # _log_or_cap sets it
+    choice = _apply_log_rule(s, np.minimum(_divide(a**2 * s.r0 * T, c1), _divide(a**3 * s.r0 * T**2, c2)))
+    assert choice.tau is not None  # _apply_log_rule sets it
     log_tau = np.log(choice.tau)
-    # Psi_T <= 3 a r0 exp(-a T / d) + (3 + ln tau) c1 / (a T) + (3 + ln^2 tau) c2 / (a T)^2; an absent c adds nothing
-    left = 3 * a * s.start * np.exp(-a * T * s.found.high)
+    # Psi_T <= 3 a r0 exp(-a T / d) + (3 + ln tau) c1 / (a T) + (3 + ln^2 tau) c2 / (a T)^2
+    start = 3 * a * s.r0 * np.exp(-a * T * s.steps.high)
     first = np.where(c1 > 0, (3 + log_tau) * c1 / (a * T), 0)
     second = np.where(c2 > 0, (3 + log_tau**2) * c2 / (a * T) ** 2, 0)
-    return Choice(choice.eta_tilde, choice.code, choice.tau, (left + first + second) / s.recursion.b)
+    return Choice(choice.eta_tilde, choice.branch_codes, choice.tau, (start + first + second) / s.row.recursion.b)
 
 
-def printed_unweighted(s: Setting) -> Choice:
-    """g = min{ (r0 / (c1 (T+1)))^(1/2), (r0 / (c2 (T+1)))^(1/3), 1/d }: general convex and non-convex."""
-    c1, c2 = s.orders(s.recursion)
-    share, d = s.start / (s.q.R + 1), 1 / s.found.high
-    first, second = np.sqrt(_ratio(share, c1)), np.cbrt(_ratio(share, c2))
-    step = np.minimum(np.minimum(first, second), s.found.high)
-    code = np.where(s.found.high <= np.minimum(first, second), CAP, np.where(first <= second, FIRST, SECOND))
+def apply_unweighted_rule(s: RuleInput) -> Choice:
+    """Choose g = min{ (r0 / (c1 (T+1)))^(1/2), (r0 / (c2 (T+1)))^(1/3), 1/d } (general convex and non-convex)."""
+    c1, c2 = s.compute_orders(s.row.recursion)
+    share, d = s.r0 / (s.q.R + 1), 1 / s.steps.high
+    first, second = np.sqrt(_divide(share, c1)), np.cbrt(_divide(share, c2))
+    step = np.minimum(np.minimum(first, second), s.steps.high)
+    codes = np.where(s.steps.high <= np.minimum(first, second), CAP, np.where(first <= second, FIRST, SECOND))
     explicit = 2 * np.sqrt(c1 * share) + 2 * np.cbrt(c2 * share**2) + d * share
-    return Choice(step, code.astype(np.int8), None, explicit / s.recursion.b)
+    return Choice(step, codes.astype(np.int8), None, explicit / s.row.recursion.b)
 
 
-def best_strongly(s: Setting) -> Choice:
-    """The root of -P exp(-u) + c1 + 2 c2 g = 0, u = mu g rounds / 2, clipped to [1/(mu R), 1/(6 L)]."""
-    given = (*s.orders(s.row), s.q.mu, s.rounds, s.row.optimization * s.start, s.found.low, s.found.high)
-    return Choice(*in_pieces(_root, given, (np.float64, np.int8)))
+def minimize_strongly_convex(s: RuleInput) -> Choice:
+    """Solve -P exp(-u) + c1 + 2 c2 g = 0 with u = mu g rounds / 2, and clip g to [1/(mu R), 1/(6 L)]."""
+    inputs = (*s.compute_orders(s.row), s.q.mu, s.rounds, s.row.optimization * s.r0, s.steps.low, s.steps.high)
+    return Choice(*map_chunks(_solve_exponential, inputs, (np.float64, np.int8)))
 
 
-def _root(c1: Array, c2: Array, mu: Array, rounds: Array, start: Array, low: Array, high: Array) -> Sequence[Any]:
-    """The step, and the number of the branch that decided.
+def _solve_exponential(
+    c1: Array, c2: Array, mu: Array, rounds: Array, start: Array, low: Array, high: Array
+) -> Sequence[Any]:
+    """Return the steps and the branch codes.
 
-    Fritsch, Shafer and Crowley's step for w + ln w = z, which is of fourth order, on ln(P / (c1 + slope u)) - u. The
-    start lies above the root by ln(2 u) at most, so two steps reach it to 4e-15.
+    The iteration is the fourth-order method of Fritsch, Shafer and Crowley for w + ln w = z, applied to
+    ln(P / (c1 + slope u)) - u. The initial value exceeds the root by at most ln(2 u), so two iterations reach a
+    precision of 4e-15.
     """
     per_g = mu * rounds / 2  # u = per_g g
     P, slope, lowest, highest = mu * start * per_g, 2 * c2 / per_g, low * per_g, high * per_g
     u = np.log(P / (c1 + slope * lowest))
-    for _ in range(QUARTIC if slope.any() else 0):
+    for _ in range(QUARTIC_STEPS if slope.any() else 0):
         u = np.minimum(np.maximum(u, lowest), highest)
         inverse = 1 / (c1 + slope * u)
-        short, v = np.minimum(np.log(P * inverse) - u, FARTHEST), slope * inverse
-        newton, bend = 1 + v, np.maximum(short * v, -3 / 4)  # below -ln(2u)/u only where the root is below the range
+        short, v = np.minimum(np.log(P * inverse) - u, MAX_EXPONENT), slope * inverse
+        newton, bend = 1 + v, np.maximum(short * v, -3 / 4)  # it is below -ln(2u)/u only if the root is below the range
         q, bend = 2 * newton * (newton + 2 / 3 * bend), bend * v
         u = u + short * (q - bend) / (newton * (q - 2 * bend))
     u = np.where((c1 == 0) & (c2 == 0), highest, u)
@@ -173,74 +200,73 @@ def _root(c1: Array, c2: Array, mu: Array, rounds: Array, start: Array, low: Arr
     return np.where(above, high, np.where(below, low, u / per_g)), np.where(above, CAP, np.where(below, LOW, INTERIOR))
 
 
-def best_unweighted(s: Setting) -> Choice:
-    """The root of 2 c2 g^3 + c1 g^2 = Q, Q = optimization r0 / rounds, clipped to 1/d."""
-    given = (*s.orders(s.row), s.row.optimization * s.start, s.rounds, s.found.high)
-    return Choice(*in_pieces(_cubic_root, given, (np.float64, np.int8)))
+def minimize_unweighted(s: RuleInput) -> Choice:
+    """Solve 2 c2 g^3 + c1 g^2 = Q with Q = optimization r0 / rounds, and clip g to 1/d."""
+    inputs = (*s.compute_orders(s.row), s.row.optimization * s.r0, s.rounds, s.steps.high)
+    return Choice(*map_chunks(_solve_cubic, inputs, (np.float64, np.int8)))
 
 
-def _cubic_root(c1: Array, c2: Array, start: Array, rounds: Array, high: Array) -> Sequence[Any]:
-    """The step, and the number of the branch that decided.
+def _solve_cubic(c1: Array, c2: Array, start: Array, rounds: Array, high: Array) -> Sequence[Any]:
+    """Return the steps and the branch codes.
 
-    Newton from the smaller of the two roots that either term alone would have: the left side is convex there and at
-    most 2 Q, so the steps fall to the root, and eight of them reach it to the last bit.
+    Newton's method starts at the smaller one of the two roots that the equation has with one term only. The left side
+    is convex there and at most 2 Q, so the iterates decrease to the root. Eight iterations reach the last bit.
     """
     Q = start / rounds
-    g = np.minimum(np.sqrt(_ratio(Q, c1)), np.cbrt(_ratio(Q, 2 * c2)))
-    for _ in range(NEWTON):
+    g = np.minimum(np.sqrt(_divide(Q, c1)), np.cbrt(_divide(Q, 2 * c2)))
+    for _ in range(NEWTON_STEPS):
         g = g - (g * g * (c1 + 2 * c2 * g) - Q) / (2 * g * (c1 + 3 * c2 * g))
     g = np.where(Q == 0, 0, np.where((c1 == 0) & (c2 == 0), np.inf, g))
     return np.minimum(g, high), np.where(g >= high, CAP, INTERIOR)
 
 
-NEWTON, QUARTIC = 8, 2
-FARTHEST = 1e3  # no exponent of a double is larger
-NONE, LOW, INTERIOR, CAP, LOG, FIRST, SECOND = range(len(BRANCHES))
-RULE: dict[tuple[str, bool], Callable[[Setting], Choice]] = {
-    ("printed", True): printed_strongly,
-    ("mended", True): mended_strongly,
-    ("best", True): best_strongly,
-    ("printed", False): printed_unweighted,
-    ("mended", False): printed_unweighted,  # E14 concerns the strongly convex lemma alone
-    ("best", False): best_unweighted,
+RULE_FUNCTIONS: dict[tuple[str, bool], Callable[[RuleInput], Choice]] = {
+    ("printed", True): apply_printed_rule,
+    ("mended", True): apply_mended_rule,
+    ("best", True): minimize_strongly_convex,
+    ("printed", False): apply_unweighted_rule,
+    ("mended", False): apply_unweighted_rule,  # E14 concerns only the strongly convex lemma
+    ("best", False): minimize_unweighted,
 }
 
 
-def _ratio(numerator: Array, c: Array) -> Array:
-    """numerator / c, infinite where c = 0: an error term that is absent asks nothing of the step."""
+def _divide(numerator: Array, c: Array) -> Array:
+    """Return numerator / c, and infinity where c = 0, because an absent error term does not limit the step."""
     return np.where(c > 0, numerator / c, np.inf)
 
 
-def _log_or_cap(s: Setting, ratio: Array) -> Choice:
+def _apply_log_rule(s: RuleInput, ratio: Array) -> Choice:
+    """Choose g = min{ ln(tau) / (a T), 1/d } with tau = max{2, ratio}."""
     tau = np.maximum(2, ratio)
     step = np.log(tau) / (s.q.mu / 2 * s.q.R)
-    code = np.where(step < s.found.high, LOG, CAP).astype(np.int8)
-    return Choice(np.minimum(step, s.found.high), code, tau)
+    codes = np.where(step < s.steps.high, LOG, CAP).astype(np.int8)
+    return Choice(np.minimum(step, s.steps.high), codes, tau)
 
 
-def _finished(s: Setting, rule: str, choice: Choice, constants: str, horizon: str, outside: str) -> StepSize:
+def _build_stepsize(s: RuleInput, rule: str, choice: Choice, constants: str, horizon: str, outside: str) -> StepSize:
+    """Evaluate the bound at the chosen step. Set values to NaN where no step is allowed."""
     shape = s.q.problem.shape
     step = np.broadcast_to(choice.eta_tilde, shape)
     if outside == "refuse" and np.any(step == 0):
         start = "A" if s.q.case == NC else "D2"
-        raise OutOfRange(f"{s.q.asker} has no best step for {start} = 0: the bound falls to 0 with the step")
-    usable = np.broadcast_to(s.found.can_be_met, shape) & (step > 0)
-    code = np.broadcast_to(choice.code, shape)
+        raise OutOfRange(f"{s.q.subject} has no best step for {start} = 0: the bound falls to 0 with the step")
+    usable = np.broadcast_to(s.steps.is_nonempty, shape) & (step > 0)
+    codes = np.broadcast_to(choice.branch_codes, shape)
     if not usable.all():
-        step = np.where(usable, step, np.nan)  # which no condition holds for, so that the bound is blank there
-        code = np.where(usable, code, np.int8(NONE))
+        step = np.where(usable, step, np.nan)  # NaN fails every condition, so the bound is NaN there, too
+        codes = np.where(usable, codes, np.int8(NONE))
 
-    def blanked(values: Array | None) -> Values | None:
-        return None if values is None else plain(np.where(usable, np.broadcast_to(values, shape), np.nan))
+    def mask(values: Array | None) -> Values | None:
+        return None if values is None else unwrap_values(np.where(usable, np.broadcast_to(values, shape), np.nan))
 
-    known: Any = {"found": s.found, "rounds": s.rounds}
+    known: Any = {"steps": s.steps, "rounds": s.rounds}
     return StepSize(
         rule=rule,
-        bound=evaluated(s.algorithm, s.q.case, s.q.problem, step, constants, horizon, outside, **known),
-        explicit=blanked(choice.explicit),
-        tau=blanked(choice.tau),
-        low=plain(np.broadcast_to(s.found.low, shape)),
-        high=plain(np.broadcast_to(s.found.high, shape)),
-        applicable=truth(usable),
-        code=code,
+        bound=evaluate_bound(s.algorithm, s.q.case, s.q.problem, step, constants, horizon, outside, **known),
+        explicit=mask(choice.explicit),
+        tau=mask(choice.tau),
+        low=unwrap_values(np.broadcast_to(s.steps.low, shape)),
+        high=unwrap_values(np.broadcast_to(s.steps.high, shape)),
+        applicable=unwrap_truth(usable),
+        branch_codes=codes,
     )

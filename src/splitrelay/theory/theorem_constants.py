@@ -1,82 +1,59 @@
-"""The constants of every statement, one row each, as they stand in the paper or in its mended argument.
+"""The statements of the paper: constants, step limits, units and formulas. This is the only place that defines them.
 
-A bound is
-    optimization        x  mu D^2 exp(-mu eta_tilde R / 2)  |  D^2 / (eta_tilde R)  |  A / (eta_tilde R)
-  + noise               x  eta_tilde   sigma^2 / (M K)      (partial participation: / (S K))
-  + sampling            x  eta_tilde   v zeta^2             (partial participation only)
-  + noise drift         x  eta_tilde^2 L sigma^2 / (M K)    (FedAvg: / K)
-  + heterogeneity drift x  eta_tilde^2 L zeta^2 / M         (FedAvg: / 1)
-with one more factor L in all but the first in the non-convex case.
+A bound has these terms, each with a constant of the statement:
+
+    optimization         mu D^2 exp(-mu eta_tilde R / 2)  |  D^2 / (eta_tilde R)  |  A / (eta_tilde R)
+    noise                eta_tilde   sigma^2 / (M K)      (partial participation: / (S K))
+    sampling             eta_tilde   v zeta^2             (partial participation only)
+    noise drift          eta_tilde^2 L sigma^2 / (M K)    (FedAvg: / K)
+    heterogeneity drift  eta_tilde^2 L zeta^2 / M         (FedAvg: / 1)
+
+The three forms of the first term belong to the strongly convex, general convex and non-convex case. In the non-convex
+case all other terms have one more factor L.
+
+To add a choice of constants, add its name to `results.CONSTANTS` and one row per algorithm and case to STATEMENTS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
 from splitrelay.errors import InputError, UnknownName
-from splitrelay.theory.problem import Asked
-from splitrelay.theory.results import ALGORITHMS, CASES, CONSTANTS
-from splitrelay.theory.scalar_or_array import Array
+from splitrelay.theory.problem import Quantities
+from splitrelay.theory.results import ALGORITHMS, CASES, CONSTANTS, Array
 
 SC, GC, NC = CASES
 POWER = {"noise": 1, "sampling": 1, "noise drift": 2, "heterogeneity drift": 2}  # of eta_tilde
 MEASURE = {SC: "E F(xbar) - F*", GC: "E F(xbar) - F*", NC: "min_r E||grad F(x^r)||^2"}
+SAMPLING_FACTOR = {"fedavg-swor": "(M - S)/(S (M - 1))", "fedavg-swr": "1/S"}
 
 
 @dataclass(frozen=True)
-class Statement:
-    """The constants of one bound, in printed order."""
+class StepLimit:
+    """The largest eta_tilde of a statement: its formula, its value, and the quantities that determine it."""
 
-    where: str
-    optimization: float
-    noise: float
-    noise_drift: float
-    heterogeneity_drift: float
-    sampling: float | None = None
-    one_more_round: bool = False  # prints R + 1 where the theorems print R
+    formula: str
+    compute: Callable[[Quantities], Array]
+    names: tuple[str, ...] = ("L",)
 
 
-#                     where                     optimization, noise, noise drift, heterogeneity drift
-SSL = {
-    SC: Statement("Theorem 1, strongly convex", 3, 6, 45 / 4, 15 / 2),
-    GC: Statement("Theorem 1, general convex", 2, 6, 45 / 4, 15 / 2),
-    NC: Statement("Theorem 1, non-convex", 3, 3, 27 / 8, 9 / 4),
-}
-SSL_TIGHT = {  # drift 9/2 -> 3, so b = 3/4: Theorem 2's constants
-    SC: Statement("Theorem 1 tightened, strongly convex", 2, 4, 15 / 2, 5),
-    GC: Statement("Theorem 1 tightened, general convex", 4 / 3, 4, 15 / 2, 5),
-    NC: Statement("Theorem 1 with the wider range, non-convex", 3, 3, 27 / 8, 9 / 4),
-}
-FEDAVG = {
-    SC: Statement("Theorem 2, strongly convex", 2, 4, 15 / 2, 5),
-    GC: Statement("Theorem 2, general convex", 4 / 3, 4, 15 / 2, 5),
-    NC: Statement("Theorem 2, non-convex", 3, 3, 27 / 8, 9 / 4),
-}
-PARTIAL_PRINTED = {SC: Statement("corollary on partial participation, as printed", 27 / 8, 4, 6, 4, 4, True)}
-PARTIAL = {SC: Statement("corollary on partial participation, mended (E6)", 27 / 8, 9, 27 / 2, 9, 9, True)}
-MINIBATCH = {  # Theorem 2's argument for one step a round: nothing drifts (derived, not printed)
-    SC: Statement("Theorem 2 without drift, strongly convex", 2, 4, 0, 0),
-    GC: Statement("Theorem 2 without drift, general convex", 4 / 3, 4, 0, 0),
-    NC: Statement("Theorem 2 without drift, non-convex", 3, 3, 0, 0),
-}
-
-TABLE: Mapping[str, Mapping[str, Mapping[str, Statement]]] = {
-    "ssl": {"printed": SSL, "proved": SSL, "tight": SSL_TIGHT},
-    "fedavg": {"printed": FEDAVG, "proved": FEDAVG, "tight": FEDAVG},
-    "fedavg-swor": {"printed": PARTIAL_PRINTED, "proved": PARTIAL, "tight": PARTIAL},
-    "fedavg-swr": {"printed": PARTIAL_PRINTED, "proved": PARTIAL, "tight": PARTIAL},
-    "minibatch-sgd": {"printed": MINIBATCH, "proved": MINIBATCH, "tight": MINIBATCH},
-}
+CONVEX_LIMIT = StepLimit("1/(6 L)", lambda q: 1 / (6 * q.L))
+NONCONVEX_LIMIT = StepLimit("1/(6 L (B2 + 1))", lambda q: 1 / (6 * q.L * (q.B2 + 1)), ("L", "B2"))
+WIDE_LIMIT = StepLimit("1/(6 L sqrt(1 + B2))", lambda q: 1 / (6 * q.L * np.sqrt(1 + q.B2)), ("L", "B2"))
+WIDE_SSL_LIMIT = StepLimit(
+    "1/(6 L sqrt(1 + B2/M))", lambda q: 1 / (6 * q.L * np.sqrt(1 + q.B2 / q.M)), ("L", "B2", "M")
+)
 
 
 @dataclass(frozen=True)
 class Recursion:
     """The simplified recursion of a round: r_{t+1} <= (1 - a g) r_t - b g s_t + c1 g^2 + c2 g^3, with g = eta_tilde.
 
-    c1 and c2 are these constants times the same units as in a bound; a theorem's constants are c / b.
+    c1 and c2 are these constants times the units of the terms of a bound. A theorem's constants are c / b.
     """
 
     b: float
@@ -88,17 +65,89 @@ class Recursion:
 
 #                      b,     c1: noise, c2: noise drift, heterogeneity drift
 CONVEX_SSL = Recursion(1 / 2, 3, 45 / 8, 15 / 4)
-CONVEX_TIGHT = Recursion(3 / 4, 3, 45 / 8, 15 / 4)  # also FedAvg's
+CONVEX_TIGHT = Recursion(3 / 4, 3, 45 / 8, 15 / 4)  # also of FedAvg
 CONVEX_PARTIAL = Recursion(4 / 9, 4, 6, 4, 4)
 CONVEX_MINIBATCH = Recursion(3 / 4, 3, 0, 0)
 NONCONVEX = Recursion(1 / 3, 1, 9 / 8, 3 / 4)
 NONCONVEX_MINIBATCH = Recursion(1 / 3, 1, 0, 0)
 
 
-def statement(algorithm: str, case: str, constants: str) -> Statement:
-    """The row of an algorithm, a case and a choice of constants."""
+@dataclass(frozen=True)
+class Statement:
+    """One bound: the constants of its terms, the recursion behind it, and its largest step."""
+
+    location: str
+    optimization: float
+    noise: float
+    noise_drift: float
+    heterogeneity_drift: float
+    recursion: Recursion
+    step_limit: StepLimit = CONVEX_LIMIT
+    sampling: float | None = None
+    one_more_round: bool = False  # the formula contains R + 1 instead of R
+
+
+#             location, constants of: optimization, noise, noise drift, heterogeneity drift
+SSL = {
+    SC: Statement("Theorem 1, strongly convex", 3, 6, 45 / 4, 15 / 2, CONVEX_SSL),
+    GC: Statement("Theorem 1, general convex", 2, 6, 45 / 4, 15 / 2, CONVEX_SSL),
+    NC: Statement("Theorem 1, non-convex", 3, 3, 27 / 8, 9 / 4, NONCONVEX, NONCONVEX_LIMIT),
+}
+SSL_TIGHT = {  # the drift has 3 instead of 9/2, so b = 3/4: the constants of Theorem 2
+    SC: Statement("Theorem 1 tightened, strongly convex", 2, 4, 15 / 2, 5, CONVEX_TIGHT),
+    GC: Statement("Theorem 1 tightened, general convex", 4 / 3, 4, 15 / 2, 5, CONVEX_TIGHT),
+    NC: Statement("Theorem 1 with the wider range, non-convex", 3, 3, 27 / 8, 9 / 4, NONCONVEX, WIDE_SSL_LIMIT),
+}
+FEDAVG = {
+    SC: Statement("Theorem 2, strongly convex", 2, 4, 15 / 2, 5, CONVEX_TIGHT),
+    GC: Statement("Theorem 2, general convex", 4 / 3, 4, 15 / 2, 5, CONVEX_TIGHT),
+    NC: Statement("Theorem 2, non-convex", 3, 3, 27 / 8, 9 / 4, NONCONVEX, NONCONVEX_LIMIT),
+}
+FEDAVG_TIGHT = {
+    **FEDAVG,
+    NC: Statement("Theorem 2, non-convex", 3, 3, 27 / 8, 9 / 4, NONCONVEX, WIDE_LIMIT),
+}
+PARTIAL_PRINTED = {
+    SC: Statement(
+        "corollary on partial participation, as printed",
+        *(27 / 8, 4, 6, 4),
+        CONVEX_PARTIAL,
+        sampling=4,
+        one_more_round=True,
+    )
+}
+PARTIAL = {
+    SC: Statement(
+        "corollary on partial participation, mended (E6)",
+        *(27 / 8, 9, 27 / 2, 9),
+        CONVEX_PARTIAL,
+        sampling=9,
+        one_more_round=True,
+    )
+}
+MINIBATCH = {  # derived here from the proof of Theorem 2: one step per round has no drift
+    SC: Statement("Theorem 2 without drift, strongly convex", 2, 4, 0, 0, CONVEX_MINIBATCH),
+    GC: Statement("Theorem 2 without drift, general convex", 4 / 3, 4, 0, 0, CONVEX_MINIBATCH),
+    NC: Statement("Theorem 2 without drift, non-convex", 3, 3, 0, 0, NONCONVEX_MINIBATCH),
+}
+
+STATEMENTS: Mapping[str, Mapping[str, Mapping[str, Statement]]] = {  # by algorithm, constants and case
+    "ssl": {"printed": SSL, "proved": SSL, "tight": SSL_TIGHT},
+    "fedavg": {"printed": FEDAVG, "proved": FEDAVG, "tight": FEDAVG_TIGHT},
+    "fedavg-swor": {"printed": PARTIAL_PRINTED, "proved": PARTIAL, "tight": PARTIAL},
+    "fedavg-swr": {"printed": PARTIAL_PRINTED, "proved": PARTIAL, "tight": PARTIAL},
+    "minibatch-sgd": {"printed": MINIBATCH, "proved": MINIBATCH, "tight": MINIBATCH},
+}
+
+
+def get_statement(algorithm: str, case: str, constants: str) -> Statement:
+    """Return the statement of an algorithm, a case and a choice of constants.
+
+    Raises:
+        InputError: the paper has no bound for this algorithm and case.
+    """
     check_choice("constants", constants, CONSTANTS)
-    rows = TABLE[algorithm][constants]
+    rows = STATEMENTS[algorithm][constants]
     if case not in rows:
         raise InputError(
             f"the paper prints no bound for {algorithm} {case}",
@@ -107,51 +156,81 @@ def statement(algorithm: str, case: str, constants: str) -> Statement:
     return rows[case]
 
 
-def recursion(algorithm: str, case: str, constants: str) -> Recursion:
-    """The simplified recursion behind that row."""
-    statement(algorithm, case, constants)
-    if algorithm == "minibatch-sgd":
-        return NONCONVEX_MINIBATCH if case == NC else CONVEX_MINIBATCH
-    if case == NC:
-        return NONCONVEX
-    if algorithm == "ssl":
-        return CONVEX_TIGHT if constants == "tight" else CONVEX_SSL
-    return CONVEX_TIGHT if algorithm == "fedavg" else CONVEX_PARTIAL
-
-
-def error_constants(row: Statement | Recursion) -> dict[str, float]:
-    """The constants of the error terms by name, in printed order."""
+def get_error_constants(row: Statement | Recursion) -> dict[str, float]:
+    """Return the constants of all terms except the first, by name and in the paper's order."""
     values = (row.noise, row.sampling, row.noise_drift, row.heterogeneity_drift)
     return {name: value for name, value in zip(POWER, values, strict=True) if value is not None}
 
 
-def units(algorithm: str, q: Asked) -> dict[str, Array]:
-    """What the constants of the error terms multiply, beside the power of eta_tilde."""
-    partial = algorithm.startswith("fedavg-")
-    averaged, drifting = q.S if partial else q.M, q.M if algorithm == "ssl" else 1.0
+def compute_units(algorithm: str, q: Quantities) -> dict[str, Array]:
+    """Compute the factors of the error terms without their constants and without the powers of eta_tilde."""
+    is_partial = algorithm in SAMPLING_FACTOR
+    averaged, drift_divisor = q.S if is_partial else q.M, q.M if algorithm == "ssl" else 1.0
     factor: Array | float = q.L if q.case == NC else 1.0
-    parts = {"noise": factor * q.sigma2 / (averaged * q.K)}
-    if partial:
-        parts["sampling"] = sampling_factor(algorithm, q) * q.heterogeneity
-    parts["noise drift"] = factor * q.L * q.sigma2 / (drifting * q.K)
-    parts["heterogeneity drift"] = factor * q.L * q.heterogeneity / drifting
-    return parts
+    units = {"noise": factor * q.sigma2 / (averaged * q.K)}
+    if is_partial:
+        units["sampling"] = compute_sampling_factor(algorithm, q) * q.heterogeneity
+    units["noise drift"] = factor * q.L * q.sigma2 / (drift_divisor * q.K)
+    units["heterogeneity drift"] = factor * q.L * q.heterogeneity / drift_divisor
+    return units
 
 
-def sampling_factor(algorithm: str, q: Asked) -> Array:
-    """v, the variance of the mean of S drawn clients in units of the clients' own: SWOR or SWR."""
+def compute_sampling_factor(algorithm: str, q: Quantities) -> Array:
+    """Compute v: the variance of the mean of S sampled clients divided by the variance over all clients."""
     if algorithm == "fedavg-swr":
         return 1 / q.S
-    return (q.M - q.S) / (q.S * np.maximum(q.M - 1, 1))  # the only client there is has none
+    return (q.M - q.S) / (q.S * np.maximum(q.M - 1, 1))  # a single client has no variance
+
+
+def compute_step_ratio(algorithm: str, q: Quantities) -> Array:
+    """Compute eta_tilde / eta: M K for SSL, K for FedAvg, 1 for minibatch SGD (one step per round)."""
+    if algorithm == "minibatch-sgd":
+        return np.ones(())
+    return q.M * q.K if algorithm == "ssl" else q.K
+
+
+def format_bound(algorithm: str, case: str, row: Statement, one_more_round: bool) -> dict[str, str]:
+    """Return the formula of each term in ASCII: a space means multiplication, ^ a power."""
+    rounds = "(R + 1)" if one_more_round else "R"
+    start = "A" if case == NC else "D2"
+    first = f"mu {start} exp(-mu eta_tilde {rounds}/2)" if case == SC else f"{start}/(eta_tilde {rounds})"
+    units = _format_units(algorithm, "L " if case == NC else "")
+    formulas = {"optimization": _format_product(row.optimization, first)}
+    return formulas | {name: _format_product(c, units[name]) for name, c in get_error_constants(row).items()}
+
+
+def format_last_iterate(algorithm: str, row: Recursion) -> dict[str, str]:
+    """Return the formula of each term of the bound on the last iterate: the recursion's constants times 2/mu."""
+    units = _format_units(algorithm, "")
+    formulas = {"optimization": "(1 - mu eta_tilde/2)^R D2"}
+    return formulas | {
+        name: f"{_format_product(2 * c, units[name])}/mu" for name, c in get_error_constants(row).items()
+    }
+
+
+def _format_units(algorithm: str, L: str) -> dict[str, str]:
+    averaged = "S" if algorithm in SAMPLING_FACTOR else "M"
+    drift_divisors = ("/(M K)", "/M") if algorithm == "ssl" else ("/K", "")
+    return {
+        "noise": f"{L}eta_tilde sigma2/({averaged} K)",
+        "sampling": f"eta_tilde {SAMPLING_FACTOR.get(algorithm, '')} zeta2",
+        "noise drift": f"{L}L eta_tilde^2 sigma2{drift_divisors[0]}".replace("L L", "L^2"),
+        "heterogeneity drift": f"{L}L eta_tilde^2 zeta2{drift_divisors[1]}".replace("L L", "L^2"),
+    }
+
+
+def _format_product(constant: float, text: str) -> str:
+    fraction = Fraction(constant).limit_denominator(1000)  # 4/3 is the only constant that is not an exact double
+    return "0" if fraction == 0 else f"{fraction} {text}"
 
 
 def check_algorithm(algorithm: str, case: str) -> None:
-    """Known names only."""
+    """Raise UnknownName if the algorithm or the case does not exist."""
     check_choice("algorithm", algorithm, ALGORITHMS)
     check_choice("case", case, CASES)
 
 
 def check_choice(kind: str, name: str, known: tuple[str, ...]) -> None:
-    """One of a few words, or an error with the nearest."""
+    """Raise UnknownName, which suggests the nearest known name, if the name is not known."""
     if name not in known:
         raise UnknownName(kind, name, known)

@@ -65,13 +65,13 @@ def test_a_comparison_has_the_calculators_numbers(constants: Any) -> None:
 def test_the_constants_of_the_paper_make_fedavg_look_better_and_it_is_said() -> None:
     plain = f"compare strongly-convex {BASE} R=27"
     assert json_of(plain)["smaller"]["equal rounds"] == "fedavg"
-    assert "with constants=tight it is never smaller" in " ".join(printed(plain).split())
+    assert "With constants=tight it is never smaller" in " ".join(printed(plain).split())
     assert json_of(f"{plain} constants=tight")["smaller"]["equal rounds"] == "ssl"
 
 
 def test_the_comparison_does_not_say_who_wins() -> None:
     text = " ".join(printed(f"compare strongly-convex {BASE} S=2 R=1000").split())
-    assert "they do not say who wins on a given problem" in text
+    assert "They do not say which algorithm or which step is better on a given problem" in text
     assert "What may not: that an algorithm is worse on your problem" in text
     assert "SSL's drift is below FedAvg's sampling term" in text
 

@@ -22,7 +22,7 @@ from splitrelay.paper.theory_check.exact_runs import (
 )
 from splitrelay.paper.theory_check.random_problems import Instance
 from splitrelay.theory import Problem
-from splitrelay.theory.recursions import drift, per_round, simplified
+from splitrelay.theory.recursions import compute_drift_bound, compute_round_bound, compute_simplified_bound
 from splitrelay.theory.results import Algorithm, Constants
 
 SIMPLIFIED: tuple[tuple[Algorithm, Constants], ...] = ((SSL, "proved"), (SSL, "tight"), (FEDAVG, "proved"))
@@ -63,14 +63,14 @@ def single_rounds(instance: Instance) -> Evidence:
     given: Any = {"eta_tilde": rounds.eta_tilde, "r2": rounds.r2, "DF": rounds.DF}
     found: dict[str, Array] = {}
     for name in FULL:
-        bound = per_round(name, "strongly-convex", known, E=rounds.E[name], **given)
+        bound = compute_round_bound(name, "strongly-convex", known, E=rounds.E[name], **given)
         found[f"recursion, {LABEL[name]}"] = rounds.next_r2(name, bound)
     for name, constants in SIMPLIFIED:
         label = LABEL[name] + (", tight" if constants == "tight" else "")
-        bound = simplified(name, "strongly-convex", known, constants=constants, **given)
+        bound = compute_simplified_bound(name, "strongly-convex", known, constants=constants, **given)
         found[f"simplified recursion, {label}"] = rounds.next_r2(name, bound)
         moved: Any = {"eta_tilde": rounds.eta_tilde, "DF": rounds.DF, "constants": constants}
-        found[f"drift, {label}"] = rounds.drift(name, drift(name, "strongly-convex", known, **moved))
+        found[f"drift, {label}"] = rounds.drift(name, compute_drift_bound(name, "strongly-convex", known, **moved))
     return found | partial_rounds(rounds, known)
 
 
@@ -79,9 +79,9 @@ def partial_rounds(rounds: Rounds, known: Problem) -> dict[str, Array]:
     given: Any = {"eta_tilde": rounds.eta_tilde, "r2": rounds.r2, "DF": rounds.DF}
     found: dict[str, Array] = {}
     for name in PARTIAL:
-        right = per_round(name, "strongly-convex", known, E=rounds.E[name], **given)
+        right = compute_round_bound(name, "strongly-convex", known, E=rounds.E[name], **given)
         found[f"recursion, {LABEL[name]}"] = rounds.next_r2(name, right)
-        short = simplified(name, "strongly-convex", known, **given)
+        short = compute_simplified_bound(name, "strongly-convex", known, **given)
         found[f"simplified recursion, {LABEL[name]}"] = rounds.next_r2(name, short)
     for name in PARTIAL:
         found[f"{E7}, {LABEL[name]}"] = rounds.next_r2(name, display_8_as_printed(name, rounds, known))
@@ -115,10 +115,12 @@ def saddle_rounds(instance: Instance) -> Evidence:
     found: dict[str, Array] = {}
     for name in FULL:
         given: Any = {"eta_tilde": wide.eta_tilde, "G2": wide.G2}
-        bound = per_round(name, "non-convex", known, E=wide.E[name], **given)
+        bound = compute_round_bound(name, "non-convex", known, E=wide.E[name], **given)
         found[f"non-convex recursion, {LABEL[name]}"] = wide.next_F(name, bound)
-        found[f"non-convex drift, {LABEL[name]}"] = wide.drift(name, drift(name, "non-convex", known, **given))
+        found[f"non-convex drift, {LABEL[name]}"] = wide.drift(
+            name, compute_drift_bound(name, "non-convex", known, **given)
+        )
         given = {"eta_tilde": narrow.eta_tilde, "G2": narrow.G2}
-        short = simplified(name, "non-convex", known, **given)
+        short = compute_simplified_bound(name, "non-convex", known, **given)
         found[f"simplified non-convex recursion, {LABEL[name]}"] = narrow.next_F(name, short)
     return found

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from splitrelay.theory import Problem, compare
-from splitrelay.theory.scalar_or_array import PIECE, THREADED, in_pieces
+from splitrelay.theory.results import CHUNK_SIZE, MIN_PER_THREAD, map_chunks
 from tests.support.theory_problems import ALL_CASES
 
-R = np.unique(np.geomspace(12, 1e6, PIECE + 500).astype(int))  # more than one piece for each K
+R = np.unique(np.geomspace(12, 1e6, CHUNK_SIZE + 500).astype(int))  # more than one piece for each K
 KNOWN = {"L": 2, "mu": 1, "sigma2": 1, "zeta2": 4, "B2": 0.5, "M": 10, "S": 5, "D2": 1, "A": 1.5}
-CHOSEN = [(0, 0), (PIECE // 2, 1), (-1, 1)]
+CHOSEN = [(0, 0), (CHUNK_SIZE // 2, 1), (-1, 1)]
 
 
 @pytest.mark.parametrize("case", ALL_CASES)
@@ -39,14 +39,14 @@ def test_the_terms_sum_to_the_total(case: str) -> None:
 
 def test_pieces_broadcast_and_keep_the_shape() -> None:
     rows, columns = np.arange(300.0)[:, np.newaxis], np.arange(200.0)
-    total, larger = in_pieces(lambda a, b: (a + b, a > b), (rows, columns), (np.float64, np.bool_))
+    total, larger = map_chunks(lambda a, b: (a + b, a > b), (rows, columns), (np.float64, np.bool_))
     assert (total == rows + columns).all() and (larger == (rows > columns)).all()
-    (nothing,) = in_pieces(lambda a: (a,), (np.zeros((0, 3)),), (np.float64,))
+    (nothing,) = map_chunks(lambda a: (a,), (np.zeros((0, 3)),), (np.float64,))
     assert nothing.shape == (0, 3)
 
 
 def test_threads_give_what_one_pass_gives() -> None:
-    x, y = np.linspace(-1, 1, 2 * THREADED + 7), np.array(0.5)
+    x, y = np.linspace(-1, 1, 2 * MIN_PER_THREAD + 7), np.array(0.5)
     with np.errstate(invalid="ignore"):  # settings of the caller hold in every thread
-        (found,) = in_pieces(lambda x, y: (np.sqrt(x) * y,), (x, y), (np.float64,))
+        (found,) = map_chunks(lambda x, y: (np.sqrt(x) * y,), (x, y), (np.float64,))
         assert np.array_equal(found, np.sqrt(x) * y, equal_nan=True)
