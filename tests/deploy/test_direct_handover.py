@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from splitrelay.deploy.client_program import Joined, Wish
-from splitrelay.deploy.rehearsal import untimed
+from splitrelay.deploy.rehearsal import read_untimed_rows
 from splitrelay.errors import InputError
 from splitrelay.network import limits
 from splitrelay.network.client_session import Session
@@ -50,7 +50,7 @@ def test_handed_directly_it_is_the_simulated_run(words: str, tmp_path: Path) -> 
         enter(stage, m)
     stage.play()
     assert (tmp_path / "model").read_bytes() == simulation.model.read_bytes()
-    assert untimed(stage.serving.directory) == untimed(simulation)
+    assert read_untimed_rows(stage.serving.directory) == read_untimed_rows(simulation)
     visits = len(stage.partition.clients) * stage.spec.R
     assert len(stage.events("handed")) == visits - 1  # after the last there is nobody
     assert len(stage.events("committed")) == visits

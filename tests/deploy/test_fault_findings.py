@@ -8,8 +8,8 @@ import pytest
 
 from splitrelay.chaos.corrupt_messages import CHANGES, changed, flipped, one_more
 from splitrelay.chaos.fault_kinds import KINDS, Fault, table
-from splitrelay.chaos.fault_scheduler import Happened, Plot, recorded, settled
-from splitrelay.chaos.verdict import events_in, found, missed, skips_in
+from splitrelay.chaos.fault_scheduler import FaultScheduler, InjectedFault, recorded, settled
+from splitrelay.chaos.verdict import found, list_skipped_visits, missed, read_record
 from splitrelay.network.codec import Bounds, decode, encode
 from splitrelay.network.control import BadMessage
 from splitrelay.network.messages import Commit, Finish, Hello, Lease, Message, Reply, Step
@@ -61,14 +61,14 @@ def test_what_counts_twice_is_found(events: list[dict[str, Any]], what: str) -> 
 
 
 def test_a_fault_without_its_event_is_found() -> None:
-    cut = Happened(Fault("cut", 0, 1), before=1)
+    cut = InjectedFault(Fault("cut", 0, 1), before=1)
     early, others, own = visit("lost", 1, m=1), visit("lost", 1, m=0), visit("lost", 2, m=1)
     assert found([], [cut], [early, others], K, {}).unrecorded
     assert not found([], [cut], [early, others, own], K, {}).unrecorded
 
 
 def test_what_the_server_could_not_notice_before_it_was_killed_is_not_asked_for() -> None:
-    cut, kill = Happened(Fault("cut", 0, 1), before=1), Happened(Fault("kill-server", 0), before=2)
+    cut, kill = InjectedFault(Fault("cut", 0, 1), before=1), InjectedFault(Fault("kill-server", 0), before=2)
     first, other, back = visit("leased", 1, m=1), visit("committed", 2, m=0, steps=4), {"event": "listening"}
     assert found([], [cut, kill], [first, other, back], K, {}).sound
     went_on = visit("committed", 1, m=1, steps=4)
@@ -76,7 +76,7 @@ def test_what_the_server_could_not_notice_before_it_was_killed_is_not_asked_for(
 
 
 def test_a_client_lost_with_its_last_word_is_not_missed() -> None:
-    kill, nan = Happened(Fault("kill-client", 0, 1), before=1), Happened(Fault("nan", 0, 1), before=1)
+    kill, nan = InjectedFault(Fault("kill-client", 0, 1), before=1), InjectedFault(Fault("nan", 0, 1), before=1)
     last, over = [visit("leased", 1, m=1), visit("committed", 1, m=1, steps=4)], {"event": "closing"}
     other = visit("committed", 2, m=0, steps=4)
     assert found([], [kill], [*last, other, over], K, {}).sound
@@ -86,7 +86,7 @@ def test_a_client_lost_with_its_last_word_is_not_missed() -> None:
 
 
 def test_an_event_must_give_the_reason() -> None:
-    nan = Happened(Fault("nan", 0, 1), before=0)
+    nan = InjectedFault(Fault("nan", 0, 1), before=0)
     assert not recorded(nan, [{"event": "refused", "client": 1, "why": "labels out of range"}])
     assert recorded(nan, [{"event": "refused", "client": 1, "why": "a buffer holds NaN or infinity"}])
 
@@ -99,8 +99,8 @@ def test_faults_that_did_not_happen_or_had_no_effect_are_missed() -> None:
 def test_a_line_that_was_cut_short_does_not_hide_the_next_ones(tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
     file.write_text('{"event": "skipped", "round": 1, "client": 2, "occurrence": 0}\n{"eve\n{"event": "closing"}\n')
-    assert [event["event"] for event in events_in(file)] == ["skipped", "closing"]
-    assert skips_in(events_in(file)) == {(1, 2, 0)}
+    assert [event["event"] for event in read_record(file)] == ["skipped", "closing"]
+    assert list_skipped_visits(read_record(file)) == {(1, 2, 0)}
 
 
 def test_a_visit_that_was_found_again_is_settled_once() -> None:
@@ -119,7 +119,7 @@ def played(fault: Fault, *words: Message, events: list[dict[str, Any]] | None = 
         made.append(len(said))
         return []
 
-    plot = Plot([fault], lambda: events or [], act)
+    plot = FaultScheduler([fault], lambda: events or [], act)
     for word in words:
         speak = plot.down if isinstance(word, Lease | Reply | Commit) else plot.up
         speak(0, encode(word))
@@ -141,7 +141,7 @@ def test_a_fault_happens_at_its_word(kind: str, step: int, position: int) -> Non
 
 
 def test_nothing_happens_while_the_server_is_on_its_way_out() -> None:
-    plot = Plot([Fault("cut", 0)], list, lambda fault, frame: [])
+    plot = FaultScheduler([Fault("cut", 0)], list, lambda fault, frame: [])
     plot.held_off = lambda: True
     plot.down(0, encode(LEASE))
     assert plot.up(0, encode(STEPS[0])) == [encode(STEPS[0])] and plot.waiting

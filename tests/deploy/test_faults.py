@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from splitrelay.algorithms.base import Visit
-from splitrelay.chaos.tcp_proxy import Proxy
+from splitrelay.chaos.tcp_proxy import TcpProxy
 from splitrelay.data import load
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.engine import Flaky
@@ -14,7 +14,7 @@ from splitrelay.errors import Diverged, WorkError
 from splitrelay.network import limits
 from splitrelay.runs.execute import trial_of
 from splitrelay.runs.trainer import Learning
-from tests.support.deployment import Stage, simulated, small_spec, untimed
+from tests.support.deployment import Stage, read_untimed_rows, simulated, small_spec
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +23,9 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
 
 
-def behind_proxy(stage: Stage, proxies: list[Proxy]) -> Any:
+def behind_proxy(stage: Stage, proxies: list[TcpProxy]) -> Any:
     def address() -> str:
-        proxies.append(Proxy(stage.serving.port))
+        proxies.append(TcpProxy(stage.serving.port))
         proxies[-1].cut_at = 9000  # in the middle of a visit
         return f"127.0.0.1:{proxies[-1].port}"
 
@@ -36,18 +36,18 @@ def behind_proxy(stage: Stage, proxies: list[Proxy]) -> Any:
 def test_a_lost_link_within_the_lease_changes_nothing(words: str, tmp_path: Path) -> None:
     spec = small_spec(tmp_path, *words.split())
     expected = simulated(spec, tmp_path / "simulated")
-    stage, proxies = Stage(spec, tmp_path), list[Proxy]()
+    stage, proxies = Stage(spec, tmp_path), list[TcpProxy]()
     for m in stage.partition.clients:
         stage.join(m, address=behind_proxy(stage, proxies))
     rows = stage.play()
     assert sum(proxy.cuts for proxy in proxies) >= len(stage.partition.clients)
     assert stage.events("lost")
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
-    assert untimed(rows) == untimed(expected.seen())
+    assert read_untimed_rows(rows) == read_untimed_rows(expected.seen())
 
 
 def test_a_visit_goes_on_at_the_step_where_the_link_was_lost(tmp_path: Path) -> None:
-    stage, proxies = Stage(small_spec(tmp_path, "K=20", "R=1"), tmp_path), list[Proxy]()
+    stage, proxies = Stage(small_spec(tmp_path, "K=20", "R=1"), tmp_path), list[TcpProxy]()
     for m in stage.partition.clients:
         stage.join(m, address=behind_proxy(stage, proxies))
     stage.play()
@@ -73,7 +73,7 @@ def test_a_restarted_server_goes_on_from_the_last_committed_visit(words: str, tm
     assert len(set(committed)) == len(committed) == 3 * len(second.partition.clients)
     fences = [event["fence"] for event in second.events("leased")]
     assert fences == sorted(set(fences))
-    assert untimed(rows) == untimed(expected.seen())
+    assert read_untimed_rows(rows) == read_untimed_rows(expected.seen())
     assert second.serving.directory.model.read_bytes() == expected.model.read_bytes()
 
 

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from splitrelay.deploy.fed_server import Averaging
-from splitrelay.deploy.rehearsal import untimed
+from splitrelay.deploy.rehearsal import read_untimed_rows
 from splitrelay.deploy.server_program import Offer, Serving
 from splitrelay.errors import InputError
 from splitrelay.network import limits
@@ -46,7 +46,7 @@ def test_with_a_fed_server_it_is_the_simulated_run(words: str, tmp_path: Path) -
     everybody(stage)
     stage.play()
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
-    assert untimed(stage.serving.directory) == untimed(expected)
+    assert read_untimed_rows(stage.serving.directory) == read_untimed_rows(expected)
     assert len(stage.events("combined")) == stage.spec.R
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from splitrelay.chaos import network_namespaces
-from splitrelay.chaos.namespace_rehearsal import Separate
+from splitrelay.chaos.namespace_rehearsal import NamespaceRehearsal
 from splitrelay.chaos.network_namespaces import Namespaces, address_of, ip, sweep
 from splitrelay.deploy.rehearsal import Plan
 from splitrelay.errors import InputError, WorkError
@@ -34,7 +34,7 @@ needs_root = pytest.mark.skipif(not able(), reason="needs root, iproute2 and net
 @needs_root
 def test_separate_hosts_over_bad_cables_make_the_same_bits(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "M=2", "C=5", "K=3", "engine=fast")
-    rehearsal = Separate(Plan(spec, tmp_path / "run", patience=120), lambda text: None, noise=0.05)
+    rehearsal = NamespaceRehearsal(Plan(spec, tmp_path / "run", patience=120), lambda text: None, noise=0.05)
     (verdict,) = rehearsal.play()
     packets = rehearsal.packets()
     assert verdict.same
@@ -64,7 +64,7 @@ def test_what_a_killed_rehearsal_left_behind_is_swept_away() -> None:
 def test_without_root_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(InputError, match="--namespaces needs root"):
-        network_namespaces.refuse_unable()
+        network_namespaces.check_namespaces_available()
 
 
 def test_every_host_has_an_address_of_its_own() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from splitrelay.chaos.tcp_proxy import Proxy
+from splitrelay.chaos.tcp_proxy import TcpProxy
 from splitrelay.data import load
 from splitrelay.data.images import ImageSet
 from splitrelay.network.codec import MAGIC
@@ -33,7 +33,7 @@ class Tapped:
         return getattr(self.line, name)
 
 
-class Recorder(Proxy):
+class Recorder(TcpProxy):
     """Keeps all that clients say."""
 
     def __init__(self, port: int) -> None:

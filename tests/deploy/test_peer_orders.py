@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from splitrelay.data import load
-from splitrelay.deploy.rehearsal import untimed
+from splitrelay.deploy.rehearsal import read_untimed_rows
 from splitrelay.runs.build import local_steps, order_of
 from splitrelay.runs.execute import partition_of, trial_of
 from splitrelay.runs.spec import Spec
@@ -44,7 +44,7 @@ def test_peer_to_peer_is_the_simulated_run_in_every_order(name: str, listen: str
         enter(stage, m, listen)
     stage.play()
     assert (tmp_path / "model").read_bytes() == simulation.model.read_bytes()
-    assert untimed(stage.serving.directory) == untimed(simulation)
+    assert read_untimed_rows(stage.serving.directory) == read_untimed_rows(simulation)
     made = [(event["round"], event["client"]) for event in stage.events("committed")]
     assert Counter(made) == Counter(visits(spec))
     handed = [event["to"] for event in stage.events("handed")]

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from splitrelay.algorithms.base import Visit
-from splitrelay.deploy.rehearsal import untimed
+from splitrelay.deploy.rehearsal import read_untimed_rows
 from splitrelay.deploy.sealed_state import Relays, Sealed
 from splitrelay.deploy.server_visit import Turn
 from splitrelay.errors import InputError, WorkError
@@ -30,7 +30,7 @@ def test_the_evaluator_writes_the_simulated_model(engine: str, tmp_path: Path) -
     expected = simulated(stage.spec, tmp_path / "simulated")
     stage.play()
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
-    assert untimed(stage.serving.directory) == untimed(expected)
+    assert read_untimed_rows(stage.serving.directory) == read_untimed_rows(expected)
     assert not stage.serving.directory.model.exists()
 
 

@@ -12,13 +12,13 @@ import torch
 from click.testing import CliRunner
 
 from splitrelay.algorithms.base import Cost, Done, Skipped, Step, Visit
-from splitrelay.chaos.verdict import skips_in
+from splitrelay.chaos.verdict import list_skipped_visits
 from splitrelay.cli.main import app
 from splitrelay.deploy import deposit_bound
 from splitrelay.deploy.event_record import last_writers, read_events, standing_events
 from splitrelay.deploy.exclusion import Exclusions
 from splitrelay.deploy.journal import Journal
-from splitrelay.deploy.rehearsal import replayed
+from splitrelay.deploy.rehearsal import replay
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import Diverged, InputError, OutOfRange
 from splitrelay.network import limits
@@ -30,7 +30,7 @@ from splitrelay.runs.spec import Spec
 from tests.deploy.test_deposit_bound import EVIL, corrupt, huge
 from tests.deploy.test_direct_handover import enter, staged
 from tests.deploy.test_faults import stopped_after
-from tests.support.deployment import Stage, simulated, small_spec, untimed
+from tests.support.deployment import Stage, read_untimed_rows, simulated, small_spec
 
 Harm = Callable[[RunDirectory], None]
 
@@ -150,7 +150,7 @@ def test_a_server_refuses_to_begin_again_and_does_so_when_told(harm: Harm, tmp_p
     assert content(directory.path) == before
     last = Stage(spec, tmp_path, from_scratch=True)
     rows = play(last)
-    assert untimed(rows) == untimed(expected.seen())
+    assert read_untimed_rows(rows) == read_untimed_rows(expected.seen())
     assert last.serving.directory.model.read_bytes() == expected.model.read_bytes()
     (event,) = last.events("from-scratch")
     aside = content(directory.path / "set-aside" / event["set_aside"])
@@ -220,7 +220,7 @@ def test_a_run_that_is_set_back_ends_as_if_it_had_not_been(harm: Harm | None, wo
     before = content(directory.path)
     stage = Stage(spec, tmp_path, keep_checkpoints=10, back_to=1)
     rows = play(stage)
-    assert untimed(rows) == untimed(expected.seen())[2 if harm is without_rows else 0 :]
+    assert read_untimed_rows(rows) == read_untimed_rows(expected.seen())[2 if harm is without_rows else 0 :]
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
     (event,) = stage.events("back-to")
     assert event["round"] == 1
@@ -264,7 +264,7 @@ def test_peer_to_peer_clients_that_were_started_again_go_on_from_where_the_serve
     second = staged(tmp_path, "R=3", "M=2", "C=9", back_to=2)
     rows = play(second)
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
-    assert untimed(rows) == untimed(expected.seen())
+    assert read_untimed_rows(rows) == read_untimed_rows(expected.seen())
 
 
 def test_so_many_checkpoints_are_kept_as_are_asked_for(tmp_path: Path) -> None:
@@ -301,9 +301,9 @@ def test_weights_that_no_client_can_use_are_laid_to_the_client_that_wrote_them(
     second = Stage(spec, tmp_path, back_to=0)
     second.offer = second.serving.offer = _without(second, EVIL)
     play(second, EVIL)
-    skips = skips_in(read_events(tmp_path / "run" / "relay" / "events.jsonl"))
+    skips = list_skipped_visits(read_events(tmp_path / "run" / "relay" / "events.jsonl"))
     assert skips == {(r, EVIL, 0) for r in range(3)}
-    expected = replayed(second.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
+    expected = replay(second.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
     assert second.serving.directory.model.read_bytes() == expected.model.read_bytes()
 
 
@@ -342,10 +342,10 @@ def test_a_client_is_excluded_during_the_run_and_let_in_again(words: str, tmp_pa
     last = Stage(spec, tmp_path, readmit=(2,))
     play(last)
     assert [event["client"] for event in last.events("readmitted")] == [2]
-    skips = skips_in(last.events("skipped"))
+    skips = list_skipped_visits(last.events("skipped"))
     assert skips and {m for _, m, _ in skips} == {2} and len(skips) < spec.R
     assert 2 in {event["client"] for event in last.events("committed") if event["round"] == spec.R - 1}
-    expected = replayed(last.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
+    expected = replay(last.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
     assert last.serving.directory.model.read_bytes() == expected.model.read_bytes()
 
 
@@ -363,9 +363,9 @@ def test_a_client_is_excluded_from_a_peer_to_peer_run(listen: str, tmp_path: Pat
     for m in (0, 2):
         enter(second, m, listen=listen)
     second.play()
-    skips = skips_in(second.events("skipped"))
+    skips = list_skipped_visits(second.events("skipped"))
     assert skips and {m for _, m, _ in skips} == {1} and bool(second.events("handed")) == bool(listen)
-    expected = replayed(second.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
+    expected = replay(second.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
 
 

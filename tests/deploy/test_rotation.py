@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from splitrelay.deploy import client_visit, evaluation_requests, remote_clients
-from splitrelay.deploy.rehearsal import untimed
+from splitrelay.deploy.rehearsal import read_untimed_rows
 from splitrelay.network import limits
 from splitrelay.network.link import Refused
 from splitrelay.security.authority import Authority, open_authority
@@ -68,7 +68,7 @@ class Consortium:
             enter(stage, m, self.listen)
         stage.play()
         assert (self.place / "model").read_bytes() == simulation.model.read_bytes()
-        assert untimed(stage.serving.directory) == untimed(simulation)
+        assert read_untimed_rows(stage.serving.directory) == read_untimed_rows(simulation)
         committed = {(event["round"], event["client"]) for event in stage.events("committed")}
         assert committed == {(r, m) for r in range(stage.spec.R) for m in range(3)}
         assert not [kind for kind in ("skipped", "expired", "unseen", "undone") if stage.events(kind)]

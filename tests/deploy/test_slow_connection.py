@@ -19,7 +19,7 @@ from tests.support.deployment import Stage, simulated, small_spec
 WHOLE = ("algorithm=fedavg", "placement=whole", "M=2", "C=9", "R=1")
 
 
-class Uphill(tcp_proxy.Proxy):
+class Uphill(tcp_proxy.TcpProxy):
     """Slow on the way up, as most lines of houses are."""
 
     def _carrying(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
@@ -32,8 +32,8 @@ class Uphill(tcp_proxy.Proxy):
 class Lines:
     """A line of its own for each client, ten thousand bytes a second."""
 
-    def __init__(self, stage: Stage, kind: type[tcp_proxy.Proxy] = tcp_proxy.Proxy) -> None:
-        self.stage, self.kind, self.made = stage, kind, list[tcp_proxy.Proxy]()
+    def __init__(self, stage: Stage, kind: type[tcp_proxy.TcpProxy] = tcp_proxy.TcpProxy) -> None:
+        self.stage, self.kind, self.made = stage, kind, list[tcp_proxy.TcpProxy]()
 
     def __call__(self) -> str:
         self.made.append(self.kind(self.stage.serving.port))
@@ -41,7 +41,7 @@ class Lines:
         return f"127.0.0.1:{self.made[-1].port}"
 
 
-def played(stage: Stage, kind: type[tcp_proxy.Proxy] = tcp_proxy.Proxy) -> Lines:
+def played(stage: Stage, kind: type[tcp_proxy.TcpProxy] = tcp_proxy.TcpProxy) -> Lines:
     lines = Lines(stage, kind)
     for m in stage.partition.clients:
         stage.join(m, address=lines)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from splitrelay.chaos.tcp_proxy import Proxy
+from splitrelay.chaos.tcp_proxy import TcpProxy
 from splitrelay.cli.status import _table
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.status_client import ask_status
@@ -16,7 +16,7 @@ from splitrelay.network import limits, messages
 from tests.deploy.test_absent_clients import told
 from tests.deploy.test_rotation import LastWords
 from tests.support.bare_server import until
-from tests.support.deployment import Stage, simulated, small_spec, untimed
+from tests.support.deployment import Stage, read_untimed_rows, simulated, small_spec
 
 TWO = ("M=2", "C=9", "order=fixed")
 Moment = tuple[int, int, int]  # round, client, step
@@ -123,7 +123,7 @@ def played_again(stage: Stage, back: str, door: Callable[[], str] | None = None)
         stage.join(m, address=door if m == 0 else None)
     rows = stage.play()
     assert stage.serving.directory.model.read_bytes() == simulation.model.read_bytes()
-    assert untimed(rows) == untimed(simulation.seen())
+    assert read_untimed_rows(rows) == read_untimed_rows(simulation.seen())
     return [(event["round"], event["client"], event["steps"]) for event in stage.events("committed")]
 
 
@@ -147,7 +147,7 @@ def test_who_is_told_to_stop_while_the_server_is_out_of_reach_goes_and_makes_its
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody could take the visit from it: what was made of it is forgotten, at both ends."""
-    stage, lines = Stage(small_spec(tmp_path, *TWO), tmp_path), list[Proxy]()
+    stage, lines = Stage(small_spec(tmp_path, *TWO), tmp_path), list[TcpProxy]()
 
     def leave(moment: Moment) -> None:
         if moment == FIRST and lines[0].target != NOBODY:
@@ -156,7 +156,7 @@ def test_who_is_told_to_stop_while_the_server_is_out_of_reach_goes_and_makes_its
             lines[0].cut()
 
     def door() -> str:
-        lines.append(Proxy(stage.serving.port))
+        lines.append(TcpProxy(stage.serving.port))
         return f"127.0.0.1:{lines[-1].port}"
 
     before_steps(monkeypatch, leave)

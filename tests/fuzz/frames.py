@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from splitrelay.chaos.unauthenticated_clients import pester
+from splitrelay.chaos.unauthenticated_clients import send_junk
 from splitrelay.errors import WorkError
 from splitrelay.network import messages as say
 from splitrelay.network.codec import Bounds, decode, encode
@@ -90,7 +90,7 @@ def junk(calls: int, folder: Path) -> int:
     with subprocess.Popen(words, cwd=ROOT, **pipes) as server:
         assert server.stdout is not None
         port = int(server.stdout.readline())
-        taken = sum(pester("127.0.0.1", port, seed) for seed in range(calls))
+        taken = sum(send_junk("127.0.0.1", port, seed) for seed in range(calls))
         code = server.poll()
         server.kill()
     if code is not None:

@@ -132,7 +132,7 @@ class Fault:
         return f"{self.kind} of client {self.client} at step {self.step}, after {self.after} visits"
 
 
-def plan_in(file: Path) -> list[Fault]:
+def read_plan(file: Path) -> list[Fault]:
     """A plan from a TOML file: [[fault]] kind, after, client, step."""
     try:
         entries = tomllib.loads(file.read_text(encoding="utf-8"))["fault"]
@@ -150,7 +150,7 @@ def _fault(entry: dict[str, Any]) -> Fault:
     return Fault(str(entry["kind"]), int(entry["after"]), int(entry.get("client", 0)), int(entry.get("step", 0)))
 
 
-def refuse_impossible(faults: Sequence[Fault], spec: Spec, clients: Sequence[int], possible: Sequence[str]) -> None:
+def check_faults(faults: Sequence[Fault], spec: Spec, clients: Sequence[int], possible: Sequence[str]) -> None:
     """What cannot happen in a run of this spec is said before it begins."""
     for fault in faults:
         if fault.kind not in possible:
@@ -161,7 +161,9 @@ def refuse_impossible(faults: Sequence[Fault], spec: Spec, clients: Sequence[int
             raise OutOfRange("the step of a fault", value=fault.step, limit=f"0 to {spec.K - 1}")
 
 
-def kinds_of(spec: Spec, clients: int, insecure: bool = False, direct: bool = False, fed: bool = False) -> list[str]:
+def list_possible_kinds(
+    spec: Spec, clients: int, insecure: bool = False, direct: bool = False, fed: bool = False
+) -> list[str]:
     """Kinds that can happen: there are no steps where the whole model is at the client, and no names without keys."""
     whole = spec.placement == "whole"
     here = [name for name, kind in KINDS.items() if not (whole and kind.at in ("step", "reply", "finish"))]
@@ -170,7 +172,7 @@ def kinds_of(spec: Spec, clients: int, insecure: bool = False, direct: bool = Fa
     return [name for name in here if name != "another-name" or (clients > 1 and not insecure)]
 
 
-def random_plan(seed: int, spec: Spec, clients: Sequence[int], kinds: Sequence[str], away: str = "wait") -> list[Fault]:
+def draw_plan(seed: int, spec: Spec, clients: Sequence[int], kinds: Sequence[str], away: str = "wait") -> list[Fault]:
     """One to five faults by name, at any moment up to the start of the last round; one is a skip where that may be."""
     draw = rng(seed, Purpose.INSTANCES)
     names = [kinds[int(draw.integers(len(kinds)))] for _ in range(int(draw.integers(1, 6)))]

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from splitrelay.chaos.fault_kinds import Fault, kinds_of, plan_in, random_plan
-from splitrelay.chaos.fault_rehearsal import Troubled
+from splitrelay.chaos.fault_kinds import Fault, draw_plan, list_possible_kinds, read_plan
+from splitrelay.chaos.fault_rehearsal import FaultRehearsal
 from splitrelay.data import load
 from splitrelay.deploy.rehearsal import Plan, forget
 from splitrelay.errors import WorkError
@@ -22,10 +22,10 @@ Row = dict[str, Any]
 def played(plan: Plan, file: Path | None, seed: int, plans: int, say: Callable[[str], None]) -> Iterator[Row]:
     """A row for every plan, also in OUT/plans.jsonl where there are several; sound ones leave only their record."""
     clients = partition_of(plan.spec, load(plan.spec.data.name)).clients
-    kinds = kinds_of(plan.spec, len(clients), plan.insecure, plan.direct, plan.fed)
+    kinds = list_possible_kinds(plan.spec, len(clients), plan.insecure, plan.direct, plan.fed)
     for number in range(seed, seed + plans):
-        drawn = random_plan(number, plan.spec, clients, kinds, plan.away)
-        faults = drawn if file is None else plan_in(file)
+        drawn = draw_plan(number, plan.spec, clients, kinds, plan.away)
+        faults = drawn if file is None else read_plan(file)
         here = plan if plans == 1 else _own(plan, number)
         row = _row(here, number, faults, say)
         if plans > 1:
@@ -41,7 +41,7 @@ def _own(plan: Plan, number: int) -> Plan:
 
 
 def _row(plan: Plan, number: int, faults: Sequence[Fault], say: Callable[[str], None]) -> Row:
-    trouble = Troubled(plan, say, faults)
+    trouble = FaultRehearsal(plan, say, faults)
     try:
         (verdict,) = trouble.play()
     except WorkError as error:  # it hangs, or somebody fell

@@ -19,16 +19,16 @@ from splitrelay.chaos.corrupt_messages import (
     flipped,
     one_more,
 )
-from splitrelay.chaos.fault_kinds import SKIPPED, Fault, kinds_of, refuse_impossible
-from splitrelay.chaos.fault_scheduler import Plot
+from splitrelay.chaos.fault_kinds import SKIPPED, Fault, check_faults, list_possible_kinds
+from splitrelay.chaos.fault_scheduler import FaultScheduler
 from splitrelay.chaos.forkserver_process import Child
-from splitrelay.chaos.message_proxy import Middle
-from splitrelay.chaos.tcp_proxy import Proxy
-from splitrelay.chaos.unauthenticated_clients import pester, refused_as, refused_with
-from splitrelay.chaos.verdict import Findings, events_in, found, missed, skips_in
+from splitrelay.chaos.message_proxy import MessageProxy
+from splitrelay.chaos.tcp_proxy import TcpProxy
+from splitrelay.chaos.unauthenticated_clients import is_name_refused, is_spec_refused, send_junk
+from splitrelay.chaos.verdict import Findings, found, list_skipped_visits, missed, read_record
 from splitrelay.data.partition import Partition
 from splitrelay.deploy.rehearsal import Plan, Rehearsal
-from splitrelay.deploy.subprocesses import POLL, Program, port_in
+from splitrelay.deploy.subprocesses import POLL, Program, wait_for_port
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network.connection_handler import FED
 from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
@@ -38,7 +38,7 @@ SLOW = 0.02  # seconds that every piece of a slowed link is late
 ROOM = 2048  # bytes that the record may still grow on a full disk
 
 
-class Troubled(Rehearsal):
+class FaultRehearsal(Rehearsal):
     """Every client has somebody in the middle and a proxy of its own before the server."""
 
     program: type[Program] = Child
@@ -46,10 +46,10 @@ class Troubled(Rehearsal):
     def __init__(self, plan: Plan, say: Callable[[str], None], faults: Sequence[Fault]) -> None:
         super().__init__(plan, say)
         self.faults = list(faults)
-        self.plot = Plot(faults, self.events, self._act)
-        self.proxies: dict[int, Proxy] = {}
-        self.middles: dict[int, Middle] = {}
-        self.silenced: list[tuple[float, Proxy]] = []
+        self.plot = FaultScheduler(faults, self.events, self._act)
+        self.proxies: dict[int, TcpProxy] = {}
+        self.middles: dict[int, MessageProxy] = {}
+        self.silenced: list[tuple[float, TcpProxy]] = []
         self.leaving: list[str] = []  # why the server is about to leave
         self.plot.last = SKIPPED if plan.away == "skip" else ()
         self.plot.held_off = lambda: bool(self.leaving)
@@ -62,20 +62,20 @@ class Troubled(Rehearsal):
         """As always; a plan that cannot be carried out is refused."""
         partition = super().prepare()
         plan = self.plan
-        kinds = kinds_of(self.spec, len(partition.clients), plan.insecure, plan.direct, plan.fed)
-        refuse_impossible(self.faults, self.spec, partition.clients, kinds)
+        kinds = list_possible_kinds(self.spec, len(partition.clients), plan.insecure, plan.direct, plan.fed)
+        check_faults(self.faults, self.spec, partition.clients, kinds)
         return partition
 
-    def raise_curtain(self, partition: Partition) -> None:
+    def start_programs(self, partition: Partition) -> None:
         """As always, with somebody in between."""
         self.partition = partition
         self.server = self._server(partition).start()
-        self.port = port_in(self.place / "port", self.server)
-        self.proxies = {m: Proxy(self.port) for m in partition.clients}
+        self.port = wait_for_port(self.place / "port", self.server)
+        self.proxies = {m: TcpProxy(self.port) for m in partition.clients}
         self.middles = {m: self._middle(m) for m in partition.clients}
         self.clients = [self._client(m, [m]).start() for m in partition.clients]
         if self.plan.fed:
-            self.proxies[FED] = Proxy(self.port)
+            self.proxies[FED] = TcpProxy(self.port)
             self.clients.append(self._fed().start())
         self.say(f"server on port {self.port}; {len(self.clients)} clients behind proxies; {len(self.faults)} faults")
 
@@ -96,7 +96,7 @@ class Troubled(Rehearsal):
                 if self.server.code() == 0:
                     return
                 what = f"the server fell with code {self.server.code()}"
-                raise WorkError(what, value=self.server.last_words(), hint=self._logs())
+                raise WorkError(what, value=self.server.get_log_tail(), hint=self._logs())
             if gone:
                 self._restart_server()
             self._bring_back()
@@ -113,7 +113,7 @@ class Troubled(Rehearsal):
 
     def events(self) -> list[dict[str, Any]]:
         """The server's record."""
-        return events_in(self.plan.out / "relay" / "events.jsonl")
+        return read_record(self.plan.out / "relay" / "events.jsonl")
 
     def findings(self) -> Findings:
         """The record against the plan."""
@@ -126,7 +126,7 @@ class Troubled(Rehearsal):
 
     def skips(self) -> frozenset[tuple[int, int, int]]:
         """Visits that the simulation must leave out too."""
-        return skips_in(self.events())
+        return list_skipped_visits(self.events())
 
     def _act(self, fault: Fault, frame: bytes) -> list[bytes]:
         """Make the fault; the frames that go on in the place of this one."""
@@ -172,7 +172,7 @@ class Troubled(Rehearsal):
         if self.server.code() == 1:  # failed work: a full disk is no wrong input
             self.witnessed |= {fault: True for fault in self.witnessed if fault.kind == "full-disk"}
         self.server.start()
-        self.port = port_in(self.place / "port", self.server)
+        self.port = wait_for_port(self.place / "port", self.server)
         self.leaving.clear()  # before anybody can reach it
         for proxy in self.proxies.values():
             proxy.target = self.port
@@ -208,7 +208,7 @@ class Troubled(Rehearsal):
                 self._program(m).start()
         fallen = [m for m in self.partition.clients if self._program(m).code() not in (None, 0)]
         if set(fallen) - set(self.absent):
-            words = self._program(fallen[0]).last_words()
+            words = self._program(fallen[0]).get_log_tail()
             raise WorkError("a client fell", value=words, hint=self._logs())
 
     def _program(self, m: int) -> Program:
@@ -295,18 +295,18 @@ class Troubled(Rehearsal):
     # Strangers
 
     def _stranger(self, fault: Fault, frame: bytes) -> list[bytes]:
-        self.witnessed[fault] = pester("127.0.0.1", self.port, fault.after) > 0
+        self.witnessed[fault] = send_junk("127.0.0.1", self.port, fault.after) > 0
         return [frame]
 
     def _wrong_spec(self, fault: Fault, frame: bytes) -> list[bytes]:
         m = fault.client
         n = len(self.partition.indices[m])
-        self.witnessed[fault] = refused_with(self._door(), self._keys(m), m, "0" * 12, n)
+        self.witnessed[fault] = is_spec_refused(self._door(), self._keys(m), m, "0" * 12, n)
         return [frame]
 
     def _another_name(self, fault: Fault, frame: bytes) -> list[bytes]:
         other = next(m for m in self.partition.clients if m != fault.client)
-        self.witnessed[fault] = refused_as(self._door(), self._keys(fault.client), other)
+        self.witnessed[fault] = is_name_refused(self._door(), self._keys(fault.client), other)
         return [frame]
 
     def _door(self) -> str:
@@ -315,11 +315,11 @@ class Troubled(Rehearsal):
     def _keys(self, m: int) -> Any:
         return None if self.plan.insecure else channel_credentials(load_identity(self.place / self._name(m)))
 
-    def _middle(self, m: int) -> Middle:
+    def _middle(self, m: int) -> MessageProxy:
         near = None if self.plan.insecure else server_credentials(load_identity(self.place / "server"))
         proxy = self.proxies[m]
         up, down = partial(self.plot.up, m), partial(self.plot.down, m)
-        return Middle(lambda: f"127.0.0.1:{proxy.port}", near, self._keys(m), up, down)
+        return MessageProxy(lambda: f"127.0.0.1:{proxy.port}", near, self._keys(m), up, down)
 
     def _address(self, clients: Sequence[int]) -> str:
         return f"127.0.0.1:{self.middles[clients[0]].port if clients else self.proxies[FED].port}"

@@ -21,7 +21,7 @@ HOLD = 1.0  # seconds that a fault waits for the event of the one before it
 
 
 @dataclass(frozen=True)
-class Happened:
+class InjectedFault:
     """A fault that was made, and how many events the record had then."""
 
     fault: Fault
@@ -40,13 +40,13 @@ class Seen:
     dead: bool = False  # what it had still to say is not said
 
 
-class Plot:
+class FaultScheduler:
     """Faults in the order of their moments; `act` makes one, and says which frames go on in the place of this one."""
 
     def __init__(self, faults: Sequence[Fault], events: Events, act: Callable[[Fault, bytes], list[bytes]]) -> None:
         self.waiting, self.events, self.act = list(faults), events, act
         self.held_off: Callable[[], bool] = lambda: False  # while the server is on its way out nothing else happens
-        self.happened: list[Happened] = []
+        self.happened: list[InjectedFault] = []
         self.last: tuple[str, ...] = ()  # kinds that come after all others of their client
         self.mistake: Exception | None = None  # of ours, in making a fault
         self.falsify_terms: Callable[[int, bytes], bytes] = lambda m, frame: frame  # as a malicious server would
@@ -104,7 +104,7 @@ class Plot:
             return [frame]
         self.waiting.remove(fault)
         self._await_the_last()
-        self.happened.append(Happened(fault, len(self.events())))
+        self.happened.append(InjectedFault(fault, len(self.events())))
         try:
             return self.act(fault, frame)
         except Exception as error:  # on a thread of gRPC's, which would keep it to itself
@@ -148,7 +148,7 @@ def visit_of(event: dict[str, Any]) -> tuple[int, int, int]:
     return event["round"], event["client"], event["occurrence"]
 
 
-def recorded(happened: Happened, events: Sequence[dict[str, Any]]) -> bool:
+def recorded(happened: InjectedFault, events: Sequence[dict[str, Any]]) -> bool:
     """Whether a fault has left its event; true where the server cannot know of it."""
     kind = KINDS[happened.fault.kind]
     if not kind.events:

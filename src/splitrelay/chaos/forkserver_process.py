@@ -34,7 +34,7 @@ class Child(Program):
         """How it left, if it did."""
         return None if self.process is None else self.process.exitcode
 
-    def await_end(self, seconds: float | None = None) -> bool:
+    def wait_for_exit(self, seconds: float | None = None) -> bool:
         """Whether it left within so many seconds."""
         self.process.join(seconds)
         return self.process.exitcode is not None

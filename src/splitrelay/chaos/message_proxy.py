@@ -19,7 +19,7 @@ STREAMS = 16  # at once: one is in use, others may not know yet that they have e
 Frames = Callable[[bytes], list[bytes]]
 
 
-class Middle:
+class MessageProxy:
     """Carries the frames of one client to a server and back, through `up` and `down`."""
 
     def __init__(self, to: Callable[[], str], near: Any, far: Any, up: Frames, down: Frames) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from splitrelay.chaos.network_namespaces import SERVER, Namespaces, address_of, refuse_unable
-from splitrelay.chaos.packet_bridge import Cable, Noise, cables
+from splitrelay.chaos.network_namespaces import SERVER, Namespaces, address_of, check_namespaces_available
+from splitrelay.chaos.packet_bridge import Noise, PacketBridge, cables
 from splitrelay.data.partition import Partition
 from splitrelay.deploy.rehearsal import Plan, Rehearsal
 from splitrelay.deploy.subprocesses import Program
@@ -13,7 +13,7 @@ from splitrelay.deploy.subprocesses import Program
 PACKETS = ("carried", "doubled", "late", "lost")
 
 
-class Separate(Rehearsal):
+class NamespaceRehearsal(Rehearsal):
     """Server and clients in network namespaces; with noise, over cables that double, delay and lose packets."""
 
     host = str(address_of(SERVER))
@@ -22,7 +22,7 @@ class Separate(Rehearsal):
         super().__init__(plan, say)
         self.noise = Noise(noise, noise, noise)
         self.network: Namespaces | None = None
-        self.cables: list[Cable] = []
+        self.cables: list[PacketBridge] = []
 
     def host_of(self, m: int) -> str:
         """Each client has an address of its own."""
@@ -30,17 +30,17 @@ class Separate(Rehearsal):
 
     def prepare(self) -> Partition:
         """Not without root."""
-        refuse_unable()
+        check_namespaces_available()
         return super().prepare()
 
-    def raise_curtain(self, partition: Partition) -> None:
+    def start_programs(self, partition: Partition) -> None:
         """The network first."""
         self.network = Namespaces(partition.clients, noisy=self.noise != Noise())
         self.network.open()
         if self.network.noisy:
             self.cables = cables(self.network, self.noise)
         self.say(f"{1 + len(partition.clients)} hosts: server {self.host}, clients after it")
-        super().raise_curtain(partition)
+        super().start_programs(partition)
 
     def clear(self) -> None:
         """Programs, cables, network."""

@@ -36,7 +36,7 @@ class Namespaces:
 
     def open(self) -> None:
         """Namespaces, switch and links."""
-        refuse_unable()
+        check_namespaces_available()
         sweep()
         for who in (SWITCH, SERVER, *map(str, self.clients)):
             ip("netns", "add", self.name(who))
@@ -84,7 +84,7 @@ def address_of(who: str) -> IPv4Address:
     return SUBNET[1] if who == SERVER else SUBNET[2 + int(who)]
 
 
-def refuse_unable() -> None:
+def check_namespaces_available() -> None:
     """What namespaces need is said before anything starts."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         hint = "Run it as root where iproute2 is installed, or leave --namespaces out."

@@ -38,7 +38,7 @@ class Noise:
     lost: float = 0.0
 
 
-class Cable:
+class PacketBridge:
     """Carries packets between two interfaces, both ways, in a thread."""
 
     def __init__(self, ends: tuple[socket.socket, socket.socket], noise: Noise, seed: int) -> None:
@@ -94,7 +94,7 @@ class Cable:
                 to.send(packet)
 
 
-def cables(network: Namespaces, noise: Noise) -> list[Cable]:
+def cables(network: Namespaces, noise: Noise) -> list[PacketBridge]:
     """A cable for the link of every client."""
     made = []
     for m in network.clients:
@@ -103,7 +103,7 @@ def cables(network: Namespaces, noise: Noise) -> list[Cable]:
         inside(network.name(who), lambda: honest("eth0"))
         inside(network.name(SWITCH), lambda who=who: honest(f"port{who}"))  # type: ignore[misc]
         ends = inside(network.name(SWITCH), _pair(near, far))
-        made.append(Cable(ends, noise, m))
+        made.append(PacketBridge(ends, noise, m))
     return made
 
 

@@ -12,7 +12,7 @@ PIECE = 65536  # bytes read at once
 Pair = tuple[socket.socket, socket.socket]
 
 
-class Proxy:
+class TcpProxy:
     """Carries TCP connections to a port; each trouble holds from the moment it is set."""
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:

@@ -16,7 +16,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 PATIENCE = 10.0  # seconds for an answer
 
 
-def pester(host: str, port: int, seed: int) -> int:
+def send_junk(host: str, port: int, seed: int) -> int:
     """Some connections: junk, half a preface, a flood, silence; then they hang up. How many were taken."""
     draw, taken = rng(seed, Purpose.INSTANCES, port), 0
     for number in range(CALLS):
@@ -27,12 +27,12 @@ def pester(host: str, port: int, seed: int) -> int:
     return taken
 
 
-def refused_as(address: str, credentials: Any, name: int) -> bool:
+def is_name_refused(address: str, credentials: Any, name: int) -> bool:
     """Whether the server refuses who says that it is client `name`, whatever its certificate says."""
     return _refused(address, credentials, name, None)
 
 
-def refused_with(address: str, credentials: Any, m: int, spec: str, n: int) -> bool:
+def is_spec_refused(address: str, credentials: Any, m: int, spec: str, n: int) -> bool:
     """Whether the server refuses client m with its n samples, which insists on another spec."""
     return _refused(address, credentials, m, spec, n)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.chaos.fault_kinds import ENDS, KINDS, Fault
-from splitrelay.chaos.fault_scheduler import Happened, recorded, visit_of
+from splitrelay.chaos.fault_scheduler import InjectedFault, recorded, visit_of
 from splitrelay.deploy.event_record import read_events, standing_events
 
 Event = dict[str, Any]
@@ -34,7 +34,7 @@ class Findings:
 
 def found(
     waiting: Sequence[Fault],
-    happened: Sequence[Happened],
+    happened: Sequence[InjectedFault],
     events: Sequence[Event],
     K: Mapping[int, int],
     witnessed: Mapping[Fault, bool],
@@ -54,11 +54,11 @@ def found(
     )
 
 
-def _accounted_for(one: Happened, happened: Sequence[Happened], events: Sequence[Event]) -> bool:
+def _accounted_for(one: InjectedFault, happened: Sequence[InjectedFault], events: Sequence[Event]) -> bool:
     return recorded(one, events) or hidden(one, happened, events) or too_late(one, events)
 
 
-def too_late(one: Happened, events: Sequence[Event]) -> bool:
+def too_late(one: InjectedFault, events: Sequence[Event]) -> bool:
     """Whether a client was lost when its last word of all had gone through: the run was over before it was missed."""
     after = [
         event["event"] for event in events[one.before :] if event.get("client", one.fault.client) == one.fault.client
@@ -66,7 +66,7 @@ def too_late(one: Happened, events: Sequence[Event]) -> bool:
     return "gone" in KINDS[one.fault.kind].events and after in (["committed", "closing"], ["closing"])
 
 
-def hidden(one: Happened, happened: Sequence[Happened], events: Sequence[Event]) -> bool:
+def hidden(one: InjectedFault, happened: Sequence[InjectedFault], events: Sequence[Event]) -> bool:
     """Whether the server was gone before it could notice: until then the fault's client had got nowhere."""
     ends = [
         other.before for other in happened if other.fault.kind in ENDS and other.before >= one.before and other != one
@@ -82,11 +82,11 @@ def missed(m: int, events: Sequence[Event]) -> bool:
     return bool({"expired", "skipped", "listening"} & set(kinds))
 
 
-def events_in(file: Path) -> list[Event]:
+def read_record(file: Path) -> list[Event]:
     """The server's record; a line that was not written to its end does not count."""
     return read_events(file)
 
 
-def skips_in(events: Sequence[Event]) -> frozenset[tuple[int, int, int]]:
+def list_skipped_visits(events: Sequence[Event]) -> frozenset[tuple[int, int, int]]:
     """Visits that were left out: round, client, occurrence."""
     return frozenset(visit_of(event) for event in standing_events(events) if event["event"] == "skipped")

@@ -86,9 +86,9 @@ def rehearse(
 
 
 def _separate(plan: Plan, noise: float) -> Rehearsal:
-    from splitrelay.chaos.namespace_rehearsal import Separate
+    from splitrelay.chaos.namespace_rehearsal import NamespaceRehearsal
 
-    return Separate(plan, note, noise)
+    return NamespaceRehearsal(plan, note, noise)
 
 
 def _refuse_indirect(spec: Spec, direct: bool, insecure: bool, hosts: int | None) -> None:

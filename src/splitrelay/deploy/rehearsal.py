@@ -15,7 +15,7 @@ from splitrelay.atomic_files import write_text
 from splitrelay.data import load
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_export import export_partition, folder, told
-from splitrelay.deploy.subprocesses import POLL, Program, port_in
+from splitrelay.deploy.subprocesses import POLL, Program, wait_for_port
 from splitrelay.errors import OutputError, WorkError
 from splitrelay.runs.execute import execute, partition_of, resolved
 from splitrelay.runs.rows import remove_measurements
@@ -101,7 +101,7 @@ class Rehearsal:
         partition = self.prepare()
         began = time.monotonic()
         try:
-            self.raise_curtain(partition)
+            self.start_programs(partition)
             self.wait(began + self.plan.patience)
         finally:
             self.clear()
@@ -109,11 +109,11 @@ class Rehearsal:
         self.say(f"{1 + len(self.clients)} programs are done; now the simulation")
         yield self.judged(deployed)
 
-    def raise_curtain(self, partition: Partition) -> None:
+    def start_programs(self, partition: Partition) -> None:
         """The server, then the clients."""
         self.server = self._server(partition).start()
         hosts = self._hosts(partition)  # clients may come first: they knock until the server is there
-        self.port = port_in(self.place / "port", self.server)
+        self.port = wait_for_port(self.place / "port", self.server)
         self.clients = [self._client(number, host).start() for number, host in enumerate(hosts)]
         self.clients += [self._fed().start()] if self.plan.fed else []
         self.say(f"server on port {self.port}; {len(partition.clients)} clients in {len(hosts)} programs")
@@ -129,12 +129,12 @@ class Rehearsal:
             self._refuse_fallen()
             time.sleep(POLL)
         if self.server.code() != 0:
-            raise WorkError("the server fell", value=self.server.last_words(), hint=self._logs())
+            raise WorkError("the server fell", value=self.server.get_log_tail(), hint=self._logs())
 
     def _refuse_fallen(self) -> None:
         fallen = [client for client in self.clients if client.code() not in (None, 0)]
         if fallen:
-            raise WorkError("a client fell", value=fallen[0].last_words(), hint=self._logs())
+            raise WorkError("a client fell", value=fallen[0].get_log_tail(), hint=self._logs())
 
     def clear(self) -> None:
         """Nobody stays behind."""
@@ -151,7 +151,7 @@ class Rehearsal:
         ours, theirs = RunDirectory(self.plan.out), self._simulated(skips)
         return Verdict(
             ours.model.exists() and ours.model.read_bytes() == theirs.model.read_bytes(),
-            bool(skips) or untimed(ours) == untimed(theirs),
+            bool(skips) or read_untimed_rows(ours) == read_untimed_rows(theirs),
             deployed,
             time.monotonic() - began,
             1 + len(self.clients),
@@ -164,7 +164,7 @@ class Rehearsal:
 
     def _simulated(self, skips: frozenset[tuple[int, int, int]]) -> RunDirectory:
         shared = None if skips else self.plan.simulated
-        return replayed(self.spec, RunDirectory(shared or self.place / "simulated"), skips)
+        return replay(self.spec, RunDirectory(shared or self.place / "simulated"), skips)
 
     def _over(self) -> bool:
         return self.server is not None and self.server.code() == 0
@@ -216,14 +216,14 @@ class Rehearsal:
         return f"See {self.place / 'logs'}."
 
 
-def replayed(spec: Spec, directory: RunDirectory, skips: frozenset[tuple[int, int, int]]) -> RunDirectory:
+def replay(spec: Spec, directory: RunDirectory, skips: frozenset[tuple[int, int, int]]) -> RunDirectory:
     """The simulation in which the same visits are left out."""
     for _ in execute(spec, directory, skips=skips):
         pass
     return directory
 
 
-def untimed(directory: RunDirectory) -> list[dict[str, Any]]:
+def read_untimed_rows(directory: RunDirectory) -> list[dict[str, Any]]:
     """The record without its clock."""
     return [remove_measurements(row) for row in directory.seen()]
 

@@ -57,7 +57,7 @@ class Program:
         """How it left, if it did."""
         return None if self.process is None else self.process.poll()
 
-    def await_end(self, seconds: float | None = None) -> bool:
+    def wait_for_exit(self, seconds: float | None = None) -> bool:
         """Whether it left within so many seconds."""
         try:
             self.process.wait(seconds)
@@ -69,15 +69,15 @@ class Program:
         """As a power cut would: kill -9."""
         self.send(signal.SIGKILL)
         if self.process is not None:
-            self.await_end()
+            self.wait_for_exit()
 
     def stop(self) -> None:
         """SIGTERM, and if it does not hear, SIGKILL."""
         self.send(signal.SIGTERM)
-        if self.process is not None and not self.await_end(GRACE):
+        if self.process is not None and not self.wait_for_exit(GRACE):
             self.kill()
 
-    def last_words(self, lines: int = 1) -> str:
+    def get_log_tail(self, lines: int = 1) -> str:
         """The end of its log."""
         with suppress(OSError):
             return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
@@ -96,11 +96,11 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(DEATH_OF_PARENT, signal.SIGKILL)
 
 
-def port_in(file: Path, program: Program, patience: float = 60.0) -> int:
+def wait_for_port(file: Path, program: Program, patience: float = 60.0) -> int:
     """The port that a server wrote down once it listened."""
     until = time.monotonic() + patience
     while not file.exists():
         if not program.running or time.monotonic() > until:
-            raise WorkError("the server did not start", value=program.last_words(), hint=f"See {program.log}.")
+            raise WorkError("the server did not start", value=program.get_log_tail(), hint=f"See {program.log}.")
         time.sleep(POLL)
     return int(file.read_text(encoding="ascii"))
