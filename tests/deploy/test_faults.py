@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from splitrelay.algorithms.base import Visit
-from splitrelay.chaos.tcp_proxy import TcpProxy
+from splitrelay.chaos.proxies import TcpProxy
 from splitrelay.data import load
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.engine import Flaky

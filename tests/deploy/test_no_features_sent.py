@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from splitrelay.chaos.tcp_proxy import TcpProxy
+from splitrelay.chaos.proxies import TcpProxy
 from splitrelay.data import load
 from splitrelay.data.images import ImageSet
 from splitrelay.network.codec import MAGIC
@@ -40,11 +40,11 @@ class Recorder(TcpProxy):
         self.tapes: list[bytearray] = []
         super().__init__(port)
 
-    def _carrying(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
+    def forward(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
         if up:
             self.tapes.append(bytearray())
             source = Tapped(source, self.tapes[-1])  # type: ignore[assignment]
-        super()._carrying(source, sink, up)
+        super().forward(source, sink, up)
 
 
 def carried(tape: bytes) -> bytes:

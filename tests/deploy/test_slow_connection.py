@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from splitrelay.chaos import tcp_proxy
+from splitrelay.chaos import proxies
 from splitrelay.deploy import backend_fast
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.network import background_reconnect, limits
@@ -19,29 +19,29 @@ from tests.support.deployment import Stage, simulated, small_spec
 WHOLE = ("algorithm=fedavg", "placement=whole", "M=2", "C=9", "R=1")
 
 
-class Uphill(tcp_proxy.TcpProxy):
-    """Slow on the way up, as most lines of houses are."""
+class SlowUploadProxy(proxies.TcpProxy):
+    """Slow only from the client to the server, as most home connections are."""
 
-    def _carrying(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
+    def forward(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
         with suppress(OSError):
             while not up and (piece := source.recv(65536)):
                 sink.sendall(piece)
-        super()._carrying(source, sink, up)
+        super().forward(source, sink, up)
 
 
 class Lines:
     """A line of its own for each client, ten thousand bytes a second."""
 
-    def __init__(self, stage: Stage, kind: type[tcp_proxy.TcpProxy] = tcp_proxy.TcpProxy) -> None:
-        self.stage, self.kind, self.made = stage, kind, list[tcp_proxy.TcpProxy]()
+    def __init__(self, stage: Stage, kind: type[proxies.TcpProxy] = proxies.TcpProxy) -> None:
+        self.stage, self.kind, self.made = stage, kind, list[proxies.TcpProxy]()
 
     def __call__(self) -> str:
-        self.made.append(self.kind(self.stage.serving.port))
+        self.made.append(self.kind(self.stage.serving.port, read_size=500))
         self.made[-1].delay = 0.05
         return f"127.0.0.1:{self.made[-1].port}"
 
 
-def played(stage: Stage, kind: type[tcp_proxy.TcpProxy] = tcp_proxy.TcpProxy) -> Lines:
+def played(stage: Stage, kind: type[proxies.TcpProxy] = proxies.TcpProxy) -> Lines:
     lines = Lines(stage, kind)
     for m in stage.partition.clients:
         stage.join(m, address=lines)
@@ -53,7 +53,6 @@ def played(stage: Stage, kind: type[tcp_proxy.TcpProxy] = tcp_proxy.TcpProxy) ->
 
 @pytest.fixture(autouse=True)
 def _slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp_proxy, "PIECE", 500)
     monkeypatch.setattr(limits, "PIECE", 2000)
     monkeypatch.setattr(limits, "SILENCE", 1.5)
     monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
@@ -71,7 +70,7 @@ def test_a_half_that_takes_longer_than_silence_may_last_comes_once(tmp_path: Pat
 def test_a_half_on_its_way_is_progress_as_steps_are(tmp_path: Path) -> None:
     """A client has less time for a step than its half takes on the way up."""
     stage = Stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path, policy=Policy(step=1.0))
-    played(stage, Uphill)
+    played(stage, SlowUploadProxy)
     assert not stage.events("failed") and len(stage.events("committed")) == 2
 
 

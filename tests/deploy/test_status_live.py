@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from splitrelay.chaos.tcp_proxy import TcpProxy
+from splitrelay.chaos.proxies import TcpProxy
 from splitrelay.cli.status import _table
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.status_client import ask_status

@@ -21,9 +21,8 @@ from splitrelay.chaos.corrupt_messages import (
 )
 from splitrelay.chaos.fault_kinds import SKIPPED, Fault, check_faults, list_possible_kinds
 from splitrelay.chaos.fault_scheduler import FaultScheduler
-from splitrelay.chaos.forkserver_process import Child
-from splitrelay.chaos.message_proxy import MessageProxy
-from splitrelay.chaos.tcp_proxy import TcpProxy
+from splitrelay.chaos.forkserver_process import ForkedProgram
+from splitrelay.chaos.proxies import MessageProxy, TcpProxy
 from splitrelay.chaos.unauthenticated_clients import is_name_refused, is_spec_refused, send_junk
 from splitrelay.chaos.verdict import Findings, found, list_skipped_visits, missed, read_record
 from splitrelay.data.partition import Partition
@@ -41,7 +40,7 @@ ROOM = 2048  # bytes that the record may still grow on a full disk
 class FaultRehearsal(Rehearsal):
     """Every client has somebody in the middle and a proxy of its own before the server."""
 
-    program: type[Program] = Child
+    program: type[Program] = ForkedProgram
 
     def __init__(self, plan: Plan, say: Callable[[str], None], faults: Sequence[Fault]) -> None:
         super().__init__(plan, say)

@@ -1,5 +1,7 @@
-"""Processes that begin with everything imported: forked from one that waits, so that 200 plans need not import torch
-a thousand times. Each is a process of its own, with its own threads, connections and memory, and can be killed.
+"""Start `splitrelay` programs by forking a process that has already imported everything.
+
+A series of 200 fault plans starts about a thousand programs. Forking avoids importing torch in each of them. Every
+program is still a separate process with its own threads, connections and memory, and can be killed.
 """
 
 from __future__ import annotations
@@ -12,42 +14,42 @@ from typing import Any
 
 from splitrelay.deploy.subprocesses import Program, die_with_parent
 
-PRELOADED = (  # in this order
+PRELOADED = (  # in this order: short_timeouts must come first
     "chaos.short_timeouts",
     "deploy.server_program",
     "deploy.client_program",
     "deploy.remote_evaluator",
 )
-COMMAND_LINE = "splitrelay.cli.main"  # from outside, as any program comes to it
+COMMAND_LINE = "splitrelay.cli.main"  # imported by name: chaos does not depend on cli
 
 
-class Child(Program):
-    """`splitrelay ...` in a process forked from the nursery."""
+class ForkedProgram(Program):
+    """`splitrelay ...` in a process that is forked from the prepared one."""
 
-    def start(self) -> Child:
-        """Begin, or begin again."""
-        self.process = _nursery().Process(target=_live, args=(self.words, str(self.log)), daemon=True)
+    def start(self) -> ForkedProgram:
+        """Start the program, or start it again."""
+        self.process = _get_forkserver().Process(target=_run_program, args=(self.words, str(self.log)), daemon=True)
         self.process.start()
         return self
 
     def code(self) -> int | None:
-        """How it left, if it did."""
+        """Return the exit code, or None while the program runs."""
         return None if self.process is None else self.process.exitcode
 
     def wait_for_exit(self, seconds: float | None = None) -> bool:
-        """Whether it left within so many seconds."""
+        """Wait at most so many seconds; return whether the program has ended."""
         self.process.join(seconds)
         return self.process.exitcode is not None
 
 
-def _nursery() -> Any:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported, which is in the nursery
+def _get_forkserver() -> Any:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is imported
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([f"splitrelay.{name}" for name in PRELOADED])
     return context
 
 
-def _live(words: Sequence[str], log: str) -> None:
+def _run_program(words: Sequence[str], log: str) -> None:
     die_with_parent()
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for stream in (1, 2):

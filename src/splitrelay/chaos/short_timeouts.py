@@ -1,4 +1,4 @@
-"""Imported before anything else where trouble is rehearsed: everything happens as always, only sooner."""
+"""Shorten heartbeat, silence and back-off for rehearsals with faults; must be imported before other modules."""
 
 from __future__ import annotations
 

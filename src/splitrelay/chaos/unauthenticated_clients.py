@@ -1,4 +1,4 @@
-"""Somebody who should not be here: bytes that are no TLS, or a valid certificate and a wrong greeting."""
+"""Peers that must be refused: bytes that are not TLS, and valid certificates with a wrong greeting."""
 
 from __future__ import annotations
 
@@ -11,40 +11,44 @@ from splitrelay.network.codec import VERSION
 from splitrelay.network.messages import Accept, Hello, Terms
 from splitrelay.randomness import Purpose, rng
 
-CALLS = 8  # connections of one visit
+CONNECTIONS = 8
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-PATIENCE = 10.0  # seconds for an answer
+TIMEOUT = 10.0  # seconds for an answer
 
 
 def send_junk(host: str, port: int, seed: int) -> int:
-    """Some connections: junk, half a preface, a flood, silence; then they hang up. How many were taken."""
-    draw, taken = rng(seed, Purpose.INSTANCES, port), 0
-    for number in range(CALLS):
-        with suppress(OSError), socket.create_connection((host, port), timeout=1) as line:
-            taken += 1
+    """Open connections, send random bytes (half of them after an HTTP/2 preface), and close them.
+
+    Returns:
+        The number of connections that were accepted.
+    """
+    draw, accepted = rng(seed, Purpose.INSTANCES, port), 0
+    for number in range(CONNECTIONS):
+        with suppress(OSError), socket.create_connection((host, port), timeout=1) as connection:
+            accepted += 1
             junk = draw.bytes(int(draw.integers(1, 5000)))
-            line.sendall((PREFACE if number % 2 else b"") + junk)
-    return taken
+            connection.sendall((PREFACE if number % 2 else b"") + junk)
+    return accepted
 
 
-def is_name_refused(address: str, credentials: Any, name: int) -> bool:
-    """Whether the server refuses who says that it is client `name`, whatever its certificate says."""
-    return _refused(address, credentials, name, None)
+def is_name_refused(address: str, credentials: Any, m: int) -> bool:
+    """Greet the server as client m with a certificate of another client; return whether it refuses for good."""
+    return _is_refused(address, credentials, m, None)
 
 
-def is_spec_refused(address: str, credentials: Any, m: int, spec: str, n: int) -> bool:
-    """Whether the server refuses client m with its n samples, which insists on another spec."""
-    return _refused(address, credentials, m, spec, n)
+def is_spec_refused(address: str, credentials: Any, m: int, spec_hash: str, n: int) -> bool:
+    """Join as client m with n samples and another spec; return whether the server refuses for good."""
+    return _is_refused(address, credentials, m, spec_hash, n)
 
 
-def _refused(address: str, credentials: Any, m: int, spec: str | None, n: int = 1) -> bool:
+def _is_refused(address: str, credentials: Any, m: int, spec_hash: str | None, n: int = 1) -> bool:
     link = Link(channel(address, credentials))
     try:
         link.send(Hello(VERSION, m, "a stranger"))
-        terms = link.receive(PATIENCE)
-        if spec is not None and isinstance(terms, Terms):
-            link.send(Accept(spec, terms.engine, terms.cpu, n))
-            link.receive(PATIENCE)
+        terms = link.receive(TIMEOUT)
+        if spec_hash is not None and isinstance(terms, Terms):
+            link.send(Accept(spec_hash, terms.engine, terms.cpu, n))
+            link.receive(TIMEOUT)
     except Refused as error:
         return error.final
     finally:
