@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from splitrelay.chaos.corrupt_messages import CHANGES, changed, flipped, one_more
-from splitrelay.chaos.fault_kinds import KINDS, Fault, table
-from splitrelay.chaos.fault_scheduler import FaultScheduler, InjectedFault, recorded, settled
+from splitrelay.chaos.fault_kinds import KINDS, Fault, format_kinds
+from splitrelay.chaos.fault_scheduler import FaultScheduler, InjectedFault, count_settled_visits, is_recorded
 from splitrelay.chaos.verdict import found, list_skipped_visits, missed, read_record
 from splitrelay.network.codec import Bounds, decode, encode
 from splitrelay.network.control import BadMessage
@@ -87,8 +87,8 @@ def test_a_client_lost_with_its_last_word_is_not_missed() -> None:
 
 def test_an_event_must_give_the_reason() -> None:
     nan = InjectedFault(Fault("nan", 0, 1), before=0)
-    assert not recorded(nan, [{"event": "refused", "client": 1, "why": "labels out of range"}])
-    assert recorded(nan, [{"event": "refused", "client": 1, "why": "a buffer holds NaN or infinity"}])
+    assert not is_recorded(nan, [{"event": "refused", "client": 1, "why": "labels out of range"}])
+    assert is_recorded(nan, [{"event": "refused", "client": 1, "why": "a buffer holds NaN or infinity"}])
 
 
 def test_faults_that_did_not_happen_or_had_no_effect_are_missed() -> None:
@@ -104,10 +104,10 @@ def test_a_line_that_was_cut_short_does_not_hide_the_next_ones(tmp_path: Path) -
 
 
 def test_a_visit_that_was_found_again_is_settled_once() -> None:
-    assert settled([*SOUND, visit("found", 0, 1), visit("found", 0, 2)]) == 3
+    assert count_settled_visits([*SOUND, visit("found", 0, 1), visit("found", 0, 2)]) == 3
 
 
-# The plot
+# The scheduler
 
 
 def played(fault: Fault, *words: Message, events: list[dict[str, Any]] | None = None) -> list[int]:
@@ -119,9 +119,11 @@ def played(fault: Fault, *words: Message, events: list[dict[str, Any]] | None = 
         made.append(len(said))
         return []
 
-    plot = FaultScheduler([fault], lambda: events or [], act)
+    scheduler = FaultScheduler([fault], lambda: events or [], act)
     for word in words:
-        speak = plot.down if isinstance(word, Lease | Reply | Commit) else plot.up
+        speak = (
+            scheduler.handle_server_frame if isinstance(word, Lease | Reply | Commit) else scheduler.handle_client_frame
+        )
         speak(0, encode(word))
         said.append(word)
     return made
@@ -141,10 +143,10 @@ def test_a_fault_happens_at_its_word(kind: str, step: int, position: int) -> Non
 
 
 def test_nothing_happens_while_the_server_is_on_its_way_out() -> None:
-    plot = FaultScheduler([Fault("cut", 0)], list, lambda fault, frame: [])
-    plot.held_off = lambda: True
-    plot.down(0, encode(LEASE))
-    assert plot.up(0, encode(STEPS[0])) == [encode(STEPS[0])] and plot.waiting
+    scheduler = FaultScheduler([Fault("cut", 0)], list, lambda fault, frame: [])
+    scheduler.is_paused = lambda: True
+    scheduler.handle_server_frame(0, encode(LEASE))
+    assert scheduler.handle_client_frame(0, encode(STEPS[0])) == [encode(STEPS[0])] and scheduler.waiting
 
 
 def test_a_fault_waits_for_its_client_and_for_the_visits_before_it() -> None:
@@ -183,7 +185,7 @@ def test_one_step_more_is_the_next_one() -> None:
 
 def test_the_page_of_faults_shows_every_kind() -> None:
     page = Path(__file__).parents[2] / "docs" / "faults.md"
-    assert table() in page.read_text(encoding="utf-8")
+    assert format_kinds() in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("event, over", [("expired", True), ("skipped", True), ("lost", False)])

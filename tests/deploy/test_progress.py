@@ -185,13 +185,13 @@ def test_a_gradient_that_overflows_at_the_server_is_not_sent(tmp_path: Path) -> 
     spec = small_spec(tmp_path, "model=lenet-small", "engine=reference", "cut=flatten")
     shape = shape_of(spec, (1, 8, 8), 10)
     tops = Tops(spec, shape, (1, 8, 8), 10, 5)
-    stretch = tops.engine().stretch
-    low, high = (layer for layer in stretch.layers if isinstance(layer, torch.nn.Linear))
+    submodel = tops.engine().submodel
+    low, high = (layer for layer in submodel.layers if isinstance(layer, torch.nn.Linear))
     with torch.no_grad():
         low.weight.fill_(1e30)
         low.bias.fill_(1e-30)
         high.weight.copy_(torch.arange(10.0)[:, None].expand(10, 32) * 1e25)
-    x = torch.cat([torch.zeros(shape.boundary), stretch.x.clone()])
+    x = torch.cat([torch.zeros(shape.boundary), submodel.x.clone()])
     turn = tops(Visit(3, 0, 1, x, Step(0.1), 2))
     h, y = np.zeros((5, *shape.h), np.float32), np.arange(5, dtype=np.int32)
     with pytest.raises(Diverged, match=r"gradient at the cut of client 1 overflowed in round 3, step 0, at eta=0\.1"):

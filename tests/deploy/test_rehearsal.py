@@ -27,7 +27,7 @@ def test_real_processes_survive_a_plan_of_faults(tmp_path: Path) -> None:
     rehearsal = FaultRehearsal(Plan(spec, tmp_path / "run", patience=120), QUIET, faults)
     (verdict,) = rehearsal.play()
     assert rehearsal.findings().sound, rehearsal.findings()
-    assert verdict.same and len(rehearsal.plot.happened) == len(faults)
+    assert verdict.same and len(rehearsal.scheduler.happened) == len(faults)
     assert sum(event["event"] == "listening" for event in rehearsal.events()) == 3
     assert "cannot write" in (tmp_path / "run" / "rehearsal" / "logs" / "server.log").read_text()
 
@@ -69,7 +69,7 @@ def test_neither_server_is_missed_where_one_of_them_averages(tmp_path: Path) -> 
     rehearsal = FaultRehearsal(Plan(spec, tmp_path / "run", patience=120, fed=True), QUIET, faults)
     (verdict,) = rehearsal.play()
     assert rehearsal.findings().sound, rehearsal.findings()
-    assert verdict.same and len(rehearsal.plot.happened) == len(faults)
+    assert verdict.same and len(rehearsal.scheduler.happened) == len(faults)
 
 
 def test_a_fault_that_never_comes_to_its_moment_is_found(tmp_path: Path) -> None:

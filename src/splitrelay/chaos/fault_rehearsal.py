@@ -45,17 +45,17 @@ class FaultRehearsal(Rehearsal):
     def __init__(self, plan: Plan, say: Callable[[str], None], faults: Sequence[Fault]) -> None:
         super().__init__(plan, say)
         self.faults = list(faults)
-        self.plot = FaultScheduler(faults, self.events, self._act)
+        self.scheduler = FaultScheduler(faults, self.events, self._act)
         self.proxies: dict[int, TcpProxy] = {}
         self.middles: dict[int, MessageProxy] = {}
         self.silenced: list[tuple[float, TcpProxy]] = []
         self.leaving: list[str] = []  # why the server is about to leave
-        self.plot.last = SKIPPED if plan.away == "skip" else ()
-        self.plot.held_off = lambda: bool(self.leaving)
+        self.scheduler.last = SKIPPED if plan.away == "skip" else ()
+        self.scheduler.is_paused = lambda: bool(self.leaving)
         self.absent: dict[int, int | None] = {}  # clients that were killed; events after which they may come back
         self.witnessed: dict[Fault, bool] = {}  # of faults that the server cannot know of
         self.misled: dict[int, Fault] = {}  # clients that a malicious server has lied to, until they have left
-        self.plot.falsify_terms = self._falsify_terms
+        self.scheduler.falsify_terms = self._falsify_terms
 
     def prepare(self) -> Partition:
         """As always; a plan that cannot be carried out is refused."""
@@ -88,8 +88,8 @@ class FaultRehearsal(Rehearsal):
         while True:
             if time.monotonic() > until:
                 raise WorkError("the rehearsal hangs", limit=f"{self.plan.patience:g} seconds", hint=self._logs())
-            if self.plot.mistake is not None:
-                raise self.plot.mistake
+            if self.scheduler.error is not None:
+                raise self.scheduler.error
             gone = not self.server.running  # asked before `leaving`, which is said before anybody is killed
             if gone and not self.leaving:
                 if self.server.code() == 0:
@@ -119,9 +119,11 @@ class FaultRehearsal(Rehearsal):
         for m in list(self.misled):  # the run ended before they could be started again
             self._witness_departure(m)
         late = {fault: self.proxies[fault.client].late > 0 for fault in self.witnessed if fault.kind == "delay"}
-        plot = self.plot
+        scheduler = self.scheduler
         whole = self.spec.placement == "whole"
-        return found(plot.waiting, plot.happened, self.events(), plot.K, {**self.witnessed, **late}, whole)
+        return found(
+            scheduler.waiting, scheduler.happened, self.events(), scheduler.K, {**self.witnessed, **late}, whole
+        )
 
     def skips(self) -> frozenset[tuple[int, int, int]]:
         """Visits that the simulation must leave out too."""
@@ -184,7 +186,7 @@ class FaultRehearsal(Rehearsal):
         return [frame]
 
     def _kill_giver(self, fault: Fault, frame: bytes) -> list[bytes]:
-        self.plot.seen(fault.client).dead = True  # the deposit follows at once, and would come through
+        self.scheduler.get_traffic(fault.client).dead = True  # the deposit follows at once, and would come through
         return self._kill_client(fault, frame)
 
     def _kill_fed(self, fault: Fault, frame: bytes) -> list[bytes]:
@@ -194,7 +196,7 @@ class FaultRehearsal(Rehearsal):
 
     def _stay_away(self, fault: Fault, frame: bytes) -> list[bytes]:
         self.absent[fault.client] = len(self.events())
-        self.plot.seen(fault.client).dead = True  # else what it has said may still end its visit
+        self.scheduler.get_traffic(fault.client).dead = True  # else what it has said may still end its visit
         self._program(fault.client).send(signal.SIGKILL)
         return []
 
@@ -252,15 +254,15 @@ class FaultRehearsal(Rehearsal):
         return [flipped(frame)]
 
     def _replay(self, fault: Fault, frame: bytes) -> list[bytes]:
-        old = self.plot.old_step(fault.client)
+        old = self.scheduler.get_old_step(fault.client)
         assert old is not None  # the plot has waited for one
         return [old, frame]
 
     def _extra_step(self, fault: Fault, frame: bytes) -> list[bytes]:
-        return [one_more(self.plot.seen(fault.client).last), frame]
+        return [one_more(self.scheduler.get_traffic(fault.client).last), frame]
 
     def _reorder(self, fault: Fault, frame: bytes) -> list[bytes]:
-        self.plot.seen(fault.client).held = frame
+        self.scheduler.get_traffic(fault.client).held = frame
         return []
 
     # A malicious server
@@ -317,7 +319,7 @@ class FaultRehearsal(Rehearsal):
     def _middle(self, m: int) -> MessageProxy:
         near = None if self.plan.insecure else server_credentials(load_identity(self.place / "server"))
         proxy = self.proxies[m]
-        up, down = partial(self.plot.up, m), partial(self.plot.down, m)
+        up, down = partial(self.scheduler.handle_client_frame, m), partial(self.scheduler.handle_server_frame, m)
         return MessageProxy(lambda: f"127.0.0.1:{proxy.port}", near, self._keys(m), up, down)
 
     def _address(self, clients: Sequence[int]) -> str:

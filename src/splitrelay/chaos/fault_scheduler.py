@@ -1,4 +1,7 @@
-"""The moments of a plan: every message that passes is held against the faults that wait for it."""
+"""Decide when each fault of a plan is due: compare every message that passes with the waiting faults.
+
+The methods are called by the threads of the message proxies, one for each client; a lock protects the state.
+"""
 
 from __future__ import annotations
 
@@ -10,126 +13,141 @@ from typing import Any
 
 from splitrelay.chaos.fault_kinds import KINDS, Fault
 from splitrelay.network.codec import CONTROL, decode, header_of
-from splitrelay.network.codec import KINDS as WORDS
+from splitrelay.network.codec import KINDS as MESSAGE_KINDS
 from splitrelay.network.control import BadMessage
 from splitrelay.network.messages import Lease
 
 Events = Callable[[], list[dict[str, Any]]]
-NAMES = {number: word.__name__.lower() for word, number in WORDS.items()}
-TURN = ("step", "finish", "chunk", "deposit")
-HOLD = 1.0  # seconds that a fault waits for the event of the one before it
+NAMES = {number: message.__name__.lower() for message, number in MESSAGE_KINDS.items()}
+VISIT_MESSAGES = ("step", "finish", "chunk", "deposit")
+MAX_HOLD = 1.0  # seconds that a fault waits for the event of the one before it
 
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """A fault that was made, and how many events the record had then."""
+    """A fault that has happened, and the number of recorded events at that moment."""
 
     fault: Fault
     before: int
 
 
 @dataclass
-class Seen:
-    """What the plot knows of one client."""
+class ClientTraffic:
+    """What has passed between one client and the server."""
 
-    settled: int = -1  # visits that were settled when its visit began
+    settled: int = -1  # number of settled visits when the current visit began
     fence: int = 0
     last: bytes = b""  # its last step
     steps: dict[int, bytes] = field(default_factory=dict)  # the first step of each of its visits, by fence
-    held: bytes = b""  # a word that will come after the next one
-    dead: bool = False  # what it had still to say is not said
+    held: bytes = b""  # a message to be sent after the next one
+    dead: bool = False  # drop all further messages of the client
 
 
 class FaultScheduler:
-    """Faults in the order of their moments; `act` makes one, and says which frames go on in the place of this one."""
+    """Injects faults in order.
+
+    Args:
+        faults: The plan, sorted by `after`.
+        events: Returns the events that the server has recorded.
+        act: Makes a fault; returns the frames that are sent in the place of the current one.
+    """
 
     def __init__(self, faults: Sequence[Fault], events: Events, act: Callable[[Fault, bytes], list[bytes]]) -> None:
         self.waiting, self.events, self.act = list(faults), events, act
-        self.held_off: Callable[[], bool] = lambda: False  # while the server is on its way out nothing else happens
+        self.is_paused: Callable[[], bool] = lambda: (
+            False
+        )  # true while the server is being stopped; no fault happens then
         self.happened: list[InjectedFault] = []
-        self.last: tuple[str, ...] = ()  # kinds that come after all others of their client
-        self.mistake: Exception | None = None  # of ours, in making a fault
-        self.falsify_terms: Callable[[int, bytes], bytes] = lambda m, frame: frame  # as a malicious server would
-        self.K: dict[int, int] = {}  # steps that were granted, by fence
-        self.clients: dict[int, Seen] = {}
+        self.last: tuple[str, ...] = ()  # kinds that must be the last of their client
+        self.error: Exception | None = None  # raised while a fault was made
+        self.falsify_terms: Callable[[int, bytes], bytes] = lambda m, frame: (
+            frame
+        )  # changes the terms as a malicious server would
+        self.K: dict[int, int] = {}  # number of steps of each lease, by fence
+        self.clients: dict[int, ClientTraffic] = {}
         self._lock = threading.RLock()
 
-    def seen(self, m: int) -> Seen:
-        """What has passed between client m and the server."""
-        return self.clients.setdefault(m, Seen())
+    def get_traffic(self, m: int) -> ClientTraffic:
+        """Return what has passed between client m and the server."""
+        return self.clients.setdefault(m, ClientTraffic())
 
-    def up(self, m: int, frame: bytes) -> list[bytes]:
-        """A word of client m."""
-        word, k = word_of(frame)
+    def handle_client_frame(self, m: int, frame: bytes) -> list[bytes]:
+        """Return the frames that go to the server in the place of a frame of client m."""
+        message, k = identify_frame(frame)
         with self._lock:
-            seen = self.seen(m)
-            if word == "hello":
-                seen.held, seen.dead = b"", False
-            elif word == "step":
-                self._noted(seen, frame)
-            if seen.dead:
+            traffic = self.get_traffic(m)
+            if message == "hello":
+                traffic.held, traffic.dead = b"", False
+            elif message == "step":
+                self._remember_step(traffic, frame)
+            if traffic.dead:
                 return []
-            if seen.held and word == "chunk":
-                held, seen.held = seen.held, b""
+            if traffic.held and message == "chunk":
+                held, traffic.held = traffic.held, b""
                 return [frame, held]
-            return self._passed(m, word, k, frame)
+            return self._apply_due_fault(m, message, k, frame)
 
-    def down(self, m: int, frame: bytes) -> list[bytes]:
-        """A word of the server to client m."""
-        word, k = word_of(frame)
+    def handle_server_frame(self, m: int, frame: bytes) -> list[bytes]:
+        """Return the frames that go to client m in the place of a frame of the server."""
+        message, k = identify_frame(frame)
         with self._lock:
-            if word == "lease":
+            if message == "lease":
                 lease = decode(frame)
                 assert isinstance(lease, Lease)
                 self.K[lease.fence] = lease.K
-                self.seen(m).fence, self.seen(m).settled = lease.fence, settled(self.events())
-            if word == "terms":
+                self.get_traffic(m).fence, self.get_traffic(m).settled = (
+                    lease.fence,
+                    count_settled_visits(self.events()),
+                )
+            if message == "terms":
                 return [self.falsify_terms(m, frame)]
-            return [frame] if word == "chunk" else self._passed(m, word, k, frame)  # a half on its way down
+            return (
+                [frame] if message == "chunk" else self._apply_due_fault(m, message, k, frame)
+            )  # a half on its way down
 
-    def old_step(self, m: int) -> bytes | None:
-        """A step of an earlier visit of client m, if there was one."""
-        seen = self.seen(m)
-        return next((step for fence, step in seen.steps.items() if fence != seen.fence), None)
+    def get_old_step(self, m: int) -> bytes | None:
+        """Return a step of an earlier visit of client m, or None."""
+        traffic = self.get_traffic(m)
+        return next((step for fence, step in traffic.steps.items() if fence != traffic.fence), None)
 
-    def _noted(self, seen: Seen, frame: bytes) -> None:
-        seen.last = frame
-        seen.steps.setdefault(header_of(frame).fence, frame)
-        while len(seen.steps) > 2:
-            del seen.steps[min(seen.steps)]
+    def _remember_step(self, traffic: ClientTraffic, frame: bytes) -> None:
+        traffic.last = frame
+        traffic.steps.setdefault(header_of(frame).fence, frame)
+        while len(traffic.steps) > 2:
+            del traffic.steps[min(traffic.steps)]
 
-    def _passed(self, m: int, word: str, k: int, frame: bytes) -> list[bytes]:
-        fault = next((one for one in self.waiting if self._due(one, m, word, k)), None)
-        if fault is None or self.held_off():
+    def _apply_due_fault(self, m: int, message: str, k: int, frame: bytes) -> list[bytes]:
+        fault = next((one for one in self.waiting if self._is_due(one, m, message, k)), None)
+        if fault is None or self.is_paused():
             return [frame]
         self.waiting.remove(fault)
-        self._await_the_last()
+        self._wait_for_last_event()
         self.happened.append(InjectedFault(fault, len(self.events())))
         try:
             return self.act(fault, frame)
-        except Exception as error:  # on a thread of gRPC's, which would keep it to itself
-            self.mistake = error
+        except Exception as error:  # gRPC would swallow an exception in its thread
+            self.error = error
             return [frame]
 
-    def _due(self, fault: Fault, m: int, word: str, k: int) -> bool:
+    def _is_due(self, fault: Fault, m: int, message: str, k: int) -> bool:
         at = KINDS[fault.kind].at
-        fits = word in TURN if at == "turn" else word == at
-        early = word in ("step", "reply") and k < fault.step
-        if fault.client != m or not fits or early or self.seen(m).settled < fault.after:
+        fits = message in VISIT_MESSAGES if at == "turn" else message == at
+        early = message in ("step", "reply") and k < fault.step
+        if fault.client != m or not fits or early or self.get_traffic(m).settled < fault.after:
             return False
         if fault.kind in self.last and any(one.client == m and one.kind not in self.last for one in self.waiting):
             return False
-        return fault.kind != "replay" or self.old_step(m) is not None
+        return fault.kind != "replay" or self.get_old_step(m) is not None
 
-    def _await_the_last(self) -> None:
-        """Two faults at once could hide each other in the record."""
-        until = time.monotonic() + HOLD
-        while self.happened and time.monotonic() < until and not recorded(self.happened[-1], self.events()):
+    def _wait_for_last_event(self) -> None:
+        """Wait until the last fault is recorded, because two faults at once could hide each other in the record."""
+        until = time.monotonic() + MAX_HOLD
+        while self.happened and time.monotonic() < until and not is_recorded(self.happened[-1], self.events()):
             time.sleep(0.02)
 
 
-def word_of(frame: bytes) -> tuple[str, int]:
-    """What a frame says, and its number."""
+def identify_frame(frame: bytes) -> tuple[str, int]:
+    """Return the name of the message in a frame and its step number; ("", 0) if it cannot be decoded."""
     try:
         header = header_of(frame)
         return (decode(frame).event if header.kind == CONTROL else NAMES.get(header.kind, "")), header.k
@@ -137,19 +155,22 @@ def word_of(frame: bytes) -> tuple[str, int]:
         return "", 0
 
 
-def settled(events: Sequence[dict[str, Any]]) -> int:
-    """Visits that are committed or skipped; a commit whose line was lost with the server is found when it is back."""
+def count_settled_visits(events: Sequence[dict[str, Any]]) -> int:
+    """Count the visits that are committed or skipped.
+
+    A commit whose line was lost with the server is recorded as "found" after the restart.
+    """
     over = ("committed", "found", "skipped")
-    return len({visit_of(event) for event in events if event["event"] in over})
+    return len({get_visit(event) for event in events if event["event"] in over})
 
 
-def visit_of(event: dict[str, Any]) -> tuple[int, int, int]:
-    """Round, client and occurrence."""
+def get_visit(event: dict[str, Any]) -> tuple[int, int, int]:
+    """Return (round, client, occurrence) of an event."""
     return event["round"], event["client"], event["occurrence"]
 
 
-def recorded(happened: InjectedFault, events: Sequence[dict[str, Any]]) -> bool:
-    """Whether a fault has left its event; true where the server cannot know of it."""
+def is_recorded(happened: InjectedFault, events: Sequence[dict[str, Any]]) -> bool:
+    """Return whether the server has recorded a fault; true if it cannot notice this kind."""
     kind = KINDS[happened.fault.kind]
     if not kind.events:
         return True

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.chaos.fault_kinds import ENDS, KINDS, Fault
-from splitrelay.chaos.fault_scheduler import InjectedFault, recorded, visit_of
+from splitrelay.chaos.fault_scheduler import InjectedFault, get_visit, is_recorded
 from splitrelay.deploy.event_record import read_events, standing_events
 
 Event = dict[str, Any]
@@ -42,7 +42,7 @@ def found(
 ) -> Findings:
     """`K`: the steps granted, by fence, as seen on the way; with the `whole` model at the client none is made here."""
     commits = [event for event in standing_events(events) if event["event"] == "committed"]
-    visits = Counter(visit_of(event) for event in commits)
+    visits = Counter(get_visit(event) for event in commits)
     wrong = [event for event in commits if event["steps"] != (0 if whole else K.get(event["fence"]))]
     fences = [event["fence"] for event in events if event["event"] == "leased"]
     return Findings(
@@ -55,7 +55,7 @@ def found(
 
 
 def _accounted_for(one: InjectedFault, happened: Sequence[InjectedFault], events: Sequence[Event]) -> bool:
-    return recorded(one, events) or hidden(one, happened, events) or too_late(one, events)
+    return is_recorded(one, events) or hidden(one, happened, events) or too_late(one, events)
 
 
 def too_late(one: InjectedFault, events: Sequence[Event]) -> bool:
@@ -89,4 +89,4 @@ def read_record(file: Path) -> list[Event]:
 
 def list_skipped_visits(events: Sequence[Event]) -> frozenset[tuple[int, int, int]]:
     """Visits that were left out: round, client, occurrence."""
-    return frozenset(visit_of(event) for event in standing_events(events) if event["event"] == "skipped")
+    return frozenset(get_visit(event) for event in standing_events(events) if event["event"] == "skipped")

@@ -208,7 +208,7 @@ def test_weights_of_another_model_are_refused(own: Path, tmp_path: Path) -> None
     asked("run", f"data={own}", "M=5", "C=1", "R=1", "--out", str(tmp_path))
     assert "another model" in str(refused("evaluate", str(tmp_path), "--data", str(own), "--model", "mlp"))
     (tmp_path / "junk.safetensors").write_bytes(b"junk")
-    assert "no safetensors file" in str(refused("evaluate", str(tmp_path / "junk.safetensors"), "--data", str(own)))
+    assert "not a safetensors file" in str(refused("evaluate", str(tmp_path / "junk.safetensors"), "--data", str(own)))
 
 
 def test_double_precision_is_double() -> None:
