@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
@@ -13,15 +13,17 @@ from splitrelay.deploy.deposit_bound import check_sealed_half
 from splitrelay.deploy.peer_endpoint import Post
 from splitrelay.deploy.visit_limits import UsedVisits, check_evaluation
 from splitrelay.errors import Diverged
+from splitrelay.json_text import parse_json
 from splitrelay.network import limits, messages, tensor_transfer
 from splitrelay.network.background_reconnect import Tended
 from splitrelay.network.client_session import BadMessage, Session
 from splitrelay.network.codec import finite
 from splitrelay.network.messages import Chunk, Commit, Deposit, Fail, Lease, Look, Message, Ready, Score, Want
-from splitrelay.security.encryption import OtherVisit
+from splitrelay.security.encryption import OtherVisit, Tampered
 from splitrelay.security.sealing_session import Sealer
 
 LARGEST_NUMBER = 8  # bytes of a float64
+CHECK = '{"check":'  # how the recipe of a request begins that asks whether a half opens
 
 
 class Judging(Protocol):
@@ -129,6 +131,10 @@ class Visitor:
         """Score the half that comes, or keep the model."""
         check_evaluation(self.used.allowed, look, self.largest_half + self.engine.shape.size * LARGEST_NUMBER)
         blob = received(session, look.bytes + look.top_bytes, look.sha256)
+        if look.recipe.startswith(CHECK) and self.seals is not None:
+            self.used.begin_check()
+            session.say(self.check_half(blob, look))
+            return
         if self.judge is None or self.seals is None:
             session.say(Fail(look.fence, "this client has no test set: it was joined without --test"))
             return
@@ -152,12 +158,30 @@ class Visitor:
         if not blob and words.sealed_visit == 0:
             self.seals.begin()
             return self.engine.x0()
-        sure = isinstance(words, Look) or not words.direct
-        half = self.seals.unseal(blob, visit=words.sealed_visit, fence=words.sealed_fence, committed=sure)
-        x, writer = self.vectors(half)[0], self.seals.writer(words.sealed_visit)
-        has_buffers = getattr(self.engine, "has_buffers", False)
-        check_sealed_half(x, self.x0, self.spec, words.sealed_visit, writer, has_buffers=has_buffers)
+        half = self.seals.unseal(blob, visit=words.sealed_visit, fence=words.sealed_fence, committed=False)
+        x = self.read_half(half, words.sealed_visit, self.seals.writer(words.sealed_visit))
+        if isinstance(words, Look) or not words.direct:
+            self.seals.confirm(blob)  # only now: a half that is refused must not bind this client
         return x
+
+    def read_half(self, half: bytes, visit: int, writer: int | None) -> Vector:
+        """Return the weights of a half that was unsealed. Raises NotOurs where no honest client can have left them."""
+        try:
+            x = self.vectors(half)[0]
+        except BadMessage as error:
+            raise Tampered(f"the half of visit {visit} is not the clients' half of this model: {error}") from None
+        has_buffers = getattr(self.engine, "has_buffers", False)
+        check_sealed_half(x, self.x0, self.spec, visit, writer, has_buffers=has_buffers)
+        return x
+
+    def check_half(self, blob: bytes, look: Look) -> Score:
+        """Open a half because somebody else could not; answer whether its list of visits is complete, too."""
+        assert self.seals is not None
+        expected = read_check(look.recipe)
+        last, half = self.seals.inspect(blob, visit=look.sealed_visit, fence=look.sealed_fence)
+        writer = next((m for m, visit in last.items() if visit == look.sealed_visit), None)
+        self.read_half(half, look.sealed_visit, writer)
+        return Score(look.fence, 0.0, float(is_complete(last, expected)))
 
     def closed(self, blob: bytes, lease: Lease) -> bytes:
         """Sealed for the next client, where the server is not to read it."""
@@ -170,6 +194,19 @@ class Visitor:
         names = ("x", "shift") if has_shift else ("x",)
         found = tensor_transfer.unpacked(blob, dict.fromkeys(names, size), self.spec.model.dtype)
         return found["x"].copy(), found["shift"].copy() if "shift" in found else None
+
+
+def read_check(recipe: str) -> dict[int, int]:
+    """Return the visits that a half must list, from the request to check it. Raises BadMessage where it is no such."""
+    try:
+        return {int(m): int(visit) for m, visit in parse_json(recipe)["check"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadMessage("the request to check a half cannot be read", value=recipe[:100]) from None
+
+
+def is_complete(last: Mapping[int, int], expected: Mapping[int, int]) -> bool:
+    """Whether a half lists these visits, or later ones of the same clients."""
+    return all(last.get(m, 0) >= visit for m, visit in expected.items())
 
 
 def received(session: Session, length: int, digest: bytes) -> bytes:

@@ -15,12 +15,13 @@ from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
 from splitrelay.deploy.client_records import RecordedClients
 from splitrelay.deploy.fed_averaging import Portion, SealedCut, refuse_unfit
+from splitrelay.deploy.half_disputes import SealedClients, VisitRejected
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.remote_clients import Remote
 from splitrelay.deploy.sealed_state import Judged, Relays, unmade
 from splitrelay.deploy.state_probe import Examiner, Finding, SpoiledDeposit, TestSetVisits
 from splitrelay.engine.torch_engine import CALMER
-from splitrelay.errors import Diverged, InputError
+from splitrelay.errors import Diverged, InputError, VisitFailed
 from splitrelay.models.weights_io import save_weights
 from splitrelay.network.connection_handler import JUDGE
 from splitrelay.runs.client_records import ClientRecord, parse_record
@@ -116,7 +117,7 @@ class Hosted:
         self.learning = Learning(trial_of(spec), data, sized(sizes, spec.partition.M), clients=self.recorded)
         who = spec.evaluator if judge is None else judge
         self.kind = remote.tops.kind if isinstance(remote.tops, Relays) else None
-        self.judged = Judged(remote, who) if self.kind else None
+        self.judged = Judged(remote, who) if isinstance(remote, SealedClients) else None
         if self.kind is Portion and hasattr(self.learning.algorithm, "cut"):
             self.learning.algorithm = replace(self.learning.algorithm, cut=SealedCut())  # type: ignore[type-var]
         if self.judged:
@@ -150,6 +151,12 @@ class Hosted:
                 if error.visit.r >= (start[0] if start else 0):  # else a checkpoint without fault was saved since
                     self.remote.drop_deposit(error.visit)
                 self.directory.cut_back(start[0] if start else -1)
+            except VisitRejected as error:
+                start = self._start()
+                if start and error.visit.r < start[0]:
+                    hint = "Go back with serve --back-to ROUND; --without leaves the client out."
+                    raise VisitFailed(f"{error.what}. A later checkpoint was saved", hint=hint) from None
+                self.directory.cut_back(start[0] if start else -1)
 
     def _train(self, start: tuple[int, Any] | None) -> Iterator[Progress]:
         """Yield the rows after `start`, a round and its state; visits that are in the journal are not made again."""
@@ -158,7 +165,7 @@ class Hosted:
         if self.examiner:
             self.examiner.start = at, state
         if start and self.judged:
-            self.judged.r = at + 1  # the first look is not asked again
+            self.judged.r, self.judged.begun = at + 1, False  # the first look is not asked again
         looks = self.learning.run(self.spec.R, self.spec.every, overlap=not self.judged, start=(at, state))
         if start:
             next(looks)  # its row is there already

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from splitrelay.algorithms.base import Done, Outcome, Visit, enumerate_visits
+from splitrelay.deploy.half_disputes import SealedClients
 from splitrelay.deploy.pending_deposit import Given, Owed, Undone, missing
-from splitrelay.deploy.remote_clients import Remote
-from splitrelay.deploy.sealed_state import RelayTurn, Sealed, sealed_half, unmade
+from splitrelay.deploy.sealed_state import RelayTurn, Sealed, unmade
 from splitrelay.deploy.server_visit import Turn, tensor
 from splitrelay.deploy.stalls import Wait, absence
 from splitrelay.deploy.visit_lease import Pending
@@ -26,7 +26,7 @@ from splitrelay.network.messages import Cancel, Commit, Deposit, Fail, Handed, L
 from splitrelay.network.server import Arrived, Gone, Heard
 
 
-class Handing(Remote):
+class Handing(SealedClients):
     """Clients of which one hands to the next; `order` and `R` say who that is."""
 
     order: Callable[[int], Sequence[int]] = staticmethod(lambda r: ())
@@ -110,6 +110,15 @@ class Handing(Remote):
 
     # What clients say
 
+    def _given_up_by_client(self, pending: Pending, said: Fail) -> None:
+        """A client that cannot open what another one handed it gets the half from the server, and may say so again."""
+        is_direct = self._given_to(pending) is not None
+        if is_direct and not (said.later or said.diverged or pending.stage):
+            self._note("unopened", pending, why=said.why)
+            self._void(pending, said.why)
+        else:
+            super()._given_up_by_client(pending, said)
+
     def _answer(self, pending: Pending, turn: Turn, event: Heard) -> None:
         if isinstance(event.message, Want):
             self._wanted(pending)
@@ -189,7 +198,9 @@ class Handing(Remote):
         try:
             if said.sha256 != owed.word.sha256:
                 raise BadMessage("another half was deposited than was handed on")
-            owed.done.x.fill(sealed_half(event.half, owed.done.x.visit, owed.pending.fence, owed.done.x.top, Sealed))
+            turn = owed.pending.turn
+            assert isinstance(turn, RelayTurn)
+            owed.done.x.fill(turn.read_deposit(event.half, owed.pending.fence, owed.done.x.top))
         except BadMessage as error:
             self.hub.send(event.link, Cancel(owed.pending.fence, str(error)[: limits.TEXT]))
             self._lose(owed, str(error), strike=True)

@@ -29,6 +29,7 @@ class Question:
         self.moved, self.k = (0, 0), -1  # bytes of halves on the way, and the highest slice that was asked for
         self.unable = False  # it has said that it cannot answer yet
         self.failures, self.why = 0, ""  # how often it failed, and how the last time
+        self.refusal: Fail | None = None  # the party's own last word, if it said that it cannot answer
         self.half = b""  # that came with the last word
         self.after = 0.0  # not to be asked again before
 
@@ -92,6 +93,7 @@ class Question:
     def _word(self, message: Message) -> Message | None:
         self.heard = time.monotonic()
         if isinstance(message, Fail):
+            self.refusal = None if message.later else message
             self._failed(message.why, message.later)
             return None
         k = message.k if isinstance(message, Predict) else self.k + 1

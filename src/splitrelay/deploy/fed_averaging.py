@@ -16,13 +16,13 @@ import torch
 
 from splitrelay.algorithms.base import Outcome, Visit
 from splitrelay.deploy.evaluation_requests import Question
-from splitrelay.deploy.remote_clients import Remote
+from splitrelay.deploy.half_disputes import SealedClients, Verdict, key_of
 from splitrelay.deploy.sealed_state import Relays, Sealed, sealed_half
-from splitrelay.errors import InputError
+from splitrelay.errors import InputError, WorkError
 from splitrelay.network import tensor_transfer
 from splitrelay.network.connection_handler import FED
 from splitrelay.network.control import BadMessage
-from splitrelay.network.messages import Commit, Deposit, Look
+from splitrelay.network.messages import Commit, Deposit, Fail, Look
 from splitrelay.runs.spec import Spec
 
 ALGORITHMS = ("fedavg", "splitfed-v2", "sflg")
@@ -120,10 +120,29 @@ class Averages(Relays):
     kind = Portion
 
 
-class Fed(Remote):
+class Fed(SealedClients):
     """Clients whose halves only a fed server reads."""
 
+    is_chain = False  # all visits of a round begin from what the fed server made
     r = 0  # the round of the visits before
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.made: dict[tuple[int, int], tuple[int, str]] = {}  # by the fed server: round, name
+
+    def writer_of(self, x: Any) -> int | None:
+        """Return the client that left this half; where none did, the fed server."""
+        writer = super().writer_of(x)
+        return FED if writer is None else writer
+
+    def reject(self, x: Any, why: str) -> None:
+        """Reject the visit that left the half of x. Always raises; WorkError where the fed server made it."""
+        if key_of(x) in self.writers:
+            super().reject(x, why)
+        if key_of(x) in self.made:
+            self.journal.discard_made(*self.made[key_of(x)])
+        hint = "Repair the fed server and start it again; then the same command goes on from here."
+        raise WorkError("nobody can open the half that the fed server made", value=why.rstrip("."), hint=hint)
 
     def run_all(self, visits: Iterable[Visit[Any]], /) -> Iterator[Outcome[Any]]:
         """Whatever they start from is made first."""
@@ -144,6 +163,7 @@ class Fed(Remote):
         """What the fed server makes of it; written down before it hears so, as it makes nothing twice."""
         name = recipe.name()
         made = self.journal.remembered(self.r, name)
+        self.made[recipe.visit, recipe.fence] = self.r, name
         if made is not None:
             with suppress(BadMessage):  # else it is damaged, and asked for again
                 return self._portion(made, recipe)
@@ -166,10 +186,29 @@ class Fed(Remote):
                     question.say(Commit(word.fence))
                     self.journal.note("combined", halves=len(recipe.leaves()), fence=word.fence)
                     return found
+            if question.refusal is not None:
+                why, question.refusal = question.refusal.why, None
+                self._check_halves(recipe, why)
             question.refuse_hopeless()
 
+    def _check_halves(self, recipe: Recipe, why: str) -> None:
+        """Find the half that the fed server cannot open, and reject its visit if a client cannot open it either.
+
+        Raises WorkError where nobody can say who is to blame. Nothing happens where only the fed server is.
+        """
+        for leaf in recipe.leaves():
+            if not leaf.visit or not isinstance(self.ask_to_open(FED, leaf, {}), Fail):
+                continue
+            if self.writer_of(leaf) == FED:
+                self.reject(leaf, why)
+            verdict = self.find_verdict(leaf, FED)
+            self.check_verdict(verdict, leaf, why)
+            if verdict is Verdict.UNDECIDED:
+                what = f"the fed server cannot open the half of visit {leaf.visit}"
+                raise WorkError(f"{what}; {self.describe_dispute(self.writer_of(leaf))}", value=why.rstrip("."))
+
     def _portion(self, half: bytes, recipe: Recipe) -> Portion:
-        return sealed_half(half, recipe.visit, recipe.fence, torch.zeros(0), Portion)
+        return sealed_half(half, recipe.visit, recipe.fence, torch.zeros(0), Portion, self.tops.spec)
 
     def _ask(self, link: int, recipe: Recipe) -> int:
         fence, blob = self.journal.fences.next(), b"".join(leaf.bytes() for leaf in recipe.leaves())

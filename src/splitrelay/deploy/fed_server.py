@@ -11,11 +11,11 @@ import torch
 
 from splitrelay.deploy.backend import Vector
 from splitrelay.deploy.backend_torch import has_buffers, model_spec_of, shape_of, start
-from splitrelay.deploy.client_visit import deposited, received
+from splitrelay.deploy.client_visit import CHECK, deposited, received
 from splitrelay.deploy.deposit_bound import check_sealed_half
 from splitrelay.network import limits, tensor_transfer
-from splitrelay.network.client_session import Session
-from splitrelay.network.messages import Commit, Fail, Look, Terms
+from splitrelay.network.client_session import BadMessage, Session
+from splitrelay.network.messages import Commit, Fail, Look, Score, Terms
 from splitrelay.runs.spec import Spec
 from splitrelay.security.encryption import Tampered
 from splitrelay.security.sealing_session import Sealer
@@ -35,6 +35,10 @@ class Averaging:
     def look(self, session: Session, look: Look) -> None:
         """Whatever the server asks for, from the halves that it relays; never from a round that is over."""
         blob = received(session, look.bytes, look.sha256)
+        if look.recipe.startswith(CHECK):  # somebody could not open this half
+            self._opened(blob, look.sealed_visit, look.sealed_fence)
+            session.say(Score(look.fence, 0.0, 1.0))
+            return
         if look.sealed_visit < self.newest:
             what = f"visit {look.sealed_visit} is over: {self.newest} was averaged"
             session.say(Fail(look.fence, what))
@@ -77,7 +81,10 @@ class Averaging:
             return torch.from_numpy(self.x0.copy())
         sealer = Sealer(self.keys, self.spec.identity)
         half = sealer.unseal(piece, visit=visit, fence=fence)
-        x = tensor_transfer.unpacked(half, {"x": self.size}, self.spec.model.dtype)["x"]
+        try:
+            x = tensor_transfer.unpacked(half, {"x": self.size}, self.spec.model.dtype)["x"]
+        except BadMessage as error:
+            raise Tampered(f"the half of visit {visit} is not the clients' half of this model: {error}") from None
         check_sealed_half(x, self.x0, self.spec, visit, sealer.writer(visit), has_buffers=self.has_buffers)
         return torch.from_numpy(x.copy())
 

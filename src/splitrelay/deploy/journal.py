@@ -120,6 +120,10 @@ class Journal:
             raise _damaged(file)
         return made
 
+    def discard_made(self, r: int, name: str) -> None:
+        """Remove what was made in round r under this name: it will be made again."""
+        self._made(r, name).unlink(missing_ok=True)
+
     def forget(self, before: int) -> None:
         """Rounds that are in a checkpoint."""
         for file in self.folder.glob("r*"):

@@ -11,19 +11,22 @@ import numpy as np
 import torch
 
 from splitrelay.algorithms.base import Done, Visit
+from splitrelay.deploy.client_options import name_of
 from splitrelay.deploy.evaluation_requests import Question
-from splitrelay.deploy.remote_clients import Remote
+from splitrelay.deploy.half_disputes import SealedClients, Verdict
 from splitrelay.deploy.server_visit import CutTurn, Tops, Turn, arrays, granted, tensor
 from splitrelay.engine.base import HEADER
 from splitrelay.engine.torch_engine import finite
-from splitrelay.errors import InputError
+from splitrelay.errors import InputError, WorkError
 from splitrelay.evaluation import Score
 from splitrelay.network import messages, tensor_transfer
 from splitrelay.network.codec import finite as numbers
 from splitrelay.network.connection_handler import JUDGE
 from splitrelay.network.control import BadMessage
 from splitrelay.network.messages import Deposit, Lease
-from splitrelay.security.encryption import Tampered, label_of
+from splitrelay.runs.spec import Spec
+from splitrelay.security.encryption import Tampered, digest_of, label_of
+from splitrelay.security.sealing_session import sealed_sizes
 
 UNSEEN = Score(math.nan, math.nan, ())
 WAY_OUT = "Use route=centralized, or an algorithm that only passes x on, such as ssl."
@@ -64,14 +67,16 @@ def unmade(top: torch.Tensor, kind: type[Sealed] = Sealed) -> Sealed:
 Kind = TypeVar("Kind", bound=Sealed)
 
 
-def sealed_half(half: bytes, visit: int, fence: int, top: torch.Tensor, kind: type[Kind]) -> Kind:
-    """What a client deposits, if it is labelled as this visit's."""
+def sealed_half(half: bytes, visit: int, fence: int, top: torch.Tensor, kind: type[Kind], spec: Spec) -> Kind:
+    """What a client deposits, if it is labelled as this visit's and this spec's."""
     try:
         label = label_of(half)
     except Tampered as error:
         raise BadMessage(error.what) from None
     if (label.visit, label.fence) != (visit, fence):
         raise BadMessage("a half was sealed for another visit", value=(label.visit, label.fence))
+    if label.spec_digest != digest_of(spec.identity):
+        raise BadMessage("a half was sealed for another spec")
     return kind(torch.from_numpy(np.frombuffer(half, np.uint8).copy()), top, visit, fence)
 
 
@@ -93,7 +98,18 @@ class RelayTurn(CutTurn):
 
     def done(self, deposit: Deposit, half: bytes, fence: int) -> Done[Any]:
         """Another sealed half, of this visit and fence."""
-        return Done(sealed_half(half, self.x.visit + 1, fence, self.finished_top(), type(self.x)), self.cost())
+        return Done(self.read_deposit(half, fence, self.finished_top()), self.cost())
+
+    def read_deposit(self, half: bytes, fence: int, top: torch.Tensor) -> Sealed:
+        """Return the deposit over this half of the server's. Raises BadMessage where its outside is wrong."""
+        spec, shape = self.tops.spec, self.tops.shape
+        found: Sealed = sealed_half(half, self.x.visit + 1, fence, top, type(self.x), spec)
+        if len(half) not in sealed_sizes(tensor_transfer.size_of({"x": shape.boundary}, spec.model.dtype)):
+            raise BadMessage("a sealed half has another length than the clients' half", value=len(half))
+        before = label_of(self.x.bytes()).epoch if len(self.x.blob) else 0
+        if label_of(half).epoch < before:
+            raise BadMessage("a half was sealed in an epoch that is over", value=label_of(half).epoch, limit=before)
+        return found
 
     def finished_top(self) -> torch.Tensor:
         """Return the server's half after the last step; raise Diverged if that step overflowed."""
@@ -117,7 +133,7 @@ class Relays(Tops):
 class Judged:
     """The evaluator client in the place of an evaluator: it has the test set, and the server the upper half."""
 
-    def __init__(self, remote: Remote, m: int) -> None:
+    def __init__(self, remote: SealedClients, m: int) -> None:
         self.remote, self.hub, self.m = remote, remote.hub, m
         self.r = 0  # set by whoever takes a run up: the row of the round before it is there
         self.begun = False
@@ -153,6 +169,9 @@ class Judged:
                     return word
                 if isinstance(word, messages.Predict):
                     self._above(engine.predict(x.top.numpy(), word.h), word, question)
+                if question.refusal is not None and question.k < 0 and self._is_disputed(x, question, keep):
+                    self.remote.journal.note("unseen", client=self.m)
+                    return None
                 if not keep and self._too_late(question):  # without the model nothing is finished
                     question.refuse("nobody waits for it any longer")
                     self.remote.journal.note("unseen", client=self.m)
@@ -161,6 +180,26 @@ class Judged:
         finally:
             self.remote.question = None
             self.remote.tops.free.append(engine)
+
+    def _is_disputed(self, x: Sealed, question: Question, keep: bool) -> bool:
+        """Whether the evaluation is left out because nobody can say who is to blame for a half that does not open.
+
+        Raises VisitRejected where the client that wrote the half is to blame, and WorkError where the run cannot go on
+        without the evaluation.
+        """
+        assert question.refusal is not None
+        why, writer = question.refusal.why, self.remote.writer_of(x)
+        question.refusal = None
+        if not x.visit or writer == self.m:
+            return False
+        verdict = self.remote.find_verdict(x, self.m)
+        self.remote.check_verdict(verdict, x, why)
+        if verdict is Verdict.OPENED:
+            return False
+        if keep or self.remote.policy.away != "skip":
+            what = f"{name_of(self.m)} cannot open the half of visit {x.visit}"
+            raise WorkError(f"{what}; {self.remote.describe_dispute(writer)}", value=why.rstrip("."))
+        return True
 
     def _above(self, out: Any, asked: messages.Predict, question: Question) -> None:
         if numbers(out):

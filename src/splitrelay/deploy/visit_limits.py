@@ -37,6 +37,7 @@ class AllowedVisits:
     has_fixed_K: bool
     step: Step[Any]
     evaluations: int  # of the evaluator
+    checks: int  # halves of others that a client may be asked to open, at most
     has_shift: bool = False  # the server sends a shift of the gradients with x
 
     @property
@@ -111,7 +112,8 @@ def derive_allowed_visits(spec: Spec, m: int) -> AllowedVisits:
     draws = {"replacement": spec.S or M, "consumed": 2}.get(spec.order, 1)  # of one client in one round, at most
     occurrences = draws * len(recorder.visits) if m < M else 0  # only the clients train
     evaluations = spec.R // spec.every + 2
-    return AllowedVisits(m, spec.R, occurrences, steps, fixed or steps == 1, step, evaluations, has_shift)
+    checks = spec.R * max(M, spec.S or M) * len(recorder.visits)  # one for each visit of the run
+    return AllowedVisits(m, spec.R, occurrences, steps, fixed or steps == 1, step, evaluations, checks, has_shift)
 
 
 @dataclass
@@ -146,6 +148,7 @@ class Counts:
     steps: int = 0
     evaluations: int = 0
     K: int = 0  # of the first lease
+    checks: int = 0  # halves of others that were opened because somebody else could not
 
 
 class UsedVisits:
@@ -189,6 +192,13 @@ class UsedVisits:
         self._read_others()
         self._check("evaluations", self.counts.evaluations, self.allowed.evaluations)
         self.counts.evaluations += 1
+        self._save()
+
+    def begin_check(self) -> None:
+        """Count one half more that was opened for a check, or raise ServerBrokeSpec where all of them are used."""
+        self._read_others()
+        self._check("checks of halves", self.counts.checks, self.allowed.checks)
+        self.counts.checks += 1
         self._save()
 
     def _read_others(self) -> None:

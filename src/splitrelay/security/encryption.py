@@ -86,7 +86,7 @@ def seal(
     for name, number in (("visit", visit), ("fence", fence)):
         if not 0 <= number < 2**64:
             raise OutOfRange(f"{name} does not fit into a sealed half", value=number, limit="0 <= number < 2^64")
-    label = Label(_digest(spec_hash), visit, fence, epochs.current, os.urandom(24))
+    label = Label(digest_of(spec_hash), visit, fence, epochs.current, os.urandom(24))
     cipher, nonce = _cipher(label, epochs)
     return label.header() + cipher.encrypt(nonce, half, label.header())
 
@@ -99,7 +99,7 @@ def unseal(
     A half sealed in an epoch below least_epoch is refused (security/sealing_session.py keeps it for each visit).
     """
     label = label_of(sealed)
-    _refuse_others(label, _digest(spec_hash), visit, fence)
+    _refuse_others(label, digest_of(spec_hash), visit, fence)
     if label.epoch < least_epoch:
         hint = "A revoked client may have made it: look at the relay."
         raise WrongEpoch(
@@ -140,8 +140,8 @@ def _cipher(label: Label, epochs: Epochs) -> tuple[ChaCha20Poly1305, bytes]:
     return ChaCha20Poly1305(own[:32]), own[32:]
 
 
-def _digest(spec_hash: str | bytes) -> bytes:
-    """The spec's hash in 32 bytes, whether it comes as hexadecimal text or as bytes."""
+def digest_of(spec_hash: str | bytes) -> bytes:
+    """Return the spec's hash in 32 bytes, whether it comes as hexadecimal text or as bytes."""
     text = spec_hash if isinstance(spec_hash, str) else spec_hash.hex()
     if not text:
         raise InputError("a half is sealed for a spec; its hash is empty")

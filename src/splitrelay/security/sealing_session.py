@@ -12,7 +12,17 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from splitrelay.security.encryption import Label, LeftOut, OldHalf, Tampered, label_of, seal, unseal
+from splitrelay.security.encryption import (
+    LARGEST,
+    OVERHEAD,
+    Label,
+    LeftOut,
+    OldHalf,
+    Tampered,
+    label_of,
+    seal,
+    unseal,
+)
 from splitrelay.security.sealing_keys import load_epochs
 
 COUNT, ENTRY = struct.Struct("<I"), struct.Struct("<IQ")
@@ -63,6 +73,16 @@ class Sealer:
             self._known(label_of(sealed))
         return half
 
+    def confirm(self, sealed: bytes) -> None:
+        """Remember that this half, which was opened, is the one that counts."""
+        self._known(label_of(sealed))
+
+    def inspect(self, sealed: bytes, *, visit: int, fence: int) -> tuple[dict[int, int], bytes]:
+        """Open a half for a check: return the last visit of each client, and the half. Nothing is remembered."""
+        epochs, least = load_epochs(self.folder), self.least_epoch(visit)
+        opened = unseal(sealed, epochs, spec_hash=self.spec_hash, visit=visit, fence=fence, least_epoch=least)
+        return _taken_apart(opened)
+
     def writer(self, visit: int) -> int | None:
         """Name the client that sealed this visit's half, as the half that was opened last says; None if it does not."""
         return next((m for m, last in self._last.items() if last == visit), None)
@@ -101,6 +121,11 @@ class Sealer:
         if self.m is not None and last.get(self.m, 0) < self._own:
             what = f"the half has not been through visit {self._own}, which this client made and the server committed"
             raise LeftOut(what, hint=WAY_OUT)
+
+
+def sealed_sizes(half: int) -> range:
+    """Return the lengths that a sealed half of so many bytes can have: it lists 0, 1, 2, ... clients."""
+    return range(OVERHEAD + COUNT.size + half, LARGEST, ENTRY.size)
 
 
 def _taken_apart(opened: bytes) -> tuple[dict[int, int], bytes]:

@@ -1,0 +1,256 @@
+"""Disputes over sealed halves: a client, the evaluator or the fed server says that it cannot open a half.
+
+The server cannot look into the half. Either its writer sealed something that nobody can use, or the party that
+complains does not tell the truth. Rules:
+
+- The server asks another client, the witness, to open the same half. The witness is neither the writer of the half nor
+  the party that complains.
+- If the witness opens the half, the visit of the client that complains has failed.
+- If the witness cannot open it either, the visit that left the half is rejected, and its client gets a strike. The run
+  goes on from the half before it: with `--away skip` without the rejected visit, otherwise the visit is made again.
+- If no witness answers, nobody gets a strike. The visit of the client that complains has failed all the same.
+
+One client alone can therefore never cause a strike of another one. Each half also lists the last visit of every client
+that it has been through. A writer can remove entries from this list, and later clients pass the shorter list on, so
+nobody knows who removed them: a complaint about a half with an incomplete list is not a strike of anybody.
+
+The question to a witness is a `look` whose recipe is a JSON object with the key `check`. A witness answers `score` with
+the accuracy 1 (0 where the list is not complete), or `fail`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from splitrelay.algorithms.base import Done, Outcome, Visit
+from splitrelay.deploy.client_options import name_of
+from splitrelay.deploy.evaluation_requests import Question
+from splitrelay.deploy.remote_clients import Remote
+from splitrelay.deploy.server_visit import Turn
+from splitrelay.deploy.visit_lease import Pending
+from splitrelay.errors import VisitFailed, WorkError
+from splitrelay.network import tensor_transfer
+from splitrelay.network.connection_handler import FED, JUDGE
+from splitrelay.network.messages import Fail, Look, Ready, Score
+from splitrelay.network.server import Heard
+
+KEPT = 10_000  # halves whose writers are remembered
+HINT = "Repair the client; the same command goes on from here."
+
+
+class Verdict(StrEnum):
+    """What is known of a half that somebody could not open."""
+
+    OPENED = "opened"  # by somebody who did not write it
+    REFUSED = "refused"  # by two parties that did not write it
+    UNDECIDED = "undecided"
+
+
+class VisitRejected(WorkError):
+    """A committed visit does not count any more; the run goes on from the half before it."""
+
+    def __init__(self, visit: Visit[Any]) -> None:
+        super().__init__(f"the visit of client {visit.m} in round {visit.r} was rejected: nobody can open its half")
+        self.visit = visit
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """A visit whose client could not open the half that it was given."""
+
+    pending: Pending
+    why: str
+
+
+class SealedClients(Remote):
+    """Clients whose halves pass the server sealed."""
+
+    is_chain = True  # every visit begins from the half of the visit before it
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.writers: dict[tuple[int, int], Visit[Any]] = {}  # the visit that left each half
+        self.last_visits: dict[int, int] = {}  # client: the number of its last visit in the chain
+        self.knows_all = False  # whether that is known since the first visit of the run
+        self.rejected = set[int]()  # clients whose last visit was rejected: what they remember is not in the chain
+        self.openers: dict[tuple[int, int], set[int]] = {}  # clients that opened a half
+        self.rejections = Counter[tuple[int, int, int]]()
+        self.complaints: list[Complaint] = []
+
+    def run_all(self, visits: Iterable[Visit[Any]], /) -> Iterator[Outcome[Any]]:
+        """Run the visits, and remember which of them left which half."""
+        asked = list(visits)
+        self.knows_all = self.knows_all or any(visit.x.visit == 0 for visit in asked)
+        outcomes = list(super().run_all(asked))
+        for visit, outcome in zip(asked, outcomes, strict=True):
+            if isinstance(outcome, Done):
+                self.writers[key_of(outcome.x)] = replace(visit, x=None)  # of x only the journal needs the place
+                self.last_visits[visit.m] = outcome.x.visit
+        while len(self.writers) > KEPT:
+            del self.writers[next(iter(self.writers))]
+        self.openers = {}
+        return iter(outcomes)
+
+    def writer_of(self, x: Any) -> int | None:
+        """Return the client that left this half, if it is known."""
+        visit = self.writers.get(key_of(x))
+        return None if visit is None else visit.m
+
+    def find_verdict(self, x: Any, complainant: int) -> Verdict:
+        """Ask witnesses for the half of x until one of them answers.
+
+        Raises WorkError where the fed server wrote it and two parties cannot open it.
+        """
+        writer = self.writer_of(x)
+        parties = {complainant, writer}
+        others = {one.pending.visit.m for one in self.complaints if key_of(one.pending.visit.x) == key_of(x)}
+        if others - parties:
+            return Verdict.REFUSED
+        if not self.is_chain and self.openers.get(key_of(x), set()) - parties:
+            return Verdict.OPENED
+        expected = self._expected_history(complainant)
+        for witness in self._witnesses(parties):
+            answer = self.ask_to_open(witness, x, {} if expected is None else expected)
+            if isinstance(answer, Score):
+                is_complete = answer.accuracy == 1.0 and expected is not None
+                return Verdict.OPENED if is_complete else Verdict.UNDECIDED
+            if isinstance(answer, Fail):
+                return Verdict.REFUSED
+        return Verdict.UNDECIDED
+
+    def ask_to_open(self, witness: int, x: Any, expected: dict[int, int]) -> Score | Fail | None:
+        """Ask a party whether it can open the half of x; None where it does not answer."""
+        question = Question(self, witness, lambda link: self._send_check(link, x, expected))
+        before, self.question = self.question, question
+        until = time.monotonic() + self.policy.lease
+        try:
+            while time.monotonic() < until and witness in self.hub.here() and not question.unable:
+                answer = question.next()
+                if isinstance(answer, Score):
+                    return answer
+                if question.refusal is not None:
+                    return question.refusal
+                if question.failures:
+                    break
+        finally:
+            self.question = before
+        question.refuse("the server waits no longer")
+        if witness < JUDGE and not question.unable:
+            self.strike_absent(witness, "it did not say whether it can open a half")
+        return None
+
+    def reject(self, x: Any, why: str) -> None:
+        """Reject the visit that left the half of x. Always raises."""
+        visit = self.writers.pop(key_of(x), None)
+        if visit is None:
+            what = f"nobody can open the half of visit {x.visit}, from which the run goes on"
+            raise VisitFailed(what, value=why.rstrip("."), hint="Go back with serve --back-to ROUND.")
+        facts = {"client": visit.m, "round": visit.r, "occurrence": visit.i, "fence": x.fence, "why": why}
+        place = visit.r, visit.m, visit.i
+        self.rejections[place] += 1
+        self.last_visits.pop(visit.m, None)
+        self.rejected.add(visit.m)
+        self.journal.note("rejected", **facts)
+        self.quarantine.strike(visit.m, why, round=visit.r, occurrence=visit.i)
+        if self.policy.away == "skip":
+            self.journal.skip(visit, why)
+            self.journal.note("skipped", **facts)
+        else:
+            self.journal.drop(visit)
+            if self.rejections[place] > self.policy.retries:
+                what = f"client {visit.m} failed {self.rejections[place]} times in round {visit.r}"
+                raise VisitFailed(what, value=why.rstrip("."), hint=HINT)
+        raise VisitRejected(visit)
+
+    # What clients say
+
+    def _answer(self, pending: Pending, turn: Turn, event: Heard) -> None:
+        if isinstance(event.message, Ready):
+            self.openers.setdefault(key_of(pending.visit.x), set()).add(event.m)
+        super()._answer(pending, turn, event)
+
+    def _given_up_by_client(self, pending: Pending, said: Fail) -> None:
+        """A client that fails before it is ready could not open the half."""
+        if said.later or said.diverged or pending.stage or not pending.visit.x.visit:
+            super()._given_up_by_client(pending, said)
+            return
+        self._note("unopened", pending, why=said.why)
+        self._void(pending, said.why)
+        pending.after = math.inf  # nobody leases it before the complaint is decided
+        self.complaints.append(Complaint(pending, said.why))
+
+    def _once(self, waiting: Any) -> None:
+        super()._once(waiting)
+        for complaint in list(self.complaints):
+            if not self._others_open(complaint):
+                self._decide(complaint)
+
+    def _others_open(self, complaint: Complaint) -> bool:
+        """Whether another client, which was given the same half, has not said yet whether it can open it."""
+        key = key_of(complaint.pending.visit.x)
+        opening = (one for one in self.pending.values() if one.turn is not None and one.link is not None)
+        return any(one.stage == 0 and key_of(one.visit.x) == key for one in opening)
+
+    def _decide(self, complaint: Complaint) -> None:
+        pending, x = complaint.pending, complaint.pending.visit.x
+        m, writer = pending.visit.m, self.writer_of(x)
+        verdict = self.find_verdict(x, m)
+        with suppress(ValueError):
+            self.complaints.remove(complaint)
+        self.check_verdict(verdict, x, complaint.why)
+        why = complaint.why
+        if verdict is Verdict.UNDECIDED:
+            pending.struck = True  # or it would be a strike
+            why = f"{why.rstrip('.')} ({self.describe_dispute(writer)})"
+        self._failed(pending, why, None)
+
+    def check_verdict(self, verdict: Verdict, x: Any, why: str) -> None:
+        """Reject the visit that left the half of x if the verdict says so."""
+        if verdict is Verdict.REFUSED:
+            self.complaints.clear()
+            self.reject(x, f"nobody can open the half of visit {x.visit}: {why}")
+
+    def describe_dispute(self, writer: int | None) -> str:
+        """Say who wrote a half, and that nobody else could be asked."""
+        who = "an unknown client" if writer is None else name_of(writer)
+        return f"{who} wrote it, and no other client could say who is to blame"
+
+    # The witnesses
+
+    def _witnesses(self, parties: set[int | None]) -> list[int]:
+        """List the clients that can be asked now; a separate evaluator comes first."""
+        active = {m for m, pending in self.pending.items() if pending.turn is not None}
+        found = [m for m in self.hub.ready() if m not in parties and m not in active and m != FED]
+        return sorted(
+            (m for m in found if not self.busy(m) and not self.quarantine.is_confined(m)),
+            key=lambda m: (m != JUDGE, m),
+        )
+
+    def _expected_history(self, m: int) -> dict[int, int] | None:
+        """Return the last visit of client m as the half must list it; None where the server does not know it."""
+        if not self.is_chain or m >= JUDGE:
+            return {}
+        if m in self.last_visits:
+            return {m: self.last_visits[m]}
+        return {} if self.knows_all and m not in self.rejected else None
+
+    def _send_check(self, link: int, x: Any, expected: dict[int, int]) -> int:
+        fence, blob = self.journal.fences.next(), x.bytes()
+        recipe = json.dumps({"check": {str(m): visit for m, visit in expected.items()}})
+        digest = tensor_transfer.sha256(blob)
+        look = Look(fence, 0, len(blob), digest, x.visit, x.fence, recipe=recipe)
+        self.hub.send(link, look, *tensor_transfer.chunks(fence, blob))
+        return fence
+
+
+def key_of(x: Any) -> tuple[int, int]:
+    """Name a half: the visit and the fence under which it was sealed."""
+    return x.visit, x.fence

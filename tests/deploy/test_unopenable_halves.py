@@ -1,0 +1,248 @@
+"""Sealed halves that nobody can open: the client that wrote one is struck, nobody else, and the run goes on."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from splitrelay.chaos.verdict import skips_in
+from splitrelay.deploy.client_visit import Visitor
+from splitrelay.deploy.fed_server import Averaging
+from splitrelay.deploy.rehearsal import replayed
+from splitrelay.deploy.visit_lease import Policy
+from splitrelay.errors import WorkError
+from splitrelay.network import limits, tensor_transfer
+from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.security.encryption import HEADER, Tampered
+from splitrelay.security.sealing_session import Sealer
+from tests.deploy.test_direct_handover import enter, staged
+from tests.deploy.test_fed_server import everybody
+from tests.deploy.test_fed_server import staged as fed_staged
+from tests.support.deployment import Stage
+
+EVIL = 1  # the client that deposits or claims what it likes
+FOUR = ("M=4", "C=9", "evaluator=2")
+Change = Callable[[bytes], bytes]
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+
+
+def pack(change: Callable[[Any], Any]) -> Change:
+    """Change the weights of a half before it is sealed."""
+
+    def changed(half: bytes) -> bytes:
+        size = len(np.frombuffer(half[8 + int.from_bytes(half[:8], "little") :], np.float32))
+        return tensor_transfer.packed(x=change(tensor_transfer.unpacked(half, {"x": size}, "float32")["x"]))
+
+    return changed
+
+
+BEFORE: dict[str, Change] = {
+    "huge": pack(lambda x: np.full_like(x, 1e30)),
+    "nan": pack(lambda x: np.full_like(x, np.nan)),
+    "shorter": pack(lambda x: x[:-1]),
+    "no tensors": lambda half: b"\0" * len(half),
+}
+AFTER: dict[str, Change] = {
+    "garbage": lambda sealed: sealed[: HEADER.size] + b"\0" * (len(sealed) - HEADER.size),
+}
+LABELS: dict[str, Change] = {
+    "other spec": lambda sealed: sealed[:4] + b"\0" * 32 + sealed[36:],
+    "short": lambda sealed: sealed[:-100],
+}
+
+
+def corrupt(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Client EVIL trains as it should, seals something else, and remembers nothing."""
+    seal, committed = Sealer.seal, Sealer.committed
+
+    def sealing(sealer: Sealer, half: bytes, **label: int) -> bytes:
+        if sealer.m != EVIL:
+            return seal(sealer, half, **label)
+        return {**AFTER, **LABELS}.get(kind, bytes)(seal(sealer, BEFORE.get(kind, bytes)(half), **label))
+
+    monkeypatch.setattr(Sealer, "seal", sealing)
+    monkeypatch.setattr(
+        Sealer, "committed", lambda sealer, sealed: None if sealer.m == EVIL else committed(sealer, sealed)
+    )
+
+
+def lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client EVIL says of every half that it cannot open it."""
+    opened = Visitor.opened
+
+    def opening(visitor: Visitor, blob: bytes, words: Any) -> Any:
+        if visitor.used.allowed.m == EVIL and words.sealed_visit:
+            raise Tampered("I cannot open this")
+        return opened(visitor, blob, words)
+
+    monkeypatch.setattr(Visitor, "opened", opening)
+
+
+def play(stage: Stage, listen: str = "") -> None:
+    for m in stage.partition.clients:
+        enter(stage, m, listen, patience=2.0)
+    stage.play()
+
+
+def struck(stage: Stage) -> set[int]:
+    return {event["client"] for event in stage.events("strike")}
+
+
+def check_replayed(stage: Stage) -> None:
+    """The model is that of a run in which exactly the visits of client EVIL were skipped."""
+    skips = skips_in(stage.events("skipped"))
+    assert skips == {(r, EVIL, 0) for r in range(stage.spec.R)}
+    expected = replayed(stage.serving.spec, RunDirectory(stage.folder / "replayed"), skips)
+    assert (stage.folder / "model").read_bytes() == expected.model.read_bytes()
+
+
+@pytest.mark.parametrize("listen", ["", "127.0.0.1:0"], ids=["relayed", "direct"])
+@pytest.mark.parametrize("kind", [*BEFORE, *AFTER, *LABELS])
+def test_the_writer_of_an_unopenable_half_is_struck_and_the_run_goes_on(
+    kind: str, listen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = staged(tmp_path, *FOUR, policy=Policy("skip"))
+    corrupt(monkeypatch, kind)
+    play(stage, listen)
+    assert struck(stage) == {EVIL}
+    check_replayed(stage)
+
+
+@pytest.mark.parametrize("words", ["", "order=permutation every=2 R=4", "evaluator=1"])
+def test_an_unopenable_half_at_any_place_of_a_round_strikes_only_its_writer(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first that is asked to open it may be the evaluator, or a client of the next round."""
+    stage = staged(tmp_path, "M=4", "C=9", "evaluator=3", *words.split(), policy=Policy("skip", strikes=9))
+    corrupt(monkeypatch, "huge")
+    play(stage)
+    check_replayed(stage)
+    assert struck(stage) == {EVIL}
+
+
+@pytest.mark.parametrize("listen", ["", "127.0.0.1:0"], ids=["relayed", "direct"])
+def test_a_client_that_claims_not_to_open_a_good_half_is_struck_itself(
+    listen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = staged(tmp_path, *FOUR, policy=Policy("skip"))
+    lie(monkeypatch)
+    play(stage, listen)
+    assert struck(stage) == {EVIL} and not stage.events("rejected")
+    check_replayed(stage)
+
+
+@pytest.mark.parametrize("evil", ["writer", "claimant"])
+def test_without_a_third_client_nobody_is_struck(evil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = staged(tmp_path, "M=2", "C=9", "R=3", "evaluator=0", policy=Policy("wait", retries=1))
+    corrupt(monkeypatch, "garbage") if evil == "writer" else lie(monkeypatch)
+    with pytest.raises(WorkError) as found:
+        play(stage)
+    assert not stage.events("strike")
+    assert "client 0" in str(found.value) and "client 1" in str(found.value)
+
+
+def test_a_run_that_may_not_skip_stops_and_names_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = staged(tmp_path, *FOUR, policy=Policy("wait", retries=1))
+    corrupt(monkeypatch, "garbage")
+    with pytest.raises(WorkError) as found:
+        play(stage)
+    assert f"client {EVIL}" in found.value.what
+    assert struck(stage) == {EVIL} and len(stage.events("rejected")) == 2
+
+
+def test_a_client_that_was_left_out_of_the_history_of_a_half_is_not_struck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Client EVIL seals its half with a history that lacks the last visits of the others."""
+    stage = staged(tmp_path, *FOUR, policy=Policy("skip", strikes=9))
+    seal, committed = Sealer.seal, Sealer.committed
+
+    def sealing(sealer: Sealer, half: bytes, **label: int) -> bytes:
+        if sealer.m == EVIL:
+            sealer._last = {}
+        return seal(sealer, half, **label)
+
+    monkeypatch.setattr(Sealer, "seal", sealing)
+    monkeypatch.setattr(
+        Sealer, "committed", lambda sealer, sealed: None if sealer.m == EVIL else committed(sealer, sealed)
+    )
+    with suppress(WorkError):  # in the end the evaluator, too, may be a client that was left out
+        play(stage)
+    assert struck(stage) <= {EVIL}
+
+
+# With a fed server
+
+
+def play_fed(stage: Stage) -> None:
+    everybody(stage, patience=2.0)
+    stage.play()
+
+
+@pytest.mark.parametrize("kind", [*BEFORE, *AFTER, *LABELS])
+@pytest.mark.parametrize("words", ["algorithm=fedavg", "algorithm=splitfed-v2 every=2"])
+def test_the_writer_of_a_half_that_the_fed_server_cannot_open_is_struck_and_the_run_goes_on(
+    kind: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = fed_staged(tmp_path, "M=3", "C=9", "evaluator=2", *words.split(), policy=Policy("skip"))
+    corrupt(monkeypatch, kind)
+    play_fed(stage)
+    assert struck(stage) == {EVIL}
+    check_replayed(stage)
+
+
+def test_a_fed_server_that_claims_not_to_open_a_good_half_is_named_and_no_client_is_struck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = fed_staged(tmp_path, "M=3", "C=9", "algorithm=fedavg", policy=Policy("skip", retries=1))
+
+    def opened(averaging: Averaging, *_: Any) -> Any:
+        raise Tampered("I cannot open this")
+
+    monkeypatch.setattr(Averaging, "_opened", opened)
+    with pytest.raises(WorkError) as found:
+        play_fed(stage)
+    assert "the fed server" in found.value.what and not stage.events("strike")
+
+
+@pytest.mark.parametrize("kind", ["huge", "nan", "garbage"])
+@pytest.mark.parametrize("away", ["skip", "wait"])
+def test_a_mean_that_nobody_can_open_strikes_no_client_and_the_fed_server_is_named(
+    kind: str, away: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the second time, as the server does not keep a mean that nobody can open."""
+    seal = Sealer.seal
+    evil = [True]
+
+    def sealing(sealer: Sealer, half: bytes, **label: int) -> bytes:
+        if sealer.m is not None or not evil[0]:
+            return seal(sealer, half, **label)
+        return AFTER.get(kind, bytes)(seal(sealer, BEFORE.get(kind, bytes)(half), **label))
+
+    monkeypatch.setattr(Sealer, "seal", sealing)
+    words = ("M=3", "C=9", "algorithm=fedavg", "R=3", "every=3", "evaluator=2")
+    stage = fed_staged(tmp_path, *words, policy=Policy(away, retries=1))
+    with pytest.raises(WorkError) as found:
+        play_fed(stage)
+    assert "the fed server" in found.value.what and not stage.events("strike")
+    evil[0] = False
+    again = fed_staged(tmp_path, *words, policy=Policy(away, retries=1))
+    play_fed(again)
+    assert not again.events("strike") and not again.events("skipped")
+
+
+def test_a_client_that_claims_not_to_open_a_good_mean_is_struck_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = fed_staged(tmp_path, "M=3", "C=9", "algorithm=fedavg", "R=3", "evaluator=2", policy=Policy("skip"))
+    lie(monkeypatch)
+    play_fed(stage)
+    assert struck(stage) == {EVIL}
+    assert skips_in(stage.events("skipped")) == {(1, EVIL, 0), (2, EVIL, 0)}
