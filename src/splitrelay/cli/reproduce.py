@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from splitrelay.atomic_files import write_text
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note, say
 from splitrelay.cli.spec_arguments import told_apart
@@ -18,7 +19,6 @@ from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
     from splitrelay.paper.plan import Unit
-    from splitrelay.reports.table import Sheet
     from splitrelay.sweeps.points import Point
     from splitrelay.sweeps.sweep import Board
 
@@ -207,9 +207,8 @@ def _sheets(source: Path, out: Path) -> None:
     from splitrelay.paper.claims import claims_table
     from splitrelay.paper.gpu_estimates import accelerators_table
     from splitrelay.paper.summary_table import glance_table
-    from splitrelay.reports.table import markdown, write
 
-    sheets: dict[str, Callable[[], Sheet]] = {
+    sheets: dict[str, Callable[[], Table]] = {
         "glance.md": partial(glance_table, source),
         "claims.md": partial(claims_table, source),
         "cell-by-cell.md": partial(cells_table, source),
@@ -223,8 +222,9 @@ def _sheets(source: Path, out: Path) -> None:
         except InputError as error:
             note(f"{name} is left out: {error}")
             continue
-        say(f"\n{markdown(sheet)}")
-        note(f"table: {write(sheet, out / name)}")
+        say(f"\n{sheet.to_markdown()}")
+        write_text(out / name, sheet.to_markdown())
+        note(f"table: {out / name}")
 
 
 def _filled(page: Path | None, out: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,11 @@ import click
 from splitrelay.atomic_files import write_text
 from splitrelay.cli.click_extensions import Command, kind_argument
 from splitrelay.cli.console import note, say
-from splitrelay.cli.table_output import FORMATS, Table, aligned
+from splitrelay.cli.table_output import FORMATS, format_terminal
 from splitrelay.errors import InputError
+from splitrelay.table import Table, get_pieces
 
 if TYPE_CHECKING:
-    from splitrelay.reports.table import Sheet
     from splitrelay.runs.records import Run
 
 KINDS = {
@@ -29,7 +30,7 @@ KINDS = {
     "winners": "SSL against FedAvg, a row for each place in which both were run",
 }
 SHAPES = (*FORMATS, "latex")
-NARROWEST = 240.0  # points in which a table can be set
+ENDINGS = {".tex": "latex", ".md": "markdown", ".csv": "csv", ".json": "json"}
 NAMED = 3  # runs that a sentence names
 BESIDE = ("accuracy", "algorithms", "rates")
 
@@ -43,8 +44,8 @@ BESIDE = ("accuracy", "algorithms", "rates")
 @click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="Rounds that are averaged.")
 @click.option("--goal", type=click.FloatRange(0, 100, min_open=True),
               help="Percent whose first round is told (default: the paper's 30 for C=1, else 75).")  # fmt: skip
-@click.option("--width", type=click.FloatRange(min=NARROWEST), metavar="POINTS",
-              help="Of the page, for LaTeX (default: 345, that of article); wider tables are broken up.")  # fmt: skip
+@click.option("--width", type=click.FloatRange(min=0, min_open=True), metavar="POINTS",
+              help="For LaTeX: the largest width of the table (default: the width of the text).")  # fmt: skip
 @click.option("--format", "shape", type=click.Choice(SHAPES), default="table", show_default=True,
               help="How to print it.")  # fmt: skip
 def table(kind: str, folders: Sequence[Path], out: Path | None, width: float | None, shape: str, **how: Any) -> None:
@@ -58,7 +59,7 @@ def table(kind: str, folders: Sequence[Path], out: Path | None, width: float | N
     """
     from splitrelay.reports.provenance import beside
 
-    written, made = _writer(out, shape, width), _made(kind, how)
+    written, made = _get_writer(out, shape, width), _made(kind, how)
     runs = gathered(folders)
     if kind != "runs":
         begun(runs)
@@ -91,7 +92,7 @@ def begun(runs: Sequence[Run]) -> None:
         note(f"no round yet, so nothing to be seen of: {', '.join(bare[:NAMED])}{others}")
 
 
-def _made(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Sheet]:
+def _made(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Table]:
     from splitrelay.reports import accuracy_table, classes_table, rates_table, runs_table, winners_table
 
     if how["beside"] and kind not in BESIDE:
@@ -109,31 +110,31 @@ def _made(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Sheet]:
     return lambda runs: accuracy_table(runs, rule=rule, last=last, goal=goal, beside=paper, by_algorithm=turned)
 
 
-def _writer(out: Path | None, shape: str, width: float | None) -> Callable[[Sheet], str]:
-    """How the table is written; refused before the work where that cannot be."""
-    from splitrelay.reports.latex_typeset import latex
-    from splitrelay.reports.table import WRITERS, writer_of
+def _get_writer(out: Path | None, shape: str, width: float | None) -> Callable[[Table], str]:
+    """Return how the table is written. Raises InputError before the work if options contradict each other."""
+    from splitrelay.reports.latex import format_latex
 
-    writers = {"latex": latex, "markdown": WRITERS[".md"], "csv": WRITERS[".csv"], "json": WRITERS[".json"]}
-    writer = writers.get(shape, _printed) if out is None else writer_of(out)
-    if shape != "table" and writer is not writers[shape]:
-        raise InputError(f"--format {shape} and --out {out}", hint="A file's ending says how it is written.")
-    if width is None:
-        return writer
-    if writer is not latex:
-        raise InputError("--width is that of a page of LaTeX", hint="It goes with --format latex or --out FILE.tex.")
-    return partial(latex, page=width)
+    writers: dict[str, Callable[[Table], str]] = {
+        "table": _format_text,
+        "latex": partial(format_latex, width=width),
+        "markdown": Table.to_markdown,
+        "csv": Table.to_csv,
+        "json": Table.to_json,
+    }
+    if out is not None and out.suffix not in ENDINGS:
+        raise InputError(f"a table's name must end in {', '.join(ENDINGS)}", value=out.name)
+    asked = shape if out is None else ENDINGS[out.suffix]
+    if shape not in ("table", asked):
+        raise InputError(f"--format {shape} and --out {out}", hint="The ending of the file decides the format.")
+    if width is not None and asked != "latex":
+        raise InputError("--width is for LaTeX only", hint="It goes with --format latex or --out FILE.tex.")
+    return writers[asked]
 
 
-def _printed(sheet: Sheet) -> str:
-    from splitrelay.reports.table import plain
-
-    texts = [[head.full for head in sheet.heads], *([plain(cell) for cell in row] for row in sheet.rows)]
-    wide = [max(len(row[j]) for row in texts) if head.numeric else 0 for j, head in enumerate(sheet.heads)]
-    names, *rows = [[text.rjust(width) for text, width in zip(row, wide, strict=True)] for row in texts]
-    lead = sum(not head.group for head in sheet.heads) if any(head.group for head in sheet.heads) else 2
-    starred = ["Between stars: the better value."] * any(piece.bold for row in sheet.rows for c in row for piece in c)
-    return aligned(Table(names, rows, sheet.caption, [*starred, *sheet.notes], lead))
+def _format_text(table: Table) -> str:
+    """Return the table for the terminal, with a note on what the stars mean."""
+    bold = any(piece.bold for row in table.rows for value in row for piece in get_pieces(value))
+    return format_terminal(replace(table, notes=["Between stars: the better value."] * bold + [*table.notes]))
 
 
 def _words(how: dict[str, Any]) -> list[str]:

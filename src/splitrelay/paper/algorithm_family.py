@@ -18,11 +18,11 @@ from splitrelay.errors import InputError
 from splitrelay.reports.labels import ALGORITHMS, DATA, algorithm_label, data_label, place_in
 from splitrelay.reports.seed_groups import REPEATS, Group, described, differing, grouped, seeds_said
 from splitrelay.reports.summary import ends, seed_against_seed, summarised
-from splitrelay.reports.table import Entry, Head, Sheet, entry
 from splitrelay.reports.table_layout import TUNED
 from splitrelay.runs.records import has_runs, runs_under
 from splitrelay.runs.rows import LAST
 from splitrelay.runs.spec import spec_of
+from splitrelay.table import Heading, Table
 
 FOLDER = "family/best"
 RIVALS = ("ssl", "fedavg")
@@ -93,25 +93,23 @@ def corners(folder: Path) -> tuple[list[Corner], list[str]]:
     return found, [*seeds_said(groups), *notes, *ends(groups)]
 
 
-def algorithms_table(folder: Path) -> Sheet:
+def algorithms_table(folder: Path) -> Table:
     """A row for each algorithm in its usual setting among the most clients, against SSL and against FedAvg."""
     found, notes = corners(folder)
     found = [corner for corner in found if corner.M == found[0].M]
     names = sorted(
         {g.spec.algorithm for corner in found for g in corner.groups}, key=lambda name: place_in(ALGORITHMS, name)
     )
-    heads = [Head("algorithm", names=True)]
-    for corner in found:
-        heads += [
-            Head(text, data_label(corner.data), numeric=True) for text in ("accuracy", "above SSL", "above FedAvg")
-        ]
-    rows = [[entry(algorithm_label(name)), *(cell for c in found for cell in _against(c, name))] for name in names]
+    heads = [Heading("algorithm", is_label=True)]
+    columns = ("accuracy", "above SSL", "above FedAvg")
+    heads += [Heading(text, data_label(corner.data), is_numeric=True) for corner in found for text in columns]
+    rows = [[algorithm_label(name), *(cell for c in found for cell in _against(c, name))] for name in names]
     caption = (
         f"{_cell_said(found[0])}: test accuracy in %, mean ± standard deviation over seeds and the last {LAST} rounds "
         "(the best rate), and what it is above SSL and above FedAvg, in points, seed against seed."
     )
     records = [_record(corner, name) for name in names for corner in found]
-    return Sheet("family-algorithms", caption, heads, rows, notes, records)
+    return Table(heads, rows, caption=caption, notes=notes, name="family-algorithms", records=records)
 
 
 def _cell_said(corner: Corner) -> str:
@@ -120,12 +118,12 @@ def _cell_said(corner: Corner) -> str:
     return f"ExDir({part.C}, {part.alpha:g}), M={part.M}, S={spec.S or part.M}, K={spec.K}, {spec.R} rounds"
 
 
-def _against(corner: Corner, name: str) -> Iterator[Entry]:
+def _against(corner: Corner, name: str) -> Iterator[str]:
     own = corner.usual(name)
-    yield entry("" if own is None else _accuracy(own))
+    yield ("" if own is None else _accuracy(own))
     for rival in RIVALS:
         other = corner.usual(rival)
-        yield entry("" if own is None or other is None or rival == name else str(Difference(own, other)))
+        yield ("" if own is None or other is None or rival == name else str(Difference(own, other)))
 
 
 def _accuracy(group: Group) -> str:
@@ -149,7 +147,7 @@ class Change:
     usual: str
 
 
-def choices_table(folder: Path) -> Sheet:
+def choices_table(folder: Path) -> Table:
     """A row for each setting that differs from its algorithm's usual one, on every set."""
     found, notes = corners(folder)
     rows: dict[Change, dict[str, Difference]] = {}
@@ -157,8 +155,8 @@ def choices_table(folder: Path) -> Sheet:
         for choice, difference in _choices(corner):
             rows.setdefault(choice, {})[corner.data] = difference
     sets = list(dict.fromkeys(corner.data for corner in found))
-    heads = [Head(name, names=True) for name in ("M", "algorithm", "with", "instead of")]
-    heads += [Head(data_label(data), numeric=True) for data in sets] + [Head("matters")]
+    heads = [Heading(name, is_label=True) for name in ("M", "algorithm", "with", "instead of")]
+    heads += [Heading(data_label(data), is_numeric=True) for data in sets] + [Heading("matters")]
     caption = (
         "One thing changed, each at the best of its rates: by how many points of test accuracy it is better, seed "
         f"against seed, ± their standard deviation. It matters where it is so with every seed and by {COUNTS:g} point "
@@ -166,7 +164,7 @@ def choices_table(folder: Path) -> Sheet:
     )
     body = [_choice_row(choice, seen, sets) for choice, seen in rows.items()]
     records = [_choice_record(choice, data, seen[data]) for choice, seen in rows.items() for data in seen]
-    return Sheet("family-choices", caption, heads, body, notes, records)
+    return Table(heads, body, caption=caption, notes=notes, name="family-choices", records=records)
 
 
 def _choices(corner: Corner) -> Iterator[tuple[Change, Difference]]:
@@ -182,10 +180,10 @@ def _choices(corner: Corner) -> Iterator[tuple[Change, Difference]]:
                 )
 
 
-def _choice_row(choice: Change, seen: dict[str, Difference], sets: Sequence[str]) -> list[Entry]:
-    first = [choice.M, algorithm_label(choice.algorithm), choice.now, choice.usual]
+def _choice_row(choice: Change, seen: dict[str, Difference], sets: Sequence[str]) -> list[str]:
+    first = [str(choice.M), algorithm_label(choice.algorithm), choice.now, choice.usual]
     numbers = [str(seen[data]) if data in seen else "" for data in sets]
-    return [entry(text) for text in (*first, *numbers, matters([found.verdict for found in seen.values()]))]
+    return [*first, *numbers, matters([found.verdict for found in seen.values()])]
 
 
 def matters(verdicts: Sequence[str]) -> str:

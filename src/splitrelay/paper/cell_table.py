@@ -13,15 +13,15 @@ from splitrelay.reports.head_to_head import rate_said
 from splitrelay.reports.labels import algorithm_label
 from splitrelay.reports.seed_groups import grouped, seeds_said
 from splitrelay.reports.summary import GOAL, GOALS, curve, first_round, papers_cell, summarised
-from splitrelay.reports.table import Entry, Head, Sheet, entry
 from splitrelay.reports.table_layout import Choice, laid_out
 from splitrelay.runs.records import has_runs, runs_under
 from splitrelay.runs.rows import LAST
+from splitrelay.table import Heading, Table
 
 Found = Mapping[tuple[str, str], Choice]  # by cell and algorithm
 
 
-def cells_table(folder: Path) -> Sheet:
+def cells_table(folder: Path) -> Table:
     """A row for each cell and algorithm that was run at the paper's rates, or tuned."""
     plain, tuned = (_found(folder / name) for name in (DEVICES, TUNED))
     keys = [(name, algorithm) for name in CELLS for algorithm in PAIR]
@@ -29,7 +29,7 @@ def cells_table(folder: Path) -> Sheet:
     if not keys:
         raise InputError(f"no cell of the paper was run in {folder}", limit=f"folders {DEVICES}, {TUNED}")
     said = ("paper", "at its rate", "tuned", "to 30 %, 75 %", "tuned to 30 %, 75 %", "minutes")
-    heads = [Head("cell"), Head("algorithm"), *(Head(name, numeric=True) for name in said)]
+    heads = [Heading("cell"), Heading("algorithm"), *(Heading(name, is_numeric=True) for name in said)]
     rows = [_row(CELLS[name], algorithm, plain, tuned) for name, algorithm in keys]
     notes = seeds_said([choice.best for choice in (*plain.values(), *tuned.values())])
     caption = (
@@ -38,7 +38,8 @@ def cells_table(folder: Path) -> Sheet:
         "that a run at the paper's rate took on one core, beside other work. `splitrelay reproduce CELL` runs a row "
         "again, `splitrelay reproduce tuned` what is tuned."
     )
-    return Sheet("cell-by-cell", caption, heads, rows, notes, [_record(key, plain, tuned) for key in keys])
+    records = [_record(key, plain, tuned) for key in keys]
+    return Table(heads, rows, caption=caption, notes=notes, lead=2, name="cell-by-cell", records=records)
 
 
 def _found(folder: Path) -> dict[tuple[str, str], Choice]:
@@ -49,7 +50,7 @@ def _found(folder: Path) -> dict[tuple[str, str], Choice]:
     return {(cell.name, choice.column.algorithm): choice for choice, cell in choices if cell is not None}
 
 
-def _row(cell: Cell, algorithm: str, plain: Found, tuned: Found) -> list[Entry]:
+def _row(cell: Cell, algorithm: str, plain: Found, tuned: Found) -> list[str]:
     key = cell.name, algorithm
     told: Printed = getattr(cell, algorithm)
     ours, best = plain.get(key), tuned.get(key)
@@ -61,7 +62,7 @@ def _row(cell: Cell, algorithm: str, plain: Found, tuned: Found) -> list[Entry]:
         _rounds(best),
         "" if ours is None else f"{_minutes(ours):.1f}",
     ]
-    return [entry(text) for text in (cell.name, algorithm_label(algorithm), *texts)]
+    return [cell.name, algorithm_label(algorithm), *texts]
 
 
 def _accuracy(choice: Choice | None) -> str:

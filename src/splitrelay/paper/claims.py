@@ -26,8 +26,8 @@ from splitrelay.paper.evidence import DEVICES, OPEN, SILOS, SMALL_NET, TUNED, Ev
 from splitrelay.reports.head_to_head import Contest
 from splitrelay.reports.labels import data_label
 from splitrelay.reports.summary import curve, summarised, tail
-from splitrelay.reports.table import Head, Sheet, entry
 from splitrelay.reports.table_layout import Choice
+from splitrelay.table import Heading, Table
 
 WHERE = {
     DEVICES: "at the paper's rates",
@@ -221,21 +221,18 @@ CLAIMS = (
 )
 
 
-def claims_table(folder: Path) -> Sheet:
+def claims_table(folder: Path) -> Table:
     """Every claim with its answer."""
     records = Evidence(folder)
     found = [(claim, claim.look(records)) for claim in CLAIMS]
     if all(finding.holds == OPEN for _, finding in found):
         raise InputError(f"no claim of the paper can be looked up in {folder}", limit=f"folders {DEVICES}, {TUNED}")
-    heads = [Head(name) for name in ("the paper says", "where", "its own tables", "here", "what we saw")]
-    rows = [
-        [entry(text) for text in (claim.says, claim.where, claim.own, finding.holds, finding.seen)]
-        for claim, finding in found
-    ]
+    heads = [Heading(name) for name in ("the paper says", "where", "its own tables", "here", "what we saw")]
+    rows = [[claim.says, claim.where, claim.own, finding.holds, finding.seen] for claim, finding in found]
     caption = (
         "The paper's claims in our words. Yes: in every place that was run; in part: in some. Gaps are SSL minus "
         "FedAvg in points of test accuracy; ahead: with every seed; by far, and clearly: by ten points. "
         "Its own tables: the same question put to what it prints, which is CIFAR-10 alone for silos."
     )
     kept = [{"claim": c.says, "where": c.where, "own": c.own, "holds": f.holds, "seen": f.seen} for c, f in found]
-    return Sheet("claims", caption, heads, rows, [], kept)
+    return Table(heads, rows, caption=caption, name="claims", records=kept)

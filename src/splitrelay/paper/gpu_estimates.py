@@ -9,8 +9,8 @@ from splitrelay.models import get_model_spec
 from splitrelay.models.summary import summarize_model
 from splitrelay.paper.cells import CELLS, Cell
 from splitrelay.paper.studies import PAIR
-from splitrelay.reports.table import Head, Sheet, entry
 from splitrelay.runs.spec import SEEDS, Spec, spec_of
+from splitrelay.table import Heading, Table
 
 IMAGE, CLASSES = (3, 32, 32), 10  # of CIFAR-10
 TEST = 10_000  # images of its test set
@@ -46,18 +46,15 @@ def hours(spec: Spec, kind: Accelerator, forward: float) -> float:
     return (steps * step + spec.R // spec.every * kind.seconds(forward * TEST)) / 3600
 
 
-def accelerators_table() -> Sheet:
+def accelerators_table() -> Table:
     """Every VGG-11 cell of the paper, both algorithms and all seeds, on each kind of GPU."""
     forward = float(summarize_model(get_model_spec("vgg11", IMAGE, CLASSES)).flops)
     cells = [cell for cell in CELLS.values() if cell.data == "cifar10"]
     found = [[_cell(cell, kind, forward) for kind in KINDS] for cell in cells]
     names = ("C", "K", *(kind.name for kind in KINDS))
-    heads = [Head("setting"), *(Head(name, numeric=True) for name in names)]
-    rows = [
-        [entry(text) for text in (cell.setting, str(cell.C), str(cell.K), *_told(times))]
-        for cell, times in zip(cells, found, strict=True)
-    ]
-    rows.append([entry(text) for text in ("all", "", "", *_told([sum(column) for column in zip(*found, strict=True)]))])
+    heads = [Heading("setting"), *(Heading(name, is_numeric=True) for name in names)]
+    rows = [[cell.setting, str(cell.C), str(cell.K), *_told(times)] for cell, times in zip(cells, found, strict=True)]
+    rows.append(["all", "", "", *_told([sum(column) for column in zip(*found, strict=True)])])
     caption = (
         f"Hours for VGG-11 on CIFAR-10, both algorithms, {len(SEEDS)} seeds, one after another. An estimate: "
         f"nothing was run on a GPU. FLOPs at {SHARE:.0%} of the float32 peak, at least {1e3 * LAUNCHED:g} ms a step."
@@ -66,7 +63,7 @@ def accelerators_table() -> Sheet:
         {"cell": cell.name, **{kind.name: time for kind, time in zip(KINDS, times, strict=True)}}
         for cell, times in zip(cells, found, strict=True)
     ]
-    return Sheet("accelerators", caption, heads, rows, [], kept)
+    return Table(heads, rows, caption=caption, name="accelerators", records=kept)
 
 
 def _cell(cell: Cell, kind: Accelerator, forward: float) -> float:

@@ -9,7 +9,7 @@ from splitrelay.errors import InputError
 from splitrelay.paper.evidence import DEVICES, SILOS, SMALL_NET, TUNED, Evidence
 from splitrelay.reports.head_to_head import Contest
 from splitrelay.reports.labels import DATA, algorithm_label, data_label, place_in
-from splitrelay.reports.table import Entry, Head, Piece, Sheet, entry
+from splitrelay.table import Cell, Heading, Piece, Table
 
 STUDIES = {
     DEVICES: "500 clients, the paper's rates",
@@ -21,7 +21,7 @@ STUDIES = {
 }
 
 
-def glance_table(folder: Path) -> Sheet:
+def glance_table(folder: Path) -> Table:
     """A row for each study and set, a column for each number of classes a client."""
     records = Evidence(folder)
     found = {
@@ -32,27 +32,27 @@ def glance_table(folder: Path) -> Sheet:
     if not found:
         raise InputError(f"SSL and FedAvg meet nowhere in {folder}", limit=f"folders {', '.join(STUDIES)}")
     classes = sorted({C for by_class in found.values() for C in by_class})
-    heads = [Head("study", names=True), Head("data", names=True), *(Head(f"C = {C}") for C in classes)]
+    heads = [Heading("study", is_label=True), Heading("data", is_label=True), *(Heading(f"C = {C}") for C in classes)]
     rows = [_row(study, data, [by_class.get(C, []) for C in classes]) for (study, data), by_class in found.items()]
     caption = (
         "Who is ahead and by how many points of test accuracy, SSL minus FedAvg, means over seeds; where a study has "
         "several places (K, S, α), from the least to the most. Ahead: in every place and with every seed."
     )
-    return Sheet("glance", caption, heads, rows, [], _records(found))
+    return Table(heads, rows, caption=caption, name="glance", records=_records(found))
 
 
 def _classes(pairs: Sequence[Contest]) -> list[int]:
     return sorted({int(pair.factors["C"]) for pair in pairs})
 
 
-def _row(study: str, data: str, by_class: Sequence[Sequence[Contest]]) -> list[Entry]:
-    return [entry(STUDIES[study]), entry(data_label(data)), *(told(pairs) for pairs in by_class)]
+def _row(study: str, data: str, by_class: Sequence[Sequence[Contest]]) -> list[Cell]:
+    return [STUDIES[study], data_label(data), *(told(pairs) for pairs in by_class)]
 
 
-def told(pairs: Sequence[Contest]) -> Entry:
+def told(pairs: Sequence[Contest]) -> Cell:
     """'SSL +24.6 to +35.3', or in how many places each is ahead; nothing where nothing was run."""
     if not pairs:
-        return entry("")
+        return ""
     gaps = sorted(pair.gap for pair in pairs)
     span = f"{gaps[0]:+.1f}" if len(gaps) == 1 else f"{gaps[0]:+.1f} to {gaps[-1]:+.1f}"
     span += " (one seed)" * (min(pair.gaps.size for pair in pairs) == 1)
@@ -61,9 +61,9 @@ def told(pairs: Sequence[Contest]) -> Entry:
         if places == len(pairs):
             return Piece(algorithm_label(name), bold=True), Piece(f" {span}")
     if not any(ahead.values()):
-        return entry(f"even {span}")
+        return f"even {span}"
     counts = ", ".join(f"{algorithm_label(name)} in {places}" for name, places in ahead.items() if places)
-    return entry(f"{counts} of {len(pairs)}: {span}")
+    return f"{counts} of {len(pairs)}: {span}"
 
 
 def _records(found: dict[tuple[str, str], dict[int, list[Contest]]]) -> list[dict[str, object]]:

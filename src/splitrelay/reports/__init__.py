@@ -7,12 +7,12 @@ from splitrelay.reports.learning_rate_table import rates_table
 from splitrelay.reports.runs_table import runs_table
 from splitrelay.reports.seed_groups import Group, differing, grouped
 from splitrelay.reports.summary import Summary, summarised
-from splitrelay.reports.table import Sheet, write
+from splitrelay.table import Table
 
 __all__ = [
     "Group",
-    "Sheet",
     "Summary",
+    "Table",
     "accuracy_table",
     "classes_table",
     "differing",
@@ -21,5 +21,4 @@ __all__ = [
     "runs_table",
     "summarised",
     "winners_table",
-    "write",
 ]

@@ -11,7 +11,6 @@ from splitrelay.paper.cells import Printed
 from splitrelay.reports.labels import value_label
 from splitrelay.reports.seed_groups import grouped, seeds_said
 from splitrelay.reports.summary import ends, papers_cell, summarised
-from splitrelay.reports.table import Entry, Head, Piece, Sheet, entry
 from splitrelay.reports.table_layout import (
     Choice,
     Column,
@@ -24,6 +23,7 @@ from splitrelay.reports.table_layout import (
 )
 from splitrelay.runs.records import Run
 from splitrelay.runs.rows import LAST
+from splitrelay.table import Cell, Heading, Piece, Table
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def accuracy_table(
     goal: float | None = None,
     beside: bool = False,
     by_algorithm: bool = False,
-) -> Sheet:
+) -> Table:
     """Mean and spread over seeds and the last rounds, and the rounds that the goal took.
 
     `beside` puts what the paper prints below each row; `by_algorithm` turns the table: a row for each algorithm.
@@ -56,15 +56,15 @@ def accuracy_table(
     notes += ends([choice.best for choice in choices], last)
     heads, rows = (_turned if by_algorithm else _rows)(ours, papers, beside)
     records = [_record(choice, ours[choice.place, choice.column], _papers(choice), last, goal) for choice in choices]
-    return Sheet("accuracy", _caption(choices, last, goal), heads, rows, notes, records)
+    return Table(heads, rows, caption=_caption(choices, last, goal), notes=notes, name="accuracy", records=records)
 
 
-def shown(value: Value | None, best: bool = False, fastest: bool = False) -> Entry:
+def shown(value: Value | None, best: bool = False, fastest: bool = False) -> Cell:
     """'98.84 ± 0.19 (16)'; a dash where the goal is never reached."""
     if value is None:
-        return entry("")
+        return ""
     if math.isnan(value.accuracy):
-        return entry("-")
+        return "-"
     spread = "" if math.isnan(value.spread) else f" ± {value.spread:.2f}"
     rounds = "-" if value.rounds is None else str(value.rounds)
     return (
@@ -78,30 +78,30 @@ def shown(value: Value | None, best: bool = False, fastest: bool = False) -> Ent
 Values = Mapping[tuple[Place, Column], Value | None]
 
 
-def _rows(ours: Values, papers: Values, beside: bool) -> tuple[list[Head], list[list[Entry]]]:
+def _rows(ours: Values, papers: Values, beside: bool) -> tuple[list[Heading], list[list[Cell]]]:
     places = list(dict.fromkeys(place for place, _ in ours))
     columns = sorted({column for _, column in ours}, key=column_key)
-    heads = [Head("setting"), Head("data"), Head("K", numeric=True)] + [Head("")] * beside
-    heads += [Head(column.name, column.partition) for column in columns]
+    heads = [Heading("setting"), Heading("data"), Heading("K", is_numeric=True)] + [Heading("")] * beside
+    heads += [Heading(column.name, column.partition) for column in columns]
     rows, above = [], ("", "")
     for place in places:
         label = (place.setting, row_label(place, places))
-        first = [entry(text if label[: j + 1] != above[: j + 1] else "") for j, text in enumerate(label)]
+        first = [(text if label[: j + 1] != above[: j + 1] else "") for j, text in enumerate(label)]
         above = label
-        rows.append([*first, entry(place.K), *[entry("ours")] * beside, *_cells(place, columns, ours)])
+        rows.append([*first, str(place.K), *["ours"] * beside, *_cells(place, columns, ours)])
         if beside:
-            rows.append([entry(""), entry(""), entry(""), entry("paper"), *_cells(place, columns, papers)])
+            rows.append(["", "", "", "paper", *_cells(place, columns, papers)])
     return heads, rows
 
 
-def _cells(place: Place, columns: Sequence[Column], values: Values) -> Iterator[Entry]:
+def _cells(place: Place, columns: Sequence[Column], values: Values) -> Iterator[Cell]:
     """Within one partition the highest accuracy and the fewest rounds are bold, where there is a choice."""
     for column in columns:
         rivals = [values.get((place, other)) for other in columns if other.partition == column.partition]
         yield _marked(values.get((place, column)), [rival for rival in rivals if rival is not None])
 
 
-def _marked(value: Value | None, rivals: Sequence[Value]) -> Entry:
+def _marked(value: Value | None, rivals: Sequence[Value]) -> Cell:
     if value is None or len(rivals) < 2:
         return shown(value)
     times = [rival.rounds for rival in rivals if rival.rounds is not None]
@@ -109,23 +109,23 @@ def _marked(value: Value | None, rivals: Sequence[Value]) -> Entry:
     return shown(value, value.accuracy == best, bool(times) and value.rounds == min(times))
 
 
-def _turned(ours: Values, papers: Values, beside: bool) -> tuple[list[Head], list[list[Entry]]]:
+def _turned(ours: Values, papers: Values, beside: bool) -> tuple[list[Heading], list[list[Cell]]]:
     """A row for each algorithm and variant, a column for each place and partition."""
     places = list(dict.fromkeys(place for place, _ in ours))
     partitions = list(dict.fromkeys(c.partition for c in sorted({column for _, column in ours}, key=column_key)))
     names = list(dict.fromkeys(c.name for c in sorted({c for _, c in ours}, key=lambda c: column_key(c)[3:])))
     spots = [(place, part) for place in places for part in partitions if _at(ours, place, part)]
-    heads = [Head("algorithm"), *[Head("")] * beside]
-    heads += [Head(part, f"{row_label(place, places)}, {place.setting}, K={place.K}") for place, part in spots]
+    heads = [Heading("algorithm"), *[Heading("")] * beside]
+    heads += [Heading(part, f"{row_label(place, places)}, {place.setting}, K={place.K}") for place, part in spots]
     rows = []
     for name in names:
-        rows.append([entry(name), *[entry("ours")] * beside, *_across(ours, spots, name)])
+        rows.append([name, *["ours"] * beside, *_across(ours, spots, name)])
         if beside:
-            rows.append([entry(""), entry("paper"), *_across(papers, spots, name)])
+            rows.append(["", "paper", *_across(papers, spots, name)])
     return heads, rows
 
 
-def _across(values: Values, spots: Sequence[tuple[Place, str]], name: str) -> Iterator[Entry]:
+def _across(values: Values, spots: Sequence[tuple[Place, str]], name: str) -> Iterator[Cell]:
     for place, part in spots:
         found = _at(values, place, part)
         yield _marked(found.get(name), list(found.values()))

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from splitrelay.reports.seed_groups import Group, grouped, seeds_said
 from splitrelay.reports.summary import late_rows
-from splitrelay.reports.table import Entry, Head, Sheet, entry
 from splitrelay.reports.table_layout import Choice, choices_said, laid_out, row_label
 from splitrelay.runs.records import Run
 from splitrelay.runs.rows import LAST
+from splitrelay.table import Heading, Table
 
 
 @dataclass(frozen=True)
@@ -50,33 +50,34 @@ def _late(run: Run, last: int) -> NDArray[np.float64]:
     return looks[:, ~np.isnan(looks).any(0)]
 
 
-def classes_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Sheet:
+def classes_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Table:
     """A row for each place and partition, two columns for each algorithm."""
     groups, notes = grouped(runs)
     choices = laid_out(groups, rule, last)
     names = list(dict.fromkeys(choice.column.name for choice in choices))
-    heads = [Head(name, numeric=name == "K", names=True) for name in ("setting", "data", "partition", "K")]
-    heads += [Head(text, name, numeric=True) for name in names for text in ("worst", "swing")]
+    heads = [Heading(name, is_numeric=name == "K", is_label=True) for name in ("setting", "data", "partition", "K")]
+    heads += [Heading(text, name, is_numeric=True) for name in names for text in ("worst", "swing")]
     places = [choice.place for choice in choices]
     lines = list(dict.fromkeys((choice.place, choice.column.partition) for choice in choices))
     rows = []
     for place, partition in lines:
         here = {c.column.name: c for c in choices if (c.place, c.column.partition) == (place, partition)}
-        where = map(entry, (place.setting, row_label(place, places), partition, place.K))
+        where = map(str, (place.setting, row_label(place, places), partition, place.K))
         rows.append([*where, *(cell for name in names for cell in _cells(here.get(name), last))])
     caption = (
         f"Test accuracy in % on single classes, over seeds and the last {last} rounds. Worst: of the worst class at "
         "each look, the mean. Swing: the standard deviation of a class from look to look, the mean over classes."
     )
     said = [*seeds_said([choice.best for choice in choices]), *choices_said(choices), *notes]
-    return Sheet("classes", caption, heads, rows, said, [_record(choice, last) for choice in choices])
+    records = [_record(choice, last) for choice in choices]
+    return Table(heads, rows, caption=caption, notes=said, name="classes", records=records)
 
 
-def _cells(choice: Choice | None, last: int) -> list[Entry]:
+def _cells(choice: Choice | None, last: int) -> list[str]:
     if choice is None:
-        return [entry(""), entry("")]
+        return ["", ""]
     found = fates(choice.best, last)
-    return [entry("" if math.isnan(value) else f"{value:.1f}") for value in (found.worst, found.swing)]
+    return [("" if math.isnan(value) else f"{value:.1f}") for value in (found.worst, found.swing)]
 
 
 def _record(choice: Choice, last: int) -> dict[str, object]:

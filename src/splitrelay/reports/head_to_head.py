@@ -20,10 +20,10 @@ from splitrelay.errors import InputError
 from splitrelay.reports.labels import algorithm_label
 from splitrelay.reports.seed_groups import Group, grouped, seeds_said
 from splitrelay.reports.summary import by_seed, ends, seed_against_seed
-from splitrelay.reports.table import Entry, Head, Piece, Sheet, entry
 from splitrelay.reports.table_layout import Choice, Place, choices_said, laid_out, row_label
 from splitrelay.runs.records import Run
 from splitrelay.runs.rows import LAST
+from splitrelay.table import Cell, Heading, Piece, Table
 
 FACTORS = ("C", "alpha", "K", "S")  # heterogeneity, local steps, participation
 
@@ -105,12 +105,12 @@ def _opponent(choice: Choice, choices: Sequence[Choice]) -> Choice | None:
     return next(iter(same), there[0] if len(there) == 1 else None)
 
 
-def winners_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Sheet:
+def winners_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Table:
     """A row for each place: both accuracies, the gap, and who is ahead with every seed."""
     pairs, notes = contests(runs, rule, last)
     places = [pair.place for pair in pairs]
-    heads = [Head(name, numeric=name == "K", names=True) for name in ("setting", "data", "partition", "K")]
-    heads += [Head("SSL", numeric=True), Head("FedAvg", numeric=True), Head("gap", numeric=True), Head("ahead")]
+    heads = [Heading(name, is_numeric=name == "K", is_label=True) for name in ("setting", "data", "partition", "K")]
+    heads += [*(Heading(name, is_numeric=True) for name in ("SSL", "FedAvg", "gap")), Heading("ahead")]
     rows = [_row(pair, places) for pair in pairs]
     caption = (
         f"Test accuracy in %, mean over seeds and the last {last} rounds, each at its best rate of those run; "
@@ -121,10 +121,11 @@ def winners_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) 
         f"SSL is ahead in {tally['ssl']} of {len(pairs)} places, FedAvg in {tally['fedavg']}, {tally[None]} are even."
     )
     notes = [score, *notes, *ends(_both(pairs), last)]
-    return Sheet("winners", caption, heads, rows, notes, [_record(pair) for pair in pairs])
+    records = [_record(pair) for pair in pairs]
+    return Table(heads, rows, caption=caption, notes=notes, lead=2, name="winners", records=records)
 
 
-def _row(pair: Contest, places: Sequence[Place]) -> list[Entry]:
+def _row(pair: Contest, places: Sequence[Place]) -> list[Cell]:
     where = [pair.place.setting, row_label(pair.place, places), pair.ssl.column.partition, pair.place.K]
     ahead = "even" if pair.winner is None else algorithm_label(pair.winner)
     spread = "" if math.isnan(pair.spread) else f" ± {pair.spread:.2f}"
@@ -135,7 +136,7 @@ def _row(pair: Contest, places: Sequence[Place]) -> list[Entry]:
         )
         for choice in (pair.ssl, pair.fedavg)
     ]
-    return [*map(entry, where), *scores, entry(f"{pair.gap:+.2f}{spread}"), entry(ahead)]
+    return [*map(str, where), *scores, f"{pair.gap:+.2f}{spread}", ahead]
 
 
 def rate_said(choice: Choice) -> str:

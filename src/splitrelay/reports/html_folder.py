@@ -13,9 +13,9 @@ from splitrelay.reports.html_run import series
 from splitrelay.reports.labels import algorithm_label, data_label, partition_label
 from splitrelay.reports.runs_table import runs_table
 from splitrelay.reports.seed_groups import is_complete
-from splitrelay.reports.table import plain
 from splitrelay.reports.table_layout import Place, column_key, column_of, place_key, place_of
 from splitrelay.runs.records import Run
+from splitrelay.table import format_cell
 
 POINTS = 20_000  # of all curves together
 
@@ -58,12 +58,12 @@ def _many_lines(runs: Sequence[Run], names: Sequence[str], most: int) -> str:
 
 def _links(folder: Path, runs: Sequence[Run], name: str) -> str:
     sheet = runs_table(runs)
-    heads = [head.name for head in sheet.heads[:-1]]
+    heads = [head.name for head in sheet.headings[:-1]]
     rows = [
-        linked_row(_relative(run.path / name, folder), _relative(run.path, folder), [plain(cell) for cell in row[:-1]])
+        linked_row(_relative(run.path / name, folder), _relative(run.path, folder), map(format_cell, row[:-1]))
         for run, row in zip(runs, sheet.rows, strict=True)
     ]
-    return section("Runs", note(sheet.said), table(["run", *heads], rows))
+    return section("Runs", note(sheet.description), table(["run", *heads], rows))
 
 
 def _relative(path: Path, folder: Path) -> str:

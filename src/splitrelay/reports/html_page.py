@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from splitrelay import __version__
-from splitrelay.reports.table import Entry, Sheet
+from splitrelay.table import Table, get_pieces
 
 STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --soft: #5c6570; --line: #d9dee4; --tint: #f4f6f8;
@@ -94,10 +94,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
 
 
-def sheet_table(sheet: Sheet) -> str:
+def sheet_table(sheet: Table) -> str:
     """A table of the records, with its caption."""
     rows = [["<tr>", *("<td>" + _cell(cell) + "</td>" for cell in row), "</tr>"] for row in sheet.rows]
-    return note(sheet.said) + table([head.full for head in sheet.heads], rows)
+    return note(sheet.description) + table([head.full_name for head in sheet.headings], rows)
 
 
 def setting_row(name: str, value: str, meaning: str, own: bool) -> list[str]:
@@ -129,5 +129,6 @@ def _row(row: Sequence[str]) -> str:
     return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
 
 
-def _cell(cell: Entry) -> str:
-    return "".join(f"<b>{escape(piece.text)}</b>" if piece.bold else escape(piece.text) for piece in cell)
+def _cell(value: object) -> str:
+    pieces = [(escape(piece.text), piece.bold) for piece in get_pieces(value)]
+    return "".join(f"<b>{text}</b>" if bold else text for text, bold in pieces)

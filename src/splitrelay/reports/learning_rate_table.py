@@ -8,47 +8,48 @@ from typing import Any
 
 from splitrelay.reports.accuracy import papers_value
 from splitrelay.reports.seed_groups import Group, grouped
-from splitrelay.reports.table import Entry, Head, Sheet, entry
 from splitrelay.reports.table_layout import Choice, Column, Place, column_key, laid_out, record_of, row_label
 from splitrelay.runs.records import Run
 from splitrelay.runs.rows import LAST
+from splitrelay.table import Heading, Table
 
 EDGE = "†"
 
 
-def rates_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST, beside: bool = False) -> Sheet:
+def rates_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST, beside: bool = False) -> Table:
     """The best rate of each algorithm in each place; `beside` puts the paper's in brackets."""
     groups, notes = grouped(runs)
     choices = {(choice.place, choice.column): choice for choice in laid_out(groups, rule, last)}
     places = list(dict.fromkeys(place for place, _ in choices))
     columns = sorted({column for _, column in choices}, key=column_key)
-    heads = [Head("setting"), Head("data"), Head("K", numeric=True)]
-    heads += [Head(column.name, column.partition) for column in columns]
+    heads = [Heading("setting"), Heading("data"), Heading("K", is_numeric=True)]
+    heads += [Heading(column.name, column.partition) for column in columns]
     rows = list(_rows(choices, places, columns, beside))
     found = list(choices.values())
-    return Sheet("rates", _caption(found, beside), heads, rows, [*_said(found), *notes], [_record(c) for c in found])
+    caption, records = _caption(found, beside), [_record(choice) for choice in found]
+    return Table(heads, rows, caption=caption, notes=[*_said(found), *notes], name="rates", records=records)
 
 
 def _rows(
     choices: dict[tuple[Place, Column], Choice], places: list[Place], columns: list[Column], beside: bool
-) -> Iterator[list[Entry]]:
+) -> Iterator[list[str]]:
     searched = any(len({group.spec.optimiser.clip for group in choice.tried}) > 1 for choice in choices.values())
     above = ("", "")
     for place in places:
         label = (place.setting, row_label(place, places))
-        first = [entry(text if label[: j + 1] != above[: j + 1] else "") for j, text in enumerate(label)]
+        first = [(text if label[: j + 1] != above[: j + 1] else "") for j, text in enumerate(label)]
         above = label
         cells = [_shown(choices.get((place, column)), beside, searched) for column in columns]
-        yield [*first, entry(place.K), *cells]
+        yield [*first, str(place.K), *cells]
 
 
-def _shown(choice: Choice | None, beside: bool, clips: bool) -> Entry:
+def _shown(choice: Choice | None, beside: bool, clips: bool) -> str:
     if choice is None:
-        return entry("")
+        return ""
     step, printed = choice.best.spec.optimiser, papers_value(choice)
     norm = ", no clip" if step.clip is None else f", clip {step.clip:g}"
     paper = f" [{printed.eta:g}]" if beside and printed else ""
-    return entry(f"{step.eta:g}{EDGE * choice.on_edge}{norm * clips}{paper}")
+    return f"{step.eta:g}{EDGE * choice.on_edge}{norm * clips}{paper}"
 
 
 def _caption(choices: Sequence[Choice], beside: bool) -> str:

@@ -10,28 +10,28 @@ from typing import Any
 from splitrelay.reports.labels import key_label, value_label
 from splitrelay.reports.seed_groups import Group, differing, is_complete
 from splitrelay.reports.summary import curve, tail
-from splitrelay.reports.table import Head, Sheet, entry, is_nothing
 from splitrelay.runs.records import Run
 from splitrelay.runs.rows import LAST
+from splitrelay.table import Heading, Table, is_missing
 
 ALWAYS = ("algorithm", "seed")
 AFTER = ("rounds", "accuracy (%)", "test loss", "MB", "seconds", "hash", "run")
 DECIMALS = {"accuracy (%)": 2, "test loss": 4, "MB": 1, "seconds": 1}
 
 
-def runs_table(runs: Sequence[Run], *, last: int = LAST) -> Sheet:
+def runs_table(runs: Sequence[Run], *, last: int = LAST) -> Table:
     """All runs, by path within the folder that they share; columns for the keys in which they differ."""
     keys = [*ALWAYS, *differing((run.spec for run in runs), ("R", *ALWAYS))]
     records = [_record(run, keys, last) for run in runs]
-    heads = [Head(key_label(key), numeric=_numeric(records, key_label(key))) for key in keys]
-    heads += [Head(name, numeric=name in DECIMALS, names=name == "hash") for name in AFTER]
+    heads = [Heading(key_label(key), is_numeric=_numeric(records, key_label(key))) for key in keys]
+    heads += [Heading(name, is_numeric=name in DECIMALS, is_label=name == "hash") for name in AFTER]
     shared = commonpath([run.path.parent for run in runs])
     shown = [{**record, "run": relpath(record["run"], shared)} for record in records]
-    rows = [[entry(_cell(name, record[name])) for name in (*map(key_label, keys), *AFTER)] for record in shown]
+    rows = [[_cell(name, record[name]) for name in (*map(key_label, keys), *AFTER)] for record in shown]
     ends = [run for run in runs if not is_complete(run)]
     notes = [f"{len(ends)} of {len(runs)} runs have not reached their last round."] if ends else []
     caption = f"{len(runs)} runs; accuracy is the mean over the last {last} rounds, loss that of the last look."
-    return Sheet("runs", caption, heads, rows, notes, records)
+    return Table(heads, rows, caption=caption, notes=notes, lead=2, name="runs", records=records)
 
 
 def _record(run: Run, keys: Sequence[str], last: int) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _accuracy(run: Run, last: int) -> float:
 
 
 def _cell(name: str, value: Any) -> str:
-    if is_nothing(value):
+    if is_missing(value):
         return "-"
     return f"{value:.{DECIMALS[name]}f}" if name in DECIMALS else value_label(value)
 

@@ -6,7 +6,6 @@ import pytest
 
 from splitrelay.errors import InputError
 from splitrelay.paper.algorithm_family import algorithms_table, choices_table, matters
-from splitrelay.reports.table import markdown
 from tests.support.run_directories import write_run
 
 USUAL = (0.5, 0.6)  # of SSL, with two seeds
@@ -55,7 +54,7 @@ def test_other_algorithms_stand_against_both(tmp_path: Path) -> None:
     ran(tmp_path, USUAL, "algorithm=ssl")
     ran(tmp_path, (0.4, 0.4), "algorithm=fedavg")
     ran(tmp_path, (0.7, 0.7), "algorithm=scaffold")
-    (line,) = [text for text in markdown(algorithms_table(tmp_path)).splitlines() if text.startswith("| SCAFFOLD")]
+    (line,) = [text for text in algorithms_table(tmp_path).to_markdown().splitlines() if text.startswith("| SCAFFOLD")]
     assert "| +15.0 ± 7.1 | +30.0 ± 0.0 |" in line
 
 

@@ -22,4 +22,4 @@ def test_every_cell_of_vgg11_has_its_row_and_all_together_the_last() -> None:
     assert len(sheet.rows) == 1 + sum(cell.data == "cifar10" for cell in CELLS.values())
     for kind in KINDS:
         whole = sum(record[kind.name] for record in sheet.records)
-        assert f"{whole:.0f}" in [piece.text for entry in sheet.rows[-1] for piece in entry]
+        assert f"{whole:.0f}" in sheet.rows[-1]

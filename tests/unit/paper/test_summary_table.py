@@ -6,7 +6,6 @@ import pytest
 
 from splitrelay.errors import InputError
 from splitrelay.paper.summary_table import glance_table
-from splitrelay.reports.table import markdown
 from tests.support.run_directories import write_run
 
 
@@ -20,7 +19,7 @@ def met(folder: Path, gaps: tuple[float, ...], *words: str) -> None:
 
 
 def line(folder: Path, study: str) -> str:
-    (found,) = [text for text in markdown(glance_table(folder)).splitlines() if text.startswith(f"| {study} |")]
+    (found,) = [text for text in glance_table(folder).to_markdown().splitlines() if text.startswith(f"| {study} |")]
     return found
 
 

@@ -36,8 +36,8 @@ def test_a_row_a_place_two_columns_an_algorithm_and_gaps_stay_empty(tmp_path: Pa
     write_run(tmp_path / "fedavg", [0.1, 0.8, 0.8], "algorithm=fedavg")
     write_run(tmp_path / "alone", [0.1, 0.7, 0.7], "algorithm=ssl", "K=20")
     sheet = classes_table(runs_under(tmp_path))
-    assert [head.full for head in sheet.heads[4:]] == ["FedAvg worst", "FedAvg swing", "SSL worst", "SSL swing"]
-    texts = [["".join(piece.text for piece in cell) for cell in row][3:] for row in sheet.rows]
+    assert [head.full_name for head in sheet.headings[4:]] == ["FedAvg worst", "FedAvg swing", "SSL worst", "SSL swing"]
+    texts = [[str(cell) for cell in row[3:]] for row in sheet.rows]
     assert texts == [["10", "20.0", "0.0", "30.0", "28.3"], ["20", "", "", "30.0", "0.0"]]
 
 
