@@ -17,7 +17,7 @@ import torch
 
 from splitrelay.algorithms import Step, Visit
 from splitrelay.data import load
-from splitrelay.data.partition_export import export_partition, folder, told
+from splitrelay.data.partition_io import export_partition, get_client_folder, get_client_labels
 from splitrelay.deploy.authorization import anyone
 from splitrelay.deploy.remote_clients import Remote
 from splitrelay.deploy.server_program import Offer, Serving
@@ -116,7 +116,9 @@ class Stage(Serving):
         data = load(spec.data.name)
         self.network, _ = network_of(trial_of(spec), data, partition_of(spec, data))
         self.x0 = self.network.model_spec.x0(1)
-        export_partition(partition_of(spec, data), data.train.x, told(data.train.y, data.train.classes), place / "data")
+        export_partition(
+            partition_of(spec, data), data.train.x, get_client_labels(data.train.y, data.train.classes), place / "data"
+        )
         authority = create_authority(place / "authority", "bench")
         authority.issue_server("server", ["127.0.0.1"])
         clients = sorted(m for program in programs for m in program)
@@ -184,7 +186,7 @@ class Stage(Serving):
         for program in self.programs:
             words = ["join", f"127.0.0.1:{self.way.get(program[0], int)(port)}"]
             for m in program:
-                data = self.place / "data" / folder(m, self.spec.partition.M) / "data.npz"
+                data = self.place / "data" / get_client_folder(m, self.spec.partition.M) / "data.npz"
                 words += ["--keys", str(self.place / f"client-{m}"), "--data", str(data)]
             self.started.append(
                 subprocess.Popen([sys.executable, "-c", START, "-q", *words], stdout=subprocess.DEVNULL)

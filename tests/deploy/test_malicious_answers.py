@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from splitrelay.data import load
-from splitrelay.data.partition_export import folder as folder_of
+from splitrelay.data.partition_io import folder as folder_of
 from splitrelay.deploy.client_program import Joined, Wish
 from splitrelay.deploy.client_visit import Visitor
 from splitrelay.deploy.fed_server import Averaging

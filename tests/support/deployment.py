@@ -10,7 +10,7 @@ import numpy as np
 
 from splitrelay.data import load
 from splitrelay.data.partition import Partition
-from splitrelay.data.partition_export import export_partition, folder, told
+from splitrelay.data.partition_io import export_partition, get_client_folder, get_client_labels
 from splitrelay.deploy.authorization import by_certificate
 from splitrelay.deploy.client_program import Joined, Wish
 from splitrelay.deploy.handshake import AgreedSpec
@@ -52,8 +52,8 @@ def dealt(spec: Spec, to: Path) -> Partition:
     data = load(spec.data.name)
     partition = partition_of(spec, data)
     if not to.exists():
-        export_partition(partition, data.train.x, told(data.train.y, data.train.classes), to)
-        np.savez(to / "test.npz", x=data.test.x, y=told(data.test.y, data.test.classes))
+        export_partition(partition, data.train.x, get_client_labels(data.train.y, data.train.classes), to)
+        np.savez(to / "test.npz", x=data.test.x, y=get_client_labels(data.test.y, data.test.classes))
     return partition
 
 
@@ -97,7 +97,7 @@ class Stage:
     def _joined(self, m: int, address: Callable[[], str] | None, wish: dict[str, Any]) -> None:
         assert self.listening.wait(30)
         where = address() if address else f"127.0.0.1:{self.serving.port}"
-        data = wish.pop("data", self.folder / "data" / folder(m, self.partition.M) / "data.npz")
+        data = wish.pop("data", self.folder / "data" / get_client_folder(m, self.partition.M) / "data.npz")
         keys = self.folder / f"client-{m}" if self.keys else None
         try:
             wishes = {"patience": 20.0, "keys": keys, "agreed": AgreedSpec(self.spec), **wish}

@@ -11,7 +11,7 @@ import click
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note, say
 from splitrelay.cli.key_values import Key, count, number, parsed, seed, settings_argument
-from splitrelay.cli.partition.options import word
+from splitrelay.cli.partition.commands import word
 from splitrelay.cli.table_output import Table, emit, format_option, ready
 from splitrelay.errors import InputError
 
@@ -76,13 +76,13 @@ def convex(settings: Sequence[str], source: Path | None, out: Path, ending: str,
 
 def _begun(given: dict[str, list[Any]]) -> Callable[[], Record]:
     """All that can be refused is refused here, before a folder is made; what is handed back does the work."""
-    from splitrelay.cli.data import Bars
+    from splitrelay.cli.data import ProgressBars
     from splitrelay.data import load
     from splitrelay.paper.convex import cells
     from splitrelay.paper.convex_records import Record, checked
 
     study = checked(**{LISTS.get(key, key): tuple(v) if key in LISTS else v[0] for key, v in given.items()})
-    with Bars(study.data) as bars:
+    with ProgressBars(study.data) as bars:
         data = load(study.data, watch=bars.show)
     dealt = cells(study, data)
     return lambda: Record(study=study, rounds=study.rounds, cells=list(_told(study, dealt)))

@@ -62,7 +62,7 @@ def get(names: tuple[str, ...], given: Path | None, way: str | None, shape: str)
 
     served = []
     for known in [known_set(name) for name in names]:
-        with Bars(known.name) as bars:
+        with ProgressBars(known.name) as bars:
             served.append(fetch(known, only=way, given=given, watch=bars.show))
     rows = [(one.name, one.way, one.folder) for one in served]
     notes = [f"{one.name}: tried before: {'; '.join(one.tried)}" for one in served if one.tried]
@@ -129,14 +129,14 @@ def described(known: KnownSet, root: Path) -> dict[str, Any]:
     }
 
 
-class Bars:
+class ProgressBars:
     """A progress bar for each thing on its way; plain lines where nobody watches."""
 
     def __init__(self, name: str) -> None:
         self.name, self.what = name, ""
         self.bar: Any = None
 
-    def __enter__(self) -> Bars:
+    def __enter__(self) -> ProgressBars:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -52,13 +52,13 @@ def demo(out: Path, workers: int | None, shape: str) -> None:
 
 
 def _introduce() -> None:
-    from splitrelay.cli.partition.terminal_plot import ink, picture, width
+    from splitrelay.cli.partition.terminal_plot import choose_marks, get_width, plot_counts
     from splitrelay.paper.demo import CLASSES, SEEDS, partition
 
     for C in CLASSES:
         dealt = partition(C, SEEDS[0])
         say(f"{dealt.title}: who holds which digits")
-        say(picture(dealt.counts.tolist(), dealt.classes.tolist(), ink(), width()))
+        say(plot_counts(dealt.counts.tolist(), dealt.classes.tolist(), choose_marks(), get_width()))
         say("")
 
 

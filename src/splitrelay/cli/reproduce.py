@@ -124,7 +124,7 @@ def _quadratics(out: Path) -> None:
 
 
 def _partitions(out: Path) -> None:
-    from splitrelay.cli.partition.panels import panels
+    from splitrelay.cli.partition.commands import panels
 
     say("The paper's twelve partitions of MNIST over 10 clients.")
     _invoked(panels, "--figure", str(out / "partitions.pdf"))

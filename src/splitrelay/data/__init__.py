@@ -4,7 +4,7 @@ from splitrelay.data.augment import Augmentation, Crops
 from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.data.loading import load
 from splitrelay.data.partition import Partition, check_partition
-from splitrelay.data.partition_files import load_partition, save_partition
+from splitrelay.data.partition_io import load_partition, save_partition
 from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.data.saved import save
 from splitrelay.data.user_datasets import own

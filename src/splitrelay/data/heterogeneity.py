@@ -1,8 +1,8 @@
-"""How unlike the clients' data are: sizes, classes, and the distance of each client's label law from the global one.
+"""Measure the heterogeneity of a partition: sizes, classes, and distances of label distributions.
 
-Over the n classes as points that are all one apart, moving earth costs what must be moved: the earth mover's
-distance is the total variation, half the L1 distance. What the field's papers print under that name since Zhao et
-al. (2018) is the L1 distance itself, twice as much: so is `earth_movers` here.
+If all pairs of classes have distance one, the earth mover's distance is the total variation, which is half the L1
+distance. Papers since Zhao et al. (2018) print the L1 distance, twice as much, under the name earth mover's distance.
+`earth_movers` follows these papers.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from splitrelay.data.allocation import Floats
 from splitrelay.data.partition import Ints, Partition
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Five numbers for many; sd divides by the number of values, not by one less."""
+    """Five statistics of many values. The standard deviation sd divides by the number of values."""
 
     min: float
     median: float
@@ -29,7 +30,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Heterogeneity:
-    """Sizes over all clients; everything else over the clients that hold samples, each counted once."""
+    """The sizes are over all clients. All other measures are over the clients with samples, with equal weights."""
 
     sizes: Spread
     classes_per_client: Spread
@@ -40,33 +41,33 @@ class Heterogeneity:
     empty: tuple[int, ...]
 
 
-def heterogeneity(partition: Partition) -> Heterogeneity:
-    """All measures of one partition, which must carry its labels."""
+def measure_heterogeneity(partition: Partition) -> Heterogeneity:
+    """Compute all measures of a partition with labels."""
     held = partition.counts > 0
-    distances = total_variation(partition.counts)
+    distances = compute_total_variation(partition.counts)
     per_client = held.sum(axis=1)
     return Heterogeneity(
-        sizes=spread(partition.sizes),
-        classes_per_client=spread(per_client[partition.sizes > 0]),
-        clients_per_class=spread(held.sum(axis=0)),
-        total_variation=spread(distances),
-        earth_movers=spread(2 * distances),
+        sizes=compute_spread(partition.sizes),
+        classes_per_client=compute_spread(per_client[partition.sizes > 0]),
+        clients_per_class=compute_spread(held.sum(axis=0)),
+        total_variation=compute_spread(distances),
+        earth_movers=compute_spread(2 * distances),
         one_class_clients=int((per_client == 1).sum()),
         empty=partition.empty,
     )
 
 
-def total_variation(counts: Ints) -> Floats:
-    """Half the L1 distance between each client's label law and that of the whole set, for clients with samples."""
+def compute_total_variation(counts: Ints) -> Floats:
+    """Return half the L1 distance between the label distributions of each client with samples and of the whole set."""
     sizes, N = counts.sum(axis=1, keepdims=True), int(counts.sum())
-    # Over the common denominator size * N everything is a whole number: equal clients get equal distances.
+    # With the common denominator size * N all terms are integers, so equal clients get exactly equal distances.
     apart = np.abs(counts * N - sizes * counts.sum(axis=0)).sum(axis=1, keepdims=True)
     held = sizes > 0
     return np.asarray(apart[held] / (2 * N * sizes[held]))
 
 
-def spread(values: NDArray[np.int64] | Floats) -> Spread:
-    """Min, median, mean, max and standard deviation; equal values have none, whatever rounding says."""
+def compute_spread(values: NDArray[np.int64] | Floats) -> Spread:
+    """Return min, median, mean, max and standard deviation. Equal values have sd = 0 in spite of rounding."""
     low, high = values.min(), values.max()
     five = (low, np.median(values), values.mean(), high, values.std() if low < high else 0.0)
     return Spread(*(float(value) for value in five))

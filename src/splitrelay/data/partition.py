@@ -1,4 +1,4 @@
-"""A partition: which positions of the training set each client holds. Every sample is dealt exactly once."""
+"""A partition: the positions of the training set that each client holds. Every sample belongs to exactly one client."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from splitrelay.errors import ContractBroken, InputError, OutOfRange
 Ints = NDArray[np.int64]
 Labels = NDArray[Any]
 
+NAME_THE_DATA = "Name the data set that was divided: data=NAME."
 TITLES = {
     "exdir": "ExDir({C}, {alpha}), {form} form",
     "dirichlet": "Dirichlet({alpha})",
@@ -26,7 +27,14 @@ TITLES = {
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Client m holds the positions `indices[m]`; kind and settings say how they were drawn."""
+    """The samples of each client.
+
+    Attributes:
+        indices: Client m holds the positions indices[m]. The arrays are read-only.
+        labels: The labels of the training set, if they are known.
+        kind: The name of the scheme, or "given".
+        settings: The settings of the scheme.
+    """
 
     indices: tuple[Ints, ...]
     labels: Labels | None = None
@@ -40,7 +48,7 @@ class Partition:
         object.__setattr__(self, "indices", views)
 
     def __eq__(self, other: object) -> bool:
-        """The same clients hold the same samples in the same order; how they were drawn does not matter."""
+        """Compare the positions of all clients. The kind and the settings do not matter."""
         if not isinstance(other, Partition) or self.M != other.M:
             return False
         return all(np.array_equal(ours, theirs) for ours, theirs in zip(self.indices, other.indices, strict=True))
@@ -49,106 +57,100 @@ class Partition:
 
     @property
     def title(self) -> str:
-        """How it was drawn, in a few words."""
+        """The scheme and the number of clients in a few words."""
         s = {name: f"{value:g}" if isinstance(value, float) else value for name, value in self.settings.items()}
         law = TITLES.get(self.kind, "{file}" if "file" in s else self.kind).format(**s)
         return f"{law}, {self.M} clients"
 
     @property
     def M(self) -> int:
-        """The number of clients, empty ones included."""
+        """The number of clients, including clients without samples."""
         return len(self.indices)
 
     @property
     def N(self) -> int:
-        """The number of samples that were dealt."""
+        """The number of samples of all clients."""
         return int(self.sizes.sum())
 
     @cached_property
     def sizes(self) -> Ints:
-        """Samples per client."""
+        """The number of samples of each client."""
         return np.array([len(positions) for positions in self.indices], dtype=np.int64)
 
     @property
     def empty(self) -> tuple[int, ...]:
-        """The clients without a sample."""
+        """The clients without samples."""
         return tuple(np.flatnonzero(self.sizes == 0).tolist())
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """The clients that hold samples: the only ones that may be drawn for training."""
+        """The clients with samples. Only these can train."""
         return tuple(np.flatnonzero(self.sizes).tolist())
 
     @cached_property
     def classes(self) -> Labels:
         """The labels that occur, in order."""
-        return np.unique(self._labels())
+        return np.unique(self._require_labels())
 
     @cached_property
     def counts(self) -> Ints:
-        """Samples per client and class, M rows."""
+        """The number of samples per client (row) and class (column)."""
         n = len(self.classes)
         owner = np.repeat(np.arange(self.M), self.sizes)
-        column = np.searchsorted(self.classes, self._labels()[np.concatenate(self.indices)])
+        column = np.searchsorted(self.classes, self._require_labels()[np.concatenate(self.indices)])
         return np.bincount(owner * n + column, minlength=self.M * n).reshape(self.M, n)
 
-    def labelled(self, labels: Labels) -> Partition:
-        """The same partition with the training set's labels beside it."""
+    def with_labels(self, labels: Labels) -> Partition:
+        """Return the partition with the labels of the training set. Raise InputError if they do not fit."""
         if len(labels) != self.N:
-            raise InputError(
-                f"the partition deals {self.N} samples and the training set has {len(labels)}",
-                hint="Name the data set that was dealt: data=NAME.",
-            )
+            what = f"the partition has {self.N} samples, but the training set has {len(labels)}"
+            raise InputError(what, hint=NAME_THE_DATA)
         if self.labels is not None and not np.array_equal(self.labels, labels):
-            raise InputError(
-                "the labels of the partition are not those of the training set",
-                hint="Name the data set that was dealt: data=NAME.",
-            )
+            raise InputError("the labels of the partition are not those of the training set", hint=NAME_THE_DATA)
         return Partition(self.indices, labels, self.kind, self.settings)
 
-    def _labels(self) -> Labels:
+    def _require_labels(self) -> Labels:
         if self.labels is None:
-            raise InputError("the partition carries no labels", hint="Name the data set that was dealt: data=NAME.")
+            raise InputError("the partition has no labels", hint=NAME_THE_DATA)
         return self.labels
 
 
-def from_owners(owner: Ints, M: int, labels: Labels, kind: str, settings: Mapping[str, Any]) -> Partition:
-    """The partition in which sample j belongs to client owner[j]; a client's positions ascend."""
+def build_partition(owner: Ints, M: int, labels: Labels, kind: str, settings: Mapping[str, Any]) -> Partition:
+    """Return the partition in which sample j belongs to client owner[j]. The positions of a client are sorted."""
     by_client = np.argsort(owner, kind="stable")
     ends = np.cumsum(np.bincount(owner, minlength=M))
     return Partition(tuple(np.split(by_client, ends[:-1])), labels, kind, settings)
 
 
 def check_partition(partition: Partition, N: int | None = None) -> None:
-    """The promise of every partition: N samples (as many as there are labels, if not said), each with one client."""
-    N = _promised(partition) if N is None else N
+    """Raise ContractBroken unless each of N samples belongs to exactly one client.
+
+    Args:
+        partition: The partition to check.
+        N: The size of the training set. The default is the number of labels.
+    """
+    if N is None:
+        N = partition.N if partition.labels is None else len(partition.labels)
     if partition.M < 1 or N < 1:
-        raise ContractBroken("a partition has clients and samples", value=f"M = {partition.M}, N = {N}")
+        raise ContractBroken("a partition must have clients and samples", value=f"M = {partition.M}, N = {N}")
     positions = np.concatenate(partition.indices)
     if positions.dtype.kind not in "iu" or any(held.ndim != 1 for held in partition.indices):
-        raise ContractBroken("the positions of a client must be a row of whole numbers", value=positions.dtype)
+        raise ContractBroken("the positions of a client must be a row of integers", value=positions.dtype)
     outside = positions[(positions < 0) | (positions >= N)]
     if len(outside):
-        raise ContractBroken("a position outside the training set", value=int(outside[0]), limit=f"0 to {N - 1}")
-    _check_dealt_once(partition, np.bincount(positions, minlength=N))
-
-
-def _promised(partition: Partition) -> int:
-    return partition.N if partition.labels is None else len(partition.labels)
-
-
-def _check_dealt_once(partition: Partition, times: Ints) -> None:
+        raise ContractBroken("a position is outside the training set", value=int(outside[0]), limit=f"0 to {N - 1}")
+    times = np.bincount(positions, minlength=N)
     if (times > 1).any():
         sample = int(np.argmax(times > 1))
         holders = [m for m, held in enumerate(partition.indices) for j in held if j == sample]
-        raise ContractBroken(f"sample {sample} was dealt {times[sample]} times, to clients {holders}", limit="once")
+        raise ContractBroken(f"sample {sample} occurs {times[sample]} times, in clients {holders}", limit="once")
     if (times == 0).any():
         missing = np.flatnonzero(times == 0)
-        raise ContractBroken(f"{len(missing)} samples were dealt to nobody, the first of them {missing[0]}")
+        raise ContractBroken(f"{len(missing)} samples belong to no client, the first of them is {missing[0]}")
 
 
-def whole(name: str, value: int, low: int, high: int | None = None, why: str = "") -> int:
-    """A whole number within its limits, or an error that names them."""
+def check_int(name: str, value: int, low: int, high: int | None = None, why: str = "") -> int:
+    """Return the value as an int. Raise OutOfRange if it is not an integer from low to high."""
     limit = f"{name} >= {low}" if high is None else f"{low} <= {name} <= {high}"
     if value != int(value) or value < low or (high is not None and value > high):
         raise OutOfRange(f"{name} out of range", value=value, limit=limit + (f" ({why})" if why else ""))

@@ -14,7 +14,7 @@ import numpy as np
 from splitrelay.atomic_files import write_text
 from splitrelay.data import load
 from splitrelay.data.partition import Partition
-from splitrelay.data.partition_export import export_partition, folder, told
+from splitrelay.data.partition_io import export_partition, get_client_folder, get_client_labels
 from splitrelay.deploy.subprocesses import POLL, Program, wait_for_port
 from splitrelay.errors import OutputError, WorkError
 from splitrelay.runs.execute import execute, partition_of, resolved
@@ -83,8 +83,10 @@ class Rehearsal:
         (self.place / "logs").mkdir(parents=True)
         data = load(self.spec.data.name)
         partition = partition_of(self.spec, data)
-        export_partition(partition, data.train.x, told(data.train.y, data.train.classes), self.place / "data")
-        np.savez(self.place / "data" / "test.npz", x=data.test.x, y=told(data.test.y, data.test.classes))
+        export_partition(
+            partition, data.train.x, get_client_labels(data.train.y, data.train.classes), self.place / "data"
+        )
+        np.savez(self.place / "data" / "test.npz", x=data.test.x, y=get_client_labels(data.test.y, data.test.classes))
         write_text(self.place / "spec.toml", self.spec.toml() + "\n")
         if not self.plan.insecure:
             authority = create_authority(self.place / "authority", "rehearsal", 2)
@@ -190,7 +192,7 @@ class Rehearsal:
     def _client(self, number: int, clients: Sequence[int]) -> Program:
         words = ["join", self._address(clients)]
         for m in clients:
-            data = self.place / "data" / folder(m, self.spec.partition.M) / "data.npz"
+            data = self.place / "data" / get_client_folder(m, self.spec.partition.M) / "data.npz"
             who = ["--client", str(m)] if self.plan.insecure else ["--keys", str(self.place / self._name(m))]
             words += [*who, "--data", str(data)]
             if m == self.spec.evaluator and (self.plan.fed or self.spec.route == "peer-to-peer"):

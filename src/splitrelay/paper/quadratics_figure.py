@@ -31,7 +31,7 @@ def draw(rows: Sequence[Row], path: Path) -> Path:
             left, bottom = LEFT + ACROSS * (j % across), BOTTOM + DOWN * (down - 1 - j // across)
             panel = _panel(row, left, bottom)
             lowest = j + across >= len(rows)
-            sheet.frame(panel, labelled=lowest)
+            sheet.frame(panel, with_labels=lowest)
             _curves(sheet, panel, row)
             _below_floor(sheet, panel, row)
             _margins(sheet, panel, row, square=square, first=j % across == 0, highest=j < across, lowest=lowest)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from splitrelay.data.allocation import covering
+from splitrelay.data.partition_schemes import draw_covering
 from splitrelay.errors import InputError
 from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng
@@ -77,4 +77,4 @@ def holders(spec: Spec, classes: int) -> np.ndarray[tuple[int, int], np.dtype[np
             limit="partition=exdir form=paper order=permutation S=M",
         )
     seed = spec.seed if part.seed is None else part.seed
-    return covering(part.M, part.C, classes, rng(seed, Purpose.PARTITION))
+    return draw_covering(part.M, part.C, classes, rng(seed, Purpose.PARTITION))

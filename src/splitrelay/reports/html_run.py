@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from splitrelay.data.partition_files import load_partition
+from splitrelay.data.partition_io import load_partition
 from splitrelay.errors import InputError
 from splitrelay.reports.html_charts import MOST, Series, bar_chart, heat_map, line_chart
 from splitrelay.reports.html_page import chart, command, note, page, section, setting_row, table, tiles

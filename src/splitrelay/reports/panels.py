@@ -79,14 +79,14 @@ class Sheet:
         self.grid: list[Points] = []
         self.bands: list[tuple[Array, str]] = []
 
-    def frame(self, panel: Panel, *, labelled: bool = True) -> None:
+    def frame(self, panel: Panel, *, with_labels: bool = True) -> None:
         """The frame with its ticks and grid; unlabelled, the numbers across are left to the panel below."""
         small: Any = {"fontsize": matplotlib.rcParams["xtick.labelsize"]}
         self.frames.append(panel.corners)
         for x, words in panel.ticks_across():
             self.grid.append([(x, panel.bottom), (x, panel.top)])
             self.frames.append([(x, panel.bottom), (x, panel.bottom - TICK)])
-            if labelled:
+            if with_labels:
                 self.write(x, panel.bottom - 0.09, words, ha="center", va="top", **small)
         for y, words in panel.ticks_up():
             self.grid.append([(panel.left, y), (panel.right, y)])

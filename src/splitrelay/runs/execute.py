@@ -18,7 +18,7 @@ from splitrelay.atomic_files import write_text
 from splitrelay.data import load, save_partition
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
-from splitrelay.data.partition_schemes import SCHEMES, draw_partition, settings_of
+from splitrelay.data.partition_schemes import SCHEMES, draw_partition, list_settings
 from splitrelay.engine import Flaky
 from splitrelay.engine.select import resolve_engine
 from splitrelay.errors import Diverged, InputError, UnknownName
@@ -75,7 +75,7 @@ def partition_of(spec: Spec, data: DataSet) -> Partition:
     if part.kind not in SCHEMES:
         raise UnknownName("partition", part.kind, SCHEMES)
     wanted = {**part.model_dump(), "seed": spec.seed if part.seed is None else part.seed}
-    return draw_partition(part.kind, data.train.y, **{k: v for k, v in wanted.items() if k in settings_of(part.kind)})
+    return draw_partition(part.kind, data.train.y, **{k: v for k, v in wanted.items() if k in list_settings(part.kind)})
 
 
 def prepared(spec: Spec, *, device: str = "cpu", data: DataSet | None = None, **how: Any) -> tuple[Learning, Partition]:

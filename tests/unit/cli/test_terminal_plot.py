@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from splitrelay.cli.partition.terminal_plot import ASCII, BLOCKS, Ink, ink, picture
+from splitrelay.cli.partition.terminal_plot import ASCII, BLOCKS, Marks, choose_marks, plot_counts
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_schemes import draw_partition
 
@@ -15,8 +15,8 @@ def drawn(M: int, n: int = 10) -> Partition:
     return draw_partition("exdir", np.repeat(np.arange(n), 600), M=M, C=2 if n < 20 else 10, alpha=1.0)
 
 
-def lines(partition: Partition, ink: Ink = BLOCKS, width: int = 80) -> list[str]:
-    return picture(partition.counts.tolist(), partition.classes.tolist(), ink, width).split("\n")
+def lines(partition: Partition, marks: Marks = BLOCKS, width: int = 80) -> list[str]:
+    return plot_counts(partition.counts.tolist(), partition.classes.tolist(), marks, width).split("\n")
 
 
 @pytest.mark.parametrize("width", [40, 80])
@@ -66,10 +66,10 @@ def test_ascii_is_ascii() -> None:
 @pytest.mark.parametrize(("encoding", "term", "wanted"), [
     ("utf-8", "xterm", BLOCKS), ("ascii", "xterm", ASCII), ("latin-1", "xterm", ASCII), ("utf-8", "dumb", ASCII),
 ])  # fmt: skip
-def test_the_terminal_chooses_the_ink(encoding: str, term: str, wanted: Ink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_terminal_chooses_the_ink(encoding: str, term: str, wanted: Marks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
-    assert ink() is wanted
+    assert choose_marks() is wanted
 
 
 def test_clients_without_samples_can_be_drawn() -> None:

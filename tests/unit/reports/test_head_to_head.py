@@ -153,10 +153,10 @@ def test_a_data_set_has_one_colour_and_another_number_of_clients_another_panel(t
     axes = winners_figure(runs_under(tmp_path)).figure.axes
     keys = [axis.get_legend() for axis in axes]
     assert sorted(key.get_title().get_text().split(",")[0] for key in keys if key) == ["M=10", "M=20"]
-    found = {(words.split(",")[0], bars[0].get_color()) for axis in axes for bars, words in labelled(axis)}
+    found = {(words.split(",")[0], bars[0].get_color()) for axis in axes for bars, words in with_labels(axis)}
     assert len(found) == 2 == len({colour for _, colour in found})
 
 
-def labelled(axis: Any) -> list[tuple[Any, str]]:
+def with_labels(axis: Any) -> list[tuple[Any, str]]:
     """What is drawn, with its name in the key."""
     return list(zip(*axis.get_legend_handles_labels(), strict=True))

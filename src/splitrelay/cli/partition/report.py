@@ -1,13 +1,12 @@
-"""What `splitrelay partition` prints: the picture, the table of measures, and who is alone or empty."""
+"""The report of `splitrelay partition`: a plot, a table of measures, and the clients with one class or none."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from splitrelay.cli.console import emphasised, say
-from splitrelay.cli.partition.terminal_plot import ink, picture, width
+from splitrelay.cli.partition.terminal_plot import choose_marks, get_width, plot_counts
 from splitrelay.cli.table_output import Table, emit
 
 if TYPE_CHECKING:
@@ -21,52 +20,44 @@ MEASURES = {
     "total_variation": "total variation",
     "earth_movers": "earth mover's (L1)",
 }
-FIVE = ("min", "median", "mean", "max", "sd")
+STATISTICS = ("min", "median", "mean", "max", "sd")
 
 
 def report(partition: Partition, shape: str) -> None:
-    """The picture above the table for people, the bare table or everything for programs."""
-    from splitrelay.data.heterogeneity import heterogeneity
+    """Print the report. The plot is printed only with the output format "table"."""
+    from splitrelay.data.heterogeneity import measure_heterogeneity
 
-    measured = heterogeneity(partition)
+    measures = measure_heterogeneity(partition)
     if shape == "table":
-        say(emphasised(caption(partition)) + "\n")
-        say(picture(partition.counts.tolist(), partition.classes.tolist(), ink(), width()) + "\n")
-    emit(_table(partition, measured), payload(partition, measured), shape)
+        settings = partition.settings
+        data = f" of {settings['data']}" if "data" in settings else ""
+        seed = f", seed {settings['seed']}" if "seed" in settings else ""
+        say(emphasised(f"{partition.title}, {partition.N} samples{data}{seed}") + "\n")
+        say(plot_counts(partition.counts.tolist(), partition.classes.tolist(), choose_marks(), get_width()) + "\n")
+    emit(_build_table(partition, measures), build_payload(partition, measures), shape)
 
 
-def caption(partition: Partition) -> str:
-    """The law, the set and the seed in one line."""
-    settings = partition.settings
-    data = f" of {settings['data']}" if "data" in settings else ""
-    seed = f", seed {settings['seed']}" if "seed" in settings else ""
-    return f"{partition.title}, {partition.N} samples{data}{seed}"
-
-
-def payload(partition: Partition, measured: Heterogeneity) -> dict[str, Any]:
-    """All of it, for programs."""
+def build_payload(partition: Partition, measures: Heterogeneity) -> dict[str, Any]:
+    """Return the whole report as JSON data."""
     return {
         "kind": partition.kind,
         "settings": dict(partition.settings),
         "M": partition.M,
         "N": partition.N,
         "classes": partition.classes,
-        "measures": asdict(measured),
+        "measures": asdict(measures),
         "counts": partition.counts,
     }
 
 
-def _table(partition: Partition, measured: Heterogeneity) -> Table:
-    values: Mapping[str, Any] = asdict(measured)
-    rows = [(name, *(values[measure][five] for five in FIVE)) for measure, name in MEASURES.items()]
-    return Table(("", *FIVE), rows, notes=("", *_notes(partition, measured)))
-
-
-def _notes(partition: Partition, measured: Heterogeneity) -> list[str]:
-    empty = measured.empty
+def _build_table(partition: Partition, measures: Heterogeneity) -> Table:
+    values: dict[str, Any] = asdict(measures)
+    rows = [(name, *(values[measure][key] for key in STATISTICS)) for measure, name in MEASURES.items()]
+    empty = measures.empty
     listed = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
-    return [
+    notes = [
         "Distances are from a client's label law to that of the whole set.",
-        f"One-class clients: {measured.one_class_clients} of {partition.M}.",
+        f"One-class clients: {measures.one_class_clients} of {partition.M}.",
         f"Empty clients, never drawn for training: {f'{len(empty)} ({listed})' if empty else 'none'}.",
     ]
+    return Table(("", *STATISTICS), rows, notes=("", *notes))

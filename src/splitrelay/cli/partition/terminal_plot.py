@@ -1,4 +1,4 @@
-"""A partition drawn in the terminal: labels down, clients across, a block as high as the cell is full."""
+"""Plot a partition in the terminal. Rows are labels, columns are clients, the height of a block shows a count."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ WIDEST, ROWS = 80, 20
 
 
 @dataclass(frozen=True)
-class Ink:
-    """What an empty cell and the levels of a full one look like."""
+class Marks:
+    """The characters for an empty cell and for increasing counts."""
 
     none: str
     levels: str
 
     def mark(self, count: int, largest: int) -> str:
-        """The cell's mark: the lowest level stands for one sample already."""
+        """Return the character of a cell. A single sample already has the lowest level."""
         return self.levels[-(-len(self.levels) * count // largest) - 1] if count else self.none
 
 
-BLOCKS = Ink("·", "▁▂▃▄▅▆▇█")
-ASCII = Ink(".", ":-=+*x#@")
+BLOCKS = Marks("·", "▁▂▃▄▅▆▇█")
+ASCII = Marks(".", ":-=+*x#@")
 
 
-def ink() -> Ink:
-    """Blocks where the terminal and its encoding know them."""
+def choose_marks() -> Marks:
+    """Return blocks if the terminal and its encoding support them, else ASCII characters."""
     try:
         (BLOCKS.none + BLOCKS.levels).encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
@@ -36,24 +36,28 @@ def ink() -> Ink:
     return ASCII if os.environ.get("TERM") == "dumb" else BLOCKS
 
 
-def width() -> int:
-    """The terminal's width, 80 columns at most: a picture is read as a whole."""
+def get_width() -> int:
+    """Return the width of the terminal, at most 80 columns."""
     return min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
 
 
-def picture(counts: Sequence[Sequence[int]], classes: Sequence[object], ink: Ink, width: int) -> str:
-    """Counts beside their blocks where all clients fit, one column per client else, the first ones if need be."""
-    names, rows = _rows(counts, classes)
+def plot_counts(counts: Sequence[Sequence[int]], classes: Sequence[object], marks: Marks, width: int) -> str:
+    """Plot the counts per client and class.
+
+    If all clients fit, the numbers stand next to their blocks. Otherwise each client has one column of blocks, and
+    only the first clients are shown if there are too many.
+    """
+    names, rows = _group_classes(counts, classes)
     margin = max(len("label"), len("size"), *map(len, names))
     sizes = [sum(client) for client in counts]
     cell = len(str(max(sizes))) + 2
     if margin + 1 + cell * len(counts) <= width:
-        return _numbers(names, rows, sizes, ink, margin, cell)
-    return _columns(names, rows, sizes, ink, margin, max(width - margin - 2, 1))
+        return _plot_numbers(names, rows, sizes, marks, margin, cell)
+    return _plot_columns(names, rows, sizes, marks, margin, max(width - margin - 2, 1))
 
 
-def _rows(counts: Sequence[Sequence[int]], classes: Sequence[object]) -> tuple[list[str], list[list[int]]]:
-    """One row per class; neighbours share a row where there are more than twenty."""
+def _group_classes(counts: Sequence[Sequence[int]], classes: Sequence[object]) -> tuple[list[str], list[list[int]]]:
+    """Return names and counts of the rows. With more than twenty classes, neighbouring classes share a row."""
     step = -(-len(classes) // ROWS)
     starts = range(0, len(classes), step)
     rows = [[sum(client[c : c + step]) for client in counts] for c in starts]
@@ -63,33 +67,37 @@ def _rows(counts: Sequence[Sequence[int]], classes: Sequence[object]) -> tuple[l
     ], rows
 
 
-def _numbers(names: list[str], rows: list[list[int]], sizes: list[int], ink: Ink, margin: int, cell: int) -> str:
+def _plot_numbers(
+    names: list[str], rows: list[list[int]], sizes: list[int], marks: Marks, margin: int, cell: int
+) -> str:
     largest = max(map(max, rows))
     lines = [f"{'label':>{margin}}  client"]
     lines.append(" " * (margin + 1) + "".join(f"{m:>{cell - 1}} " for m in range(len(sizes))))
     for name, row in zip(names, rows, strict=True):
-        cells = [f"{count or '':>{cell - 2}}{ink.mark(count, largest)}" for count in row]
+        cells = [f"{count or '':>{cell - 2}}{marks.mark(count, largest)}" for count in row]
         lines.append(f"{name:>{margin}} " + "".join(f" {text}" for text in cells))
     lines.append(f"{'size':>{margin}} " + "".join(f"{size:>{cell - 1}} " for size in sizes))
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _columns(names: list[str], rows: list[list[int]], sizes: list[int], ink: Ink, margin: int, room: int) -> str:
+def _plot_columns(
+    names: list[str], rows: list[list[int]], sizes: list[int], marks: Marks, margin: int, room: int
+) -> str:
     shown = min(len(sizes), room)
     gap = " " if 2 * len(sizes) <= room else ""
     largest = max(1, *(max(row[:shown]) for row in rows))
-    lines = [f"{'label':>{margin}}  " + _ruler(shown, 1 + len(gap))]
+    lines = [f"{'label':>{margin}}  " + _build_ruler(shown, 1 + len(gap))]
     for name, row in zip(names, rows, strict=True):
-        lines.append(f"{name:>{margin}}  " + gap.join(ink.mark(count, largest) for count in row[:shown]))
-    lines.append(f"{'size':>{margin}}  " + gap.join(ink.mark(size, max(sizes)) for size in sizes[:shown]))
-    lowest = max(largest // len(ink.levels), 1)
-    scale = f"{ink.none} none, {ink.levels[0]} to {lowest}, {ink.levels[-1]} to {largest} samples of a label"
+        lines.append(f"{name:>{margin}}  " + gap.join(marks.mark(count, largest) for count in row[:shown]))
+    lines.append(f"{'size':>{margin}}  " + gap.join(marks.mark(size, max(sizes)) for size in sizes[:shown]))
+    lowest = max(largest // len(marks.levels), 1)
+    scale = f"{marks.none} none, {marks.levels[0]} to {lowest}, {marks.levels[-1]} to {largest} samples of a label"
     lines.append(f"clients 0 to {shown - 1} of {len(sizes)}; {scale}")
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _ruler(shown: int, pitch: int) -> str:
-    """The number of every tenth client above its column."""
+def _build_ruler(shown: int, pitch: int) -> str:
+    """Return a line with the number of every tenth client above its column."""
     line = [" "] * (shown * pitch + 4)
     for m in range(0, shown, 10):
         line[m * pitch : m * pitch + len(str(m))] = str(m)

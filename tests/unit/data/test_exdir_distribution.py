@@ -7,9 +7,14 @@ from math import isclose, log, sqrt
 import numpy as np
 import pytest
 
-from splitrelay.data.allocation import Covering, covering, covering_often, log_completions
-from splitrelay.data.dealing import cut, dirichlet_weights
-from splitrelay.data.exdir import exdir
+from splitrelay.data.partition_schemes import (
+    Covering,
+    compute_log_completions,
+    draw_covering,
+    draw_dirichlet_weights,
+    exdir,
+    split_by_weights,
+)
 from splitrelay.randomness import Purpose, rng
 
 SMALL = [(3, 1, 3), (4, 1, 3), (3, 2, 4), (2, 3, 5), (4, 2, 3)]  # M, C, classes
@@ -65,23 +70,23 @@ def test_a_draw_that_does_not_weigh_the_future_is_caught() -> None:
 @pytest.mark.parametrize(("M", "C", "n"), SMALL)
 def test_the_probability_of_covering_is_the_share_of_coverings(M: int, C: int, n: int) -> None:
     share = len(coverings(M, C, n)) / len(list(combinations(range(n), C))) ** M
-    assert isclose(log_completions(M + 1, C, n)[M, n], log(share), rel_tol=1e-12)
+    assert isclose(compute_log_completions(M + 1, C, n)[M, n], log(share), rel_tol=1e-12)
 
 
 def test_a_probability_below_the_smallest_double_is_kept() -> None:
     exact = sum(log(k) - log(1000) for k in range(1, 1001))  # 1000! / 1000^1000
-    assert isclose(log_completions(1001, 1, 1000)[1000, 1000], exact, rel_tol=1e-12)
+    assert isclose(compute_log_completions(1001, 1, 1000)[1000, 1000], exact, rel_tol=1e-12)
 
 
 def test_as_many_clients_as_classes_make_a_permutation() -> None:
-    holds = covering(100, 1, 100, rng(3, Purpose.PARTITION))
+    holds = draw_covering(100, 1, 100, rng(3, Purpose.PARTITION))
     assert (holds.sum(axis=0) == 1).all() and (holds.sum(axis=1) == 1).all()
 
 
 def test_several_holders_per_class_by_rejection_are_uniform() -> None:
     cells = [draw for draw in coverings(4, 1, 2) if min(Counter(c for s in draw for c in s).values()) >= 2]
     generator = rng(5, Purpose.PARTITION)
-    seen = Counter(as_draw(covering_often(4, 1, 2, 2, generator)) for _ in range(1500))
+    seen = Counter(as_draw(draw_covering(4, 1, 2, generator, holders=2)) for _ in range(1500))
     assert set(seen) == set(cells)
     assert chi_square(seen, cells) < limit(len(cells) - 1)
 
@@ -89,7 +94,7 @@ def test_several_holders_per_class_by_rejection_are_uniform() -> None:
 @pytest.mark.parametrize("alpha", [0.5, 3.0, 40.0])
 def test_shares_have_the_moments_of_a_dirichlet(alpha: float) -> None:
     generator, k, draws = rng(7, Purpose.PARTITION), 4, 10_000
-    weights = np.array([dirichlet_weights(alpha, k, generator) for _ in range(draws)])
+    weights = np.array([draw_dirichlet_weights(alpha, k, generator) for _ in range(draws)])
     p = weights / weights.sum(axis=1, keepdims=True)
     variance = (k - 1) / k**2 / (k * alpha + 1)
     assert np.abs(p.mean(axis=0) - 1 / k).max() < 4.5 * sqrt(variance / draws)
@@ -98,14 +103,14 @@ def test_shares_have_the_moments_of_a_dirichlet(alpha: float) -> None:
 
 def test_two_holders_with_alpha_one_split_a_class_evenly_over_all_cuts() -> None:
     generator = rng(8, Purpose.PARTITION)
-    seen = Counter(int(cut(dirichlet_weights(1.0, 2, generator), 5)[0]) for _ in range(5000))
+    seen = Counter(int(split_by_weights(draw_dirichlet_weights(1.0, 2, generator), 5)[0]) for _ in range(5000))
     assert chi_square(seen, list(range(5))) < limit(4)
 
 
 @pytest.mark.parametrize("alpha", [1e-3, 1e-12, 1e-300, 5e-324])
 def test_a_tiny_alpha_gives_everything_to_one_holder_each_equally_often(alpha: float) -> None:
     generator = rng(9, Purpose.PARTITION)
-    weights = np.array([dirichlet_weights(alpha, 3, generator) for _ in range(1500)])
+    weights = np.array([draw_dirichlet_weights(alpha, 3, generator) for _ in range(1500)])
     assert np.isfinite(weights).all() and (weights.max(axis=1) == 1).all()
     first = Counter(weights.argmax(axis=1).tolist())
     assert chi_square(first, [0, 1, 2]) < limit(2)
@@ -114,7 +119,7 @@ def test_a_tiny_alpha_gives_everything_to_one_holder_each_equally_often(alpha: f
 
 @pytest.mark.parametrize("alpha", [1e12, 1e300])
 def test_a_huge_alpha_gives_even_shares(alpha: float) -> None:
-    assert np.ptp(dirichlet_weights(alpha, 50, rng(10, Purpose.PARTITION))) < 1e-4
+    assert np.ptp(draw_dirichlet_weights(alpha, 50, rng(10, Purpose.PARTITION))) < 1e-4
 
 
 def plain_balanced(
