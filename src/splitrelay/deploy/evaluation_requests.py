@@ -69,6 +69,10 @@ class Question:
             self.say(Cancel(self.fence, why[: limits.TEXT]))
             self._failed(why, later=False)
 
+    def reject(self, why: str) -> None:
+        """Count an answer that is there, and wrong, as a failure; it is asked again."""
+        self._failed(why, later=False)
+
     def say(self, *words: Message) -> None:
         """On the link on which it was asked."""
         if self.link is not None:

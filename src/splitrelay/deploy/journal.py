@@ -19,6 +19,7 @@ from xxhash import xxh3_64, xxh3_128
 from splitrelay.algorithms.base import Cost, Done, Outcome, Skipped, Visit
 from splitrelay.atomic_files import create_folder, replace_atomically, write_text
 from splitrelay.deploy.events import EventLog
+from splitrelay.deploy.reported_numbers import LARGEST_LOSS
 from splitrelay.errors import InputError
 
 EVENTS = "events.jsonl"
@@ -101,8 +102,10 @@ class Journal:
         tensors, facts = _read_visit(self._file(visit))
         if facts["start"] != _fingerprint(visit.x):  # of another history: a checkpoint was damaged
             return None
-        x = _put_together(visit.x, tensors, facts)
-        return Done(x, Cost(facts["up"], facts["down"], float.fromhex(facts["loss"])))
+        x, loss = _put_together(visit.x, tensors, facts), float.fromhex(facts["loss"])
+        if abs(loss) > LARGEST_LOSS:  # of an earlier version, which did not check it
+            raise _damaged(self._file(visit))
+        return Done(x, Cost(facts["up"], facts["down"], loss))
 
     def remember(self, r: int, name: str, made: bytes) -> None:
         """What somebody made in round r, and will not make twice."""

@@ -215,6 +215,9 @@ class Remote(Patience):
             self._answer(pending, pending.turn, event)
         except (BadMessage, Diverged) as error:
             self._fail_for(pending, error, event.link)
+        except ArithmeticError as error:  # of sums with the client's numbers; StorageError and others are no such
+            what = Diverged("the numbers of the visit overflow", value=str(error))
+            self._fail_for(pending, what, event.link)
 
     def _answer(self, pending: Pending, turn: Turn, event: Heard) -> None:
         said = event.message
@@ -254,7 +257,7 @@ class Remote(Patience):
             return turn.step(said)
         except (BadMessage, Diverged):
             raise
-        except (SplitrelayError, ValueError, RuntimeError) as error:
+        except (SplitrelayError, ValueError, RuntimeError, ArithmeticError) as error:
             raise BadMessage("the server's half refuses the smashed data", value=str(error)[: limits.TEXT]) from error
 
     def _commit(self, pending: Pending, done: Done[Any], link: int) -> None:

@@ -14,6 +14,7 @@ from splitrelay.algorithms.base import Done, Visit
 from splitrelay.deploy.client_options import name_of
 from splitrelay.deploy.evaluation_requests import Question
 from splitrelay.deploy.half_disputes import SealedClients, Verdict
+from splitrelay.deploy.reported_numbers import find_score_error
 from splitrelay.deploy.server_visit import CutTurn, Tops, Turn, arrays, granted, tensor
 from splitrelay.engine.base import HEADER
 from splitrelay.engine.torch_engine import finite
@@ -163,7 +164,10 @@ class Judged:
         try:
             while True:
                 word = question.next()
-                if isinstance(word, messages.Score):
+                error = self._find_error(word) if isinstance(word, messages.Score) else None
+                if error is not None:
+                    question.reject(error)
+                elif isinstance(word, messages.Score):
                     if self.m == JUDGE:  # of a client, its visits are counted
                         self.remote.quarantine.commit(self.m)
                     return word
@@ -200,6 +204,10 @@ class Judged:
             what = f"{name_of(self.m)} cannot open the half of visit {x.visit}"
             raise WorkError(f"{what}; {self.remote.describe_dispute(writer)}", value=why.rstrip("."))
         return True
+
+    def _find_error(self, score: messages.Score) -> str | None:
+        tops = self.remote.tops
+        return find_score_error(score, tops.classes, can_be_negative=":" in tops.spec.model.loss)
 
     def _above(self, out: Any, asked: messages.Predict, question: Question) -> None:
         if numbers(out):

@@ -11,6 +11,7 @@ import torch
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
 from splitrelay.deploy.backend import Shape, Vector, engine_backend
 from splitrelay.deploy.deposit_bound import check_move, move_limit
+from splitrelay.deploy.reported_numbers import check_loss, is_loss
 from splitrelay.engine.base import HEADER, LABEL, LOSS, NORM, message, shift_message
 from splitrelay.engine.torch_engine import CALMER, finite, halved, mean_loss
 from splitrelay.errors import Diverged, WorkError
@@ -80,8 +81,8 @@ class CutTurn:
         if step.k >= self.visit.K or self.finished:
             raise BadMessage("too many steps", value=step.k + 1, limit=f"K = {self.visit.K}")
         gradient, norms, loss = self.top.step(step.k, step.h, step.labels, step.norm2)
-        self.losses.append(loss)
-        if not math.isfinite(loss):
+        self.losses.append(loss if is_loss(loss) else math.nan)  # sums of the largest float64 would overflow
+        if not is_loss(loss):
             mean_loss(self.losses, self.visit)  # raises, with the round, the client and the step
         if not numbers(gradient):
             what = f"the gradient at the cut of client {self.visit.m} overflowed"
@@ -166,8 +167,9 @@ class WholeTurn:
 
     def done(self, deposit: Deposit, half: bytes, fence: int) -> Done[Any]:
         """x as the client left it."""
-        if len(deposit.losses) != 1 or not math.isfinite(deposit.losses[0]):
-            raise BadMessage("a visit has one mean loss", value=deposit.losses[:3])
+        if len(deposit.losses) != 1:
+            raise BadMessage("a visit has one mean loss", value=len(deposit.losses))
+        check_loss(deposit.losses[0])
         after = tensor_transfer.unpacked(half, {"x": self.tops.shape.size}, self.tops.spec.model.dtype)["x"]
         before = arrays(self.visit)
         check_move(before.x, after, self.tops.limit(before), whose=f"the deposit of client {self.visit.m}")

@@ -1,0 +1,146 @@
+"""Numbers that clients and the evaluator report: out of range, they are failures of their sender only."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from splitrelay.algorithms.base import Cost, Done, Step, Visit
+from splitrelay.chaos.verdict import skips_in
+from splitrelay.deploy import client_program, client_visit
+from splitrelay.deploy.backend import Outfit
+from splitrelay.deploy.journal import Journal
+from splitrelay.deploy.rehearsal import untimed
+from splitrelay.deploy.remote_evaluator import Judge
+from splitrelay.deploy.reported_numbers import find_score_error
+from splitrelay.deploy.visit_lease import Policy
+from splitrelay.errors import InputError, WorkError
+from splitrelay.network import limits
+from splitrelay.network.messages import Score
+from tests.deploy.test_direct_handover import enter, expected, staged
+from tests.support.deployment import Stage, small_spec
+
+EVIL = 1  # the client that reports what it likes
+HUGE = 1.7e308  # finite, but twice as much is not
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+
+
+@pytest.mark.parametrize("loss", [HUGE, -HUGE, 1e39])
+def test_a_loss_out_of_range_fails_the_visit_of_its_client(
+    loss: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = small_spec(tmp_path, "M=3", "C=5", "R=3", "placement=whole", "algorithm=fedavg", "every=3")
+    stage = Stage(spec, tmp_path, policy=Policy("skip"))
+    below = client_visit.below
+
+    def engine_of(outfit: Outfit) -> Any:
+        engine = below(outfit)
+        whole = engine.whole
+        if outfit.m == EVIL:
+            engine.whole = lambda visit: (whole(visit)[0], loss)  # type: ignore[method-assign]
+        return engine
+
+    monkeypatch.setattr(client_visit, "below", engine_of)
+    for m in stage.partition.clients:
+        stage.join(m)
+    rows = stage.play()
+    assert skips_in(stage.events("skipped")) == {(r, EVIL, 0) for r in range(spec.R)}
+    assert {event["client"] for event in stage.events("strike")} == {EVIL}
+    assert all(math.isfinite(row["train_loss"]) for row in rows[1:])
+    json.dumps(rows, allow_nan=False)
+
+
+@pytest.mark.parametrize("words", ["clip=1", "clip=1 engine=reference", "clip=1 momentum=0.5"])
+def test_a_huge_norm_does_not_end_the_server(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(small_spec(tmp_path, "M=3", "C=5", "R=3", *words.split()), tmp_path, policy=Policy("skip"))
+
+    class Loud(client_program.Session):
+        def exchange(self, messages: Any, *how: Any, **more: Any) -> Any:
+            def louder() -> Any:
+                for word in messages():
+                    evil = self.client == EVIL and hasattr(word, "norm2")
+                    yield replace(word, norm2=HUGE) if evil else word
+
+            return super().exchange(louder, *how, **more)
+
+    monkeypatch.setattr(client_program, "Session", Loud)
+    for m in stage.partition.clients:
+        stage.join(m)
+    rows = stage.play()
+    assert {event["client"] for event in stage.events("failed")} <= {EVIL}
+    json.dumps(rows, allow_nan=False)
+
+
+WRONG = [
+    Score(0, HUGE, 0.5),
+    Score(0, math.nan, 0.5),
+    Score(0, -1.0, 0.5),
+    Score(0, 1.0, 7.0),
+    Score(0, 1.0, -0.1),
+    Score(0, 1.0, math.nan),
+    Score(0, 1.0, 0.5, (2.0,) * 10),
+    Score(0, 1.0, 0.5, (0.5,) * 3),
+]
+
+
+@pytest.mark.parametrize("score", WRONG)
+def test_a_score_out_of_range_is_an_error(score: Score) -> None:
+    assert find_score_error(score, 10, can_be_negative=False)
+
+
+def test_scores_within_their_ranges_are_none() -> None:
+    for score in (Score(0, 0.0, 0.0), Score(0, 2.3, 1.0, (math.nan, *(0.5,) * 9))):
+        assert find_score_error(score, 10, can_be_negative=False) is None
+    assert find_score_error(Score(0, -1.0, 0.5), 10, can_be_negative=True) is None
+
+
+def report(monkeypatch: pytest.MonkeyPatch, wrong: Score, times: float) -> None:
+    """The evaluator reports so many times a wrong score."""
+    score, said = Judge.score, list[int]()
+
+    def acting(judge: Judge, session: Any, fence: int, bottom: Any) -> Score:
+        found = score(judge, session, fence, bottom)
+        said.append(fence)
+        return replace(wrong, fence=fence) if len(said) <= times else found
+
+    monkeypatch.setattr(Judge, "score", acting)
+
+
+def play(stage: Stage) -> list[dict[str, Any]]:
+    for m in stage.partition.clients:
+        enter(stage, m, patience=0.5)
+    return stage.play()
+
+
+def test_the_evaluator_is_asked_again_after_a_wrong_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = staged(tmp_path, "M=3", "C=5")
+    simulation = expected(stage)
+    report(monkeypatch, WRONG[0], times=1)
+    play(stage)
+    assert untimed(stage.serving.directory) == untimed(simulation)
+    assert [event["client"] for event in stage.events("failed")] == [stage.spec.evaluator]
+
+
+def test_an_evaluator_that_reports_only_wrong_scores_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = staged(tmp_path, "M=3", "C=5", policy=Policy("wait", retries=1))
+    report(monkeypatch, WRONG[3], times=math.inf)
+    with pytest.raises(WorkError):
+        play(stage)
+
+
+def test_a_journal_of_an_earlier_version_with_a_huge_loss_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    journal, visit = Journal(tmp_path), Visit(0, 0, 0, torch.zeros(3), Step(0.1), 1)
+    journal.commit(visit, 1, Done(torch.ones(3), Cost(1, 1, HUGE)))
+    with pytest.raises(InputError) as found:
+        journal.find(visit)
+    assert found.value.hint
