@@ -30,7 +30,6 @@ from tests.support.deployment import Stage, simulated, small_spec
 CHANGES: dict[str, dict[str, Any]] = {
     "count": {"samples": 3},
     "digest": {"digest": "00" * 32},
-    "without": {"samples": 0, "visits": 0},
 }
 SKIP = Policy("skip", lease=0.2)
 
@@ -149,6 +148,51 @@ def test_verify_leaves_the_same_visits_out(words: tuple[str, ...], tmp_path: Pat
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["holds"] and found["difference"] is None and found["models"] is True and found["skipped"] == 3
+
+
+def run_without(folder: Path, *words: str) -> None:
+    """Run with three of four clients: the last one is left out from the start."""
+    stage = Stage(small_spec(folder, "R=3", *words), folder, without=(3,))
+    for m in (0, 1, 2):
+        stage.join(m)
+    stage.play()
+
+
+@pytest.mark.parametrize("words", [(), ("algorithm=fedavg", "weighted=true"), ("S=2",)])
+def test_verify_does_without_clients_that_were_left_out(words: tuple[str, ...], tmp_path: Path) -> None:
+    run_without(tmp_path, *words)
+    result = asked("verify", str(tmp_path / "run"), "--format", "json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["holds"] and found["difference"] is None and found["models"] is True
+
+
+def test_verify_does_without_clients_that_were_excluded_during_the_run(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, "R=4")
+    first = Stage(spec, tmp_path)
+    stop_after(first, 5)
+    for m in first.partition.clients:
+        first.join(m, patience=1.0)
+    with pytest.raises(KeyboardInterrupt):
+        first.play()
+    second = Stage(spec, tmp_path, without=(3,))
+    for m in (0, 1, 2):
+        second.join(m)
+    second.play()
+    result = asked("verify", str(tmp_path / "run"), "--format", "json")
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("target", ["out", "out.tar.xz"])
+def test_a_deployed_run_that_is_published_can_be_verified(target: str, tmp_path: Path) -> None:
+    run_without(tmp_path)
+    (tmp_path / "all").mkdir()
+    (tmp_path / "run").rename(tmp_path / "all" / "run")
+    result = asked("publish", str(tmp_path / "all"), "--to", str(tmp_path / target))
+    assert result.exit_code == 0, result.output
+    result = asked("verify", str(tmp_path / "out" / "run"), "--format", "json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["models"] is True
 
 
 def test_verify_finds_a_skipped_visit_that_is_not_recorded(tmp_path: Path) -> None:

@@ -81,7 +81,9 @@ class Stage:
             identity = load_identity(folder_ / "server")
             admit = by_certificate(Revocations(identity.revocations, identity.ca), spec.partition.M)
             offer = {"credentials": server_credentials(identity), "admit": admit, **offer}
-        self.offer = Offer(spec, folder_ / "run", policy=policy or Policy(), without=absent, heartbeat=0.5, **offer)
+        self.offer = Offer(
+            spec, folder_ / "run", policy=policy or Policy(), heartbeat=0.5, **{"without": absent, **offer}
+        )
         self.serving = Serving(self.offer, self.said.append, self.stop)
         self.serving.listening = lambda port: self.listening.set()
         self.clients: dict[int, Joined] = {}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.errors import InputError
+from splitrelay.runs.packed_records import has_record, read_record
 
 CLIENTS = "clients.json"
 DISTINCT = 8  # versions, or CPU levels, of one client that are kept
@@ -67,6 +68,11 @@ class RunClients:
         """Visits that were skipped, of all clients."""
         return sum(one.skipped for one in self.clients)
 
+    def find_absent(self, M: int) -> frozenset[int]:
+        """Return the clients, of M, that were left out when the run began: they have no data and were never asked."""
+        present = {one.client for one in self.clients if one.samples or one.visits or one.skipped}
+        return frozenset(range(M)) - present
+
     def unlike(self) -> dict[str, tuple[str, str]]:
         """Return clients with other software or another CPU level than the server: (theirs, the server's)."""
         found = {}
@@ -103,10 +109,10 @@ def read_clients(run: Path) -> RunClients | None:
     Raises InputError where the file is damaged.
     """
     file = run / CLIENTS
-    if not file.exists():
+    if not has_record(file):
         return None
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(read_record(file))
         groups = [tuple(parse_record(one["client"], one) for one in found[name]) for name in ("clients", "others")]
         return RunClients(int(found["round"]), dict(found["server"]), *groups)
     except (ValueError, KeyError, TypeError):

@@ -68,8 +68,8 @@ def verify(run: Run, folder: Path, *, start: int = 0, rounds: int | None = None)
     """Run it again in an empty folder: its rows as they come, then the comparison with what is recorded.
 
     From round `start` if a checkpoint of that round is kept; the first `rounds` rounds only, where that is said.
-    Visits that the server of a deployed run skipped are left out again. Clients with other software or another CPU
-    level than their server are among the differences of the environments.
+    Visits that the server of a deployed run skipped are left out again, and so are clients that it began without.
+    Clients with other software or another CPU level than their server are among the differences of the environments.
     """
     spec = run.spec.model_copy(update={"R": min(rounds or run.spec.R, _last_round(run))})
     if start > spec.R:
@@ -77,13 +77,14 @@ def verify(run: Run, folder: Path, *, start: int = 0, rounds: int | None = None)
     anew = RunDirectory(folder)
     if start:
         _begin_at(run, anew, start)
-    for progress in execute(spec, anew, skips=load_skips(run.path, run.rows)):
+    told = read_clients(run.path)
+    absent = told.find_absent(spec.partition.M) if told else frozenset()
+    for progress in execute(spec, anew, skips=load_skips(run.path, run.rows), absent=absent):
         yield progress.row
     found = run_at(folder)
     ends = spec.R == run.spec.R and run.finished
     comparison = compare(run, found if ends else Run(found.path, run.spec))
     lost = [row["round"] for row in found.rows if row["round"] not in set(run.column("round"))]
-    told = read_clients(run.path)
     environments = {**comparison.environments, **(told.unlike() if told else {})}
     yield replace(comparison, difference=_earlier(comparison.difference, lost), environments=environments)
 

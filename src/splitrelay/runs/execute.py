@@ -7,7 +7,7 @@ import json
 import math
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from threading import Event
@@ -78,10 +78,18 @@ def partition_of(spec: Spec, data: DataSet) -> Partition:
     return draw_partition(part.kind, data.train.y, **{k: v for k, v in wanted.items() if k in list_settings(part.kind)})
 
 
-def prepared(spec: Spec, *, device: str = "cpu", data: DataSet | None = None, **how: Any) -> tuple[Learning, Partition]:
-    """Data, partition, model and clients of a spec; whatever cannot work is refused here, before anything starts."""
+def prepared(
+    spec: Spec, *, device: str = "cpu", data: DataSet | None = None, absent: frozenset[int] = frozenset(), **how: Any
+) -> tuple[Learning, Partition]:
+    """Data, partition, model and clients of a spec; whatever cannot work is refused here, before anything starts.
+
+    `absent` clients take no part: they hold nothing, as in a deployed run that began without them.
+    """
     data = data or load(spec.data.name)
     partition = partition_of(spec, data)
+    if absent:
+        indices = tuple(held[:0] if m in absent else held for m, held in enumerate(partition.indices))
+        partition = replace(partition, indices=indices)
     return Learning(trial_of(spec, device), data, partition, **how), partition
 
 
@@ -99,10 +107,10 @@ def execute(
 
     Rows are written before the checkpoint of their round, and a checkpoint counts only when its manifest is there:
     so after any kill the rows up to the newest checkpoint are whole, and the rest is computed again, bit for bit.
-    `stop`, once set, ends the run after the visit it is at; `how` is device, and workers or clients. Visits in `skips`
-    are left out, as a server left them out whose clients stayed away. Where a run that is there cannot be taken up,
-    because its checkpoints or rows are damaged, it is refused; `from_scratch` sets what is there aside and begins at
-    round 0. A directory that `splitrelay serve` made is refused: a simulation would replace what its clients trained.
+    `stop`, once set, ends the run after the visit it is at; `how` is device, absent, and workers or clients. Visits in
+    `skips` are left out, as a server left them out whose clients stayed away. Where a run that is there cannot be taken
+    up, because its checkpoints or rows are damaged, it is refused; `from_scratch` sets what is there aside and begins
+    at round 0. A directory that `splitrelay serve` made is refused: a simulation would replace what clients trained.
     """
     check_simulated(directory)
     data = None if spec.engine == "reference" else load(spec.data.name)  # a set of one's own takes a while to read

@@ -6,6 +6,7 @@ import csv
 import errno
 import fcntl
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from splitrelay.atomic_files import build_write_error, create_folder, replace_atomically, write_text
 from splitrelay.errors import InputError
+from splitrelay.runs.client_records import CLIENTS
 from splitrelay.runs.damage import (
     PUBLISHED,
     UNREADABLE,
@@ -108,10 +110,17 @@ class RunDirectory:
     def read_published(self) -> dict[str, bytes]:
         """Return the files that others need to check the run: spec, environment, rows, checksum of the model.
 
-        A run that diverged has no model: the reason takes its place.
+        A run that diverged has no model: the reason takes its place. A deployed run has a record of its clients, too,
+        and `serve` writes no checksum.
         """
-        end = self.digest if has_record(self.digest) else self.diverged
-        files = {file.name: read_record(file) for file in (self.spec, self.path / "environment.json", end)}
+        files = {file.name: read_record(file) for file in (self.spec, self.path / "environment.json")}
+        if self.model.exists() and not has_record(self.digest):
+            files[self.digest.name] = f"{hashlib.sha256(self.model.read_bytes()).hexdigest()}\n".encode()
+        else:
+            end = self.digest if has_record(self.digest) else self.diverged
+            files[end.name] = read_record(end)
+        if has_record(self.path / CLIENTS):
+            files[CLIENTS] = read_record(self.path / CLIENTS)
         return {**files, WRITTEN: read_rounds(self.path)}
 
     def publish(self, folder: Path) -> None:
