@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
-from splitrelay.chaos.verdict import skips_in
+from splitrelay.chaos.verdict import list_skipped_visits
 from splitrelay.deploy import client_program, client_visit
 from splitrelay.deploy.backend import Outfit
 from splitrelay.deploy.journal import Journal
@@ -52,7 +52,7 @@ def test_a_loss_out_of_range_fails_the_visit_of_its_client(
     for m in stage.partition.clients:
         stage.join(m)
     rows = stage.play()
-    assert skips_in(stage.events("skipped")) == {(r, EVIL, 0) for r in range(spec.R)}
+    assert list_skipped_visits(stage.events("skipped")) == {(r, EVIL, 0) for r in range(spec.R)}
     assert {event["client"] for event in stage.events("strike")} == {EVIL}
     assert all(math.isfinite(row["train_loss"]) for row in rows[1:])
     json.dumps(rows, allow_nan=False)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from splitrelay.chaos.verdict import skips_in
+from splitrelay.chaos.verdict import list_skipped_visits
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.backend import Outfit
 from splitrelay.deploy.rehearsal import replayed
@@ -78,7 +78,7 @@ def test_a_deposit_that_later_visits_overflow_from_is_dropped_and_its_writer_str
     play(stage)
     assert {event["client"] for event in stage.events("strike")} == {EVIL}
     assert {event["client"] for event in stage.events("quarantined")} == {EVIL}
-    skips = skips_in(stage.events("skipped"))
+    skips = list_skipped_visits(stage.events("skipped"))
     assert skips == {(r, EVIL, 0) for r in range(stage.spec.R)}
     expected = replayed(stage.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
