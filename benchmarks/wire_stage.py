@@ -36,6 +36,7 @@ from splitrelay.security.identity import load_identity, server_credentials
 
 START = "from splitrelay.cli.main import run; run()"
 ETA = 0.001
+ROUNDS = 100_000  # each visit is a round of its own, and a client makes no more than its spec has
 
 
 def spec_on_pictures(place: Path, side: int, channels: int, number: int, *words: str) -> Spec:
@@ -43,7 +44,7 @@ def spec_on_pictures(place: Path, side: int, channels: int, number: int, *words:
     shape = (number, side, side) if channels == 1 else (number, side, side, channels)
     x = rng(1, Purpose.INSTANCES).integers(0, 256, shape, dtype=np.uint8)
     np.savez(place / "own.npz", x=x, y=np.arange(number) % 10)
-    return spec_of(None, [f"data={place / 'own.npz'}", "partition=iid", "R=1", f"eta={ETA}", *words])
+    return spec_of(None, [f"data={place / 'own.npz'}", "partition=iid", f"R={ROUNDS}", f"eta={ETA}", *words])
 
 
 class Timed(Remote):
@@ -185,6 +186,7 @@ class Stage(Serving):
     def _start(self, port: int) -> None:
         for program in self.programs:
             words = ["join", f"127.0.0.1:{self.way.get(program[0], int)(port)}"]
+            words += ["--accept-spec", self.hub.house.terms.spec_hash]
             for m in program:
                 data = self.place / "data" / get_client_folder(m, self.spec.partition.M) / "data.npz"
                 words += ["--keys", str(self.place / f"client-{m}"), "--data", str(data)]
