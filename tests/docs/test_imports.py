@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "splitrelay"
-BASE = {"errors", "atomic_files", "json_text", "notation", "table", "vectors", "randomness"}
+BASE = {"errors", "atomic_files", "structured_text", "notation", "table", "vectors", "randomness"}
 RUNS = {"algorithms", "participation", "training", "evaluation", "data", "models", "objectives", "engine", "kernels"}
 
 # package or module: (parts of splitrelay it may import besides BASE, third-party packages)
 ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "atomic_files": (set(), set()),
-    "json_text": (set(), set()),
+    "structured_text": (set(), set()),
     "notation": (set(), set()),
     "table": (set(), set()),
     "vectors": (set(), set()),

@@ -6,7 +6,6 @@ sends or receives the message that the kind names. Kinds that happen at a step w
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.network.connection_handler import FED
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.spec import Spec
+from splitrelay.structured_text import parse_toml
 
 ENDS = ("kill-server", "kill-relay", "stop-server", "full-disk")  # faults that end the server
 FALSE_LEASES = ("false-steps", "false-rate", "false-round")  # sent by a malicious server
@@ -147,7 +147,7 @@ class Fault:
 def read_plan(file: Path) -> list[Fault]:
     """Read a fault plan from a TOML file with entries [[fault]] kind, after, client, step; sort it by `after`."""
     try:
-        entries = tomllib.loads(file.read_text(encoding="utf-8"))["fault"]
+        entries = parse_toml(file.read_text(encoding="utf-8"))["fault"]
         faults = [
             Fault(str(entry["kind"]), int(entry["after"]), int(entry.get("client", 0)), int(entry.get("step", 0)))
             for entry in entries

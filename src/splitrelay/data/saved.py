@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from splitrelay.data.cache import map_array, save_arrays
 from splitrelay.data.dataset_formats import PARTS, Arrays
 from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.errors import InputError, WorkError
+from splitrelay.structured_text import parse_json
 
 ABOUT = "about.json"
 
@@ -56,7 +56,7 @@ def open_saved(path: Path) -> DataSet:
 
 def _about(path: Path) -> dict[str, Any]:
     try:
-        about: dict[str, Any] = json.loads((path / ABOUT).read_text())
+        about: dict[str, Any] = parse_json((path / ABOUT).read_text())
         missing = {"name", "classes", "mean", "std", "peak", "augmentation"} - set(about)
     except (OSError, ValueError) as error:
         raise InputError(f"{path / ABOUT} cannot be read ({error})") from None

@@ -18,6 +18,7 @@ from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError
 from splitrelay.network.messages import Paid
 from splitrelay.network.socket_counters import Carried
+from splitrelay.structured_text import parse_json
 
 
 class Purse:
@@ -155,7 +156,7 @@ def read(path: Path) -> dict[int, Account]:
     if not path.exists():
         return {}
     try:
-        saved = json.loads(path.read_text(encoding="ascii"))
+        saved = parse_json(path.read_text(encoding="ascii"))
         return {int(m): _account(account) for m, account in saved.items()}
     except OSError as error:
         raise InputError(f"cannot read {path}", value=error.strerror, hint="Make it readable.") from None

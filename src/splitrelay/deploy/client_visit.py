@@ -13,7 +13,6 @@ from splitrelay.deploy.deposit_bound import check_sealed_half
 from splitrelay.deploy.peer_endpoint import Post
 from splitrelay.deploy.visit_limits import UsedVisits, check_evaluation
 from splitrelay.errors import Diverged
-from splitrelay.json_text import parse_json
 from splitrelay.network import limits, messages, tensor_transfer
 from splitrelay.network.background_reconnect import Tended
 from splitrelay.network.client_session import BadMessage, Session
@@ -21,6 +20,7 @@ from splitrelay.network.codec import finite
 from splitrelay.network.messages import Chunk, Commit, Deposit, Fail, Lease, Look, Message, Ready, Score, Want
 from splitrelay.security.encryption import OtherVisit, Tampered
 from splitrelay.security.sealing_session import Sealer
+from splitrelay.structured_text import parse_json
 
 LARGEST_NUMBER = 8  # bytes of a float64
 CHECK = '{"check":'  # how the recipe of a request begins that asks whether a half opens

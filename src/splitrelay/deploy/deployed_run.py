@@ -29,6 +29,7 @@ from splitrelay.runs.execute import Progress, environment, row_of, trial_of
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec, spec_of
 from splitrelay.runs.trainer import Learning, Look
+from splitrelay.structured_text import parse_json
 
 TOLD = ("samples", "digest", "software", "cpu", "arrivals", "first_arrival", "last_arrival")  # by clients that arrived
 
@@ -70,7 +71,7 @@ class Census:
         if not self.path.exists():
             return {}
         try:
-            content = json.loads(self.path.read_text(encoding="utf-8"))
+            content = parse_json(self.path.read_text(encoding="utf-8"))
             return {int(m): parse_record(int(m), one) for m, one in content.items()}
         except (ValueError, AttributeError, TypeError):
             hint = "Write it again: the number of each client, and its samples as in events.jsonl (arrived)."

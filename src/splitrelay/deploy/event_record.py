@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from splitrelay.structured_text import parse_json
 
 Event = dict[str, Any]
 SET_BACK = ("back-to", "from-scratch")  # events after which visits from their round on count no more
@@ -19,7 +20,7 @@ def read_events(file: Path) -> list[Event]:
     with suppress(OSError):
         for line in file.read_text(encoding="utf-8").splitlines():
             with suppress(ValueError):
-                events.append(json.loads(line))
+                events.append(parse_json(line))
     return events
 
 

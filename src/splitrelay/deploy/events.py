@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.atomic_files import build_write_error, replace_atomically
+from splitrelay.structured_text import parse_json
 
 LIMITED = frozenset(
     (
@@ -103,7 +104,7 @@ class EventLog:
 
 def _event_of(line: bytes) -> str | None:
     try:
-        event = json.loads(line)["event"]
+        event = parse_json(line)["event"]
     except (ValueError, KeyError, TypeError):
         return None
     return event if isinstance(event, str) else None

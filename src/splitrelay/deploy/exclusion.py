@@ -14,6 +14,7 @@ from pathlib import Path
 from splitrelay.atomic_files import write_text
 from splitrelay.deploy.journal import Journal
 from splitrelay.errors import InputError, OutOfRange
+from splitrelay.structured_text import parse_json
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Exclusions:
         if not self.path.exists():
             return set()
         try:
-            found = json.loads(self.path.read_text(encoding="ascii"))
+            found = parse_json(self.path.read_text(encoding="ascii"))
             if isinstance(found, list) and all(type(m) is int for m in found):
                 return set(found)
         except ValueError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from splitrelay.network.messages import Commit, Fail, Look, Score, Terms
 from splitrelay.runs.spec import Spec
 from splitrelay.security.encryption import Tampered
 from splitrelay.security.sealing_session import Sealer
+from splitrelay.structured_text import parse_json
 
 
 class Averaging:
@@ -57,7 +57,7 @@ class Averaging:
         Raises Tampered where the recipe cannot be followed.
         """
         try:
-            recipe = json.loads(document)
+            recipe = parse_json(document)
             ready = [self._opened(piece, *label) for piece, label in _cut(blob, recipe["halves"])][::-1]
             stack: list[torch.Tensor] = []
             for step in recipe["steps"]:

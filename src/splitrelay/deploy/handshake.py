@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from splitrelay.errors import InputError
 from splitrelay.network import limits
 from splitrelay.network.messages import Accept, Terms
 from splitrelay.runs.spec import Spec, parse_spec, read_toml
+from splitrelay.structured_text import parse_toml
 
 SPEC_LENGTH, LINE_LENGTH = 2**14, 2**12  # characters of a spec that a client parses, and of one line of it
 FIXED = ("shape", "classes", "mean", "std", "peak", "pad", "flip", "plan", "sealed", "judged")  # beside the spec
@@ -94,7 +94,7 @@ def spec_in(terms: Terms) -> Spec:
     """Return the spec that the server sent, if it is the one that it names and if this host has its engine."""
     _check_length(terms.spec)
     try:
-        spec = Spec.model_validate(tomllib.loads(terms.spec))
+        spec = Spec.model_validate(parse_toml(terms.spec))
     except (ValueError, RecursionError) as error:  # of TOML, of a number with too many digits, of the schema
         raise InputError("the server's spec cannot be read", value=str(error)[:200].splitlines()[0]) from None
     digest = compute_digest(terms, spec)

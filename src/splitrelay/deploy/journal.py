@@ -21,6 +21,7 @@ from splitrelay.atomic_files import create_folder, replace_atomically, write_tex
 from splitrelay.deploy.events import EventLog
 from splitrelay.deploy.reported_numbers import LARGEST_LOSS
 from splitrelay.errors import InputError
+from splitrelay.structured_text import parse_json
 
 EVENTS = "events.jsonl"
 NUMBER = re.compile(rb"[0-9]{1,18}\n")  # whole: what lost its end has lost a digit too, perhaps
@@ -166,7 +167,7 @@ def _put_together(like: Any, tensors: dict[str, torch.Tensor], facts: dict[str, 
 def _read_skipped(file: Path) -> str:
     """Read why a visit was skipped."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = parse_json(file.read_text(encoding="utf-8"))
         why = str(content["why"])
         if content[CHECKSUM] == xxh3_128(why.encode()).hexdigest():
             return why
@@ -179,7 +180,7 @@ def _read_visit(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Read the tensors and the facts of a committed visit, if they are as they were written."""
     try:
         with safe_open(path, "pt") as file:
-            facts = {name: json.loads(value) for name, value in file.metadata().items()}
+            facts = {name: parse_json(value) for name, value in file.metadata().items()}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         expected = facts.pop(CHECKSUM)
     except (SafetensorError, ValueError, KeyError, AttributeError):

@@ -32,6 +32,7 @@ from splitrelay.deploy.client_options import name_of
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import InputError
 from splitrelay.network import limits
+from splitrelay.structured_text import parse_json
 
 RECORD = "quarantine.json"
 LIFT = re.compile(r"lift-([0-9]{1,5})")
@@ -159,7 +160,7 @@ def read_record(folder: Path) -> dict[int, Conduct]:
     """Read the strikes of all clients from RUNDIR/relay; raise InputError where the file is damaged."""
     path = folder / RECORD
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         return {int(m): _conduct_from(one) for m, one in found.items()}
     except FileNotFoundError:
         return {}

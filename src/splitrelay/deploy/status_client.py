@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,14 @@ from splitrelay.errors import WorkError, escape_unprintable
 from splitrelay.network.client_session import channel
 from splitrelay.network.status_rpc import collected, status_of
 from splitrelay.security.identity import channel_credentials
+from splitrelay.structured_text import parse_json
 
 
 def ask_status(address: str, keys: Path | None, insecure: bool) -> dict[str, Any]:
     """Who is here, whose turn it is, how far the run is."""
     with _channel(address, keys, insecure) as line:
         try:
-            report: dict[str, Any] = _printable(json.loads(status_of(line, address=address)))
+            report: dict[str, Any] = _printable(parse_json(status_of(line, address=address)))
         except ValueError:
             raise WorkError("the server's report cannot be read") from None
     return report

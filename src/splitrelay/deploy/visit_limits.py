@@ -18,6 +18,7 @@ from splitrelay.errors import InputError, SplitrelayError
 from splitrelay.network.messages import Lease, Look
 from splitrelay.runs.registry import algorithm
 from splitrelay.runs.spec import Spec
+from splitrelay.structured_text import parse_json
 
 SPARE = 20  # visits, and evaluations, that may be repeated after failures, beside the repeats of a whole run
 
@@ -231,7 +232,7 @@ def _read_counts(file: Path | None) -> Counts:
     if file is None or not file.exists():
         return Counts()
     try:
-        return Counts(**{name: int(number) for name, number in json.loads(file.read_text(encoding="ascii")).items()})
+        return Counts(**{name: int(number) for name, number in parse_json(file.read_text(encoding="ascii")).items()})
     except (OSError, ValueError, TypeError, AttributeError):
         hint = "It counts what this client has sent in the run. Remove it to count from zero."
         raise InputError(f"cannot read {file}", hint=hint) from None

@@ -6,7 +6,6 @@ keys and types, too.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -30,6 +29,7 @@ from splitrelay.kernels.plan_limits import (
     check_probability,
     get_brief,
 )
+from splitrelay.structured_text import parse_json
 
 BOUNDARY = 16  # floats: every tensor of x starts on 64 bytes, as in models.layout
 LANES = 8  # floats: the kernels' vectors, to which they pad channels
@@ -300,7 +300,7 @@ def read_plan(text: str) -> Plan:
     if len(text) > TEXT:
         raise OutOfRange("a plan as JSON is too long", value=len(text), limit=f"<= {TEXT} characters")
     try:
-        document = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        document = parse_json(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InputError("a plan is not valid JSON", value=get_brief(str(error))) from None
     return plan_from(document)

@@ -16,6 +16,7 @@ import numpy as np
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.objectives.quadratic import Quadratics
 from splitrelay.randomness import Purpose, rng
+from splitrelay.structured_text import parse_json, parse_toml
 
 PAPER_H = ((Fraction(1), Fraction(1)), (Fraction(4, 3), Fraction(2, 3)), (Fraction(2), Fraction(0)))
 AUTHORS_H = ((Fraction(1), Fraction(1)), (Fraction("1.34"), Fraction("0.66")), (Fraction(2), Fraction(0)))
@@ -72,7 +73,7 @@ def read_groups(path: Path) -> tuple[Group, ...]:
 def _parsed(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text) if text.strip() else {}
+        return parse_toml(text) if path.suffix == ".toml" else parse_json(text) if text.strip() else {}
     except OSError as error:
         raise InputError(f"cannot read {path}", value=error.strerror) from None
     except UnicodeDecodeError:

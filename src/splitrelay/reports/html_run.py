@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from pathlib import Path
@@ -26,6 +25,7 @@ from splitrelay.runs.client_records import CLIENTS, PREFIX, ClientRecord, read_c
 from splitrelay.runs.records import Run
 from splitrelay.runs.rows import LAST
 from splitrelay.runs.spec import Spec
+from splitrelay.structured_text import parse_json
 
 ROWS = 12  # looks at the end that are shown as numbers
 OPEN = 30  # clients that are listed without being asked for
@@ -209,7 +209,7 @@ def _environment(directory: Path) -> str:
     if not file.exists():
         return ""
     try:
-        content = dict(json.loads(file.read_text(encoding="utf-8")))
+        content = dict(parse_json(file.read_text(encoding="utf-8")))
     except ValueError:
         return section("Environment", note(f"{file.name} cannot be read."))
     said = note("Equality to the bit is promised for the same versions and the same kind of processor.")

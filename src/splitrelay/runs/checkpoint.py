@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save
 from splitrelay.atomic_files import replace_atomically, write_text
 from splitrelay.errors import OutOfRange
 from splitrelay.runs.state_serialization import flattened, rebuilt
+from splitrelay.structured_text import parse_json
 
 KEPT = 2  # unless said otherwise: the newest, and the one before it in case the newest is damaged
 
@@ -78,7 +79,7 @@ class Checkpoints:
     def _whole(self) -> Iterator[Checkpoint]:
         for r in reversed(self.rounds()):
             with suppress(OSError, ValueError, TypeError):
-                manifest = Checkpoint(**json.loads(self._manifest(r).read_text(encoding="utf-8")))
+                manifest = Checkpoint(**parse_json(self._manifest(r).read_text(encoding="utf-8")))
                 if _sha256(self._tensors(r)) == manifest.sha256:
                     yield manifest
 

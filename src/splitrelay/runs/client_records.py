@@ -15,6 +15,7 @@ from typing import Any
 
 from splitrelay.errors import InputError
 from splitrelay.runs.packed_records import has_record, read_record
+from splitrelay.structured_text import parse_json
 
 CLIENTS = "clients.json"
 DISTINCT = 8  # versions, or CPU levels, of one client that are kept
@@ -112,7 +113,7 @@ def read_clients(run: Path) -> RunClients | None:
     if not has_record(file):
         return None
     try:
-        found = json.loads(read_record(file))
+        found = parse_json(read_record(file))
         groups = [tuple(parse_record(one["client"], one) for one in found[name]) for name in ("clients", "others")]
         return RunClients(int(found["round"]), dict(found["server"]), *groups)
     except (ValueError, KeyError, TypeError):
@@ -141,7 +142,7 @@ def load_skips(run: Path, rows: Iterable[Mapping[str, Any]]) -> frozenset[Skip]:
     found = set()
     for line in events.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError, KeyError, TypeError):
-            event = json.loads(line)
+            event = parse_json(line)
             if event["event"] == "skipped":
                 found.add((int(event["round"]), int(event["client"]), int(event["occurrence"])))
     return frozenset(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from splitrelay.runs.packed_records import has_record, read_record
 from splitrelay.runs.records import Run, run_at
 from splitrelay.runs.rows import remove_measurements
 from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.structured_text import parse_json
 
 Row = dict[str, Any]
 NEAR = 0.02  # accuracies that differ by less are near, where bits cannot be promised
@@ -176,6 +176,6 @@ def _environment(path: Path) -> Row:
     if not has_record(file):
         return dict(environment())
     try:
-        return dict(json.loads(read_record(file)))
+        return dict(parse_json(read_record(file)))
     except ValueError:
         raise InputError(f"{file} is no JSON", hint="Remove it, and this machine's stands for it.") from None

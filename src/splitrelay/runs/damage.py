@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import json
 import shlex
 import zlib
 from pathlib import Path
 
 from splitrelay.errors import InputError
 from splitrelay.runs.packed_records import read_packed
+from splitrelay.structured_text import parse_json
 
 WRITTEN, PUBLISHED = "rounds.jsonl", "rounds.jsonl.gz"
 UNREADABLE = (ValueError, EOFError, OSError, zlib.error)
@@ -77,7 +77,7 @@ def unreadable(path: Path, error: Exception) -> InputError:
         return InputError(f"cannot read {file}", value=refused.strerror)
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            json.loads(line)
+            parse_json(line)
         except ValueError:
             return damaged(path, f", line {number}: this is no JSON")
     return damaged(path, f" cannot be read: {error}")

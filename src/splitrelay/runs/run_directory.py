@@ -32,6 +32,7 @@ from splitrelay.runs.damage import (
     unreadable,
 )
 from splitrelay.runs.packed_records import has_record, read_packed, read_record
+from splitrelay.structured_text import parse_json
 
 if TYPE_CHECKING:
     from splitrelay.runs.checkpoint import Checkpoints
@@ -96,7 +97,7 @@ class RunDirectory:
         """The rows so far; a half-written last line does not count."""
         try:
             lines = read_rounds(self.path).decode().splitlines(keepends=True)
-            return [json.loads(line) for line in lines if line.endswith("\n")]
+            return [parse_json(line) for line in lines if line.endswith("\n")]
         except UNREADABLE as error:
             raise unreadable(self.path, error) from None
 
@@ -142,7 +143,7 @@ class RunDirectory:
         rows: list[dict[str, Any]] = []
         with suppress(*UNREADABLE, KeyError, TypeError):
             for line in self.rounds.read_bytes().splitlines(keepends=True):
-                row = json.loads(line)
+                row = parse_json(line)
                 if not line.endswith(b"\n") or not isinstance(row["round"], int):
                     break
                 rows.append(row)

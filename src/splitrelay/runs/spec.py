@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.runs.packed_records import read_record
 from splitrelay.runs.presets import PRESET_KEYS, expand_presets
+from splitrelay.structured_text import parse_toml
 
 MAX_NORM = 10.0  # of the paper
 SEEDS = (1234, 666, 22)  # default seeds of studies: the paper's; the first is the default of `seed`
@@ -214,7 +215,7 @@ def _set(content: dict[str, Any], name: str, value: Any) -> None:
 def read_toml(file: Path) -> dict[str, Any]:
     """Return the content of a spec's file."""
     try:
-        return tomllib.loads(read_record(file).decode())
+        return parse_toml(read_record(file).decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         value = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
         hint = "splitrelay run --print-spec writes one to begin with."

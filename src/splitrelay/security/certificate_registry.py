@@ -9,6 +9,7 @@ from typing import Any
 
 from splitrelay.errors import UnknownName
 from splitrelay.security.certificates import Peer, shown_serial
+from splitrelay.structured_text import parse_json
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def register_file(register: Register) -> bytes:
 
 def parsed_register(content: bytes) -> Register:
     """The register from its file."""
-    read = json.loads(content)
+    read = parse_json(content)
     return Register(str(read["consortium"]), int(read["list_number"]), tuple(_issued(row) for row in read["issued"]))
 
 

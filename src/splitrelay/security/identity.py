@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -27,6 +26,7 @@ from splitrelay.security.key_files import (
     read_public,
 )
 from splitrelay.security.revocation import Revocations
+from splitrelay.structured_text import parse_json
 
 __all__ = [
     "Identity",
@@ -157,7 +157,7 @@ def _refuse_date(who: Peer, now: datetime, folder: Path) -> None:
 
 def _refuse_other_note(who: Peer, folder: Path) -> None:
     try:
-        serial = json.loads(read_public(folder / IDENTITY))["serial"]
+        serial = parse_json(read_public(folder / IDENTITY))["serial"]
     except (ValueError, KeyError, TypeError):
         raise InputError(f"{folder / IDENTITY} is damaged", hint=_again(folder)) from None
     if serial != shown_serial(who.serial):

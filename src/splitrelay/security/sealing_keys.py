@@ -11,6 +11,7 @@ from pathlib import Path
 
 from splitrelay.errors import InputError, WorkError
 from splitrelay.security.key_files import SEALING, read_private
+from splitrelay.structured_text import parse_json
 
 SECRET_BYTES = 32
 
@@ -72,7 +73,7 @@ def epochs_file(epochs: Epochs) -> bytes:
 
 
 def _parsed(content: bytes) -> Epochs:
-    read = json.loads(content)
+    read = parse_json(content)
     secrets = {int(epoch): b64decode(secret, validate=True) for epoch, secret in read["epochs"].items()}
     if not secrets or min(secrets) < 1 or any(len(secret) != SECRET_BYTES for secret in secrets.values()):
         raise ValueError

@@ -17,6 +17,7 @@ from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError
 from splitrelay.runs.rows import Row, compute_final_accuracy, load_rows
 from splitrelay.runs.run_directory import LOCK, RunDirectory
+from splitrelay.structured_text import parse_json
 from splitrelay.sweeps.jobs import ALL, Errand, News, Places, Share
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def _elsewhere(folder: Path) -> str:
 
 
 def _read(folder: Path, file: Path) -> Board:
-    content = json.loads(file.read_text(encoding="utf-8"))
+    content = parse_json(file.read_text(encoding="utf-8"))
     alive = RunDirectory(folder).at_work(LOCK + file.stem.removeprefix("sweep"))
     board = Board(folder, {each["name"]: Entry(**each) for each in content["points"]})
     for entry in board.entries.values():
