@@ -22,9 +22,9 @@ from benchmarks.measure import Row, Times, Work, beside, in_turn, lasting, secon
 from splitrelay import kernels
 from splitrelay.algorithms import SSL, Step, Visit
 from splitrelay.data.images import DataSet, ImageSet
-from splitrelay.engine.select import Fast, FastEvaluator, pictures
+from splitrelay.engine.select import FastEngine, FastEvaluator, get_arrays
 from splitrelay.engine.thread_pool import Pool
-from splitrelay.kernels import Scorer, plan_of
+from splitrelay.kernels import ImageEvaluator, convert_net
 from splitrelay.models import ModelSpec, get_model_spec
 from splitrelay.models.summary import summarize_model
 from splitrelay.objectives.batches import Batches
@@ -84,7 +84,7 @@ def network(name: str, shape: Shape, batch: int) -> Network:
 def a_step(name: str, shape: Shape, batch: int, goal: str, number: int = STEPS, budget: float = 3) -> Row:
     """One local step of a model, as a part of visits of some steps."""
     net = network(name, shape, batch)
-    engine, visit = Fast(net, 1, "whole"), Visit(0, 0, 0, net.model_spec.x0(1), STEP, number)
+    engine, visit = FastEngine(net, 1, "whole"), Visit(0, 0, 0, net.model_spec.x0(1), STEP, number)
     tuned, what = Tuned(net.model_spec, net.images, batch), f"{name} step, batch {batch}"
     ours: Work = lambda: engine.run(visit)  # noqa: E731
     return beside(what, ours, tuned.step, f"torch tuned ({goal})", budget=budget, scale=number)
@@ -93,7 +93,7 @@ def a_step(name: str, shape: Shape, batch: int, goal: str, number: int = STEPS, 
 def dense_limit(batch: int = 20) -> Row:
     """A LeNet-5 step, and a dense one at the peak: the best of torch's own matrix product in a few sizes, in turn."""
     net, sizes = network("lenet5", (1, 28, 28), batch), (256, 384, 512)
-    engine, visit = Fast(net, 1, "whole"), Visit(0, 0, 0, net.model_spec.x0(1), STEP, STEPS)
+    engine, visit = FastEngine(net, 1, "whole"), Visit(0, 0, 0, net.model_spec.x0(1), STEP, STEPS)
     (ours, visits), *products = (lasting(work) for work in (lambda: engine.run(visit), *map(_product, sizes)))
     mine, *theirs = in_turn(ours, *(product for product, _ in products), budget=6)
     flops = {2 * n**3 * often / min(t): t for n, (_, often), t in zip(sizes, products, theirs, strict=True)}
@@ -147,7 +147,7 @@ def _learning(data: DataSet, workers: int, algorithm: str = "ssl", clients: int 
 
 def _plain_step(learning: Learning, plain: Plain) -> Row:
     largest = int(np.argmax([len(held) for held in learning.network.holdings]))
-    engine, visit = Fast(learning.network, 1, "whole"), Visit(0, 0, largest, learning.x0(), STEP, STEPS)
+    engine, visit = FastEngine(learning.network, 1, "whole"), Visit(0, 0, largest, learning.x0(), STEP, STEPS)
     theirs = _at_its_best(lambda: plain.steps(largest, STEPS))
     row = beside("lenet5 step, batch 20", lambda: engine.run(visit), theirs, "the plain way (goal 7.5)")
     return replace(row, ours=row.ours / STEPS, baseline=row.baseline / STEPS)
@@ -156,9 +156,11 @@ def _plain_step(learning: Learning, plain: Plain) -> Row:
 def _evaluation(learning: Learning) -> Iterator[Row]:
     net, x = learning.network, learning.x0()
     images = DeviceImages(images_of((1, 28, 28), 10_000))
-    scorer = Scorer(plan_of(net.model_spec.net(), net.model_spec.input_shape), pictures(images), threads=1)
+    scorer = ImageEvaluator(
+        convert_net(net.model_spec.net(), net.model_spec.input_shape), get_arrays(images), threads=1
+    )
     evaluator = FastEvaluator(net.model_spec, images)
-    one: Work = lambda: scorer.score(x.numpy())  # noqa: E731
+    one: Work = lambda: scorer.evaluate(x.numpy())  # noqa: E731
     two: Work = lambda: evaluator.score(x)  # noqa: E731
     theirs = Tuned(net.model_spec, images, 20).evaluate
     yield beside("evaluation of 10,000 images", one, theirs, "torch tuned (goal 3)", budget=6)
@@ -201,7 +203,11 @@ def _outside(data: DataSet) -> Iterator[Row]:
     for clients in (M, 10_000, 100_000):
         held = _overlapping(clients, len(data.train))
         net = Network(get_model_spec("lenet5", (1, 28, 28), 10), images, held)
-        engine, x, order = Fast(net, 1, "whole"), net.model_spec.x0(1), Sampled(clients, S, 1, kernels.shuffled)
+        engine, x, order = (
+            FastEngine(net, 1, "whole"),
+            net.model_spec.x0(1),
+            Sampled(clients, S, 1, kernels.draw_clients),
+        )
         visits = [_one_visit(engine, Visit(0, 0, 0, x, STEP, k)) for k in (1, 3)]
         rounds = [_one_round(SSL(STEP, k), x, order, Pool([engine])) for k in (1, 3)]
         where = f"M={clients:,}, overlapping iid shards"
@@ -216,7 +222,7 @@ def _overlapping(clients: int, N: int, each: int = 120) -> list[np.ndarray[tuple
     return [shuffled[start : start + each] for start in starts.tolist()]
 
 
-def _one_visit(engine: Fast, visit: Visit[torch.Tensor]) -> Work:
+def _one_visit(engine: FastEngine, visit: Visit[torch.Tensor]) -> Work:
     return lambda: engine.run(visit)
 
 

@@ -70,14 +70,14 @@ def steps(engine: str) -> Iterator[Found]:
         bare, distant, inside = Bare(stage.place), Bare(stage.place, DELAY), stage.in_process()
         floor = Floor(stage.place, stage.spec)
         for window in range(NEAR):
-            with apart(stage.ends), computing(engine) as spent:
+            with apart(stage.ends), computing() as spent:
                 times["near"].append(stage.visit(0, K).step)
             halves["near"].append(sum(spent) / len(spent))
             with apart(bare.ends):
                 times["echo"].append(bare.echo(SMASHED, K))
             with apart(floor.ends):
                 times["floor"].append(floor.step())
-            with computing(engine) as spent:
+            with computing() as spent:
                 times["inside"].append(inside(K, 0.0))
             halves["inside"].append(sum(spent) / len(spent))
             times["free"].append(stage.visit(0, K).step)

@@ -21,11 +21,11 @@ import torch
 from benchmarks.wire_bare import Child, serve
 from splitrelay.algorithms import Step, Visit
 from splitrelay.data import load
-from splitrelay.deploy.backend import Labels, Outfit, Vector, engine_backend
+from splitrelay.deploy.backend import ClientContext, Labels, Vector, engine_backend
 from splitrelay.deploy.backend_torch import model_spec_of, shape_of, start
 from splitrelay.deploy.handshake import terms_of
+from splitrelay.engine.base import Reply, train_client_half
 from splitrelay.network.link import channel
-from splitrelay.network.messages import Reply
 from splitrelay.runs.spec import Spec, spec_of
 from splitrelay.security.identity import channel_credentials, load_identity
 
@@ -85,10 +85,10 @@ def serving(place: str) -> None:
                 top = engine.begin(world.visit(world.x0[boundary:]))
             labels = np.frombuffer(frame, np.int32, batch, HEAD.size)
             h = np.frombuffer(frame, np.float32, -1, HEAD.size + labels.nbytes).reshape(batch, *world.shape.h)
-            gradient, norms, loss = top.step(k, h, labels, norm2)
-            squares = struct.pack(f"<{len(norms)}d", *norms)
-            await context.write(HEAD.pack(len(norms), loss) + squares + gradient.tobytes())
-            top.settle()
+            reply = top.step(k, h, labels, norm2)
+            squares = struct.pack(f"<{len(reply.norms)}d", *reply.norms)
+            await context.write(HEAD.pack(len(reply.norms), float(reply.loss)) + squares + reply.gradient.tobytes())
+            top.apply_early()
 
     serve(str(Path(place) / "server"), {"Step": stepping})
 
@@ -101,21 +101,19 @@ class Top:
         self._queue: SimpleQueue[bytes] = SimpleQueue()
         self._answers: Any = self._line.stream_stream("/bare/Step")(iter(self._queue.get, None))
         self.asked: list[float] = []
+        self.prepare_next: Callable[[], None] = lambda: None
 
-    def step(
-        self, k: int, h: Vector, labels: Labels, norm2: float, /, meanwhile: Callable[[], None] | None = None
-    ) -> Reply:
+    def step(self, k: int, h: Vector, labels: Labels, norm2: float, /) -> Reply[Vector]:
         """There and back."""
         self.asked.append(time.perf_counter())
-        self._queue.put(HEAD.pack(k, norm2) + labels.tobytes() + h.tobytes())
-        if meanwhile is not None:
-            time.sleep(0)  # it leaves first
-            meanwhile()
+        self._queue.put(HEAD.pack(k, norm2) + labels.astype(np.int32).tobytes() + h.tobytes())
+        time.sleep(0)  # it leaves first
+        self.prepare_next()
         answer = next(self._answers)
         count, loss = HEAD.unpack_from(answer)
         norms = struct.unpack_from(f"<{count}d", answer, HEAD.size)
         gradient = np.frombuffer(answer, np.float32, -1, HEAD.size + 8 * count).reshape(h.shape)
-        return Reply(1, k, gradient, norms, loss)
+        return Reply(gradient, norms, loss)
 
     def finish(self, norm2: float, /) -> None:
         """Nobody asks for what was learnt."""
@@ -125,10 +123,12 @@ def calling(place: str, port: str) -> None:
     """The client's half."""
     world, top = World(Path(place)), Top(Path(place), port)
     terms = terms_of(world.spec, world.data)
-    client = world.room.Client(Outfit(0, world.spec, terms, world.data.train))
+    client = world.room.Client(ClientContext(0, world.spec, terms, world.data.train))
     for _ in sys.stdin:
         top.asked = []
-        client.cut(world.visit(world.x0[: world.shape.boundary]), top)
+        half = client.begin(world.visit(world.x0[: world.shape.boundary]))
+        top.prepare_next = half.prepare_next
+        train_client_half(half, top, world.spec.K)
         print((top.asked[-1] - top.asked[0]) / (len(top.asked) - 1), flush=True)
 
 

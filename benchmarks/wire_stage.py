@@ -23,8 +23,7 @@ from splitrelay.deploy.remote_clients import Remote
 from splitrelay.deploy.server_program import Offer, Serving
 from splitrelay.deploy.server_visit import Tops, Turn
 from splitrelay.deploy.visit_lease import Pending
-from splitrelay.engine import torch_engine
-from splitrelay.kernels import local_steps
+from splitrelay.engine.base import LocalServerHalf
 from splitrelay.network import messages
 from splitrelay.network.server import Heard
 from splitrelay.randomness import Purpose, rng
@@ -164,7 +163,7 @@ class Stage(Serving):
         engine = engine_of(trial_of(self.spec), self.network)
 
         def step(K: int, pause: float = 0.0) -> float:
-            with pausing(self.spec.engine, pause) as paused:
+            with pausing(pause) as paused:
                 began = time.perf_counter()
                 engine.run(self._visit(0, K))
                 return (time.perf_counter() - began - sum(paused)) / K
@@ -195,16 +194,10 @@ class Stage(Serving):
             )
 
 
-def top_half(engine: str) -> Any:
-    """The class of the server's half."""
-    return {"reference": torch_engine, "fast": local_steps}[engine].TopHalf
-
-
 @contextmanager
-def computing(engine: str) -> Iterator[list[float]]:
+def computing() -> Iterator[list[float]]:
     """CPU seconds of each step of the server's half, on this side of a wire or without one."""
-    top, spent = top_half(engine), list[float]()
-    step = top.step
+    step, spent = LocalServerHalf.step, list[float]()
 
     def clocked(self: Any, *given: Any) -> Any:
         began = time.thread_time()
@@ -212,18 +205,17 @@ def computing(engine: str) -> Iterator[list[float]]:
         spent.append(time.thread_time() - began)
         return answer
 
-    top.step = clocked
+    LocalServerHalf.step = clocked  # type: ignore[method-assign]
     try:
         yield spent
     finally:
-        top.step = step
+        LocalServerHalf.step = step  # type: ignore[method-assign]
 
 
 @contextmanager
-def pausing(engine: str, seconds: float) -> Iterator[list[float]]:
+def pausing(seconds: float) -> Iterator[list[float]]:
     """Nothing happens for so long before and after each step of the server's half; how long it was each time."""
-    top = top_half(engine)
-    step, paused = top.step, list[float]()
+    step, paused = LocalServerHalf.step, list[float]()
 
     def slept() -> None:
         began = time.perf_counter()
@@ -236,11 +228,11 @@ def pausing(engine: str, seconds: float) -> Iterator[list[float]]:
         slept()
         return answer
 
-    top.step = late if seconds else step
+    LocalServerHalf.step = late if seconds else step  # type: ignore[method-assign]
     try:
         yield paused
     finally:
-        top.step = step
+        LocalServerHalf.step = step  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import numpy as np
 
 from splitrelay.algorithms.base import Algorithm, AlgorithmFactory, AlgorithmSettings, Step
 from splitrelay.algorithms.golden import Golden, Pair, PairCut
-from splitrelay.engine import Flaky, InProcess, Metered
+from splitrelay.engine import Flaky, InProcess, VisitRecorder
 from splitrelay.errors import ContractBroken
 from splitrelay.objectives.quadratic import ScalarQuadratics
 from splitrelay.participation import Permutation
@@ -106,7 +106,7 @@ def check_resumable(algorithm: Algorithm[Any, Any]) -> None:
 
 def check_visits(algorithm: Algorithm[Any, Any]) -> None:
     """Check that a round visits only the clients of its order, and each (r, i, m) at most once."""
-    metered = Metered(_clients())
+    metered = VisitRecorder(_clients())
     algorithm.round(5, algorithm.init(_start()), (3, 1, 3), metered)
     names = [(r, i, m) for r, i, m, _ in metered.visits]
     if {m for _, _, m in names} != {1, 3} or {r for r, _, _ in names} != {5}:

@@ -13,7 +13,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from splitrelay.errors import Diverged
-from splitrelay.kernels import missing
+from splitrelay.kernels import find_obstacle
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory
@@ -69,7 +69,7 @@ def assert_same(one: Path, other: Path) -> None:
 def test_visits_on_actors_have_the_bits_of_one_process(
     cluster: Cluster, own: Path, tmp_path: Path, algorithm: str, engine: str
 ) -> None:
-    if engine == "fast" and missing():
+    if engine == "fast" and find_obstacle():
         pytest.skip("needs the kernels")
     (point,) = points(own, 4, algorithm=[algorithm], clip=["1"], engine=[engine])
     with ray_clients(point.spec, None, Event()) as clients:

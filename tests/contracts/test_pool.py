@@ -5,7 +5,7 @@ from threading import Barrier, get_ident
 import pytest
 
 from splitrelay.algorithms import Done, Step, Visit
-from splitrelay.engine.thread_pool import Pool, Together
+from splitrelay.engine.thread_pool import OrderedParallelMap, Pool
 
 
 def visits(number: int) -> list[Visit[float]]:
@@ -54,11 +54,11 @@ def test_an_error_is_told_at_its_place(engines: int) -> None:
 
 def test_what_nobody_reads_is_not_begun() -> None:
     threads: dict[int, int] = {}
-    together = Together(Engine(threads).run, visits(6))
-    answers = together.answers()
+    parallel = OrderedParallelMap(Engine(threads).run, visits(6))
+    answers = parallel.iterate_results()
     assert next(answers).x == 0
     answers.close()
-    together.work()
+    parallel.run_remaining()
     assert list(threads) == [0]
 
 
@@ -73,11 +73,11 @@ def test_ctrl_c_does_not_wait_for_its_turn() -> None:
             late.set_result(Done(1.0))
         return Done(visit.x)
 
-    together = Together(run, visits(6))
-    assert together.one()  # as a helper would: client 0
-    _, late = together.open.get_nowait()  # a helper is at client 1, for as long as all others take
-    answers = together.answers()
+    parallel = OrderedParallelMap(run, visits(6))
+    assert parallel.run_next()  # as a helper would: client 0
+    _, late = parallel.waiting.get_nowait()  # a helper is at client 1, for as long as all others take
+    answers = parallel.iterate_results()
     assert next(answers).x == 0
     with pytest.raises(KeyboardInterrupt):
         next(answers)
-    assert begun == [0, 2] and not together.one()
+    assert begun == [0, 2] and not parallel.run_next()

@@ -13,7 +13,7 @@ from splitrelay.algorithms.base import Step
 from splitrelay.chaos.verdict import list_skipped_visits
 from splitrelay.data import load
 from splitrelay.deploy import client_program, client_visit
-from splitrelay.deploy.backend import Outfit
+from splitrelay.deploy.backend import ClientContext
 from splitrelay.deploy.deposit_bound import UnlikelyHalf, check_move, check_sealed_half, move_limit, sealed_limit
 from splitrelay.deploy.rehearsal import replay
 from splitrelay.deploy.visit_lease import Policy
@@ -47,17 +47,17 @@ def far(x: Any) -> Any:
 
 def corrupt(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
     """Client EVIL trains as it should, and deposits something else."""
-    below = client_visit.below
+    build = client_visit.build_client_engine
 
-    def engine_of(outfit: Outfit) -> Any:
-        engine = below(outfit)
-        cut, whole = engine.cut, engine.whole
-        if outfit.m == EVIL:
-            engine.cut = lambda *how: change(cut(*how))  # type: ignore[method-assign]
-            engine.whole = lambda visit: (change(whole(visit)[0]), 0.5)  # type: ignore[method-assign]
+    def engine_of(context: ClientContext) -> Any:
+        engine = build(context)
+        get_x, train_whole = engine.get_x, engine.train_whole
+        if context.m == EVIL:
+            engine.get_x = lambda visit: change(get_x(visit))  # type: ignore[method-assign]
+            engine.train_whole = lambda visit: (change(train_whole(visit)[0]), 0.5)  # type: ignore[method-assign]
         return engine
 
-    monkeypatch.setattr(client_visit, "below", engine_of)
+    monkeypatch.setattr(client_visit, "build_client_engine", engine_of)
 
 
 @pytest.mark.parametrize(

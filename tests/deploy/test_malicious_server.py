@@ -444,7 +444,7 @@ def test_layers_that_the_operator_has_agreed_to_need_no_torch_at_the_client(
     stage.join(0, agreed=read_agreed_spec(tmp_path / "terms.toml"))
     stage.join(1, agreed=None, accept_spec=terms.spec_hash)
     derived = list[Any]()
-    monkeypatch.setattr("splitrelay.deploy.backend_fast._plan", _count(derived))
+    monkeypatch.setattr("splitrelay.deploy.backend_fast._convert_model", _count(derived))
     stage.play()
     assert set(stage.words.values()) == {"all rounds are done"}
     assert len(derived) == 2  # by the server, for its terms and for its own half

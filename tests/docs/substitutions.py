@@ -88,7 +88,7 @@ NUMBERS = (
         "minutes; tests/laws kills some",
     ),
     Row(
-        r"^(python -m splitrelay\.kernels\.(?:build|stages))( lenet5)?( 20)?$",
+        r"^(python -m (?:splitrelay\.kernels\.build|benchmarks\.profile_kernels))( lenet5)?( 20)?$",
         r"\1 --help",
         "compiling takes a core many seconds, and the set-up of this environment has done it",
     ),

@@ -17,15 +17,15 @@ from typing import Any
 
 import booted
 import numpy as np
-from random_nets import Case, case
 
 from splitrelay.algorithms.base import Step
-from splitrelay.kernels import build, plan_of
+from splitrelay.kernels import build, convert_net
 from splitrelay.kernels.batches import Table
-from splitrelay.kernels.local_steps import settings
+from splitrelay.kernels.local_steps import convert_step
 from splitrelay.kernels.seeded_draws import Root
 from splitrelay.kernels.workspace import Workspace
 from splitrelay.randomness import Purpose
+from tests.kernels.random_nets import Case, case
 
 HERE = Path(__file__).parent
 STEP = Step[Any](0.05, weight_decay=1e-2, clip=1.0, momentum=0.9)
@@ -41,7 +41,7 @@ def block(content: Any) -> bytes:
 
 def written(one: Case) -> bytes:
     """A visit of a few steps with the same batch, as crossed.cpp reads it."""
-    plan, draw = plan_of(one.model_spec.net(), one.model_spec.input_shape), one.draw
+    plan, draw = convert_net(one.model_spec.net(), one.model_spec.input_shape), one.draw
     batch, table, root = len(draw.at), Table(one.images, plan), Root(5)
     work = Workspace(plan, 0, len(plan.layers), batch)
     crops = draw.crops
@@ -54,7 +54,7 @@ def written(one: Case) -> bytes:
     flip = b"" if crops is None else np.tile(crops.flip, K).astype(np.uint8).tobytes()
     arrays = [table.x, table.y, table.levels, np.tile(draw.at, K).astype(np.int64)]
     blocks = [numbers.tobytes(), work.layers, work.slots, work.positions.tobytes(), *(a.tobytes() for a in arrays)]
-    ends = [settings(STEP), root.words, one.x.numpy().tobytes(), np.full(K, batch, np.int32).tobytes()]
+    ends = [convert_step(STEP), root.words, one.x.numpy().tobytes(), np.full(K, batch, np.int32).tobytes()]
     return b"".join(map(block, [*blocks, *corners, flip, *ends]))
 
 

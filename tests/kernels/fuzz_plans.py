@@ -28,10 +28,10 @@ import numpy as np
 
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.errors import Diverged, InputError
-from splitrelay.kernels import Draw, InTwo, Plan, Scorer, Whole, plan_from, read_plan
+from splitrelay.kernels import Draw, ImageEvaluator, Plan, SplitEngine, WholeEngine, plan_from, read_plan
 from splitrelay.kernels.batches import Table
 from splitrelay.kernels.ctypes_structs import VisitC
-from splitrelay.kernels.local_steps import Descent, TopHalf, settings, smashed
+from splitrelay.kernels.local_steps import KernelServerLayers, LocalTraining, convert_step, get_smashed_shape
 from splitrelay.kernels.seeded_draws import Root
 from splitrelay.kernels.workspace import Workspace
 from splitrelay.randomness import Purpose, rng
@@ -276,30 +276,30 @@ def run_plan(g: Generator, plan: Plan) -> None:
     x = (0.3 * g.standard_normal(plan.size)).astype(np.float32)
     step = Step(0.01, clip=1.0) if g.random() < 0.5 else Step(0.01, momentum=0.9, prox=0.1)
     visit = Visit(0, 0, 0, x, step, len(sizes))
-    whole = Whole(plan, images, lambda _: draw, 3)
+    whole = WholeEngine(plan, images, lambda _: draw, 3)
     whole.work = Workspace(plan, 0, L, max(sizes))
     with guarded(whole.work):
         expected = get_result(whole, visit)
     cuts = list(range(1, L)) if L <= MOST_CUTS else sorted({int(v) for v in g.integers(1, L, MOST_CUTS)})
     for cut in cuts:
-        halves = InTwo(plan, images, lambda _: draw, 3, cut)
+        halves = SplitEngine(plan, images, lambda _: draw, 3, cut)
         halves.bottom = Workspace(plan, 0, cut, max(sizes))
         halves.top = Workspace(plan, cut, L, max(sizes), asked=True)
         with guarded(halves.bottom, halves.top):
             assert get_result(halves, visit) == expected, f"cut {cut}"
-    scorer = Scorer(plan, images, threads=1)
+    scorer = ImageEvaluator(plan, images, threads=1)
     with guarded(*scorer.works):
-        scorer.score(x)
+        scorer.evaluate(x)
     cut = pick(g, cuts)
     top = Workspace(plan, cut, L, 2, asked=True)
     with guarded(top):
-        half = TopHalf(Descent(top, Visit(0, 0, 0, x[plan.ends[cut] :], Step(0.0), 1), 3))
-        (shape, flat), n = smashed(plan, cut), int(g.integers(1, 6))
+        layers = KernelServerLayers(LocalTraining(top, Visit(0, 0, 0, x[plan.ends[cut] :], Step(0.0), 1), 3))
+        (shape, _), n = get_smashed_shape(plan, cut), int(g.integers(1, 6))
         h = g.standard_normal((n, *shape)).astype(np.float32)
-        half.predict(h if flat else h.transpose(0, 3, 1, 2))
+        layers.predict(h)
 
 
-def get_result(engine: Whole | InTwo, visit: Visit[Any]) -> bytes:
+def get_result(engine: WholeEngine | SplitEngine, visit: Visit[Any]) -> bytes:
     """The new x as bytes; empty where the visit diverged."""
     try:
         return engine.run(visit).x.tobytes()
@@ -358,8 +358,8 @@ class Call:
         self.g, self.work, self.root, self.n = g, work, Root(5), n
         self.table = Table(Pictures(g, plan, 4), plan)
         draw = Draw(g.integers(0, 4, 2 * n), [n, n])
-        self.chosen, self.kept = self.table.chosen(draw)
-        self.name, self.setting = self.root.name(1, 2, 3), settings(Step(0.1, clip=1.0))
+        self.chosen, self.kept = self.table.choose(draw)
+        self.name, self.setting = self.root.name(1, 2, 3), convert_step(Step(0.1, clip=1.0))
         self.sizes, self.losses = np.array([n, n], np.int32), np.zeros(64)
         self.x, self.out = np.zeros(work.size, np.float32), np.zeros(work.size, np.float32)
         self.labels, self.norms = np.zeros(n, np.int64), np.zeros(len(work.slots))

@@ -19,7 +19,7 @@ from torch import nn
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.data.augment import Augmentation
 from splitrelay.data.images import ImageSet
-from splitrelay.kernels import Draw, InTwo, Whole, plan_of
+from splitrelay.kernels import Draw, SplitEngine, WholeEngine, convert_net
 from splitrelay.models import ModelSpec
 from splitrelay.randomness import Purpose, rng
 
@@ -97,15 +97,15 @@ def case(number: int) -> Case:
 
 def ours(case: Case, cut: int | None = None) -> tuple[torch.Tensor, float]:
     """The fast engine's gradient of one step, laid out as x, and the loss."""
-    plan = plan_of(case.model_spec.net(), case.model_spec.input_shape)
+    plan = convert_net(case.model_spec.net(), case.model_spec.input_shape)
     visit = Visit(0, 0, 0, case.x.numpy(), Step(0.0), 1)
     if cut is None:
-        whole = Whole(plan, case.images, lambda _: case.draw, 3)
+        whole = WholeEngine(plan, case.images, lambda _: case.draw, 3)
         loss = whole.run(visit).cost.loss
-        return torch.from_numpy(whole.work.gradient()), loss
-    two = InTwo(plan, case.images, lambda _: case.draw, 3, cut)
+        return torch.from_numpy(whole.work.save_gradient()), loss
+    two = SplitEngine(plan, case.images, lambda _: case.draw, 3, cut)
     loss = two.run(visit).cost.loss
-    return torch.from_numpy(np.concatenate([two.bottom.gradient(), two.top.gradient()])), loss
+    return torch.from_numpy(np.concatenate([two.bottom.save_gradient(), two.top.save_gradient()])), loss
 
 
 def autograd(case: Case, dtype: torch.dtype) -> tuple[dict[str, torch.Tensor], float, float]:

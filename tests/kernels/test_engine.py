@@ -12,13 +12,14 @@ from torch import nn
 from splitrelay.algorithms import SSL, FedAvg, Scaffold, Step, Visit
 from splitrelay.data.augment import Augmentation
 from splitrelay.data.images import ImageSet
-from splitrelay.engine.select import Fast, FastEvaluator
+from splitrelay.engine.base import LocalServerHalf
+from splitrelay.engine.select import FastEngine, FastEvaluator
 from splitrelay.engine.thread_pool import Pool
-from splitrelay.engine.torch_engine import InTwo, Whole
+from splitrelay.engine.torch_engine import SplitEngine, WholeEngine
 from splitrelay.errors import Diverged, InputError, WorkError
 from splitrelay.evaluation import Evaluator
-from splitrelay.kernels import plan_of
-from splitrelay.kernels.local_steps import Descent, TopHalf
+from splitrelay.kernels import convert_net
+from splitrelay.kernels.local_steps import KernelServerLayers, LocalTraining
 from splitrelay.kernels.workspace import Workspace
 from splitrelay.models import ModelSpec, get_model_spec
 from splitrelay.objectives.batches import Batches
@@ -61,7 +62,7 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 def test_a_visit_is_the_reference_engines(name: str) -> None:
     net = network(name)
     given = visit(net, EVERYTHING, K=2)  # few steps: later a relu may fall to the other side in either engine
-    mine, theirs = Fast(net, 5, "whole").run(given), Whole(net, 5).run(given)
+    mine, theirs = FastEngine(net, 5, "whole").run(given), WholeEngine(net, 5).run(given)
     moved = (theirs.x - given.x).norm()
     assert float((mine.x - theirs.x).norm()) <= 1e-4 * float(moved)
     assert mine.cost.loss == pytest.approx(theirs.cost.loss, rel=1e-5)
@@ -71,42 +72,44 @@ def test_a_visit_is_the_reference_engines(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_whole_is_cut_at_every_layer(name: str) -> None:
     net = network(name)
-    whole = Fast(net, 5, "whole").run(visit(net, EVERYTHING))
+    whole = FastEngine(net, 5, "whole").run(visit(net, EVERYTHING))
     for cut in range(1, len(net.model_spec.layers())):
-        halves = Fast(net, 5, "cut", cut).run(visit(net, EVERYTHING))
+        halves = FastEngine(net, 5, "cut", cut).run(visit(net, EVERYTHING))
         assert same(halves.x, whole.x) and halves.cost.loss == whole.cost.loss, f"cut {cut}"
 
 
 @pytest.mark.parametrize("step", [Step(0.05), EVERYTHING, Step(0.05, clip=0.1, per_half=True)])
 def test_a_cut_costs_what_it_costs_the_reference_engine(step: Step) -> None:
     net = network("lenet-small")
-    mine, theirs = (engine.run(visit(net, step, K=5)).cost for engine in (Fast(net, 5, "cut"), InTwo(net, 5)))
+    mine, theirs = (
+        engine.run(visit(net, step, K=5)).cost for engine in (FastEngine(net, 5, "cut"), SplitEngine(net, 5))
+    )
     assert (mine.up, mine.down) == (theirs.up, theirs.down)
 
 
 def test_clipping_per_half_is_the_reference_engines_and_refused_where_x_is_whole() -> None:
     net, step = network("lenet-small"), Step(0.5, clip=1e-3, per_half=True)
-    mine, theirs = (engine.run(visit(net, step, K=2)).x for engine in (Fast(net, 5, "cut"), InTwo(net, 5)))
-    jointly = Fast(net, 5, "cut").run(visit(net, Step(0.5, clip=1e-3), K=2)).x
+    mine, theirs = (engine.run(visit(net, step, K=2)).x for engine in (FastEngine(net, 5, "cut"), SplitEngine(net, 5)))
+    jointly = FastEngine(net, 5, "cut").run(visit(net, Step(0.5, clip=1e-3), K=2)).x
     assert torch.allclose(mine, theirs, rtol=0, atol=1e-7) and not torch.allclose(mine, jointly, rtol=0, atol=1e-5)
     with pytest.raises(InputError, match="needs a model in halves"):
-        Fast(net, 5, "whole").run(visit(net, step))
+        FastEngine(net, 5, "whole").run(visit(net, step))
 
 
 @pytest.mark.parametrize("size", [1, 29, 64])
 def test_batches_of_any_size(size: int) -> None:
     net = network("lenet-small", batches=Batches(size))
-    whole = Fast(net, 5, "whole").run(visit(net, EVERYTHING)).x
-    assert same(whole, Fast(net, 5, "cut").run(visit(net, EVERYTHING)).x)
+    whole = FastEngine(net, 5, "whole").run(visit(net, EVERYTHING)).x
+    assert same(whole, FastEngine(net, 5, "cut").run(visit(net, EVERYTHING)).x)
 
 
 @pytest.mark.parametrize("algorithm", [SSL(EVERYTHING, 2), FedAvg(EVERYTHING, 2), Scaffold(Step(0.05), 2, M=4)])
 def test_every_algorithm_is_the_same_whole_cut_and_on_two_threads(algorithm) -> None:
     net, ends = network("lenet-small"), []
     for engines in (
-        [Fast(net, 5, "whole")],
-        [Fast(net, 5, "cut", "pool1")],
-        [Fast(net, 5, "cut"), Fast(net, 5, "whole")],
+        [FastEngine(net, 5, "whole")],
+        [FastEngine(net, 5, "cut", "pool1")],
+        [FastEngine(net, 5, "cut"), FastEngine(net, 5, "whole")],
     ):
         *_, (_, state) = train(algorithm, net.model_spec.x0(7), Permutation(4, 1), Pool(engines), R=2)
         ends.append(algorithm.model(state))
@@ -114,7 +117,7 @@ def test_every_algorithm_is_the_same_whole_cut_and_on_two_threads(algorithm) -> 
 
 
 def test_a_visit_leaves_what_it_was_given_and_can_be_made_again() -> None:
-    net, engine = network("mlp"), Fast(network("mlp"), 5, "whole")
+    net, engine = network("mlp"), FastEngine(network("mlp"), 5, "whole")
     given = visit(net, EVERYTHING)
     before = given.x.clone()
     first = engine.run(given).x
@@ -126,9 +129,9 @@ def test_a_visit_leaves_what_it_was_given_and_can_be_made_again() -> None:
 def test_a_run_that_diverges_is_told_of(placement: str) -> None:
     net = network("lenet-small", augmentation=None)
     with pytest.raises(Diverged, match=r"the loss of client 3 became \S+ in round 2, step [1-5], at eta=1e\+20"):
-        Fast(net, 5, placement).run(visit(net, Step(1e20)))
+        FastEngine(net, 5, placement).run(visit(net, Step(1e20)))
     with pytest.raises(Diverged, match=r"the model of client 3 overflowed in round 2, last step, at eta=3e\+38"):
-        Fast(net, 5, placement).run(visit(net, Step(3e38, weight_decay=100.0), K=1))
+        FastEngine(net, 5, placement).run(visit(net, Step(3e38, weight_decay=100.0), K=1))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -151,9 +154,9 @@ def test_a_net_without_biases_and_with_an_odd_pool() -> None:
     ]
     net = replace(network("lenet-small"), model_spec=ModelSpec("odd", lambda: nn.Sequential(*layers), (1, 8, 8), 1))
     given = visit(net, EVERYTHING, K=3)
-    whole = Fast(net, 5, "whole").run(given).x
-    assert torch.allclose(whole, Whole(net, 5).run(given).x, rtol=1e-4, atol=1e-6)
-    assert all(same(Fast(net, 5, "cut", cut).run(given).x, whole) for cut in range(1, 5))
+    whole = FastEngine(net, 5, "whole").run(given).x
+    assert torch.allclose(whole, WholeEngine(net, 5).run(given).x, rtol=1e-4, atol=1e-6)
+    assert all(same(FastEngine(net, 5, "cut", cut).run(given).x, whole) for cut in range(1, 5))
 
 
 def test_a_client_on_the_fast_engine_needs_no_torch() -> None:
@@ -164,22 +167,23 @@ def test_a_client_on_the_fast_engine_needs_no_torch() -> None:
 
 def test_what_does_not_fit_never_reaches_the_kernels() -> None:
     net = network("lenet-small", augmentation=None)
-    given, engine = visit(net, EVERYTHING), Fast(net, 5, "cut")
+    given, engine = visit(net, EVERYTHING), FastEngine(net, 5, "cut")
     with pytest.raises(InputError, match="a vector of another model"):
         engine.run(replace(given, x=given.x[:-16]))
     with pytest.raises(InputError, match="images of another shape"):
-        Fast(replace(net, images=DeviceImages(pictures((1, 9, 9)))), 5, "whole")
+        FastEngine(replace(net, images=DeviceImages(pictures((1, 9, 9)))), 5, "whole")
     with pytest.raises(InputError, match=r"labels outside the net's classes; needs 0 <= y < 4"):
-        Fast(replace(net, model_spec=get_model_spec("lenet-small", (1, 8, 8), 4)), 5, "whole")
+        FastEngine(replace(net, model_spec=get_model_spec("lenet-small", (1, 8, 8), 4)), 5, "whole")
     with pytest.raises(IndexError, match="an image that is not there"):
-        Fast(replace(net, holdings=[np.arange(120, 150)] * 4), 5, "whole").run(given)
+        FastEngine(replace(net, holdings=[np.arange(120, 150)] * 4), 5, "whole").run(given)
 
 
-def top_half(net: Network) -> tuple[TopHalf, np.ndarray, np.ndarray]:
-    plan, x = plan_of(net.model_spec.net(), net.model_spec.input_shape), net.model_spec.x0(7).numpy()
+def top_half(net: Network) -> tuple[LocalServerHalf, np.ndarray, np.ndarray]:
+    plan, x = convert_net(net.model_spec.net(), net.model_spec.input_shape), net.model_spec.x0(7).numpy()
     work = Workspace(plan, 6, len(plan.layers), 8, asked=True)
-    top = TopHalf(Descent(work, Visit(0, 0, 0, x[plan.ends[6] :], Step(0.1, clip=1.0), 3), 5))
-    h = rng(3, Purpose.INSTANCES).random((7, 16, 2, 2), dtype=np.float32)
+    training = LocalTraining(work, Visit(0, 0, 0, x[plan.ends[6] :], Step(0.1, clip=1.0), 3), 5)
+    top = LocalServerHalf(KernelServerLayers(training))
+    h = rng(3, Purpose.INSTANCES).random((7, 2, 2, 16), dtype=np.float32)
     return top, h, np.arange(7)
 
 
@@ -195,4 +199,4 @@ def test_a_step_that_comes_again_changes_nothing_and_one_out_of_order_is_refused
     top.finish(0.5)
     assert top.predict(h).shape == (7, 10)
     with pytest.raises(InputError, match="smashed data of another cut"):
-        top.predict(h[:, :8])
+        top.predict(h[..., :8])

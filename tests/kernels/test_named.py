@@ -7,8 +7,8 @@ from splitrelay import kernels, participation
 from splitrelay.algorithms import Visit
 from splitrelay.errors import InputError
 from splitrelay.kernels import library
-from splitrelay.kernels.batches import drawing, drawn
-from splitrelay.kernels.seeded_draws import Root, uniform
+from splitrelay.kernels.batches import draw_images, make_draw
+from splitrelay.kernels.seeded_draws import Root, draw_uniform
 from splitrelay.objectives.batches import Batches
 from splitrelay.randomness import Purpose, rng
 
@@ -25,7 +25,7 @@ def numpys(batches: Batches, held: np.ndarray, asked: Visit, seed: int) -> list[
 
 
 def assert_same(batches: Batches, held: np.ndarray, asked: Visit, seed: int) -> None:
-    at, sizes = drawn(batches, held, asked, seed)
+    at, sizes = draw_images(batches, held, asked, seed)
     expected = numpys(batches, held, asked, seed)
     assert sizes == [len(step) for step in expected]
     assert at.tolist() == np.concatenate(expected).tolist()
@@ -45,7 +45,7 @@ def test_numbers_of_more_than_one_word(seed: int) -> None:
     for name in ((0, 0, 0), (2**32, 1, 0), (1, 2**40 + 1, 2), (2**32 - 1, 0, 2**33)):
         assert_same(Batches(7), np.arange(30), visit(*name), seed)
         mask = rng(seed, Purpose.DROPOUT, *name, 3, 2).random(50, dtype=np.float32)
-        assert uniform(library.library(), Root(seed).name(*name), (3, 2), 50).tolist() == mask.tolist()
+        assert draw_uniform(library.load_library(), Root(seed).name(*name), (3, 2), 50).tolist() == mask.tolist()
 
 
 def test_a_large_client_and_a_single_sample() -> None:
@@ -57,24 +57,24 @@ def test_a_large_client_and_a_single_sample() -> None:
 @pytest.mark.parametrize("M", [0, 1, 2, 3, 64, 65, 500, 65_537])
 def test_orders_of_as_many_clients(M: int) -> None:
     for number, seed in enumerate(SEEDS):
-        assert kernels.shuffled(M, seed, number, 0, M) == participation.draw_permutation(M, seed, number, 0, M)
+        assert kernels.draw_clients(M, seed, number, 0, M) == participation.draw_permutation(M, seed, number, 0, M)
 
 
 @pytest.mark.parametrize("kind", [participation.Sampled, participation.Consumed])
 def test_orders_of_a_part_of_the_clients(kind: type[participation.Sampled | participation.Consumed]) -> None:
-    own, numpys = kind(7, 3, 5, kernels.shuffled), kind(7, 3, 5)
+    own, numpys = kind(7, 3, 5, kernels.draw_clients), kind(7, 3, 5)
     assert [own(r) for r in range(20)] == [numpys(r) for r in range(20)]
 
 
 def test_a_client_without_samples_is_refused_as_everywhere() -> None:
     with pytest.raises(InputError, match="a client without samples cannot train"):
-        drawing([np.arange(0)], Batches(), None, 1)(visit(0, 0, 0))
+        make_draw([np.arange(0)], Batches(), None, 1)(visit(0, 0, 0))
     with pytest.raises(InputError, match="a seed must be a whole number from 0 up"):
-        drawn(Batches(), np.arange(3), visit(0, 0, 0), -1)
+        draw_images(Batches(), np.arange(3), visit(0, 0, 0), -1)
 
 
 def test_a_numpy_that_draws_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("splitrelay.kernels.seeded_draws.rng", lambda seed, *name: rng(seed + 1, *name))
-    library.library.cache_clear()
-    assert library.missing() == f"numpy {np.__version__} draws other numbers than the fast engine"
-    library.library.cache_clear()
+    library.load_library.cache_clear()
+    assert library.find_obstacle() == f"numpy {np.__version__} draws other numbers than the fast engine"
+    library.load_library.cache_clear()

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from splitrelay.algorithms.base import Step, Visit
+from splitrelay.data.images import ImageSet
+from splitrelay.engine.base import LocalServerHalf
 from splitrelay.errors import InputError, WorkError
-from splitrelay.kernels import InTwo, faults
+from splitrelay.kernels import SplitEngine, ctypes_structs
 from splitrelay.kernels.batches import Draw, Table
-from splitrelay.kernels.library import library
-from splitrelay.kernels.local_steps import Bottom, Descent, TopHalf
+from splitrelay.kernels.library import load_library
+from splitrelay.kernels.local_steps import KernelClientHalf, KernelServerLayers, LocalTraining
 from splitrelay.kernels.network_plan import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Plan, ReLU
-from splitrelay.kernels.seeded_draws import Root, positions
-from splitrelay.kernels.stages import Pictures
+from splitrelay.kernels.seeded_draws import Root, draw_positions
 from splitrelay.kernels.workspace import Workspace
 from splitrelay.randomness import Purpose, rng
 from tests.kernels.fuzz_plans import Call, fuzz
@@ -38,7 +39,7 @@ def whole(**more: Any) -> Workspace:
 def part_of(code: int) -> tuple[str, int]:
     """What check_net found wrong, and in which pass."""
     number, kind = divmod(-code, 100)
-    return faults.NETS[kind], number
+    return ctypes_structs.NETS[kind], number
 
 
 def test_a_net_as_it_is_made_passes() -> None:
@@ -106,9 +107,9 @@ def test_a_damaged_layer_is_found_and_the_net_refused_by_every_call(
     setattr(place, inner or outer, value)
     code = work.kernels.check_net(work.at)
     assert part_of(code) == (part, number)
-    assert set(call.get_codes(2, 0)) == {faults.NO_NET}
+    assert set(call.get_codes(2, 0)) == {ctypes_structs.NO_NET}
     with pytest.raises(WorkError) as refused:
-        faults.check_net(code)
+        ctypes_structs.check_net(code)
     assert refused.value.value == f"{part} of pass {number}"
 
 
@@ -136,7 +137,7 @@ def test_a_damaged_header_is_found(field: str, value: int | None) -> None:
     work = whole()
     setattr(work.net, field, value)
     assert part_of(work.kernels.check_net(work.at)) == ("header", 0)
-    assert work.kernels.check_net(None) == faults.NO_POINTER
+    assert work.kernels.check_net(None) == ctypes_structs.NO_POINTER
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_a_net_that_changes_after_its_check_is_refused() -> None:
     work = whole()
     call = Call(rng(1, Purpose.INSTANCES), PLAN, work)
     work.net.batch += 1
-    assert set(call.get_codes(2, 0)) == {faults.NO_NET}
+    assert set(call.get_codes(2, 0)) == {ctypes_structs.NO_NET}
 
 
 def changed_sizes(call: Call) -> None:
@@ -190,14 +191,14 @@ def changed_norms(call: Call) -> None:
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        (changed_sizes, faults.BAD_BATCH),
-        (changed_image, faults.NO_IMAGE),
-        (changed_choice, faults.NO_IMAGE),
-        (changed_label, faults.BAD_LABEL),
-        (changed_shape, faults.BAD_SET),
-        (changed_out, faults.NO_POINTER),
-        (changed_x, faults.BAD_SIZE),
-        (changed_norms, faults.BAD_SIZE),
+        (changed_sizes, ctypes_structs.BAD_BATCH),
+        (changed_image, ctypes_structs.NO_IMAGE),
+        (changed_choice, ctypes_structs.NO_IMAGE),
+        (changed_label, ctypes_structs.BAD_LABEL),
+        (changed_shape, ctypes_structs.BAD_SET),
+        (changed_out, ctypes_structs.NO_POINTER),
+        (changed_x, ctypes_structs.BAD_SIZE),
+        (changed_norms, ctypes_structs.BAD_SIZE),
     ],
 )
 def test_a_visit_with_wrong_arguments_is_refused(change: Callable[[Call], None], code: int) -> None:
@@ -218,46 +219,48 @@ def test_halves_check_batches_sizes_and_labels() -> None:
         given = (h.ctypes.data, size, 0, above.labels.ctypes.data, g.ctypes.data, 0)
         return int(top.kernels.top_step(top.at, v, 0, n, *given))
 
-    assert step(4, h.size) == 0 and step(3, h.size) == faults.BAD_SIZE
-    assert {step(0, 0), step(-1, h.size), step(5, h.size), step(2**31 - 1, h.size)} == {faults.BAD_BATCH}
+    assert step(4, h.size) == 0 and step(3, h.size) == ctypes_structs.BAD_SIZE
+    assert {step(0, 0), step(-1, h.size), step(5, h.size), step(2**31 - 1, h.size)} == {ctypes_structs.BAD_BATCH}
     above.labels[3] = -1
-    assert step(4, h.size) == faults.BAD_LABEL
+    assert step(4, h.size) == ctypes_structs.BAD_LABEL
     back = [
         bottom.kernels.bottom_backward(bottom.at, c.addressof(below.visit), n, z.ctypes.data, z.size, 0)
         for n in (4, 3, 5)
     ]
-    assert back == [0, faults.BAD_SIZE, faults.BAD_BATCH]
+    assert back == [0, ctypes_structs.BAD_SIZE, ctypes_structs.BAD_BATCH]
 
 
 def test_a_net_without_gradients_does_not_learn() -> None:
     work = whole(learnt=False)
     codes = Call(rng(1, Purpose.INSTANCES), PLAN, work).get_codes(4, 0)
     begin, visit, forward, backward, step, learn, move, _, _, _, gradient = codes
-    assert begin == 0 and {visit, forward, backward, step, learn, move, gradient} == {faults.NOT_FOR}
+    assert begin == 0 and {visit, forward, backward, step, learn, move, gradient} == {ctypes_structs.NOT_FOR}
 
 
 def test_draws_stay_in_their_room() -> None:
     name, held = Root(5).name(1, 2, 3), np.arange(10)
     with pytest.raises(WorkError) as refused:
-        positions(library(), name, held, [3, 3], 4, again=False)
-    assert refused.value.value == f"code {faults.BAD_DRAW}"
+        draw_positions(load_library(), name, held, [3, 3], 4, replace=False)
+    assert refused.value.value == f"code {ctypes_structs.BAD_DRAW}"
     for wrong in (np.arange(0), held):
         with pytest.raises(WorkError):
-            positions(library(), name, wrong, [4, 4], 0 if len(wrong) else 4, again=True)
+            draw_positions(load_library(), name, wrong, [4, 4], 0 if len(wrong) else 4, replace=True)
 
 
-def halves() -> tuple[Bottom, TopHalf]:
+def halves() -> tuple[KernelClientHalf, LocalServerHalf]:
     """Both halves of one visit of one step with three images."""
-    images, cut, x = Pictures(PLAN, 5), 3, np.zeros(PLAN.size, np.float32)
-    inner = InTwo(PLAN, images, lambda _: Draw(np.arange(3), [3]), 1, cut)
+    pixels = rng(1, Purpose.INSTANCES).integers(0, 256, (5, *PLAN.shape), dtype=np.uint8)
+    images = ImageSet(pixels, np.arange(5), tuple("0123456"), (0.1,) * 3, (0.3,) * 3)
+    cut, x = 3, np.zeros(PLAN.size, np.float32)
+    inner = SplitEngine(PLAN, images, lambda _: Draw(np.arange(3), [3]), 1, cut)
     visit = [Visit(0, 0, 0, part, Step(0.1), 1) for part in (x[: inner.boundary], x[inner.boundary :])]
     work = Workspace(PLAN, 0, cut, 3), Workspace(PLAN, cut, len(PLAN.layers), 3, asked=True)
-    bottom = Bottom(Descent(work[0], visit[0], 1), Table(images, PLAN), Draw(np.arange(3), [3]))
-    return bottom, TopHalf(Descent(work[1], visit[1], 1))
+    bottom = KernelClientHalf(LocalTraining(work[0], visit[0], 1), Table(images, PLAN), Draw(np.arange(3), [3]))
+    return bottom, LocalServerHalf(KernelServerLayers(LocalTraining(work[1], visit[1], 1)))
 
 
 @pytest.mark.parametrize(
-    "shape", [(2, 6, 4, 4), (4, 6, 4, 4), (3, 6, 4, 5), (3, 96), (3, 6, 4), (3, 0, 4, 4), (0,), (3, 6, 4, 4, 1)]
+    "shape", [(2, 4, 4, 6), (4, 4, 4, 6), (3, 4, 5, 6), (3, 96), (3, 4, 6), (3, 4, 4, 0), (0,), (3, 4, 4, 6, 1)]
 )
 def test_a_gradient_of_another_shape_never_reaches_the_kernels(shape: tuple[int, ...]) -> None:
     bottom, _ = halves()
@@ -273,16 +276,12 @@ def test_a_gradient_may_be_of_another_type_order_or_alignment() -> None:
         lambda g: g.astype(">f4"),
         lambda g: np.asfortranarray(g),
         lambda g: g.astype(np.float64),
-        lambda g: (
-            np.frombuffer(b"?" + g.transpose(0, 2, 3, 1).tobytes(), np.float32, offset=1)
-            .reshape(3, 4, 4, 6)
-            .transpose(0, 3, 1, 2)
-        ),
+        lambda g: np.frombuffer(b"?" + g.tobytes(), np.float32, offset=1).reshape(3, 4, 4, 6),
     ):
         bottom, _ = halves()
         bottom.forward(0)
-        bottom.backward(change(rng(2, Purpose.INSTANCES).standard_normal((3, 6, 4, 4)).astype(np.float32)))
-        found.append(bottom.descent.work.gradient().tobytes())
+        bottom.backward(change(rng(2, Purpose.INSTANCES).standard_normal((3, 4, 4, 6)).astype(np.float32)))
+        found.append(bottom.training.work.save_gradient().tobytes())
     assert len(set(found)) == 1
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from splitrelay.engine.select import resolve_engine
 from splitrelay.errors import InputError
-from splitrelay.kernels import NotCovered, build, library, plan_from, plan_of
+from splitrelay.kernels import NotCovered, build, convert_net, library, plan_from
 from splitrelay.kernels.builtin_plans import find_cut, get_builtin_plan
 from splitrelay.models import MODELS, ModelSpec, find_cut_index, get_model_spec
 
@@ -17,7 +17,7 @@ SHAPE = (3, 32, 32)
 @pytest.mark.parametrize("name", MODELS)
 def test_x_is_laid_out_as_everywhere(name: str) -> None:
     model = get_model_spec(name, SHAPE, 10)
-    layout, plan = model.layout(), plan_of(model.net(), SHAPE)
+    layout, plan = model.layout(), convert_net(model.net(), SHAPE)
     assert [(p.name, p.start, p.shape) for p in plan.parameters] == [(s.name, s.start, s.shape) for s in layout.slots]
     assert plan.ends == layout.ends
 
@@ -26,7 +26,7 @@ def test_x_is_laid_out_as_everywhere(name: str) -> None:
 def test_torch_layers_have_the_plan_that_the_package_ships(name: str) -> None:
     for shape in (SHAPE, (1, 32, 40), (1, 64, 64)):
         model, plan = get_model_spec(name, shape, 7), get_builtin_plan(name, shape, 7)
-        assert plan_of(model.net(), shape) == plan
+        assert convert_net(model.net(), shape) == plan
         assert find_cut_index(model, None) == find_cut(plan, name, None)
         for cut in (1, "2", plan.layers[0].name):
             if len(plan.layers) > 2:
@@ -41,7 +41,7 @@ def test_a_cut_outside_a_plan_is_refused(cut: str | int) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_plan_comes_back_from_json(name: str) -> None:
-    plan = plan_of(get_model_spec(name, SHAPE, 10).net(), SHAPE)
+    plan = convert_net(get_model_spec(name, SHAPE, 10).net(), SHAPE)
     assert plan_from(json.loads(json.dumps(plan.document()))) == plan
 
 
@@ -58,7 +58,7 @@ def test_a_plan_comes_back_from_json(name: str) -> None:
 )
 def test_what_has_no_kernel_is_named(layer: nn.Module, why: str) -> None:
     with pytest.raises(NotCovered, match=why):
-        plan_of(nn.Sequential(layer, nn.Flatten(), nn.Linear(1, 10)), SHAPE)
+        convert_net(nn.Sequential(layer, nn.Flatten(), nn.Linear(1, 10)), SHAPE)
 
 
 def own(*layers: nn.Module) -> ModelSpec:
@@ -91,6 +91,6 @@ def test_what_the_fast_engine_cannot_do_runs_on_the_reference_engine_and_is_refu
 
 def test_a_build_of_other_sources_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "sources", lambda: 0)
-    library.library.cache_clear()
-    assert library.missing() == f"{library.built().name} was built from other sources"
-    library.library.cache_clear()
+    library.load_library.cache_clear()
+    assert library.find_obstacle() == f"{library.find_build().name} was built from other sources"
+    library.load_library.cache_clear()

@@ -11,7 +11,7 @@ from torch import nn
 
 from splitrelay.engine.select import resolve_engine
 from splitrelay.errors import InputError, OutOfRange
-from splitrelay.kernels import NotCovered, plan_from, plan_of, read_plan
+from splitrelay.kernels import NotCovered, convert_net, plan_from, read_plan
 from splitrelay.kernels.network_plan import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Plan, ReLU
 from splitrelay.kernels.plan_limits import BATCH, LARGEST, LAYERS, NAME
 from splitrelay.kernels.workspace import Workspace
@@ -241,7 +241,7 @@ def test_a_net_that_ends_in_a_relu_runs_on_the_reference_engine() -> None:
 def test_a_torch_net_outside_the_limits_has_no_kernel() -> None:
     for layer in (nn.MaxPool2d(2, 2, padding=2), nn.Conv2d(3, 4, 3, padding=5000), nn.Dropout(1.0)):
         with pytest.raises(NotCovered):
-            plan_of(nn.Sequential(layer, nn.Flatten(), nn.Linear(4, 3)), (3, 8, 8))
+            convert_net(nn.Sequential(layer, nn.Flatten(), nn.Linear(4, 3)), (3, 8, 8))
 
 
 @pytest.mark.parametrize("batch", [0, -1, BATCH + 1, True, 2.0])

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from splitrelay.algorithms import SSL, Averaged, FedAvg, Scaffold, Step, Visit
+from splitrelay.algorithms import SSL, FedAvg, Scaffold, Step, Visit
 from splitrelay.data.augment import Augmentation
 from splitrelay.data.images import ImageSet
-from splitrelay.engine.peers import Peers
+from splitrelay.deploy.sealed_state import unmade
 from splitrelay.engine.thread_pool import Pool
-from splitrelay.engine.torch_engine import InTwo, Whole
-from splitrelay.engine.vector_steps import descend
+from splitrelay.engine.torch_engine import SplitEngine, WholeEngine
+from splitrelay.engine.vector import take_local_steps
 from splitrelay.errors import Diverged, InputError
 from splitrelay.models import ModelSpec, SubModel, find_cut_index, get_model_spec
 from splitrelay.objectives.batches import Batches
@@ -55,22 +55,24 @@ def visit(net: Network, step: Step, K: int = 3) -> Visit:
 @pytest.mark.parametrize("name", ["lenet5", "mlp", "lenet-small", "cnncifar"])
 def test_whole_is_cut_at_every_layer(name: str) -> None:
     net = network(name)
-    whole = Whole(net, 5).run(visit(net, EVERYTHING, K=6)).x
+    whole = WholeEngine(net, 5).run(visit(net, EVERYTHING, K=6)).x
     for cut in cuts(name):
-        assert torch.equal(InTwo(net, 5, cut).run(visit(net, EVERYTHING, K=6)).x, whole), f"cut {cut}"
+        assert torch.equal(SplitEngine(net, 5, cut).run(visit(net, EVERYTHING, K=6)).x, whole), f"cut {cut}"
 
 
 @pytest.mark.parametrize("cut", ["pool1", "conv3_1", "pool3", "pool5", "fc1", "dropout1", "relu2"])
 def test_whole_is_cut_on_vgg11(cut: str) -> None:
     net = network("vgg11")
     assert torch.equal(
-        InTwo(net, 5, cut).run(visit(net, EVERYTHING, 2)).x, Whole(net, 5).run(visit(net, EVERYTHING, 2)).x
+        SplitEngine(net, 5, cut).run(visit(net, EVERYTHING, 2)).x, WholeEngine(net, 5).run(visit(net, EVERYTHING, 2)).x
     )
 
 
 def test_whole_is_cut_in_double_precision() -> None:
     net = network("lenet-small", torch.float64)
-    assert torch.equal(InTwo(net, 5).run(visit(net, EVERYTHING)).x, Whole(net, 5).run(visit(net, EVERYTHING)).x)
+    assert torch.equal(
+        SplitEngine(net, 5).run(visit(net, EVERYTHING)).x, WholeEngine(net, 5).run(visit(net, EVERYTHING)).x
+    )
 
 
 def with_batch_norm() -> ModelSpec:
@@ -92,12 +94,12 @@ def with_batch_norm() -> ModelSpec:
 
 def test_batch_norms_running_values_are_part_of_x_at_every_cut() -> None:
     net = replace(network("lenet-small"), model_spec=with_batch_norm())
-    whole = Whole(net, 5).run(visit(net, EVERYTHING)).x
+    whole = WholeEngine(net, 5).run(visit(net, EVERYTHING)).x
     layout = net.model_spec.layout()
     running = next(slot for slot in layout.slots if slot.name == "1.running_mean")
     assert not torch.equal(running.view(whole), running.view(net.model_spec.x0(7)))
     for cut in range(1, 7):
-        assert torch.equal(InTwo(net, 5, cut).run(visit(net, EVERYTHING)).x, whole)
+        assert torch.equal(SplitEngine(net, 5, cut).run(visit(net, EVERYTHING)).x, whole)
 
 
 class ChannelsBehind(nn.Module):
@@ -134,9 +136,11 @@ def test_whole_is_cut_in_odd_nets_and_batches_of_any_size(name: str, dtype: torc
     odd = ModelSpec(name, lambda: nn.Sequential(*ODD[name]()), (1, 8, 8), 1)
     for size, K in ((1, 3), (7, 6), (29, 2), (64, 1)):  # 30 samples a client: a last batch of 2, of 1, all at once
         net = replace(network("lenet-small", dtype), model_spec=odd, batches=Batches(size))
-        whole = Whole(net, 5).run(visit(net, EVERYTHING, K)).x
+        whole = WholeEngine(net, 5).run(visit(net, EVERYTHING, K)).x
         for cut in range(1, len(odd.layers())):
-            assert torch.equal(InTwo(net, 5, cut).run(visit(net, EVERYTHING, K)).x, whole), f"cut {cut}, size {size}"
+            assert torch.equal(SplitEngine(net, 5, cut).run(visit(net, EVERYTHING, K)).x, whole), (
+                f"cut {cut}, size {size}"
+            )
 
 
 def with_a_frozen_layer() -> nn.Sequential:
@@ -147,16 +151,16 @@ def with_a_frozen_layer() -> nn.Sequential:
 
 def test_a_frozen_layer_stays_as_it_is_at_every_cut() -> None:
     net = replace(network("lenet-small"), model_spec=ModelSpec("own", with_a_frozen_layer, (1, 8, 8), 1))
-    whole, x0, layout = Whole(net, 5).run(visit(net, EVERYTHING)).x, net.model_spec.x0(7), net.model_spec.layout()
+    whole, x0, layout = WholeEngine(net, 5).run(visit(net, EVERYTHING)).x, net.model_spec.x0(7), net.model_spec.layout()
     changed = {slot.name for slot in layout.slots if not torch.equal(slot.view(whole), slot.view(x0))}
     assert changed == {"1.weight", "1.bias", "4.weight", "4.bias"}
     for cut in range(1, 5):
-        assert torch.equal(InTwo(net, 5, cut).run(visit(net, EVERYTHING)).x, whole)
+        assert torch.equal(SplitEngine(net, 5, cut).run(visit(net, EVERYTHING)).x, whole)
 
 
 def test_batch_norms_running_values_are_averaged_not_lost() -> None:
     net = replace(network("lenet-small"), model_spec=with_batch_norm())
-    clients, x0 = Pool([Whole(net, 5)]), net.model_spec.x0(7)
+    clients, x0 = Pool([WholeEngine(net, 5)]), net.model_spec.x0(7)
     running = next(slot for slot in net.model_spec.layout().slots if slot.name == "1.running_var")
     x = FedAvg(Step(0.1), K=2).round(0, x0, (0, 1), clients)
     alone = [FedAvg(Step(0.1), K=2).round(0, x0, (m,), clients) for m in (0, 1)]
@@ -203,20 +207,20 @@ def test_without_clipping_one_step_is_torchs_own_to_the_bit() -> None:
     for features, labels in net.samples(Name(5, 2, 3, 1), 1):
         nn.functional.cross_entropy(module(features), labels).backward()
         sgd.step()
-    ours = Whole(net, 5).run(Visit(2, 1, 3, net.model_spec.x0(7), Step(0.05, 1e-2), 1)).x
+    ours = WholeEngine(net, 5).run(Visit(2, 1, 3, net.model_spec.x0(7), Step(0.05, 1e-2), 1)).x
     assert torch.equal(ours, net.model_spec.layout().pack(module.state_dict()))
 
 
 def test_clipping_per_half_bounds_each_half_by_itself() -> None:
     net, eta, clip = network("lenet-small", torch.float64), 0.5, 1e-3
-    x, engine = net.model_spec.x0(7, torch.float64), InTwo(net, 5)
+    x, engine = net.model_spec.x0(7, torch.float64), SplitEngine(net, 5)
     moved = engine.run(Visit(0, 0, 0, x, Step(eta, clip=clip, per_half=True), 1)).x - x
     for half in (moved[: engine.boundary], moved[engine.boundary :]):
         assert float(half.norm()) == pytest.approx(eta * clip, rel=0.01)  # torch's floor of 1e-6 shortens it a little
     jointly = engine.run(Visit(0, 0, 0, x, Step(eta, clip=clip), 1)).x - x
     assert float(jointly.norm()) == pytest.approx(eta * clip, rel=0.01)
     with pytest.raises(InputError, match="needs a model in halves"):
-        Whole(net, 5).run(Visit(0, 0, 0, x, Step(eta, clip=clip, per_half=True), 1))
+        WholeEngine(net, 5).run(Visit(0, 0, 0, x, Step(eta, clip=clip, per_half=True), 1))
 
 
 @BOTH
@@ -237,35 +241,11 @@ def test_the_cut_is_where_the_paper_cuts() -> None:
         assert layout.parameters == {"lenet5": 44_426, "vgg11": 9_750_922}[name]
 
 
-@BOTH
-def test_peer_to_peer_is_centralized(engine: str) -> None:
-    net, order, x0 = network("lenet-small"), Permutation(4, 1), network("lenet-small").model_spec.x0(7)
-    peers = Peers(in_two(engine, net), x0)
-    *_, (_, relayed) = train(SSL(EVERYTHING, 2), peers.start(x0), order, peers, R=2)
-    *_, (_, central) = train(SSL(EVERYTHING, 2), x0, order, Pool([in_two(engine, net)]), R=2)
-    assert torch.equal(peers.whole(relayed), central)
-    assert len(peers.held) == 1  # every other client has handed its half on
-
-
-@BOTH
-def test_a_visit_that_fails_peer_to_peer_can_be_made_again(engine: str) -> None:
-    net = network("lenet-small")
-    x0 = net.model_spec.x0(7)
-    peers = Peers(in_two(engine, net), x0)
-    with pytest.raises(Diverged):
-        peers.run(Visit(0, 0, 0, peers.start(x0), Step(1e20), 4))
-    assert torch.equal(peers.whole(peers.start(x0)), x0)
-
-
-@BOTH
-def test_averaging_is_refused_peer_to_peer(engine: str) -> None:
-    net = network("lenet-small")
-    x0 = net.model_spec.x0(7)
-    peers = Peers(in_two(engine, net), x0)
-    with pytest.raises(InputError, match="cannot average"):
-        FedAvg(EVERYTHING, 1).round(0, peers.start(x0), (0, 1), peers)
-    with pytest.raises(InputError, match="cannot average"):
-        Averaged(SSL(EVERYTHING, 1)).round(0, Averaged(SSL(EVERYTHING, 1)).init(peers.start(x0)), (0,), peers)
+def test_averaging_sealed_halves_is_refused() -> None:
+    x = unmade(torch.zeros(3))
+    for combine in (lambda: x + x, lambda: x - x, lambda: 0.5 * x, lambda: x / 2):
+        with pytest.raises(InputError):
+            combine()
 
 
 @pytest.mark.parametrize("step", [Step(0.05), Step(0.05, weight_decay=1e-2, momentum=0.9, prox=0.1)])
@@ -280,7 +260,7 @@ def test_the_engine_in_place_is_the_functional_form(step: Step, engine: str) -> 
         return layers.g.clone()
 
     given = Visit(2, 1, 3, net.model_spec.x0(7), step, 5)
-    functional = descend(given, list(net.samples(Name(5, 2, 3, 1), 5)), gradient)
+    functional = take_local_steps(given, list(net.samples(Name(5, 2, 3, 1), 5)), gradient)
     assert torch.allclose(
         whole(engine, net).run(given).x, functional, rtol=1e-6, atol=1e-6 if engine == "fast" else 1e-8
     )

@@ -7,12 +7,30 @@ import pytest
 import torch
 from torch import nn
 
-from splitrelay import kernels
 from splitrelay.algorithms import Step, Visit
 from splitrelay.data.images import ImageSet
-from splitrelay.engine.base import HEADER, LABEL, LOSS, NORM, Overheard, Reply, Top
-from splitrelay.engine.torch_engine import Descent, InTwo, TopHalf, Whole, descend_cut, halved, mean_loss
+from splitrelay.engine.base import (
+    HEADER,
+    LABEL,
+    LOSS,
+    NORM,
+    ByteCountingHalf,
+    LocalServerHalf,
+    Reply,
+    ServerHalf,
+    compute_mean_loss,
+    split_visit,
+    train_client_half,
+)
+from splitrelay.engine.torch_engine import (
+    LocalTraining,
+    SplitEngine,
+    TorchClientHalf,
+    TorchServerLayers,
+    WholeEngine,
+)
 from splitrelay.errors import WorkError
+from splitrelay.kernels import local_steps
 from splitrelay.models import ModelSpec, SubModel, get_model_spec
 from splitrelay.models.submodel import copy_to_canonical
 from splitrelay.objectives.batches import Batches
@@ -47,21 +65,22 @@ class Halves:
     """A visit with both halves in hand, so that a test can stand between them."""
 
     def __init__(self, net: Network, K: int = 4) -> None:
-        self.engine, self.visit = InTwo(net, 5), visit(net, K)
-        below, above = halved(self.visit, self.engine.boundary)
-        self.bottom = Descent(self.engine.bottom, below, 5)
-        self.top = TopHalf(Descent(self.engine.top, above, 5), net.loss)
-        self.samples = net.samples(self.bottom.name, K)
+        self.engine, self.visit = SplitEngine(net, 5), visit(net, K)
+        client_visit, server_visit = split_visit(self.visit, self.engine.boundary)
+        training = LocalTraining(self.engine.bottom, client_visit, 5)
+        self.samples = list(net.samples(training.name, K))
+        self.bottom = TorchClientHalf(training, self.samples)
+        self.top = LocalServerHalf(TorchServerLayers(LocalTraining(self.engine.top, server_visit, 5), net.loss))
 
-    def against(self, top: Top) -> torch.Tensor:
-        self.losses = descend_cut(self.bottom, self.samples, top)
+    def against(self, top: ServerHalf) -> torch.Tensor:
+        self.losses = train_client_half(self.bottom, top, self.visit.K)
         return torch.cat([self.engine.bottom.x, self.engine.top.x])
 
 
 class Link:
     """A top whose every message comes `times` times, with the losses as a wire would bring them."""
 
-    def __init__(self, top: Top, times: int = 1) -> None:
+    def __init__(self, top: ServerHalf, times: int = 1) -> None:
         self.top, self.times = top, times
 
     def step(self, k: int, h: torch.Tensor, labels: torch.Tensor, norm2: float) -> Reply:
@@ -73,22 +92,19 @@ class Link:
         for _ in range(self.times):
             self.top.finish(norm2)
 
-    def predict(self, h: torch.Tensor) -> torch.Tensor:
-        return self.top.predict(h)
-
 
 def test_a_repeated_step_gets_the_same_reply_and_changes_nothing() -> None:
     net = network()
-    once = InTwo(net, 5).run(visit(net))
+    once = SplitEngine(net, 5).run(visit(net))
     halves = Halves(net)
     assert torch.equal(halves.against(Link(halves.top, times=3)), once.x)
-    assert mean_loss(halves.losses, halves.visit) == once.cost.loss  # also as numbers that have travelled
+    assert compute_mean_loss(halves.losses, halves.visit) == once.cost.loss  # also as numbers that have travelled
 
 
 @pytest.mark.parametrize(("steps", "wrong"), [((), 1), ((0, 1), 0), ((0, 1), 3), ((0,), -1), ((), -1)])
 def test_a_step_out_of_order_is_refused_and_leaves_the_half_as_it_was(steps: tuple[int, ...], wrong: int) -> None:
     halves = Halves(network())
-    h, labels = next((copy_to_canonical(halves.bottom.forward(0, x)), y) for x, y in halves.samples)
+    h, labels = halves.bottom.forward(0)
     for k in steps:
         halves.top.step(k, h.clone(), labels, 0.0)
     before = halves.engine.top.x.clone()
@@ -99,7 +115,7 @@ def test_a_step_out_of_order_is_refused_and_leaves_the_half_as_it_was(steps: tup
 
 def test_after_the_end_of_a_visit_only_its_last_step_is_answered() -> None:
     halves = Halves(network())
-    h, labels = next((copy_to_canonical(halves.bottom.forward(0, x)), y) for x, y in halves.samples)
+    h, labels = halves.bottom.forward(0)
     reply = halves.top.step(0, h, labels, 0.0)
     halves.top.finish(1.0)
     after = halves.engine.top.x.clone()
@@ -123,15 +139,16 @@ def test_predicting_over_every_cut_is_predicting_with_the_whole(model: ModelSpec
         bottom, top = SubModel(model, 0, cut, torch.float32), SubModel(model, cut, layers, torch.float32)
         boundary = model.layout().ends[cut]
         bottom.load(x[:boundary])
-        half = TopHalf(Descent(top, Visit(0, 0, 0, x[boundary:], STEP, 1), 5), nn.functional.cross_entropy)
+        training = LocalTraining(top, Visit(0, 0, 0, x[boundary:], STEP, 1), 5)
+        half = LocalServerHalf(TorchServerLayers(training, nn.functional.cross_entropy))
         assert torch.equal(half.predict(copy_to_canonical(bottom.predict(features))), outputs), f"cut {cut}"
 
 
 def test_predicting_between_visits_changes_nothing_and_in_a_visit_is_refused() -> None:
     net = network()
-    plain = InTwo(net, 5).run(visit(net)).x
+    plain = SplitEngine(net, 5).run(visit(net)).x
     halves = Halves(net)
-    (features, labels), *_ = net.samples(halves.bottom.name, 1)
+    (features, labels), *_ = halves.samples
     h = copy_to_canonical(halves.engine.bottom.predict(features))
     halves.top.predict(h)
     assert torch.equal(halves.against(halves.top), plain)
@@ -143,9 +160,9 @@ def test_predicting_between_visits_changes_nothing_and_in_a_visit_is_refused() -
 
 def test_every_byte_of_a_visit_is_counted() -> None:
     net = network(get_model_spec("lenet-small", (1, 8, 8), 10))
-    engine, given = InTwo(net, 5), visit(net, K=3)
+    engine, given = SplitEngine(net, 5), visit(net, K=3)
     halves = Halves(net, K=3)
-    line = Overheard(halves.top)
+    line = ByteCountingHalf(halves.top)
     halves.against(line)
     smashed, own, B, tensors = 64 * 4, 4 * engine.boundary, 7, 4  # floats of one image; two linear layers above
     up = 3 * (HEADER + B * (smashed + LABEL) + NORM) + HEADER + NORM
@@ -159,7 +176,7 @@ def test_scaffolds_shift_travels_with_the_part_of_the_model_that_does() -> None:
     net = network(get_model_spec("lenet-small", (1, 8, 8), 10))
     x = net.model_spec.x0(7)
     shifted = visit(net, step=replace(STEP, shift=0.001 * x))
-    for engine, part in ((Whole(net, 5), len(x)), (InTwo(net, 5), InTwo(net, 5).boundary)):
+    for engine, part in ((WholeEngine(net, 5), len(x)), (SplitEngine(net, 5), SplitEngine(net, 5).boundary)):
         plain, more = engine.run(visit(net)).cost, engine.run(shifted).cost
         assert (more.up, more.down) == (plain.up, plain.down + HEADER + 4 * part)
 
@@ -167,10 +184,10 @@ def test_scaffolds_shift_travels_with_the_part_of_the_model_that_does() -> None:
 class Repeating:
     """A fast top whose every message comes three times, on memory of its own, as from a wire."""
 
-    def __init__(self, top: kernels.local_steps.TopHalf) -> None:
+    def __init__(self, top: LocalServerHalf) -> None:
         self.top = top
 
-    def step(self, k: int, h: np.ndarray, labels: np.ndarray, norm2: float) -> kernels.local_steps.Reply:
+    def step(self, k: int, h: np.ndarray, labels: np.ndarray, norm2: float) -> Reply:
         replies = [self.top.step(k, h.copy(), labels.copy(), norm2) for _ in range(3)]
         assert replies[0] is replies[2]
         return replies[0]
@@ -186,12 +203,11 @@ def test_a_repeated_step_changes_nothing_on_the_fast_engine(cut: str) -> None:
     net = network(get_model_spec("lenet-small", (1, 8, 8), 10))
     engine, given = in_two("fast", net, cut=cut), visit(net)
     once, inner = engine.run(given), engine.inner
-    below, above = kernels.engine.halved(replace(given, x=given.x.numpy()), engine.boundary)
-    bottom = kernels.local_steps.Bottom(
-        kernels.local_steps.Descent(inner.bottom, below, 5), inner.table, inner.draw(given)
-    )
-    top = Repeating(kernels.local_steps.TopHalf(kernels.local_steps.Descent(inner.top, above, 5)))
-    losses = kernels.local_steps.descend_cut(bottom, top)
+    client_visit, server_visit = split_visit(replace(given, x=given.x.numpy()), inner.boundary)
+    training = local_steps.LocalTraining(inner.bottom, client_visit, 5)
+    bottom = local_steps.KernelClientHalf(training, inner.table, inner.draw(given))
+    layers = local_steps.KernelServerLayers(local_steps.LocalTraining(inner.top, server_visit, 5))
+    losses = train_client_half(bottom, Repeating(LocalServerHalf(layers)), given.K)
     x = np.concatenate([inner.bottom.save()[0], inner.top.save()[0]])
     assert x.tobytes() == once.x.numpy().tobytes()
-    assert kernels.local_steps.mean_loss(losses, given) == once.cost.loss
+    assert compute_mean_loss(losses, given) == once.cost.loss

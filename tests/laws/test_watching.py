@@ -10,7 +10,7 @@ from torch import nn
 from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.engine.thread_pool import Pool
-from splitrelay.engine.torch_engine import InTwo
+from splitrelay.engine.torch_engine import SplitEngine
 from splitrelay.errors import Diverged, InputError, OutOfRange, UnknownName
 from splitrelay.models import get_model_spec
 from splitrelay.objectives.batches import Batches
@@ -166,7 +166,7 @@ def test_algorithms_cut_where_the_engine_cuts_in_double_precision_too(data: Data
     partition = draw_partition("iid", data.train.y, M=2, seed=1)
     learning = Learning(Trial(algorithm="splitfed-v2", dtype="float64"), data, partition)
     bottom, _ = learning.algorithm.cut.halves(learning.x0())
-    assert len(bottom) == InTwo(learning.network, 1).boundary
+    assert len(bottom) == SplitEngine(learning.network, 1).boundary
 
 
 def test_sizes_are_those_of_the_samples_that_train(data: DataSet) -> None:

@@ -1,4 +1,9 @@
-"""What both ends can tell from a spec before anything is sent: numbers only, so that clients can do without torch."""
+"""The engines at both ends of a connection: what client_visit and server_visit need of them.
+
+Everything here is numpy, so that clients of the fast engine run without torch. backend_torch and backend_fast implement
+`ClientEngine`, `ServerEngine` and `TestSet`. The halves of a visit are those of engine.base, on the arrays of the wire:
+images with channels last, (n, H, W, C).
+"""
 
 from __future__ import annotations
 
@@ -11,16 +16,17 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from splitrelay.algorithms.base import Step, Visit
+from splitrelay.algorithms.base import Visit
 from splitrelay.data.augment import Augmentation
 from splitrelay.data.images import ImageSet
-from splitrelay.network import messages, tensor_transfer
+from splitrelay.engine.base import ClientHalf, EvaluationSums, LocalServerHalf
+from splitrelay.network import tensor_transfer
 from splitrelay.network.messages import Terms
 from splitrelay.objectives.batches import Batches
 from splitrelay.runs.spec import Spec
 
 Vector = npt.NDArray[Any]
-Labels = npt.NDArray[np.int32]
+Labels = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -28,124 +34,97 @@ class Shape:
     """The sizes of a spec's messages."""
 
     cut: int  # layers of the client
-    boundary: int  # numbers of the client's half
+    boundary: int  # numbers of the client half
     size: int  # numbers of x
-    h: tuple[int, ...]  # smashed data of one sample, as the wire has it: images channels last
-    norms: int  # tensors of the server's half
+    h: tuple[int, ...]  # smashed data of one sample on the wire: images with channels last
+    norms: int  # tensors of the server half
 
 
-@dataclass(frozen=True)
-class Tally:
-    """The sum of losses over a test set; right answers and images by class."""
-
-    loss: float
-    right: list[int]
-    seen: list[int]
-
-
-class Looking(Protocol):
-    """A test set at the evaluator, with whichever engine the spec names."""
-
-    def through(self, bottom: Vector) -> Iterator[Vector]:
-        """Smashed data, slice by slice."""
-        ...
-
-    def tally(self, outputs: Sequence[Vector]) -> Tally:
-        """What the server's half has made of them."""
-        ...
-
-
-class Asked(Protocol):
-    """The server's half during a visit, as arrays on a wire: what a client's engine calls."""
-
-    def step(
-        self, k: int, h: Vector, labels: Labels, norm2: float, /, meanwhile: Callable[[], None] | None = None
-    ) -> messages.Reply:
-        """Smashed data up, the gradient at the cut down; `meanwhile` is done while it is on its way."""
-        ...
-
-    def finish(self, norm2: float, /) -> None:
-        """The last step is closed."""
-        ...
-
-
-class Below(Protocol):
-    """A client's engine: its part of a visit."""
+class ClientEngine(Protocol):
+    """The engine of a client."""
 
     shape: Shape
+    has_buffers: bool  # whether the client half has numbers that are not trained, such as batch norm's
 
-    def cut(self, visit: Visit[Vector], top: Asked) -> Vector:
-        """K steps of the client's half against the server's; the half after them."""
+    def begin(self, visit: Visit[Vector]) -> ClientHalf[Vector, Labels]:
+        """Start a visit of the client half."""
         ...
 
-    def whole(self, visit: Visit[Vector]) -> tuple[Vector, float]:
-        """K steps of the whole model; x after them, and their mean loss."""
+    def get_x(self, visit: Visit[Vector]) -> Vector:
+        """Return the client half after a visit. Raise Diverged if it is not finite."""
         ...
 
-    def x0(self) -> Vector:
-        """The client's half before the first visit, drawn from the seed."""
+    def train_whole(self, visit: Visit[Vector]) -> tuple[Vector, float]:
+        """Take K steps of the whole model; return x and the mean loss."""
         ...
 
-
-class Above(Protocol):
-    """A server's engine: its half during one visit."""
-
-    def step(self, k: int, h: Vector, labels: Labels, norm2: float) -> tuple[Vector, tuple[float, ...], float]:
-        """The gradient at the cut, the squared norms of the server's tensors, the loss."""
-        ...
-
-    def settle(self) -> None:
-        """Apply the step that waits, where nothing that is still to come can change it."""
-        ...
-
-    def finish(self, norm2: float) -> None:
-        """Apply the step that waits."""
-        ...
-
-    def x(self) -> Vector:
-        """The server's half as it stands."""
+    def compute_x0(self) -> Vector:
+        """Return the client half before the first visit, drawn from the seed."""
         ...
 
 
-def by_itself(step: Step[Any]) -> bool:
-    """Whether a half may take its step before it knows the other half's part of the norm."""
-    return step.clip is None or step.per_half
+class ServerEngine(Protocol):
+    """The engine of the server half, for one visit at a time."""
+
+    def begin(self, visit: Visit[Vector]) -> LocalServerHalf[Vector, Labels]:
+        """Start a visit. Its updates wait until the reply was sent (LocalServerHalf.apply_early)."""
+        ...
+
+    def get_x(self) -> Vector:
+        """Return a copy of the server half as it is now."""
+        ...
+
+    def predict(self, x: Vector, h: Vector) -> Vector:
+        """Return the outputs of the server half x for smashed data, as in evaluation."""
+        ...
+
+
+class TestSet(Protocol):
+    """A test set at the evaluator."""
+
+    def compute_smashed(self, x: Vector) -> Iterator[Vector]:
+        """Yield the smashed data of the test set, slice by slice, for the client half x."""
+        ...
+
+    def add_up(self, outputs: Sequence[Vector]) -> EvaluationSums:
+        """Compare the outputs of the server half with the labels."""
+        ...
 
 
 @dataclass(frozen=True)
-class Outfit:
-    """What a client has to train with."""
+class ClientContext:
+    """The spec, the server's terms and the images of one client."""
 
     m: int
     spec: Spec
     terms: Terms
     images: ImageSet
-    pinned_plan: str = ""  # the layers of a model that is not built in, where the client's operator has agreed to them
+    pinned_plan: str = ""  # the layers of a model that is not built in, if the client's operator has accepted them
 
     @property
     def holdings(self) -> list[npt.NDArray[np.int64]]:
-        """Batches are positions in the client's own list; nobody else's is here."""
+        """The positions of this client's images. The lists of the other clients are empty."""
         return [np.arange(0)] * self.m + [np.arange(len(self.images))]
 
     @property
     def batches(self) -> Batches:
-        """How steps are drawn."""
+        """How batches are drawn."""
         return Batches(self.spec.optimiser.batch, self.spec.optimiser.draw)
 
     @property
     def augmentation(self) -> Augmentation | None:
-        """What training may do to an image."""
+        """How training images are changed, or None."""
         wanted = self.spec.data.augment and (self.terms.pad or self.terms.flip)
         return Augmentation(self.terms.pad, self.terms.flip) if wanted else None
 
 
 BACKENDS = {"reference": "backend_torch", "fast": "backend_fast"}  # engine: module of deploy/
 IMPORTING = RLock()
-SEALING = 4096  # bytes that a sealed half may be longer than the half, beside the last visit of each client
+SEALING = 4096  # bytes by which a sealed half may be longer than the half, without the last visit of each client
 
 
 def half_bytes(spec: Spec, shape: Shape) -> int:
-    """What the longest half of a spec takes, sealed or not."""
+    """Return the bytes of the longest half of a spec, sealed or not."""
     numbers = shape.size if spec.placement == "whole" else shape.boundary
     return tensor_transfer.size_of({"x": numbers}, spec.model.dtype) + SEALING + 16 * spec.partition.M
 
@@ -153,18 +132,18 @@ def half_bytes(spec: Spec, shape: Shape) -> int:
 def import_backend(name: str) -> Any:
     """Import a module of deploy/ when it is first needed, one thread at a time.
 
-    Torch parses source while it is imported, and CPython before 3.11.8 may fall where two threads do so (gh-106905).
+    Torch parses source code while it is imported, and CPython before 3.11.8 may crash if two threads do so (gh-106905).
     """
     with IMPORTING:
         return import_module(f"splitrelay.deploy.{name}")
 
 
 def engine_backend(engine: str) -> Any:
-    """Return the backend module of an engine. Only the reference engine's module imports torch."""
+    """Return the backend module of an engine. Only the module of the reference engine imports torch."""
     return import_backend(BACKENDS[engine])
 
 
-def below(outfit: Outfit) -> Below:
-    """The client's engine that the spec names."""
-    make: Callable[[Outfit], Below] = engine_backend(outfit.spec.engine).Client
-    return make(outfit)
+def build_client_engine(context: ClientContext) -> ClientEngine:
+    """Return the client's engine that the spec names."""
+    build: Callable[[ClientContext], ClientEngine] = engine_backend(context.spec.engine).Client
+    return build(context)

@@ -1,30 +1,34 @@
-"""The fast engine at both ends of a wire. Clients need no torch: the package has the layers of the built-in models."""
+"""The fast engine at both ends of a connection. Clients need no torch: built-in models are part of the package."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterator, Sequence
+from math import fsum, prod
 
 import numpy as np
 
 from splitrelay import kernels
 from splitrelay.algorithms.base import Step, Visit
-from splitrelay.deploy.backend import Asked, Labels, Outfit, Shape, Vector, by_itself, engine_backend
+from splitrelay.data.images import ImageSet
+from splitrelay.deploy.backend import ClientContext, Labels, Shape, Vector, engine_backend
+from splitrelay.engine.base import EvaluationSums, LocalServerHalf, check_finite
 from splitrelay.errors import InputError
-from splitrelay.kernels.batches import drawing
+from splitrelay.kernels.batches import Table, make_draw
 from splitrelay.kernels.builtin_plans import find_cut, get_builtin_plan
-from splitrelay.kernels.engine import ready
-from splitrelay.kernels.local_steps import Bottom, Descent, Reply, TopHalf, descend_cut, finite, smashed
-from splitrelay.kernels.network_plan import Plan
-from splitrelay.kernels.workspace import Workspace
+from splitrelay.kernels.ctypes_structs import check_call
+from splitrelay.kernels.evaluator import AT_ONCE, SLICE
+from splitrelay.kernels.local_steps import KernelClientHalf, KernelServerLayers, LocalTraining, get_smashed_shape
+from splitrelay.kernels.network_plan import Flatten, Linear, Plan
+from splitrelay.kernels.workspace import Workspace, ensure_workspace, make_zeros
 from splitrelay.runs.spec import Spec
 
 
 def derive_plan(spec: Spec, images: tuple[int, int, int], classes: int, pinned: str = "") -> tuple[Plan, int]:
-    """Return the layers of a spec's model and the cut, both from what this host itself has; the server has no part.
+    """Return the layers of a spec's model and the cut, from what this host itself has; the server has no part in it.
 
     Built-in models come with the package. The layers of another model are `pinned`, a document that the client's
-    operator has agreed to, or are made by the user's own function, which needs torch.
+    operator has accepted, or are made by the user's own function, which needs torch.
     """
     name = spec.model.name
     if ":" not in name:
@@ -32,144 +36,158 @@ def derive_plan(spec: Spec, images: tuple[int, int, int], classes: int, pinned: 
     elif pinned:
         plan = kernels.read_plan(pinned)
     else:
-        plan = _plan(spec, images, classes)
+        plan = _convert_model(spec, images, classes)
     if plan.shape != images or plan.classes != classes:
         value, limit = f"{plan.shape}, {plan.classes} classes", f"{images}, {classes} classes"
         raise InputError(f"the layers of {name} are made for other images", value=value, limit=limit)
     return plan, find_cut(plan, name, spec.model.cut)
 
 
-def document_of(spec: Spec, images: tuple[int, int, int], classes: int) -> str:
-    """The layers as they travel; at the server, which has torch."""
-    return json.dumps(_plan(spec, images, classes).document())
+def write_document(spec: Spec, images: tuple[int, int, int], classes: int) -> str:
+    """Return the layers of a spec's model as JSON. The server, which has torch, sends them."""
+    return json.dumps(_convert_model(spec, images, classes).document())
 
 
-def shape_from(plan: Plan, cut: int) -> Shape:
-    """The sizes of a spec's messages, from the plan alone."""
+def get_shape(plan: Plan, cut: int) -> Shape:
+    """Return the sizes of a spec's messages, from the plan alone."""
     norms = sum(parameter.layer >= cut for parameter in plan.parameters)
-    return Shape(cut, plan.ends[cut], plan.size, smashed(plan, cut)[0], norms)
+    return Shape(cut, plan.ends[cut], plan.size, get_smashed_shape(plan, cut)[0], norms)
 
 
-def cpu_level() -> str:
-    """What this CPU can do; the kernels' bits do not depend on it, but it is recorded."""
-    return kernels.level()
+def get_cpu_level() -> str:
+    """Return the level of this CPU. The results do not depend on it, but it is recorded."""
+    return kernels.get_cpu_level()
 
 
-def missing() -> str | None:
-    """Why it cannot run here, or None."""
-    return kernels.missing()
+def find_obstacle() -> str | None:
+    """Return why this engine cannot run here, or None."""
+    return kernels.find_obstacle()
 
 
 class Client:
-    """The client's half, or the whole model, with the kernels."""
+    """The client half or the whole model, with the kernels (backend.ClientEngine)."""
 
-    def __init__(self, outfit: Outfit) -> None:
-        spec = outfit.spec
+    has_buffers = False  # no layer with buffers has a kernel
+
+    def __init__(self, context: ClientContext) -> None:
+        spec = context.spec
         self.spec, self.seed = spec, spec.seed
-        self.images, self.classes = outfit.images.shape, len(outfit.images.classes)
-        self.plan, cut = derive_plan(spec, self.images, self.classes, outfit.pinned_plan)
-        self.shape = shape_from(self.plan, cut)
-        self.draw = drawing(outfit.holdings, outfit.batches, outfit.augmentation, spec.seed)
+        self.images, self.classes = context.images.shape, len(context.images.classes)
+        self.plan, cut = derive_plan(spec, self.images, self.classes, context.pinned_plan)
+        self.shape = get_shape(self.plan, cut)
+        self.draw = make_draw(context.holdings, context.batches, context.augmentation, spec.seed)
         self.work: Workspace | None = None
-        self.engine = kernels.Whole(self.plan, outfit.images, self.draw, spec.seed)
+        self.engine = kernels.WholeEngine(self.plan, context.images, self.draw, spec.seed)
         self.table = self.engine.table
 
-    def cut(self, visit: Visit[Vector], top: Asked) -> Vector:
-        """The same loop as in a simulation."""
+    def begin(self, visit: Visit[Vector]) -> KernelClientHalf:
+        """Start a visit of the client half."""
         draw = self.draw(visit)
-        self.work = ready(self.work, self.plan, 0, self.shape.cut, max(draw.sizes))
-        descend_cut(Bottom(Descent(self.work, visit, self.seed), self.table, draw), RemoteTop(top))
-        return finite(self.work.save(), visit)
+        self.work = ensure_workspace(self.work, self.plan, 0, self.shape.cut, max(draw.sizes))
+        return KernelClientHalf(LocalTraining(self.work, visit, self.seed), self.table, draw)
 
-    def whole(self, visit: Visit[Vector]) -> tuple[Vector, float]:
-        """FedAvg's part."""
+    def get_x(self, visit: Visit[Vector]) -> Vector:
+        """Return the client half after a visit."""
+        assert self.work is not None
+        x, is_finite = self.work.save()
+        check_finite(is_finite, visit)
+        return x
+
+    def train_whole(self, visit: Visit[Vector]) -> tuple[Vector, float]:
+        """Take K steps of the whole model."""
         done = self.engine.run(visit)
         return done.x, done.cost.loss
 
-    def x0(self) -> Vector:
-        """Drawn by torch, as everywhere: only the first client of a peer-to-peer run needs it."""
+    def compute_x0(self) -> Vector:
+        """Return the client half of x0. Torch draws it; only the first client of a peer-to-peer run needs it."""
         torch_backend = engine_backend("reference")
         plan = torch_backend.model_spec_of(self.spec, self.images, self.classes)
         x0: Vector = torch_backend.start(plan, self.seed, torch_backend.torch.float32)
         return x0[: self.shape.boundary]
 
 
-class RemoteTop:
-    """The inner seam of the fast engine, over a wire."""
-
-    def __init__(self, top: Asked) -> None:
-        self.top = top
-
-    def step(self, k: int, h: Any, labels: Any, norm2: float, /) -> Reply:
-        """Images lie channels last already: only the names of the axes change."""
-        reply = self.top.step(k, renamed(h, (0, 2, 3, 1)), labels.astype(np.int32), norm2)
-        return Reply(renamed(reply.gradient, (0, 3, 1, 2)), reply.norms, reply.loss)
-
-    def finish(self, norm2: float, /) -> None:
-        """One number more."""
-        self.top.finish(norm2)
-
-    def predict(self, h: Any, /) -> Any:
-        """Not during a visit."""
-        raise InputError("the server's half cannot be asked in the middle of a visit")
-
-
 class Server:
-    """The server's half of one visit after another, in a workspace of its own."""
+    """The server half of one visit after another, in a workspace of its own (backend.ServerEngine)."""
 
     def __init__(self, spec: Spec, images: tuple[int, int, int], classes: int, shape: Shape, batch: int) -> None:
-        self.plan, self.seed = _plan(spec, images, classes), spec.seed
+        self.plan, self.seed = _convert_model(spec, images, classes), spec.seed
         self.work = Workspace(self.plan, shape.cut, len(self.plan.layers), batch, asked=True)
 
-    def begin(self, visit: Visit[Vector]) -> Above:
-        """A visit of the server's half."""
-        return Above(Prompt(Descent(self.work, visit, self.seed), later=True))
+    def begin(self, visit: Visit[Vector]) -> LocalServerHalf[Vector, Labels]:
+        """Start a visit of the server half."""
+        return LocalServerHalf(KernelServerLayers(LocalTraining(self.work, visit, self.seed), defer_gradient=True))
+
+    def get_x(self) -> Vector:
+        """Return the half as it is now."""
+        return self.work.save()[0]
 
     def predict(self, x: Vector, h: Vector) -> Vector:
-        """What comes out above the cut, as in evaluation."""
-        still: Step[Vector] = Step(0.0)
-        top = TopHalf(Descent(self.work, Visit(0, 0, 0, x, still, 1), self.seed))
-        return top.predict(renamed(h, (0, 3, 1, 2)))
+        """Return the outputs of x for smashed data."""
+        no_step: Step[Vector] = Step(0.0)
+        return KernelServerLayers(LocalTraining(self.work, Visit(0, 0, 0, x, no_step, 1), self.seed)).predict(h)
 
 
-class Prompt(TopHalf):
-    """The server's half, which answers first, and waits for the client's part of the norm only where it needs it."""
+class TestSet:
+    """A test set at the evaluator (backend.TestSet), with the kernels of a simulation and therefore its bits."""
 
-    def settle(self) -> None:
-        """Apply the step that waits."""
-        if by_itself(self.descent.step):
-            self._apply(0.0)
+    def __init__(self, context: ClientContext, test: ImageSet) -> None:
+        self.plan, cut = derive_plan(context.spec, test.shape, len(test.classes), context.pinned_plan)
+        self.table, self.shape = Table(test, self.plan), get_shape(self.plan, cut).h
+        self.work = Workspace(self.plan, 0, cut, AT_ONCE, learnt=False)
+        self.loss = LossOfOutputs(self.plan.classes)
+
+    def compute_smashed(self, x: Vector) -> Iterator[Vector]:
+        """Yield the smashed data, slice by slice."""
+        self.work.load(x)
+        for first in range(0, len(self.table), SLICE):
+            pixels = self.table.x[first : first + SLICE]
+            yield np.concatenate([self._pass(pixels[b : b + AT_ONCE]) for b in range(0, len(pixels), AT_ONCE)])
+
+    def _pass(self, pixels: Vector) -> Vector:
+        channel = np.arange(self.plan.shape[0])[:, None, None]
+        features = self.table.levels[channel, pixels]
+        features = np.ascontiguousarray(features.transpose(0, 2, 3, 1), np.float32)  # channels last
+        out = np.empty((len(pixels), prod(self.shape)), np.float32)
+        arguments = (features.ctypes.data, features.size, 0, out.ctypes.data, out.size)
+        check_call(self.work.kernels.top_predict(self.work.at, len(pixels), *arguments))
+        if len(self.shape) == 1:
+            return out
+        height, width, channels = self.shape
+        return out.reshape(-1, channels, height, width).transpose(0, 2, 3, 1)
+
+    def add_up(self, outputs: Sequence[Vector]) -> EvaluationSums:
+        """Add the losses in the order of kernels.evaluator: within a call, within a slice, then all slices."""
+        out, y, classes = np.concatenate(outputs), self.table.y, self.plan.classes
+        losses = np.zeros(-(-len(y) // SLICE) * SLICE)
+        losses[: len(y)] = [self.loss.compute(*pair) for pair in zip(out, y, strict=True)]
+        calls = np.cumsum(losses.reshape(-1, AT_ONCE), axis=1)[:, -1]
+        slices = np.cumsum(calls.reshape(-1, SLICE // AT_ONCE), axis=1)[:, -1]
+        right, seen = (np.bincount(some, minlength=classes) for some in (y[out.argmax(1) == y], y))
+        return EvaluationSums(fsum(slices), right.tolist(), seen.tolist())
 
 
-class Above:
-    """One visit of the server's half."""
+class LossOfOutputs:
+    """Compute the kernels' loss of one image from its outputs, behind a linear layer that changes nothing."""
 
-    def __init__(self, top: Prompt) -> None:
-        self.top = top
+    def __init__(self, classes: int) -> None:
+        plan = Plan((classes, 1, 1), (Flatten("flat"), Linear("same", classes)))
+        self.work = Workspace(plan, 1, 2, 1, asked=True)
+        x = np.zeros(self.work.size, np.float32)
+        x[: classes * classes] = np.eye(classes, dtype=np.float32).ravel()  # W = I, b = 0
+        no_step: Step[Vector] = Step(0.0)
+        self.training = LocalTraining(self.work, Visit(0, 0, 0, x, no_step, 1), 0)
+        self.training.begin()
+        self.out, self.label, self.gradient = make_zeros(classes), np.zeros(1, np.int64), make_zeros(classes)
 
-    def step(self, k: int, h: Vector, labels: Labels, norm2: float) -> tuple[Vector, tuple[float, ...], float]:
-        """Forward and backward."""
-        reply = self.top.step(k, renamed(h, (0, 3, 1, 2)), labels.astype(np.int64), norm2)
-        return renamed(reply.gradient, (0, 2, 3, 1)), tuple(reply.norms), reply.loss
-
-    def settle(self) -> None:
-        """Apply the step that waits, if it can be."""
-        self.top.settle()
-
-    def finish(self, norm2: float) -> None:
-        """Apply the step that waits."""
-        self.top.finish(norm2)
-
-    def x(self) -> Vector:
-        """The half as it stands."""
-        return self.top.descent.work.save()[0]
+    def compute(self, out: Vector, label: int) -> float:
+        """Return the loss of one image."""
+        self.out[:], self.label[0] = out, label
+        h, labels, g = (array.ctypes.data for array in (self.out, self.label, self.gradient))
+        arguments = (0, 1, h, self.out.size, 1, labels, g, 0)
+        check_call(self.work.kernels.top_step(self.work.at, self.training.at, *arguments))
+        return float(self.training.visit.loss)
 
 
-def renamed(array: Vector, axes: tuple[int, ...]) -> Vector:
-    """The axes of images in another order; vectors have only one."""
-    return array.transpose(axes) if array.ndim == 4 else array
-
-
-def _plan(spec: Spec, images: tuple[int, int, int], classes: int) -> Plan:
-    plan = engine_backend("reference").model_spec_of(spec, images, classes)
-    return kernels.plan_of(plan.net(), plan.input_shape)
+def _convert_model(spec: Spec, images: tuple[int, int, int], classes: int) -> Plan:
+    model = engine_backend("reference").model_spec_of(spec, images, classes)
+    return kernels.convert_net(model.net(), model.input_shape)

@@ -13,7 +13,7 @@ from splitrelay.atomic_files import check_writable
 from splitrelay.data.images import ImageSet
 from splitrelay.data.user_datasets import Raw
 from splitrelay.deploy.authorization import identity_in
-from splitrelay.deploy.backend import Outfit, Shape, engine_backend, half_bytes, import_backend
+from splitrelay.deploy.backend import ClientContext, Shape, engine_backend, half_bytes, import_backend
 from splitrelay.deploy.client_data import own_images, read_raw
 from splitrelay.deploy.client_options import Wish, name_of, number_of
 from splitrelay.deploy.client_usage import Purse
@@ -213,7 +213,7 @@ class Joined:
             hint = "Nothing of the new run was sent. Read its spec, and join again."
             what = "the server's terms have changed since this client joined"
             raise InputError(what, value=terms.spec_hash, limit=self.terms.spec_hash, hint=hint)
-        cpu = engine_backend(spec.engine).cpu_level()
+        cpu = engine_backend(spec.engine).get_cpu_level()
         n = 0 if self.m >= JUDGE else len(self.images or ())
         address = "" if self.post is None or spec.route == "centralized" else self.post.address
         self.digest = self.digests.find(terms.salt, self.images, self.test_images)
@@ -232,9 +232,9 @@ class Joined:
         self._refuse_blind(spec, terms)
         self.images = own_images(self.raw or self._read(), terms)
         self.raw = None
-        outfit = Outfit(self.m, spec, terms, self.images, terms.plan if self._has_agreed_to_all(terms) else "")
+        context = ClientContext(self.m, spec, terms, self.images, terms.plan if self._has_agreed_to_all(terms) else "")
         used = UsedVisits(derive_allowed_visits(spec, self.m), self._usage_file(spec), self.wish.repeats)
-        self.visitor = made = Visitor(outfit, used, seals, self._judge(outfit), self.post, self.purse)
+        self.visitor = made = Visitor(context, used, seals, self._judge(context), self.post, self.purse)
         shape, agreed = made.engine.shape, self.wish.agreed
         check_client_half(spec, shape, None if agreed is None else agreed.spec)
         self._approve(spec, terms, shape, used.allowed)
@@ -309,12 +309,12 @@ class Joined:
         assert brought is not None  # number_of has seen to it
         return read_raw(brought, test=self.m == JUDGE)
 
-    def _judge(self, outfit: Outfit) -> Judging | None:
-        if self.wish.test is None or self.m not in (outfit.spec.evaluator, JUDGE):
+    def _judge(self, context: ClientContext) -> Judging | None:
+        if self.wish.test is None or self.m not in (context.spec.evaluator, JUDGE):
             return None
-        images = own_images(read_raw(self.wish.test, test=True), outfit.terms)
+        images = own_images(read_raw(self.wish.test, test=True), context.terms)
         self.test_images = images
-        judge: Judging = import_backend("remote_evaluator").Judge(outfit, images, self.wish.keep)  # with torch
+        judge: Judging = import_backend("remote_evaluator").Judge(context, images, self.wish.keep)  # with torch
         return judge
 
 

@@ -7,11 +7,14 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
-from splitrelay.deploy.backend import Labels, Outfit, Vector, below, half_bytes
+import numpy as np
+
+from splitrelay.deploy.backend import ClientContext, Labels, Vector, build_client_engine, half_bytes
 from splitrelay.deploy.client_usage import Purse
 from splitrelay.deploy.deposit_bound import check_sealed_half
 from splitrelay.deploy.peer_endpoint import Post
 from splitrelay.deploy.visit_limits import UsedVisits, check_evaluation
+from splitrelay.engine.base import LOWER_ETA, Reply, train_client_half
 from splitrelay.errors import Diverged
 from splitrelay.network import limits, messages, tensor_transfer
 from splitrelay.network.background_reconnect import Tended
@@ -38,31 +41,35 @@ class Judging(Protocol):
         ...
 
 
-class Calls:
-    """The server's half during one visit, on another host."""
+class RemoteServerHalf:
+    """The server half during one visit, on another host (engine.base.ServerHalf).
 
-    def __init__(self, session: Session, lease: Lease, used: UsedVisits) -> None:
+    `prepare_next` is called at each step while the reply is on its way.
+    """
+
+    def __init__(
+        self, session: Session, lease: Lease, used: UsedVisits, prepare_next: Callable[[], None] | None = None
+    ) -> None:
         self.session, self.fence, self.lease, self.used = session, lease.fence, lease, used
+        self.prepare_next = prepare_next
         self.closing: messages.Finish | None = None
 
-    def step(
-        self, k: int, h: Vector, labels: Labels, norm2: float, /, meanwhile: Callable[[], None] | None = None
-    ) -> messages.Reply:
-        """Ask, and wait; over another link, if this one is lost."""
+    def step(self, k: int, h: Vector, labels: Labels, norm2: float, /) -> Reply[Vector]:
+        """Send the step and wait for the reply, over a new connection if this one is lost."""
         if not finite(h):  # the server would refuse it, however often it is said
             where = f"the smashed data of client {self.lease.m} overflowed in round {self.lease.r}, step {k}"
-            raise Diverged(f"{where}, at eta={self.lease.eta:g}", hint="Lower eta, or set clip.")
+            raise Diverged(f"{where}, at eta={self.lease.eta:g}", hint=LOWER_ETA)
         self.used.count_step()
-        step = messages.Step(self.fence, k, h, labels, norm2)
-        reply = self.session.exchange(lambda: iter([step]), limits.STEP, meanwhile=meanwhile)
+        step = messages.Step(self.fence, k, h, labels.astype(np.int32), norm2)
+        reply = self.session.exchange(lambda: iter([step]), limits.STEP, meanwhile=self.prepare_next)
         assert isinstance(reply, messages.Reply) and reply.k == k  # the table allows nothing else
         if reply.gradient.shape != h.shape or reply.gradient.dtype != h.dtype:
             raise BadMessage("the gradient at the cut", value=reply.gradient.shape, limit=f"{h.dtype} {h.shape}")
         self.session.holding.k = k + 1
-        return reply
+        return Reply(reply.gradient, reply.norms, reply.loss)
 
     def finish(self, norm2: float, /) -> None:
-        """It goes up together with the half."""
+        """Keep the message: it is sent together with the half."""
         self.closing = messages.Finish(self.fence, self.session.holding.k, norm2)
 
 
@@ -71,21 +78,21 @@ class Visitor:
 
     def __init__(
         self,
-        outfit: Outfit,
+        context: ClientContext,
         used: UsedVisits,
         seals: Sealer | None = None,
         judge: Judging | None = None,
         post: Post | None = None,
         purse: Purse | None = None,
     ) -> None:
-        self.spec, self.engine, self.used = outfit.spec, below(outfit), used
+        self.spec, self.engine, self.used = context.spec, build_client_engine(context), used
         self.largest_half = half_bytes(self.spec, self.engine.shape)
         self.seals, self.judge, self.post, self.purse = seals, judge, post, purse
 
     @cached_property
     def x0(self) -> Vector:
         """The client's half before the first visit."""
-        return self.engine.x0()
+        return self.engine.compute_x0()
 
     @property
     def whole(self) -> bool:
@@ -103,14 +110,16 @@ class Visitor:
         visit = self.used.allowed.make_visit(lease, x, shift)
         if self.whole:
             with Tended(session):
-                after, loss = self.engine.whole(visit)
+                after, loss = self.engine.train_whole(visit)
             blob, words = tensor_transfer.packed(x=after), list[Message]()
         else:
-            calls, loss = Calls(session, lease, self.used), 0.0
-            blob = self.closed(tensor_transfer.packed(x=self.engine.cut(visit, calls)), lease)
-            assert calls.closing is not None
+            half, loss = self.engine.begin(visit), 0.0
+            remote = RemoteServerHalf(session, lease, self.used, half.prepare_next)
+            train_client_half(half, remote, visit.K)
+            blob = self.closed(tensor_transfer.packed(x=self.engine.get_x(visit)), lease)
+            assert remote.closing is not None
             can_hand_over = self.post is not None and self.spec.route == "peer-to-peer"
-            words = [calls.closing, *(self.post.bring(lease, blob) if self.post and can_hand_over else ())]
+            words = [remote.closing, *(self.post.bring(lease, blob) if self.post and can_hand_over else ())]
         words += [self.purse.paid()] if self.purse else []
         words += deposited(lease.fence, blob, (loss,) * self.whole)
         answer = session.exchange(lambda: iter(words), limits.STEP)
@@ -157,7 +166,7 @@ class Visitor:
             raise OtherVisit("the half is not that of the visit before", value=value, limit=limit)
         if not blob and words.sealed_visit == 0:
             self.seals.begin()
-            return self.engine.x0()
+            return self.engine.compute_x0()
         half = self.seals.unseal(blob, visit=words.sealed_visit, fence=words.sealed_fence, committed=False)
         x = self.read_half(half, words.sealed_visit, self.seals.writer(words.sealed_visit))
         if isinstance(words, Look) or not words.direct:
@@ -170,8 +179,7 @@ class Visitor:
             x = self.vectors(half)[0]
         except BadMessage as error:
             raise Tampered(f"the half of visit {visit} is not the clients' half of this model: {error}") from None
-        has_buffers = getattr(self.engine, "has_buffers", False)
-        check_sealed_half(x, self.x0, self.spec, visit, writer, has_buffers=has_buffers)
+        check_sealed_half(x, self.x0, self.spec, visit, writer, has_buffers=self.engine.has_buffers)
         return x
 
     def check_half(self, blob: bytes, look: Look) -> Score:

@@ -155,7 +155,7 @@ class Handing(SealedClients):
         (pending, word), self.said = self.said, None
         turn, heir = pending.turn, self.heir(pending.visit)
         assert isinstance(turn, RelayTurn) and heir is not None
-        x = replace(unmade(tensor(turn.top.x())), visit=turn.x.visit + 1, fence=pending.fence)
+        x = replace(unmade(tensor(turn.engine.get_x())), visit=turn.x.visit + 1, fence=pending.fence)
         done: Done[Any] = Done(x, turn.cost())
         self.given, self.owed = Given(heir, word), Owed(pending, done, word)
         self._settle(pending, done)

@@ -41,7 +41,7 @@ def terms_of(
         spec=spec.toml(),
         spec_hash="",
         engine=spec.engine,
-        cpu=backend.cpu_level(),
+        cpu=backend.get_cpu_level(),
         shape=train.shape,
         classes=train.classes,
         mean=train.mean,
@@ -50,7 +50,7 @@ def terms_of(
         pad=augmentation.pad if augmentation else 0,
         flip=augmentation.flip if augmentation else False,
         heartbeat=heartbeat,
-        plan=backend.document_of(spec, train.shape, len(train.classes)) if own else "",
+        plan=backend.write_document(spec, train.shape, len(train.classes)) if own else "",
         sealed=sealed,
         judged=judged,
         salt=salt,
@@ -104,7 +104,7 @@ def spec_in(terms: Terms) -> Spec:
         raise InputError(what, value=digest, limit=terms.spec_hash, hint=hint)
     if spec.engine not in ("reference", "fast"):
         raise InputError("the server's spec leaves the engine open", value=spec.engine)
-    lacking = engine_backend(spec.engine).missing()
+    lacking = engine_backend(spec.engine).find_obstacle()
     if lacking is not None:
         hint = "See splitrelay doctor; or have the run begun with engine=reference."
         raise InputError(f"this host lacks the engine {spec.engine}", value=lacking, hint=hint)

@@ -16,8 +16,8 @@ from splitrelay.deploy.evaluation_requests import Question
 from splitrelay.deploy.half_disputes import SealedClients, Verdict
 from splitrelay.deploy.reported_numbers import find_score_error
 from splitrelay.deploy.server_visit import CutTurn, Tops, Turn, arrays, granted, tensor
-from splitrelay.engine.base import HEADER
-from splitrelay.engine.torch_engine import finite
+from splitrelay.engine.base import HEADER, check_finite
+from splitrelay.engine.torch_engine import is_finite
 from splitrelay.errors import InputError, WorkError
 from splitrelay.evaluation import Score
 from splitrelay.network import messages, tensor_transfer
@@ -115,7 +115,9 @@ class RelayTurn(CutTurn):
     def finished_top(self) -> torch.Tensor:
         """Return the server's half after the last step; raise Diverged if that step overflowed."""
         self.refuse_unfinished()
-        return finite(tensor(self.top.x()), self.visit)
+        x = tensor(self.engine.get_x())
+        check_finite(is_finite(x), self.visit)
+        return x
 
     def handover(self) -> int:
         """As if it were not sealed: the same count as in a simulation."""

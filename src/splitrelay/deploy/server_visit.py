@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
-from splitrelay.deploy.backend import Shape, Vector, engine_backend
+from splitrelay.deploy.backend import ServerEngine, Shape, Vector, engine_backend
 from splitrelay.deploy.deposit_bound import check_move, move_limit
 from splitrelay.deploy.reported_numbers import check_loss, is_loss
-from splitrelay.engine.base import HEADER, LABEL, LOSS, NORM, message, shift_message
-from splitrelay.engine.torch_engine import CALMER, finite, halved, mean_loss
+from splitrelay.engine.base import (
+    HEADER,
+    LABEL,
+    LOSS,
+    LOWER_ETA,
+    NORM,
+    check_finite,
+    compute_mean_loss,
+    count_message,
+    count_shift,
+    get_whole_cost,
+    split_visit,
+)
+from splitrelay.engine.torch_engine import is_finite
 from splitrelay.errors import Diverged, WorkError
 from splitrelay.network import messages, tensor_transfer
 from splitrelay.network.codec import finite as numbers
@@ -54,9 +67,9 @@ class Turn(Protocol):
 class CutTurn:
     """The model is cut, and the client's half travels through the server."""
 
-    def __init__(self, tops: Tops, visit: Visit[torch.Tensor], engine: Any) -> None:
+    def __init__(self, tops: Tops, visit: Visit[torch.Tensor], engine: ServerEngine) -> None:
         self.tops, self.visit, self.engine = tops, visit, engine
-        self.below, above = halved(visit, tops.shape.boundary)
+        self.below, above = split_visit(visit, tops.shape.boundary)
         self.above = arrays(above)
         self.top = engine.begin(self.above)
         self.up = self.down = 0
@@ -80,14 +93,15 @@ class CutTurn:
             return self.replies[step.k]
         if step.k >= self.visit.K or self.finished:
             raise BadMessage("too many steps", value=step.k + 1, limit=f"K = {self.visit.K}")
-        gradient, norms, loss = self.top.step(step.k, step.h, step.labels, step.norm2)
+        reply = self.top.step(step.k, step.h, step.labels, step.norm2)
+        gradient, norms, loss = reply.gradient, tuple(reply.norms), float(reply.loss)
         self.losses.append(loss if is_loss(loss) else math.nan)  # sums of the largest float64 would overflow
         if not is_loss(loss):
-            mean_loss(self.losses, self.visit)  # raises, with the round, the client and the step
+            compute_mean_loss(self.losses, self.visit)  # raises, with the round, the client and the step
         if not numbers(gradient):
             what = f"the gradient at the cut of client {self.visit.m} overflowed"
             where = f"in round {self.visit.r}, step {step.k}, at eta={self.visit.step.eta}"
-            raise Diverged(f"{what} {where}", hint=CALMER)
+            raise Diverged(f"{what} {where}", hint=LOWER_ETA)
         self.up += HEADER + step.h.nbytes + LABEL * len(step.labels) + NORM
         self.down += HEADER + gradient.nbytes + NORM * len(norms) + LOSS
         answer = messages.Reply(step.fence, step.k, gradient, norms, loss)
@@ -96,7 +110,7 @@ class CutTurn:
 
     def settle(self) -> None:
         """Apply the step that waits, where nothing that is still to come can change it."""
-        self.top.settle()
+        self.top.apply_early()
 
     def finish(self, finish: messages.Finish) -> None:
         """Apply the step that waits; said again over a new link it changes nothing."""
@@ -106,7 +120,7 @@ class CutTurn:
             self.top.finish(finish.norm2)
             self.up += HEADER + NORM
             whose = f"the server's half after the steps of client {self.visit.m}"
-            check_move(self.above.x, self.top.x(), self.tops.limit(self.above), whose=whose)
+            check_move(self.above.x, self.engine.get_x(), self.tops.limit(self.above), whose=whose)
         self.finished = True
 
     def done(self, deposit: Deposit, half: bytes, fence: int) -> Done[Any]:
@@ -115,8 +129,9 @@ class CutTurn:
         bottom = tensor_transfer.unpacked(half, {"x": self.tops.shape.boundary}, self.tops.spec.model.dtype)["x"]
         below = arrays(self.below)
         check_move(below.x, bottom, self.tops.limit(below), whose=f"the deposit of client {self.visit.m}")
-        joined = torch.cat([tensor(bottom), tensor(self.top.x())])
-        return Done(finite(joined, self.visit), self.cost())
+        joined = torch.cat([tensor(bottom), tensor(self.engine.get_x())])
+        check_finite(is_finite(joined), self.visit)
+        return Done(joined, self.cost())
 
     def refuse_unfinished(self) -> None:
         """Nothing is deposited before all K steps are made."""
@@ -126,12 +141,12 @@ class CutTurn:
     def cost(self) -> Cost:
         """What the simulation counts, by the same rule."""
         handover = self.handover()
-        down = self.down + handover + shift_message(self.visit_shift())
-        return Cost(self.up + handover, down, mean_loss(self.losses, self.visit))
+        down = self.down + handover + count_shift(self.visit_shift())
+        return Cost(self.up + handover, down, compute_mean_loss(self.losses, self.visit))
 
     def handover(self) -> int:
         """The bytes of the client's half."""
-        return message(self.below.x)
+        return count_message(self.below.x)
 
     def visit_shift(self) -> torch.Tensor | None:
         """The client's part of SCAFFOLD's shift."""
@@ -174,9 +189,8 @@ class WholeTurn:
         before = arrays(self.visit)
         check_move(before.x, after, self.tops.limit(before), whose=f"the deposit of client {self.visit.m}")
         x = tensor(after)
-        carried = message(self.visit.x)
-        cost = Cost(carried, carried + shift_message(self.visit.step.shift), deposit.losses[0])
-        return Done(finite(x, self.visit), cost)
+        check_finite(is_finite(x), self.visit)
+        return Done(x, get_whole_cost(self.visit, deposit.losses[0]))
 
 
 class Tops:
@@ -184,7 +198,7 @@ class Tops:
 
     def __init__(self, spec: Spec, shape: Shape, images: tuple[int, int, int], classes: int, batch: int) -> None:
         self.spec, self.shape, self.images, self.classes, self.batch = spec, shape, images, classes, batch
-        self.free: list[Any] = []
+        self.free: list[ServerEngine] = []
 
     @property
     def whole(self) -> bool:
@@ -204,11 +218,12 @@ class Tops:
     def __call__(self, visit: Visit[Any]) -> Turn:
         return WholeTurn(self, visit) if self.whole else CutTurn(self, visit, self.engine())
 
-    def engine(self) -> Any:
+    def engine(self) -> ServerEngine:
         """Layers of the server's half, with memory of their own."""
         if self.free:
             return self.free.pop()
-        return engine_backend(self.spec.engine).Server(self.spec, self.images, self.classes, self.shape, self.batch)
+        build: Callable[..., ServerEngine] = engine_backend(self.spec.engine).Server
+        return build(self.spec, self.images, self.classes, self.shape, self.batch)
 
     def back(self, turn: Turn) -> None:
         """The turn is over, whichever way."""

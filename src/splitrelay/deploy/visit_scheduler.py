@@ -16,14 +16,14 @@ from splitrelay.deploy.server_visit import Tops
 from splitrelay.deploy.stalls import StallReporter, Wait, Waiting, visit_wait
 from splitrelay.deploy.state_probe import Finding, SpoiledDeposit
 from splitrelay.deploy.visit_lease import Pending, Policy
-from splitrelay.engine.torch_engine import CALMER
+from splitrelay.engine.base import LOWER_ETA
 from splitrelay.errors import Diverged, VisitFailed, WorkError
 from splitrelay.network import limits
 from splitrelay.network.connection_handler import JUDGE
 from splitrelay.network.messages import Cancel, Message
 from splitrelay.network.server import Hub
 
-RETUNE = f"{CALMER} If only this client diverges, repair it or run with --away skip."
+RETUNE = f"{LOWER_ETA} If only this client diverges, repair it or run with --away skip."
 
 
 class Patience:
@@ -300,7 +300,7 @@ class Patience:
 
 def _reason(why: str) -> str:
     """Return a reason without the hint that the client may have added."""
-    return why.rstrip(". ").removesuffix(CALMER.rstrip(".")).rstrip(". ")
+    return why.rstrip(". ").removesuffix(LOWER_ETA.rstrip(".")).rstrip(". ")
 
 
 def pause(times: int) -> float:

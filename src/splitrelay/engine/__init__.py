@@ -1,7 +1,6 @@
-"""The clients' side of a visit: local steps, in this process."""
+"""Engines: the local steps of a visit, in this process."""
 
-from splitrelay.engine.vector import InProcess
-from splitrelay.engine.vector_steps import descend
-from splitrelay.engine.wrappers import Flaky, Metered, Tallied
+from splitrelay.engine.vector import InProcess, take_local_steps
+from splitrelay.engine.wrappers import CostCounter, Flaky, VisitRecorder
 
-__all__ = ["Flaky", "InProcess", "Metered", "Tallied", "descend"]
+__all__ = ["CostCounter", "Flaky", "InProcess", "VisitRecorder", "take_local_steps"]

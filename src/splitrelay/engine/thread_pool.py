@@ -1,4 +1,4 @@
-"""Clients in this process, a few at a time: one engine and one thread for each."""
+"""Clients in this process, several at a time: one engine for each thread."""
 
 from __future__ import annotations
 
@@ -7,23 +7,30 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Generic, Protocol
+from threading import Event
+from typing import Generic
 
 from splitrelay.algorithms.base import Done, Outcome, Visit
+from splitrelay.engine.base import Engine
 from splitrelay.errors import OutOfRange
 from splitrelay.vectors import X
 
 
-class Engine(Protocol[X]):
-    """Runs the local steps of one visit at a time, of any client."""
+class StoppableEngine(Generic[X]):
+    """Wrap an engine that starts no further visit after an event (Ctrl-C). A visit that has started is finished."""
+
+    def __init__(self, engine: Engine[X], stop: Event) -> None:
+        self.engine, self.stop = engine, stop
 
     def run(self, visit: Visit[X], /) -> Done[X]:
-        """K local steps."""
-        ...
+        """Take K local steps, or raise KeyboardInterrupt. The state is then the one before this visit."""
+        if self.stop.is_set():
+            raise KeyboardInterrupt
+        return self.engine.run(visit)
 
 
 class Pool(Generic[X]):
-    """Any client on any engine. As visits carry all names, who serves whom changes nothing."""
+    """Run any client on any idle engine. The choice of the engine does not change the result of a visit."""
 
     def __init__(self, engines: Sequence[Engine[X]]) -> None:
         if not engines:
@@ -35,7 +42,7 @@ class Pool(Generic[X]):
         self._number = len(engines)
 
     def run(self, visit: Visit[X], /) -> Outcome[X]:
-        """One visit, on whichever engine is idle."""
+        """Run one visit on an idle engine."""
         engine = self._idle.get()
         try:
             return engine.run(visit)
@@ -43,58 +50,60 @@ class Pool(Generic[X]):
             self._idle.put(engine)
 
     def run_all(self, visits: Iterable[Visit[X]], /) -> Iterator[Outcome[X]]:
-        """As many at once as there are engines; answers in the order of the visits."""
+        """Run as many visits at once as there are engines; yield outcomes in the order of the visits."""
         if self._helpers is None:
             return map(self.run, visits)
-        together = Together(self.run, visits)
+        parallel = OrderedParallelMap(self.run, visits)
         for _ in range(self._number - 1):
-            self._helpers.submit(together.work)
-        return together.answers()
+            self._helpers.submit(parallel.run_remaining)
+        return parallel.iterate_results()
 
 
-class Together(Generic[X]):
-    """Visits that are done by several threads, of which the caller's is one: it does not wait while there is work."""
+class OrderedParallelMap(Generic[X]):
+    """Run visits on several threads and yield their outcomes in order.
+
+    The thread that reads the outcomes is one of the workers: it runs visits itself instead of waiting.
+    """
 
     def __init__(self, run: Callable[[Visit[X]], Outcome[X]], visits: Iterable[Visit[X]]) -> None:
         self.run = run
-        self.promised: deque[Future[Outcome[X]]] = deque()
-        self.open: SimpleQueue[tuple[Visit[X], Future[Outcome[X]]]] = SimpleQueue()
+        self.results: deque[Future[Outcome[X]]] = deque()
+        self.waiting: SimpleQueue[tuple[Visit[X], Future[Outcome[X]]]] = SimpleQueue()
         for visit in visits:
-            self.promised.append(Future())
-            self.open.put((visit, self.promised[-1]))
+            self.results.append(Future())
+            self.waiting.put((visit, self.results[-1]))
 
-    def work(self) -> None:
-        """Visit after visit, until none is left."""
-        while self.one():
+    def run_remaining(self) -> None:
+        """Run visits until none is left."""
+        while self.run_next():
             pass
 
-    def one(self) -> bool:
-        """The next visit that nobody has begun, if there is one; what goes wrong is told when its answer is read."""
+    def run_next(self) -> bool:
+        """Run the next visit that no thread has started; return False if there is none.
+
+        An Exception is raised when the result is read. Other errors, such as Ctrl-C, are also raised here at once.
+        """
         try:
-            visit, answer = self.open.get_nowait()
+            visit, result = self.waiting.get_nowait()
         except Empty:
             return False
         try:
-            answer.set_result(self.run(visit))
+            result.set_result(self.run(visit))
         except BaseException as error:
-            answer.set_exception(error)
-            if not isinstance(error, Exception):  # Ctrl-C does not wait for its turn
+            result.set_exception(error)
+            if not isinstance(error, Exception):
                 raise
         return True
 
-    def answers(self) -> Iterator[Outcome[X]]:
-        """In the order of the visits; none is kept once it is read."""
+    def iterate_results(self) -> Iterator[Outcome[X]]:
+        """Yield the outcomes in the order of the visits. If the reader stops, no further visit starts."""
         try:
-            while self.promised:
-                answer = self.promised.popleft()
-                while not answer.done() and self.one():
+            while self.results:
+                result = self.results.popleft()
+                while not result.done() and self.run_next():
                     pass
-                yield answer.result()
+                yield result.result()
         finally:
-            self._give_up()
-
-    def _give_up(self) -> None:
-        """Nobody reads on: what is not begun is not begun."""
-        with suppress(Empty):
-            while True:
-                self.open.get_nowait()
+            with suppress(Empty):
+                while True:
+                    self.waiting.get_nowait()

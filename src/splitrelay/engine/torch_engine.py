@@ -1,196 +1,216 @@
-"""The reference engine: local steps of a network with torch, whole or cut. The loop over k stands here twice."""
+"""The reference engine: local steps of a network with torch, for a whole or a cut model.
+
+The rules on order, bits and threads are in engine/base.py.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import SupportsFloat
+from itertools import islice
 
 import torch
+from torch import nn
 
-from splitrelay.algorithms.base import Cost, Done, Step, Visit
-from splitrelay.engine.base import Overheard, Reply, Top, message, shift_message
-from splitrelay.engine.vector_steps import refuse_per_half
-from splitrelay.errors import Diverged, WorkError
+from splitrelay.algorithms.base import Done, Visit
+from splitrelay.engine.base import (
+    ByteCountingHalf,
+    LocalServerHalf,
+    Reply,
+    accumulate_norm2,
+    check_finite,
+    check_joint_clip,
+    compute_mean_loss,
+    get_whole_cost,
+    split_visit,
+    train_client_half,
+)
+from splitrelay.engine.vector import CLIP_FLOOR
 from splitrelay.models import SubModel, find_cut_index
 from splitrelay.models.submodel import copy_to_canonical
 from splitrelay.objectives.network import Loss, Name, Network
 from splitrelay.randomness import Purpose
 
-CALMER = "Lower eta, or set clip."
-CLIP_FLOOR = 1e-6  # torch's clip_grad_norm_
-
 Samples = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
 
-class Descent:
-    """One visit on one submodel: from the start of the visit, step by step, in place."""
+class LocalTraining:
+    """The local training of one visit on a range of layers. It starts at the visit's x and updates in place."""
 
-    def __init__(self, submodel: SubModel, visit: Visit[torch.Tensor], seed: int) -> None:
-        self.submodel, self.step, self.start = submodel, visit.step, visit.x
+    def __init__(self, layers: SubModel, visit: Visit[torch.Tensor], seed: int) -> None:
+        self.layers, self.step, self.start = layers, visit.step, visit.x
         self.name = Name(seed, visit.r, visit.m, visit.i)
         self.velocity: torch.Tensor | None = None
-        submodel.load(visit.x)
+        layers.load(visit.x)
 
-    def forward(self, k: int, h: torch.Tensor, seen: list[torch.Tensor] | None = None) -> torch.Tensor:
-        """h through the layers, with the masks that step k of this visit names."""
-        for layer, dropout in self.submodel.dropouts:
-            dropout.source = partial(self._uniform, k, layer)
-        return self.submodel.forward(h, seen)
+    def forward(self, k: int, h: torch.Tensor, outputs: list[torch.Tensor] | None = None) -> torch.Tensor:
+        """Pass h through the layers with the dropout masks of step k; append the output of each layer to `outputs`."""
+        for layer, dropout in self.layers.dropouts:
+            dropout.source = partial(self._draw_uniform, k, layer)
+        return self.layers.forward(h, outputs)
 
     @torch.no_grad()
-    def norms(self) -> Sequence[float]:
-        """The squared norm of each shifted gradient, from the input on; nothing where nothing is clipped."""
+    def shift_gradient(self) -> Sequence[float]:
+        """Add the shift to the gradient.
+
+        Returns:
+            The squared norm of the gradient of each tensor, from the input on; empty without clipping.
+        """
         if self.step.shift is not None:
-            self.submodel.g.add_(self._parameters(self.step.shift))
-        return self.submodel.norms() if self.step.clip is not None else ()
+            self.layers.g.add_(self._without_buffers(self.step.shift))
+        return self.layers.norms() if self.step.clip is not None else ()
 
     @torch.no_grad()
-    def move(self, norm2: float) -> None:
-        """x - eta (clipped gradient + decay), where norm2 is the squared norm of the whole model's gradient."""
-        g, x, step = self.submodel.g, self.submodel.x, self.step
+    def apply(self, norm2: float) -> None:
+        """Compute x - eta (clipped gradient + decay). norm2 is the squared norm of the gradient of the whole model."""
+        g, x, step = self.layers.g, self.layers.x, self.step
         if step.clip is not None:
             g.mul_(min(1.0, step.clip / (math.sqrt(norm2) + CLIP_FLOOR)))
         if step.weight_decay:
-            g.add_(self._parameters(x), alpha=step.weight_decay)  # after clipping, as in the authors' code
+            g.add_(self._without_buffers(x), alpha=step.weight_decay)  # after clipping, as in the authors' code
         if step.prox:
-            g.add_(self._parameters(x - self.start), alpha=step.prox)
+            g.add_(self._without_buffers(x - self.start), alpha=step.prox)
         if step.momentum:
             self.velocity = g.clone() if self.velocity is None else self.velocity.mul_(step.momentum).add_(g)
             g = self.velocity
         x.sub_(g, alpha=step.eta)  # type: ignore[arg-type]  # eta is a number here
 
-    def _uniform(self, k: int, layer: int, shape: tuple[int, ...]) -> torch.Tensor:
+    def _draw_uniform(self, k: int, layer: int, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.from_numpy(self.name.rng(Purpose.DROPOUT, k, layer).random(shape, dtype="float32"))
 
-    def _parameters(self, x: torch.Tensor) -> torch.Tensor:
-        """Without the buffers: batch norm's running values are neither decayed nor shifted."""
-        return x if self.submodel.mask is None else x * self.submodel.mask
+    def _without_buffers(self, x: torch.Tensor) -> torch.Tensor:
+        """Set the buffers in x to 0: running values of batch norm are neither decayed nor shifted."""
+        return x if self.layers.mask is None else x * self.layers.mask
 
 
-def descend(descent: Descent, samples: Samples, loss: Loss) -> list[torch.Tensor]:
-    """K local steps of the whole model; the loss of each."""
-    losses = []
-    for k, (features, labels) in enumerate(samples):
-        value = loss(descent.forward(k, features), labels)
-        value.backward()  # type: ignore[no-untyped-call]
-        descent.move(continued(0.0, descent.norms()))
-        losses.append(value.detach())
-    return losses
+class TorchClientHalf:
+    """The client half of one visit (engine.base.ClientHalf)."""
+
+    def __init__(self, training: LocalTraining, samples: Samples) -> None:
+        self.training, self.step = training, training.step
+        self._samples: Iterator[tuple[torch.Tensor, torch.Tensor]] = iter(samples)
+        self._next: list[tuple[torch.Tensor, torch.Tensor]] = []  # at most one batch
+        self._h = torch.empty(0)
+
+    def prepare_next(self) -> None:
+        """Load the next batch, unless it is loaded or there is none."""
+        if not self._next:
+            self._next.extend(islice(self._samples, 1))
+
+    def forward(self, k: int, /) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the smashed data and the labels of the next batch."""
+        self.prepare_next()
+        features, labels = self._next.pop()
+        self._h = self.training.forward(k, features)
+        return copy_to_canonical(self._h), labels
+
+    def backward(self, gradient: torch.Tensor, /) -> Sequence[float]:
+        """Compute the client's gradient; return its squared norms."""
+        if self._h.requires_grad:  # False if the layers have no parameters
+            self._h.backward(gradient)  # type: ignore[no-untyped-call]
+        return self.training.shift_gradient()
+
+    def apply(self, norm2: float, /) -> None:
+        """Update the weights."""
+        self.training.apply(norm2)
 
 
-def descend_cut(descent: Descent, samples: Samples, top: Top) -> list[SupportsFloat]:
-    """K local steps of the client's half against the server's (Algorithm 4); the loss of each.
+class TorchServerLayers:
+    """The server's layers during one visit (engine.base.ServerLayers)."""
 
-    The client's part of the joint norm rides on its next message, so clipping costs no further round trip.
-    """
-    losses: list[SupportsFloat] = []
-    own = 0.0
-    for k, (features, labels) in enumerate(samples):
-        h = descent.forward(k, features)  # smashed data
-        reply = top.step(k, copy_to_canonical(h), labels, own)
-        if h.requires_grad:  # layers without parameters have nothing to learn
-            h.backward(reply.gradient)  # type: ignore[no-untyped-call]
-        own = continued(0.0, descent.norms())
-        descent.move(own if descent.step.per_half else continued(own, reply.norms))
-        losses.append(reply.loss)
-    top.finish(own)
-    return losses
+    def __init__(self, training: LocalTraining, loss: Loss) -> None:
+        self.training, self.loss, self.step = training, loss, training.step
 
+    def prepare(self, h: torch.Tensor, labels: torch.Tensor, /) -> tuple[torch.Tensor, torch.Tensor]:
+        """Request the gradient of h."""
+        return h.requires_grad_(), labels
 
-class TopHalf:
-    """The server's half of one visit (Algorithm 3). Its update waits for the client's part of the norm."""
+    def compute(self, k: int, h: torch.Tensor, labels: torch.Tensor, /) -> Reply[torch.Tensor]:
+        """Compute forward and backward."""
+        loss = self.loss(self.training.forward(k, h), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert h.grad is not None
+        return Reply(copy_to_canonical(h.grad), self.training.shift_gradient(), loss.detach())
 
-    def __init__(self, descent: Descent, loss: Loss) -> None:
-        self.descent, self.loss = descent, loss
-        self.k, self.closed = -1, False
-        self.reply: Reply | None = None  # to step k, the last one: it may have been lost on its way
-        self.norms: Sequence[float] | None = None  # of a step that is not yet applied
-
-    def step(self, k: int, h: torch.Tensor, labels: torch.Tensor, norm2: float, /) -> Reply:
-        """Apply step k - 1, then forward and backward on h: the gradient at the cut is taken at the old x_s."""
-        if k == self.k and self.reply is not None:
-            return self.reply
-        if k != self.k + 1 or self.closed:
-            again = [] if self.reply is None else [f"step {self.k} again"]
-            allowed = again + ([] if self.closed else [f"step {self.k + 1}"])
-            raise WorkError("a step of this visit came out of order", limit=" or ".join(allowed) or "none", value=k)
-        self._apply(norm2)
-        self.reply = self._answered(k, h.requires_grad_(), labels)
-        self.k = k
-        return self.reply
-
-    def finish(self, norm2: float, /) -> None:
-        """Apply the step that waits, if one does; no step comes after it."""
-        self._apply(norm2)
-        self.closed = True
+    def apply(self, norm2: float, /) -> None:
+        """Update the weights."""
+        self.training.apply(norm2)
 
     def predict(self, h: torch.Tensor, /) -> torch.Tensor:
-        """The outputs of the half as it stands between two visits."""
-        if self.norms is not None:
-            raise WorkError("the server's half cannot be asked in the middle of a visit", hint="Finish it first.")
-        return self.descent.submodel.predict(h)
-
-    def _answered(self, k: int, h: torch.Tensor, labels: torch.Tensor) -> Reply:
-        value = self.loss(self.descent.forward(k, h), labels)
-        value.backward()  # type: ignore[no-untyped-call]
-        self.norms = self.descent.norms()
-        assert h.grad is not None
-        return Reply(copy_to_canonical(h.grad), self.norms, value.detach())
-
-    def _apply(self, norm2: float) -> None:
-        if self.norms is not None:
-            self.descent.move(continued(0.0 if self.descent.step.per_half else norm2, self.norms))
-        self.norms = None
+        """Return the outputs as in evaluation."""
+        return self.training.layers.predict(h)
 
 
-def continued(norm2: float, norms: Sequence[float]) -> float:
-    """The joint squared norm, summed tensor by tensor from the input on, wherever the model is cut."""
-    for square in norms:
-        norm2 += square
-    return norm2
+class DeferredServerLayers:
+    """Server layers that compute the gradient of their own weights in `apply`, after the reply was sent.
+
+    The client waits only for the gradient at the cut. `compute` finds it together with the gradients at the outputs
+    of the layers; `apply` computes the gradients of the weights from them, layer by layer. These are the same
+    operations on the same numbers, so the bits are the same. With clipping nothing can be deferred, because the reply
+    contains the norms of the gradients of the weights.
+    """
+
+    def __init__(self, layers: TorchServerLayers) -> None:
+        self.layers, self.training, self.step = layers, layers.training, layers.step
+        found = [(j, list(layer.parameters())) for j, layer in enumerate(self.training.layers.layers)]
+        self._weights = [(j, parameters) for j, parameters in found if parameters]
+        self._deferred: list[tuple[torch.Tensor, torch.Tensor, list[nn.Parameter]]] = []  # output, its gradient
+
+    def prepare(self, h: torch.Tensor, labels: torch.Tensor, /) -> tuple[torch.Tensor, torch.Tensor]:
+        """Request the gradient of h."""
+        return self.layers.prepare(h, labels)
+
+    def compute(self, k: int, h: torch.Tensor, labels: torch.Tensor, /) -> Reply[torch.Tensor]:
+        """Compute the gradient at the cut and defer the gradients of the weights."""
+        if self.step.clip is not None:
+            return self.layers.compute(k, h, labels)
+        outputs: list[torch.Tensor] = []
+        loss = self.layers.loss(self.training.forward(k, h, outputs), labels)
+        inputs = [h, *(outputs[j] for j, _ in self._weights)]
+        gradient, *rest = torch.autograd.grad(loss, inputs, retain_graph=True)
+        self._deferred = [(outputs[j], g, weights) for g, (j, weights) in zip(rest, self._weights, strict=True)]
+        return Reply(copy_to_canonical(gradient), (), loss.detach())
+
+    def apply(self, norm2: float, /) -> None:
+        """Compute the deferred gradients and update the weights."""
+        for output, gradient, weights in self._deferred:
+            torch.autograd.backward(output, gradient, inputs=weights)
+        if self._deferred:
+            self.training.shift_gradient()
+        self._deferred = []
+        self.training.apply(norm2)
+
+    def predict(self, h: torch.Tensor, /) -> torch.Tensor:
+        """Return the outputs as in evaluation."""
+        return self.layers.predict(h)
 
 
-def mean_loss(losses: Sequence[SupportsFloat], visit: Visit[torch.Tensor]) -> float:
-    """The mean over the visit's steps. NaN or an infinite loss stops the run, with its name."""
-    values = [float(loss) for loss in losses]
-    for k, loss in enumerate(values):
-        if not math.isfinite(loss):
-            where = f"the loss of client {visit.m} became {loss} in round {visit.r}, step {k}, at eta={visit.step.eta}"
-            raise Diverged(where, hint=CALMER)
-    return math.fsum(values) / len(values)
-
-
-def finite(x: torch.Tensor, visit: Visit[torch.Tensor]) -> torch.Tensor:
-    """x, unless the visit's last step overflowed: its loss was still a number, the next client's would not be."""
-    if not bool(torch.isfinite(x).all()):
-        where = f"the model of client {visit.m} overflowed in round {visit.r}, last step, at eta={visit.step.eta}"
-        raise Diverged(where, hint=CALMER)
-    return x
-
-
-class Whole:
-    """Placement: the whole model at the client."""
+class WholeEngine:
+    """Placement `whole`: the whole model is at the client."""
 
     def __init__(self, network: Network, seed: int) -> None:
         layers = len(network.model_spec.layers())
         self.network, self.seed = network, seed
-        self.submodel = SubModel(network.model_spec, 0, layers, network.dtype, network.device)
+        self.layers = SubModel(network.model_spec, 0, layers, network.dtype, network.device)
 
     def run(self, visit: Visit[torch.Tensor], /) -> Done[torch.Tensor]:
-        """K local steps; the model travels to the client and back."""
-        refuse_per_half(visit.step)
-        descent = Descent(self.submodel, visit, self.seed)
-        losses = descend(descent, self.network.samples(descent.name, visit.K), self.network.loss)
-        carried = message(visit.x)
-        cost = Cost(carried, carried + shift_message(visit.step.shift), mean_loss(losses, visit))
-        return Done(finite(self.submodel.x.clone(), visit), cost)
+        """Take K local steps. The model travels to the client and back."""
+        check_joint_clip(visit.step)
+        training = LocalTraining(self.layers, visit, self.seed)
+        losses = []
+        for k, (features, labels) in enumerate(self.network.samples(training.name, visit.K)):
+            loss = self.network.loss(training.forward(k, features), labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+            training.apply(accumulate_norm2(0.0, training.shift_gradient()))
+            losses.append(loss.detach())
+        cost = get_whole_cost(visit, compute_mean_loss(losses, visit))
+        check_finite(is_finite(self.layers.x), visit)
+        return Done(self.layers.x.clone(), cost)
 
 
-class InTwo:
-    """Placement: cut after `cut` layers, both halves in this process."""
+class SplitEngine:
+    """Placement `cut`: the model is cut after `cut` layers, and both halves are in this process."""
 
     def __init__(self, network: Network, seed: int, cut: str | int | None = None) -> None:
         model_spec = network.model_spec
@@ -200,23 +220,18 @@ class InTwo:
         self.top = SubModel(model_spec, self.cut, len(model_spec.layers()), network.dtype, network.device)
 
     def run(self, visit: Visit[torch.Tensor], /) -> Done[torch.Tensor]:
-        """K local steps; the client's half travels to the client and on, smashed data and gradients at every step."""
-        below, above = halved(visit, self.boundary)
-        bottom, top = Descent(self.bottom, below, self.seed), Descent(self.top, above, self.seed)
-        samples = self.network.samples(bottom.name, visit.K)
-        line = Overheard(TopHalf(top, self.network.loss))
-        loss = mean_loss(descend_cut(bottom, samples, line), visit)
-        handover = message(below.x)
-        cost = Cost(line.up + handover, line.down + handover + shift_message(below.step.shift), loss)
-        return Done(finite(torch.cat([self.bottom.x, self.top.x]), visit), cost)
+        """Take K local steps. The client half travels to the client and on; every step has two messages."""
+        client_visit, server_visit = split_visit(visit, self.boundary)
+        training = LocalTraining(self.bottom, client_visit, self.seed)
+        client = TorchClientHalf(training, self.network.samples(training.name, visit.K))
+        layers = TorchServerLayers(LocalTraining(self.top, server_visit, self.seed), self.network.loss)
+        server = ByteCountingHalf(LocalServerHalf(layers))
+        loss = compute_mean_loss(train_client_half(client, server, visit.K), visit)
+        x = torch.cat([self.bottom.x, self.top.x])
+        check_finite(is_finite(x), visit)
+        return Done(x, server.get_cost(client_visit, loss))
 
 
-def halved(visit: Visit[torch.Tensor], boundary: int) -> tuple[Visit[torch.Tensor], Visit[torch.Tensor]]:
-    """The visit as each side sees it: x and shift cut at the same place."""
-    return _part(visit, slice(None, boundary)), _part(visit, slice(boundary, None))
-
-
-def _part(visit: Visit[torch.Tensor], where: slice) -> Visit[torch.Tensor]:
-    shift = visit.step.shift
-    step: Step[torch.Tensor] = replace(visit.step, shift=None if shift is None else shift[where])
-    return replace(visit, x=visit.x[where], step=step)
+def is_finite(x: torch.Tensor) -> bool:
+    """Return whether all numbers of x are finite."""
+    return bool(torch.isfinite(x).all())

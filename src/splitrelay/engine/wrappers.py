@@ -1,4 +1,4 @@
-"""Clients around clients: counted, or failing on purpose. They are shipped because tests and rehearsals use them."""
+"""Wrappers around clients: record visits, count costs, or fail on purpose. Tests and rehearsals use them."""
 
 from __future__ import annotations
 
@@ -11,58 +11,58 @@ from splitrelay.vectors import X
 
 
 @dataclass(frozen=True)
-class Metered(Generic[X]):
-    """Keeps a note (r, i, m, K) of every visit, in the order in which they were asked for."""
+class VisitRecorder(Generic[X]):
+    """Record (r, i, m, K) of every visit, in the order in which the algorithm asked for them."""
 
     clients: Clients[X]
     visits: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def run(self, visit: Visit[X], /) -> Outcome[X]:
-        """Note it, then pass it on."""
+        """Record one visit and run it."""
         self.visits.append((visit.r, visit.i, visit.m, visit.K))
         return self.clients.run(visit)
 
     def run_all(self, visits: Iterable[Visit[X]], /) -> Iterator[Outcome[X]]:
-        """Note them all, then pass them on together."""
-        noted = list(visits)
-        self.visits.extend((visit.r, visit.i, visit.m, visit.K) for visit in noted)
-        return self.clients.run_all(noted)
+        """Record all visits, then run them together."""
+        recorded = list(visits)
+        self.visits.extend((visit.r, visit.i, visit.m, visit.K) for visit in recorded)
+        return self.clients.run_all(recorded)
 
 
 @dataclass(frozen=True)
 class Flaky(Generic[X]):
-    """Skips the visits that `fails` names."""
+    """Skip the visits for which `fails` is true."""
 
     clients: Clients[X]
     fails: Callable[[Visit[X]], bool]
 
     def run(self, visit: Visit[X], /) -> Outcome[X]:
-        """Skipped, or passed on."""
+        """Skip one visit, or run it."""
         return Skipped("fails on purpose") if self.fails(visit) else self.clients.run(visit)
 
     def run_all(self, visits: Iterable[Visit[X]], /) -> Iterator[Outcome[X]]:
-        """One by one, since each may fail."""
+        """Run the visits one by one, since each may fail."""
         return map(self.run, visits)
 
 
 @dataclass
-class Tallied(Generic[X]):
-    """Adds up what visits cost; the sums are part of a run's record, and setting them back resumes it."""
+class CostCounter(Generic[X]):
+    """Add up the costs of visits. The sums are part of a run's record; a resumed run restores them."""
 
     clients: Clients[X]
     up: int = 0
     down: int = 0
-    losses: list[float] = field(default_factory=list)  # of the visits since the last look
+    losses: list[float] = field(default_factory=list)  # of the visits since the last evaluation
 
     def run(self, visit: Visit[X], /) -> Outcome[X]:
-        """Pass it on, then count it."""
-        return self._counted(self.clients.run(visit))
+        """Run one visit and count it."""
+        return self._count(self.clients.run(visit))
 
     def run_all(self, visits: Iterable[Visit[X]], /) -> Iterator[Outcome[X]]:
-        """Count the answers in the order in which they are read."""
-        return map(self._counted, self.clients.run_all(visits))
+        """Count the outcomes in the order in which they are read."""
+        return map(self._count, self.clients.run_all(visits))
 
-    def _counted(self, outcome: Outcome[X]) -> Outcome[X]:
+    def _count(self, outcome: Outcome[X]) -> Outcome[X]:
         if isinstance(outcome, Done):
             self.up += outcome.cost.up
             self.down += outcome.cost.down

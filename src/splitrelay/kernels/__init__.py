@@ -1,25 +1,25 @@
-"""The fast engine for small nets: the reference engine's promise, kept by compiled kernels, without torch."""
+"""The fast engine for small nets: compiled kernels without torch, with the same results for whole and cut models."""
 
-from splitrelay.kernels.batches import Draw
-from splitrelay.kernels.engine import InTwo, Whole
-from splitrelay.kernels.evaluator import Scorer
-from splitrelay.kernels.from_torch import NotCovered, plan_of, why_not
-from splitrelay.kernels.library import level, missing
+from splitrelay.kernels.batches import Draw, draw_clients
+from splitrelay.kernels.engine import SplitEngine, WholeEngine, find_layer_for_torch
+from splitrelay.kernels.evaluator import ImageEvaluator
+from splitrelay.kernels.from_torch import NotCovered, convert_net, find_uncovered
+from splitrelay.kernels.library import find_obstacle, get_cpu_level
 from splitrelay.kernels.network_plan import Plan, plan_from, read_plan
-from splitrelay.kernels.orders import shuffled
 
 __all__ = [
     "Draw",
-    "InTwo",
+    "ImageEvaluator",
     "NotCovered",
     "Plan",
-    "Scorer",
-    "Whole",
-    "level",
-    "missing",
+    "SplitEngine",
+    "WholeEngine",
+    "convert_net",
+    "draw_clients",
+    "find_layer_for_torch",
+    "find_obstacle",
+    "find_uncovered",
+    "get_cpu_level",
     "plan_from",
-    "plan_of",
     "read_plan",
-    "shuffled",
-    "why_not",
 ]

@@ -1,4 +1,4 @@
-"""What a visit sees: which images, in batches of which sizes, cropped how; and how they are drawn, by name."""
+"""The images of a visit: their positions, the sizes of the batches, the crops, and how the kernels draw them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,24 @@ import numpy as np
 import numpy.typing as npt
 
 from splitrelay.algorithms.base import Visit
+from splitrelay.data.augment import Augmentation, Crops
 from splitrelay.errors import InputError, OutOfRange
 from splitrelay.kernels.ctypes_structs import ImagesC, address
-from splitrelay.kernels.library import library
+from splitrelay.kernels.library import load_library
 from splitrelay.kernels.network_plan import Plan
-from splitrelay.kernels.seeded_draws import Integers, batch_sizes, positions, root
+from splitrelay.kernels.seeded_draws import Integers, draw_permutation, draw_positions, get_batch_sizes, get_root
+from splitrelay.objectives.batches import Batches
 from splitrelay.randomness import Purpose, rng
 
 LEVELS = 256  # values of a byte
 LARGEST_PAD = 2**20  # pixels around an image that is cropped
 
 
-class Pictures(Protocol):
-    """A set of images: bytes (N, C, H, W), labels, and what each byte becomes. data.images.ImageSet is one."""
+class Images(Protocol):
+    """A set of images: bytes (N, C, H, W), labels, and the number that each byte stands for.
+
+    data.images.ImageSet is one. Images that torch holds are others, on the same memory.
+    """
 
     @property
     def x(self) -> npt.NDArray[np.uint8]: ...
@@ -32,42 +37,29 @@ class Pictures(Protocol):
     def levels(self) -> npt.NDArray[np.float32]: ...
 
 
-class Crops(Protocol):
-    """One crop per image of the visit. data.augment.Crops is one."""
-
-    @property
-    def pad(self) -> int: ...
-    @property
-    def top(self) -> Integers: ...
-    @property
-    def left(self) -> Integers: ...
-    @property
-    def flip(self) -> npt.NDArray[np.bool_]: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """The images of a visit, in order, the size of each step's batch, and the crops."""
+    """The positions of a visit's images, in order, the size of each step's batch, and the crops."""
 
     at: Integers
     sizes: Sequence[int]
     crops: Crops | None = None
 
 
-Drawing = Callable[[Visit[Any]], Draw]
+DrawVisit = Callable[[Visit[Any]], Draw]
 
 
 class Table:
-    """A set of images as the kernels read it; arrays are kept alive here. What does not fit the net is refused."""
+    """A set of images as the kernels read it. It keeps the arrays alive and checks that they fit the net."""
 
-    def __init__(self, images: Pictures, plan: Plan) -> None:
+    def __init__(self, images: Images, plan: Plan) -> None:
         self.x, self.y = np.ascontiguousarray(images.x, np.uint8), np.ascontiguousarray(images.y, np.int64)
         self.levels = np.ascontiguousarray(images.levels, np.float32)
         if self.y.ndim != 1:
             raise InputError("the labels of images", value=self.y.shape, limit="one per image")
         if self.x.shape != (len(self.y), *plan.shape) or self.levels.shape != (plan.shape[0], LEVELS):
             raise InputError("images of another shape", value=self.x.shape[1:], limit=plan.shape)
-        refuse_labels(self.y, plan.classes)
+        check_labels(self.y, plan.classes)
         C, H, W = plan.shape
         places = (array.ctypes.data for array in (self.x, self.y, self.levels))
         self.images = ImagesC(*places, N=len(self.y), C=C, H=H, W=W)
@@ -75,16 +67,16 @@ class Table:
     def __len__(self) -> int:
         return len(self.y)
 
-    def chosen(self, draw: Draw) -> tuple[ImagesC, tuple[object, ...]]:
-        """These images, and what must live as long as they are read."""
-        found, at = ImagesC.from_buffer_copy(self.images), np.ascontiguousarray(draw.at, np.int64)
+    def choose(self, draw: Draw) -> tuple[ImagesC, tuple[object, ...]]:
+        """Return the structure of these images, and the arrays that must live as long as it."""
+        chosen, at = ImagesC.from_buffer_copy(self.images), np.ascontiguousarray(draw.at, np.int64)
         if sum(draw.sizes) > len(at):
             raise IndexError("a visit names fewer images than its steps need")
         if at.ndim != 1:
             raise InputError("the images of a visit", value=at.shape, limit="one row of positions")
-        found.at, found.chosen = address(at), len(at)
+        chosen.at, chosen.chosen = address(at), len(at)
         if draw.crops is None:
-            return found, (at,)
+            return chosen, (at,)
         corners = [np.ascontiguousarray(side, np.int64) for side in (draw.crops.top, draw.crops.left)]
         flip = np.ascontiguousarray(draw.crops.flip, np.uint8)
         if {flip.ndim, corners[0].ndim, corners[1].ndim} != {1}:
@@ -93,44 +85,25 @@ class Table:
             raise IndexError("a visit has fewer crops than images")
         if not 0 <= draw.crops.pad <= LARGEST_PAD:
             raise OutOfRange("the padding of crops", value=draw.crops.pad, limit=f"0 to {LARGEST_PAD} pixels")
-        found.top, found.left, found.flip = corners[0].ctypes.data, corners[1].ctypes.data, flip.ctypes.data
-        found.pad = draw.crops.pad
-        return found, (at, corners, flip)
+        chosen.top, chosen.left, chosen.flip = corners[0].ctypes.data, corners[1].ctypes.data, flip.ctypes.data
+        chosen.pad = draw.crops.pad
+        return chosen, (at, corners, flip)
 
 
-def refuse_labels(labels: Integers, classes: int) -> None:
-    """A label is a place in the net's outputs."""
-    if len(labels) and np.maximum.reduce(labels.view(np.uint64)) >= classes:  # a negative one is large there
+def check_labels(labels: Integers, classes: int) -> None:
+    """Raise OutOfRange if a label is not a position in the net's outputs."""
+    if len(labels) and np.maximum.reduce(labels.view(np.uint64)) >= classes:  # a negative number is large as uint64
         span = f"{int(labels.min())} to {int(labels.max())}"
         raise OutOfRange("labels outside the net's classes", value=span, limit=f"0 <= y < {classes}")
 
 
-class Batches(Protocol):
-    """How steps are drawn from n samples. objectives.batches.Batches is one."""
-
-    @property
-    def size(self) -> int: ...
-    @property
-    def draw(self) -> str: ...
-
-    def positions(self, n: int, K: int, generator: np.random.Generator) -> Sequence[Integers]:
-        """K batches."""
-        ...
-
-
-class Augmentation(Protocol):
-    """How images are changed. data.augment.Augmentation is one."""
-
-    def draw(self, generator: np.random.Generator, n: int) -> Crops:
-        """The crops of n images."""
-        ...
-
-
-def drawing(holdings: Sequence[Integers], batches: Batches, augmentation: Augmentation | None, seed: int) -> Drawing:
-    """What client m sees in a visit, by name: the same as on the reference engine, on any host."""
+def make_draw(
+    holdings: Sequence[Integers], batches: Batches, augmentation: Augmentation | None, seed: int
+) -> DrawVisit:
+    """Return a function that draws the images of a visit by name: the same as the reference engine, on any host."""
 
     def draw(visit: Visit[Any]) -> Draw:
-        at, sizes = drawn(batches, holdings[visit.m], visit, seed)
+        at, sizes = draw_images(batches, holdings[visit.m], visit, seed)
         if augmentation is None:
             return Draw(at, sizes)
         generator = rng(seed, Purpose.AUGMENT, visit.r, visit.m, visit.i)
@@ -139,12 +112,21 @@ def drawing(holdings: Sequence[Integers], batches: Batches, augmentation: Augmen
     return draw
 
 
-def drawn(batches: Batches, held: Integers, visit: Visit[Any], seed: int) -> tuple[Integers, list[int]]:
-    """Which images, and how many at each step: by the kernels, or by numpy for a way to draw that they do not know."""
+def draw_images(batches: Batches, held: Integers, visit: Visit[Any], seed: int) -> tuple[Integers, list[int]]:
+    """Return the images of a visit and the size of each batch. numpy draws where the kernels do not know the way."""
     if batches.draw not in ("passes", "replacement") or not len(held):
         steps = batches.positions(len(held), visit.K, rng(seed, Purpose.BATCHES, visit.r, visit.m, visit.i))
         return held[np.concatenate(steps)], [len(step) for step in steps]
-    again = batches.draw == "replacement"
-    sizes = batch_sizes(len(held), visit.K, batches.size, again=again)
-    name = root(seed).name(visit.r, visit.m, visit.i)
-    return positions(library(), name, held, sizes, batches.size, again=again), sizes
+    replace = batches.draw == "replacement"
+    sizes = get_batch_sizes(len(held), visit.K, batches.size, replace=replace)
+    name = get_root(seed).name(visit.r, visit.m, visit.i)
+    return draw_positions(load_library(), name, held, sizes, batches.size, replace=replace), sizes
+
+
+def draw_clients(M: int, seed: int, number: int, start: int, stop: int) -> list[int]:
+    """Return a part of the permutation of M clients with this number, as participation.Permutation draws it.
+
+    numpy draws the same clients in four times the time.
+    """
+    clients: list[int] = draw_permutation(load_library(), seed, M, number)[start:stop].tolist()
+    return clients

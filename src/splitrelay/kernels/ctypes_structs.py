@@ -1,9 +1,11 @@
-"""The C++ side's structures (native/net.h), field by field."""
+"""The interface to the C++ code: its structures (native/net.h), field by field, and its codes of errors (checks.h)."""
 
 from __future__ import annotations
 
 import ctypes as c
 from typing import Any
+
+from splitrelay.errors import InputError, SplitrelayError, WorkError
 
 i32, i64, f32, f64, pointer = c.c_int32, c.c_int64, c.c_float, c.c_double, c.c_void_p
 
@@ -14,11 +16,11 @@ class TensorC(c.Structure):
     _fields_ = [(name, i32) for name in ("C", "H", "W", "stride", "border", "size")]
 
     def row(self) -> int:
-        """Floats from one row to the next."""
+        """Return the floats from one row to the next."""
         return int((self.W + 2 * self.border) * self.stride)
 
     def inside(self) -> int:
-        """Of the first pixel."""
+        """Return the offset of the first pixel."""
         return int(self.border * (self.row() + self.stride))
 
 
@@ -45,7 +47,7 @@ class SlotC(c.Structure):
 
 
 class NetC(c.Structure):
-    """A stretch of layers with its buffers."""
+    """A range of layers with its buffers."""
 
     _fields_ = [
         *[(name, pointer) for name in ("layers", "slots", "arena", "marks", "positions", "found", "sums")],
@@ -59,7 +61,7 @@ class NetC(c.Structure):
 
 
 class ImagesC(c.Structure):
-    """A set of images, and which of them."""
+    """A set of images, and which of them a visit uses."""
 
     _fields_ = [
         *[(name, pointer) for name in ("x", "y", "levels", "at", "top", "left", "flip")],
@@ -75,13 +77,13 @@ class StepC(c.Structure):
 
 
 class NameC(c.Structure):
-    """What names a visit's randomness: the words of the root seed, then round, client, occurrence."""
+    """The name of a visit's random numbers: the words of the root seed, then round, client, occurrence."""
 
     _fields_ = [("root", pointer), *[(name, i64) for name in ("words", "r", "m", "i")]]
 
 
 class VisitC(c.Structure):
-    """One visit, or a half of one."""
+    """One visit, or one half of it."""
 
     _fields_ = [
         *[(name, pointer) for name in ("images", "step", "name", "x", "shift", "out", "sizes")],
@@ -93,7 +95,7 @@ class VisitC(c.Structure):
 
 
 def address(array: Any) -> int:
-    """Where an array's numbers lie: as array.ctypes.data says, in less time."""
+    """Return the address of an array's numbers, faster than array.ctypes.data."""
     try:
         return c.addressof(c.c_char.from_buffer(array))
     except (TypeError, ValueError):  # read-only, or empty
@@ -103,3 +105,44 @@ def address(array: Any) -> int:
 SIZES = (
     c.sizeof(LayerC) + 1000 * c.sizeof(SlotC) + 10**6 * c.sizeof(NetC) + 10**9 * (c.sizeof(ImagesC) + c.sizeof(VisitC))
 )
+
+# Return codes of the kernels. They return a negative code instead of reading or writing outside their buffers.
+NO_IMAGE, NO_NET, BAD_BATCH, BAD_LABEL, BAD_SIZE, NOT_FOR, NO_POINTER, BAD_SET, BAD_DRAW = range(-1, -10, -1)
+CALLS = {
+    NO_NET: "the kernels got a net that was not checked, or that changed since",
+    BAD_BATCH: "the kernels got a batch that is empty, or larger than their buffers",
+    BAD_LABEL: "the kernels got a label outside the net's classes",
+    BAD_SIZE: "the kernels got a buffer of another size",
+    NOT_FOR: "the kernels got a net that cannot do this: it has no gradients or no outputs",
+    NO_POINTER: "the kernels got a null pointer",
+    BAD_SET: "the kernels got images of another shape, or crops out of range",
+    BAD_DRAW: "the kernels have nothing to draw from, or no room for what they draw",
+}
+FROM_OUTSIDE = (BAD_BATCH, BAD_LABEL, BAD_SIZE, BAD_SET)  # codes that data can cause
+NETS = {
+    10: "header", 11: "kind", 12: "tensor", 13: "chain", 14: "arena", 15: "weights", 16: "marks", 17: "window",
+    18: "table", 19: "room", 20: "probability", 21: "slot",
+}  # fmt: skip
+
+
+def check_call(code: int) -> None:
+    """Raise the error that an entry point of the kernels returned. A code from 0 up is a result, not an error."""
+    if code < 0:
+        raise get_error(code)
+
+
+def get_error(code: int) -> Exception:
+    """Return the error of a negative code: IndexError for an image, InputError for data, else WorkError."""
+    if code == NO_IMAGE:
+        return IndexError("a visit names an image that is not there")
+    what = CALLS.get(code, "the kernels returned an unknown code")
+    kind: type[SplitrelayError] = InputError if code in FROM_OUTSIDE else WorkError
+    return kind(what, value=f"code {code}")
+
+
+def check_net(code: int) -> None:
+    """Raise the error that check_net returned: which part of a net is wrong, and the number of its layer or slot."""
+    if code < 0:
+        number, kind = divmod(-code, 100)
+        part = NETS.get(kind, f"code {kind}")
+        raise WorkError("the kernels refuse a net", value=f"{part} of pass {number}", limit="sizes within its buffers")

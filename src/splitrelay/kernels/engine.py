@@ -1,76 +1,79 @@
-"""The fast engine behind the same promise as the reference engine: a placement runs one visit at a time."""
+"""The two placements of the fast engine. `auto` chooses it by a rule on the shapes of the layers."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from splitrelay.algorithms.base import Cost, Done, Visit
-from splitrelay.engine.byte_counting import Overheard, message, shift_message
-from splitrelay.errors import InputError
-from splitrelay.kernels.batches import Drawing, Pictures, Table
-from splitrelay.kernels.local_steps import Bottom, Descent, TopHalf, descend, descend_cut, finite, mean_loss
-from splitrelay.kernels.network_plan import Plan
-from splitrelay.kernels.workspace import Floats, Workspace
+from splitrelay.algorithms.base import Done, Visit
+from splitrelay.engine.base import (
+    ByteCountingHalf,
+    LocalServerHalf,
+    check_finite,
+    check_joint_clip,
+    compute_mean_loss,
+    get_whole_cost,
+    split_visit,
+    train_client_half,
+)
+from splitrelay.kernels.batches import DrawVisit, Images, Table
+from splitrelay.kernels.buffer_layout import pool_behind
+from splitrelay.kernels.local_steps import KernelClientHalf, KernelServerLayers, LocalTraining, train_whole
+from splitrelay.kernels.network_plan import Conv2d, Plan
+from splitrelay.kernels.workspace import Floats, Workspace, ensure_workspace
+
+WIDE = 32 * 64  # inputs times outputs of a convolution
 
 
-class Whole:
-    """Placement: the whole model at the client."""
+class WholeEngine:
+    """Placement `whole`: the whole model is at the client."""
 
-    def __init__(self, plan: Plan, images: Pictures, draw: Drawing, seed: int) -> None:
+    def __init__(self, plan: Plan, images: Images, draw: DrawVisit, seed: int) -> None:
         self.plan, self.table, self.draw, self.seed = plan, Table(images, plan), draw, seed
         self.work: Workspace | None = None
 
     def run(self, visit: Visit[Floats], /) -> Done[Floats]:
-        """K local steps; the model travels to the client and back."""
-        if visit.step.per_half:
-            hint = "Use placement=cut, or clip the whole."
-            raise InputError("clipping per half needs a model in halves", hint=hint)
+        """Take K local steps. The model travels to the client and back."""
+        check_joint_clip(visit.step)
         draw = self.draw(visit)
-        self.work = ready(self.work, self.plan, 0, len(self.plan.layers), max(draw.sizes))
-        losses, x = descend(Descent(self.work, visit, self.seed), self.table, draw)
-        carried = message(visit.x)
-        cost = Cost(carried, carried + shift_message(visit.step.shift), mean_loss(losses, visit))
-        return Done(finite(x, visit), cost)
+        self.work = ensure_workspace(self.work, self.plan, 0, len(self.plan.layers), max(draw.sizes))
+        losses, x, is_finite = train_whole(LocalTraining(self.work, visit, self.seed), self.table, draw)
+        cost = get_whole_cost(visit, compute_mean_loss(losses, visit))
+        check_finite(is_finite, visit)
+        return Done(x, cost)
 
 
-class InTwo:
-    """Placement: cut after `cut` layers, both halves in this process."""
+class SplitEngine:
+    """Placement `cut`: the model is cut after `cut` layers, and both halves are in this process."""
 
-    def __init__(self, plan: Plan, images: Pictures, draw: Drawing, seed: int, cut: int) -> None:
+    def __init__(self, plan: Plan, images: Images, draw: DrawVisit, seed: int, cut: int) -> None:
         self.plan, self.table, self.draw, self.seed, self.cut = plan, Table(images, plan), draw, seed, cut
         self.boundary = plan.ends[cut]
         self.bottom: Workspace | None = None
         self.top: Workspace | None = None
 
     def run(self, visit: Visit[Floats], /) -> Done[Floats]:
-        """K local steps; the client's half travels to the client and on, smashed data and gradients at every step."""
-        draw, (below, above) = self.draw(visit), halved(visit, self.boundary)
-        most = max(draw.sizes)
-        self.bottom = ready(self.bottom, self.plan, 0, self.cut, most)
-        self.top = ready(self.top, self.plan, self.cut, len(self.plan.layers), most, asked=True)
-        line = Overheard(TopHalf(Descent(self.top, above, self.seed)))
-        bottom = Bottom(Descent(self.bottom, below, self.seed), self.table, draw)
-        loss = mean_loss(descend_cut(bottom, line), visit)
-        handover = message(below.x)
-        (x, good), (rest, fine) = self.bottom.save(), self.top.save()
-        cost = Cost(line.up + handover, line.down + handover + shift_message(below.step.shift), loss)
-        return Done(finite((np.concatenate([x, rest]), good and fine), visit), cost)
+        """Take K local steps. The client half travels to the client and on; every step has two messages."""
+        draw, (client_visit, server_visit) = self.draw(visit), split_visit(visit, self.boundary)
+        batch = max(draw.sizes)
+        self.bottom = ensure_workspace(self.bottom, self.plan, 0, self.cut, batch)
+        self.top = ensure_workspace(self.top, self.plan, self.cut, len(self.plan.layers), batch, asked=True)
+        layers = KernelServerLayers(LocalTraining(self.top, server_visit, self.seed))
+        server = ByteCountingHalf(LocalServerHalf(layers))
+        client = KernelClientHalf(LocalTraining(self.bottom, client_visit, self.seed), self.table, draw)
+        loss = compute_mean_loss(train_client_half(client, server, len(draw.sizes)), visit)
+        (bottom, is_bottom_finite), (top, is_top_finite) = self.bottom.save(), self.top.save()
+        check_finite(is_bottom_finite and is_top_finite, visit)
+        return Done(np.concatenate([bottom, top]), server.get_cost(client_visit, loss))
 
 
-def ready(work: Workspace | None, plan: Plan, first: int, last: int, batch: int, *, asked: bool = False) -> Workspace:
-    """The workspace, if it is large enough, else a larger one."""
-    return work if work is not None and batch <= work.batch else Workspace(plan, first, last, batch, asked=asked)
+def find_layer_for_torch(plan: Plan) -> str | None:
+    """Name a layer that makes torch faster than the kernels, or return None.
 
-
-def halved(visit: Visit[Floats], boundary: int) -> tuple[Visit[Floats], Visit[Floats]]:
-    """The visit as each side sees it: x and shift cut at the same place."""
-    return _part(visit, slice(None, boundary)), _part(visit, slice(boundary, None))
-
-
-def _part(visit: Visit[Floats], where: slice) -> Visit[Floats]:
-    step = visit.step
-    if step.shift is not None:
-        step = replace(step, shift=step.shift[where])
-    return Visit(visit.r, visit.i, visit.m, visit.x[where], step, visit.K)
+    It is a wide convolution without a pool behind it, because all its gradients are needed. The rule uses nothing but
+    the plan, so every host that reads a spec chooses the same engine.
+    """
+    for j, layer in enumerate(plan.layers):
+        if isinstance(layer, Conv2d) and plan.shapes[j][0] * layer.outputs >= WIDE and pool_behind(plan, j) is None:
+            wide = f"{plan.shapes[j][0]} to {layer.outputs} channels"
+            return f"layer '{layer.name}' (Conv2d, {wide}, no pool behind it) is faster in torch"
+    return None

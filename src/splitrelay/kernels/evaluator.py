@@ -1,4 +1,4 @@
-"""How good x is on a set of images, a few at a time on as many threads as there are cores."""
+"""Evaluate x on a set of images, with as many threads as there are cores."""
 
 from __future__ import annotations
 
@@ -13,59 +13,52 @@ from threading import Lock, get_native_id
 import numpy as np
 import numpy.typing as npt
 
-from splitrelay.kernels.batches import Pictures, Table
-from splitrelay.kernels.faults import check_call
+from splitrelay.engine.base import EvaluationSums
+from splitrelay.kernels.batches import Images, Table
+from splitrelay.kernels.ctypes_structs import check_call
 from splitrelay.kernels.network_plan import Plan
 from splitrelay.kernels.seeded_draws import Integers
 from splitrelay.kernels.workspace import Floats, Workspace
 
-AT_ONCE = 20  # images that go through the layers together
-SLICE = 500  # images whose losses are added up one after another; these sums are then added exactly
-TURNS = SLICE // AT_ONCE
-LESS = 3  # steps of priority (nice): enough for training to be done first, and little where others want the cores too
+AT_ONCE = 20  # images of one call
+SLICE = 500  # images whose losses are added one after another; the sums of all slices are then added exactly
+CALLS = SLICE // AT_ONCE
+NICE = 3  # lower priority of evaluation: training comes first, and other programs are hardly preferred
 
 
-@dataclass(frozen=True, eq=False)
-class Tally:
-    """The sum of losses over all images; right answers and images by class."""
+class ImageEvaluator:
+    """Evaluate x on one set of images. The threads, one of them the caller's, share x but not the activations."""
 
-    loss: float
-    right: Integers
-    seen: Integers
-
-
-class Scorer:
-    """Scores x on one set of images. Threads share x; each has its own activations. The caller's is one of them."""
-
-    def __init__(self, plan: Plan, images: Pictures, *, threads: int | None = None) -> None:
+    def __init__(self, plan: Plan, images: Images, *, threads: int | None = None) -> None:
         self.plan, self.table = plan, Table(images, plan)
-        number = threads or cores()
+        number = threads or count_cores()
         self.works = [Workspace(plan, 0, len(plan.layers), AT_ONCE, learnt=False) for _ in range(number)]
         for work in self.works[1:]:
             work.share_x(self.works[0])
-        self.helpers = ThreadPoolExecutor(number - 1, initializer=step_back) if number > 1 else None
-        self.turn = Lock()
+        self.helpers = ThreadPoolExecutor(number - 1, initializer=lower_priority) if number > 1 else None
+        self._lock = Lock()
 
-    def score(self, x: Floats) -> Tally:
-        """x on every image. Whoever is free takes the next few; sums are made in the order of the images."""
-        with self.turn:
+    def evaluate(self, x: Floats) -> EvaluationSums:
+        """Evaluate x on every image. An idle thread takes the next images; sums are in the order of the images."""
+        with self._lock:
             self.works[0].load(x)
-            look = Look(self.table, np.zeros(-(-len(self.table) // SLICE) * TURNS), c.c_int64())
-            others = [] if self.helpers is None else [self.helpers.submit(look.share, work) for work in self.works[1:]]
-            right, seen = sum((other.result() for other in others), start=look.share(self.works[0]))
-        return Tally(fsum(np.cumsum(look.losses.reshape(-1, TURNS), axis=1)[:, -1]), right, seen)
+            evaluation = Evaluation(self.table, np.zeros(-(-len(self.table) // SLICE) * CALLS), c.c_int64())
+            others = [self.helpers.submit(evaluation.run, work) for work in self.works[1:]] if self.helpers else []
+            right, seen = sum((other.result() for other in others), start=evaluation.run(self.works[0]))
+        loss = fsum(np.cumsum(evaluation.losses.reshape(-1, CALLS), axis=1)[:, -1])
+        return EvaluationSums(loss, right.tolist(), seen.tolist())
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
-    """One look at all images: the losses of each turn, and whose turn is next."""
+class Evaluation:
+    """One evaluation of all images: the loss of each call, and the number of the next call."""
 
     table: Table
     losses: npt.NDArray[np.float64]
     next: c.c_int64
 
-    def share(self, work: Workspace) -> Integers:
-        """One thread's share, until no image is left: right answers and images, by class."""
+    def run(self, work: Workspace) -> Integers:
+        """Evaluate until no image is left; return the correct answers and the images of this thread by class."""
         counts = np.zeros((2, work.plan.classes), np.int64)
         done = work.kernels.evaluate(
             work.at, c.addressof(self.table.images), c.addressof(self.next), AT_ONCE, self.losses.ctypes.data,
@@ -75,12 +68,12 @@ class Look:
         return counts
 
 
-def cores() -> int:
-    """Those that this process may use: one, where a sweep has pinned it."""
+def count_cores() -> int:
+    """Count the cores that this process may use. It is one if a sweep has pinned the process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def step_back() -> None:
-    """A thread that helps to look takes what training leaves of a core: with equal rights, both would be late."""
-    if sys.platform == "linux":  # elsewhere a priority is the whole process's
-        os.setpriority(os.PRIO_PROCESS, get_native_id(), min(19, os.getpriority(os.PRIO_PROCESS, 0) + LESS))
+def lower_priority() -> None:
+    """Let this thread use only the time that training leaves; with equal priority both would be slower."""
+    if sys.platform == "linux":  # elsewhere the priority is that of the whole process
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICE))

@@ -1,4 +1,4 @@
-"""From torch's layers to a plan. Nothing is imported from torch: layers are known by their names and numbers."""
+"""Convert torch's layers to a plan. torch is not imported: layers are recognized by their names and attributes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ class NotCovered(InputError):
     """A layer that the fast engine has no kernel for."""
 
 
-def plan_of(net: Any, shape: tuple[int, ...]) -> Plan:
-    """The plan of an nn.Sequential for inputs of this shape; a layer without a kernel is refused by its name."""
+def convert_net(net: Any, shape: tuple[int, ...]) -> Plan:
+    """Return the plan of an nn.Sequential for inputs of this shape.
+
+    Raises:
+        NotCovered: A layer has no kernel; the error names it.
+    """
     if len(shape) != 3:
         raise NotCovered("the fast engine needs images (C, H, W)", value=shape, hint=WAY_OUT)
     try:
-        layers = tuple(_layer(name, layer) for name, layer in net._modules.items())
+        layers = tuple(_convert_layer(name, layer) for name, layer in net._modules.items())
         return Plan((int(shape[0]), int(shape[1]), int(shape[2])), layers)
     except NotCovered:
         raise
@@ -29,66 +33,66 @@ def plan_of(net: Any, shape: tuple[int, ...]) -> Plan:
         raise NotCovered(error.what, value=error.value, limit=error.limit, hint=WAY_OUT) from None
 
 
-def why_not(net: Any, shape: tuple[int, ...]) -> str | None:
-    """Why the fast engine cannot run this net, or None where it can."""
+def find_uncovered(net: Any, shape: tuple[int, ...]) -> str | None:
+    """Return why the fast engine cannot run this net, or None."""
     try:
-        plan_of(net, shape)
+        convert_net(net, shape)
     except NotCovered as error:
         return error.what
     return None
 
 
-def _layer(name: str, layer: Any) -> Layer:
+def _convert_layer(name: str, layer: Any) -> Layer:
     kind = type(layer).__name__
-    if kind not in MAKERS or not type(layer).__module__.startswith(HOMES):
+    if kind not in CONVERTERS or not type(layer).__module__.startswith(HOMES):
         raise NotCovered(f"layer '{name}' ({kind}) has no kernel in the fast engine", hint=WAY_OUT)
     if any(not parameter.requires_grad for parameter in layer.parameters()):
         raise NotCovered(f"layer '{name}' ({kind}) has weights that stay as they are", hint=WAY_OUT)
-    return MAKERS[kind](name, layer)
+    return CONVERTERS[kind](name, layer)
 
 
-def _conv(name: str, layer: Any) -> Layer:
+def _convert_conv(name: str, layer: Any) -> Layer:
     wanted = {"stride": (1, 1), "dilation": (1, 1), "groups": 1, "padding_mode": "zeros"}
-    _refuse(name, layer, wanted)
+    _check_attributes(name, layer, wanted)
     if isinstance(layer.padding, str):
         raise NotCovered(f"layer '{name}' (Conv2d) names its padding '{layer.padding}'", hint="Give numbers.")
     kernel, padding = _get_ints(layer.kernel_size), _get_ints(layer.padding)
     return Conv2d(name, int(layer.out_channels), kernel, padding, layer.bias is not None)
 
 
-def _pool(name: str, layer: Any) -> Layer:
-    _refuse(name, layer, {"dilation": 1, "ceil_mode": False, "return_indices": False})
+def _convert_pool(name: str, layer: Any) -> Layer:
+    _check_attributes(name, layer, {"dilation": 1, "ceil_mode": False, "return_indices": False})
     return MaxPool2d(name, _get_ints(layer.kernel_size), _get_ints(layer.stride), _get_ints(layer.padding))
 
 
-def _flatten(name: str, layer: Any) -> Layer:
-    _refuse(name, layer, {"start_dim": 1, "end_dim": -1})
+def _convert_flatten(name: str, layer: Any) -> Layer:
+    _check_attributes(name, layer, {"start_dim": 1, "end_dim": -1})
     return Flatten(name)
 
 
-def _refuse(name: str, layer: Any, wanted: dict[str, Any]) -> None:
-    for key, value in wanted.items():
+def _check_attributes(name: str, layer: Any, required: dict[str, Any]) -> None:
+    for key, value in required.items():
         found = getattr(layer, key)
-        if found != value and _pair(found) != _pair(value):
+        if found != value and _get_pair(found) != _get_pair(value):
             kind = type(layer).__name__
             raise NotCovered(f"layer '{name}' ({kind}) has {key}={found}, the fast engine's is {value}", hint=WAY_OUT)
 
 
-def _pair(value: Any) -> Pair:
+def _get_pair(value: Any) -> Pair:
     first, second = value if isinstance(value, tuple | list) else (value, value)
     return first, second
 
 
 def _get_ints(value: Any) -> Pair:
-    first, second = _pair(value)
+    first, second = _get_pair(value)
     return int(first), int(second)
 
 
-MAKERS: dict[str, Callable[[str, Any], Layer]] = {
-    "Conv2d": _conv,
+CONVERTERS: dict[str, Callable[[str, Any], Layer]] = {
+    "Conv2d": _convert_conv,
     "ReLU": lambda name, _: ReLU(name),
-    "MaxPool2d": _pool,
-    "Flatten": _flatten,
+    "MaxPool2d": _convert_pool,
+    "Flatten": _convert_flatten,
     "Linear": lambda name, layer: Linear(name, int(layer.out_features), layer.bias is not None),
     "Dropout": lambda name, layer: Dropout(name, float(layer.p)),
 }

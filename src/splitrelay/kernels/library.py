@@ -1,4 +1,4 @@
-"""The compiled kernels: which build suits this CPU, and its doors."""
+"""Load the compiled kernels: the build for this CPU and its functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 BY_HAND = "SPLITRELAY_KERNELS"  # a build by path, for sanitizers and comparisons
 V3 = {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"}
 V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-DOORS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "check_net": (i64, (pointer,)),
     "begin_visit": (i32, (pointer, pointer)),
     "save_x": (i32, (pointer, pointer, i64)),
@@ -38,65 +38,65 @@ DOORS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-def level() -> str:
-    """What this CPU can do, in the words of the builds: x86_64_v3, x86_64_v4, aarch64, or its plain name."""
+def get_cpu_level() -> str:
+    """Return the level of this CPU: x86_64_v3, x86_64_v4, aarch64, or another name, for which there is no build."""
     machine = platform.machine().lower()
     if machine in ("arm64", "aarch64"):
         return "aarch64"
-    flags = _flags()
+    flags = _read_cpu_flags()
     if machine in ("x86_64", "amd64") and flags >= V3:
         return "x86_64_v4" if flags >= V4 else "x86_64_v3"
     return machine
 
 
-def _flags() -> set[str]:
+def _read_cpu_flags() -> set[str]:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:  # without it nothing is assumed
+    except OSError:  # without the file, assume nothing
         return set()
     return set(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
 
 
-def build_name(kind: str) -> str:
-    """The file of one build."""
+def get_build_name(kind: str) -> str:
+    """Return the file name of one build."""
     return f"splitrelay-{platform.system().lower()}-{kind}.so"
 
 
-def built() -> Path | None:
-    """The best build for this CPU, if there is one."""
+def find_build() -> Path | None:
+    """Return the best build for this CPU, or None."""
     if BY_HAND in os.environ:
         return Path(os.environ[BY_HAND])
-    kinds = ["x86_64_v4", "x86_64_v3"] if level() == "x86_64_v4" else [level()]
-    return next((path for kind in kinds if (path := HERE / build_name(kind)).exists()), None)
+    kinds = ["x86_64_v4", "x86_64_v3"] if get_cpu_level() == "x86_64_v4" else [get_cpu_level()]
+    return next((path for kind in kinds if (path := HERE / get_build_name(kind)).exists()), None)
 
 
-def missing() -> str | None:
-    """Why there is no fast engine here, or None where there is one."""
+def find_obstacle() -> str | None:
+    """Return why the fast engine cannot run on this machine, or None."""
     try:
-        library()
+        load_library()
     except InputError as error:
         return error.what
     return None
 
 
 @cache
-def library() -> c.CDLL:
-    """The kernels, loaded; calls release the interpreter's lock."""
-    path, hint = built(), "engine=reference needs none. To build: python -m splitrelay.kernels.build"
+def load_library() -> c.CDLL:
+    """Load the kernels. Calls into them release the interpreter's lock."""
+    path, hint = find_build(), "engine=reference needs none. To build: python -m splitrelay.kernels.build"
     if path is None:
-        raise InputError(f"the fast engine has no build for {level()} here", hint=hint)
+        raise InputError(f"the fast engine has no build for {get_cpu_level()} here", hint=hint)
     try:
-        found = c.CDLL(str(path))
+        kernels = c.CDLL(str(path))
     except OSError as error:
         raise InputError(f"the fast engine cannot be loaded from {path.name}", value=error, hint=hint) from None
     from splitrelay.kernels import build  # noqa: PLC0415 - python -m wants to be the first to import it
 
-    found.sizes.restype = found.sources.restype = i64
-    if found.sizes() != SIZES or found.sources() != build.sources():
+    kernels.sizes.restype = kernels.sources.restype = i64
+    if kernels.sizes() != SIZES or kernels.sources() != build.sources():
         raise InputError(f"{path.name} was built from other sources", hint="python -m splitrelay.kernels.build")
-    for name, (result, arguments) in DOORS.items():
-        door = getattr(found, name)
-        door.restype, door.argtypes = result, arguments
-    if not agree(found):
+    for name, (result, arguments) in FUNCTIONS.items():
+        function = getattr(kernels, name)
+        function.restype, function.argtypes = result, arguments
+    if not agree(kernels):
         raise InputError(f"numpy {np.__version__} draws other numbers than the fast engine", hint=hint)
-    return found
+    return kernels

@@ -1,4 +1,4 @@
-"""Buffers of one stretch of layers. They belong to Python objects that outlive every call into the kernels."""
+"""Buffers of a range of layers. They belong to Python objects that outlive every call into the kernels."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from splitrelay.errors import InputError, OutOfRange
 from splitrelay.kernels.buffer_layout import LINE, Survey, up
-from splitrelay.kernels.ctypes_structs import LayerC, NetC, SlotC, VisitC, address
-from splitrelay.kernels.faults import check_call, check_net
-from splitrelay.kernels.library import library
+from splitrelay.kernels.ctypes_structs import LayerC, NetC, SlotC, VisitC, address, check_call, check_net
+from splitrelay.kernels.library import load_library
 from splitrelay.kernels.network_plan import Plan
 from splitrelay.kernels.plan_limits import BATCH, ROOM, get_brief
 
@@ -21,21 +20,22 @@ Floats = npt.NDArray[np.float32]
 ALIGNED = 64  # bytes
 
 
-def zeros(n: int, dtype: Any = np.float32) -> npt.NDArray[Any]:
-    """n zeros that start on a cache line."""
+def make_zeros(n: int, dtype: Any = np.float32) -> npt.NDArray[Any]:
+    """Return n zeros that start on a cache line."""
     item = np.dtype(dtype).itemsize
     raw = np.zeros(n * item + ALIGNED, dtype=np.uint8)
     start = -raw.ctypes.data % ALIGNED
     return raw[start : start + n * item].view(dtype)
 
 
-def get_aligned(array: Floats) -> Floats:
-    """Return an array that starts where a float may: a copy of one that was cut out of a message does."""
+def align(array: Floats) -> Floats:
+    """Return the array as dense aligned float32. It is copied only if needed, such as a part of a message."""
+    array = np.ascontiguousarray(array, dtype=np.float32)
     return array if array.flags.aligned else array.copy()
 
 
 class Steps:
-    """Of a visit, step by step: how many images, and the loss. Used again and again."""
+    """Buffers for the batch size and the loss of each step of a visit."""
 
     def __init__(self, K: int) -> None:
         self.sizes, self.losses = np.zeros(K, np.int32), np.zeros(K)
@@ -54,29 +54,29 @@ class Workspace:
         if not 0 <= first < last <= len(plan.layers):
             limit = f"0 <= first < last <= {len(plan.layers)}"
             raise OutOfRange("the layers of a workspace", value=f"{first} to {last}", limit=limit)
-        found = Survey(plan, first, last, batch, learnt=learnt, asked=asked).geometry()
-        if max(found.arena.size, found.marks.size) > ROOM:
-            raise OutOfRange("the activations of a batch", value=found.arena.size, limit=f"<= {ROOM} numbers")
+        layout = Survey(plan, first, last, batch, learnt=learnt, asked=asked).geometry()
+        if max(layout.arena.size, layout.marks.size) > ROOM:
+            raise OutOfRange("the activations of a batch", value=layout.arena.size, limit=f"<= {ROOM} numbers")
         self.size = plan.ends[last] - plan.ends[first]
-        self.weighty = bool(found.slots)
-        self.layers = (LayerC * len(found.passes))(*found.passes)
-        self.slots = (SlotC * len(found.slots))(*found.slots)
-        packed = up(found.packed.size + LINE, 2 * LINE)
-        self.arena, self.x, self.g = zeros(found.arena.size + LINE), zeros(packed), zeros(packed if learnt else 0)
-        self.velocity, self.start, self.shift = (zeros(packed if learnt else 0) for _ in range(3))
-        self.marks = zeros(found.marks.size, np.int32)
-        self.positions = np.concatenate([np.zeros(0, np.int32), *found.tables])
-        self.found = zeros(found.found, np.int32)
-        self.sums = np.zeros(max((one.raw.stride for one in found.passes), default=0))
-        self.norms, self.labels = np.zeros(len(found.slots)), np.zeros(batch, np.int64)
+        self.has_weights = bool(layout.slots)
+        self.layers = (LayerC * len(layout.passes))(*layout.passes)
+        self.slots = (SlotC * len(layout.slots))(*layout.slots)
+        packed = up(layout.packed.size + LINE, 2 * LINE)
+        self.arena, self.x = make_zeros(layout.arena.size + LINE), make_zeros(packed)
+        self.g, self.velocity, self.start, self.shift = (make_zeros(packed if learnt else 0) for _ in range(4))
+        self.marks = make_zeros(layout.marks.size, np.int32)
+        self.positions = np.concatenate([np.zeros(0, np.int32), *layout.tables])
+        self.found = make_zeros(layout.found, np.int32)
+        self.sums = np.zeros(max((one.raw.stride for one in layout.passes), default=0))
+        self.norms, self.labels = np.zeros(len(layout.slots)), np.zeros(batch, np.int64)
         self.norms_at, self.labels_at = self.norms.ctypes.data, self.labels.ctypes.data
         self.steps = Steps(1)
-        self.net = self._net(learnt)
+        self.net = self._build_net(learnt)
         self.at = c.addressof(self.net)
-        self.kernels = library()
+        self.kernels = load_library()
         check_net(self.kernels.check_net(self.at))
 
-    def _net(self, learnt: bool) -> NetC:
+    def _build_net(self, learnt: bool) -> NetC:
         net = NetC(packed_size=len(self.x), n_layers=len(self.layers), n_slots=len(self.slots))
         net.flat_size, net.batch, net.learns = self.size, self.batch, learnt
         net.arena_size, net.marks_size, net.positions_size = len(self.arena), len(self.marks), len(self.positions)
@@ -87,42 +87,49 @@ class Workspace:
         net.classes = self.plan.classes
         return net
 
-    def steps_of(self, sizes: Sequence[int]) -> Steps:
-        """Room for a visit's steps, with the size of each written in."""
+    def get_steps(self, sizes: Sequence[int]) -> Steps:
+        """Return the buffers for the steps of a visit, with these batch sizes."""
         if len(sizes) > len(self.steps.sizes):
             self.steps = Steps(len(sizes))
         self.steps.sizes[: len(sizes)] = sizes
         return self.steps
 
     def load(self, x: Floats) -> None:
-        """Start from x, which stays untouched; for looking, not for learning."""
-        x = self.fitting(x)
+        """Copy x into the workspace, for evaluation."""
+        x = self.check_vector(x)
         visit = VisitC(x=address(x), x_size=len(x))
         check_call(self.kernels.begin_visit(self.at, c.addressof(visit)))
 
     def share_x(self, other: Workspace) -> None:
-        """Read x from another workspace of the same layers, so that threads share one copy."""
+        """Use the x of another workspace of the same layers, so that threads share one copy."""
         if (self.plan, self.first, self.last) != (other.plan, other.first, other.last):
             raise InputError("workspaces of different layers cannot share x")
         self.x = other.x
         self.net.x = other.net.x
         check_net(self.kernels.check_net(self.at))
 
-    def fitting(self, x: Floats) -> Floats:
-        """x as the kernels can read it, if it is one of this model."""
+    def check_vector(self, x: Floats) -> Floats:
+        """Return x as the kernels can read it. Raise InputError if its length is not that of these layers."""
         if x.shape != (self.size,):
             raise InputError("a vector of another model", value=x.shape, limit=f"{self.size} numbers")
-        return get_aligned(np.ascontiguousarray(x, dtype=np.float32))
+        return align(x)
 
     def save(self) -> tuple[Floats, bool]:
-        """x as the house lays it out, and whether all of it is finite."""
+        """Return a copy of x in the layout of models.layout, and whether all of it is finite."""
         x = np.empty(self.size, dtype=np.float32)
-        finite = self.kernels.save_x(self.at, address(x), len(x))
-        check_call(finite)
-        return x, bool(finite)
+        is_finite = self.kernels.save_x(self.at, address(x), len(x))
+        check_call(is_finite)
+        return x, bool(is_finite)
 
-    def gradient(self) -> Floats:
-        """The gradient of the last step, laid out as x."""
+    def save_gradient(self) -> Floats:
+        """Return the gradient of the last step, in the layout of x."""
         g = np.empty(self.size, dtype=np.float32)
         check_call(self.kernels.save_gradient(self.at, g.ctypes.data, len(g)))
         return g
+
+
+def ensure_workspace(
+    work: Workspace | None, plan: Plan, first: int, last: int, batch: int, *, asked: bool = False
+) -> Workspace:
+    """Return the workspace if it is large enough for the batch, else a larger one."""
+    return work if work is not None and batch <= work.batch else Workspace(plan, first, last, batch, asked=asked)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitrelay.algorithms import Done, Outcome, Visit
-from splitrelay.engine import descend
+from splitrelay.engine import take_local_steps
 from splitrelay.objectives.quadratic import ScalarQuadratics
 from splitrelay.randomness import Purpose, rng
 
@@ -43,7 +43,7 @@ class SeedsBeside:
             exact: Array = h * x + a
             return exact if xi is None else exact + xi
 
-        return Done(descend(visit, self._noises(visit, ms), gradient))
+        return Done(take_local_steps(visit, self._noises(visit, ms), gradient))
 
     def run_all(self, visits: Iterable[Visit[Array]], /) -> Iterator[Outcome[Array]]:
         """One after another."""

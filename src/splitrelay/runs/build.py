@@ -15,8 +15,8 @@ from splitrelay import kernels, participation
 from splitrelay.algorithms import Algorithm, AlgorithmSettings, LocalSteps, Step
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
-from splitrelay.engine.select import engine, resolve_engine
-from splitrelay.engine.thread_pool import Engine
+from splitrelay.engine.base import Engine
+from splitrelay.engine.select import build_engine, resolve_engine
 from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.models import find_cut_index, get_model_spec
 from splitrelay.models.layout import FlatCut
@@ -125,7 +125,7 @@ def network_of(trial: Trial, data: DataSet, partition: Partition) -> tuple[Netwo
 def engine_of(trial: Trial, network: Network) -> Engine[torch.Tensor]:
     if trial.placement not in ("whole", "cut"):
         raise UnknownName("placement", trial.placement, ("whole", "cut"))
-    return engine(engine_named(trial, network), network, trial.seed, trial.placement, trial.cut)
+    return build_engine(engine_named(trial, network), network, trial.seed, trial.placement, trial.cut)
 
 
 def engine_named(trial: Trial, network: Network) -> str:
@@ -168,7 +168,7 @@ def order_of(trial: Trial, partition: Partition) -> Order:
     M, seed = len(partition.clients), trial.seed
     S = M if trial.S is None else trial.S
     shuffled = (
-        participation.draw_permutation if kernels.missing() else kernels.shuffled
+        participation.draw_permutation if kernels.find_obstacle() else kernels.draw_clients
     )  # the same clients, on either engine
     known: dict[str, Any] = {
         "permutation": lambda: Permutation(M, seed, shuffled) if S == M else Sampled(M, S, seed, shuffled),

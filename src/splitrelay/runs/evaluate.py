@@ -10,7 +10,7 @@ import torch
 
 from splitrelay.data import load
 from splitrelay.data.images import ImageSet
-from splitrelay.engine.select import evaluator, resolve_engine
+from splitrelay.engine.select import build_evaluator, resolve_engine
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.evaluation import Score
 from splitrelay.models import get_model_spec
@@ -86,4 +86,4 @@ def score(subject: Subject, images: ImageSet) -> Score:
     engine, _ = resolve_engine(subject.engine, plan, dtype=subject.dtype, loss=subject.loss)
     seen = DeviceImages(images, dtype)
     network = Network(plan, seen, (), loss=get_loss(subject.loss), dtype=dtype)
-    return evaluator(engine, plan, seen, classes, network).score(x)
+    return build_evaluator(engine, plan, seen, classes, network).score(x)

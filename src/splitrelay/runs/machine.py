@@ -12,8 +12,7 @@ import numpy as np
 
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.data.images import ImageSet
-from splitrelay.kernels import level, missing
-from splitrelay.kernels.library import built
+from splitrelay.kernels.library import find_build, find_obstacle, get_cpu_level
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.host import cpu_name
 
@@ -32,10 +31,10 @@ class Finding:
 
 def findings(seconds: float = 2.0) -> Iterator[Finding]:
     """All that is worth knowing; the measurement takes about so many seconds."""
-    yield Finding("cpu", f"{cpu_name()}, {level()}")
+    yield Finding("cpu", f"{cpu_name()}, {get_cpu_level()}")
     yield Finding("cores", f"{os.cpu_count()}; runs use as many, each engine on one thread of its own")
-    obstacle, torch = missing(), find_spec("torch") is not None
-    path = built()
+    obstacle, torch = find_obstacle(), find_spec("torch") is not None
+    path = find_build()
     yield Finding(
         "fast engine", f"ready ({path.name})" if obstacle is None and path else f"not here: {obstacle} ({BUILD})"
     )
@@ -65,7 +64,7 @@ def _work(name: str) -> Work:
     """A visit of some steps on random pictures of MNIST's form."""
     import torch  # noqa: PLC0415 - it may be missing
 
-    from splitrelay.engine.select import engine  # noqa: PLC0415
+    from splitrelay.engine.select import build_engine  # noqa: PLC0415
     from splitrelay.models import get_model_spec  # noqa: PLC0415
     from splitrelay.objectives.batches import Batches  # noqa: PLC0415
     from splitrelay.objectives.network import DeviceImages, Network  # noqa: PLC0415
@@ -75,6 +74,7 @@ def _work(name: str) -> Work:
     x = g.integers(0, 256, (N, 1, 28, 28), dtype=np.uint8)
     images = ImageSet(x, g.integers(0, 10, N), tuple("0123456789"), (0.1307,), (0.3081,))
     network = Network(get_model_spec("lenet5", (1, 28, 28), 10), DeviceImages(images), [np.arange(N)], Batches(BATCH))
-    one, visit = engine(name, network, 1, "whole", None), Visit(0, 0, 0, network.model_spec.x0(1), Step(0.01), STEPS)
+    one = build_engine(name, network, 1, "whole", None)
+    visit = Visit(0, 0, 0, network.model_spec.x0(1), Step(0.01), STEPS)
     one.run(visit)
     return lambda: one.run(visit)

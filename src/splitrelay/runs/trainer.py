@@ -15,10 +15,9 @@ import torch
 from splitrelay.algorithms.base import Clients
 from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.data.partition import Partition
-from splitrelay.engine import Tallied
-from splitrelay.engine.select import evaluator
-from splitrelay.engine.stopping import Stoppable
-from splitrelay.engine.thread_pool import Pool
+from splitrelay.engine import CostCounter
+from splitrelay.engine.select import build_evaluator
+from splitrelay.engine.thread_pool import Pool, StoppableEngine
 from splitrelay.errors import InputError
 from splitrelay.evaluation import Evaluator, Score, evaluate_in_background
 from splitrelay.models.weights_io import load_weights
@@ -62,7 +61,7 @@ class Learning:
         self.network, kept = network_of(trial, data, partition)
         self.model_spec = self.network.model_spec
         stop = stop or Event()  # once set, no further visit is begun
-        self.clients: Tallied[torch.Tensor] = Tallied(clients or self._pool(workers, stop))
+        self.clients: CostCounter[torch.Tensor] = CostCounter(clients or self._pool(workers, stop))
         self.algorithm = algorithm_of(trial, self.network, partition)
         self.order = order_of(trial, partition)
         self.evaluator = self._evaluator(data.test)
@@ -93,12 +92,12 @@ class Learning:
         return load_weights(Path(self.trial.init), self.model_spec.layout(self.network.dtype)).to(self.network.device)
 
     def _pool(self, workers: int, stop: Event) -> Pool[torch.Tensor]:
-        return Pool([Stoppable(engine_of(self.trial, self.network), stop) for _ in range(workers)])
+        return Pool([StoppableEngine(engine_of(self.trial, self.network), stop) for _ in range(workers)])
 
     def _evaluator(self, images: ImageSet) -> Evaluator:
         net = self.network
         seen = DeviceImages(images, net.dtype, net.device)
-        return evaluator(engine_named(self.trial, net), self.model_spec, seen, len(images.classes), net)
+        return build_evaluator(engine_named(self.trial, net), self.model_spec, seen, len(images.classes), net)
 
     def _scores(self, x: torch.Tensor) -> tuple[Score, Score | None]:
         return self.evaluator.score(x), self.validator.score(x) if self.validator else None

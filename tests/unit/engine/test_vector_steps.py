@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from splitrelay.algorithms import Step, Visit
-from splitrelay.engine import descend
-from splitrelay.engine.vector_steps import direction
+from splitrelay.engine import take_local_steps
+from splitrelay.engine.vector import compute_direction
 from splitrelay.errors import InputError
 from splitrelay.randomness import Purpose, rng
 from splitrelay.vectors import Mean, mean, norm2
 
 
 def visited(step: Step, x: float, K: int) -> float:
-    return descend(Visit(0, 0, 0, x, step, K), [None] * K, lambda m, x, xi: x)
+    return take_local_steps(Visit(0, 0, 0, x, step, K), [None] * K, lambda m, x, xi: x)
 
 
 def test_plain_steps() -> None:
@@ -33,11 +33,11 @@ def test_momentum_is_torchs() -> None:
 def test_shift_comes_first_then_clip_then_decay_then_prox() -> None:
     step = Step(1.0, weight_decay=0.5, clip=2.0, prox=3.0, shift=7.0)
     clipped = 2.0 / (10.0 + 1e-6) * 10.0
-    assert direction(step, x=4.0, start=3.0, g=3.0) == clipped + 0.5 * 4.0 + 3.0 * 1.0
+    assert compute_direction(step, x=4.0, start=3.0, g=3.0) == clipped + 0.5 * 4.0 + 3.0 * 1.0
 
 
 def test_a_short_gradient_is_not_clipped() -> None:
-    assert direction(Step(1.0, clip=5.0), 0.0, 0.0, 3.0) == 3.0
+    assert compute_direction(Step(1.0, clip=5.0), 0.0, 0.0, 3.0) == 3.0
 
 
 def test_norms_and_means() -> None:
