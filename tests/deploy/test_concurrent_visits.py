@@ -80,13 +80,13 @@ def test_nobody_waits_for_another_in_the_middle_of_a_visit(
     """Each client's first step leaves only when all four are at theirs, and its last when all have one behind them."""
     stage = Stage(small_spec(tmp_path, words, "R=1"), tmp_path)
     expected = simulated(stage.spec, tmp_path / "simulated")
-    meeting, step = threading.Barrier(4), client_visit.Calls.step
+    meeting, step = threading.Barrier(4), client_visit.RemoteServerHalf.step
 
-    def met(calls: client_visit.Calls, k: int, *given: Any, **more: Any) -> messages.Reply:
+    def met(calls: client_visit.RemoteServerHalf, k: int, *given: Any, **more: Any) -> messages.Reply:
         meeting.wait(20)
         return step(calls, k, *given, **more)
 
-    monkeypatch.setattr(client_visit.Calls, "step", met)
+    monkeypatch.setattr(client_visit.RemoteServerHalf, "step", met)
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()

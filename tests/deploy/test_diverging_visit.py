@@ -14,7 +14,7 @@ from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.deploy.sealed_state import Relays, unmade
 from splitrelay.deploy.server_visit import Tops
 from splitrelay.deploy.visit_lease import Policy
-from splitrelay.engine.torch_engine import CALMER
+from splitrelay.engine.base import LOWER_ETA
 from splitrelay.errors import Diverged
 from splitrelay.network import limits, messages
 from splitrelay.randomness import Purpose, rng
@@ -33,9 +33,9 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def misbehave(monkeypatch: pytest.MonkeyPatch, how: str, times: float = float("inf")) -> list[int]:
     """In so many visits client BAD says that its numbers overflowed, or sends what overflows at the server."""
-    step, said = client_visit.Calls.step, list[int]()
+    step, said = client_visit.RemoteServerHalf.step, list[int]()
 
-    def acting(calls: client_visit.Calls, k: int, h: Any, *words: Any, **more: Any) -> messages.Reply:
+    def acting(calls: client_visit.RemoteServerHalf, k: int, h: Any, *words: Any, **more: Any) -> messages.Reply:
         if calls.lease.m == BAD and len({*said, calls.fence}) <= times:
             said.append(calls.fence)
             if how == "fail":
@@ -43,7 +43,7 @@ def misbehave(monkeypatch: pytest.MonkeyPatch, how: str, times: float = float("i
             h = np.full_like(h, 3e38)
         return step(calls, k, h, *words, **more)
 
-    monkeypatch.setattr(client_visit.Calls, "step", acting)
+    monkeypatch.setattr(client_visit.RemoteServerHalf, "step", acting)
     return said
 
 
@@ -104,7 +104,7 @@ def test_where_nothing_may_be_skipped_the_run_ends_after_some_retries(
     with pytest.raises(Diverged) as ended:
         play(stage)
     assert len(set(said)) == 3 == len(stage.events("failed"))
-    assert ended.value.hint is not None and CALMER in ended.value.hint
+    assert ended.value.hint is not None and LOWER_ETA in ended.value.hint
     assert ended.value.exit_code == 1
 
 
@@ -114,7 +114,7 @@ def test_a_run_that_truly_diverges_ends_and_says_so(away: str, tmp_path: Path) -
     stage = Stage(small_spec(tmp_path, "eta=1e30", "R=5"), tmp_path, policy=Policy(away, retries=1))
     with pytest.raises(Diverged) as ended:
         play(stage)
-    assert ended.value.hint is not None and CALMER in ended.value.hint
+    assert ended.value.hint is not None and LOWER_ETA in ended.value.hint
     assert not stage.events("committed") and len(stage.events("failed")) <= 8
 
 
@@ -137,7 +137,7 @@ def test_an_engine_that_overflowed_makes_the_same_bits_as_a_new_one(
             turn.step(messages.Step(1, k, h, y, 0.5))
             turn.settle()
         turn.finish(messages.Finish(1, 3, 0.5))
-        return bytes(turn.top.x().tobytes())
+        return bytes(turn.engine.get_x().tobytes())
 
     used, new = (Tops(spec, shape, (1, 8, 8), 10, 5) for _ in range(2))
     turn = used(Visit(0, 0, 1, x, step, 3))
@@ -182,13 +182,15 @@ def test_a_batch_that_the_layers_refuse_fails_the_visit_and_not_the_server(
     monkeypatch.syspath_prepend(tmp_path)
     words = ("model=batch_norm_net:net", "cut=2", "engine=reference")
     stage = Stage(small_spec(tmp_path, *THREE, *words), tmp_path, policy=Policy("skip"))
-    step = client_visit.Calls.step
+    step = client_visit.RemoteServerHalf.step
 
-    def single(calls: client_visit.Calls, k: int, h: Any, labels: Any, *words: Any, **more: Any) -> messages.Reply:
+    def single(
+        calls: client_visit.RemoteServerHalf, k: int, h: Any, labels: Any, *words: Any, **more: Any
+    ) -> messages.Reply:
         n = 1 if calls.lease.m == BAD else len(h)
-        return step(calls, k, h[:n], labels[:n], *words, **more)
+        return step(calls, k, h[:n], labels[:n], *words)
 
-    monkeypatch.setattr(client_visit.Calls, "step", single)
+    monkeypatch.setattr(client_visit.RemoteServerHalf, "step", single)
     for m in stage.partition.clients:
         stage.join(m, patience=0.5, agreed=AgreedSpec(stage.spec))
     stage.play()

@@ -108,7 +108,7 @@ def test_a_link_that_has_lasted_is_none_of_those_that_count(lasted: float, links
 # Whoever says the same thing for ever
 
 
-class Parrot(client_visit.Calls):
+class Parrot(client_visit.RemoteServerHalf):
     """Says its first step for ever, past its own table."""
 
     def step(self, k: int, h: Any, labels: Any, norm2: float, /, *_: Any) -> messages.Reply:
@@ -116,7 +116,7 @@ class Parrot(client_visit.Calls):
         link = self.session.link
         assert link is not None
         while True:
-            link.stream.put(encode(messages.Step(self.fence, k, h, labels, norm2)))
+            link.stream.put(encode(messages.Step(self.fence, k, h, labels.astype(np.int32), norm2)))
             word = decode(link.stream.read(time.monotonic() + 10))
             if isinstance(word, messages.Cancel):
                 link.talk.hear(word)
@@ -125,7 +125,7 @@ class Parrot(client_visit.Calls):
 
 def test_a_step_that_is_only_repeated_runs_out_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(small_spec(tmp_path, "M=2", "C=9"), tmp_path, policy=Policy("skip", step=0.5))
-    monkeypatch.setattr(client_visit, "Calls", Parrot)
+    monkeypatch.setattr(client_visit, "RemoteServerHalf", Parrot)
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
     stage.play()
@@ -139,9 +139,11 @@ def test_a_step_that_is_refused_again_and_again_ends_the_visit(
 ) -> None:
     """A client that does not look at its own numbers goes on saying what is refused."""
     monkeypatch.setattr(client_visit, "finite", lambda h: True)
-    step = client_visit.Calls.step
+    step = client_visit.RemoteServerHalf.step
     nan = np.float32("nan")
-    monkeypatch.setattr(client_visit.Calls, "step", lambda calls, k, h, *words: step(calls, k, h * nan, *words))
+    monkeypatch.setattr(
+        client_visit.RemoteServerHalf, "step", lambda calls, k, h, *words: step(calls, k, h * nan, *words)
+    )
     stage = Stage(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, policy=Policy(away))
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
@@ -173,7 +175,7 @@ def test_a_client_that_begins_again_and_again_is_not_waited_for_for_ever(
     def falling(*_: Any, **__: Any) -> messages.Reply:
         raise BadMessage("as if the program had fallen")
 
-    monkeypatch.setattr(client_visit.Calls, "step", falling)
+    monkeypatch.setattr(client_visit.RemoteServerHalf, "step", falling)
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
     stage.play()
@@ -201,16 +203,16 @@ def test_a_gradient_that_overflows_at_the_server_is_not_sent(tmp_path: Path) -> 
 def test_links_on_which_nothing_happens_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LINKS", 3)
     stage = Stage(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, policy=Policy("skip"))
-    step = client_visit.Calls.step
+    step = client_visit.RemoteServerHalf.step
 
-    def losing(calls: client_visit.Calls, k: int, *words: Any, **more: Any) -> messages.Reply:
+    def losing(calls: client_visit.RemoteServerHalf, k: int, *words: Any, **more: Any) -> messages.Reply:
         while k == 1 and not calls.session.stop.is_set():
             calls.session.hang_up()
             if not calls.session.connect():
                 raise client_visit.Diverged("taken back")
         return step(calls, k, *words, **more)
 
-    monkeypatch.setattr(client_visit.Calls, "step", losing)
+    monkeypatch.setattr(client_visit.RemoteServerHalf, "step", losing)
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
     with suppress(Diverged):  # the second client may say so before it is skipped

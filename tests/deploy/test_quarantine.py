@@ -34,7 +34,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
 
 
-def be_silent(calls: client_visit.Calls) -> None:
+def be_silent(calls: client_visit.RemoteServerHalf) -> None:
     """Stay connected and make no step until the visit is taken back."""
     while True:
         word = calls.session.hear(20)
@@ -44,9 +44,9 @@ def be_silent(calls: client_visit.Calls) -> None:
 
 def misbehave(monkeypatch: pytest.MonkeyPatch, how: str, times: float = float("inf")) -> list[int]:
     """Client BAD misbehaves in its first visits; return the fences of those."""
-    honest, fences = client_visit.Calls.step, list[int]()
+    honest, fences = client_visit.RemoteServerHalf.step, list[int]()
 
-    def acting(calls: client_visit.Calls, k: int, h: Any, *words: Any, **more: Any) -> messages.Reply:
+    def acting(calls: client_visit.RemoteServerHalf, k: int, h: Any, *words: Any, **more: Any) -> messages.Reply:
         if calls.lease.m == BAD and len({*fences, calls.fence}) <= times:
             fences.append(calls.fence)
             kind = how if how != "random" else ("silent", "fail", "huge")[len(set(fences)) % 3]
@@ -57,7 +57,7 @@ def misbehave(monkeypatch: pytest.MonkeyPatch, how: str, times: float = float("i
             h = np.full_like(h, 3e38)
         return honest(calls, k, h, *words, **more)
 
-    monkeypatch.setattr(client_visit.Calls, "step", acting)
+    monkeypatch.setattr(client_visit.RemoteServerHalf, "step", acting)
     return fences
 
 

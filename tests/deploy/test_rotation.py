@@ -185,9 +185,9 @@ def test_a_secret_that_is_not_whole_where_a_half_is_sealed_costs_the_visit_and_n
 ) -> None:
     """All steps are made when the file is found to be half there: they are made again."""
     here, spoilt = Consortium(tmp_path, listen=listen), threading.Event()
-    finish = client_visit.Calls.finish
+    finish = client_visit.RemoteServerHalf.finish
 
-    def finished(calls: client_visit.Calls, norm2: float) -> None:
+    def finished(calls: client_visit.RemoteServerHalf, norm2: float) -> None:
         finish(calls, norm2)
         if calls.lease.m == 1 and not spoilt.is_set():
             spoilt.set()
@@ -197,7 +197,7 @@ def test_a_secret_that_is_not_whole_where_a_half_is_sealed_costs_the_visit_and_n
         if event == "unable":
             here.bring("client-1")
 
-    monkeypatch.setattr(client_visit.Calls, "finish", finished)
+    monkeypatch.setattr(client_visit.RemoteServerHalf, "finish", finished)
     stage = here.play(happened)
     assert who(stage, "unable") == [1] and not stage.events("failed")
 

@@ -9,7 +9,7 @@ import pytest
 
 from splitrelay.chaos.verdict import list_skipped_visits
 from splitrelay.deploy import client_visit
-from splitrelay.deploy.backend import Outfit
+from splitrelay.deploy.backend import ClientContext
 from splitrelay.deploy.rehearsal import replayed
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import Diverged
@@ -36,13 +36,13 @@ def push(x: Any) -> Any:
 
 def spoil(monkeypatch: pytest.MonkeyPatch, times: float = float("inf"), change: Change = push) -> list[int]:
     """Client EVIL trains as it should, and so many times deposits something else."""
-    below, spoiled = client_visit.below, list[int]()
+    build, spoiled = client_visit.build_client_engine, list[int]()
 
-    def engine_of(outfit: Outfit) -> Any:
-        engine = below(outfit)
-        if outfit.m != EVIL:
+    def engine_of(context: ClientContext) -> Any:
+        engine = build(context)
+        if context.m != EVIL:
             return engine
-        cut, whole = engine.cut, engine.whole
+        get_x, train_whole = engine.get_x, engine.train_whole
 
         def deposit(x: Any) -> Any:
             if len(spoiled) >= times:
@@ -50,11 +50,11 @@ def spoil(monkeypatch: pytest.MonkeyPatch, times: float = float("inf"), change: 
             spoiled.append(1)
             return change(x)
 
-        engine.cut = lambda *how: deposit(cut(*how))  # type: ignore[method-assign]
-        engine.whole = lambda visit: (deposit(whole(visit)[0]), 0.5)  # type: ignore[method-assign]
+        engine.get_x = lambda visit: deposit(get_x(visit))  # type: ignore[method-assign]
+        engine.train_whole = lambda visit: (deposit(train_whole(visit)[0]), 0.5)  # type: ignore[method-assign]
         return engine
 
-    monkeypatch.setattr(client_visit, "below", engine_of)
+    monkeypatch.setattr(client_visit, "build_client_engine", engine_of)
     return spoiled
 
 

@@ -119,13 +119,13 @@ def test_a_client_that_joins_after_the_first_round_has_begun(tmp_path: Path) -> 
 
 def test_a_client_that_is_connected_and_makes_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(small_spec(tmp_path, *THREE, "R=1"), tmp_path, policy=AT_ONCE)
-    seen, honest = Seen(stage, LAST, "no-step", lambda: None), client_visit.Calls.step
+    seen, honest = Seen(stage, LAST, "no-step", lambda: None), client_visit.RemoteServerHalf.step
 
-    def waiting(calls: client_visit.Calls, *given: Any, **more: Any) -> messages.Reply:
+    def waiting(calls: client_visit.RemoteServerHalf, *given: Any, **more: Any) -> messages.Reply:
         assert calls.lease.m != LAST or seen.reported.wait(20)
         return honest(calls, *given, **more)
 
-    monkeypatch.setattr(client_visit.Calls, "step", waiting)
+    monkeypatch.setattr(client_visit.RemoteServerHalf, "step", waiting)
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()

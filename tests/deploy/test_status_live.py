@@ -29,13 +29,13 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def before_steps(monkeypatch: pytest.MonkeyPatch, act: Callable[[Moment], object]) -> None:
     """Something that a client's program does before it says a step."""
-    step = client_visit.Calls.step
+    step = client_visit.RemoteServerHalf.step
 
-    def acting(calls: client_visit.Calls, k: int, *given: Any, **more: Any) -> messages.Reply:
+    def acting(calls: client_visit.RemoteServerHalf, k: int, *given: Any, **more: Any) -> messages.Reply:
         act((calls.lease.r, calls.lease.m, k))
         return step(calls, k, *given, **more)
 
-    monkeypatch.setattr(client_visit.Calls, "step", acting)
+    monkeypatch.setattr(client_visit.RemoteServerHalf, "step", acting)
 
 
 # Who asks

@@ -163,23 +163,23 @@ class Server:
         with BUILDING:
             plan = model_spec_of(spec, images, classes)
             dtype = getattr(torch, spec.model.dtype)
-            self.layers = SubModel(plan, shape.cut, len(plan.layers()), dtype)
+            self.submodel = SubModel(plan, shape.cut, len(plan.layers()), dtype)
         self.seed, self.loss = spec.seed, get_loss(spec.model.loss)
 
     def begin(self, visit: Visit[Vector]) -> LocalServerHalf[Vector, Labels]:
         """Start a visit of the server half."""
-        training = LocalTraining(self.layers, convert_visit(visit), self.seed)
+        training = LocalTraining(self.submodel, convert_visit(visit), self.seed)
         return LocalServerHalf(ArrayServerLayers(DeferredServerLayers(TorchServerLayers(training, self.loss))))
 
     def get_x(self) -> Vector:
         """Return the half as it is now."""
-        x: Vector = self.layers.x.numpy().copy()
+        x: Vector = self.submodel.x.numpy().copy()
         return x
 
     def predict(self, x: Vector, h: Vector) -> Vector:
         """Return the outputs of x for smashed data."""
-        self.layers.load(torch.from_numpy(x))
-        out: Vector = self.layers.predict(from_wire(h)).numpy()
+        self.submodel.load(torch.from_numpy(x))
+        out: Vector = self.submodel.predict(from_wire(h)).numpy()
         return out
 
 

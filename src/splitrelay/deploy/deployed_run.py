@@ -20,7 +20,7 @@ from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.remote_clients import Remote
 from splitrelay.deploy.sealed_state import Judged, Relays, unmade
 from splitrelay.deploy.state_probe import Examiner, Finding, SpoiledDeposit, TestSetVisits
-from splitrelay.engine.torch_engine import CALMER
+from splitrelay.engine.base import LOWER_ETA
 from splitrelay.errors import Diverged, InputError, VisitFailed
 from splitrelay.models.weights_io import save_weights
 from splitrelay.network.connection_handler import JUDGE
@@ -226,7 +226,7 @@ class Hosted:
         layout = self.learning.model_spec.layout(self.learning.network.dtype)
         x = self.learning.algorithm.model(state)
         if not bool(x.isfinite().all()):
-            raise Diverged("the final model overflowed", hint=CALMER)
+            raise Diverged("the final model overflowed", hint=LOWER_ETA)
         save_weights(self.directory.model, layout, x)
 
 

@@ -30,7 +30,7 @@ from splitrelay.data.partition import Partition
 from splitrelay.deploy.deposit_bound import DepositOutOfBounds, check_move
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.server_visit import Tops, arrays
-from splitrelay.engine.torch_engine import halved
+from splitrelay.engine.base import split_visit
 from splitrelay.errors import Diverged, WorkError
 from splitrelay.runs.build import Trial, engine_of, network_of
 
@@ -80,7 +80,7 @@ class TestSetVisits:
         outcome = self.engine.run(visit)
         if not isinstance(outcome, Done):
             raise WorkError("the server could not make a visit on its test images")
-        halves = [visit] if self.tops.whole else halved(visit, self.tops.shape.boundary)
+        halves = [visit] if self.tops.whole else split_visit(visit, self.tops.shape.boundary)
         ends = [outcome.x] if self.tops.whole else outcome.x.tensor_split([self.tops.shape.boundary])
         for start, end in zip(map(arrays, halves), ends, strict=True):
             check_move(start.x, end.numpy(), self.tops.limit(start), whose="a visit on test images")

@@ -157,7 +157,7 @@ class Patience:
             raise SpoiledDeposit(finding.fault)
         if not finding.is_sound:
             what = f"training diverged in round {pending.visit.r}, at client {pending.visit.m} and on the test images"
-            raise Diverged(what, value=_reason(why), hint=CALMER)
+            raise Diverged(what, value=_reason(why), hint=LOWER_ETA)
         if diverged:
             self.diverged_in = pending.visit.r
             self._check_divergence(pending, why)
@@ -179,7 +179,7 @@ class Patience:
         self.at_fault.add(m)
         M = self.hub.house.clients
         if len(self.at_fault) > max(M // 2, 1) or M == 1:
-            raise Diverged(f"the deposits of {len(self.at_fault)} clients overflow", value=why, hint=CALMER)
+            raise Diverged(f"the deposits of {len(self.at_fault)} clients overflow", value=why, hint=LOWER_ETA)
         if self.policy.away == "skip":
             self.journal.skip(visit, why)
             self.journal.note("skipped", client=m, round=r, occurrence=i, fence=0, why=why)
