@@ -31,7 +31,8 @@ from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.network import DeviceImages, Network
 from splitrelay.participation import Sampled
 from splitrelay.randomness import Purpose, rng
-from splitrelay.runs.trainer import Learning, Trial
+from splitrelay.runs.spec import make_spec
+from splitrelay.runs.trainer import Trainer
 
 Shape = tuple[int, int, int]
 STEPS = 10
@@ -140,12 +141,14 @@ def _rows() -> Iterator[Row]:
     yield a_step("vgg11", colour, 20, "goal 1", number=1, budget=9)
 
 
-def _learning(data: DataSet, workers: int, algorithm: str = "ssl", clients: int = M) -> Learning:
-    trial = Trial(algorithm, "lenet5", S=S, K=K, order="sampled", placement="whole", eta=0.01, engine="fast")
-    return Learning(trial, data, _partition(data, clients), workers=workers)
+def _learning(data: DataSet, workers: int, algorithm: str = "ssl", clients: int = M) -> Trainer:
+    trial = make_spec(
+        algorithm=algorithm, model="lenet5", S=S, K=K, order="sampled", placement="whole", eta=0.01, engine="fast"
+    )
+    return Trainer(trial, data, _partition(data, clients), workers=workers)
 
 
-def _plain_step(learning: Learning, plain: Plain) -> Row:
+def _plain_step(learning: Trainer, plain: Plain) -> Row:
     largest = int(np.argmax([len(held) for held in learning.network.holdings]))
     engine, visit = FastEngine(learning.network, 1, "whole"), Visit(0, 0, largest, learning.x0(), STEP, STEPS)
     theirs = _at_its_best(lambda: plain.steps(largest, STEPS))
@@ -153,7 +156,7 @@ def _plain_step(learning: Learning, plain: Plain) -> Row:
     return replace(row, ours=row.ours / STEPS, baseline=row.baseline / STEPS)
 
 
-def _evaluation(learning: Learning) -> Iterator[Row]:
+def _evaluation(learning: Trainer) -> Iterator[Row]:
     net, x = learning.network, learning.x0()
     images = DeviceImages(images_of((1, 28, 28), 10_000))
     scorer = ImageEvaluator(
@@ -173,7 +176,7 @@ def _rounds_on_two_cores(data: DataSet) -> Row:
     return beside(what, _training(two), _training(one), "one core (goal 1.8)")
 
 
-def _training(learning: Learning) -> Work:
+def _training(learning: Trainer) -> Work:
     """Rounds without a look at the test set."""
     state = learning.algorithm.init(learning.x0())
 

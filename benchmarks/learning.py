@@ -18,8 +18,9 @@ from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.randomness import Purpose, rng
-from splitrelay.runs.build import engine_of
-from splitrelay.runs.trainer import Learning, Trial
+from splitrelay.runs.build import build_engine
+from splitrelay.runs.spec import make_spec
+from splitrelay.runs.trainer import Trainer
 
 STEPS, ROUNDS, M, S, K = 100, 5, 500, 10, 10
 Work = Callable[[], object]
@@ -35,7 +36,7 @@ def pictures(N: int) -> ImageSet:
 class Plain:
     """What one writes without us: a copy of the data for each client, a loader, a module, an optimiser."""
 
-    def __init__(self, data: DataSet, learning: Learning) -> None:
+    def __init__(self, data: DataSet, learning: Trainer) -> None:
         self.learning = learning
         x, y = (torch.from_numpy(a.copy()) for a in (data.train.x, data.train.y))
         x = (x.float() / 255 - 0.1307) / 0.3081
@@ -94,12 +95,12 @@ class Plain:
 def rows() -> Iterator[Row]:
     """Every comparison, as it is measured."""
     data = DataSet("random", pictures(60_000), pictures(10_000))
-    trial = Trial(model="lenet5", S=S, K=K, order="sampled", placement="whole", eta=0.01, engine="reference")
-    learning = Learning(trial, data, _partition(data))
+    trial = make_spec(model="lenet5", S=S, K=K, order="sampled", placement="whole", eta=0.01, engine="reference")
+    learning = Trainer(trial, data, _partition(data))
     plain = Plain(data, learning)
     for comparison in (_steps, _evaluation, _rounds, _gather):
         yield comparison(learning, plain)
-    shipped = Learning(replace(trial, engine="auto"), data, _partition(data))
+    shipped = Trainer(trial.model_copy(update={"engine": "auto"}), data, _partition(data))
     for comparison in (_steps, _evaluation, _rounds):
         row = comparison(shipped, plain)
         yield replace(row, what=f"engine=auto: {row.what}")
@@ -127,24 +128,24 @@ def _with_threads(number: int, work: Work) -> Work:
     return run
 
 
-def _steps(learning: Learning, plain: Plain) -> Row:
+def _steps(learning: Trainer, plain: Plain) -> Row:
     largest = int(np.argmax([len(held) for held in learning.network.holdings]))
-    engine, x = engine_of(learning.trial, learning.network), learning.model_spec.x0(1)
+    engine, x = build_engine(learning.spec, learning.network), learning.model_spec.x0(1)
     visit = Visit(0, 0, largest, x, Step(0.01, 1e-4), STEPS)
     return _against(plain, f"{STEPS} LeNet-5 steps, batch 20", lambda: engine.run(visit), "steps", largest, STEPS)
 
 
-def _evaluation(learning: Learning, plain: Plain) -> Row:
+def _evaluation(learning: Trainer, plain: Plain) -> Row:
     x = learning.model_spec.x0(1)
     return _against(plain, "evaluation of 10,000 images", lambda: learning.evaluator.score(x), "evaluate")
 
 
-def _rounds(learning: Learning, plain: Plain) -> Row:
+def _rounds(learning: Trainer, plain: Plain) -> Row:
     what = f"{ROUNDS} rounds, S=10, K=10, each evaluated (overlapped)"
     return _against(plain, what, lambda: list(learning.run(ROUNDS)), "rounds", ROUNDS)
 
 
-def _gather(learning: Learning, plain: Plain) -> Row:
+def _gather(learning: Trainer, plain: Plain) -> Row:
     indices = torch.arange(0, 20_000, 1000)
     return _against(
         plain,
@@ -175,10 +176,10 @@ def _loop_partition(data: DataSet, clients: int) -> list[list[int]]:
 
 MEMORY = """
 import resource, sys
-from benchmarks.learning import DataSet, Learning, Trial, _partition, pictures
+from benchmarks.learning import DataSet, Trainer, make_spec, _partition, pictures
 data = DataSet("random", pictures(60_000), pictures(1_000))
-trial = Trial(model="lenet5", S=10, K=2, order="sampled", engine="reference")
-learning = Learning(trial, data, _partition(data, int(sys.argv[1])))
+trial = make_spec(model="lenet5", S=10, K=2, order="sampled", engine="reference")
+learning = Trainer(trial, data, _partition(data, int(sys.argv[1])))
 list(learning.run(3))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from splitrelay.runs.host import cpu_name
+from splitrelay.runs.machine import get_cpu_name
 
 Work = Callable[[], object]
 Clock = Callable[[Work], float]
@@ -113,7 +113,7 @@ def beside(
 def machine() -> dict[str, object]:
     """Where this was measured."""
     return {
-        "cpu": cpu_name(),
+        "cpu": get_cpu_name(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",

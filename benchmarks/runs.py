@@ -28,7 +28,7 @@ from benchmarks.measure import Row, seconds
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs import execute as execution
 from splitrelay.runs.checkpoint import Checkpoints
-from splitrelay.runs.execute import execute, prepared
+from splitrelay.runs.execute import build_trainer, execute
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec
 from splitrelay.sweeps.feasible import settled
@@ -77,7 +77,7 @@ def rows() -> Iterator[Row]:
 
 def _checkpoint(spec: Spec, folder: Path) -> Row:
     """Added, not subtracted: what it takes is far below the noise of a run. In turn with the rounds it follows."""
-    learning, _ = prepared(spec)
+    learning, _ = build_trainer(spec)
     state = learning.algorithm.init(learning.x0())
     checkpoints, alone, saves = Checkpoints(folder / "kept"), [], []
     for r in range(9):
@@ -111,13 +111,13 @@ class LoopTimed:
 
     def __enter__(self) -> list[Times]:
         self.spent: list[Times] = []
-        self.before = vars(execution)["load"], execution.prepared
+        self.before = vars(execution)["load"], execution.build_trainer
         vars(execution)["load"] = partial(self._told, self.before[0])
-        execution.prepared = self._prepared
+        execution.build_trainer = self._prepared
         return self.spent
 
     def __exit__(self, *_: object) -> None:
-        vars(execution)["load"], execution.prepared = self.before
+        vars(execution)["load"], execution.build_trainer = self.before
 
     def _told(self, work: Callable[..., Any], *args: Any, **how: Any) -> Any:
         began = now()
@@ -172,7 +172,7 @@ def _by_hand(points: list[Point], folder: Path) -> None:
     """One command after another."""
     for point in points:
         folder.mkdir(exist_ok=True)
-        (folder / "spec.toml").write_text(point.spec.toml())
+        (folder / "spec.toml").write_text(point.spec.to_toml())
         command = [*PROGRAM, str(folder / "spec.toml"), "--out", str(folder / point.name)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ)
 

@@ -26,7 +26,7 @@ from splitrelay.deploy.backend_torch import model_spec_of, shape_of, start
 from splitrelay.deploy.handshake import terms_of
 from splitrelay.engine.base import Reply, train_client_half
 from splitrelay.network.link import channel
-from splitrelay.runs.spec import Spec, spec_of
+from splitrelay.runs.spec import Spec, load_spec
 from splitrelay.security.identity import channel_credentials, load_identity
 
 HEAD = struct.Struct("<qd")  # which step, and the squared norm; of an answer: how many norms, and the loss
@@ -36,7 +36,7 @@ class Floor:
     """Both programs, and a visit when asked."""
 
     def __init__(self, place: Path, spec: Spec) -> None:
-        (place / "floor.toml").write_text(spec.toml() + "\n", encoding="utf-8")
+        (place / "floor.toml").write_text(spec.to_toml() + "\n", encoding="utf-8")
         self._server = Child("server", str(place), module=__name__)
         self._client = Child("client", str(place), self._server.ask("port").strip(), module=__name__)
 
@@ -60,7 +60,7 @@ class World:
 
     def __init__(self, place: Path) -> None:
         torch.set_num_threads(1)  # as in runs
-        self.spec = spec_of(place / "floor.toml", [])
+        self.spec = load_spec(place / "floor.toml", [])
         self.data = load(self.spec.data.name)
         self.kind = self.data.train.shape, len(self.data.train.classes)
         self.shape = shape_of(self.spec, *self.kind)

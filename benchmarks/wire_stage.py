@@ -27,9 +27,9 @@ from splitrelay.engine.base import LocalServerHalf
 from splitrelay.network import messages
 from splitrelay.network.server import Heard
 from splitrelay.randomness import Purpose, rng
-from splitrelay.runs.build import engine_of, network_of
-from splitrelay.runs.execute import Progress, partition_of, trial_of
-from splitrelay.runs.spec import Spec, spec_of
+from splitrelay.runs.build import build_engine, build_network, build_partition
+from splitrelay.runs.execute import Progress
+from splitrelay.runs.spec import Spec, load_spec
 from splitrelay.security.authority import create_authority
 from splitrelay.security.identity import load_identity, server_credentials
 
@@ -43,7 +43,7 @@ def spec_on_pictures(place: Path, side: int, channels: int, number: int, *words:
     shape = (number, side, side) if channels == 1 else (number, side, side, channels)
     x = rng(1, Purpose.INSTANCES).integers(0, 256, shape, dtype=np.uint8)
     np.savez(place / "own.npz", x=x, y=np.arange(number) % 10)
-    return spec_of(None, [f"data={place / 'own.npz'}", "partition=iid", f"R={ROUNDS}", f"eta={ETA}", *words])
+    return load_spec(None, [f"data={place / 'own.npz'}", "partition=iid", f"R={ROUNDS}", f"eta={ETA}", *words])
 
 
 class Timed(Remote):
@@ -114,10 +114,13 @@ class Stage(Serving):
         self.way: dict[int, Callable[[int], int]] = {}  # client: the port that it is to call instead
         torch.set_num_threads(1)  # as in runs
         data = load(spec.data.name)
-        self.network, _ = network_of(trial_of(spec), data, partition_of(spec, data))
+        self.network, _ = build_network(spec, data, build_partition(spec, data))
         self.x0 = self.network.model_spec.x0(1)
         export_partition(
-            partition_of(spec, data), data.train.x, get_client_labels(data.train.y, data.train.classes), place / "data"
+            build_partition(spec, data),
+            data.train.x,
+            get_client_labels(data.train.y, data.train.classes),
+            place / "data",
         )
         authority = create_authority(place / "authority", "bench")
         authority.issue_server("server", ["127.0.0.1"])
@@ -160,7 +163,7 @@ class Stage(Serving):
 
     def in_process(self) -> Callable[[int, float], float]:
         """The same steps without a wire: seconds of one of K, less the pauses on both sides of the server's half."""
-        engine = engine_of(trial_of(self.spec), self.network)
+        engine = build_engine(self.spec, self.network)
 
         def step(K: int, pause: float = 0.0) -> float:
             with pausing(pause) as paused:

@@ -3,7 +3,8 @@
 from torch import nn
 
 from splitrelay.data import draw_partition, load
-from splitrelay.runs.trainer import Learning, Trial
+from splitrelay.runs.spec import make_spec
+from splitrelay.runs.trainer import Trainer
 
 
 def net() -> nn.Sequential:
@@ -15,6 +16,6 @@ def net() -> nn.Sequential:
 if __name__ == "__main__":
     data = load("digits")
     partition = draw_partition("exdir", data.train.y, M=10, C=2, alpha=10.0, seed=1)
-    trial = Trial(model=net, cut=3, eta=0.05)  # the client holds the first three layers
-    for look, _ in Learning(trial, data, partition).run(R=6, every=2):
+    spec = make_spec(cut=3, eta=0.05)  # the client holds the first three layers
+    for look, _ in Trainer(spec, data, partition, model=net).run(R=6, every=2):
         print(f"round {look.r}: {look.score.accuracy:.0%} right, {(look.up + look.down) / 1e6:.1f} MB over the cut")

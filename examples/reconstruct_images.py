@@ -18,9 +18,9 @@ from torch import nn
 from splitrelay.data import load
 from splitrelay.models import SubModel, find_cut_index
 from splitrelay.models.weights_io import load_weights
-from splitrelay.runs.execute import execute, prepared
+from splitrelay.runs.execute import build_trainer, execute
 from splitrelay.runs.run_directory import RunDirectory
-from splitrelay.runs.spec import spec_of
+from splitrelay.runs.spec import load_spec
 
 MODELS = {"digits": "lenet-small", "mnist": "lenet5"}
 PRIVATE = 1000  # images to find out
@@ -28,11 +28,11 @@ PRIVATE = 1000  # images to find out
 
 def train_client_half(name: str, folder: Path) -> SubModel:
     """Train a model for some rounds and return its client half at the default cut."""
-    spec = spec_of(None, [f"data={name}", f"model={MODELS[name]}", "M=10", "C=2", "R=20", "seed=1"])
+    spec = load_spec(None, [f"data={name}", f"model={MODELS[name]}", "M=10", "C=2", "R=20", "seed=1"])
     directory = RunDirectory(folder)
     for _ in execute(spec, directory):
         pass
-    learning, _ = prepared(spec)
+    learning, _ = build_trainer(spec)
     cut = find_cut_index(learning.model_spec, None)
     half = SubModel(learning.model_spec, 0, cut, torch.float32)
     half.load(load_weights(directory.model, learning.model_spec.layout())[: half.x.numel()])

@@ -56,7 +56,7 @@ def points(own: Path, R: int, **more: list[str]) -> list[Point]:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if "seconds" not in k} for row in RunDirectory(path).seen()]
+    return [{k: v for k, v in row.items() if "seconds" not in k} for row in RunDirectory(path).read_rows()]
 
 
 def assert_same(one: Path, other: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_folder_that_is_not_shared_gets_what_a_finished_run_leaves(own: Path, 
     assert not Path(there.path).exists()
     list(execute(point.spec, RunDirectory(tmp_path / "local")))
     assert_same(Path(errand.path), tmp_path / "local")
-    assert RunDirectory(Path(errand.path)).finished(2)
+    assert RunDirectory(Path(errand.path)).is_finished(2)
 
 
 def test_points_of_a_raylet_that_is_killed_go_on_elsewhere(cluster: Cluster, own: Path, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def told(stage: Stage, happened: Callable[[str, dict[str, Any]], None]) -> None:
 
 
 def model(stage: Stage) -> bytes:
-    found = stage.serving.directory.checkpoints.newest(load_x(stage), at_most=stage.spec.R)
+    found = stage.serving.directory.checkpoints.load_newest(load_x(stage), at_most=stage.spec.R)
     assert found is not None
     return bytes(found[1].numpy().tobytes())
 

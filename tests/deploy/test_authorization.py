@@ -206,7 +206,7 @@ def test_an_evaluator_without_data_scores_and_writes_the_model(tmp_path: Path) -
     expected = simulated(stage.spec, tmp_path / "simulated")
     rows = stage.play()
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
-    assert [row["test_accuracy"] for row in rows] == [row["test_accuracy"] for row in expected.seen()]
+    assert [row["test_accuracy"] for row in rows] == [row["test_accuracy"] for row in expected.read_rows()]
     assert not stage.events("failed")
 
 

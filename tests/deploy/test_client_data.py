@@ -17,7 +17,7 @@ from splitrelay.deploy.handshake import terms_of
 from splitrelay.errors import InputError
 from splitrelay.network.messages import Terms
 from splitrelay.randomness import Purpose, rng
-from splitrelay.runs.spec import spec_of
+from splitrelay.runs.spec import load_spec
 
 N = 12
 Y = np.repeat(np.arange(3), 4)  # class by class, as folders come
@@ -43,7 +43,7 @@ def set_of(classes: tuple[str, ...], shape: tuple[int, int, int] = (1, 4, 7), pe
 
 
 def terms_for(data: DataSet) -> Terms:
-    spec = spec_of(None, ["data=digits", "engine=reference", "M=2", "R=1", "model=mlp"])
+    spec = load_spec(None, ["data=digits", "engine=reference", "M=2", "R=1", "model=mlp"])
     return terms_of(spec, data)
 
 

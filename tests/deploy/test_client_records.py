@@ -85,7 +85,7 @@ def edit_rows(run: Path, change: Any) -> None:
 def test_rows_and_clients_tell_which_visits_were_skipped(words: tuple[str, ...], tmp_path: Path) -> None:
     stage = played(tmp_path, *words)
     events = {(event["round"], event["client"], event["occurrence"]) for event in stage.events("skipped")}
-    rows = stage.serving.directory.seen()
+    rows = stage.serving.directory.read_rows()
     assert find_skips(rows) == events and len(events) == 3
     for row in rows:
         visits = row.get("skipped_visits", [])
@@ -108,12 +108,12 @@ def test_after_a_restart_everything_is_counted_once(tmp_path: Path) -> None:
         first.join(m, patience=1.0)
     with pytest.raises(KeyboardInterrupt):
         first.play()
-    assert len(first.serving.directory.seen()) < 5
+    assert len(first.serving.directory.read_rows()) < 5
     second = Stage(first.spec, tmp_path, policy=SKIP, quorum=3)
     for m in (0, 1, 2):
         second.join(m)
     second.play()
-    skipped = [(r, m) for r, m, _ in sorted(find_skips(second.serving.directory.seen()))]
+    skipped = [(r, m) for r, m, _ in sorted(find_skips(second.serving.directory.read_rows()))]
     assert skipped == [(r, 3) for r in range(4)]
     found = read_clients(tmp_path / "run")
     assert found is not None and [(one.visits, one.skipped) for one in found.clients] == [(4, 0)] * 3 + [(0, 4)]

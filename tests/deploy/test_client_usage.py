@@ -105,7 +105,7 @@ def test_the_cost_of_a_run_with_a_damaged_account_is_wrong_input(tmp_path: Path)
     spec = small_spec(tmp_path)
     (tmp_path / "run" / "relay").mkdir(parents=True)
     (tmp_path / "run" / "relay" / "paid.json").write_text("{")
-    (tmp_path / "run" / "spec.toml").write_text(spec.toml())
+    (tmp_path / "run" / "spec.toml").write_text(spec.to_toml())
     found = CliRunner().invoke(app, ["cost", "--measured", str(tmp_path / "run")]).exception
     assert isinstance(found, InputError) and "paid.json" in found.what
 

@@ -104,7 +104,7 @@ BY_HAND = {
 @pytest.mark.parametrize("words", BY_HAND)
 def test_the_command_says_what_paper_says(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "spec.toml"
-    path.write_text(small_spec(tmp_path, *TINY, *words.split()).toml())
+    path.write_text(small_spec(tmp_path, *TINY, *words.split()).to_toml())
     assert left("cost", str(path), "--format", "json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert [Paper(**{name: row[name] for name in vars(WHOLE)}) for row in rows] == BY_HAND[words]
@@ -155,7 +155,7 @@ def test_a_deployed_round_records_what_paper_says(words: str, cut: int, tmp_path
     stage, row = played(tmp_path, f"cut={cut}", *words.split())
     paper = BY_HAND[words][cut - 1]
     assert (row["bytes_up"], row["bytes_down"]) == (2 * paper.up, 2 * paper.down)
-    simulation = simulated(stage.spec, tmp_path / "simulated").seen()[-1]
+    simulation = simulated(stage.spec, tmp_path / "simulated").read_rows()[-1]
     assert (row["bytes_up"], row["bytes_down"]) == (simulation["bytes_up"], simulation["bytes_down"])
 
 

@@ -128,7 +128,7 @@ def test_arrivals_are_recorded_with_software_processor_and_digest(tmp_path: Path
     expected = simulated(stage.spec, tmp_path / "simulated")
     for m in (0, 1):
         stage.join(m)
-    assert untimed(stage.play()) == untimed(expected.seen())
+    assert untimed(stage.play()) == untimed(expected.read_rows())
     arrived = {event["client"]: event for event in stage.events("arrived")}
     assert {event["software"].split()[0] for event in arrived.values()} == {"splitrelay"}
     assert all(event["cpu"] and len(bytes.fromhex(event["digest"])) == 32 for event in arrived.values())

@@ -20,9 +20,9 @@ from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import Diverged, VisitFailed, WorkError
 from splitrelay.network import limits
 from splitrelay.network.control import BadMessage
-from splitrelay.runs.execute import partition_of, trial_of
+from splitrelay.runs.build import build_partition
 from splitrelay.runs.run_directory import RunDirectory
-from splitrelay.runs.trainer import Learning
+from splitrelay.runs.trainer import Trainer
 from tests.deploy.test_direct_handover import staged
 from tests.deploy.test_fed_server import everybody
 from tests.deploy.test_fed_server import staged as fed_staged
@@ -179,8 +179,8 @@ def test_the_worst_visit_with_clip_is_within_the_bound_and_twice_as_far_is_not(s
 def test_a_real_visit_that_is_always_clipped_comes_near_the_bound(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "clip=0.001", "M=1", "C=10", "R=1", "K=4", "placement=whole", "algorithm=fedavg")
     directory = simulated(spec, tmp_path / "run")
-    x0 = Learning(trial_of(spec), load(spec.data.name), partition_of(spec, load(spec.data.name))).x0()
-    found = directory.checkpoints.newest(x0)
+    x0 = Trainer(spec, load(spec.data.name), build_partition(spec, load(spec.data.name))).x0()
+    found = directory.checkpoints.load_newest(x0)
     assert found is not None
     moved = float((found[1] - x0).norm())
     step = Step[Any](spec.optimiser.eta, spec.optimiser.weight_decay, spec.optimiser.clip)

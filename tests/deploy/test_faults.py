@@ -12,8 +12,7 @@ from splitrelay.deploy.visit_lease import Policy
 from splitrelay.engine import Flaky
 from splitrelay.errors import Diverged, WorkError
 from splitrelay.network import limits
-from splitrelay.runs.execute import trial_of
-from splitrelay.runs.trainer import Learning
+from splitrelay.runs.trainer import Trainer
 from tests.support.deployment import Stage, read_untimed_rows, simulated, small_spec
 
 
@@ -43,7 +42,7 @@ def test_a_lost_link_within_the_lease_changes_nothing(words: str, tmp_path: Path
     assert sum(proxy.cuts for proxy in proxies) >= len(stage.partition.clients)
     assert stage.events("lost")
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
-    assert read_untimed_rows(rows) == read_untimed_rows(expected.seen())
+    assert read_untimed_rows(rows) == read_untimed_rows(expected.read_rows())
 
 
 def test_a_visit_goes_on_at_the_step_where_the_link_was_lost(tmp_path: Path) -> None:
@@ -73,7 +72,7 @@ def test_a_restarted_server_goes_on_from_the_last_committed_visit(words: str, tm
     assert len(set(committed)) == len(committed) == 3 * len(second.partition.clients)
     fences = [event["fence"] for event in second.events("leased")]
     assert fences == sorted(set(fences))
-    assert read_untimed_rows(rows) == read_untimed_rows(expected.seen())
+    assert read_untimed_rows(rows) == read_untimed_rows(expected.read_rows())
     assert second.serving.directory.model.read_bytes() == expected.model.read_bytes()
 
 
@@ -96,7 +95,7 @@ def stopped_after(stage: Stage, number: int) -> None:
 
 def skipping(spec: Any, stage: Stage, skipped: set[tuple[int, int]]) -> bytes:
     """The simulation that leaves the recorded visits out."""
-    learning = Learning(trial_of(spec), load(spec.data.name), stage.partition)
+    learning = Trainer(spec, load(spec.data.name), stage.partition)
 
     def fails(visit: Visit[Any]) -> bool:
         return (visit.r, visit.m) in skipped
@@ -115,12 +114,12 @@ def test_a_client_that_stays_away_is_skipped_and_recorded(words: str, tmp_path: 
     stage.play()
     skipped = {(event["round"], event["client"]) for event in stage.events("skipped")}
     assert skipped == {(0, 3), (1, 3)}
-    found = stage.serving.directory.checkpoints.newest(load_x(stage), at_most=spec.R)
+    found = stage.serving.directory.checkpoints.load_newest(load_x(stage), at_most=spec.R)
     assert found is not None and found[1].numpy().tobytes() == skipping(spec, stage, skipped)
 
 
 def load_x(stage: Stage) -> Any:
-    return Learning(trial_of(stage.spec), load(stage.spec.data.name), stage.partition).x0()
+    return Trainer(stage.spec, load(stage.spec.data.name), stage.partition).x0()
 
 
 def test_after_some_leases_without_the_client_the_run_stops(tmp_path: Path) -> None:

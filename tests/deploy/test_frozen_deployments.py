@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from splitrelay.network.connection_handler import FED
-from splitrelay.runs.spec import spec_of
+from splitrelay.runs.spec import load_spec
 from splitrelay.security.authority import open_authority
 from tests.golden.frozen_results import get_cases, get_processor, hash_file, hash_rows, read_table, write_images
 from tests.support.deployment import Stage
@@ -15,7 +15,7 @@ CENTRALIZED = ("cut ssl", "cut fedavg", "whole fedavg", "cut scaffold", "cut min
 
 
 def make_stage(case: str, folder: Path, *words: str, **offer: Any) -> Stage:
-    return Stage(spec_of(None, [f"data={write_images(folder)}", *get_cases()[case], *words]), folder, **offer)
+    return Stage(load_spec(None, [f"data={write_images(folder)}", *get_cases()[case], *words]), folder, **offer)
 
 
 def get_frozen(case: str) -> dict[str, str]:

@@ -94,7 +94,7 @@ LIMITED = (
 def test_a_command_whose_disk_is_full_fails_with_code_1(words: str, tmp_path: Path) -> None:
     """The kernel refuses whatever makes a file longer than 2000 bytes; the journal is at that length already."""
     spec = small_spec(tmp_path)
-    (tmp_path / "spec.toml").write_text(spec.toml())
+    (tmp_path / "spec.toml").write_text(spec.to_toml())
     (tmp_path / "run").mkdir()
     if words != "run":
         (tmp_path / "run" / "relay").mkdir()

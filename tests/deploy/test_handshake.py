@@ -55,7 +55,7 @@ class Joining:
     def mine(self, *words: str) -> str:
         """A spec of its own, in a file."""
         path = self.folder / "mine.toml"
-        path.write_text(small_spec(self.folder, *words).toml())
+        path.write_text(small_spec(self.folder, *words).to_toml())
         return str(path)
 
 
@@ -114,7 +114,7 @@ def offering(monkeypatch: pytest.MonkeyPatch, change: Callable[[Spec], Spec], **
 
     def terms_of(spec: Spec, *rest: Any) -> Terms:
         other = change(spec)
-        offered = replace(handshake.terms_of(spec, *rest), spec=other.toml())
+        offered = replace(handshake.terms_of(spec, *rest), spec=other.to_toml())
         return replace(offered, **{"spec_hash": handshake.compute_digest(offered, other), **more})
 
     monkeypatch.setattr(server_program, "terms_of", terms_of)

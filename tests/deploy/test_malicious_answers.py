@@ -140,7 +140,7 @@ def test_visits_are_counted_over_both_engines(tmp_path: Path) -> None:
     spec = spec_in(terms)
     client.wish = replace(client.wish, agreed=AgreedSpec(spec.model_copy(update={"engine": "auto"})))
     fast = spec.model_copy(update={"engine": "fast"})
-    other = replace(terms, spec=fast.toml(), engine="fast")
+    other = replace(terms, spec=fast.to_toml(), engine="fast")
     assert begin_visit(client, terms) == 1
     assert begin_visit(client, replace(other, spec_hash=compute_digest(other, fast))) == 2
 

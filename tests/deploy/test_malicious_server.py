@@ -37,9 +37,9 @@ from splitrelay.network.messages import (
     Welcome,
 )
 from splitrelay.network.peer_transfer import Courier, Unreached
-from splitrelay.runs.execute import prepared
+from splitrelay.runs.execute import build_trainer
 from splitrelay.runs.registry import ALGORITHMS
-from splitrelay.runs.spec import Spec, spec_of
+from splitrelay.runs.spec import Spec, load_spec
 from splitrelay.security.credential_reload import Keys
 from splitrelay.security.identity import load_identity
 from tests.support.deployment import Stage, small_spec
@@ -101,7 +101,7 @@ def offer(spec: Spec, **terms: Any) -> Change:
     def change(message: Message) -> Message:
         if not isinstance(message, Terms):
             return message
-        other = replace(message, spec=spec.toml(), engine=spec.engine, **terms)
+        other = replace(message, spec=spec.to_toml(), engine=spec.engine, **terms)
         return replace(other, spec_hash=compute_digest(other, spec))
 
     return change
@@ -333,7 +333,7 @@ def test_every_visit_of_an_honest_run_is_allowed(name: str, order: str, tmp_path
     for words in ((), ("tau=proportional",), ("clip=1", "momentum=0.5", "K=3")):
         group = ("G=2",) if name in ("sflg", "fedseq") else ()
         spec = small_spec(tmp_path, f"algorithm={name}", f"order={order}", "M=3", "C=4", "S=2", "R=4", *group, *words)
-        learning, _ = prepared(spec)
+        learning, _ = build_trainer(spec)
         learning.clients.clients = noted = Noted(learning.clients.clients)
         list(learning.run(spec.R, spec.every))
         allowed = {m: derive_allowed_visits(spec, m) for m in range(3)}
@@ -496,10 +496,10 @@ def test_an_agreed_spec_is_compared_in_every_key(tmp_path: Path) -> None:
     handshake.check_agreed(AgreedSpec(spec.model_copy(update={"engine": "auto"})), spec, terms)
     for word in ("order=fixed", "gamma=0.5", "every=2", "C=8", "augment=false", "tau=proportional", "init=x"):
         name, _, value = word.partition("=")
-        other = spec_of(None, [*_words(spec), f"{name}={value}"])
+        other = load_spec(None, [*_words(spec), f"{name}={value}"])
         with pytest.raises(InputError):
             handshake.check_agreed(AgreedSpec(other), spec, terms)
 
 
 def _words(spec: Spec) -> list[str]:
-    return [f"{key}={value}" for key, value in spec.flat().items() if value is not None]
+    return [f"{key}={value}" for key, value in spec.flatten().items() if value is not None]

@@ -12,7 +12,7 @@ from splitrelay.data import load
 from splitrelay.data.images import ImageSet
 from splitrelay.network.codec import MAGIC
 from splitrelay.randomness import Purpose, rng
-from splitrelay.runs.spec import spec_of
+from splitrelay.runs.spec import load_spec
 from tests.support.deployment import Stage
 
 PREFACE = 24  # bytes with which HTTP/2 begins
@@ -91,7 +91,7 @@ def own_set(folder: Path) -> Path:
 
 def recorded(folder: Path, *words: str) -> tuple[ImageSet, bytes]:
     """A run without keys: all images of its clients, and all that these have said."""
-    spec = spec_of(None, [f"data={own_set(folder)}", "M=2", "C=9", "K=2", "R=2", "batch=10", *words])
+    spec = load_spec(None, [f"data={own_set(folder)}", "M=2", "C=9", "K=2", "R=2", "batch=10", *words])
     stage, lines = Stage(spec, folder), list[Recorder]()
 
     def line() -> str:

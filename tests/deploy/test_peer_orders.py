@@ -8,8 +8,7 @@ import pytest
 
 from splitrelay.data import load
 from splitrelay.deploy.rehearsal import read_untimed_rows
-from splitrelay.runs.build import local_steps, order_of
-from splitrelay.runs.execute import partition_of, trial_of
+from splitrelay.runs.build import build_order, build_partition, compute_local_steps
 from splitrelay.runs.spec import Spec
 from tests.deploy.test_direct_handover import enter, issued
 from tests.support.deployment import Stage, simulated, small_spec
@@ -29,7 +28,7 @@ def spec_for(folder: Path, name: str) -> Spec:
 
 def visits(spec: Spec) -> list[tuple[int, int]]:
     """(round, client), one visit after another."""
-    order = order_of(trial_of(spec), partition_of(spec, load(spec.data.name)))
+    order = build_order(spec, build_partition(spec, load(spec.data.name)))
     return [(r, m) for r in range(spec.R) for m in order(r)]
 
 
@@ -71,5 +70,5 @@ def test_a_client_comes_twice_running(tmp_path: Path) -> None:
 def test_clients_take_different_numbers_of_steps(tmp_path: Path) -> None:
     for name in ("proportional", "replacement of some, proportional"):
         spec = spec_for(tmp_path, name)
-        K = local_steps(trial_of(spec), partition_of(spec, load(spec.data.name)).indices)
+        K = compute_local_steps(spec, build_partition(spec, load(spec.data.name)).indices)
         assert len(set(K)) > 1

@@ -191,7 +191,7 @@ def test_with_wait_the_run_waits_for_the_operator_and_says_so(tmp_path: Path, mo
     assert [event["by"] for event in stage.events("released")] == ["operator"]
     assert not stage.events("skipped")
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
-    assert untimed(rows) == untimed(expected.seen())
+    assert untimed(rows) == untimed(expected.read_rows())
 
 
 def test_with_retry_the_run_stops_until_the_operator_has_released_the_client(

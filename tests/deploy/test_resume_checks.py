@@ -23,9 +23,8 @@ from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import Diverged, InputError, OutOfRange
 from splitrelay.network import limits
 from splitrelay.runs.checkpoint import Checkpoints
-from splitrelay.runs.damage import again, damaged
 from splitrelay.runs.execute import execute
-from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.run_directory import RunDirectory, format_resume_command, make_damage_error
 from splitrelay.runs.spec import Spec
 from tests.deploy.test_deposit_bound import EVIL, corrupt, huge
 from tests.deploy.test_direct_handover import enter, staged
@@ -90,15 +89,15 @@ def test_a_server_refuses_the_directory_of_a_simulated_run(tmp_path: Path) -> No
 
 def test_the_advice_for_a_damaged_record_names_the_program_that_wrote_it(tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").write_text("{\n")
-    assert again(tmp_path).startswith("splitrelay run ")
-    assert "splitrelay run " in str(damaged(tmp_path, "").hint)
+    assert format_resume_command(tmp_path).startswith("splitrelay run ")
+    assert "splitrelay run " in str(make_damage_error(tmp_path, "").hint)
     (tmp_path / "relay").mkdir()
-    assert again(tmp_path).startswith("splitrelay serve ")
-    hint = str(damaged(tmp_path, "").hint)
+    assert format_resume_command(tmp_path).startswith("splitrelay serve ")
+    hint = str(make_damage_error(tmp_path, "").hint)
     assert "splitrelay serve " in hint and "splitrelay run" not in hint and "--from-scratch" in hint
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "000007.json").write_text("{}")
-    assert "--back-to" in str(damaged(tmp_path, "").hint) and "7" in str(damaged(tmp_path, "").hint)
+    assert "--back-to" in str(make_damage_error(tmp_path, "").hint) and "7" in str(make_damage_error(tmp_path, "").hint)
 
 
 # What is damaged or gone is not begun again by itself
@@ -150,7 +149,7 @@ def test_a_server_refuses_to_begin_again_and_does_so_when_told(harm: Harm, tmp_p
     assert content(directory.path) == before
     last = Stage(spec, tmp_path, from_scratch=True)
     rows = play(last)
-    assert read_untimed_rows(rows) == read_untimed_rows(expected.seen())
+    assert read_untimed_rows(rows) == read_untimed_rows(expected.read_rows())
     assert last.serving.directory.model.read_bytes() == expected.model.read_bytes()
     (event,) = last.events("from-scratch")
     aside = content(directory.path / "set-aside" / event["set_aside"])
@@ -198,7 +197,7 @@ def test_of_two_checkpoints_the_older_one_will_do_and_that_is_recorded(tmp_path:
     spec = small_spec(tmp_path, "R=4")
     expected = simulated(spec, tmp_path / "simulated")
     directory = stopped(spec, tmp_path, 10)
-    older, newest = directory.checkpoints.rounds()
+    older, newest = directory.checkpoints.list_rounds()
     flipped(directory.checkpoints.folder / f"{newest:06d}.safetensors")
     stage = Stage(spec, tmp_path)
     play(stage)
@@ -220,7 +219,7 @@ def test_a_run_that_is_set_back_ends_as_if_it_had_not_been(harm: Harm | None, wo
     before = content(directory.path)
     stage = Stage(spec, tmp_path, keep_checkpoints=10, back_to=1)
     rows = play(stage)
-    assert read_untimed_rows(rows) == read_untimed_rows(expected.seen())[2 if harm is without_rows else 0 :]
+    assert read_untimed_rows(rows) == read_untimed_rows(expected.read_rows())[2 if harm is without_rows else 0 :]
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
     (event,) = stage.events("back-to")
     assert event["round"] == 1
@@ -237,7 +236,7 @@ def test_a_run_that_is_set_back_ends_as_if_it_had_not_been(harm: Harm | None, wo
 def test_a_round_without_a_checkpoint_is_no_place_to_go_back_to(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=4")
     directory = stopped(spec, tmp_path, 10)
-    rounds = directory.checkpoints.rounds()
+    rounds = directory.checkpoints.list_rounds()
     flipped(directory.checkpoints.folder / f"{rounds[-1]:06d}.safetensors")
     for r in (0, rounds[-1], 99):
         with pytest.raises(InputError) as found:
@@ -264,13 +263,13 @@ def test_peer_to_peer_clients_that_were_started_again_go_on_from_where_the_serve
     second = staged(tmp_path, "R=3", "M=2", "C=9", back_to=2)
     rows = play(second)
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
-    assert read_untimed_rows(rows) == read_untimed_rows(expected.seen())
+    assert read_untimed_rows(rows) == read_untimed_rows(expected.read_rows())
 
 
 def test_so_many_checkpoints_are_kept_as_are_asked_for(tmp_path: Path) -> None:
     stage = Stage(small_spec(tmp_path, "R=5"), tmp_path, keep_checkpoints=4)
     play(stage)
-    assert stage.serving.directory.checkpoints.rounds() == [2, 3, 4, 5]
+    assert stage.serving.directory.checkpoints.list_rounds() == [2, 3, 4, 5]
     with pytest.raises(OutOfRange):
         Checkpoints(tmp_path, keep=1)
 
@@ -473,7 +472,7 @@ def test_a_server_with_a_damaged_visit_stops_and_goes_on_from_the_checkpoint(tmp
     with pytest.raises(InputError) as found:
         play(Stage(spec, tmp_path), patience=0.5)
     assert "relay/visits" in found.value.what
-    last = Stage(spec, tmp_path, back_to=directory.checkpoints.rounds()[-1])
+    last = Stage(spec, tmp_path, back_to=directory.checkpoints.list_rounds()[-1])
     play(last)
     assert last.serving.directory.model.read_bytes() == expected.model.read_bytes()
 
@@ -487,7 +486,7 @@ def test_a_server_with_a_damaged_visit_stops_and_goes_on_from_the_checkpoint(tmp
 )
 def test_what_cannot_be_is_refused_before_anybody_listens(words: str, value: object, tmp_path: Path) -> None:
     spec = small_spec(tmp_path)
-    (tmp_path / "spec.toml").write_text(spec.toml())
+    (tmp_path / "spec.toml").write_text(spec.to_toml())
     command = ["serve", str(tmp_path / "spec.toml"), "--insecure", "--listen", "127.0.0.1:0", *words.split()]
     if words == "--with 1 --without 1":  # of a run that has begun
         stopped(spec, tmp_path, 1)

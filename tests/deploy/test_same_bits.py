@@ -32,5 +32,5 @@ def test_deployed_is_simulated(words: str, tmp_path: Path) -> None:
         stage.join(m)
     rows = stage.play()
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
-    assert untimed(rows) == untimed(expected.seen())
+    assert untimed(rows) == untimed(expected.read_rows())
     assert set(stage.words.values()) == {"all rounds are done"}

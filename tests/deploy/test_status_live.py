@@ -123,7 +123,7 @@ def played_again(stage: Stage, back: str, door: Callable[[], str] | None = None)
         stage.join(m, address=door if m == 0 else None)
     rows = stage.play()
     assert stage.serving.directory.model.read_bytes() == simulation.model.read_bytes()
-    assert read_untimed_rows(rows) == read_untimed_rows(simulation.seen())
+    assert read_untimed_rows(rows) == read_untimed_rows(simulation.read_rows())
     return [(event["round"], event["client"], event["steps"]) for event in stage.events("committed")]
 
 

@@ -19,7 +19,7 @@ from tests.support.deployment import Stage, simulated, small_spec
 )  # fmt: skip
 def test_a_round_costs_what_was_promised(words: str, tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=1", *words.split())
-    row = simulated(spec, tmp_path / "run").seen()[-1]
+    row = simulated(spec, tmp_path / "run").read_rows()[-1]
     (price,) = [price for price in prices(spec) if price.chosen]
     visits = spec.partition.M * price.visits
     assert (row["bytes_up"], row["bytes_down"]) == (round(visits * price.up), round(visits * price.down))

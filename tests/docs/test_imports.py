@@ -31,7 +31,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "training": ({"algorithms", "participation", "engine", "objectives"}, {"numpy"}),
     "evaluation": ({"models", "objectives"}, {"torch"}),
     "testing": ({"algorithms", "participation", "engine", "objectives", "training"}, {"numpy"}),
-    "runs": (RUNS | {"reports"}, {"numpy", "torch", "pydantic", "safetensors"}),
+    "runs": (RUNS | {"reports"}, {"numpy", "torch", "pydantic", "safetensors", "tomli_w"}),
     "sweeps": (RUNS | {"runs", "reports"}, {"numpy", "torch", "pydantic", "ray"}),
     "reports": (RUNS | {"runs", "theory", "paper.cells", "paper.demo"}, {"numpy", "matplotlib"}),
     "security": (set(), {"cryptography", "grpc"}),

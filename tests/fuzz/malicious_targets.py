@@ -13,7 +13,7 @@ from splitrelay.deploy.handshake import FIXED, AgreedSpec, terms_of
 from splitrelay.deploy.visit_limits import derive_allowed_visits
 from splitrelay.network import tensor_transfer
 from splitrelay.network.connection_handler import FED, JUDGE
-from splitrelay.runs.spec import spec_of
+from splitrelay.runs.spec import load_spec
 from splitrelay.security.authority import create_authority
 from tests.fuzz.client_oracle import Expected, get_shape
 
@@ -82,7 +82,7 @@ def make_targets(folder: Path, draw: np.random.Generator) -> list[Target]:
 
 
 def _make_target(folder: Path, role: str, engine: str, is_pinned: bool, draw: np.random.Generator) -> Target:
-    spec = spec_of(None, [f"data={folder / 'own.npz'}", *SMALL, *ROLES[role], f"engine={engine}"])
+    spec = load_spec(None, [f"data={folder / 'own.npz'}", *SMALL, *ROLES[role], f"engine={engine}"])
     data, m = load(spec.data.name), NUMBERS.get(role, 0)
     terms = terms_of(spec, data, heartbeat=0.5, sealed=role in WITH_KEYS, judged=role in WITH_KEYS)
     images = load(str(folder / "own.npz")).train.part(np.arange(50))

@@ -185,7 +185,7 @@ def change_spec(text: str, changes: dict[str, Any]) -> str:
         content = Spec.model_validate(tomllib.loads(text)).model_dump()
         for key, value in changes.items():
             content[key] = {**content[key], **value} if isinstance(value, dict) else value
-        return Spec.model_validate(content).toml()
+        return Spec.model_validate(content).to_toml()
     except (ValueError, RecursionError):
         return text + "\n" + json.dumps(changes)
 

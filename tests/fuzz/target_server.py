@@ -24,7 +24,7 @@ from splitrelay.network.control import BadMessage
 from splitrelay.network.messages import Bye, Message
 from splitrelay.network.protocol import Conversation, End, State
 from splitrelay.runs.execute import Progress
-from splitrelay.runs.spec import spec_of
+from splitrelay.runs.spec import load_spec
 from tests.fuzz.scripted_client import WHOSE, Place
 
 GUESTS = 6  # hostile clients at once; one more number is kept for an honest one
@@ -117,7 +117,7 @@ def besieged(house: str) -> Iterator[Besieged]:
     """The server of a house, in a thread of its own."""
     words, offer, _ = HOUSES[house]
     with TemporaryDirectory() as folder:
-        spec = spec_of(None, [f"data={_images(Path(folder))}", *SPEC, *words])
+        spec = load_spec(None, [f"data={_images(Path(folder))}", *SPEC, *words])
         server = Besieged(house, Offer(spec, Path(folder) / "run", policy=POLICY, quorum=1, heartbeat=60.0, **offer))  # type: ignore[arg-type]
         server.thread.start()
         server.ready.wait()

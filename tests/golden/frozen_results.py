@@ -23,11 +23,11 @@ import splitrelay.paper.presets  # noqa: F401  (makes presets available in specs
 from splitrelay.network.codec import encode
 from splitrelay.network.messages import Terms
 from splitrelay.runs.execute import execute
-from splitrelay.runs.host import cpu_name
+from splitrelay.runs.machine import get_cpu_name
 from splitrelay.runs.registry import ALGORITHMS
 from splitrelay.runs.rows import remove_measurements
 from splitrelay.runs.run_directory import RunDirectory
-from splitrelay.runs.spec import Spec, spec_of
+from splitrelay.runs.spec import Spec, load_spec
 from tests.fuzz.mutations import vocabulary
 
 TABLE = Path(__file__).with_suffix(".json")
@@ -53,7 +53,7 @@ def get_cases() -> dict[str, tuple[str, ...]]:
 
 def get_processor(engine: str) -> str:
     """Return the kind of processor on which the bits of an engine depend."""
-    return "any" if engine == "fast" else f"{cpu_name().split()[0]} {torch.backends.cpu.get_cpu_capability()}"
+    return "any" if engine == "fast" else f"{get_cpu_name().split()[0]} {torch.backends.cpu.get_cpu_capability()}"
 
 
 def write_images(folder: Path) -> Path:
@@ -66,7 +66,7 @@ def write_images(folder: Path) -> Path:
 
 def make_spec(case: str, folder: Path) -> Spec:
     """Return the spec of a case, with images under this folder."""
-    return spec_of(None, [f"data={write_images(folder)}", *get_cases()[case]])
+    return load_spec(None, [f"data={write_images(folder)}", *get_cases()[case]])
 
 
 def hash_rows(rows: list[dict[str, Any]]) -> str:
@@ -84,7 +84,7 @@ def compute_run(case: str, folder: Path, **how: Any) -> Result:
     directory = RunDirectory(folder / "run")
     for _ in execute(make_spec(case, folder), directory, **how):
         pass
-    return {"weights": hash_file(directory.model), "rows": hash_rows(directory.seen())}
+    return {"weights": hash_file(directory.model), "rows": hash_rows(directory.read_rows())}
 
 
 def compute_formats() -> dict[str, Any]:
@@ -100,7 +100,7 @@ def compute_formats() -> dict[str, Any]:
             pass
         manifest = json.loads(next(directory.checkpoints.folder.glob("*.json")).read_text())
         files = sorted(str(path.relative_to(directory.path)) for path in directory.path.rglob("*") if path.is_file())
-    hashes = {words: spec_of(None, words.split()).hash for words in SPECS}
+    hashes = {words: load_spec(None, words.split()).hash for words in SPECS}
     return {"spec hashes": hashes, "frames": frames, "manifest": sorted(manifest), "run directory": files}
 
 

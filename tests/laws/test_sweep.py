@@ -50,7 +50,7 @@ def swept(found: list[Point], folder: Path) -> Board:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if "seconds" not in k} for row in RunDirectory(path).seen()]
+    return [{k: v for k, v in row.items() if "seconds" not in k} for row in RunDirectory(path).read_rows()]
 
 
 def assert_as_by_hand(found: list[Point], folder: Path, by_hand: Path) -> None:
@@ -193,5 +193,5 @@ def test_ctrl_c_twice_stops_at_once_and_can_be_taken_up(own: Path, tmp_path: Pat
 
 def test_two_sweeps_do_not_share_a_folder(own: Path, tmp_path: Path) -> None:
     found = points(own, 1, eta=["0.1"])
-    with RunDirectory(tmp_path / "sweep").locked(), pytest.raises(Exception, match="another process is at work"):
+    with RunDirectory(tmp_path / "sweep").locked(), pytest.raises(Exception, match=str(tmp_path)):
         next(sweep(found, tmp_path / "sweep", Local(1)))

@@ -16,7 +16,7 @@ from splitrelay.cli.main import app
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory
-from splitrelay.runs.spec import spec_of
+from splitrelay.runs.spec import load_spec
 from tests.support.engines import ENGINES
 
 PUBLISHED = ["environment.json", "model.sha256", "rounds.jsonl.gz", "spec.toml"]
@@ -32,7 +32,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(own: Path, tmp_path: Path) -> Path:
-    spec = spec_of(None, [f"data={own}", "M=5", "K=2", "C=1", "R=4"])
+    spec = load_spec(None, [f"data={own}", "M=5", "K=2", "C=1", "R=4"])
     list(execute(spec, RunDirectory(tmp_path / "runs" / "run"), checkpoint=2))
     return tmp_path / "runs" / "run"
 
@@ -49,7 +49,7 @@ def edited(run: Path, row: int, **fields: object) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_again_is_the_same_on_either_engine(own: Path, tmp_path: Path, engine: str) -> None:
-    spec = spec_of(None, [f"data={own}", "M=5", "K=2", "C=1", "R=3", f"engine={engine}"])
+    spec = load_spec(None, [f"data={own}", "M=5", "K=2", "C=1", "R=3", f"engine={engine}"])
     list(execute(spec, RunDirectory(tmp_path / "run"), checkpoint=2))
     result = asked("verify", str(tmp_path / "run"))
     assert result.exit_code == 0 and "identical to the bit" in result.output, result.output
@@ -112,7 +112,7 @@ def test_only_kept_rounds_can_be_begun_at(run: Path) -> None:
 
 
 def test_two_runs_side_by_side(run: Path, own: Path, tmp_path: Path) -> None:
-    spec = spec_of(None, [f"data={own}", "M=5", "K=2", "C=1", "R=4", "seed=9"])
+    spec = load_spec(None, [f"data={own}", "M=5", "K=2", "C=1", "R=4", "seed=9"])
     list(execute(spec, RunDirectory(tmp_path / "other")))
     found = json.loads(asked("compare", str(run), str(tmp_path / "other"), "--format", "json").stdout)
     assert found["specs"] == {"seed": [1234, 9]} and found["rounds"] == 5 and not found["equal"]
@@ -135,8 +135,8 @@ def test_ctrl_c_ends_after_the_visit_and_says_how_to_go_on(own: Path, tmp_path: 
     again = re.search(r"Go on with: splitrelay (.*)", told)
     assert again is not None
     kept = RunDirectory(tmp_path / "stopped")
-    assert 3 < len(kept.seen()) < 61 and kept.checkpoints.rounds()[-1] == kept.seen()[-1]["round"]
+    assert 3 < len(kept.read_rows()) < 61 and kept.checkpoints.list_rounds()[-1] == kept.read_rows()[-1]["round"]
     subprocess.run([*command, *again[1].split()], cwd=tmp_path, check=True, capture_output=True)
     whole = RunDirectory(tmp_path / "whole")
-    list(execute(spec_of(None, words), whole))
+    list(execute(load_spec(None, words), whole))
     assert kept.model.read_bytes() == whole.model.read_bytes()

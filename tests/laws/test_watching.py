@@ -17,7 +17,9 @@ from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.losses import Loss
 from splitrelay.objectives.network import DeviceImages, Network
 from splitrelay.randomness import Purpose, rng
-from splitrelay.runs.trainer import Learning, Trial, held_out
+from splitrelay.runs.build import split_validation
+from splitrelay.runs.spec import Spec, make_spec
+from splitrelay.runs.trainer import Trainer
 from tests.support.engines import ENGINES
 
 BOTH = pytest.mark.parametrize("engine", ENGINES)
@@ -36,21 +38,21 @@ def data() -> DataSet:
     return DataSet("blobs", images(240), images(700))
 
 
-def looks(data: DataSet, trial: Trial = Trial(), R: int = 4, workers: int = 1, **more):  # noqa: B008
+def looks(data: DataSet, trial: Spec = Spec(), R: int = 4, workers: int = 1, **more):  # noqa: B008
     partition = draw_partition("exdir", data.train.y, M=5, C=2, alpha=10.0, seed=1)
-    learning = Learning(trial, data, partition, workers=workers)
+    learning = Trainer(trial, data, partition, workers=workers)
     return [(look, learning.algorithm.model(state)) for look, state in learning.run(R, **more)]
 
 
 @BOTH
 def test_looking_less_often_or_on_another_thread_changes_nothing(data: DataSet, engine: str) -> None:
-    plain = Trial(engine=engine)
+    plain = make_spec(engine=engine)
     full = looks(data, plain)
     assert [look.r for look, _ in full] == [0, 1, 2, 3, 4]
     for seen in (
         looks(data, plain, every=4),
         looks(data, plain, overlap=False),
-        looks(data, Trial(placement="whole", engine=engine)),
+        looks(data, make_spec(placement="whole", engine=engine)),
     ):
         assert torch.equal(seen[-1][1], full[-1][1])
         assert seen[-1][0].score == full[-1][0].score
@@ -59,13 +61,13 @@ def test_looking_less_often_or_on_another_thread_changes_nothing(data: DataSet, 
 
 @BOTH
 def test_more_engines_change_nothing(data: DataSet, engine: str) -> None:
-    fedavg = Trial(algorithm="fedavg", K=2, engine=engine)
+    fedavg = make_spec(algorithm="fedavg", K=2, engine=engine)
     assert torch.equal(looks(data, fedavg)[-1][1], looks(data, fedavg, workers=3)[-1][1])
 
 
 @BOTH
 def test_it_learns(data: DataSet, engine: str) -> None:
-    scores = [look.score for look, _ in looks(data, Trial(engine=engine), R=12)]
+    scores = [look.score for look, _ in looks(data, make_spec(engine=engine), R=12)]
     assert scores[0].accuracy < 0.5 < 0.9 < scores[-1].accuracy
     assert scores[-1].loss < scores[0].loss and len(scores[-1].per_class) == 4
 
@@ -73,19 +75,19 @@ def test_it_learns(data: DataSet, engine: str) -> None:
 @BOTH
 def test_splitfed_v3_is_scored_for_all_and_for_each_client(data: DataSet, engine: str) -> None:
     partition = draw_partition("exdir", data.train.y, M=5, C=2, alpha=10.0, seed=1)
-    learning = Learning(Trial(algorithm="splitfed-v3", S=3, order="sampled", engine=engine), data, partition)
+    learning = Trainer(make_spec(algorithm="splitfed-v3", S=3, order="sampled", engine=engine), data, partition)
     look, state = list(learning.run(1))[-1]
-    own = learning.own_scores(state)
+    own = learning.evaluate_clients(state)
     assert sorted(own) == sorted(learning.order(0)) and len({score.loss for score in own.values()}) == 3
     assert all(score != look.score for score in own.values())
-    with pytest.raises(InputError, match="one model for all"):
-        Learning(Trial(), data, partition).own_scores(None)
+    with pytest.raises(InputError, match="ssl"):
+        Trainer(make_spec(), data, partition).evaluate_clients(None)
 
 
 @BOTH
 def test_bytes_are_counted_by_hand(data: DataSet, engine: str) -> None:
     """One visit of K steps: 64 floats an image at pool2, batches of up to 20, and the client's half both ways."""
-    learning = Learning(Trial(K=3, S=1, engine=engine), data, draw_partition("iid", data.train.y, M=4, seed=1))
+    learning = Trainer(make_spec(K=3, S=1, engine=engine), data, draw_partition("iid", data.train.y, M=4, seed=1))
     list(learning.run(1))
     bottom = 4 * learning.model_spec.layout().ends[6] + 64
     assert learning.clients.up == bottom + 3 * (64 + 4 * 64 * 20 + 4 * 20 + 8) + (64 + 8)
@@ -95,22 +97,22 @@ def test_bytes_are_counted_by_hand(data: DataSet, engine: str) -> None:
 @BOTH
 def test_an_infinite_loss_stops_the_run_with_its_name(data: DataSet, engine: str) -> None:
     with pytest.raises(Diverged, match=r"the loss of client \d became (nan|inf) in round 0, step \d, at eta=1e\+20"):
-        looks(data, Trial(eta=1e20, engine=engine))
+        looks(data, make_spec(eta=1e20, engine=engine))
 
 
 def test_wrong_words_are_answered(data: DataSet) -> None:
     for trial, words in (
-        (Trial(algorithm="sls"), "ssl"),
-        (Trial(model="lenet"), "lenet5"),
-        (Trial(order="sample"), "sampled"),
+        (make_spec(algorithm="sls"), "ssl"),
+        (make_spec(model="lenet"), "lenet5"),
+        (make_spec(order="sample"), "sampled"),
     ):
         with pytest.raises(UnknownName, match=words):
             looks(data, trial)
     for order in ("sampled", "fixed", "permutation", "consumed"):
         with pytest.raises(OutOfRange, match="1 <= S <= M"):
-            looks(data, Trial(S=9, order=order))
+            looks(data, make_spec(S=9, order=order))
     with pytest.raises(UnknownName, match="layer of lenet-small 'pool'"):
-        looks(data, Trial(cut="pool"))
+        looks(data, make_spec(cut="pool"))
 
 
 @pytest.mark.parametrize(
@@ -118,20 +120,20 @@ def test_wrong_words_are_answered(data: DataSet) -> None:
 )
 def test_numbers_that_make_no_step_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(OutOfRange, match=next(iter(wrong))):
-        Trial(**wrong)
+        make_spec(**wrong)
 
 
 @pytest.mark.parametrize(("words", "says"), [({"gamma": 0.5}, "has no global"), ({"weighted": True}, "does not weigh")])
 def test_what_an_algorithm_does_not_know_is_refused(data: DataSet, words: dict[str, float], says: str) -> None:
     with pytest.raises(InputError, match=f"splitfed-v2 {says}"):
-        looks(data, Trial(algorithm="splitfed-v2", **words))
+        looks(data, make_spec(algorithm="splitfed-v2", **words))
 
 
 @pytest.mark.parametrize("name", ["fedseq", "sflg"])
 def test_more_groups_than_clients_a_round_are_refused_before_anything_starts(data: DataSet, name: str) -> None:
     partition = draw_partition("exdir", data.train.y, M=5, C=2, alpha=10.0, seed=1)
     with pytest.raises(OutOfRange, match="number of groups G; needs 1 <= G <= 3 clients a round; got 4"):
-        Learning(Trial(algorithm=name, order="sampled", S=3, G=4), data, partition)
+        Trainer(make_spec(algorithm=name, order="sampled", S=3, G=4), data, partition)
 
 
 def summed(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -164,7 +166,7 @@ def test_user_loss_must_be_a_mean(data: DataSet, loss: Loss, value: str) -> None
 
 def test_algorithms_cut_where_the_engine_cuts_in_double_precision_too(data: DataSet) -> None:
     partition = draw_partition("iid", data.train.y, M=2, seed=1)
-    learning = Learning(Trial(algorithm="splitfed-v2", dtype="float64"), data, partition)
+    learning = Trainer(make_spec(algorithm="splitfed-v2", dtype="float64"), data, partition)
     bottom, _ = learning.algorithm.cut.halves(learning.x0())
     assert len(bottom) == SplitEngine(learning.network, 1).boundary
 
@@ -172,26 +174,27 @@ def test_algorithms_cut_where_the_engine_cuts_in_double_precision_too(data: Data
 def test_sizes_are_those_of_the_samples_that_train(data: DataSet) -> None:
     partition = draw_partition("iid", data.train.y, M=6, seed=1)
     assert (
-        Learning(Trial(algorithm="fedavg", weighted=True, validation=0.25), data, partition).algorithm.sizes == [30] * 6
+        Trainer(make_spec(algorithm="fedavg", weighted=True, validation=0.25), data, partition).algorithm.sizes
+        == [30] * 6
     )
 
 
 def test_a_share_of_every_clients_samples_can_be_held_out(data: DataSet) -> None:
     partition = draw_partition("iid", data.train.y, M=6, seed=1)
-    rest, kept = held_out(partition.indices, 0.25, seed=1)
+    rest, kept = split_validation(partition.indices, 0.25, seed=1)
     assert [len(held) for held in rest] == [30] * 6 and len(kept) == 60
     assert sorted([*np.concatenate(rest), *kept]) == list(range(240))
     with pytest.raises(OutOfRange, match="0 <= validation < 1"):
-        held_out(partition.indices, 1.0, seed=1)
-    with pytest.raises(InputError, match=r"from validation=0\.025 on"):
-        held_out(partition.indices, 0.01, seed=1)
+        split_validation(partition.indices, 1.0, seed=1)
+    with pytest.raises(InputError, match=r"0\.025"):
+        split_validation(partition.indices, 0.01, seed=1)
 
 
 @BOTH
 def test_clients_without_samples_are_never_drawn(data: DataSet, engine: str) -> None:
     dealt = draw_partition("iid", data.train.y, M=4, seed=1)
     gaps = type(dealt)((dealt.indices[0], np.array([], dtype=np.int64), *dealt.indices[1:]), dealt.labels)
-    learning = Learning(Trial(engine=engine), data, gaps)
+    learning = Trainer(make_spec(engine=engine), data, gaps)
     assert {m for r in range(9) for m in learning.order(r)} == {0, 2, 3, 4}
     assert math.isfinite(list(learning.run(1))[-1][0].train_loss)
 
@@ -201,3 +204,22 @@ def test_a_client_without_samples_or_a_pool_without_engines_is_an_answer_not_a_w
         Batches().positions(0, 3, rng(1, Purpose.BATCHES))
     with pytest.raises(OutOfRange, match="engines of a pool"):
         Pool([])
+
+
+def test_a_run_limits_torch_to_one_thread_and_restores_the_number(data: DataSet) -> None:
+    partition = draw_partition("iid", data.train.y, M=4, seed=1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        trainer = Trainer(make_spec(engine="reference"), data, partition)
+        assert torch.get_num_threads() == 3
+        first, second = trainer.run(1), Trainer(make_spec(engine="reference"), data, partition).run(1)
+        next(first)
+        next(second)
+        assert torch.get_num_threads() == 1
+        first.close()
+        assert torch.get_num_threads() == 1  # the second run goes on
+        second.close()
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

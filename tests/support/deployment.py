@@ -16,10 +16,11 @@ from splitrelay.deploy.client_program import Joined, Wish
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.deploy.server_program import Offer, Serving
 from splitrelay.deploy.visit_lease import Policy
-from splitrelay.runs.execute import execute, partition_of
+from splitrelay.runs.build import build_partition
+from splitrelay.runs.execute import execute
 from splitrelay.runs.rows import remove_measurements
 from splitrelay.runs.run_directory import RunDirectory
-from splitrelay.runs.spec import Spec, spec_of
+from splitrelay.runs.spec import Spec, load_spec
 from splitrelay.security.authority import create_authority
 from splitrelay.security.identity import load_identity, server_credentials
 from splitrelay.security.revocation import Revocations
@@ -38,7 +39,7 @@ def own_set(path: Path) -> Path:
 def small_spec(folder_: Path, *words: str) -> Spec:
     given = {word.partition("=")[0] for word in words}
     kept = [word for word in SMALL if word.partition("=")[0] not in given]
-    return spec_of(None, [f"data={own_set(folder_ / 'own.npz')}", *kept, *words])
+    return load_spec(None, [f"data={own_set(folder_ / 'own.npz')}", *kept, *words])
 
 
 def simulated(spec: Spec, out: Path) -> RunDirectory:
@@ -50,7 +51,7 @@ def simulated(spec: Spec, out: Path) -> RunDirectory:
 def dealt(spec: Spec, to: Path) -> Partition:
     """Each client's own file under `to`."""
     data = load(spec.data.name)
-    partition = partition_of(spec, data)
+    partition = build_partition(spec, data)
     if not to.exists():
         export_partition(partition, data.train.x, get_client_labels(data.train.y, data.train.classes), to)
         np.savez(to / "test.npz", x=data.test.x, y=get_client_labels(data.test.y, data.test.classes))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.runs.records import Run, run_at
-from splitrelay.runs.spec import spec_of
+from splitrelay.runs.spec import load_spec
 
 CELL = ("data=mnist", "model=lenet5", "M=500", "S=10", "K=10")
 
@@ -31,6 +31,6 @@ def write_run(path: Path, accuracies: Sequence[float] | Mapping[int, float], *wo
     seen = dict(accuracies) if isinstance(accuracies, Mapping) else dict(enumerate(accuracies))
     ends = [f"R={max(seen)}"] if seen and not any(word.startswith("R=") for word in words) else []
     path.mkdir(parents=True)
-    (path / "spec.toml").write_text(spec_of(None, [*CELL, *words, *ends]).toml() + "\n")
+    (path / "spec.toml").write_text(load_spec(None, [*CELL, *words, *ends]).to_toml() + "\n")
     (path / "rounds.jsonl").write_text("".join(json.dumps(row(r, a, **more)) + "\n" for r, a in seen.items()))
     return run_at(path)

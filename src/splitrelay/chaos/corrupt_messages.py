@@ -67,7 +67,7 @@ def falsify_terms(frame: bytes) -> bytes:
     assert isinstance(terms, Terms)
     spec = spec_in(terms)
     other = spec.model_copy(update={"K": spec.K + 999})
-    changed_terms = replace(terms, spec=other.toml())
+    changed_terms = replace(terms, spec=other.to_toml())
     return encode(replace(changed_terms, spec_hash=compute_digest(changed_terms, other)))
 
 

@@ -13,7 +13,7 @@ from splitrelay.chaos.fault_rehearsal import FaultRehearsal
 from splitrelay.data import load
 from splitrelay.deploy.rehearsal import Plan, forget
 from splitrelay.errors import WorkError
-from splitrelay.runs.execute import partition_of
+from splitrelay.runs.build import build_partition
 
 COLUMNS = ("plan", "faults", "sound", "same weights", "skipped", "twice", "seconds", "remark")
 Row = dict[str, Any]
@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 def played(plan: Plan, file: Path | None, seed: int, plans: int, say: Callable[[str], None]) -> Iterator[Row]:
     """A row for every plan, also in OUT/plans.jsonl where there are several; sound ones leave only their record."""
-    clients = partition_of(plan.spec, load(plan.spec.data.name)).clients
+    clients = build_partition(plan.spec, load(plan.spec.data.name)).clients
     kinds = list_possible_kinds(plan.spec, len(clients), plan.insecure, plan.direct, plan.fed)
     for number in range(seed, seed + plans):
         drawn = draw_plan(number, plan.spec, clients, kinds, plan.away)

@@ -8,22 +8,23 @@ from typing import Any
 
 import click
 
-from splitrelay.cli.key_values import Key
+from splitrelay.cli.key_values import Keys, list_keys
 from splitrelay.errors import UnknownName, suggest_name
 
 
 class Command(click.Command):
     """A command with an example, run by the tests, and with the keys of its key=value words."""
 
-    def __init__(self, *args: Any, example: str = "", keys: Iterable[Key] = (), **kwargs: Any) -> None:
-        self.example, self.keys = example, tuple(keys)
+    def __init__(self, *args: Any, example: str = "", keys: Keys = (), **kwargs: Any) -> None:
+        self.example, self.keys = example, keys
         super().__init__(*args, **kwargs)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The keys above the options."""
-        if self.keys:
+        keys = list_keys(self.keys)
+        if keys:
             with formatter.section("Keys"):
-                formatter.write_dl([(key.name, key.help) for key in self.keys])
+                formatter.write_dl([(key.name, key.help) for key in keys])
         super().format_options(ctx, formatter)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

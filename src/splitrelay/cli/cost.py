@@ -10,15 +10,17 @@ import click
 
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.key_values import settings_argument
-from splitrelay.cli.run import KEYS, spec_from
+from splitrelay.cli.spec_arguments import list_spec_keys, load_spec_arguments
 from splitrelay.cli.table_output import Table, emit, format_option
 
 COLUMNS = ("algorithm", "placement", "layers", "after", "parameters", "visits", "kB up", "kB down", "messages", "MFLOP")
 SEEN = ("socket kB up", "socket kB down", "all messages", "ms computing", "ms waiting", "MB memory")
 
 
-@click.command(cls=Command, keys=KEYS, example="splitrelay cost data=digits model=lenet-small K=5 --algorithm all")
-@settings_argument(KEYS, metavar="[SPEC] [KEY=VALUE]...")
+@click.command(
+    cls=Command, keys=list_spec_keys, example="splitrelay cost data=digits model=lenet-small K=5 --algorithm all"
+)
+@settings_argument(list_spec_keys, metavar="[SPEC] [KEY=VALUE]...")
 @click.option("--algorithm", "algorithms", multiple=True, metavar="NAME",
               help="Also of this algorithm; all: of every one. Repeatable.")  # fmt: skip
 @click.option("--measured", type=click.Path(path_type=Path), metavar="RUN",
@@ -35,7 +37,7 @@ def cost(settings: Sequence[str], algorithms: tuple[str, ...], measured: Path | 
     from splitrelay.runs.registry import ALGORITHMS, algorithm
 
     given = [str(measured / "spec.toml")] if measured and not settings else settings
-    spec = spec_from("cost", given)
+    spec = load_spec_arguments("cost", given)
     names = (spec.algorithm, *(ALGORITHMS if "all" in algorithms else algorithms)) if algorithms else ()
     for name in names or (spec.algorithm,):
         algorithm(name)  # an unknown one has no price

@@ -12,7 +12,7 @@ from splitrelay.cli.table_output import Table, emit, format_option
 @format_option
 def doctor(shape: str) -> None:
     """What this machine can do: CPU, engines, threads, and a measurement of two seconds."""
-    from splitrelay.runs.machine import findings
+    from splitrelay.runs.machine import describe_machine
 
-    rows = [(found.what, found.seen) for found in findings()]
+    rows = list(describe_machine())
     emit(Table(("what", "seen"), rows, "This machine"), dict(rows), shape)

@@ -11,8 +11,7 @@ import click
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note
 from splitrelay.cli.key_values import Key, settings_argument, words
-from splitrelay.cli.run import KEYS
-from splitrelay.cli.spec_arguments import spread
+from splitrelay.cli.spec_arguments import expand_arguments, list_spec_keys
 from splitrelay.cli.sweep import command, places_options, swept
 from splitrelay.cli.table_output import Table, emit, format_option
 from splitrelay.errors import InputError
@@ -20,13 +19,14 @@ from splitrelay.errors import InputError
 if TYPE_CHECKING:
     from splitrelay.sweeps.grid_search import Choice, Search
 
-TUNE = Key(
-    "tune", words, "test: mean test accuracy of the last 20 rounds, the paper's way; or validation (default test)"
-)
+
+def _list_grid_keys() -> list[Key]:
+    rule = "test: mean test accuracy of the last 20 rounds, as in the paper; or validation (default test)"
+    return [Key("tune", words, rule), *list_spec_keys()]
 
 
-@click.command(cls=Command, keys=[TUNE, *KEYS], example="splitrelay grid data=digits R=2 eta=0.03,0.1,0.3")
-@settings_argument([TUNE, *KEYS], metavar="[SPEC] [KEY=VALUE[,VALUE]...]...")
+@click.command(cls=Command, keys=_list_grid_keys, example="splitrelay grid data=digits R=2 eta=0.03,0.1,0.3")
+@settings_argument(_list_grid_keys, metavar="[SPEC] [KEY=VALUE[,VALUE]...]...")
 @click.option("--extend", is_flag=True, help="Where the best rate is on the grid's edge, go on beyond it.")
 @click.option("--fine", is_flag=True, help="Then try the rates half-way to the best one's neighbours.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs (default: results/grid).")
@@ -57,7 +57,7 @@ def _plan(settings: Sequence[str], out: Path | None) -> tuple[Search, Path]:
     rules = [word.partition("=")[2] for word in settings if word.startswith("tune=")]
     if len(rules) > 1:
         raise InputError("tune is given twice", value=" ".join(rules), hint="Give it once.")
-    file, values = spread("grid", [word for word in settings if not word.startswith("tune=")])
+    file, values = expand_arguments("grid", [word for word in settings if not word.startswith("tune=")])
     plan = Search(file, values, rules[0] if rules else "test")
     return plan, out or Path("results/grid")
 

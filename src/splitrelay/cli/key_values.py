@@ -33,6 +33,14 @@ class Key:
     many: bool = True  # lists and ranges allowed
 
 
+Keys = Iterable[Key] | Callable[[], Iterable[Key]]  # a function loads the keys only when they are needed
+
+
+def list_keys(keys: Keys) -> list[Key]:
+    """Return the keys, loading them if necessary."""
+    return list(keys() if callable(keys) else keys)
+
+
 def number(name: str, text: str) -> float:
     """A finite number; fractions such as 4/3 are welcome."""
     try:
@@ -153,17 +161,19 @@ class Settings(TextParam):
 
     name = "key=value"
 
-    def __init__(self, keys: Iterable[Key]) -> None:
-        self.keys = list(keys)
+    def __init__(self, keys: Keys) -> None:
+        self.keys = keys
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """The keys that begin like this."""
         return [
-            CompletionItem(f"{key.name}=", help=key.help) for key in self.keys if f"{key.name}=".startswith(incomplete)
+            CompletionItem(f"{key.name}=", help=key.help)
+            for key in list_keys(self.keys)
+            if f"{key.name}=".startswith(incomplete)
         ]
 
 
-def settings_argument(keys: Iterable[Key], metavar: str = "[KEY=VALUE]...") -> Callable[[Any], Any]:
+def settings_argument(keys: Keys, metavar: str = "[KEY=VALUE]...") -> Callable[[Any], Any]:
     """The trailing key=value words of a command."""
     return click.argument("settings", nargs=-1, type=Settings(keys), metavar=metavar)
 

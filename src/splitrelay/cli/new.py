@@ -20,17 +20,17 @@ from splitrelay.errors import InputError
 def new(name: str | None, schema: bool) -> None:
     """Write NAME.toml: a commented spec that runs as it is, in seconds (digits, 10 clients)."""
     from splitrelay.atomic_files import write_text
-    from splitrelay.runs import spec_template
+    from splitrelay.runs.spec import build_schema, format_template
 
     if schema:
-        say(json.dumps(spec_template.schema(), indent=2))
+        say(json.dumps(build_schema(), indent=2))
         return
     if not name:
         raise InputError("new needs a name", hint="For example: splitrelay new first")
     path = Path(name if name.endswith(".toml") else f"{name}.toml")
     if path.exists():
         raise InputError(f"{path} is there already", hint="Choose another name, or remove it.")
-    write_text(path, spec_template.starter(path.stem))
+    write_text(path, format_template(path.stem))
     say(f"wrote {path}")
     note(f"next: {shlex.join(['splitrelay', 'run', str(path)])}")
 

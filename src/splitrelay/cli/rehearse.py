@@ -13,7 +13,7 @@ from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note
 from splitrelay.cli.deploy_options import warn_insecure
 from splitrelay.cli.key_values import settings_argument
-from splitrelay.cli.run import KEYS, spec_from
+from splitrelay.cli.spec_arguments import list_spec_keys, load_spec_arguments
 from splitrelay.cli.table_output import Table, emit, format_option, tick
 from splitrelay.errors import InputError, WorkError
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from splitrelay.runs.spec import Spec
 
 
-@click.command(cls=Command, keys=KEYS, example="splitrelay rehearse first.toml R=3 --out rehearsed")
-@settings_argument(KEYS, metavar="[SPEC] [KEY=VALUE]...")
+@click.command(cls=Command, keys=list_spec_keys, example="splitrelay rehearse first.toml R=3 --out rehearsed")
+@settings_argument(list_spec_keys, metavar="[SPEC] [KEY=VALUE]...")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The run's directory; keys and logs in it.")
 @click.option("--hosts", type=click.IntRange(min=1), help="Programs that the clients share (default: one each).")
 @click.option("--faults", type=click.Path(path_type=Path), help="A plan of faults: a TOML file, see docs/faults.md.")
@@ -64,7 +64,7 @@ def rehearse(
     """
     from splitrelay.deploy.rehearsal import Plan, Rehearsal
 
-    spec = spec_from("rehearse", settings)
+    spec = load_spec_arguments("rehearse", settings)
     warn_insecure(insecure)
     _refuse_indirect(spec, direct, insecure, hosts)
     _refuse_unfed(spec, fed_server, insecure or namespaces)

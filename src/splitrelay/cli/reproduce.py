@@ -13,7 +13,7 @@ import click
 from splitrelay.atomic_files import write_text
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note, say
-from splitrelay.cli.spec_arguments import told_apart
+from splitrelay.cli.spec_arguments import split_arguments
 from splitrelay.cli.table_output import Table, emit, ready
 from splitrelay.errors import InputError
 
@@ -111,7 +111,7 @@ def _taken(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs
 
     limit = None if budget is None else seconds_of(budget)
     words = [name for name in names if "=" in name]
-    told_apart("reproduce", words)  # each key once
+    split_arguments("reproduce", words)  # each key once
     found = units([name for name in names if "=" not in name], PAPER_SEEDS[:seeds], words)
     return _planned(found, out, limit, jobs) if found else []
 

@@ -13,9 +13,9 @@ import click
 
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note, say
-from splitrelay.cli.key_values import Key, settings_argument, words
+from splitrelay.cli.key_values import settings_argument
 from splitrelay.cli.signals import stopping
-from splitrelay.cli.spec_arguments import told_apart
+from splitrelay.cli.spec_arguments import list_spec_keys, load_spec_arguments
 from splitrelay.cli.table_output import Table, emit, format_option
 from splitrelay.errors import InputError
 
@@ -23,55 +23,12 @@ if TYPE_CHECKING:
     from splitrelay.runs.execute import Progress
     from splitrelay.runs.spec import Spec
 
-KEYS = tuple(
-    Key(name, words, help, many=False)
-    for name, help in (
-        ("preset", "a setting of the paper, see splitrelay presets"),
-        ("protocol", "paper or authors: order, partition and weights as they have them"),
-        ("data", "digits, mnist, fashion-mnist, cifar10, or your own: a path (default digits)"),
-        ("model", "see splitrelay model (default lenet-small), or your own: module:function"),
-        ("cut", "last layer of the client's half: a name or a number (default the usual one)"),
-        ("placement", "cut in two, or whole at the client (default cut)"),
-        ("route", "of the clients' half: centralized or peer-to-peer (default centralized)"),
-        ("algorithm", "ssl fedavg splitfed-v2 splitfed-v3 sflg scaffold fedseq ... (default ssl)"),
-        ("order", "permutation sampled consumed fixed replacement (default permutation)"),
-        ("partition", "exdir iid dirichlet pathological shards (default exdir)"),
-        ("M", "clients (default 10)"),
-        ("S", "clients a round (default all)"),
-        ("C", "classes a client, for exdir and pathological (default 2)"),
-        ("alpha", "of the Dirichlet law (default 10)"),
-        ("form", "of exdir: paper or balanced (default paper)"),
-        ("K", "local steps a visit (default 5)"),
-        ("tau", "proportional: each client takes K n_m M / N steps (default same: K for all)"),
-        ("R", "rounds (default 20)"),
-        ("eta", "learning rate (default 0.1)"),
-        ("clip", "largest norm of the whole model's gradient, or per-half (default none)"),
-        ("per_half", "true: clip each half by its own norm, as the authors' split code does (default false)"),
-        ("weight_decay", "(default 1e-4)"),
-        ("momentum", "within a visit (default 0)"),
-        ("gamma", "global step (default 1)"),
-        ("G", "groups of sflg and fedseq (default 1)"),
-        ("weighted", "true: FedAvg weighs clients by their samples (default false)"),
-        ("batch", "images a step (default 20)"),
-        ("draw", "passes, replacement or full (default passes)"),
-        ("augment", "crops and flips where the set has them (default true)"),
-        ("loss", "cross-entropy, mse, or your own: module:function"),
-        ("init", "a .safetensors file to start from"),
-        ("validation", "share of each client's samples kept from training, and scored too (default 0)"),
-        ("engine", "reference (torch), fast (kernels for small nets), or auto (default auto)"),
-        ("dtype", "float32 or float64 (default float32)"),
-        ("seed", "root of all randomness (default 1234)"),
-        ("partition.seed", "of the partition alone (default seed)"),
-        ("every", "rounds between two looks at the test set (default 1)"),
-        ("evaluator", "the client that looks, where the route is peer-to-peer (default 0)"),
-    )
-)
 HERE = "local"
 COLUMNS = "round  accuracy  test loss  train loss   MB up  MB down  seconds     left"
 
 
-@click.command(cls=Command, keys=KEYS, example="splitrelay run algorithm=ssl C=1 R=5 K=5 eta=0.1")
-@settings_argument(KEYS, metavar="[SPEC] [KEY=VALUE]...")
+@click.command(cls=Command, keys=list_spec_keys, example="splitrelay run algorithm=ssl C=1 R=5 K=5 eta=0.1")
+@settings_argument(list_spec_keys, metavar="[SPEC] [KEY=VALUE]...")
 @click.option("--out", type=click.Path(path_type=Path), help="The run's directory (default: results/ and its name).")
 @click.option("--print-spec", is_flag=True, help="Print the whole spec as TOML, and do nothing.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True,
@@ -92,17 +49,16 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
     rounds.jsonl, rounds.csv, partition.npz, checkpoints, and the final model.safetensors, which plain torch loads.
     Where the directory is there already, the run is taken up where it stopped, and ends with the same bits.
     """
-    from splitrelay.runs.damage import again
-    from splitrelay.runs.execute import check_simulated, execute
+    from splitrelay.runs.execute import check_is_simulation, execute
     from splitrelay.runs.rows import load_rows
-    from splitrelay.runs.run_directory import RunDirectory
+    from splitrelay.runs.run_directory import RunDirectory, format_resume_command
 
-    spec = _resolved(spec_from("run", settings), how["device"])
+    spec = _resolved(load_spec_arguments("run", settings), how["device"])
     if print_spec:
-        say(spec.toml())
+        say(spec.to_toml())
         return
     directory = RunDirectory(out or Path("results") / f"{spec.algorithm}-{spec.hash}")
-    check_simulated(directory)
+    check_is_simulation(directory)
     if not how["from_scratch"]:
         load_rows(directory.path)  # a record that is damaged is said with its line
     rows = []
@@ -111,19 +67,11 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
             for progress in _shown(execute(spec, directory, stop=stop, **how, **there), spec.R, shape):
                 rows.append(progress.row)
     except KeyboardInterrupt:
-        note(f"kept in {directory.path}. Go on with: {again(directory.path)}")
+        note(f"kept in {directory.path}. Go on with: {format_resume_command(directory.path)}")
         raise
     if shape in ("json", "csv", "markdown"):
         emit(_table(rows), rows, shape)
     note(f"kept: {directory.path}")
-
-
-def spec_from(command: str, settings: Sequence[str]) -> Spec:
-    """A spec's file, if one is named, with key=value words on top."""
-    from splitrelay.runs.spec import spec_of
-
-    file, given = told_apart(command, settings)
-    return spec_of(file, [f"{name}={text}" for name, text in given.items()])
 
 
 @contextmanager
@@ -153,11 +101,10 @@ def at_hand(package: str) -> Iterator[None]:
 
 def _resolved(spec: Spec, device: str) -> Spec:
     """The engine is written out, and where auto could not take the fast one a line says why."""
-    from splitrelay.runs.build import device_named
-    from splitrelay.runs.execute import resolved
+    from splitrelay.runs.build import get_device, resolve_spec
 
-    device_named(device)  # a device that is none is no reason for an engine
-    found, why = resolved(spec, device)
+    get_device(device)  # a device that is none is no reason for an engine
+    found, why = resolve_spec(spec, device)
     if spec.engine == "auto" and found.engine == "reference":
         note(f"engine=reference: {why}")
     return found
@@ -170,7 +117,7 @@ def _shown(all_progress: Iterable[Progress], R: int, shape: str) -> Iterator[Pro
         if number == 0 and shape == "table":
             say(COLUMNS)  # with the first row: whatever is refused is refused before it
         r = progress.row["round"]
-        first = r if progress.again else first
+        first = r if progress.is_old else first
         new = r - first
         left = (time.perf_counter() - started) / new * (R - r) if new else None
         if shape == "table":

@@ -14,8 +14,8 @@ from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
 from splitrelay.cli.deploy_options import Seconds, alarm, keys_options, log_option, logger, ready, warn_insecure
 from splitrelay.cli.key_values import settings_argument
-from splitrelay.cli.run import KEYS, spec_from
 from splitrelay.cli.signals import stopping
+from splitrelay.cli.spec_arguments import list_spec_keys, load_spec_arguments
 from splitrelay.errors import InputError, OutOfRange
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from splitrelay.runs.spec import Spec
 
 
-@click.command(cls=Command, keys=KEYS, example="splitrelay serve first.toml --keys server")
-@settings_argument(KEYS, metavar="[SPEC] [KEY=VALUE]...")
+@click.command(cls=Command, keys=list_spec_keys, example="splitrelay serve first.toml --keys server")
+@settings_argument(list_spec_keys, metavar="[SPEC] [KEY=VALUE]...")
 @keys_options
 @click.option(
     "--listen", help="Address and port; port 0: any that is free (default: 0.0.0.0:7443; insecure 127.0.0.1:7443)."
@@ -75,7 +75,7 @@ def serve(
     from splitrelay.deploy.server_program import Offer, Serving
     from splitrelay.deploy.visit_lease import Policy
 
-    spec = spec_from("serve", settings)
+    spec = load_spec_arguments("serve", settings)
     refuse_nobody(spec.partition.M, how["without"], how["quorum"])
     for m in how["readmit"]:
         if not 0 <= m < spec.partition.M:

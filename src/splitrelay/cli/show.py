@@ -64,7 +64,7 @@ def _under_way(sweeps: Sequence[Path]) -> list[str]:
 def _one(run: Run, shape: str) -> None:
     from splitrelay.runs.spec import Spec
 
-    usual, own = Spec().flat(), run.spec.flat()
+    usual, own = Spec().flatten(), run.spec.flatten()
     told = {name: value for name, value in own.items() if value != usual[name] or name in ("algorithm", "R", "seed")}
     rows = run.rows[-LAST:]
     shown = ("round", "test_accuracy", "test_loss", "train_loss", "bytes_up", "bytes_down", "seconds")
@@ -117,15 +117,14 @@ def _most(one: ClientRecord) -> list[tuple[str, int]]:
 
 
 def _notes(run: Run) -> list[str]:
-    from splitrelay.runs.damage import again
-    from splitrelay.runs.run_directory import RunDirectory
+    from splitrelay.runs.run_directory import RunDirectory, format_resume_command
 
     if not run.rows:
         return ["no row yet"]
     best = max(run.rows, key=lambda row: -1 if math.isnan(row["test_accuracy"]) else row["test_accuracy"])
     notes = [f"best: {best['test_accuracy']:.2%} in round {best['round']}"]
-    if not run.finished and not RunDirectory(run.path).at_work():
-        notes.append(f"go on: {again(run.path)}")
+    if not run.finished and not RunDirectory(run.path).is_locked():
+        notes.append(f"go on: {format_resume_command(run.path)}")
     return notes
 
 
@@ -156,7 +155,7 @@ def _state(run: Run) -> str:
     if run.finished:
         return f"finished, {run.spec.R} rounds"
     directory, r = RunDirectory(run.path), run.rows[-1]["round"] if run.rows else 0
-    how = ", running" if directory.at_work() else ", diverged" if has_record(directory.diverged) else ""
+    how = ", running" if directory.is_locked() else ", diverged" if has_record(directory.diverged) else ""
     return f"round {r} of {run.spec.R}{how}"
 
 

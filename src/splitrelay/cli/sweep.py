@@ -14,9 +14,9 @@ import click
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note
 from splitrelay.cli.key_values import settings_argument
-from splitrelay.cli.run import HERE, KEYS, at_hand
+from splitrelay.cli.run import HERE, at_hand
 from splitrelay.cli.signals import stopping
-from splitrelay.cli.spec_arguments import spread
+from splitrelay.cli.spec_arguments import expand_arguments, list_spec_keys
 from splitrelay.cli.sweep_display import Display, overview, results
 from splitrelay.cli.table_output import emit, format_option, ready
 from splitrelay.errors import InputError, WorkError
@@ -44,8 +44,8 @@ def places_options(command: Any) -> Any:
     return command
 
 
-@click.command(cls=Command, keys=KEYS, example="splitrelay sweep data=digits R=2 eta=0.1,0.3")
-@settings_argument(KEYS, metavar="[SPEC] [KEY=VALUE[,VALUE]...]...")
+@click.command(cls=Command, keys=list_spec_keys, example="splitrelay sweep data=digits R=2 eta=0.1,0.3")
+@settings_argument(list_spec_keys, metavar="[SPEC] [KEY=VALUE[,VALUE]...]...")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs (default: results/sweep).")
 @places_options
 @click.option("--share", metavar="I/N", help="Only every N-th point from the I-th on: for array jobs, on N hosts.")
@@ -69,7 +69,7 @@ def sweep(
     if not settings:
         raise InputError("there is nothing to sweep", hint="For example: splitrelay sweep data=digits eta=0.1,0.3")
     own = _share(share)
-    file, values = spread("sweep", settings)
+    file, values = expand_arguments("sweep", settings)
     found = points_of(file, values)
     for twin in found.dropped:
         note(f"left out: {twin}")

@@ -25,10 +25,12 @@ from splitrelay.errors import Diverged, InputError, VisitFailed
 from splitrelay.models.weights_io import save_weights
 from splitrelay.network.connection_handler import JUDGE
 from splitrelay.runs.client_records import ClientRecord, parse_record
-from splitrelay.runs.execute import Progress, environment, row_of, trial_of
+from splitrelay.runs.execute import Progress
+from splitrelay.runs.machine import describe_environment
+from splitrelay.runs.rows import build_row
 from splitrelay.runs.run_directory import RunDirectory
-from splitrelay.runs.spec import Spec, spec_of
-from splitrelay.runs.trainer import Learning, Look
+from splitrelay.runs.spec import Spec, load_spec
+from splitrelay.runs.trainer import EvaluationRow, Trainer
 from splitrelay.structured_text import parse_json
 
 TOLD = ("samples", "digest", "software", "cpu", "arrivals", "first_arrival", "last_arrival")  # by clients that arrived
@@ -115,7 +117,7 @@ class Hosted:
         self.boundary = remote.tops.shape.boundary
         self.measured: Callable[[], dict[str, Any]] = dict  # what the clients have paid so far
         self.recorded = RecordedClients(remote)
-        self.learning = Learning(trial_of(spec), data, sized(sizes, spec.partition.M), clients=self.recorded)
+        self.learning = Trainer(spec, data, sized(sizes, spec.partition.M), clients=self.recorded)
         who = spec.evaluator if judge is None else judge
         self.kind = remote.tops.kind if isinstance(remote.tops, Relays) else None
         self.judged = Judged(remote, who) if isinstance(remote, SealedClients) else None
@@ -130,7 +132,7 @@ class Hosted:
         """Make what finds deposits that later visits overflow from; it needs halves that the server can read."""
         if not len(data.test):
             return None
-        visits = TestSetVisits(trial_of(self.spec), data, self.remote.tops)
+        visits = TestSetVisits(self.spec, data, self.remote.tops)
         start = (0, self._begun())
         examiner = Examiner(self.learning.algorithm, self.learning.order, self.journal, visits, start)
         self.remote.examine = examiner.examine_visit
@@ -139,10 +141,10 @@ class Hosted:
     def rows(self) -> Iterator[Progress]:
         """All rows: those that are there already, then those that are still to come."""
         start = self._start()
-        rows = self.directory.cut_back(start[0] if start else -1)
-        yield from (Progress(row, again=True) for row in rows)
-        write_text(self.directory.spec, self.spec.toml() + "\n")
-        write_text(self.directory.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
+        rows = self.directory.truncate_rows(start[0] if start else -1)
+        yield from (Progress(row, is_old=True) for row in rows)
+        write_text(self.directory.spec, self.spec.to_toml() + "\n")
+        write_text(self.directory.path / "environment.json", json.dumps(describe_environment(), indent=2) + "\n")
         while True:
             try:
                 yield from self._train(start)
@@ -151,13 +153,13 @@ class Hosted:
                 start = self._start()
                 if error.visit.r >= (start[0] if start else 0):  # else a checkpoint without fault was saved since
                     self.remote.drop_deposit(error.visit)
-                self.directory.cut_back(start[0] if start else -1)
+                self.directory.truncate_rows(start[0] if start else -1)
             except VisitRejected as error:
                 start = self._start()
                 if start and error.visit.r < start[0]:
                     hint = "Go back with serve --back-to ROUND; --without leaves the client out."
                     raise VisitFailed(f"{error.what}. A later checkpoint was saved", hint=hint) from None
-                self.directory.cut_back(start[0] if start else -1)
+                self.directory.truncate_rows(start[0] if start else -1)
 
     def _train(self, start: tuple[int, Any] | None) -> Iterator[Progress]:
         """Yield the rows after `start`, a round and its state; visits that are in the journal are not made again."""
@@ -170,21 +172,21 @@ class Hosted:
         looks = self.learning.run(self.spec.R, self.spec.every, overlap=not self.judged, start=(at, state))
         if start:
             next(looks)  # its row is there already
-        rows = self.directory.seen()
+        rows = self.directory.read_rows()
         before = rows[-1]["seconds"] if rows else 0.0
         for look, state in looks:
             yield self._kept(look, state, before)
         self._finish(state)
 
-    def _kept(self, look: Look, state: Any, before: float) -> Progress:
+    def _kept(self, look: EvaluationRow, state: Any, before: float) -> Progress:
         """The row, then the checkpoint; then the journal need not know the visits before it."""
         finding = self.examiner.examine_state(look.r, state) if self.examiner else Finding(is_sound=True)
         if finding.fault is not None:
             raise SpoiledDeposit(finding.fault)
         if look.r == self.spec.R:
             self.remote.check_last_round(self.spec.R)
-        row = {**row_of(look, before), **self.measured(), **self.recorded.take_row(look.r)}
-        self.directory.append(row)
+        row = {**build_row(look, before), **self.measured(), **self.recorded.take_row(look.r)}
+        self.directory.append_row(row)
         if look.r % self.spec.every == 0:
             self.directory.checkpoints.save(look.r, state, look.up, look.down)
             self.journal.forget(look.r)
@@ -194,8 +196,8 @@ class Hosted:
         return Progress(row)
 
     def _start(self) -> tuple[int, Any] | None:
-        seen = {row["round"] for row in self.directory.seen()}
-        found = self.directory.checkpoints.newest(self._begun(), at_most=self.spec.R)
+        seen = {row["round"] for row in self.directory.read_rows()}
+        found = self.directory.checkpoints.load_newest(self._begun(), at_most=self.spec.R)
         r = None if found is None else found[0].round
         if r is None or r != self.back_to:
             self.directory.check_progress(r)
@@ -209,7 +211,7 @@ class Hosted:
 
     def _note_unreadable(self, r: int | None) -> None:
         """Record where newer checkpoints than that of round r are there and cannot be used."""
-        later = [kept for kept in self.directory.checkpoints.rounds() if (r or 0) < kept <= self.spec.R]
+        later = [kept for kept in self.directory.checkpoints.list_rounds() if (r or 0) < kept <= self.spec.R]
         if later:
             self.journal.note("unreadable", checkpoints=later, used=r)
 
@@ -219,7 +221,7 @@ class Hosted:
         return self.learning.algorithm.init(unmade(x0[self.boundary :].clone(), self.kind) if self.kind else x0)  # type: ignore[arg-type]
 
     def _finish(self, state: Any) -> None:
-        self.directory.table()
+        self.directory.write_csv()
         if self.judged:
             self.judged.hand_over(state)
             return
@@ -234,14 +236,14 @@ def begun(spec: Spec, directory: RunDirectory) -> Spec:
     """Where the engine is left open, that of the run as it was begun: another one would make other bits."""
     if spec.engine != "auto" or not directory.spec.exists():
         return spec
-    return spec.model_copy(update={"engine": spec_of(directory.spec).engine})
+    return spec.model_copy(update={"engine": load_spec(directory.spec).engine})
 
 
 def agree(spec: Spec, directory: RunDirectory) -> None:
     """The directory belongs to this spec, or is new. One that was simulated has nothing that clients trained."""
     if directory.spec.exists() and not directory.is_deployed:
         raise InputError(f"{directory.path} holds a simulated run", hint="Choose another --out.")
-    if directory.spec.exists() and spec_of(directory.spec).hash != spec.hash:
+    if directory.spec.exists() and load_spec(directory.spec).hash != spec.hash:
         hint = f"Choose another --out; it was made by {directory.spec}."
         raise InputError(f"{directory.path} holds another run", value=spec.hash, hint=hint)
 

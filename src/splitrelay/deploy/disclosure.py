@@ -84,7 +84,7 @@ class Approval:
                 return
             shown = [
                 "The server offers this spec:",
-                *_indent([escape_unprintable(line) for line in spec.toml().splitlines()]),
+                *_indent([escape_unprintable(line) for line in spec.to_toml().splitlines()]),
                 "This host would send",
             ]
             shown += [*_indent(disclosure.describe()), f"Digest of the terms: {terms.spec_hash}"]

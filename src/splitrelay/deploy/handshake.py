@@ -38,7 +38,7 @@ def terms_of(
     train, augmentation, backend = data.train, data.augmentation, engine_backend(spec.engine)
     own = spec.engine == "fast" and ":" in spec.model.name  # the layers of built-in models come with the package
     terms = Terms(
-        spec=spec.toml(),
+        spec=spec.to_toml(),
         spec_hash="",
         engine=spec.engine,
         cpu=backend.get_cpu_level(),
@@ -124,7 +124,7 @@ def check_agreed(agreed: AgreedSpec, offered: Spec, terms: Terms) -> None:
     mine = agreed.spec
     if mine.engine == "auto":
         mine = mine.model_copy(update={"engine": offered.engine})  # both compute the same; the server chooses
-    theirs, ours = dict(offered.flat()), dict(mine.flat())
+    theirs, ours = dict(offered.flatten()), dict(mine.flatten())
     if agreed.terms is not None:
         theirs |= {name: _plain(getattr(terms, name)) for name in FIXED}
         ours |= {name: _plain(agreed.terms[name]) for name in FIXED}

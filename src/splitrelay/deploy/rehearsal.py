@@ -17,7 +17,8 @@ from splitrelay.data.partition import Partition
 from splitrelay.data.partition_io import export_partition, get_client_folder, get_client_labels
 from splitrelay.deploy.subprocesses import POLL, Program, wait_for_port
 from splitrelay.errors import OutputError, WorkError
-from splitrelay.runs.execute import execute, partition_of, resolved
+from splitrelay.runs.build import build_partition, resolve_spec
+from splitrelay.runs.execute import execute
 from splitrelay.runs.rows import remove_measurements
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec
@@ -66,7 +67,7 @@ class Rehearsal:
     host = "127.0.0.1"  # of the server
 
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
-        self.plan, self.say, self.spec = plan, say, resolved(plan.spec)[0]
+        self.plan, self.say, self.spec = plan, say, resolve_spec(plan.spec)[0]
         self.place = plan.out / "rehearsal"
         self.server: Program | None = None
         self.clients: list[Program] = []
@@ -82,12 +83,12 @@ class Rehearsal:
             raise OutputError(f"{self.plan.out} is there already and not empty", hint="Choose another --out.")
         (self.place / "logs").mkdir(parents=True)
         data = load(self.spec.data.name)
-        partition = partition_of(self.spec, data)
+        partition = build_partition(self.spec, data)
         export_partition(
             partition, data.train.x, get_client_labels(data.train.y, data.train.classes), self.place / "data"
         )
         np.savez(self.place / "data" / "test.npz", x=data.test.x, y=get_client_labels(data.test.y, data.test.classes))
-        write_text(self.place / "spec.toml", self.spec.toml() + "\n")
+        write_text(self.place / "spec.toml", self.spec.to_toml() + "\n")
         if not self.plan.insecure:
             authority = create_authority(self.place / "authority", "rehearsal", 2)
             authority.issue_server("server", [self.host, "localhost"], 1)
@@ -227,7 +228,7 @@ def replay(spec: Spec, directory: RunDirectory, skips: frozenset[tuple[int, int,
 
 def read_untimed_rows(directory: RunDirectory) -> list[dict[str, Any]]:
     """The record without its clock."""
-    return [remove_measurements(row) for row in directory.seen()]
+    return [remove_measurements(row) for row in directory.read_rows()]
 
 
 def forget(out: Path) -> None:

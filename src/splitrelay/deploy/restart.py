@@ -16,13 +16,13 @@ from splitrelay.runs.run_directory import RunDirectory
 
 def go_back(directory: RunDirectory, journal: Journal, r: int) -> None:
     """Set the run back to the checkpoint of round r: later rows, checkpoints and visits are set aside."""
-    whole = directory.checkpoints.whole_rounds()
+    whole = directory.checkpoints.list_complete_rounds()
     if r not in whole:
         limit = f"one of {', '.join(map(str, whole))}" if whole else None
         hint = "serve --keep-checkpoints keeps more of them." if whole else "Begin again with --from-scratch."
         raise InputError("there is no whole checkpoint to go back to", value=r, limit=limit, hint=hint)
-    rows = directory.readable_rows()
-    later = [*journal.files_from(r), *directory.checkpoints.files_after(r), *_results(directory)]
+    rows = directory.read_intact_rows()
+    later = [*journal.files_from(r), *directory.checkpoints.list_files_after(r), *_results(directory)]
     folder = directory.set_aside(f"back-to-{r}", later, copies=[directory.rounds])
     directory.write_rows([row for row in rows if row["round"] <= r])
     dropped = sum(row["round"] > r for row in rows)
@@ -31,7 +31,12 @@ def go_back(directory: RunDirectory, journal: Journal, r: int) -> None:
 
 def start_again(directory: RunDirectory, journal: Journal) -> None:
     """Begin the run again at round 0, with the same clients; all that it had is set aside."""
-    files = [*journal.files_from(0), *directory.checkpoints.files_after(-1), directory.rounds, *_results(directory)]
+    files = [
+        *journal.files_from(0),
+        *directory.checkpoints.list_files_after(-1),
+        directory.rounds,
+        *_results(directory),
+    ]
     folder = directory.set_aside("from-scratch", files)
     journal.note("from-scratch", round=0, set_aside="" if folder is None else folder.name)
 

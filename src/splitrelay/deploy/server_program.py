@@ -42,8 +42,9 @@ from splitrelay.network.connection_handler import JUDGE
 from splitrelay.network.messages import Accept, Bye, Hello, Refuse
 from splitrelay.network.server import Arrived, Gone, House, Hub
 from splitrelay.network.status_rpc import collect_handler, status_handler
+from splitrelay.runs.build import resolve_spec
 from splitrelay.runs.client_records import PREFIX, ClientRecord, make_printable
-from splitrelay.runs.execute import Progress, resolved
+from splitrelay.runs.execute import Progress
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import PASSES_ON, Spec
 
@@ -89,7 +90,7 @@ class Serving:
             raise InputError("--back-to and --from-scratch exclude each other", hint="Take one of them.")
         self.directory = RunDirectory(offer.out, offer.keep_checkpoints)
         self.excluded: frozenset[int] = frozenset()
-        self.spec, self.engine_is = resolved(begun(offer.spec, self.directory))
+        self.spec, self.engine_is = resolve_spec(begun(offer.spec, self.directory))
         self.data = load(self.spec.data.name)
         with BUILDING:
             self.shape = shape_of(self.spec, *self._kind())
@@ -172,8 +173,8 @@ class Serving:
             start_again(directory, self.journal)
         elif back_to is not None:
             go_back(directory, self.journal, back_to)
-        elif not directory.finished(self.spec.R):
-            directory.check_progress(max(directory.checkpoints.whole_rounds(self.spec.R), default=None))
+        elif not directory.is_finished(self.spec.R):
+            directory.check_progress(max(directory.checkpoints.list_complete_rounds(self.spec.R), default=None))
 
     def _open_ledger(self) -> Ledger:
         """Nothing depends on it: one that is damaged is set aside, with a warning, and another one is begun."""
@@ -201,8 +202,8 @@ class Serving:
             self.hub.close(why, again=again)
 
     def _trained(self) -> Iterator[Progress]:
-        if self.directory.finished(self.spec.R):
-            yield from (Progress(row, again=True) for row in self.directory.seen())
+        if self.directory.is_finished(self.spec.R):
+            yield from (Progress(row, is_old=True) for row in self.directory.read_rows())
             return
         self._wait()
         self.phase = "training"
@@ -233,14 +234,14 @@ class Serving:
         writers = last_writers(read_events(self.journal.events), in_sequence=self.spec.algorithm in PASSES_ON)
         if writers is None:
             return error
-        said = [error.hint, writers_sentence(writers, self.directory.checkpoints.rounds())]
+        said = [error.hint, writers_sentence(writers, self.directory.checkpoints.list_rounds())]
         hint = " ".join(sentence for sentence in said if sentence)
         return type(error)(error.what, value=error.value, limit=error.limit, hint=hint)
 
     def _seen(self, all_progress: Iterator[Progress]) -> Iterator[Progress]:
         for progress in all_progress:
             self.last = progress.row
-            self.pace.look(progress.row["round"], afresh=progress.again)
+            self.pace.look(progress.row["round"], afresh=progress.is_old)
             self.ledger.save()
             if self.clients_file is not None:
                 self.clients_file.add_row(progress.row)

@@ -32,7 +32,8 @@ from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.server_visit import Tops, arrays
 from splitrelay.engine.base import split_visit
 from splitrelay.errors import Diverged, WorkError
-from splitrelay.runs.build import Trial, engine_of, network_of
+from splitrelay.runs.build import build_engine, build_network
+from splitrelay.runs.spec import Spec
 
 SOUND = 3  # visits in a row after which a state counts as sound
 LIFETIME = 8  # visits in a row that the state before a faulty deposit allows
@@ -58,13 +59,14 @@ class Finding:
 class TestSetVisits:
     """Visits of the server on its own test images: the same steps, batches and bounds as those of a client."""
 
-    def __init__(self, trial: Trial, data: DataSet, tops: Tops) -> None:
+    def __init__(self, spec: Spec, data: DataSet, tops: Tops) -> None:
         count = len(data.test)
         chosen = np.unique(np.linspace(0, count - 1, min(count, IMAGES)).astype(np.int64))
         M = tops.spec.partition.M
         images = Partition((chosen,) * M, kind="probe")
-        network, _ = network_of(replace(trial, validation=0.0), replace(data, train=data.test), images)
-        self.engine, self.tops = engine_of(trial, network), tops
+        spec = spec.model_copy(update={"data": spec.data.model_copy(update={"validation": 0.0})})
+        network, _ = build_network(spec, replace(data, train=data.test), images)
+        self.engine, self.tops = build_engine(spec, network), tops
 
     def get_lifetime(self, visit: Visit[torch.Tensor], most: int) -> int:
         """Count the visits in a row that can be made from the start of `visit`; stop at `most`."""

@@ -12,8 +12,8 @@ from splitrelay.data.partition import Partition
 from splitrelay.deploy.client_records import SALT, SALT_BYTES
 from splitrelay.deploy.data_digest import combine_digests, compute_digest, load_secret
 from splitrelay.errors import InputError
+from splitrelay.runs.build import build_partition
 from splitrelay.runs.client_records import ClientRecord, RunClients
-from splitrelay.runs.execute import partition_of
 from splitrelay.runs.records import Run
 
 
@@ -32,7 +32,7 @@ def check_data(run: Run, found: RunClients, keys: Path | None = None) -> DataChe
     Raises InputError where the data of a client are not those of the partition.
     """
     data = load(run.spec.data.name)
-    partition = partition_of(run.spec, data)
+    partition = build_partition(run.spec, data)
     for one in found.clients:
         if one.samples:  # else it never came, or was left out: verify does without it
             _check_count(one, len(partition.indices[one.client]))

@@ -18,10 +18,9 @@ from splitrelay.models import find_cut_index
 from splitrelay.models.summary import summarize_model
 from splitrelay.objectives.batches import Batches
 from splitrelay.randomness import Purpose, rng
-from splitrelay.runs.build import local_steps
-from splitrelay.runs.execute import partition_of, resolved, trial_of
+from splitrelay.runs.build import build_partition, compute_local_steps, resolve_spec
 from splitrelay.runs.registry import algorithm
-from splitrelay.runs.spec import Spec, spec_of
+from splitrelay.runs.spec import Spec, load_spec
 
 BACKWARD = 3  # forward and backward together, in forwards
 ONLY_CUT = ("splitfed-v2", "splitfed-v3", "sflg")
@@ -83,7 +82,7 @@ def _with(spec: Spec, name: str) -> Spec:
 def prices(spec: Spec) -> list[Price]:
     """Every cut of the spec's model, then the whole model."""
     data = load(spec.data.name)
-    held = partition_of(spec, data).indices
+    held = build_partition(spec, data).indices
     visits, steps = _steps(spec, [len(positions) for positions in held if len(positions)])
     plan = model_spec_of(spec, data.train.shape, len(data.train.classes))
     found, layout = summarize_model(plan, spec.optimiser.batch), plan.layout(getattr(torch, spec.model.dtype))
@@ -118,8 +117,8 @@ def measured(spec: Spec, run: Path) -> Measured:
     if not whole.visits:
         hint = "Name the --out of a splitrelay serve or rehearse whose clients have made a visit."
         raise InputError(f"nothing was measured in {run}", hint=hint)
-    other = spec_of(run / "spec.toml")
-    if other.hash != resolved(spec)[0].hash:
+    other = load_spec(run / "spec.toml")
+    if other.hash != resolve_spec(spec)[0].hash:
         hint = f"Give its own spec: {run / 'spec.toml'}."
         raise InputError(f"{run} is a run of another spec", value=other.hash, hint=hint)
     up, down = whole.socket_bytes_up, whole.socket_bytes_down
@@ -138,9 +137,8 @@ def _steps(spec: Spec, sizes: Sequence[int]) -> tuple[float, list[list[int]]]:
 
     They depend on how much it has, not on what is drawn.
     """
-    trial = trial_of(spec)
     batches = Batches(spec.optimiser.batch, spec.optimiser.draw)
-    K = local_steps(trial, [torch.arange(n).numpy() for n in sizes])
+    K = compute_local_steps(spec, [torch.arange(n).numpy() for n in sizes])
     each = [K if isinstance(K, int) else K[m] for m in range(len(sizes))]
     visits = sum(each) / len(each) if spec.algorithm == "minibatch-sgd" else 1.0
     taken = [1] * len(each) if spec.algorithm in ONE_STEP else each

@@ -21,7 +21,7 @@ from splitrelay.reports.summary import ends, seed_against_seed, summarised
 from splitrelay.reports.table_layout import TUNED
 from splitrelay.runs.records import has_runs, runs_under
 from splitrelay.runs.rows import LAST
-from splitrelay.runs.spec import spec_of
+from splitrelay.runs.spec import load_spec
 from splitrelay.table import Heading, Table
 
 FOLDER = "family/best"
@@ -66,7 +66,7 @@ class Corner:
     def usual(self, algorithm: str) -> Group | None:
         """The setting of an algorithm from which its others differ least; of two the one nearer to a bare spec."""
         own = [group for group in self.groups if group.spec.algorithm == algorithm]
-        bare = spec_of(None, [f"algorithm={algorithm}"])
+        bare = load_spec(None, [f"algorithm={algorithm}"])
 
         def far(group: Group) -> tuple[int, int]:
             return sum(len(changed(other, group)) for other in own), len(differing([group.spec, bare], REPEATS))

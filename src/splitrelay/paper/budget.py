@@ -13,10 +13,10 @@ import numpy as np
 from splitrelay.data import load
 from splitrelay.errors import InputError
 from splitrelay.paper.plan import Unit
-from splitrelay.runs.execute import partition_of, trial_of
+from splitrelay.runs.build import build_partition
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec
-from splitrelay.runs.trainer import Learning
+from splitrelay.runs.trainer import Trainer
 from splitrelay.sweeps.points import Point
 from splitrelay.sweeps.sweep import home
 from splitrelay.training import resume
@@ -60,7 +60,7 @@ def probe(spec: Spec) -> Pace:
     """
     data, few = load(spec.data.name), min(PROBED, len(load(spec.data.name).test))
     small = replace(data, test=data.test.part(np.arange(few)))
-    learning = Learning(trial_of(_short(spec)), small, partition_of(spec, data))
+    learning = Trainer(_short(spec), small, build_partition(spec, data))
     state = learning.algorithm.init(learning.x0())
     rounds = resume(learning.algorithm, 0, state, learning.order, learning.clients, R=PROBE)
     step = _least(lambda: next(rounds)) / _short(spec).K
@@ -114,7 +114,7 @@ def _price(unit: Unit, out: Path, paces: Paces) -> Price:
 
 def _left(folder: Path, point: Point) -> float:
     """The share of a run's rounds that are still to be run."""
-    rows = RunDirectory(home(folder, point)).seen()
+    rows = RunDirectory(home(folder, point)).read_rows()
     return 1 - min(1.0, rows[-1]["round"] / point.spec.R) if rows else 1.0
 
 

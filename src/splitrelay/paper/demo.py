@@ -18,7 +18,8 @@ from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.errors import Diverged
-from splitrelay.runs.trainer import Learning, Look, Trial
+from splitrelay.runs.spec import make_spec
+from splitrelay.runs.trainer import EvaluationRow, Trainer
 
 ALGORITHMS = ("ssl", "fedavg")
 CLASSES = (1, 2)  # C of ExDir(C, 10): one or two classes a client
@@ -43,7 +44,7 @@ class Outcome:
     """What a run came to: a look after every round, or why there are none."""
 
     point: Point
-    looks: Sequence[Look]
+    looks: Sequence[EvaluationRow]
     failed: str = ""
 
     @property
@@ -125,9 +126,9 @@ def digits() -> DataSet:
 
 def run_point(point: Point) -> Outcome:
     """One run, from its settings alone: the same numbers in any process."""
-    trial = Trial(algorithm=point.algorithm, eta=point.eta, K=K, seed=point.seed)
+    trial = make_spec(algorithm=point.algorithm, eta=point.eta, K=K, seed=point.seed)
     try:
-        learning = Learning(trial, digits(), partition(point.C, point.seed))
+        learning = Trainer(trial, digits(), partition(point.C, point.seed))
         return Outcome(point, [look for look, _ in learning.run(R)])
     except Diverged as error:
         return Outcome(point, [], str(error))

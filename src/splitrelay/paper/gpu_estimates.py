@@ -9,7 +9,7 @@ from splitrelay.models import get_model_spec
 from splitrelay.models.summary import summarize_model
 from splitrelay.paper.cells import CELLS, Cell
 from splitrelay.paper.studies import PAIR
-from splitrelay.runs.spec import SEEDS, Spec, spec_of
+from splitrelay.runs.spec import SEEDS, Spec, load_spec
 from splitrelay.table import Heading, Table
 
 IMAGE, CLASSES = (3, 32, 32), 10  # of CIFAR-10
@@ -67,7 +67,7 @@ def accelerators_table() -> Table:
 
 
 def _cell(cell: Cell, kind: Accelerator, forward: float) -> float:
-    specs = [spec_of(None, [f"preset=paper/{cell.name}", f"algorithm={name}"]) for name in PAIR]
+    specs = [load_spec(None, [f"preset=paper/{cell.name}", f"algorithm={name}"]) for name in PAIR]
     return len(SEEDS) * sum(hours(spec, kind, forward) for spec in specs)
 
 

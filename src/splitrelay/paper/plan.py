@@ -14,7 +14,7 @@ from splitrelay.paper.cells import CELLS
 from splitrelay.paper.presets import PRESETS
 from splitrelay.paper.studies import PAIR, SMALL, STUDIES, Batch, batches
 from splitrelay.paper.tuned_studies import Tuning, expected
-from splitrelay.runs.spec import SEEDS, spec_of
+from splitrelay.runs.spec import SEEDS, load_spec
 from splitrelay.sweeps.grid_search import DEFAULT_RATES
 from splitrelay.sweeps.points import Point
 
@@ -134,5 +134,5 @@ def _point(preset: str, algorithm: str, words: Words, **settings: float | str) -
     own = {name: value if isinstance(value, str) else f"{value:g}" for name, value in settings.items()}
     said = [f"preset={preset}", f"algorithm={algorithm}", *(f"{name}={text}" for name, text in own.items()), *words]
     return Point(
-        spec_of(None, said), (("preset", preset.removeprefix("paper/")), ("algorithm", algorithm), *own.items())
+        load_spec(None, said), (("preset", preset.removeprefix("paper/")), ("algorithm", algorithm), *own.items())
     )

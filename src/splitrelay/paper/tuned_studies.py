@@ -9,7 +9,7 @@ from pathlib import Path
 from splitrelay.paper.studies import Batch
 from splitrelay.runs.rows import compute_final_accuracy
 from splitrelay.runs.run_directory import RunDirectory
-from splitrelay.runs.spec import SEEDS, spec_of
+from splitrelay.runs.spec import SEEDS, load_spec
 from splitrelay.sweeps.grid_search import Choice, Tried, search
 from splitrelay.sweeps.points import Point, Points, Settings, without_twins
 from splitrelay.sweeps.sweep import Board, home
@@ -43,7 +43,7 @@ class Tuning:
         return self._point((*settings, ("eta", f"{eta:.6g}"), ("seed", str(seed))), looks)
 
     def _point(self, telling: Settings, more: Settings) -> Point:
-        return Point(spec_of(None, [*(f"{name}={text}" for name, text in (*telling, *more)), *self.words]), telling)
+        return Point(load_spec(None, [*(f"{name}={text}" for name, text in (*telling, *more)), *self.words]), telling)
 
 
 def run_batch(plan: Tuning, folder: Path, run: Sweep, seeds: Sequence[int]) -> None:
@@ -77,6 +77,6 @@ def expected(plan: Tuning, folder: Path, seeds: Sequence[int]) -> list[tuple[Pat
 
 
 def _tried(point: Point, folder: Path) -> Tried:
-    rows = RunDirectory(home(folder, point)).seen()
+    rows = RunDirectory(home(folder, point)).read_rows()
     score = compute_final_accuracy(rows) if rows else None
     return Tried(point.spec.optimiser.eta, score or 0.0, point.name)

@@ -169,7 +169,7 @@ def _client_row(one: ClientRecord) -> list[str]:
 
 
 def _settings(run: Run) -> str:
-    usual, own, words = Spec().flat(), run.spec.flat(), meanings()
+    usual, own, words = Spec().flatten(), run.spec.flatten(), meanings()
     rows = [setting_row(key_label(key), value_label(own[key]), words[key], own[key] != usual[key]) for key in own]
     skipped = sum(row.get("skipped", 0) for row in run.rows)
     decided = f"This and the {skipped} skipped visits" if skipped else "This and nothing else"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from splitrelay.runs.spec import SHORT, PartitionSpec, Spec
+from splitrelay.runs.spec import KEYS, PartitionSpec, Spec
 
 ALGORITHMS = {
     "fedavg": "FedAvg",  # the paper's tables have it first
@@ -19,7 +19,7 @@ ALGORITHMS = {
     "random-reshuffling": "random reshuffling",
 }
 DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
-PLAIN = {path: word for word, path in SHORT.items()}
+PLAIN = {key.path: key.name for key in KEYS.values()}
 
 
 def algorithm_label(name: str) -> str:

@@ -35,7 +35,7 @@ def runs_table(runs: Sequence[Run], *, last: int = LAST) -> Table:
 
 
 def _record(run: Run, keys: Sequence[str], last: int) -> dict[str, Any]:
-    flat = run.spec.flat()
+    flat = run.spec.flatten()
     own = {key_label(key): flat[key] for key in keys}
     end: dict[str, Any] = run.rows[-1] if run.rows else {}
     r = end.get("round")

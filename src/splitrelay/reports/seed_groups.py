@@ -44,14 +44,14 @@ def is_complete(run: Run) -> bool:
 
 def differing(specs: Iterable[Spec], leaving: Collection[str] = ()) -> list[str]:
     """The dotted keys in which these specs are not all the same, in the spec's order."""
-    flats = [spec.flat() for spec in specs]
+    flats = [spec.flatten() for spec in specs]
     names = flats[0] if flats else {}
     return [name for name in names if name not in leaving and any(flat[name] != flats[0][name] for flat in flats)]
 
 
 def described(spec: Spec, keys: Iterable[str]) -> str:
     """'eta=0.1, clip=none': a spec by some of its keys."""
-    flat = spec.flat()
+    flat = spec.flatten()
     return ", ".join(f"{key_label(key)}={value_label(flat[key])}" for key in keys)
 
 
@@ -92,7 +92,7 @@ def _listed(runs: Sequence[Run]) -> str:
 
 
 def _setting(spec: Spec) -> str:
-    return repr([(name, value) for name, value in spec.flat().items() if name not in REPEATS])
+    return repr([(name, value) for name, value in spec.flatten().items() if name not in REPEATS])
 
 
 def _place(seed: int) -> tuple[int, int]:

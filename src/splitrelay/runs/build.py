@@ -1,9 +1,11 @@
-"""The parts of a training run, each made from the trial's words; whatever cannot work is refused here."""
+"""Build the parts of a run from its spec: partition, network, engine, algorithm and order of the clients.
+
+Every function raises InputError if the spec and the data do not fit together, so that a run fails before it starts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,12 @@ from torch import nn
 
 from splitrelay import kernels, participation
 from splitrelay.algorithms import Algorithm, AlgorithmSettings, LocalSteps, Step
+from splitrelay.data import load
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
+from splitrelay.data.partition_schemes import SCHEMES, draw_partition, list_settings
+from splitrelay.engine import select
 from splitrelay.engine.base import Engine
-from splitrelay.engine.select import build_engine, resolve_engine
 from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.models import find_cut_index, get_model_spec
 from splitrelay.models.layout import FlatCut
@@ -26,157 +30,160 @@ from splitrelay.objectives.network import DeviceImages, Network
 from splitrelay.participation import Consumed, Fixed, Order, Permutation, Sampled, SubsetOrder, WithReplacement
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.registry import algorithm
+from splitrelay.runs.spec import Spec
 
 Holdings = Sequence[npt.NDArray[np.int64]]
+MakeModel = Callable[[], nn.Sequential]
 DEVICES = ("cpu", "cuda", "mps")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 ORDERS = ("permutation", "sampled", "consumed", "fixed", "replacement")
 
 
-@dataclass(frozen=True)
-class Trial:
-    """All that decides the numbers of a run, beside the data and their partition."""
+def resolve_spec(spec: Spec, device: str = "cpu", data: DataSet | None = None) -> tuple[Spec, str]:
+    """Return the spec with engine=auto replaced by the engine that will run it, and the reason for this engine.
 
-    algorithm: str = "ssl"
-    model: str | Callable[[], nn.Sequential] = "lenet-small"
-    eta: float = 0.1
-    K: LocalSteps = 5  # one number, or own steps for each client: the paper's tau_m
-    tau: str = "same"  # or "proportional": K is then the mean, and client m takes K n_m M / N steps
-    S: int | None = None  # clients a round; all of them where it is not said
-    order: str = "permutation"
-    placement: str = "cut"  # or "whole"
-    cut: str | int | None = None  # the model's usual one where it is not said
-    weight_decay: float = 1e-4
-    clip: float | None = None
-    momentum: float = 0.0
-    gamma: float = 1.0
-    weighted: bool = False  # FedAvg by the clients' sizes
-    G: int = 1
-    batches: Batches = field(default_factory=Batches)
-    augment: bool = True
-    loss: str = "cross-entropy"
-    init: str | None = None  # a file of weights to start from
-    validation: float = 0.0  # share of each client's samples kept from training, and scored too
-    dtype: str = "float32"
-    device: str = "cpu"
-    seed: int = 1234
-    engine: str = "auto"  # reference, fast, or whichever suits the model
-    per_half: bool = False  # clip each half by its own norm, as the authors' split code does
-
-    def __post_init__(self) -> None:
-        for name, holds, limit in (
-            ("eta", 0 < self.eta <= 1e30, "0 < eta <= 1e30"),
-            ("K", not isinstance(self.K, int) or self.K >= 1, "K >= 1"),
-            ("clip", self.clip is None or self.clip > 0, "clip > 0"),
-            ("weight_decay", self.weight_decay >= 0, "weight_decay >= 0"),
-            ("momentum", 0 <= self.momentum < 1, "0 <= momentum < 1"),
-            ("gamma", self.gamma > 0, "gamma > 0"),
-        ):
-            if not holds:
-                raise OutOfRange(name, limit=limit, value=getattr(self, name))
+    The engine is part of the hash of a spec, so a spec must be resolved before its run is named.
+    """
+    if spec.engine == "reference":
+        return spec, "as requested"
+    images, model = (data or load(spec.data.name)).train, spec.model
+    plan = get_model_spec(model.name, images.shape, len(images.classes), model.cut)
+    name, reason = select.resolve_engine(spec.engine, plan, dtype=model.dtype, loss=model.loss, device=device)
+    return spec.model_copy(update={"engine": name}), reason
 
 
-def held_out(holdings: Holdings, share: float, seed: int) -> tuple[Holdings, npt.NDArray[np.int64]]:
-    """A share of each client's samples kept from training: (what they train on, all that is kept)."""
+def build_partition(spec: Spec, data: DataSet) -> Partition:
+    """Divide the training set among the clients."""
+    part = spec.partition
+    if part.kind not in SCHEMES:
+        raise UnknownName("partition", part.kind, SCHEMES)
+    settings = {**part.model_dump(), "seed": spec.seed if part.seed is None else part.seed}
+    known = {name: value for name, value in settings.items() if name in list_settings(part.kind)}
+    return draw_partition(part.kind, data.train.y, **known)
+
+
+def split_validation(holdings: Holdings, share: float, seed: int) -> tuple[Holdings, npt.NDArray[np.int64]]:
+    """Split off a share of each client's samples for validation.
+
+    Returns:
+        The samples that each client trains on, and the validation samples of all clients together.
+    """
     if not 0 <= share < 1:
         raise OutOfRange("validation share", limit="0 <= validation < 1", value=share)
     if share == 0:
         return holdings, np.array([], dtype=np.int64)
-    kept, rest = [], []
-    for m, held in enumerate(holdings):
-        shuffled = held[rng(seed, Purpose.VALIDATION, m).permutation(len(held))]
-        n = int(share * len(held))
-        kept.append(shuffled[:n])
-        rest.append(np.sort(shuffled[n:]))
-    if not sum(map(len, kept)):
+    validation, training = [], []
+    for m, samples in enumerate(holdings):
+        shuffled = samples[rng(seed, Purpose.VALIDATION, m).permutation(len(samples))]
+        n = int(share * len(samples))
+        validation.append(shuffled[:n])
+        training.append(np.sort(shuffled[n:]))
+    if not sum(map(len, validation)):
         largest = max(map(len, holdings))
-        hint = f"The largest client has {largest}: from validation={1 / largest:.3g} on it keeps one."
-        raise InputError("no client has enough samples to keep one back", value=share, hint=hint)
-    return rest, np.sort(np.concatenate(kept))
+        hint = f"The largest client has {largest} samples, so the smallest useful share is {1 / largest:.3g}."
+        raise InputError("no client has enough samples for validation", value=share, hint=hint)
+    return training, np.sort(np.concatenate(validation))
 
 
-def dtype_named(name: str) -> torch.dtype:
+def get_dtype(name: str) -> torch.dtype:
+    """Return the torch type with this name."""
     if name not in DTYPES:
         raise UnknownName("dtype", name, DTYPES)
     return DTYPES[name]
 
 
-def device_named(name: str) -> torch.device:
+def get_device(name: str) -> torch.device:
+    """Return the torch device with this name, after a check that it works on this machine."""
     if name.partition(":")[0] not in DEVICES:
         raise UnknownName("device", name, DEVICES)
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {name} is not to be had here", value=str(error).splitlines()[0]) from None
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device '{name}' is not available on this machine", value=reason) from None
     return device
 
 
-def network_of(trial: Trial, data: DataSet, partition: Partition) -> tuple[Network, npt.NDArray[np.int64]]:
-    """What the clients minimise, and the samples that they keep from training."""
-    dtype = dtype_named(trial.dtype)
-    plan = get_model_spec(trial.model, data.train.shape, len(data.train.classes), trial.cut)
-    holdings, kept = held_out(partition.indices, trial.validation, trial.seed)
-    images = DeviceImages(data.train, dtype, device_named(trial.device))
-    augmentation = data.augmentation if trial.augment else None
-    return Network(plan, images, holdings, trial.batches, augmentation, get_loss(trial.loss), dtype), kept
+def build_network(
+    spec: Spec, data: DataSet, partition: Partition, *, device: str = "cpu", model: MakeModel | None = None
+) -> tuple[Network, npt.NDArray[np.int64]]:
+    """Build the objective that the clients minimise.
+
+    Args:
+        spec: The spec of the run.
+        data: The images.
+        partition: The samples of each client.
+        device: The torch device.
+        model: A function that makes the model, instead of the name in the spec.
+
+    Returns:
+        The objective, and the samples that are kept for validation.
+    """
+    dtype = get_dtype(spec.model.dtype)
+    plan = get_model_spec(model or spec.model.name, data.train.shape, len(data.train.classes), spec.model.cut)
+    holdings, validation = split_validation(partition.indices, spec.data.validation, spec.seed)
+    images = DeviceImages(data.train, dtype, get_device(device))
+    augmentation = data.augmentation if spec.data.augment else None
+    batches = Batches(spec.optimiser.batch, spec.optimiser.draw)
+    return Network(plan, images, holdings, batches, augmentation, get_loss(spec.model.loss), dtype), validation
 
 
-def engine_of(trial: Trial, network: Network) -> Engine[torch.Tensor]:
-    if trial.placement not in ("whole", "cut"):
-        raise UnknownName("placement", trial.placement, ("whole", "cut"))
-    return build_engine(engine_named(trial, network), network, trial.seed, trial.placement, trial.cut)
+def get_engine_name(spec: Spec, network: Network) -> str:
+    """Return the engine that runs the spec: reference or fast."""
+    model, device = spec.model, network.device.type
+    return select.resolve_engine(spec.engine, network.model_spec, dtype=model.dtype, loss=model.loss, device=device)[0]
 
 
-def engine_named(trial: Trial, network: Network) -> str:
-    """Which engine runs the trial."""
-    return resolve_engine(
-        trial.engine, network.model_spec, dtype=trial.dtype, loss=trial.loss, device=network.device.type
-    )[0]
+def build_engine(spec: Spec, network: Network) -> Engine[torch.Tensor]:
+    """Build an engine for the visits of all clients."""
+    return select.build_engine(get_engine_name(spec, network), network, spec.seed, spec.placement, spec.model.cut)
 
 
-def algorithm_of(trial: Trial, network: Network, partition: Partition) -> Algorithm[torch.Tensor, Any]:
-    step: Step[torch.Tensor] = Step(trial.eta, trial.weight_decay, trial.clip, trial.momentum, per_half=trial.per_half)
-    sizes = [len(held) for held in network.holdings] if trial.weighted else None
-    cut = FlatCut(network.model_spec.layout(network.dtype).ends[find_cut_index(network.model_spec, trial.cut)])
-    M = len(partition.clients)
-    K = local_steps(trial, network.holdings)
-    made = algorithm(trial.algorithm).make(AlgorithmSettings(step, K, M, cut, trial.gamma, sizes, trial.G))
-    for name, key, given, lacks in (
-        ("gamma", "gamma", trial.gamma != 1, "has no global step"),
-        ("sizes", "weighted", trial.weighted, "does not weigh clients by their samples"),
+def build_algorithm(
+    spec: Spec, network: Network, partition: Partition, K: LocalSteps | None = None
+) -> Algorithm[torch.Tensor, Any]:
+    """Build the algorithm. K replaces the local steps of the spec, for example by own steps for each client."""
+    optimiser, M = spec.optimiser, len(partition.clients)
+    step: Step[torch.Tensor] = Step(
+        optimiser.eta, optimiser.weight_decay, optimiser.clip, optimiser.momentum, per_half=optimiser.per_half
+    )
+    sizes = [len(samples) for samples in network.holdings] if spec.weighted else None
+    cut = FlatCut(network.model_spec.layout(network.dtype).ends[find_cut_index(network.model_spec, spec.model.cut)])
+    steps = compute_local_steps(spec, network.holdings) if K is None else K
+    made = algorithm(spec.algorithm).make(AlgorithmSettings(step, steps, M, cut, spec.gamma, sizes, spec.G))
+    for name, key, is_set, lacks in (
+        ("gamma", "gamma", spec.gamma != 1, "has no global step"),
+        ("sizes", "weighted", spec.weighted, "does not weight clients by their samples"),
     ):
-        if given and not hasattr(made, name):
-            raise InputError(f"{trial.algorithm} {lacks}", hint=f"Leave {key} out, or take fedavg.")
-    S = trial.S or M
-    if hasattr(made, "G") and trial.G > S:  # the last groups would have no client in any round
-        raise OutOfRange("number of groups G", limit=f"1 <= G <= {S} clients a round", value=trial.G)
+        if is_set and not hasattr(made, name):
+            raise InputError(f"{spec.algorithm} {lacks}", hint=f"Remove {key}, or use fedavg.")
+    S = spec.S or M
+    if hasattr(made, "G") and spec.G > S:  # the last groups would have no client in any round
+        raise OutOfRange("number of groups G", limit=f"1 <= G <= {S} clients a round", value=spec.G)
     return made
 
 
-def local_steps(trial: Trial, holdings: Holdings) -> LocalSteps:
-    """K for all, or in proportion to what each client holds."""
-    if trial.tau not in ("same", "proportional"):
-        raise UnknownName("tau", trial.tau, ("same", "proportional"))
-    if trial.tau == "same" or not isinstance(trial.K, int):
-        return trial.K
-    sizes = [len(held) for held in holdings]
-    return [max(1, round(trial.K * n * len(sizes) / sum(sizes))) for n in sizes]
+def compute_local_steps(spec: Spec, holdings: Holdings) -> LocalSteps:
+    """Return K, or with tau=proportional the steps of each client in proportion to its samples."""
+    if spec.tau == "same":
+        return spec.K
+    sizes = [len(samples) for samples in holdings]
+    return [max(1, round(spec.K * n * len(sizes) / sum(sizes))) for n in sizes]
 
 
-def order_of(trial: Trial, partition: Partition) -> Order:
-    M, seed = len(partition.clients), trial.seed
-    S = M if trial.S is None else trial.S
-    shuffled = (
-        participation.draw_permutation if kernels.find_obstacle() else kernels.draw_clients
-    )  # the same clients, on either engine
-    known: dict[str, Any] = {
+def build_order(spec: Spec, partition: Partition) -> Order:
+    """Build the rule that chooses the clients of each round."""
+    M, seed = len(partition.clients), spec.seed
+    S = M if spec.S is None else spec.S
+    shuffled = participation.draw_permutation if kernels.find_obstacle() else kernels.draw_clients
+    makers: dict[str, Callable[[], Order]] = {
         "permutation": lambda: Permutation(M, seed, shuffled) if S == M else Sampled(M, S, seed, shuffled),
         "sampled": lambda: Sampled(M, S, seed, shuffled),
         "consumed": lambda: Consumed(M, S, seed, shuffled),
         "replacement": lambda: WithReplacement(M, S, seed),
         "fixed": lambda: Fixed.first(M, S),
     }
-    if trial.order not in known:
-        raise UnknownName("order", trial.order, ORDERS)
-    return SubsetOrder(known[trial.order](), partition.clients)
+    if spec.order not in makers:
+        raise UnknownName("order", spec.order, ORDERS)
+    return SubsetOrder(makers[spec.order](), partition.clients)

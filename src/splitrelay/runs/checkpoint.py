@@ -1,30 +1,33 @@
-"""Where a run can go on: the state after a round, in safetensors, with a manifest that proves it whole."""
+"""Checkpoints of a run: the state after a round as a safetensors file, with a manifest that has its checksum.
+
+The manifest is written last. A file of tensors without a manifest does not count.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from splitrelay.atomic_files import replace_atomically, write_text
-from splitrelay.errors import OutOfRange
-from splitrelay.runs.state_serialization import flattened, rebuilt
+from splitrelay.errors import OutOfRange, WorkError
 from splitrelay.structured_text import parse_json
 
-KEPT = 2  # unless said otherwise: the newest, and the one before it in case the newest is damaged
+MIN_KEPT = 2  # the newest checkpoint, and the one before it in case the newest is damaged
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """After `round` rounds: the bytes so far, and the state's file with its checksum."""
+    """The manifest of a checkpoint: round, bytes sent so far, checksum of the tensors, and numbers of the state."""
 
     round: int
     up: int
@@ -34,66 +37,129 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one run. The manifest is written last: without it a file of tensors does not count."""
+    """The checkpoints of one run."""
 
-    def __init__(self, folder: Path, keep: int = KEPT) -> None:
-        if keep < KEPT:
-            raise OutOfRange("checkpoints to keep", value=keep, limit=f"at least {KEPT}")
+    def __init__(self, folder: Path, keep: int = MIN_KEPT) -> None:
+        if keep < MIN_KEPT:
+            raise OutOfRange("checkpoints to keep", value=keep, limit=f"at least {MIN_KEPT}")
         self.folder, self.keep = folder, keep
 
     def save(self, r: int, state: Any, up: int, down: int) -> None:
-        """Keep the state, then forget all but the newest ones."""
-        tensors, numbers = flattened(state)
-        with replace_atomically(self._tensors(r), private=True) as temporary:
-            temporary.write_bytes(save(tensors))  # save_file would hide what the system said
-        manifest = Checkpoint(r, up, down, _sha256(self._tensors(r)), numbers)
-        write_text(self._manifest(r), json.dumps(asdict(manifest)) + "\n", private=True)
-        for old in self.rounds()[: -self.keep]:
-            self._manifest(old).unlink()
-            self._tensors(old).unlink(missing_ok=True)
+        """Write the state after round r, then remove all but the newest checkpoints."""
+        tensors, numbers = flatten_state(state)
+        with replace_atomically(self._get_tensor_file(r), private=True) as temporary:
+            temporary.write_bytes(save(tensors))  # save_file would hide the system's error
+        manifest = Checkpoint(r, up, down, _compute_sha256(self._get_tensor_file(r)), numbers)
+        write_text(self._get_manifest_file(r), json.dumps(asdict(manifest)) + "\n", private=True)
+        for old in self.list_rounds()[: -self.keep]:
+            self._get_manifest_file(old).unlink()
+            self._get_tensor_file(old).unlink(missing_ok=True)
 
-    def newest(self, like: Any, at_most: int | None = None) -> tuple[Checkpoint, Any] | None:
-        """The newest checkpoint that is whole, with its state; None where there is none."""
-        for manifest in self._whole():
+    def load_newest(self, like: Any, at_most: int | None = None) -> tuple[Checkpoint, Any] | None:
+        """Return the newest complete checkpoint with its state, or None if there is none.
+
+        Args:
+            like: A state of the same type, for example the one before the first round.
+            at_most: The last round to consider.
+        """
+        for manifest in self._iterate_complete():
             if at_most is None or manifest.round <= at_most:
                 with suppress(SafetensorError, OSError, KeyError):
-                    return manifest, rebuilt(like, load_file(self._tensors(manifest.round)), manifest.numbers)
+                    tensors = load_file(self._get_tensor_file(manifest.round))
+                    return manifest, rebuild_state(like, tensors, manifest.numbers)
         return None
 
     def copy(self, r: int, folder: Path) -> None:
-        """One of them, into another folder."""
+        """Copy the checkpoint of round r to another folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        for path in (self._tensors(r), self._manifest(r)):
+        for path in (self._get_tensor_file(r), self._get_manifest_file(r)):
             shutil.copyfile(path, folder / path.name)
 
-    def whole_rounds(self, at_most: int | None = None) -> list[int]:
-        """List the rounds whose checkpoint is whole, in order."""
-        rounds = sorted(manifest.round for manifest in self._whole())
+    def list_rounds(self) -> list[int]:
+        """Return the rounds that have a manifest, in order."""
+        return sorted(int(path.stem) for path in self.folder.glob("[0-9]*.json"))
+
+    def list_complete_rounds(self, at_most: int | None = None) -> list[int]:
+        """Return the rounds whose checkpoint is complete, in order."""
+        rounds = sorted(manifest.round for manifest in self._iterate_complete())
         return [r for r in rounds if at_most is None or r <= at_most]
 
-    def files_after(self, r: int) -> list[Path]:
-        """List the files of the checkpoints after round r, manifests first: without one a state does not count."""
+    def list_files_after(self, r: int) -> list[Path]:
+        """Return the files of the checkpoints after round r. Manifests come first: without one, a state is ignored."""
         later = [path for path in sorted(self.folder.glob("[0-9]*")) if path.stem.isdecimal() and int(path.stem) > r]
         return sorted(later, key=lambda path: path.suffix != ".json")
 
-    def _whole(self) -> Iterator[Checkpoint]:
-        for r in reversed(self.rounds()):
+    def _iterate_complete(self) -> Iterator[Checkpoint]:
+        """Yield the manifests of complete checkpoints, newest first."""
+        for r in reversed(self.list_rounds()):
             with suppress(OSError, ValueError, TypeError):
-                manifest = Checkpoint(**parse_json(self._manifest(r).read_text(encoding="utf-8")))
-                if _sha256(self._tensors(r)) == manifest.sha256:
+                manifest = Checkpoint(**parse_json(self._get_manifest_file(r).read_text(encoding="utf-8")))
+                if _compute_sha256(self._get_tensor_file(r)) == manifest.sha256:
                     yield manifest
 
-    def rounds(self) -> list[int]:
-        """Those that are kept."""
-        return sorted(int(path.stem) for path in self.folder.glob("[0-9]*.json"))
-
-    def _manifest(self, r: int) -> Path:
+    def _get_manifest_file(self, r: int) -> Path:
         return self.folder / f"{r:06d}.json"
 
-    def _tensors(self, r: int) -> Path:
+    def _get_tensor_file(self, r: int) -> Path:
         return self.folder / f"{r:06d}.safetensors"
 
 
-def _sha256(path: Path) -> str:
+def _compute_sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def flatten_state(state: Any) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    """Return the tensors and the numbers of a state, by their paths in it.
+
+    A state is a tensor, a number, a dataclass of states, or a mapping from clients to tensors.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    numbers: dict[str, float] = {}
+    for path, value in _iterate_leaves("state", state):
+        if isinstance(value, torch.Tensor):
+            tensors[path] = value.detach().cpu().clone()
+        else:
+            numbers[path] = value
+    return tensors, numbers
+
+
+def rebuild_state(
+    like: Any, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, float], path: str = "state"
+) -> Any:
+    """Return the state that was flattened. All tensors go to the device of the tensors in `like`.
+
+    Args:
+        like: A state of the same type. Its mappings may be empty.
+        tensors: The tensors by path.
+        numbers: The numbers by path.
+        path: The path of `like`.
+    """
+    devices = (leaf.device for _, leaf in _iterate_leaves(path, like) if isinstance(leaf, torch.Tensor))
+    device = next(devices, torch.device("cpu"))
+    return _rebuild(like, {name: tensor.to(device) for name, tensor in tensors.items()}, numbers, path)
+
+
+def _rebuild(like: Any, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, float], path: str) -> Any:
+    if isinstance(like, torch.Tensor):
+        return tensors[path]
+    if is_dataclass(like) and not isinstance(like, type):
+        parts = {f.name: _rebuild(getattr(like, f.name), tensors, numbers, f"{path}.{f.name}") for f in fields(like)}
+        return replace(like, **parts)
+    if isinstance(like, Mapping):
+        clients = sorted(int(name.rpartition(".")[2]) for name in tensors if name.rpartition(".")[0] == path)
+        return {m: tensors[f"{path}.{m}"] for m in clients}
+    return numbers[path]
+
+
+def _iterate_leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _iterate_leaves(f"{path}.{field.name}", getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        for m in sorted(value):
+            yield from _iterate_leaves(f"{path}.{m}", value[m])
+    elif isinstance(value, torch.Tensor | int | float):
+        yield path, value
+    else:
+        raise WorkError(f"{path} cannot be written to a checkpoint", value=type(value).__name__)

@@ -11,12 +11,12 @@ from typing import Any
 
 from splitrelay.errors import InputError
 from splitrelay.runs.client_records import load_skips, read_clients
-from splitrelay.runs.damage import again, damaged, file_of
-from splitrelay.runs.execute import environment, execute
+from splitrelay.runs.execute import execute
+from splitrelay.runs.machine import describe_environment
 from splitrelay.runs.packed_records import has_record, read_record
 from splitrelay.runs.records import Run, run_at
 from splitrelay.runs.rows import remove_measurements
-from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.run_directory import RunDirectory, format_resume_command, get_rows_file, make_damage_error
 from splitrelay.structured_text import parse_json
 
 Row = dict[str, Any]
@@ -55,7 +55,7 @@ def compare(one: Run, other: Run) -> Comparison:
         raise InputError(f"{one.path} and {other.path} have no round in common", hint=_looks(one, other))
     models = _models(one, other)
     return Comparison(
-        _unequal(one.spec.flat(), other.spec.flat()),
+        _unequal(one.spec.flatten(), other.spec.flatten()),
         _unequal(_environment(one.path), _environment(other.path)),
         len(pairs),
         _first_difference(pairs) or (Difference(None, ("model",)) if models is False else None),
@@ -91,15 +91,17 @@ def verify(run: Run, folder: Path, *, start: int = 0, rounds: int | None = None)
 
 def _last_round(run: Run) -> int:
     """How far the record goes; refused where it goes nowhere, or less far than the run did."""
-    rows, file, directory = run.rows, file_of(run.path), RunDirectory(run.path)
+    rows, file, directory = run.rows, get_rows_file(run.path), RunDirectory(run.path)
     last: int = rows[-1]["round"] if rows else 0
     if file == directory.published and has_record(directory.digest) and last < run.spec.R:
-        raise damaged(run.path, f" ends after line {len(rows)}, round {last} of {run.spec.R}")
-    kept = max(directory.checkpoints.rounds(), default=0)
-    if kept > last and not directory.at_work():
-        raise damaged(run.path, f" ends after line {len(rows)}, round {last}, but the run went on to round {kept}")
+        raise make_damage_error(run.path, f" ends after line {len(rows)}, round {last} of {run.spec.R}")
+    kept = max(directory.checkpoints.list_rounds(), default=0)
+    if kept > last and not directory.is_locked():
+        raise make_damage_error(
+            run.path, f" ends after line {len(rows)}, round {last}, but the run went on to round {kept}"
+        )
     if not last:
-        hint = f"Go on with: {again(run.path)}"
+        hint = f"Go on with: {format_resume_command(run.path)}"
         raise InputError(f"{file} has no row after round 0: there is nothing to compare", hint=hint)
     return last
 
@@ -124,13 +126,13 @@ def is_same_machine(comparison: Comparison) -> bool:
 def _begin_at(run: Run, anew: RunDirectory, start: int) -> None:
     """The rows and the checkpoint of round `start`, as if the new run had been there."""
     kept = RunDirectory(run.path).checkpoints
-    if start not in kept.rounds():
-        known = ", ".join(map(str, kept.rounds())) or "none"
+    if start not in kept.list_rounds():
+        known = ", ".join(map(str, kept.list_rounds())) or "none"
         raise InputError(f"no checkpoint of round {start} is kept", limit=f"one of: {known}", value=start)
     kept.copy(start, anew.path / "checkpoints")
     for row in run.rows:
         if row["round"] <= start:
-            anew.append(row)
+            anew.append_row(row)
 
 
 def _pairs(one: Sequence[Row], other: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
@@ -174,7 +176,7 @@ def model_hash(path: Path) -> str | None:
 def _environment(path: Path) -> Row:
     file = path / "environment.json"
     if not has_record(file):
-        return dict(environment())
+        return dict(describe_environment())
     try:
         return dict(parse_json(read_record(file)))
     except ValueError:

@@ -17,9 +17,8 @@ from splitrelay.models import get_model_spec
 from splitrelay.models.weights_io import load_weights, read_precision
 from splitrelay.objectives.losses import get_loss
 from splitrelay.objectives.network import DeviceImages, Network
-from splitrelay.runs.build import dtype_named, held_out
-from splitrelay.runs.execute import partition_of
-from splitrelay.runs.spec import Spec, spec_of
+from splitrelay.runs.build import build_partition, get_dtype, split_validation
+from splitrelay.runs.spec import Spec, load_spec
 
 PARTS = ("test", "train", "validation")
 
@@ -56,7 +55,7 @@ def subject_at(path: Path, *, model: str | None = None, data: str | None = None,
     }
     if not (path / "spec.toml").is_file():
         return replace(Subject(weights, dtype=read_precision(weights)), **given)
-    spec = spec_of(path / "spec.toml")
+    spec = load_spec(path / "spec.toml")
     engine = "auto" if {"model", "loss"} & given.keys() else spec.engine
     found = Subject(weights, spec.model.name, spec.data.name, spec.model.loss, spec.model.dtype, engine, spec)
     return replace(found, **given)
@@ -73,14 +72,14 @@ def images_of(subject: Subject, part: str = "test") -> ImageSet:
     if spec is None or not spec.data.validation or spec.data.name != subject.data:
         hint = "Score the folder of a run with validation=0.1 or another share, on its own data."
         raise InputError(f"nothing is known of samples kept from training in {subject.data}", hint=hint)
-    _, kept = held_out(partition_of(spec, data).indices, spec.data.validation, spec.seed)
+    _, kept = split_validation(build_partition(spec, data).indices, spec.data.validation, spec.seed)
     return data.train.part(kept)
 
 
 def score(subject: Subject, images: ImageSet) -> Score:
     """Loss and accuracy, to the bit those of the run."""
     torch.set_num_threads(1)  # as in training: bits depend on it
-    dtype, classes = dtype_named(subject.dtype), len(images.classes)
+    dtype, classes = get_dtype(subject.dtype), len(images.classes)
     plan = get_model_spec(subject.model, images.shape, classes)
     x = load_weights(subject.weights, plan.layout(dtype))
     engine, _ = resolve_engine(subject.engine, plan, dtype=subject.dtype, loss=subject.loss)

@@ -1,96 +1,86 @@
-"""A spec run in a directory: begun, or taken up where it stopped, with the same bits either way."""
+"""Run a spec in a run directory: start it, or continue it from its newest checkpoint with the same bits.
+
+Rules for files. Rows are on the disk before the checkpoint of their round. A checkpoint counts only if its manifest
+exists, and the manifest is written last. After any kill, the rows up to the newest checkpoint are therefore complete,
+and the rounds after it are computed again, bit for bit. The final model is written last: a run with a model is
+finished.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-from splitrelay import __version__
+import torch
+
+from splitrelay.algorithms.base import Clients
 from splitrelay.atomic_files import write_text
 from splitrelay.data import load, save_partition
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
-from splitrelay.data.partition_schemes import SCHEMES, draw_partition, list_settings
 from splitrelay.engine import Flaky
-from splitrelay.engine.select import resolve_engine
-from splitrelay.errors import Diverged, InputError, UnknownName
-from splitrelay.models import get_model_spec
+from splitrelay.errors import Diverged, InputError
 from splitrelay.models.weights_io import save_weights
-from splitrelay.objectives.batches import Batches
 from splitrelay.reports.html_report import write_report
+from splitrelay.runs.build import build_partition, resolve_spec
 from splitrelay.runs.client_records import Skip
-from splitrelay.runs.damage import again
-from splitrelay.runs.host import cpu_name
-from splitrelay.runs.run_directory import RunDirectory
-from splitrelay.runs.spec import Spec, spec_of
-from splitrelay.runs.trainer import Learning, Look, Trial
+from splitrelay.runs.machine import describe_environment
+from splitrelay.runs.rows import Row, build_row
+from splitrelay.runs.run_directory import RunDirectory, format_resume_command
+from splitrelay.runs.spec import Spec, load_spec
+from splitrelay.runs.trainer import EvaluationRow, Trainer
 
 
 @dataclass(frozen=True)
 class Progress:
-    """One look at a run; `again` marks rows that an earlier process wrote."""
+    """One row of a run. `is_old` marks rows that an earlier process wrote."""
 
-    row: dict[str, Any]
-    again: bool = False
-
-
-def trial_of(spec: Spec, device: str = "cpu") -> Trial:
-    """What the learning needs of a spec."""
-    step, model, data = spec.optimiser, spec.model, spec.data
-    same = ("algorithm", "K", "tau", "S", "order", "placement", "gamma", "weighted", "G", "seed", "engine")
-    of_step = ("eta", "weight_decay", "clip", "per_half", "momentum")
-    return Trial(
-        **{name: getattr(spec, name) for name in same},
-        **{name: getattr(step, name) for name in of_step},
-        **{name: getattr(model, name) for name in ("cut", "init", "loss", "dtype")},
-        model=model.name,
-        batches=Batches(step.batch, step.draw),
-        augment=data.augment,
-        validation=data.validation,
-        device=device,
-    )
+    row: Row
+    is_old: bool = False
 
 
-def resolved(spec: Spec, device: str = "cpu", data: DataSet | None = None) -> tuple[Spec, str]:
-    """The spec with its engine written out, which is part of the run's name; and why it is this one."""
-    if spec.engine == "reference":
-        return spec, "as asked"
-    images, model = (data or load(spec.data.name)).train, spec.model
-    plan = get_model_spec(model.name, images.shape, len(images.classes), model.cut)
-    engine, why = resolve_engine(spec.engine, plan, dtype=model.dtype, loss=model.loss, device=device)
-    return spec.model_copy(update={"engine": engine}), why
+@dataclass(frozen=True)
+class RunHooks:
+    """What a deployed run does differently from a simulation. The defaults are those of a simulation."""
+
+    make_state: Callable[[], Any] | None = None  # state before round 1; default: the algorithm's, from x0
+    back_to: int | None = None  # a checkpoint of this round is used even if its row is missing
+    on_start: Callable[[int | None], None] = lambda r: None  # gets the round to continue from, or None
+    get_fields: Callable[[int], Row] = lambda r: {}  # fields to add to the row of round r
+    on_checkpoint: Callable[[int], None] = lambda r: None  # gets the round of a checkpoint that is complete
+    save_model: Callable[[Any], None] | None = None  # gets the final state; default: write model.safetensors
+    has_initial_checkpoint: bool = False  # write a checkpoint of round 0 as well
+    overlap: bool = True  # evaluate while the next rounds run
 
 
-def partition_of(spec: Spec, data: DataSet) -> Partition:
-    """Who holds what."""
-    part = spec.partition
-    if part.kind not in SCHEMES:
-        raise UnknownName("partition", part.kind, SCHEMES)
-    wanted = {**part.model_dump(), "seed": spec.seed if part.seed is None else part.seed}
-    return draw_partition(part.kind, data.train.y, **{k: v for k, v in wanted.items() if k in list_settings(part.kind)})
+def build_trainer(
+    spec: Spec,
+    *,
+    data: DataSet | None = None,
+    device: str = "cpu",
+    absent: frozenset[int] = frozenset(),
+    **options: Any,
+) -> tuple[Trainer, Partition]:
+    """Load the data of a spec, divide it, and build the trainer.
 
-
-def prepared(
-    spec: Spec, *, device: str = "cpu", data: DataSet | None = None, absent: frozenset[int] = frozenset(), **how: Any
-) -> tuple[Learning, Partition]:
-    """Data, partition, model and clients of a spec; whatever cannot work is refused here, before anything starts.
-
-    `absent` clients take no part: they hold nothing, as in a deployed run that began without them.
+    Args:
+        spec: The settings.
+        data: The images, if they are loaded already.
+        device: The torch device.
+        absent: Clients without samples, as in a deployed run that began without them.
+        options: Further options of `Trainer`.
     """
     data = data or load(spec.data.name)
-    partition = partition_of(spec, data)
+    partition = build_partition(spec, data)
     if absent:
-        indices = tuple(held[:0] if m in absent else held for m, held in enumerate(partition.indices))
+        indices = tuple(samples[:0] if m in absent else samples for m, samples in enumerate(partition.indices))
         partition = replace(partition, indices=indices)
-    return Learning(trial_of(spec, device), data, partition, **how), partition
+    return Trainer(spec, data, partition, device=device, **options), partition
 
 
 def execute(
@@ -100,163 +90,172 @@ def execute(
     checkpoint: int = 10,
     stop: Event | None = None,
     skips: frozenset[Skip] = frozenset(),
+    absent: frozenset[int] = frozenset(),
     from_scratch: bool = False,
-    **how: Any,
+    device: str = "cpu",
+    workers: int = 1,
+    clients: Clients[torch.Tensor] | None = None,
 ) -> Iterator[Progress]:
-    """All rows of the run: those that are there already, then those that are still to come.
+    """Simulate a run in its directory and yield all its rows: those on the disk, then the new ones.
 
-    Rows are written before the checkpoint of their round, and a checkpoint counts only when its manifest is there:
-    so after any kill the rows up to the newest checkpoint are whole, and the rest is computed again, bit for bit.
-    `stop`, once set, ends the run after the visit it is at; `how` is device, absent, and workers or clients. Visits in
-    `skips` are left out, as a server left them out whose clients stayed away. Where a run that is there cannot be taken
-    up, because its checkpoints or rows are damaged, it is refused; `from_scratch` sets what is there aside and begins
-    at round 0. A directory that `splitrelay serve` made is refused: a simulation would replace what clients trained.
+    Args:
+        spec: The settings.
+        directory: A new directory, or that of the same run.
+        checkpoint: Evaluations between two checkpoints.
+        stop: Once set, the run ends after the current visit, with KeyboardInterrupt.
+        skips: Visits to leave out, as the server of a deployed run did.
+        absent: Clients that take no part, as in a deployed run that began without them.
+        from_scratch: Move earlier results into the folder set-aside, and start at round 0.
+        device: The torch device.
+        workers: Clients that train at the same time in this process.
+        clients: Where visits are made, instead of this process.
+
+    Raises:
+        InputError: The directory has another run, a deployed run, or files that cannot be read.
+        Diverged: A loss or weight became infinite or NaN. The reason is written to diverged.txt.
     """
-    check_simulated(directory)
-    data = None if spec.engine == "reference" else load(spec.data.name)  # a set of one's own takes a while to read
-    spec, _ = resolved(spec, how.get("device", "cpu"), data)
+    check_is_simulation(directory)
+    data = None if spec.engine == "reference" else load(spec.data.name)  # loading can be slow: load at most once
+    spec, _ = resolve_spec(spec, device, data)
     with directory.locked():
-        _agree(spec, directory)
+        _check_same_run(spec, directory)
         if from_scratch:
-            directory.set_aside("from-scratch", results_of(directory))
-        if directory.finished(spec.R):
-            yield from (Progress(row, again=True) for row in directory.seen())
-            _epilogue(directory)
-            return
-        learning, partition = prepared(spec, data=data, stop=stop, **how)
-        if skips:
-            learning.clients.clients = Flaky(
-                learning.clients.clients, lambda visit: (visit.r, visit.m, visit.i) in skips
+            directory.set_aside("from-scratch", list_results(directory))
+        if directory.is_finished(spec.R):
+            yield from (Progress(row, is_old=True) for row in directory.read_rows())
+        else:
+            trainer, partition = build_trainer(
+                spec, data=data, device=device, absent=absent, stop=stop, workers=workers, clients=clients
             )
-        start = _taken_up(spec, directory, learning)
-        rows = directory.cut_back(start[0] if start else -1)
-        yield from (Progress(row, again=True) for row in rows)
-        if not directory.spec.exists() or start is None:
-            save_partition(partition, directory.path / "partition.npz")
-        write_text(directory.spec, spec.toml() + "\n")
-        write_text(directory.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
-        before = rows[-1]["seconds"] if rows else 0.0
-        directory.diverged.unlink(missing_ok=True)
-        try:
-            yield from _going_on(spec, directory, learning, start, checkpoint, before)
-        except Diverged as error:
-            write_text(directory.diverged, f"{error}\n")  # a result too
-            raise
+            if skips:
+                made = trainer.clients.clients
+                trainer.clients.clients = Flaky(made, lambda visit: (visit.r, visit.m, visit.i) in skips)
+            try:
+                yield from train_in_directory(spec, directory, trainer, checkpoint=checkpoint, partition=partition)
+            except Diverged as error:
+                write_text(directory.diverged, f"{error}\n")
+                raise
+        _write_summaries(directory)
 
 
-def _going_on(
+def train_in_directory(
     spec: Spec,
     directory: RunDirectory,
-    learning: Learning,
-    start: tuple[int, Any] | None,
-    checkpoint: int,
-    before: float,
+    trainer: Trainer,
+    *,
+    checkpoint: int = 1,
+    partition: Partition | None = None,
+    hooks: RunHooks | None = None,
 ) -> Iterator[Progress]:
-    kept = start[0] if start else 0
-    looks = learning.run(spec.R, spec.every, start=start)
+    """Train until round R and keep the directory up to date. The caller holds the lock of the directory.
+
+    This is the loop of simulated and of deployed runs. They differ in the clients of the trainer and in the hooks.
+
+    Args:
+        spec: The resolved spec.
+        directory: The directory of the run.
+        trainer: The trainer of the spec.
+        checkpoint: Evaluations between two checkpoints.
+        partition: Written to the directory if given.
+        hooks: Changes for a deployed run.
+
+    Yields:
+        All rows. A new row is yielded after its checkpoint, if it has one.
+    """
+    hooks = hooks or RunHooks()
+    make_state = hooks.make_state or (lambda: trainer.algorithm.init(trainer.x0()))
+    start = _find_start(spec, directory, trainer, make_state, hooks.back_to)
+    hooks.on_start(start[0] if start else None)
+    rows = directory.truncate_rows(start[0] if start else -1)
+    yield from (Progress(row, is_old=True) for row in rows)
+    if partition is not None and (not directory.spec.exists() or start is None):
+        save_partition(partition, directory.path / "partition.npz")
+    write_text(directory.spec, spec.to_toml() + "\n")
+    write_text(directory.path / "environment.json", json.dumps(describe_environment(), indent=2) + "\n")
+    directory.diverged.unlink(missing_ok=True)
+    seconds_before = rows[-1]["seconds"] if rows else 0.0
+    r, state = start or (0, make_state())
+    saved = r if start or not hooks.has_initial_checkpoint else -1
+    evaluations = trainer.run(spec.R, spec.every, overlap=hooks.overlap, start=(r, state))
     if start:
-        next(looks)  # its row is there already
-    last: tuple[Look, Any] | None = None
+        next(evaluations)  # the row of this round is on the disk
+    last: EvaluationRow | None = None
+
+    def save(evaluation: EvaluationRow, state: Any) -> None:
+        directory.flush_rows()
+        directory.checkpoints.save(evaluation.r, state, evaluation.up, evaluation.down)
+        hooks.on_checkpoint(evaluation.r)
+
     try:
-        for look, state in looks:
-            row = row_of(look, before)
-            directory.append(row, flush=False)
-            last = look, state
+        for last, state in evaluations:
+            row = {**build_row(last, seconds_before), **hooks.get_fields(last.r)}
+            directory.append_row(row, flush=False)
+            if last.r > saved and last.r % (checkpoint * spec.every) == 0:
+                save(last, state)
+                saved = last.r
             yield Progress(row)
-            if look.r > kept and look.r % (checkpoint * spec.every) == 0:
-                _keep(directory, look, state)
-                kept = look.r
-    finally:  # Ctrl-C and NaN too: nothing that was finished is lost
-        if last and last[0].r > kept and last[0].r % spec.every == 0:
-            _keep(directory, *last)
-    _finish(directory, learning, last[1] if last else start[1] if start else None)
+    finally:  # after Ctrl-C and divergence, too: keep every round that was evaluated
+        if last and last.r > saved and last.r % spec.every == 0:
+            save(last, state)
+    directory.flush_rows()
+    directory.write_csv()
+    if hooks.save_model:
+        hooks.save_model(state)
+    else:
+        layout = trainer.model_spec.layout(trainer.network.dtype)
+        save_weights(directory.model, layout, trainer.algorithm.model(state))
 
 
-def _keep(directory: RunDirectory, look: Look, state: Any) -> None:
-    """Rows go to the disk before the checkpoint that counts on them; those after it would be made again anyhow."""
-    directory.flush()
-    directory.checkpoints.save(look.r, state, look.up, look.down)
+def _find_start(
+    spec: Spec, directory: RunDirectory, trainer: Trainer, make_state: Callable[[], Any], back_to: int | None
+) -> tuple[int, Any] | None:
+    """Return (r, state) of the newest checkpoint that has a row, and set the byte counters to those of round r."""
+    rounds = {row["round"] for row in directory.read_rows()}
+    newest = directory.checkpoints.load_newest(make_state(), at_most=spec.R)
+    r = None if newest is None else newest[0].round
+    if r is None or r != back_to:
+        directory.check_progress(r)
+    if newest is None or not (r in rounds or r == back_to):
+        return None
+    manifest, state = newest
+    trainer.clients.up, trainer.clients.down = manifest.up, manifest.down
+    return manifest.round, state
 
 
-def _finish(directory: RunDirectory, learning: Learning, state: Any) -> None:
-    """The model comes last: with it the run is finished."""
-    directory.flush()
-    directory.table()
-    layout = learning.model_spec.layout(learning.network.dtype)
-    save_weights(directory.model, layout, learning.algorithm.model(state))
-    _epilogue(directory)
-
-
-def _epilogue(directory: RunDirectory) -> None:
-    """What can be made again from a finished run; a kill may have come between."""
-    if not directory.model.exists():  # a published record
+def _write_summaries(directory: RunDirectory) -> None:
+    """Write the model's checksum and the report of a finished run, unless they are newer than the model."""
+    if not directory.model.exists():  # a published record has no model
         return
     digest, report = directory.digest, directory.path / "report.html"
     finished = directory.model.stat().st_mtime_ns
-    if not digest.exists() or digest.stat().st_mtime_ns < finished:  # for records published without weights
+    if not digest.exists() or digest.stat().st_mtime_ns < finished:
         write_text(digest, hashlib.sha256(directory.model.read_bytes()).hexdigest() + "\n")
     if not report.exists() or report.stat().st_mtime_ns < finished:
         write_report(directory.path)
 
 
-def check_simulated(directory: RunDirectory) -> None:
-    """Raise InputError for the directory of a deployed run."""
+def check_is_simulation(directory: RunDirectory) -> None:
+    """Raise InputError for the directory of a deployed run, whose results a simulation would replace."""
     if directory.is_deployed:
-        hint = f"Choose another --out for a simulation. The run itself goes on with: {again(directory.path)}"
-        raise InputError(f"{directory.path} holds a deployed run, made by splitrelay serve", hint=hint)
+        hint = f"Choose another --out for a simulation. To continue this run: {format_resume_command(directory.path)}"
+        raise InputError(f"{directory.path} has a deployed run, made by splitrelay serve", hint=hint)
 
 
-def results_of(directory: RunDirectory) -> list[Path]:
-    """List all that a run has written, but for its spec: manifests of checkpoints first."""
-    named = ("rounds.csv", "report.html", "partition.npz", "environment.json")
+def list_results(directory: RunDirectory) -> list[Path]:
+    """List all files that a run writes, except its spec. Manifests of checkpoints come first."""
+    names = ("rounds.csv", "report.html", "partition.npz", "environment.json")
     ends = (directory.rounds, directory.model, directory.digest, directory.diverged)
-    return [*directory.checkpoints.files_after(-1), *ends, *(directory.path / name for name in named)]
+    return [*directory.checkpoints.list_files_after(-1), *ends, *(directory.path / name for name in names)]
 
 
-def _agree(spec: Spec, directory: RunDirectory) -> None:
-    """The directory belongs to this spec, or is new; more rounds than before extend it."""
+def _check_same_run(spec: Spec, directory: RunDirectory) -> None:
+    """Check that the directory is new or has this run, with at most as many rounds."""
     if not directory.spec.exists():
         return
-    before = spec_of(directory.spec)
+    before = load_spec(directory.spec)
     if before.hash != spec.hash:
-        hint = f"Choose another --out; it was made by {directory.spec}."
-        raise InputError(f"{directory.path} holds another run, {before.hash}", value=spec.hash, hint=hint)
+        hint = f"Choose another --out. The spec of that run is {directory.spec}."
+        raise InputError(f"{directory.path} has another run, {before.hash}", value=spec.hash, hint=hint)
     if spec.R < before.R:
-        raise InputError(f"{directory.path} has been run for R={before.R}", value=f"R={spec.R}", hint="Take no fewer.")
-
-
-def _taken_up(spec: Spec, directory: RunDirectory, learning: Learning) -> tuple[int, Any] | None:
-    """(r, state) of the newest checkpoint whose row is there, and the byte counters set back to it."""
-    seen = {row["round"] for row in directory.seen()}
-    found = directory.checkpoints.newest(learning.algorithm.init(learning.x0()), at_most=spec.R)
-    directory.check_progress(None if found is None else found[0].round)
-    if found is None or found[0].round not in seen:
-        return None
-    learning.clients.up, learning.clients.down = found[0].up, found[0].down
-    return found[0].round, found[1]
-
-
-def row_of(look: Look, before: float = 0.0) -> dict[str, Any]:
-    """A row of rounds.jsonl. Nothing in it but `seconds` depends on time, host or resuming.
-
-    `before`: what earlier processes took up to the checkpoint from which this one went on.
-    """
-    kept = look.validation
-    return {
-        "round": look.r,
-        "test_accuracy": look.score.accuracy,
-        "test_loss": look.score.loss,
-        "test_per_class": [None if math.isnan(share) else share for share in look.score.per_class],
-        **({"validation_accuracy": kept.accuracy, "validation_loss": kept.loss} if kept else {}),
-        "train_loss": None if look.r == 0 else look.train_loss,
-        "bytes_up": look.up,
-        "bytes_down": look.down,
-        "seconds": before + look.seconds,
-    }
-
-
-def environment() -> dict[str, str]:
-    """What ran it: equality to the bit is promised for the same."""
-    packages = {name: version(name) for name in ("torch", "numpy", "safetensors")}
-    host = {"python": platform.python_version(), "machine": platform.machine(), "system": platform.platform()}
-    return {"splitrelay": __version__, **packages, **host, "cpu": cpu_name()}
+        limit = f"R >= {before.R}"
+        raise InputError(f"{directory.path} has been run for more rounds", value=f"R={spec.R}", limit=limit)

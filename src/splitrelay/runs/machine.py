@@ -1,67 +1,78 @@
-"""What this machine can do: its CPU, the engines, the threads, and how fast a LeNet-5 step is on each."""
+"""The machine and the software of a run: names and versions, engines, and the time of a LeNet-5 step."""
 
 from __future__ import annotations
 
 import os
+import platform
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
+from splitrelay import __version__
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.data.images import ImageSet
 from splitrelay.kernels.library import find_build, find_obstacle, get_cpu_level
 from splitrelay.randomness import Purpose, rng
-from splitrelay.runs.host import cpu_name
 
 STEPS, BATCH = 10, 20
 BUILD = "to build: python -m splitrelay.kernels.build"
 Work = Callable[[], object]
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line: what was looked at, and what was seen."""
-
-    what: str
-    seen: str
-
-
-def findings(seconds: float = 2.0) -> Iterator[Finding]:
-    """All that is worth knowing; the measurement takes about so many seconds."""
-    yield Finding("cpu", f"{cpu_name()}, {get_cpu_level()}")
-    yield Finding("cores", f"{os.cpu_count()}; runs use as many, each engine on one thread of its own")
-    obstacle, torch = find_obstacle(), find_spec("torch") is not None
-    path = find_build()
-    yield Finding(
-        "fast engine", f"ready ({path.name})" if obstacle is None and path else f"not here: {obstacle} ({BUILD})"
-    )
-    yield Finding("reference engine", "ready" if torch else "not here: torch is not installed")
-    if torch:
-        yield from _speeds(seconds, obstacle is None)
+def get_cpu_name() -> str:
+    """Return the processor's name as its maker gives it, if the system knows it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or "unknown"
 
 
-def _speeds(seconds: float, fast: bool) -> Iterator[Finding]:
-    """Steps of both engines, in turn so that a busy moment strikes both."""
-    works = {"fast": _work("fast")} if fast else {}
-    works["reference"] = _work("reference")
-    took = {name: float("inf") for name in works}
+def describe_environment() -> dict[str, str]:
+    """Return the content of environment.json. Two runs have equal bits if these values are equal."""
+    packages = {name: version(name) for name in ("torch", "numpy", "safetensors")}
+    system = {"python": platform.python_version(), "machine": platform.machine(), "system": platform.platform()}
+    return {"splitrelay": __version__, **packages, **system, "cpu": get_cpu_name()}
+
+
+def describe_machine(seconds: float = 2.0) -> Iterator[tuple[str, str]]:
+    """Yield (what, description) of CPU, cores, engines and speed. The measurement takes about `seconds` seconds."""
+    yield "cpu", f"{get_cpu_name()}, {get_cpu_level()}"
+    yield "cores", f"{os.cpu_count()}; runs use as many, each engine on one thread of its own"
+    obstacle, path = find_obstacle(), find_build()
+    is_ready = obstacle is None and path is not None
+    yield "fast engine", f"ready ({path.name})" if is_ready and path else f"not available: {obstacle} ({BUILD})"
+    if find_spec("torch") is None:
+        yield "reference engine", "not available: torch is not installed"
+        return
+    yield "reference engine", "ready"
+    times = _measure_steps(seconds, ["fast", "reference"] if obstacle is None else ["reference"])
+    for name, best in times.items():
+        yield f"LeNet-5 step, batch {BATCH}, {name}", f"{1e6 * best:,.0f} microseconds"
+    if "fast" in times:
+        yield "fast against reference", f"{times['reference'] / times['fast']:.1f}x"
+
+
+def _measure_steps(seconds: float, engines: list[str]) -> dict[str, float]:
+    """Return the shortest time of a step for each engine. They take turns, so that other load affects both."""
+    works = {name: _build_work(name) for name in engines}
+    shortest = dict.fromkeys(works, float("inf"))
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         for name, work in works.items():
             start = time.perf_counter()
             work()
-            took[name] = min(took[name], (time.perf_counter() - start) / STEPS)
-    for name, best in took.items():
-        yield Finding(f"LeNet-5 step, batch {BATCH}, {name}", f"{1e6 * best:,.0f} microseconds")
-    if fast:
-        yield Finding("fast against reference", f"{took['reference'] / took['fast']:.1f}x")
+            shortest[name] = min(shortest[name], (time.perf_counter() - start) / STEPS)
+    return shortest
 
 
-def _work(name: str) -> Work:
-    """A visit of some steps on random pictures of MNIST's form."""
+def _build_work(name: str) -> Work:
+    """Build a visit of some steps on random images of MNIST's shape."""
     import torch  # noqa: PLC0415 - it may be missing
 
     from splitrelay.engine.select import build_engine  # noqa: PLC0415

@@ -21,7 +21,7 @@ from splitrelay.runs.packed_records import (
 )
 from splitrelay.runs.rows import load_rows
 from splitrelay.runs.run_directory import RunDirectory
-from splitrelay.runs.spec import Spec, spec_of
+from splitrelay.runs.spec import Spec, load_spec
 
 KEPT = 4096  # runs whose records are remembered
 NAMED = 3  # runs that an error names
@@ -43,7 +43,7 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether all R rounds are there."""
-        return bool(self.rows) and RunDirectory(self.path).finished(self.spec.R)
+        return bool(self.rows) and RunDirectory(self.path).is_finished(self.spec.R)
 
     def column(self, name: str) -> list[Any]:
         """One field of every row; None where a row has no such field."""
@@ -77,7 +77,7 @@ def _rows(path: Path, *stamps: Stamp) -> list[dict[str, Any]]:
 
 @lru_cache(KEPT)
 def _spec(path: Path, stamp: Stamp) -> Spec:
-    return spec_of(path)
+    return load_spec(path)
 
 
 def runs_under(folder: Path) -> list[Run]:

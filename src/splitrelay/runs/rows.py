@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from splitrelay.runs.damage import damaged
-from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.run_directory import RunDirectory, make_damage_error
+
+if TYPE_CHECKING:
+    from splitrelay.runs.trainer import EvaluationRow
 
 Row = dict[str, Any]
 LAST = 20  # rounds at the end of a run over which accuracies are averaged
 REQUIRED = ("round", "test_accuracy", "test_loss", "train_loss", "bytes_up", "bytes_down", "seconds")
 MEASURED = ("seconds", "socket_", "memory_")  # parts of the names of fields that differ between two equal runs
 SKIP_FIELDS = ("skipped", "skipped_visits")  # written by servers only: a simulation has no such fields
+
+
+def build_row(evaluation: EvaluationRow, seconds_before: float = 0.0) -> Row:
+    """Return a row of rounds.jsonl. Only `seconds` depends on time, machine or interruptions.
+
+    Args:
+        evaluation: The results after a round.
+        seconds_before: The time that earlier processes needed up to the checkpoint from which this one continued.
+    """
+    validation, score = evaluation.validation, evaluation.score
+    return {
+        "round": evaluation.r,
+        "test_accuracy": score.accuracy,
+        "test_loss": score.loss,
+        "test_per_class": [None if math.isnan(share) else share for share in score.per_class],
+        **({"validation_accuracy": validation.accuracy, "validation_loss": validation.loss} if validation else {}),
+        "train_loss": None if evaluation.r == 0 else evaluation.train_loss,
+        "bytes_up": evaluation.up,
+        "bytes_down": evaluation.down,
+        "seconds": seconds_before + evaluation.seconds,
+    }
 
 
 def load_rows(path: Path) -> list[Row]:
@@ -25,11 +49,11 @@ def load_rows(path: Path) -> list[Row]:
     Raises:
         InputError: A line is not a valid row. The error names the file and the line.
     """
-    rows = RunDirectory(path).seen()
+    rows = RunDirectory(path).read_rows()
     for number, row in enumerate(rows, start=1):
         problem = _find_problem(row, rows[number - 2] if number > 1 else None)
         if problem:
-            raise damaged(path, f", line {number}: {problem}")
+            raise make_damage_error(path, f", line {number}: {problem}")
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The directory of one run: locked while a process works on it, its rows cut back to where the run goes on."""
+"""The directory of one run: its files, its lock, its rows, and the errors for files that cannot be read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import shutil
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -21,53 +23,48 @@ from typing import TYPE_CHECKING, Any
 from splitrelay.atomic_files import build_write_error, create_folder, replace_atomically, write_text
 from splitrelay.errors import InputError
 from splitrelay.runs.client_records import CLIENTS
-from splitrelay.runs.damage import (
-    PUBLISHED,
-    UNREADABLE,
-    WRITTEN,
-    is_deployed,
-    kept_rounds,
-    lost_progress,
-    read_rounds,
-    unreadable,
-)
 from splitrelay.runs.packed_records import has_record, read_packed, read_record
 from splitrelay.structured_text import parse_json
 
 if TYPE_CHECKING:
     from splitrelay.runs.checkpoint import Checkpoints
 
+WRITTEN, PUBLISHED = "rounds.jsonl", "rounds.jsonl.gz"
 LOCK = ".lock"
-SET_ASIDE = "set-aside"  # the folder of what a restart has replaced
+SET_ASIDE = "set-aside"  # folder of the files that a restart has replaced
+UNREADABLE = (ValueError, EOFError, OSError, zlib.error)
 
 
 class RunDirectory:
-    """spec.toml, environment.json, rounds.jsonl, rounds.csv, checkpoints/, model.safetensors."""
+    """The files spec.toml, environment.json, rounds.jsonl, rounds.csv, checkpoints/ and model.safetensors of a run."""
 
     def __init__(self, path: Path, keep_checkpoints: int = 2) -> None:
         self.path, self.keep_checkpoints = path, keep_checkpoints
         self.spec, self.model = path / "spec.toml", path / "model.safetensors"
         self.rounds = path / WRITTEN
-        self.published = path / PUBLISHED  # of records that are handed out without their weights
+        self.published = path / PUBLISHED  # rows of a record that was published without weights
         self.digest = path / "model.sha256"
-        self.diverged = path / "diverged.txt"  # why a run has no end: it would not have one the next time either
+        self.diverged = path / "diverged.txt"  # why the run ended early; it would diverge again
 
     @cached_property
     def checkpoints(self) -> Checkpoints:
-        """The states that are kept. They need torch, which takes seconds to import: whoever reads rows does without."""
-        kept: Checkpoints = import_module("splitrelay.runs.checkpoint").Checkpoints(
-            self.path / "checkpoints", self.keep_checkpoints
-        )
-        return kept
+        """The checkpoints of the run. Imported here because torch takes seconds to import and rows do not need it."""
+        checkpoint = import_module("splitrelay.runs.checkpoint")
+        checkpoints: Checkpoints = checkpoint.Checkpoints(self.path / "checkpoints", self.keep_checkpoints)
+        return checkpoints
 
     @property
     def is_deployed(self) -> bool:
-        """Whether `splitrelay serve` made this directory: clients on other hosts trained what is in it."""
-        return is_deployed(self.path)
+        """Whether `splitrelay serve` made this directory, so that clients on other hosts trained its model."""
+        return _is_deployed(self.path)
 
     @contextmanager
     def locked(self, name: str = LOCK) -> Iterator[None]:
-        """No second process may write here; the lock ends with the process, also after kill -9."""
+        """Hold the lock of the directory. It ends with the process, also after kill -9.
+
+        Raises:
+            InputError: Another process has the lock.
+        """
         try:
             if not self.path.is_dir():
                 create_folder(self.path, private=True)
@@ -78,12 +75,12 @@ class RunDirectory:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                hint = "Wait for it, or choose another --out."
-                raise InputError(f"another process is at work in {self.path}", hint=hint) from None
+                hint = "Wait until it ends, or choose another --out."
+                raise InputError(f"another process works in {self.path}", hint=hint) from None
             yield
 
-    def at_work(self, name: str = LOCK) -> bool:
-        """Whether a process has the lock."""
+    def is_locked(self, name: str = LOCK) -> bool:
+        """Return whether a process works in the directory."""
         try:
             with (self.path / name).open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -93,26 +90,30 @@ class RunDirectory:
             return False
         return False
 
-    def seen(self) -> list[dict[str, Any]]:
-        """The rows so far; a half-written last line does not count."""
+    def read_rows(self) -> list[dict[str, Any]]:
+        """Return the rows so far, without an incomplete last line.
+
+        Raises:
+            InputError: The file cannot be read.
+        """
         try:
             lines = read_rounds(self.path).decode().splitlines(keepends=True)
             return [parse_json(line) for line in lines if line.endswith("\n")]
         except UNREADABLE as error:
-            raise unreadable(self.path, error) from None
+            raise _make_read_error(self.path, error) from None
 
-    def finished(self, R: int) -> bool:
-        """Whether all R rounds are there, and the model that they end with, or its checksum in what was published."""
-        rows = self.seen()
-        published = self.published.exists() or read_packed(self.rounds) is not None
-        ended = self.model.exists() or (published and has_record(self.digest))
-        return bool(rows) and rows[-1]["round"] == R and ended
+    def is_finished(self, R: int) -> bool:
+        """Return whether all R rounds and the final model exist, or for a published record the model's checksum."""
+        rows = self.read_rows()
+        is_published = self.published.exists() or read_packed(self.rounds) is not None
+        has_end = self.model.exists() or (is_published and has_record(self.digest))
+        return bool(rows) and rows[-1]["round"] == R and has_end
 
     def read_published(self) -> dict[str, bytes]:
-        """Return the files that others need to check the run: spec, environment, rows, checksum of the model.
+        """Return the files that others need to verify the run: spec, environment, rows, checksum of the model.
 
-        A run that diverged has no model: the reason takes its place. A deployed run has a record of its clients, too,
-        and `serve` writes no checksum.
+        A run that diverged has no model. Its diverged.txt takes the place of the checksum. A deployed run also has a
+        record of its clients, and no checksum yet because `serve` does not write it.
         """
         files = {file.name: read_record(file) for file in (self.spec, self.path / "environment.json")}
         if self.model.exists() and not has_record(self.digest):
@@ -125,21 +126,20 @@ class RunDirectory:
         return {**files, WRITTEN: read_rounds(self.path)}
 
     def publish(self, folder: Path) -> None:
-        """Write these files into another folder, the rows compressed."""
+        """Write these files to another folder, with compressed rows."""
         for name, content in self.read_published().items():
-            packed = {PUBLISHED: gzip.compress(content, mtime=0)} if name == WRITTEN else {name: content}
-            for file, data in packed.items():
-                with replace_atomically(folder / file) as temporary:
-                    temporary.write_bytes(data)
+            is_rows = name == WRITTEN
+            with replace_atomically(folder / (PUBLISHED if is_rows else name)) as temporary:
+                temporary.write_bytes(gzip.compress(content, mtime=0) if is_rows else content)
 
-    def cut_back(self, r: int) -> list[dict[str, Any]]:
-        """Forget the rows after round r: the run goes on from there and will write them again."""
-        rows = [row for row in self.seen() if row["round"] <= r]
-        write_text(self.rounds, "".join(_line(row) for row in rows))
+    def truncate_rows(self, r: int) -> list[dict[str, Any]]:
+        """Remove the rows after round r, and return the others. The run will write the removed rows again."""
+        rows = [row for row in self.read_rows() if row["round"] <= r]
+        self.write_rows(rows)
         return rows
 
-    def readable_rows(self) -> list[dict[str, Any]]:
-        """The rows up to the first line that is damaged."""
+    def read_intact_rows(self) -> list[dict[str, Any]]:
+        """Return the rows before the first damaged line."""
         rows: list[dict[str, Any]] = []
         with suppress(*UNREADABLE, KeyError, TypeError):
             for line in self.rounds.read_bytes().splitlines(keepends=True):
@@ -151,29 +151,71 @@ class RunDirectory:
 
     def write_rows(self, rows: Iterable[dict[str, Any]]) -> None:
         """Replace all rows."""
-        write_text(self.rounds, "".join(_line(row) for row in rows))
+        write_text(self.rounds, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def append_row(self, row: dict[str, Any], *, flush: bool = True) -> None:
+        """Append a row. Without `flush`, a power cut may lose it, but a kill does not."""
+        self._append(json.dumps(row).encode() + b"\n", flush)
+
+    def flush_rows(self) -> None:
+        """Wait until all rows are on the disk."""
+        self._append(b"", flush=True)
+
+    def _append(self, line: bytes, flush: bool) -> None:
+        try:
+            descriptor = os.open(self.rounds, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                if os.write(descriptor, line) < len(line):  # the disk is full and has taken a part
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                if flush:
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise build_write_error(self.rounds, error) from None
+
+    def write_csv(self) -> None:
+        """Write all rows to rounds.csv, for spreadsheets."""
+        rows = self.read_rows()
+        text = io.StringIO()
+        names = dict.fromkeys(name for row in rows for name in row)  # later rows may have more fields
+        writer = csv.DictWriter(text, list(names) or ["round"], lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            flat = {n: " ".join(map(str, value)) if isinstance(value, list) else value for n, value in row.items()}
+            writer.writerow(flat)
+        write_text(self.path / "rounds.csv", text.getvalue())
 
     def check_progress(self, found: int | None) -> None:
-        """Raise InputError where a start from `found`, the round of the newest whole checkpoint, would lose rounds.
+        """Check that a start from the newest complete checkpoint loses no rounds.
 
-        Rows are on the disk before the checkpoint of their round, and `serve` keeps one for every row: where one of
-        them is missing, a file was removed or damaged, and the run must not begin at round 0 as if it were new.
+        Rows are on the disk before the checkpoint of their round, and `serve` writes a checkpoint for every row. If one
+        of them is missing, a file was removed or damaged, and the run must not start at round 0 as if it were new.
+
+        Args:
+            found: The round of the newest complete checkpoint.
+
+        Raises:
+            InputError: Rounds would be lost.
         """
-        rows = {row["round"] for row in self.seen()}
+        rows = {row["round"] for row in self.read_rows()}
         if found is not None and found in rows:
             return
-        kept = [r for r in kept_rounds(self.path) if r > 0]
+        folder, problem = self.path / "checkpoints", ""
         if found is not None and found > 0:
-            raise lost_progress(self.path, f"{self.rounds} has no row of round {found}, which has a checkpoint")
-        if found is None and kept:
-            raise lost_progress(self.path, f"no checkpoint in {self.path / 'checkpoints'} can be read")
-        if self.is_deployed and max(rows, default=0) > 0:
-            raise lost_progress(self.path, f"{self.path / 'checkpoints'} has no checkpoint of the rows that are there")
+            problem = f"{self.rounds} has no row of round {found}, which has a checkpoint"
+        elif found is None and any(r > 0 for r in _list_checkpoint_rounds(self.path)):
+            problem = f"no checkpoint in {folder} can be read"
+        elif self.is_deployed and max(rows, default=0) > 0:
+            problem = f"{folder} has no checkpoint for the rows in {self.rounds}"
+        if problem:
+            raise InputError(problem, hint=_format_restart_hint(self.path))
 
     def set_aside(self, reason: str, files: Iterable[Path], copies: Iterable[Path] = ()) -> Path | None:
-        """Move files of this run into a new folder under set-aside/, and copy some there, so that nothing is lost.
+        """Move files of this run into a new folder under set-aside/, and copy others there.
 
-        Returns the folder, or None where there was nothing to move.
+        Returns:
+            The folder, or None if none of the files exists.
         """
         present = [file for file in files if file.exists()]
         copied = [file for file in copies if file.exists()]
@@ -193,41 +235,63 @@ class RunDirectory:
             raise build_write_error(folder, error) from None
         return folder
 
-    def append(self, row: dict[str, Any], *, flush: bool = True) -> None:
-        """One row more, on the disk before we go on; without `flush` a power cut may lose it, though no kill does."""
-        self._write(_line(row).encode(), flush)
 
-    def flush(self) -> None:
-        """All rows so far are on the disk before we go on."""
-        self._write(b"", flush=True)
+def format_resume_command(path: Path) -> str:
+    """Return the command that continues the run in a directory. `serve` also needs the options that it had."""
+    command = "serve" if _is_deployed(path) else "run"
+    return shlex.join(["splitrelay", command, str(path / "spec.toml"), "--out", str(path)])
 
-    def _write(self, line: bytes, flush: bool) -> None:
+
+def get_rows_file(path: Path) -> Path:
+    """Return the file with the rows of a run: rounds.jsonl, or rounds.jsonl.gz of a published record."""
+    return path / WRITTEN if (path / WRITTEN).exists() else path / PUBLISHED
+
+
+def read_rounds(path: Path) -> bytes:
+    """Return the content of rounds.jsonl, from the disk or from an archive; empty if there are no rows yet."""
+    file = get_rows_file(path)
+    if file.exists():
+        return gzip.decompress(file.read_bytes()) if file.name == PUBLISHED else file.read_bytes()
+    return read_packed(path / WRITTEN) or b""
+
+
+def make_damage_error(path: Path, problem: str) -> InputError:
+    """Return the error for a damaged file of rows, with a hint how to get the rows again."""
+    file = get_rows_file(path)
+    hint = "Get it again from where it was published." if file.name == PUBLISHED else _format_restart_hint(path)
+    return InputError(f"{file}{problem}", hint=hint)
+
+
+def _make_read_error(path: Path, error: Exception) -> InputError:
+    file = get_rows_file(path)
+    try:
+        content = read_rounds(path)
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        return make_damage_error(path, " cannot be unpacked: it is incomplete or was changed")
+    except OSError as refusal:
+        return InputError(f"cannot read {file}", value=refusal.strerror)
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            descriptor = os.open(self.rounds, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                if os.write(descriptor, line) < len(line):  # what a full disk took of it
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                if flush:
-                    os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise build_write_error(self.rounds, error) from None
-
-    def table(self) -> None:
-        """rounds.csv: the rows once more, for spreadsheets."""
-        rows = self.seen()
-        text = io.StringIO()
-        names = dict.fromkeys(name for row in rows for name in row)  # a run may go on with more than it began with
-        writer = csv.DictWriter(text, list(names) or ["round"], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
-        write_text(self.path / "rounds.csv", text.getvalue())
+            parse_json(line)
+        except ValueError:
+            return make_damage_error(path, f", line {number}: this is not JSON")
+    return make_damage_error(path, f" cannot be read: {error}")
 
 
-def _cell(value: Any) -> Any:
-    return " ".join(map(str, value)) if isinstance(value, list) else value
+def _format_restart_hint(path: Path) -> str:
+    """Return how to get the rows again. A simulation must not replace what the clients of a deployed run trained."""
+    command = format_resume_command(path)
+    if not _is_deployed(path):
+        return f"This command computes the same rows again: {command} --from-scratch"
+    rounds = ", ".join(map(str, _list_checkpoint_rounds(path)))
+    back = f"go back to a checkpoint with --back-to ROUND (available: {rounds}), or " if rounds else ""
+    return f"Restore the file from a copy, {back}start again with --from-scratch: {command}"
 
 
-def _line(row: dict[str, Any]) -> str:
-    return json.dumps(row) + "\n"
+def _is_deployed(path: Path) -> bool:
+    return (path / "relay").is_dir()
+
+
+def _list_checkpoint_rounds(path: Path) -> list[int]:
+    """Return the rounds with a checkpoint, complete or not. Works without torch."""
+    return sorted(int(file.stem) for file in (path / "checkpoints").glob("[0-9]*.json"))

@@ -1,4 +1,12 @@
-"""One spec: all that decides the numbers of a run, in one TOML file or as key=value words."""
+"""The spec of a run: every setting that decides its numbers, from a TOML file or from key=value settings.
+
+The fields of `Spec` are the only list of keys. The command line's keys, the template of `splitrelay new`, the JSON
+schema and the table in docs/experiments.md are generated from them.
+
+Rule for new keys: a new key with its default value does not change the hash of a spec. Runs that were made before the
+key existed keep their names. `Spec.identity` therefore leaves out every key that is not in `ORIGINAL_KEYS` and has its
+default value.
+"""
 
 from __future__ import annotations
 
@@ -6,249 +14,356 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
-from splitrelay.errors import InputError, UnknownName
+from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.runs.packed_records import read_record
 from splitrelay.runs.presets import PRESET_KEYS, expand_presets
 from splitrelay.structured_text import parse_toml
 
-MAX_NORM = 10.0  # of the paper
+MAX_NORM = 10.0  # the paper's largest gradient norm
 SEEDS = (1234, 666, 22)  # default seeds of studies: the paper's; the first is the default of `seed`
-PASSES_ON = ("ssl", "random-reshuffling")  # algorithms that hand x on and never average it
+PASSES_ON = ("ssl", "random-reshuffling")  # algorithms that hand x to the next client and never average it
+TEMPLATE_WIDTH = 34  # columns before a comment in the template of a spec
+# fmt: off
+ORIGINAL_KEYS = frozenset((  # keys that are always part of the hash; do not add new keys
+    "algorithm", "placement", "route", "order", "S", "K", "tau", "R", "gamma", "weighted", "G", "engine", "seed",
+    "every", "evaluator", "data.name", "data.augment", "data.validation", "partition.kind", "partition.M",
+    "partition.C", "partition.alpha", "partition.form", "partition.seed", "model.name", "model.cut", "model.init",
+    "model.loss", "model.dtype", "optimiser.eta", "optimiser.weight_decay", "optimiser.clip", "optimiser.per_half",
+    "optimiser.momentum", "optimiser.batch", "optimiser.draw",
+))
+# fmt: on
 
 
 class Part(BaseModel):
-    """A section: frozen, and nothing unknown in it."""
+    """Base of the sections of a spec: immutable, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class DataSpec(Part):
-    """Which images, and what is done to them."""
+    """The images, and how they are changed."""
 
-    name: str = Field("digits", description="a set by name, or the path of one's own")
-    augment: bool = Field(True, description="crops and flips where the set has them")
+    name: str = Field("digits", description="digits, mnist, fashion-mnist, cifar10, or the path of your own data")
+    augment: bool = Field(True, description="crop and flip training images, for data sets that define it")
     validation: float = Field(
-        0.0, ge=0, lt=1, description="share of each client's samples kept from training and scored"
+        0.0, ge=0, lt=1, description="share of each client's samples that is not trained on but evaluated"
     )
 
 
 class PartitionSpec(Part):
-    """Who holds what."""
+    """The samples of each client."""
 
-    kind: str = Field("exdir", description="exdir iid dirichlet pathological shards")
-    M: int = Field(10, ge=1, description="clients")
-    C: int = Field(2, ge=1, description="classes a client, for exdir and pathological")
-    alpha: float = Field(10.0, gt=0, description="of the Dirichlet law")
-    form: Literal["paper", "balanced"] = Field("paper", description="of exdir")
-    seed: int | None = Field(None, ge=0, description="of the partition alone; it follows the seed unless set")
+    kind: str = Field("exdir", description="exdir, iid, dirichlet, pathological or shards")
+    M: int = Field(10, ge=1, description="number of clients")
+    C: int = Field(2, ge=1, description="classes per client, for exdir and pathological")
+    alpha: float = Field(10.0, gt=0, description="parameter of the Dirichlet distribution")
+    form: Literal["paper", "balanced"] = Field("paper", description="variant of exdir: paper or balanced")
+    seed: int | None = Field(None, ge=0, description="seed of the partition alone (default: seed)")
 
 
 class ModelSpec(Part):
-    """What is trained."""
+    """The model that is trained."""
 
-    name: str = Field("lenet-small", description="a model of the house, or module:function")
-    cut: str | int | None = Field(None, description="last layer of the client's half; the usual one unless set")
-    init: str | None = Field(None, description="a .safetensors file to start from")
+    name: str = Field("lenet-small", description="a built-in model (see splitrelay model), or module:function")
+    cut: str | int | None = Field(
+        None, description="last layer of the client half, by name or number (default: the usual cut)"
+    )
+    init: str | None = Field(None, description="file of weights (.safetensors) to start from")
     loss: str = Field("cross-entropy", description="cross-entropy, mse, or module:function")
     dtype: Literal["float32", "float64"] = Field("float32", description="float32 or float64")
 
 
 class OptimiserSpec(Part):
-    """One local step, and the batches it sees."""
+    """One local step, and its batches."""
 
     eta: float = Field(0.1, gt=0, le=1e30, description="learning rate")
-    weight_decay: float = Field(1e-4, ge=0, description="added to the gradient after clipping")
-    clip: float | None = Field(None, gt=0, description="largest norm of the whole model's gradient")
-    per_half: bool = Field(False, description="clip each half by its own norm: another algorithm")
-    momentum: float = Field(0.0, ge=0, lt=1, description="kept within a visit")
-    batch: int = Field(20, ge=1, description="images a step")
-    draw: Literal["passes", "replacement", "full"] = Field("passes", description="of batches: passes replacement full")
+    weight_decay: float = Field(1e-4, ge=0, description="factor of x that is added to the gradient after clipping")
+    clip: float | None = Field(
+        None, gt=0, description="largest norm of the gradient, or per-half: 10 for each half (default: no clipping)"
+    )
+    per_half: bool = Field(False, description="clip each half by its own norm, as the authors' split code does")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum within a visit")
+    batch: int = Field(20, ge=1, description="images per step")
+    draw: Literal["passes", "replacement", "full"] = Field(
+        "passes", description="how batches are drawn: passes, replacement or full"
+    )
 
     @model_validator(mode="before")
     @classmethod
-    def _by_halves(cls, content: Any) -> Any:
-        """clip=per-half is short for the paper's max norm on each half by itself."""
+    def _expand_per_half(cls, content: Any) -> Any:
+        """Replace clip=per-half by the paper's largest norm for each half."""
         if isinstance(content, dict) and content.get("clip") == "per-half":
             return {**content, "clip": MAX_NORM, "per_half": True}
         return content
 
 
 class Spec(Part):
-    """A run, without where it is kept and on how many cores."""
+    """All settings of a run that decide its numbers. Directory, device and number of workers are not among them."""
 
-    algorithm: str = Field("ssl", description="ssl fedavg splitfed-v2 splitfed-v3 sflg scaffold fedseq ...")
-    placement: Literal["cut", "whole"] = Field("cut", description="cut in two, or whole at the client")
+    algorithm: str = Field("ssl", description="ssl, fedavg, splitfed-v2, splitfed-v3, sflg, scaffold, fedseq, ...")
+    placement: Literal["cut", "whole"] = Field(
+        "cut", description="cut: model divided between client and server; whole: all at the client"
+    )
     route: Literal["centralized", "peer-to-peer"] = Field(
-        "centralized", description="how the clients' half travels: centralized or peer-to-peer"
+        "centralized", description="path of the client half: centralized (through the server) or peer-to-peer"
     )
-    order: str = Field("permutation", description="permutation sampled consumed fixed replacement")
-    S: int | None = Field(None, ge=1, description="clients a round; all of them unless set")
-    K: int = Field(5, ge=1, description="local steps a visit")
+    order: str = Field(
+        "permutation", description="order of the clients: permutation, sampled, consumed, fixed or replacement"
+    )
+    S: int | None = Field(None, ge=1, description="clients per round (default: all)")
+    K: int = Field(5, ge=1, description="local steps per visit")
     tau: Literal["same", "proportional"] = Field(
-        "same", description="proportional: client m takes K n_m M / N steps, at least one"
+        "same", description="same: K steps for all; proportional: client m takes K n_m M / N steps, at least one"
     )
-    R: int = Field(20, ge=1, description="rounds; not part of the run's name, so a finished run can be extended")
-    gamma: float = Field(1.0, gt=0, description="global step")
-    weighted: bool = Field(False, description="FedAvg weighs clients by their samples")
+    R: int = Field(20, ge=1, description="rounds; not part of the hash, so a finished run can be extended")
+    gamma: float = Field(1.0, gt=0, description="global step size")
+    weighted: bool = Field(False, description="FedAvg weights clients by their number of samples")
     G: int = Field(1, ge=1, description="groups of sflg and fedseq")
     engine: Literal["auto", "reference", "fast"] = Field(
-        "auto", description="reference (torch), fast (kernels), or auto: written out before the run begins"
+        "auto", description="reference (torch), fast (compiled kernels for small networks), or auto"
     )
-    seed: int = Field(SEEDS[0], ge=0, description="root of all randomness")
-    every: int = Field(1, ge=1, description="rounds between two looks at the test set")
-    evaluator: int = Field(0, ge=0, description="the client that looks, where the route is peer-to-peer")
+    seed: int = Field(SEEDS[0], ge=0, description="seed of all randomness")
+    every: int = Field(1, ge=1, description="rounds between two evaluations")
+    evaluator: int = Field(0, ge=0, description="the client that evaluates, if the route is peer-to-peer")
     data: DataSpec = DataSpec()
     partition: PartitionSpec = PartitionSpec()
     model: ModelSpec = ModelSpec()
     optimiser: OptimiserSpec = OptimiserSpec()
 
     @model_validator(mode="after")
-    def _possible(self) -> Spec:
+    def _check_combination(self) -> Spec:
         if self.S is not None and self.S > self.partition.M:
-            raise ValueError(f"S = {self.S} clients a round are more than M = {self.partition.M}")
+            raise ValueError(f"S = {self.S} clients per round is more than M = {self.partition.M} clients")
         if self.optimiser.per_half and (self.placement == "whole" or self.optimiser.clip is None):
-            raise ValueError("per_half clips the halves of a cut model: it needs placement=cut and a clip")
+            raise ValueError("per_half clips the halves of a cut model; it needs placement=cut and a value for clip")
         if self.evaluator >= self.partition.M:
-            raise ValueError(f"evaluator = {self.evaluator} is none of the M = {self.partition.M} clients")
+            raise ValueError(f"evaluator = {self.evaluator} is not one of the M = {self.partition.M} clients")
         if self.route == "peer-to-peer":
-            self._handed_on()
+            self._check_peer_to_peer()
         return self
 
-    def _handed_on(self) -> None:
-        """Peer to peer, the server never holds the clients' halves: it can pass them on, and nothing else."""
+    def _check_peer_to_peer(self) -> None:
+        """Check the rules of route=peer-to-peer: the server never has the client halves, so it cannot combine them."""
         if self.placement == "whole":
-            raise ValueError("peer-to-peer hands on the clients' half of a cut model: it needs placement=cut")
+            raise ValueError("route=peer-to-peer hands over the client half of a cut model; it needs placement=cut")
         if self.algorithm not in PASSES_ON or self.gamma != 1:
             what = self.algorithm if self.algorithm not in PASSES_ON else f"gamma = {self.gamma:g}"
-            where = "which the server does not hold peer to peer; take route=centralized"
-            raise ValueError(f"{what} combines the clients' halves, {where}")
+            why = "which the server does not have with route=peer-to-peer; use route=centralized"
+            raise ValueError(f"{what} combines the client halves, {why}")
 
     @property
     def identity(self) -> str:
-        """The SHA-256 of all keys but R, so that a finished run can be extended; 64 hexadecimal digits."""
-        return _sha256(self.model_dump(exclude={"R"}))
+        """Return the SHA-256 of all keys except R, in hexadecimal. It is the same for a run and its extension."""
+        return _sha256(self._content_to_hash(without=("R",)))
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of all keys; 64 hexadecimal digits."""
-        return _sha256(self.model_dump())
+        """Return the SHA-256 of all keys, in hexadecimal."""
+        return _sha256(self._content_to_hash())
 
     @property
     def hash(self) -> str:
-        """The run's name: the beginning of its identity."""
+        """Return the first 12 digits of the identity: the name of the run."""
         return self.identity[:12]
 
-    def flat(self) -> dict[str, Any]:
-        """Every key with its value, dotted."""
-        return {name: reduce(getattr, name.split("."), self) for name in _dotted(Spec)}
+    def _content_to_hash(self, without: Sequence[str] = ()) -> dict[str, Any]:
+        content = self.model_dump(exclude=set(without))
+        for path, field in iterate_fields(type(self)):
+            if path not in ORIGINAL_KEYS and self.get(path) == field.default:
+                *sections, name = path.split(".")
+                del reduce(dict.__getitem__, sections, content)[name]
+        return content
 
-    def toml(self) -> str:
-        """The spec as a file that runs again."""
-        return "\n".join(_toml(self.model_dump()))
+    def get(self, path: str) -> Any:
+        """Return the value of a key by its dotted name."""
+        return reduce(getattr, path.split("."), self)
+
+    def flatten(self) -> dict[str, Any]:
+        """Return every key by its dotted name, with its value."""
+        return {path: self.get(path) for path, _ in iterate_fields(type(self))}
+
+    def to_toml(self) -> str:
+        """Return the content of a TOML file with this spec. Keys without a value are omitted."""
+        return tomli_w.dumps(self.model_dump(exclude_none=True)).removesuffix("\n")
 
 
 def _sha256(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-# Plain words for what lies in a section.
-SHORT = {
-    "data": "data.name",
-    "model": "model.name",
-    "partition": "partition.kind",
-    **{name: f"data.{name}" for name in ("augment", "validation")},
-    **{name: f"partition.{name}" for name in ("M", "C", "alpha", "form")},
-    **{name: f"model.{name}" for name in ("cut", "init", "loss", "dtype")},
-    **{name: f"optimiser.{name}" for name in ("eta", "weight_decay", "clip", "per_half", "momentum", "batch", "draw")},
-}
+def iterate_fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield (dotted name, field) for every key of a section and of the sections in it."""
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from iterate_fields(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
 
 
-def spec_of(file: Path | None = None, words: Sequence[str] = ()) -> Spec:
-    """A spec from a TOML file, or from nothing, with the given words on top; presets and protocols are written out."""
+@dataclass(frozen=True)
+class SpecKey:
+    """One key as users write it on the left of the = sign."""
+
+    name: str  # short name, for example eta
+    path: str  # dotted name, for example optimiser.eta
+    description: str
+    default: Any = None
+    number_type: type | None = None  # int or float if the key takes numbers, else None
+
+
+def _make_keys() -> dict[str, SpecKey]:
+    keys = {
+        "preset": SpecKey("preset", "preset", "a group of settings by name, see splitrelay presets"),
+        "protocol": SpecKey("protocol", "protocol", "paper or authors: their order, partition and weights"),
+    }
+    for path, field in iterate_fields(Spec):
+        section, _, name = path.rpartition(".")
+        if name in ("name", "kind"):
+            name = section
+        elif section and name in Spec.model_fields:
+            name = path
+        types = get_args(field.annotation) or (field.annotation,)
+        number_type = next((kind for kind in (int, float) if kind in types and str not in types), None)
+        keys[name] = SpecKey(name, path, field.description or "", field.default, number_type)
+    return keys
+
+
+KEYS = _make_keys()
+PATHS = {key.path: key for key in KEYS.values()}
+
+
+def get_key(name: str) -> SpecKey:
+    """Return the key with this short or dotted name.
+
+    Raises:
+        UnknownName: There is no such key.
+    """
+    key = KEYS.get(name) or PATHS.get(name)
+    if key is None:
+        raise UnknownName("key", name, KEYS)
+    return key
+
+
+def load_spec(file: Path | None = None, settings: Sequence[str] = ()) -> Spec:
+    """Return the spec in a TOML file, or the default spec, with key=value settings on top.
+
+    Example: `load_spec(Path("first.toml"), ["eta=0.03", "algorithm=fedavg"])`. The value `none` removes a key.
+
+    Raises:
+        InputError: The file cannot be read, a key is unknown, or a value is not possible.
+    """
     content = {} if file is None else read_toml(file)
-    for word in words:
-        name, equals, text = word.partition("=")
+    for setting in settings:
+        name, equals, text = setting.partition("=")
         if not equals:
-            raise InputError(f"'{word}' is not of the form key=value", hint=f"Keys: {', '.join(keys())}.")
-        _set(content, name, None if text == "none" else text)
+            raise InputError(f"'{setting}' is not of the form key=value", hint=f"Keys: {', '.join(KEYS)}.")
+        _set_value(content, name, None if text == "none" else text)
+    return parse_spec(content)
+
+
+def make_spec(**settings: Any) -> Spec:
+    """Return a spec with these settings, by the short names of the keys, and defaults for all others.
+
+    Example: `make_spec(algorithm="fedavg", eta=0.3, M=20)`.
+
+    Raises:
+        InputError: A key is unknown, or a value is not possible.
+    """
+    content: dict[str, Any] = {}
+    for name, value in settings.items():
+        _set_value(content, name, value)
     return parse_spec(content)
 
 
 def parse_spec(content: dict[str, Any]) -> Spec:
-    """Return the spec in the content of a file; presets and protocols are written out."""
+    """Return the spec with the content of a TOML file. Presets and protocols are expanded.
+
+    Raises:
+        InputError: A key is unknown, or a value is not possible.
+    """
     try:
         return Spec.model_validate(expand_presets(content))
     except ValidationError as error:
-        raise _one_line(error) from None
+        raise _make_input_error(error) from None
 
 
-def keys() -> list[str]:
-    """Every key that may stand left of the = sign."""
-    return [*PRESET_KEYS, *SHORT, *(name for name in _dotted(Spec) if name not in SHORT.values())]
+def read_toml(file: Path) -> dict[str, Any]:
+    """Return the content of a TOML file.
+
+    Raises:
+        InputError: The file cannot be read or is not TOML.
+    """
+    try:
+        return parse_toml(read_record(file).decode())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        value = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
+        hint = "splitrelay new NAME writes a spec to start with."
+        raise InputError(f"cannot read the spec {file}", value=value, hint=hint) from None
 
 
-def _dotted(part: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    for name, field in part.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _dotted(field.annotation, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}"
-
-
-def _set(content: dict[str, Any], name: str, value: Any) -> None:
-    known = {*PRESET_KEYS, *_dotted(Spec)}
-    path = SHORT.get(name, name)
-    if path not in known:
-        raise UnknownName("key", name, keys())
-    *sections, last = path.split(".")
+def _set_value(content: dict[str, Any], name: str, value: Any) -> None:
+    *sections, last = get_key(name).path.split(".")
     for section in sections:
         content = content.setdefault(section, {})
     content[last] = value
 
 
-def read_toml(file: Path) -> dict[str, Any]:
-    """Return the content of a spec's file."""
-    try:
-        return parse_toml(read_record(file).decode())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        value = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
-        hint = "splitrelay run --print-spec writes one to begin with."
-        raise InputError(f"cannot read the spec {file}", value=value, hint=hint) from None
-
-
-def _one_line(error: ValidationError) -> InputError:
+def _make_input_error(error: ValidationError) -> InputError:
     first = error.errors()[0]
-    where = ".".join(str(step) for step in first["loc"])
+    path = ".".join(str(step) for step in first["loc"])
     if first["type"] == "extra_forbidden":
-        return UnknownName("key", where, keys())
-    if not where:  # a combination that cannot be
+        return UnknownName("key", path, KEYS)
+    if not path:  # a combination of keys
         return InputError(first["msg"].removeprefix("Value error, "))
-    return InputError(f"{where} is not possible", limit=_limit(first), value=repr(first["input"]))
-
-
-def _limit(error: Any) -> str:
-    """What would be allowed, in our words."""
-    name, bounds = error["loc"][-1], error.get("ctx", {})
-    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-    for key, sign in signs.items():
+    bounds: dict[str, Any] = first.get("ctx", {})
+    for key, sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<=")):
         if key in bounds:
-            return f"{name} {sign} {bounds[key]:g}"
-    kinds = {"int_parsing": "a whole number", "float_parsing": "a number", "bool_parsing": "true or false"}
-    return kinds.get(error["type"]) or str(bounds.get("expected", error["msg"]))
+            limit = f"{first['loc'][-1]} {sign} {bounds[key]:g}"
+            return OutOfRange(f"{path} is out of range", limit=limit, value=repr(first["input"]))
+    types = {"int_parsing": "a whole number", "float_parsing": "a number", "bool_parsing": "true or false"}
+    limit = types.get(first["type"]) or str(bounds.get("expected", first["msg"]))
+    return InputError(f"{path} has a value that is not possible", limit=limit, value=repr(first["input"]))
 
 
-def _toml(content: dict[str, Any], section: str = "") -> Iterator[str]:
-    if section:
-        yield f"\n[{section}]"
-    for name, value in content.items():
-        if not isinstance(value, dict) and value is not None:
-            yield f"{name} = {json.dumps(value, ensure_ascii=False)}"
-    for name, value in content.items():
-        if isinstance(value, dict):
-            yield from _toml(value, f"{section}.{name}" if section else name)
+def format_template(name: str) -> str:
+    """Return a commented TOML file with every key and its default value. It runs in seconds."""
+    head = (
+        f"# {name}: the spec of a training run. It decides all numbers of the run.",
+        f"#   splitrelay run {name}.toml                    train, or continue a run that was stopped",
+        f"#   splitrelay run {name}.toml algorithm=fedavg   override settings of this file",
+        f"#   splitrelay sweep {name}.toml eta=.03,.1,.3 seed=1,2,3",
+        "# A key in a comment has no value by default.",
+        "",
+    )
+    return "\n".join((*head, *_format_section(Spec), ""))
+
+
+def _format_section(section: type[BaseModel], title: str = "") -> Iterator[str]:
+    if title:
+        yield f"\n[{title}]  # {(section.__doc__ or '').rstrip('.').lower()}"
+    inner = []
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            inner.append((name, field.annotation))
+        else:
+            setting = f"# {name} =" if field.default is None else f"{name} = {json.dumps(field.default)}"
+            yield f"{setting:<{TEMPLATE_WIDTH}} # {field.description}"
+    for name, kind in inner:
+        yield from _format_section(kind, name)
+
+
+def build_schema() -> dict[str, Any]:
+    """Return the JSON schema of a spec, for editors that check and complete TOML files."""
+    schema = Spec.model_json_schema()
+    for name in PRESET_KEYS:
+        schema["properties"][name] = {"type": "string", "description": KEYS[name].description}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Splitrelay spec"}

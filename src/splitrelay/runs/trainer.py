@@ -1,17 +1,19 @@
-"""One training run on real images: from its settings to a row for every evaluated round."""
+"""Train one spec in this process and evaluate the model after some of its rounds."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import Any
 
 import torch
 
+from splitrelay.algorithms import LocalSteps
 from splitrelay.algorithms.base import Clients
 from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.data.partition import Partition
@@ -22,93 +24,156 @@ from splitrelay.errors import InputError
 from splitrelay.evaluation import Evaluator, Score, evaluate_in_background
 from splitrelay.models.weights_io import load_weights
 from splitrelay.objectives.network import DeviceImages
-from splitrelay.runs.build import Trial, algorithm_of, engine_named, engine_of, held_out, network_of, order_of
+from splitrelay.runs.build import MakeModel, build_algorithm, build_engine, build_network, build_order, get_engine_name
+from splitrelay.runs.spec import Spec
 from splitrelay.training import resume
 
-__all__ = ["Learning", "Look", "Trial", "held_out"]
-UNSEEN = Score(math.nan, math.nan, ())
+NOT_EVALUATED = Score(math.nan, math.nan, ())
 
 
 @dataclass(frozen=True)
-class Look:
-    """What is seen after r rounds: scores, the bytes so far, the mean training loss since the last look."""
+class EvaluationRow:
+    """The results after r rounds."""
 
     r: int
     score: Score  # on the test set
-    validation: Score | None  # on what clients keep from training, if they do
-    up: int
-    down: int
-    train_loss: float
-    seconds: float
+    validation: Score | None  # on the validation samples of all clients, if there are any
+    up: int  # bytes from the clients so far
+    down: int  # bytes to the clients so far
+    train_loss: float  # mean of the visits since the last evaluation
+    seconds: float  # since the start of this process
 
 
-class Learning:
-    """A trial made ready: model, clients, algorithm, order, evaluator."""
+class _ThreadLimit:
+    """The number of torch threads before the first of the runs in this process began, and how many are going on."""
+
+    lock, runs, before = Lock(), 0, 0
+
+
+@contextmanager
+def limit_torch_threads() -> Iterator[None]:
+    """Let torch compute with one thread, and restore its number of threads at the end.
+
+    The bits of a result depend on the number of threads. Cores are used by several engines, one thread each. If runs
+    overlap in time, the number is restored when the last of them ends.
+    """
+    with _ThreadLimit.lock:
+        if not _ThreadLimit.runs:
+            _ThreadLimit.before = torch.get_num_threads()
+        _ThreadLimit.runs += 1
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _ThreadLimit.lock:
+            _ThreadLimit.runs -= 1
+            if not _ThreadLimit.runs:
+                torch.set_num_threads(_ThreadLimit.before)
+
+
+class Trainer:
+    """The parts of a run: network, clients, algorithm, order of the clients, evaluator.
+
+    Example:
+
+        trainer = Trainer(make_spec(algorithm="fedavg", eta=0.3), data, partition)
+        for row, state in trainer.run(R=4):
+            print(row.r, row.score.accuracy)
+    """
 
     def __init__(
         self,
-        trial: Trial,
+        spec: Spec,
         data: DataSet,
         partition: Partition,
         *,
+        device: str = "cpu",
         workers: int = 1,
         stop: Event | None = None,
         clients: Clients[torch.Tensor] | None = None,
+        model: MakeModel | None = None,
+        K: LocalSteps | None = None,
     ) -> None:
-        """`workers` engines here, unless there are clients elsewhere."""
-        torch.set_num_threads(1)  # bits depend on it; cores are used by engines, each on its own thread
-        self.trial = trial
-        self.network, kept = network_of(trial, data, partition)
+        """Build all parts.
+
+        Args:
+            spec: The settings. `spec.data` and `spec.partition` are not used: the next two arguments replace them.
+            data: The images.
+            partition: The samples of each client.
+            device: The torch device.
+            workers: The number of clients that train at the same time, where the algorithm allows it.
+            stop: Once set, no further visit starts and `run` raises KeyboardInterrupt.
+            clients: Where visits are made, instead of engines in this process.
+            model: A function that makes the model, instead of the name in the spec.
+            K: Local steps of each client, instead of those in the spec.
+        """
+        self.spec = spec
+        self.network, validation = build_network(spec, data, partition, device=device, model=model)
         self.model_spec = self.network.model_spec
-        stop = stop or Event()  # once set, no further visit is begun
-        self.clients: CostCounter[torch.Tensor] = CostCounter(clients or self._pool(workers, stop))
-        self.algorithm = algorithm_of(trial, self.network, partition)
-        self.order = order_of(trial, partition)
-        self.evaluator = self._evaluator(data.test)
-        self.validator = self._evaluator(data.train.part(kept)) if trial.validation else None
+        stop = stop or Event()
+        self.clients: CostCounter[torch.Tensor] = CostCounter(
+            clients or Pool([StoppableEngine(build_engine(spec, self.network), stop) for _ in range(workers)])
+        )
+        self.algorithm = build_algorithm(spec, self.network, partition, K)
+        self.order = build_order(spec, partition)
+        self.evaluator = self._build_evaluator(data.test)
+        self.validator = self._build_evaluator(data.train.part(validation)) if spec.data.validation else None
 
     def run(
         self, R: int, every: int = 1, *, overlap: bool = True, start: tuple[int, Any] | None = None
-    ) -> Iterator[tuple[Look, Any]]:
-        """(look, state) at the start, after every `every` rounds, and at the end; scored while the next rounds run.
+    ) -> Iterator[tuple[EvaluationRow, Any]]:
+        """Train for R rounds. Evaluate before the first round, after every `every` rounds, and at the end.
 
-        With start = (r, state) the run goes on from there.
+        Args:
+            R: The last round.
+            every: Rounds between two evaluations.
+            overlap: Evaluate on a second thread while the next rounds run. Results do not depend on it.
+            start: (r, state) to continue from, instead of the initial state.
+
+        Yields:
+            The evaluation, and the state of the algorithm at that round.
         """
-        stops = self._stops(R, every, start or (0, self.algorithm.init(self.x0())))
-        for (look, state), (score, validation) in evaluate_in_background(stops, self._scores, in_background=overlap):
-            yield replace(look, score=score, validation=validation), state
+        with limit_torch_threads():
+            stops = self._train(R, every, start or (0, self.algorithm.init(self.x0())))
+            for (row, state), (score, validation) in evaluate_in_background(
+                stops, self._evaluate, in_background=overlap
+            ):
+                yield replace(row, score=score, validation=validation), state
 
-    def own_scores(self, state: Any) -> dict[int, Score]:
-        """Where clients keep halves of their own (SplitFed V3): how good the model is as each of them uses it."""
+    def evaluate_clients(self, state: Any) -> dict[int, Score]:
+        """Evaluate the own model of each client, for algorithms in which clients keep own halves (SplitFed V3)."""
         own_model = getattr(self.algorithm, "own_model", None)
         if own_model is None:
-            raise InputError(f"{self.trial.algorithm} has one model for all clients", hint="Score that.")
-        return {m: self.evaluator.score(own_model(state, m)) for m in sorted(state.bottoms)}
+            hint = "Use the evaluator of the run."
+            raise InputError(f"all clients of {self.spec.algorithm} have the same model", hint=hint)
+        with limit_torch_threads():
+            return {m: self.evaluator.score(own_model(state, m)) for m in sorted(state.bottoms)}
 
     def x0(self) -> torch.Tensor:
-        """The start: drawn from the seed, or read from the file that `init` names."""
-        if self.trial.init is None:
-            return self.model_spec.x0(self.trial.seed, self.network.dtype).to(self.network.device)
-        return load_weights(Path(self.trial.init), self.model_spec.layout(self.network.dtype)).to(self.network.device)
+        """Return the initial weights: drawn from the seed, or read from the file `model.init`."""
+        if self.spec.model.init is None:
+            return self.model_spec.x0(self.spec.seed, self.network.dtype).to(self.network.device)
+        layout = self.model_spec.layout(self.network.dtype)
+        return load_weights(Path(self.spec.model.init), layout).to(self.network.device)
 
-    def _pool(self, workers: int, stop: Event) -> Pool[torch.Tensor]:
-        return Pool([StoppableEngine(engine_of(self.trial, self.network), stop) for _ in range(workers)])
+    def _build_evaluator(self, images: ImageSet) -> Evaluator:
+        network = self.network
+        on_device = DeviceImages(images, network.dtype, network.device)
+        engine = get_engine_name(self.spec, network)
+        return build_evaluator(engine, self.model_spec, on_device, len(images.classes), network)
 
-    def _evaluator(self, images: ImageSet) -> Evaluator:
-        net = self.network
-        seen = DeviceImages(images, net.dtype, net.device)
-        return build_evaluator(engine_named(self.trial, net), self.model_spec, seen, len(images.classes), net)
-
-    def _scores(self, x: torch.Tensor) -> tuple[Score, Score | None]:
+    def _evaluate(self, x: torch.Tensor) -> tuple[Score, Score | None]:
         return self.evaluator.score(x), self.validator.score(x) if self.validator else None
 
-    def _stops(self, R: int, every: int, start: tuple[int, Any]) -> Iterator[tuple[tuple[Look, Any], torch.Tensor]]:
-        began = time.perf_counter()
+    def _train(
+        self, R: int, every: int, start: tuple[int, Any]
+    ) -> Iterator[tuple[tuple[EvaluationRow, Any], torch.Tensor]]:
+        """Yield a row without scores, the state and the model, at every round that is to be evaluated."""
+        started = time.perf_counter()
         for r, state in resume(self.algorithm, *start, self.order, self.clients, R=R):
             if r % every == 0 or r == R:
-                yield (self._look(r, time.perf_counter() - began), state), self.algorithm.model(state)
-
-    def _look(self, r: int, seconds: float) -> Look:
-        losses, self.clients.losses = self.clients.losses, []
-        mean = math.fsum(losses) / len(losses) if losses else math.nan
-        return Look(r, UNSEEN, None, self.clients.up, self.clients.down, mean, seconds)
+                losses, self.clients.losses = self.clients.losses, []
+                loss = math.fsum(losses) / len(losses) if losses else math.nan
+                seconds = time.perf_counter() - started
+                row = EvaluationRow(r, NOT_EVALUATED, None, self.clients.up, self.clients.down, loss, seconds)
+                yield (row, state), self.algorithm.model(state)

@@ -8,10 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.data import load
+from splitrelay.data.images import DataSet
+from splitrelay.data.partition import Partition
 from splitrelay.errors import InputError
 from splitrelay.models.weights_io import load_weights
-from splitrelay.runs.build import algorithm_of, engine_of, network_of, order_of
-from splitrelay.runs.execute import partition_of, resolved, trial_of
+from splitrelay.runs.build import (
+    build_algorithm,
+    build_engine,
+    build_network,
+    build_order,
+    build_partition,
+    resolve_spec,
+)
 from splitrelay.runs.spec import Spec
 from splitrelay.sweeps.points import Point, Points, placed, without_twins
 
@@ -46,21 +54,20 @@ class _Once:
 
 def _looked_through(spec: Spec, once: _Once) -> Spec:
     """All but the evaluator is made, which takes longest and refuses nothing."""
-    engine = once((spec.data, spec.model, spec.engine), lambda: resolved(spec)[0].engine)
+    engine = once((spec.data, spec.model, spec.engine), lambda: resolve_spec(spec)[0].engine)
     spec = spec.model_copy(update={"engine": engine})
     data = once(spec.data.name, lambda: load(spec.data.name))
     dealt = (spec.data.name, spec.partition, spec.seed if spec.partition.seed is None else None)
-    partition = once(dealt, lambda: partition_of(spec, data))
+    partition = once(dealt, lambda: build_partition(spec, data))
     but_for_the_seed = spec.model_copy(update={"seed": 0, "R": 1}).hash, dealt if spec.data.validation else None
-    once(but_for_the_seed, lambda: _made(spec, data, partition))
+    once(but_for_the_seed, lambda: _build_parts(spec, data, partition))
     return spec
 
 
-def _made(spec: Spec, data: Any, partition: Any) -> None:
-    trial = trial_of(spec)
-    network, _ = network_of(trial, data, partition)
-    engine_of(trial, network)
-    algorithm_of(trial, network, partition)
-    order_of(trial, partition)
-    if trial.init is not None:
-        load_weights(Path(trial.init), network.model_spec.layout(network.dtype))
+def _build_parts(spec: Spec, data: DataSet, partition: Partition) -> None:
+    network, _ = build_network(spec, data, partition)
+    build_engine(spec, network)
+    build_algorithm(spec, network, partition)
+    build_order(spec, partition)
+    if spec.model.init is not None:
+        load_weights(Path(spec.model.init), network.model_spec.layout(network.dtype))

@@ -195,7 +195,7 @@ def _tried(plan: Plan, board: Board) -> Iterator[tuple[Settings, Tried]]:
     for entry in board.entries.values():
         if entry.state not in ("done", "diverged"):
             raise WorkError(f"{entry.label} is {entry.state}, so the best rate is not known", value=entry.why or None)
-        rows = RunDirectory(board.folder / entry.name).seen()
+        rows = RunDirectory(board.folder / entry.name).read_rows()
         score = compute_final_accuracy(rows, RULES[plan.tune]) if entry.state == "done" else None
         settings = tuple(setting for setting in entry.settings.items() if setting[0] != "eta")
         yield settings, Tried(float(entry.settings["eta"]), score, entry.name)

@@ -7,12 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import get_args
-
-from pydantic import BaseModel
 
 from splitrelay.errors import InputError
-from splitrelay.runs.spec import SHORT, Spec, spec_of
+from splitrelay.runs.spec import Spec, load_spec
 
 LONGEST = 80  # letters of a point's readable name
 PLAIN = ("preset", "algorithm", "data", "model", "partition", "protocol")  # whose values say what they are
@@ -75,7 +72,7 @@ def without_twins(points: Sequence[Point]) -> Points:
 
 def _point(file: Path | None, settings: Settings, telling: Settings, where: str) -> Point:
     try:
-        return Point(spec_of(file, [f"{name}={text}" for name, text in settings]), telling)
+        return Point(load_spec(file, [f"{name}={text}" for name, text in settings]), telling)
     except InputError as error:
         raise placed(where, error) from None
 
@@ -101,25 +98,6 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def kind_of(key: str) -> type | None:
-    """int or float where a key of the spec takes numbers, else None."""
-    *sections, last = SHORT.get(key, key).split(".")
-    part: type[BaseModel] | None = Spec
-    for name in sections:
-        part = _section(part, name)
-    field = part.model_fields.get(last) if part else None
-    if field is None:
-        return None
-    kinds = get_args(field.annotation) or (field.annotation,)
-    return next((kind for kind in (int, float) if kind in kinds and str not in kinds), None)
-
-
-def _section(part: type[BaseModel] | None, name: str) -> type[BaseModel] | None:
-    field = part.model_fields.get(name) if part else None
-    inner = field.annotation if field else None
-    return inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
 
 
 def grouped(points: Sequence[Point], key: str) -> dict[Settings, list[Point]]:

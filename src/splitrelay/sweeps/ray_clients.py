@@ -17,8 +17,7 @@ import torch
 from splitrelay.algorithms.base import Cost, Done, Outcome, Step, Visit
 from splitrelay.data import load
 from splitrelay.errors import Diverged, InputError, SplitrelayError, WorkError
-from splitrelay.runs.build import engine_of, network_of
-from splitrelay.runs.execute import partition_of, resolved, trial_of
+from splitrelay.runs.build import build_engine, build_network, build_partition, resolve_spec
 from splitrelay.runs.spec import Spec
 from splitrelay.sweeps.ray_backend import joined
 
@@ -35,9 +34,9 @@ class Host:
             os.chdir(cwd)  # data and models may be named from there
         torch.set_num_threads(1)  # bits depend on it
         made = Spec.model_validate(spec)
-        trial, data = trial_of(made), load(made.data.name)  # mapped, so that the actors of a host share it
-        network, _ = network_of(trial, data, partition_of(made, data))
-        self.engine = engine_of(trial, network)
+        trial, data = made, load(made.data.name)  # mapped, so that the actors of a host share it
+        network, _ = build_network(trial, data, build_partition(made, data))
+        self.engine = build_engine(trial, network)
 
     def visit(self, plain: dict[str, Any], x: Any, shift: Any) -> dict[str, Any]:
         """One visit, from plain words, numbers and arrays, to the same."""
@@ -102,7 +101,7 @@ class RayClients:
 def ray_clients(spec: Spec, address: str | None, stop: Event) -> Iterator[RayClients]:
     """The clients of a run on a cluster: joined by its address, or started here."""
     with joined(address):
-        clients = RayClients(resolved(spec)[0], stop)
+        clients = RayClients(resolve_spec(spec)[0], stop)
         try:
             yield clients
         finally:

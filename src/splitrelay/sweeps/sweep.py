@@ -186,7 +186,7 @@ def _elsewhere(folder: Path) -> str:
 
 def _read(folder: Path, file: Path) -> Board:
     content = parse_json(file.read_text(encoding="utf-8"))
-    alive = RunDirectory(folder).at_work(LOCK + file.stem.removeprefix("sweep"))
+    alive = RunDirectory(folder).is_locked(LOCK + file.stem.removeprefix("sweep"))
     board = Board(folder, {each["name"]: Entry(**each) for each in content["points"]})
     for entry in board.entries.values():
         _looked_up(entry, _rows(entry, folder / entry.name), alive)
@@ -217,7 +217,7 @@ def _entry(point: Point, home: Path, retry: bool = False) -> Entry:
     rows = _rows(entry, home)
     if rows:
         entry.round = min(rows[-1]["round"], spec.R)
-        entry.state = "done" if directory.finished(spec.R) else "waiting"
+        entry.state = "done" if directory.is_finished(spec.R) else "waiting"
         entry.accuracy = compute_final_accuracy(rows) if entry.state == "done" else rows[-1]["test_accuracy"]
         kept = rows[-1] if entry.state == "done" else _kept(rows, home)
         entry.before, entry.spent = min(kept["round"], spec.R), kept["seconds"]
@@ -228,7 +228,7 @@ def _entry(point: Point, home: Path, retry: bool = False) -> Entry:
 
 def _kept(rows: Sequence[Row], home: Path) -> Row:
     """The row at the newest checkpoint, from which the run goes on; without one it begins again."""
-    newest = max(RunDirectory(home).checkpoints.rounds(), default=0)
+    newest = max(RunDirectory(home).checkpoints.list_rounds(), default=0)
     return next((row for row in rows if row["round"] == newest), rows[0])
 
 

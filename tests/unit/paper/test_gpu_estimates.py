@@ -2,12 +2,12 @@
 
 from splitrelay.paper.cells import CELLS
 from splitrelay.paper.gpu_estimates import KINDS, LAUNCHED, SHARE, Accelerator, accelerators_table, hours
-from splitrelay.runs.spec import spec_of
+from splitrelay.runs.spec import load_spec
 
 
 def test_hours_are_steps_and_looks_by_their_flops() -> None:
     """20 images forward and backward, or 10,000 forward, at a share of the peak."""
-    spec = spec_of(None, ["preset=paper/cross-device-cifar10-c1-k5", "R=72", "every=2"])
+    spec = load_spec(None, ["preset=paper/cross-device-cifar10-c1-k5", "R=72", "every=2"])
     kind, forward = Accelerator("slow", 1e12), 3e8
     step, look = 3 * 20 * forward / (SHARE * 1e12), 10_000 * forward / (SHARE * 1e12)
     assert abs(hours(spec, kind, forward) - (72 * 10 * 5 * step + 36 * look) / 3600) < 1e-9

@@ -10,7 +10,7 @@ from splitrelay.paper.budget import Pace, probe
 from splitrelay.paper.plan import units
 from splitrelay.paper.studies import STUDIES, Batch, batches, said
 from splitrelay.paper.tuned_studies import Tuning, expected, run_batch
-from splitrelay.runs.spec import spec_of
+from splitrelay.runs.spec import load_spec
 from splitrelay.sweeps.jobs import News
 from splitrelay.sweeps.points import Point
 from splitrelay.sweeps.sweep import Board, Entry
@@ -96,5 +96,5 @@ def test_a_pace_is_steps_and_looks() -> None:
 
 def test_a_probe_of_a_run_that_will_diverge_does_not() -> None:
     """A search that is taken up again may have its wildest rate next."""
-    pace = probe(spec_of(None, ["data=digits", "model=mlp", "M=4", "C=5", "clip=none", "eta=1e9"]))
+    pace = probe(load_spec(None, ["data=digits", "model=mlp", "M=4", "C=5", "clip=none", "eta=1e9"]))
     assert pace.step > 0 and pace.look > 0

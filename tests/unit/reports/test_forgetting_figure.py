@@ -14,7 +14,7 @@ from splitrelay.participation import Permutation
 from splitrelay.reports.forgetting_figure import by_place, memory_figure
 from splitrelay.reports.seed_groups import grouped
 from splitrelay.runs.records import Run, run_at, runs_under
-from splitrelay.runs.spec import spec_of
+from splitrelay.runs.spec import load_spec
 from tests.support.run_directories import row
 
 LABELS = np.repeat(np.arange(4), 30)
@@ -23,7 +23,7 @@ R = 6
 
 def remembered(path: Path, *words: str, seed: int = 5) -> Run:
     """After each round the accuracy on a class is a tenth of the place of the last client that holds it."""
-    spec = spec_of(None, ["data=mnist", "M=4", "C=1", f"seed={seed}", f"R={R}", *words])
+    spec = load_spec(None, ["data=mnist", "M=4", "C=1", f"seed={seed}", f"R={R}", *words])
     settings = {"M": 4, "C": spec.partition.C, "alpha": spec.partition.alpha, "seed": seed}
     partition = draw_partition("exdir", LABELS, **settings)
     rows = []
@@ -34,7 +34,7 @@ def remembered(path: Path, *words: str, seed: int = 5) -> Run:
                 accuracy[c] = place / 10
         rows.append(row(r, 0.5, test_per_class=accuracy))
     path.mkdir(parents=True)
-    (path / "spec.toml").write_text(spec.toml() + "\n")
+    (path / "spec.toml").write_text(spec.to_toml() + "\n")
     (path / "rounds.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
     return run_at(path)
 

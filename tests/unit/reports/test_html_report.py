@@ -19,7 +19,7 @@ from splitrelay.reports.html_report import write_report
 from splitrelay.reports.html_run import meanings
 from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory
-from splitrelay.runs.spec import Spec, spec_of
+from splitrelay.runs.spec import Spec, load_spec
 from tests.support.run_directories import write_run
 
 VOID = {"meta", "br", "hr", "img", "link"}
@@ -65,7 +65,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     x = rng(4, Purpose.INSTANCES).integers(0, 256, (90, 8, 8), dtype=np.uint8)
     np.savez(folder / "own.npz", x=x, y=np.arange(90) % 3)
-    spec = spec_of(None, [f"data={folder / 'own.npz'}", "M=5", "K=2", "C=1", "R=4", "validation=0.2"])
+    spec = load_spec(None, [f"data={folder / 'own.npz'}", "M=5", "K=2", "C=1", "R=4", "validation=0.2"])
     list(execute(spec, RunDirectory(folder / "run")))
     return folder / "run"
 
@@ -96,11 +96,11 @@ def test_keys_that_are_not_the_usual_ones_are_marked(run: Path) -> None:
     marked = {name for own, _, name in rows if own}
     assert {"K", "R", "C", "M", "validation", "data"} <= marked
     assert not marked & {"algorithm", "eta", "momentum", "alpha"}
-    assert len(rows) == len(Spec().flat())
+    assert len(rows) == len(Spec().flatten())
 
 
 def test_every_key_has_its_meaning() -> None:
-    assert list(meanings()) == list(Spec().flat())
+    assert list(meanings()) == list(Spec().flatten())
     assert all(meanings().values())
 
 

@@ -14,7 +14,7 @@ from splitrelay.errors import InputError, SplitrelayError, UnknownName
 from splitrelay.reports import Group, accuracy_table, differing, grouped, rates_table, runs_table, summarised
 from splitrelay.reports.table_layout import laid_out
 from splitrelay.runs.records import runs_under
-from splitrelay.runs.spec import spec_of
+from splitrelay.runs.spec import load_spec
 from splitrelay.table import Table, format_cell
 from tests.support.run_directories import write_run
 
@@ -85,7 +85,7 @@ def test_a_goal_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_keys_that_differ_in_the_specs_order() -> None:
-    specs = [spec_of(None, words) for words in (["eta=0.1"], ["eta=0.2", "algorithm=fedavg"], ["seed=3"])]
+    specs = [load_spec(None, words) for words in (["eta=0.1"], ["eta=0.2", "algorithm=fedavg"], ["seed=3"])]
     assert differing(specs) == ["algorithm", "seed", "optimiser.eta"]
     assert differing(specs, ["seed"]) == ["algorithm", "optimiser.eta"]
     assert differing(specs[:1]) == differing([]) == []

@@ -13,7 +13,7 @@ from splitrelay.runs import packed_records
 from splitrelay.runs.compare import compare, model_hash
 from splitrelay.runs.packed_records import pack_records, read_packed, read_record
 from splitrelay.runs.records import has_runs, is_run, publish, run_at, runs_under
-from splitrelay.runs.spec import spec_of
+from splitrelay.runs.spec import load_spec
 from tests.support.run_directories import write_run
 
 ENDS = {"best/one": [0.1, 0.5], "search/two": [0.1, 0.7]}
@@ -52,7 +52,7 @@ def test_an_archive_is_found_from_the_folder_around_it_and_by_its_own_name(packe
 
 
 def test_a_spec_in_an_archive_can_be_run_again(packed: Path) -> None:
-    assert spec_of(packed / "best/one/spec.toml") == run_at(packed / "best/one").spec
+    assert load_spec(packed / "best/one/spec.toml") == run_at(packed / "best/one").spec
 
 
 def test_paths_that_an_archive_does_not_hold_are_missing(packed: Path) -> None:

@@ -88,7 +88,7 @@ def test_shares_are_all_points_each_once_and_do_not_wait_for_each_other(own: Pat
     next(first)  # at work
     _, began = swept(found, tmp_path, share=shares[1])
     assert began == [found[1].name]
-    with pytest.raises(InputError, match="another process is at work"):
+    with pytest.raises(InputError, match=str(tmp_path)):
         swept(found, tmp_path, share=shares[0])
     list(first)
     assert {entry.state for entry in status(tmp_path).entries.values()} == {"done"}
@@ -198,7 +198,7 @@ def test_a_damaged_record_fails_its_point_and_no_other(own: Path, tmp_path: Path
     seen, began = swept(found, tmp_path)
     assert began == [found[1].name] and [each.state for each in seen.entries.values()] == ["failed", "done"]
     for each in (seen, status(tmp_path)):
-        assert "rounds.jsonl, line 1: this is no JSON" in each.entries[found[0].name].why
+        assert "rounds.jsonl, line 1:" in each.entries[found[0].name].why
 
 
 def test_where_there_is_no_sweep_those_further_down_are_named(own: Path, tmp_path: Path) -> None:
