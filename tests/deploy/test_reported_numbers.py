@@ -14,7 +14,7 @@ from splitrelay.chaos.verdict import list_skipped_visits
 from splitrelay.deploy import client_program, client_visit
 from splitrelay.deploy.backend import Outfit
 from splitrelay.deploy.journal import Journal
-from splitrelay.deploy.rehearsal import untimed
+from splitrelay.deploy.rehearsal import read_untimed_rows
 from splitrelay.deploy.remote_evaluator import Judge
 from splitrelay.deploy.reported_numbers import find_score_error
 from splitrelay.deploy.visit_lease import Policy
@@ -125,7 +125,7 @@ def test_the_evaluator_is_asked_again_after_a_wrong_score(tmp_path: Path, monkey
     simulation = expected(stage)
     report(monkeypatch, WRONG[0], times=1)
     play(stage)
-    assert untimed(stage.serving.directory) == untimed(simulation)
+    assert read_untimed_rows(stage.serving.directory) == read_untimed_rows(simulation)
     assert [event["client"] for event in stage.events("failed")] == [stage.spec.evaluator]
 
 
