@@ -12,7 +12,7 @@ import torch
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
 from splitrelay.chaos.verdict import list_skipped_visits
 from splitrelay.deploy import client_program, client_visit
-from splitrelay.deploy.backend import Outfit
+from splitrelay.deploy.backend import ClientContext
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.rehearsal import read_untimed_rows
 from splitrelay.deploy.remote_evaluator import Judge
@@ -41,7 +41,7 @@ def test_a_loss_out_of_range_fails_the_visit_of_its_client(
     stage = Stage(spec, tmp_path, policy=Policy("skip"))
     below = client_visit.below
 
-    def engine_of(outfit: Outfit) -> Any:
+    def engine_of(outfit: ClientContext) -> Any:
         engine = below(outfit)
         whole = engine.whole
         if outfit.m == EVIL:
