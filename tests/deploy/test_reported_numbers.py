@@ -39,16 +39,16 @@ def test_a_loss_out_of_range_fails_the_visit_of_its_client(
 ) -> None:
     spec = small_spec(tmp_path, "M=3", "C=5", "R=3", "placement=whole", "algorithm=fedavg", "every=3")
     stage = Stage(spec, tmp_path, policy=Policy("skip"))
-    below = client_visit.below
+    build = client_visit.build_client_engine
 
     def engine_of(outfit: ClientContext) -> Any:
-        engine = below(outfit)
+        engine = build(outfit)
         whole = engine.whole
         if outfit.m == EVIL:
             engine.whole = lambda visit: (whole(visit)[0], loss)  # type: ignore[method-assign]
         return engine
 
-    monkeypatch.setattr(client_visit, "below", engine_of)
+    monkeypatch.setattr(client_visit, "build_client_engine", engine_of)
     for m in stage.partition.clients:
         stage.join(m)
     rows = stage.play()
