@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from splitrelay.data import draw_partition, own
+from splitrelay.data import draw_partition, load_user_dataset
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.spec import make_spec
 from splitrelay.runs.trainer import Trainer
@@ -19,7 +19,7 @@ class Stripes:
 
 
 if __name__ == "__main__":
-    data = own(Stripes(600), test=Stripes(200))
+    data = load_user_dataset(Stripes(600), test=Stripes(200))
     partition = draw_partition("exdir", data.train.y, M=6, C=1, alpha=1.0, seed=1)
     for look, _ in Trainer(make_spec(algorithm="fedavg", eta=0.3), data, partition).run(R=4):
         print(f"round {look.r}: {look.score.accuracy:.0%} right")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from splitrelay.data import own, save
-from splitrelay.data.images import DataSet, ImageSet, moments
+from splitrelay.data import load_user_dataset, save
+from splitrelay.data.images import DataSet, ImageSet, compute_moments
 from splitrelay.data.user_datasets import Raw
 from splitrelay.deploy.client_data import labels, own_images, read_raw
 from splitrelay.deploy.handshake import terms_of
@@ -38,7 +38,7 @@ def images_of(shape: tuple[int, int, int], peak: int = 255) -> np.ndarray:
 
 def set_of(classes: tuple[str, ...], shape: tuple[int, int, int] = (1, 4, 7), peak: int = 255) -> DataSet:
     x = images_of(shape, peak)
-    whole = ImageSet(x, Y.astype(np.int64), classes, *moments(x, peak), peak)
+    whole = ImageSet(x, Y.astype(np.int64), classes, *compute_moments(x, peak), peak)
     return DataSet("small", whole, whole.part(np.arange(0, N, 4)))
 
 
@@ -131,7 +131,7 @@ def test_a_client_that_holds_only_some_classes(tmp_path: Path, form: str) -> Non
 
 def test_what_a_server_and_a_client_read_in_the_same_file_is_the_same(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=np.repeat(images_of((1, 4, 7)), 5, axis=0), y=np.repeat(Y + 1, 5))
-    data = own(tmp_path / "d.npz")
+    data = load_user_dataset(tmp_path / "d.npz")
     found = own_images(read_raw(tmp_path / "d.npz"), terms_for(data))
     assert data.train.classes == NUMBERS and found.y.tolist() == np.repeat(Y, 5).tolist()
 

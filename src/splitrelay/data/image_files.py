@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from splitrelay.data.images import Pixels
-from splitrelay.data.optional_imports import guest
+from splitrelay.data.optional_imports import import_optional
 from splitrelay.errors import InputError
 
 Image = Any  # PIL's
@@ -19,7 +19,7 @@ GREY = {"1", "L", "LA"}
 DEEP = ("I", "F")  # modes of more than 8 bits
 
 
-def class_folders(folder: Path) -> list[Path]:
+def list_class_folders(folder: Path) -> list[Path]:
     """The folders of the classes; numbers in the order of numbers, so that 10 comes after 9."""
     found = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__"))]
     if found and all(path.name.isdecimal() for path in found):
@@ -27,7 +27,7 @@ def class_folders(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def picture_files(folder: Path) -> list[Path]:
+def list_image_files(folder: Path) -> list[Path]:
     """All pictures below a folder, in the order of their names; other files do not count."""
     found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and path.name[0] != ".")
     if not found:
@@ -37,7 +37,7 @@ def picture_files(folder: Path) -> list[Path]:
 
 def from_files(paths: Sequence[Path]) -> Pixels:
     """Pictures from files, (N, C, H, W)."""
-    return stacked([decoded(path, str(path)) for path in paths], [str(path) for path in paths])
+    return stack_images([decode_image(path, str(path)) for path in paths], [str(path) for path in paths])
 
 
 def from_bytes(payloads: Iterable[bytes], of: str) -> Pixels:
@@ -46,13 +46,13 @@ def from_bytes(payloads: Iterable[bytes], of: str) -> Pixels:
     images = []
     for row, payload in enumerate(payloads):
         names.append(f"row {row} of {of}")
-        images.append(decoded(io.BytesIO(payload), names[-1]))
-    return stacked(images, names)
+        images.append(decode_image(io.BytesIO(payload), names[-1]))
+    return stack_images(images, names)
 
 
-def decoded(file: Any, name: str) -> Image:
+def decode_image(file: Any, name: str) -> Image:
     """One picture, loaded."""
-    pil = guest("PIL.Image", "decoding a picture")
+    pil = import_optional("PIL.Image", "decoding a picture")
     try:
         with pil.open(file) as image:
             image.load()
@@ -64,7 +64,7 @@ def decoded(file: Any, name: str) -> Image:
     return picture
 
 
-def stacked(images: Sequence[Image], names: Sequence[str]) -> Pixels:
+def stack_images(images: Sequence[Image], names: Sequence[str]) -> Pixels:
     """Pictures of one size as one array."""
     for image, name in zip(images, names, strict=True):
         if image.size != images[0].size:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitrelay.data.image_files import from_bytes
-from splitrelay.data.optional_imports import guest
+from splitrelay.data.optional_imports import import_optional
 from splitrelay.errors import InputError
 from splitrelay.structured_text import parse_json
 
@@ -22,7 +22,7 @@ NO_COLUMN = ("", "unnamed: 0", "__index_level_0__")  # an index that somebody's 
 Table = tuple[npt.NDArray[Any], npt.NDArray[Any], tuple[str, ...] | None]  # x, y, names of the classes
 
 
-def from_csv_file(path: Path) -> Table:
+def read_csv(path: Path) -> Table:
     """One row an image: its label in the column of that name, else in the first; the rest are pixels."""
     try:
         titles, has_titles = _titles(path)
@@ -42,7 +42,7 @@ def from_csv_file(path: Path) -> Table:
         raise InputError(f"{path} is no table of numbers ({' '.join(str(error).split())[:140]})") from None
 
 
-def from_parquet_file(path: Path) -> Table:
+def read_parquet(path: Path) -> Table:
     """A label column; and an image column (encoded pictures or lists of pixels), or a column a pixel."""
     table = _parquet(path)
     names = {name.lower(): name for name in table.column_names if name.lower() not in NO_COLUMN}
@@ -98,7 +98,7 @@ def _is_number(text: str) -> bool:
 
 
 def _parquet(path: Path) -> Any:
-    pyarrow, parquet = guest("pyarrow", "parquet"), guest("pyarrow.parquet", "parquet")
+    pyarrow, parquet = import_optional("pyarrow", "parquet"), import_optional("pyarrow.parquet", "parquet")
     try:
         return parquet.read_table(path)
     except (pyarrow.ArrowInvalid, OSError) as error:
@@ -119,7 +119,7 @@ def _image_column(column: Any, of: str) -> npt.NDArray[Any]:
 
 def _class_names(table: Any, label: str) -> tuple[str, ...] | None:
     try:
-        described = parse_json((table.schema.metadata or {})[b"huggingface"])
-        return tuple(described["info"]["features"][label]["names"])
+        description = parse_json((table.schema.metadata or {})[b"huggingface"])
+        return tuple(description["info"]["features"][label]["names"])
     except (KeyError, TypeError, ValueError):
         return None

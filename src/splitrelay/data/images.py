@@ -97,7 +97,7 @@ class DataSet:
     augmentation: Augmentation | None = None
 
 
-def moments(x: Pixels, peak: int = 255) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def compute_moments(x: Pixels, peak: int = 255) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of x / peak per channel, exact from the counts of the 256 levels."""
     grey = np.arange(LEVELS) / peak
     means, stds = [], []

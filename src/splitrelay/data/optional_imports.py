@@ -13,7 +13,7 @@ INSTALL = {
 }
 
 
-def guest(module: str, why: str) -> Any:
+def import_optional(module: str, why: str) -> Any:
     """The module, or the command that installs it."""
     top = module.partition(".")[0]
     try:

@@ -152,7 +152,7 @@ def draw_partition(kind: str, labels: Labels, **settings: Any) -> Partition:
     for name in settings:
         if name not in keys:
             raise UnknownName(f"setting of partition {kind}", name, keys)
-    missing = [name for name, required in keys.items() if required and name not in settings]
+    missing = [name for name, require_cached in keys.items() if require_cached and name not in settings]
     if missing:
         raise InputError(f"partition {kind} needs {', '.join(missing)}", hint=f"Settings: {', '.join(keys)}.")
     return SCHEMES[kind](labels, **settings)

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from splitrelay.data.datasets import load
 from splitrelay.data.images import DataSet, ImageSet, Labels
-from splitrelay.data.loading import load
-from splitrelay.data.optional_imports import guest
-from splitrelay.data.user_datasets import own
+from splitrelay.data.optional_imports import import_optional
+from splitrelay.data.user_datasets import load_user_dataset
 
 
 class Reader(ABC):
@@ -58,7 +58,7 @@ class Reader(ABC):
         pixels = self.data[index]
         if self.images.peak != 255:  # a picture's white is 255, whatever the data's is
             pixels = np.rint(pixels * (255 / self.images.peak)).astype(np.uint8)
-        return guest("PIL.Image", "an item").fromarray(np.ascontiguousarray(pixels))
+        return import_optional("PIL.Image", "an item").fromarray(np.ascontiguousarray(pixels))
 
 
 class KnownReader(Reader):
@@ -95,9 +95,9 @@ class CIFAR10(KnownReader):
     name = "cifar10"
 
 
-class Own(Reader):
+class UserDataset(Reader):
     """Images of one's own; the root is the file or folder, and there is nothing to download."""
 
     def opened(self, root: str | Path | None, download: bool) -> DataSet:
         """See splitrelay.data.user_datasets."""
-        return own(root)
+        return load_user_dataset(root)

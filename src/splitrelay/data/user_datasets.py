@@ -10,10 +10,10 @@ from zipfile import is_zipfile
 import numpy as np
 import numpy.typing as npt
 
-from splitrelay.data.image_files import class_folders, from_files, picture_files
-from splitrelay.data.image_tables import from_csv_file, from_parquet_file
-from splitrelay.data.images import DataSet, ImageSet, Labels, Pixels, moments
-from splitrelay.data.saved import is_saved, open_saved
+from splitrelay.data.cache import is_dataset_folder, open_dataset
+from splitrelay.data.image_files import from_files, list_class_folders, list_image_files
+from splitrelay.data.image_tables import read_csv, read_parquet
+from splitrelay.data.images import DataSet, ImageSet, Labels, Pixels, compute_moments
 from splitrelay.errors import InputError
 
 Shape = tuple[int, int, int]
@@ -34,25 +34,25 @@ class Raw:
     classes: tuple[str, ...] | None = None
 
 
-def own(source: Any, *, test: Any = None, shape: Shape | None = None) -> DataSet:
+def load_user_dataset(source: Any, *, test: Any = None, shape: Shape | None = None) -> DataSet:
     """Images of one's own. `test` is a second source of the same kind; `shape` is (C, H, W) where it cannot be seen."""
-    if isinstance(source, str | Path) and is_saved(Path(source)):
-        return open_saved(Path(source))
-    train, held = raw_parts(source)
+    if isinstance(source, str | Path) and is_dataset_folder(Path(source)):
+        return open_dataset(Path(source))
+    train, held = read_parts(source)
     if test is not None:
-        held = raw_parts(test)[0]
+        held = read_parts(test)[0]
     if held is None:
-        train, held = without_every_fifth(train)
+        train, held = hold_out_test_set(train)
     classes, labels = named([train, held])
-    x, x_test = (pixels(raw, shape) for raw in (train, held))
+    x, x_test = (to_pixels(raw, shape) for raw in (train, held))
     if x.shape[1:] != x_test.shape[1:]:
         raise InputError("training and test images differ in shape", value=f"{x.shape[1:]} and {x_test.shape[1:]}")
-    mean, std = moments(x)
+    mean, std = compute_moments(x)
     parts = [ImageSet(part, y, classes, mean, std) for part, y in zip((x, x_test), labels, strict=True)]
     return DataSet(train.of, parts[0], parts[1])
 
 
-def raw_parts(source: Any) -> tuple[Raw, Raw | None]:
+def read_parts(source: Any) -> tuple[Raw, Raw | None]:
     """What is in a source: a training part, and a test part where it has one."""
     if not isinstance(source, str | Path):
         return from_object(source), None
@@ -64,9 +64,9 @@ def raw_parts(source: Any) -> tuple[Raw, Raw | None]:
     if path.suffix == ".npz":
         return from_npz(path)
     if path.suffix == ".parquet":
-        return _from_table(path, from_parquet_file(path)), None
+        return _from_table(path, read_parquet(path)), None
     if path.name.endswith((".csv", ".csv.gz")):
-        return _from_table(path, from_csv_file(path)), None
+        return _from_table(path, read_csv(path)), None
     raise InputError(f"cannot tell what {path} is", limit=ENDINGS)
 
 
@@ -107,7 +107,7 @@ def from_folder(path: Path) -> tuple[Raw, Raw | None]:
     return _pictures(path), None
 
 
-def without_every_fifth(raw: Raw) -> tuple[Raw, Raw]:
+def hold_out_test_set(raw: Raw) -> tuple[Raw, Raw]:
     """Every fifth image of every class, in the order of the source, held out: the same on every machine."""
     held = np.zeros(len(raw.y), dtype=bool)
     for label in np.unique(raw.y):
@@ -121,7 +121,7 @@ def without_every_fifth(raw: Raw) -> tuple[Raw, Raw]:
 
 def named(parts: list[Raw]) -> tuple[tuple[str, ...], list[Labels]]:
     """Names of the classes, in order, and every part's labels as positions among them."""
-    labels = [plain(raw) for raw in parts]
+    labels = [simplify_labels(raw) for raw in parts]
     classes = parts[0].classes
     if classes is not None and all(y.dtype.kind in "iu" for y in labels):
         return classes, [y.astype(np.int64) for y in labels]
@@ -130,7 +130,7 @@ def named(parts: list[Raw]) -> tuple[tuple[str, ...], list[Labels]]:
     return tuple(map(str, values)), [y.astype(np.int64) for y in np.split(positions.reshape(-1), ends)]
 
 
-def plain(raw: Raw) -> npt.NDArray[Any]:
+def simplify_labels(raw: Raw) -> npt.NDArray[Any]:
     """The labels as whole numbers where all can be read so, else as names."""
     y = np.char.decode(raw.y, "utf-8", "backslashreplace") if raw.y.dtype.kind == "S" else raw.y
     if y.dtype.kind == "U" and all(label.isdecimal() and len(label) <= DIGITS for label in y.tolist()):
@@ -145,13 +145,13 @@ def plain(raw: Raw) -> npt.NDArray[Any]:
     return y
 
 
-def pixels(raw: Raw, shape: Shape | None, peak: int = 255) -> Pixels:
+def to_pixels(raw: Raw, shape: Shape | None, peak: int = 255) -> Pixels:
     """The images as bytes (N, C, H, W), none above the peak."""
-    x = arranged(as_bytes(raw, peak), shape, raw.of)
+    x = arrange(to_bytes(raw, peak), shape, raw.of)
     return np.require(x, requirements=["C", "W"])  # torch wants it writable
 
 
-def as_bytes(raw: Raw, peak: int = 255) -> Pixels:
+def to_bytes(raw: Raw, peak: int = 255) -> Pixels:
     """Bytes as they are; whole numbers up to the peak; fractions from 0 to 1 if they are parts of it."""
     x = raw.x
     if x.dtype == np.uint8:
@@ -169,7 +169,7 @@ def as_bytes(raw: Raw, peak: int = 255) -> Pixels:
     return _up_to(peak, np.rint(scaled).astype(np.uint8), raw.of)
 
 
-def arranged(x: Pixels, shape: Shape | None, of: str) -> Pixels:
+def arrange(x: Pixels, shape: Shape | None, of: str) -> Pixels:
     """(N, C, H, W), from that, from (N, H, W, C), from (N, H, W) or from flat rows."""
     if shape is not None:
         return _as_told(x, shape, of)
@@ -235,13 +235,13 @@ def _names(source: Any) -> tuple[str, ...] | None:
 
 
 def _pictures(path: Path, classes: tuple[str, ...] | None = None) -> Raw:
-    folders = class_folders(path)
+    folders = list_class_folders(path)
     if not folders:
         raise InputError(f"{path} holds no folder per class", limit=ENDINGS)
     names = tuple(folder.name for folder in folders) if classes is None else classes
     strangers = [folder.name for folder in folders if folder.name not in names]
     if strangers:
         raise InputError(f"{path} holds classes that the training folder lacks", value=", ".join(strangers))
-    files = [picture_files(folder) for folder in folders]
+    files = [list_image_files(folder) for folder in folders]
     y = np.repeat([names.index(folder.name) for folder in folders], [len(found) for found in files])
     return Raw(from_files([name for found in files for name in found]), y, str(path), names)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from splitrelay.data.cache import is_dataset_folder, open_dataset
 from splitrelay.data.images import ImageSet, Labels
-from splitrelay.data.saved import is_saved, open_saved
-from splitrelay.data.user_datasets import Raw, pixels, plain, raw_parts
+from splitrelay.data.user_datasets import Raw, read_parts, simplify_labels, to_pixels
 from splitrelay.errors import InputError
 from splitrelay.network.messages import Terms
 
@@ -24,17 +24,17 @@ def read_raw(path: Path, test: bool = False) -> Raw:
     """The images of a file or folder, as they are; where it has two parts, its training part, or its `test` part."""
     place = path.expanduser()
     with READING:
-        if not is_saved(place):
-            train, held = raw_parts(place)
+        if not is_dataset_folder(place):
+            train, held = read_parts(place)
             return held if test and held is not None else train
-        data = open_saved(place)
+        data = open_dataset(place)
     part = data.test if test else data.train
     return Raw(part.x, part.y, str(place), part.classes)
 
 
 def own_images(raw: Raw, terms: Terms) -> ImageSet:
     """These images as this run's: its shape, its classes, its way to make a pixel a number."""
-    x = pixels(raw, (terms.shape[0], terms.shape[1], terms.shape[2]), terms.peak)
+    x = to_pixels(raw, (terms.shape[0], terms.shape[1], terms.shape[2]), terms.peak)
     return ImageSet(x, labels(raw, terms.classes), terms.classes, terms.mean, terms.std, terms.peak)
 
 
@@ -60,7 +60,7 @@ def _known(classes: tuple[str, ...], by_name: bool) -> tuple[dict[str, int], str
 
 def _written(raw: Raw, classes: tuple[str, ...]) -> npt.NDArray[Any]:
     """The labels as names or numbers; positions among the source's own names as these names."""
-    y = plain(raw)
+    y = simplify_labels(raw)
     if y.dtype.kind == "b" and not {"False", "True"} & set(classes):
         return y.astype(np.int64)
     if raw.classes is None or y.dtype.kind not in "iu":

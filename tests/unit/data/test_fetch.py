@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from splitrelay.data.archives import tar_members
-from splitrelay.data.cache import mapped, place
+from splitrelay.data.archives import unpack_tar
+from splitrelay.data.cache import get_cache_folder, map_arrays
 from splitrelay.data.datasets import SETS
-from splitrelay.data.download import Progress, download
-from splitrelay.data.download_sources import Folder, InstalledPackage, SystemFolder, WebArchive, WebFiles
-from splitrelay.data.fetch import fetch, fetching
+from splitrelay.data.download_packages import Progress
+from splitrelay.data.downloads import Folder, InstalledPackage, SystemFolder, WebArchive, WebFiles, download
+from splitrelay.data.fetch import fetch, iterate_fetch
 from splitrelay.errors import InputError, OutputError, UnknownName, WorkError
 from tests.support import small_datasets
 from tests.support.small_datasets import same, server, tiny_files, tiny_set, write_files
@@ -59,7 +59,7 @@ def fetcher(root: Path, base: str) -> Iterator[subprocess.Popen[str]]:
 def test_the_first_way_that_works_serves(root: Path, tmp_path: Path) -> None:
     empty, full = Folder(tmp_path / "empty"), Folder(write_files(tmp_path / "full"))
     served = fetch(tiny_set(empty, full, Folder(tmp_path / "never")), root)
-    assert served.way == f"the folder {tmp_path / 'full'}" and same(mapped(tiny_set(), root), tiny_files())
+    assert served.way == f"the folder {tmp_path / 'full'}" and same(map_arrays(tiny_set(), root), tiny_files())
     assert served.tried == ("cache: empty", f"folder: there is no folder {tmp_path / 'empty'}")
 
 
@@ -77,10 +77,10 @@ def test_where_it_came_from_is_written_beside_it(root: Path, tmp_path: Path) -> 
 def test_a_damaged_cache_is_fetched_again(root: Path, tmp_path: Path) -> None:
     known = tiny_set(Folder(write_files(tmp_path / "full")))
     fetch(known, root)
-    (place(known, root) / "train-x.npy").write_bytes(b"")
+    (get_cache_folder(known, root) / "train-x.npy").write_bytes(b"")
     served = fetch(known, root)
     assert served.kind == "folder" and "cache: damaged" in served.tried[0]
-    assert same(mapped(known, root), tiny_files()) and left(root) == ["tiny"]
+    assert same(map_arrays(known, root), tiny_files()) and left(root) == ["tiny"]
 
 
 def test_one_way_only(root: Path, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_folder_and_a_way_are_one_too_many(root: Path) -> None:
 def test_a_given_folder_serves(root: Path, tmp_path: Path, packed: bool, inside: str) -> None:
     write_files(tmp_path / "given" / inside, packed)
     fetch(tiny_set(), root, given=tmp_path / "given")
-    assert same(mapped(tiny_set(), root), tiny_files())
+    assert same(map_arrays(tiny_set(), root), tiny_files())
 
 
 def test_the_systems_folder_serves(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,13 +124,13 @@ def test_an_installed_package_serves_without_being_imported(
 def test_an_original_archive_serves(root: Path, tmp_path: Path) -> None:
     write_files(tmp_path / "files")
     subprocess.run(["tar", "czf", tmp_path / "tiny.tar.gz", "-C", tmp_path, "files"], check=True)
-    way = WebArchive((f"file://{tmp_path}/tiny.tar.gz",), tar_members("files"))
-    assert fetch(tiny_set(way), root).kind == "web" and same(mapped(tiny_set(), root), tiny_files())
+    way = WebArchive((f"file://{tmp_path}/tiny.tar.gz",), unpack_tar("files"))
+    assert fetch(tiny_set(way), root).kind == "web" and same(map_arrays(tiny_set(), root), tiny_files())
 
 
 def test_progress_is_told_in_bytes(root: Path) -> None:
     with server() as (base, _):
-        steps = list(fetching(tiny_set(WebFiles((base,))), root))
+        steps = list(iterate_fetch(tiny_set(WebFiles((base,))), root))
     ends = [step for step in steps if step.total is not None and step.done == step.total]
     assert [step.what for step in ends] == [f"{name}.gz" for name in tiny_files()]
 
@@ -177,7 +177,7 @@ def test_a_host_that_never_answers_has_a_deadline(tmp_path: Path) -> None:
 def test_the_second_address_helps_the_first(root: Path, answer: small_datasets.Answer) -> None:
     with server(answer) as (bad, _), server() as (good, _):
         served = fetch(tiny_set(WebFiles((bad, good))), root)
-    assert served.kind == "web" and same(mapped(tiny_set(), root), tiny_files())
+    assert served.kind == "web" and same(map_arrays(tiny_set(), root), tiny_files())
 
 
 def test_redirects_are_followed(root: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 def test_stopping_halfway_leaves_nothing(root: Path) -> None:
     with server() as (base, _):
-        steps = fetching(tiny_set(WebFiles((base,))), root)
+        steps = iterate_fetch(tiny_set(WebFiles((base,))), root)
         while not (isinstance(step := next(steps), Progress) and step.done):
             pass
         steps.close()
@@ -250,7 +250,7 @@ def test_two_processes_fetch_once_and_both_are_served(root: Path) -> None:
             gate.open.set()
             ends = [process.communicate()[0].splitlines()[-1] for process in (first, second)]
     assert ends == ["served by web", "served by cache"] and len(asked) == 4
-    assert same(mapped(tiny_set(), root), tiny_files()) and left(root) == ["tiny"]
+    assert same(map_arrays(tiny_set(), root), tiny_files()) and left(root) == ["tiny"]
 
 
 def test_a_killed_fetcher_holds_nobody_up(root: Path, tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_killed_fetcher_holds_nobody_up(root: Path, tmp_path: Path) -> None:
             assert gate.asked.wait(60)
             victim.kill()
         assert len(left(root)) == 1  # its temporary folder
-        steps = list(fetching(tiny_set(Folder(write_files(tmp_path / "full"))), root))
+        steps = list(iterate_fetch(tiny_set(Folder(write_files(tmp_path / "full"))), root))
         gate.open.set()
     assert not any("waiting" in step.what for step in steps) and left(root) == ["tiny"]
 
@@ -276,7 +276,7 @@ def test_where_files_cannot_be_locked_nobody_is_disturbed(
     known = tiny_set(Folder(write_files(tmp_path / "full")))
     fetch(known, root)
     fetch(known, root, only="folder")  # the later one replaces the earlier
-    assert same(mapped(known, root), tiny_files()) and left(root) == [".tiny-other", "tiny"]
+    assert same(map_arrays(known, root), tiny_files()) and left(root) == [".tiny-other", "tiny"]
 
 
 # --- the sets that are known ------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_the_catalogue_adds_up(known: small_datasets.KnownSet) -> None:
 def test_the_order_of_the_ways_is_the_promised_one() -> None:
     order = ["system", "web", "npm", "apt", "pip"]
     for known in SETS.values():
-        kinds = [order.index(way.kind) for way in known.ways]
+        kinds = [order.index(way.kind) for way in known.sources]
         assert kinds == sorted(kinds), known.name
 
 

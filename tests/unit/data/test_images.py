@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from splitrelay.data import ImageSet
-from splitrelay.data.images import moments
+from splitrelay.data.images import compute_moments
 from splitrelay.errors import InputError
 from splitrelay.randomness import Purpose, rng
 
@@ -51,14 +51,14 @@ def test_a_part_holds_its_images_and_keeps_the_normalisation() -> None:
 
 def test_moments_are_those_of_all_pixels() -> None:
     x = pixels(30, 3, 4, 4)
-    mean, std = moments(x)
+    mean, std = compute_moments(x)
     assert np.allclose(mean, (x / 255).mean(axis=(0, 2, 3)), rtol=1e-12)
     assert np.allclose(std, (x / 255).std(axis=(0, 2, 3)), rtol=1e-12)
 
 
 def test_a_constant_channel_becomes_zero() -> None:
     x = np.full((4, 1, 2, 2), 80, dtype=np.uint8)
-    data = ImageSet(x, np.zeros(4, dtype=np.int64), ("a",), *moments(x))
+    data = ImageSet(x, np.zeros(4, dtype=np.int64), ("a",), *compute_moments(x))
     assert np.abs(data.normalize(x)).max() < 1e-6
 
 

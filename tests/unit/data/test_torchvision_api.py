@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from splitrelay.data.dataset_formats import from_idx
+from splitrelay.data.dataset_formats import decode_idx
 from splitrelay.data.datasets import SETS
-from splitrelay.data.download_sources import Folder
-from splitrelay.data.torchvision_api import CIFAR10, MNIST, Digits, FashionMNIST, KnownReader, Own, Reader
+from splitrelay.data.downloads import Folder
+from splitrelay.data.torchvision_api import CIFAR10, MNIST, Digits, FashionMNIST, KnownReader, Reader, UserDataset
 from splitrelay.errors import InputError, WorkError
 from tests.support.small_datasets import H, W, tiny_files, tiny_set, write_files
 
-X = from_idx("x", tiny_files()["train-images-idx3-ubyte"])
+X = decode_idx("x", tiny_files()["train-images-idx3-ubyte"])
 
 
 class Tiny(KnownReader):
@@ -31,7 +31,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("reader", [Digits, MNIST, FashionMNIST, CIFAR10, Own])
+@pytest.mark.parametrize("reader", [Digits, MNIST, FashionMNIST, CIFAR10, UserDataset])
 def test_the_signature_is_torchvisions(reader: type[Reader]) -> None:
     parameters = inspect.signature(reader).parameters
     assert list(parameters) == ["root", "train", "transform", "target_transform", "download"]
@@ -111,7 +111,7 @@ def test_the_cache_serves_any_root(tmp_path: Path) -> None:
 def test_own_images_through_a_reader(tmp_path: Path) -> None:
     x = np.arange(20 * 12, dtype=np.uint8).reshape(20, 2, 2, 3)
     np.savez(tmp_path / "d.npz", x=x, y=np.zeros(20, dtype=int))
-    reader = Own(tmp_path / "d.npz", train=False)
+    reader = UserDataset(tmp_path / "d.npz", train=False)
     assert np.array_equal(reader.data, x[4::5]) and reader[0][0].mode == "RGB"
 
 

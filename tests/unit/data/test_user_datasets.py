@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from splitrelay.data import load, own
-from splitrelay.data.user_datasets import Raw, as_bytes
+from splitrelay.data import load, load_user_dataset
+from splitrelay.data.user_datasets import Raw, to_bytes
 from splitrelay.errors import InputError, SplitrelayError, UnknownName
 from splitrelay.randomness import Purpose, rng
 
@@ -57,18 +57,18 @@ def grouped(x: np.ndarray) -> np.ndarray:
 
 
 def test_an_npz_with_x_and_y(tmp_path: Path) -> None:
-    data = own(npz(tmp_path / "d.npz", x=GREY, y=Y))
+    data = load_user_dataset(npz(tmp_path / "d.npz", x=GREY, y=Y))
     assert np.array_equal(data.train.x[:, 0], GREY[KEPT]) and np.array_equal(data.test.x[:, 0], GREY[HELD])
     assert data.train.classes == ("0", "1") and data.test.y.tolist() == [0, 1, 0, 1]
 
 
 def test_an_npz_with_its_own_test_part(tmp_path: Path) -> None:
-    data = own(npz(tmp_path / "d.npz", x_train=GREY, y_train=Y, x_test=GREY[:3], y_test=Y[:3]))
+    data = load_user_dataset(npz(tmp_path / "d.npz", x_train=GREY, y_train=Y, x_test=GREY[:3], y_test=Y[:3]))
     assert (len(data.train), len(data.test)) == (20, 3)
 
 
 def test_a_second_source_is_the_test_part(tmp_path: Path) -> None:
-    data = own(csv(tmp_path / "train.csv"), test=csv(tmp_path / "test.csv", GREY[:3], Y[:3]))
+    data = load_user_dataset(csv(tmp_path / "train.csv"), test=csv(tmp_path / "test.csv", GREY[:3], Y[:3]))
     assert (len(data.train), len(data.test)) == (20, 3)
 
 
@@ -76,68 +76,70 @@ def test_a_second_source_is_the_test_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize("titled", [True, False])
 def test_a_table_of_pixels(tmp_path: Path, name: str, titled: bool) -> None:
     titles = ["label", *(f"pixel{n}" for n in range(36))] if titled else None
-    data = own(csv(tmp_path / name, titles=titles))
+    data = load_user_dataset(csv(tmp_path / name, titles=titles))
     assert np.array_equal(data.train.x[:, 0], GREY[KEPT]) and np.array_equal(data.train.y, Y[KEPT])
 
 
 @pytest.mark.parametrize("last", [True, False])
 def test_a_table_with_numbers_for_titles(tmp_path: Path, last: bool) -> None:
     numbers = list(map(str, range(36)))
-    data = own(csv(tmp_path / "d.csv", titles=[*numbers, "target"] if last else ["target", *numbers], last=last))
+    data = load_user_dataset(
+        csv(tmp_path / "d.csv", titles=[*numbers, "target"] if last else ["target", *numbers], last=last)
+    )
     assert np.array_equal(data.train.x[:, 0], GREY[KEPT]) and np.array_equal(data.train.y, Y[KEPT])
 
 
 def test_a_table_with_an_index_left_behind(tmp_path: Path) -> None:
     titles = ["label", "", *(f"pixel{n}" for n in range(36))]
     x = np.concatenate([np.arange(N)[:, None], GREY.reshape(N, -1)], axis=1)
-    assert np.array_equal(own(csv(tmp_path / "d.csv", x, titles=titles)).train.x[:, 0], GREY[KEPT])
+    assert np.array_equal(load_user_dataset(csv(tmp_path / "d.csv", x, titles=titles)).train.x[:, 0], GREY[KEPT])
 
 
 def test_a_table_with_words_for_labels(tmp_path: Path) -> None:
-    data = own(csv(tmp_path / "d.csv", y=np.array(["dog", "cat"])[Y]))
+    data = load_user_dataset(csv(tmp_path / "d.csv", y=np.array(["dog", "cat"])[Y]))
     assert data.train.classes == ("cat", "dog") and np.array_equal(data.train.y, 1 - Y[KEPT])
 
 
 @pytest.mark.parametrize("scale", [1.0, 255.0])
 def test_a_table_of_fractions_that_are_bytes(tmp_path: Path, scale: float) -> None:
-    assert np.array_equal(own(csv(tmp_path / "d.csv", GREY * 1.0 / scale)).train.x[:, 0], GREY[KEPT])
+    assert np.array_equal(load_user_dataset(csv(tmp_path / "d.csv", GREY * 1.0 / scale)).train.x[:, 0], GREY[KEPT])
 
 
 def test_a_table_in_three_planes(tmp_path: Path) -> None:
     x = np.ascontiguousarray(COLOUR[:, :5].transpose(0, 3, 1, 2))
-    assert np.array_equal(own(csv(tmp_path / "d.csv", x)).train.x, x[KEPT])
+    assert np.array_equal(load_user_dataset(csv(tmp_path / "d.csv", x)).train.x, x[KEPT])
 
 
 def test_a_table_of_oblong_images_with_their_shape(tmp_path: Path) -> None:
     x = COLOUR.transpose(0, 3, 1, 2)
-    assert np.array_equal(own(csv(tmp_path / "d.csv", x), shape=(3, 6, 5)).train.x, x[KEPT])
+    assert np.array_equal(load_user_dataset(csv(tmp_path / "d.csv", x), shape=(3, 6, 5)).train.x, x[KEPT])
 
 
 @pytest.mark.parametrize("form", ["first", "last", "flat"])
 def test_images_in_every_form_of_the_shape_that_is_told(tmp_path: Path, form: str) -> None:
     first = np.ascontiguousarray(COLOUR.transpose(0, 3, 1, 2))
     x = {"first": first, "last": COLOUR, "flat": first.reshape(N, -1)}[form]
-    assert np.array_equal(own(npz(tmp_path / "d.npz", x=x, y=Y), shape=(3, 6, 5)).train.x, first[KEPT])
+    assert np.array_equal(load_user_dataset(npz(tmp_path / "d.npz", x=x, y=Y), shape=(3, 6, 5)).train.x, first[KEPT])
 
 
 def test_grey_images_need_no_colour_in_the_shape_that_is_told(tmp_path: Path) -> None:
-    data = own(npz(tmp_path / "d.npz", x=GREY[:, :4], y=Y), shape=(1, 4, 6))
+    data = load_user_dataset(npz(tmp_path / "d.npz", x=GREY[:, :4], y=Y), shape=(1, 4, 6))
     assert np.array_equal(data.train.x[:, 0], GREY[KEPT, :4])
 
 
 def test_a_cube_has_its_colour_first(tmp_path: Path) -> None:
     x = COLOUR[:, :3, :3]
-    assert np.array_equal(own(npz(tmp_path / "d.npz", x=x, y=Y), shape=(3, 3, 3)).train.x, x[KEPT])
+    assert np.array_equal(load_user_dataset(npz(tmp_path / "d.npz", x=x, y=Y), shape=(3, 3, 3)).train.x, x[KEPT])
 
 
 def test_fractions_of_another_white() -> None:
     x = np.arange(17).reshape(1, 17)
-    assert np.array_equal(as_bytes(Raw(x / 16, Y[:1], "mine"), peak=16), x)
+    assert np.array_equal(to_bytes(Raw(x / 16, Y[:1], "mine"), peak=16), x)
 
 
 @pytest.mark.parametrize("x", [GREY, COLOUR], ids=["grey", "colour"])
 def test_a_folder_of_pictures(tmp_path: Path, x: np.ndarray) -> None:
-    data = own(pictures(tmp_path / "d", x))
+    data = load_user_dataset(pictures(tmp_path / "d", x))
     planes = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
     assert data.train.classes == ("class-0", "class-1")
     assert np.array_equal(data.test.x, grouped(planes)[[4, 9, 14, 19]]) and data.test.y.tolist() == [0, 0, 1, 1]
@@ -146,19 +148,21 @@ def test_a_folder_of_pictures(tmp_path: Path, x: np.ndarray) -> None:
 def test_grey_among_colours_becomes_colour(tmp_path: Path) -> None:
     pictures(tmp_path / "d", COLOUR)
     Image.fromarray(COLOUR[0, :, :, 0]).save(tmp_path / "d" / "class-0" / "000.png")
-    assert own(tmp_path / "d").train.shape == (3, 6, 5)
+    assert load_user_dataset(tmp_path / "d").train.shape == (3, 6, 5)
 
 
 def test_a_folder_with_a_test_part_keeps_the_classes_of_the_training(tmp_path: Path) -> None:
     pictures(tmp_path / "d" / "train", y=np.arange(N) % 3, names={0: "a", 1: "b", 2: "c"})
     pictures(tmp_path / "d" / "test", GREY[:2], [0, 0], names={0: "c"})
-    data = own(tmp_path / "d")
+    data = load_user_dataset(tmp_path / "d")
     assert data.test.y.tolist() == [2, 2] and data.test.classes == ("a", "b", "c")
 
 
 def test_folders_named_by_numbers_are_in_the_order_of_numbers(tmp_path: Path) -> None:
     names = {n: str(n) for n in range(11)}
-    data = own(pictures(tmp_path / "d", np.repeat(GREY[:11], 5, axis=0), np.repeat(np.arange(11), 5), names))
+    data = load_user_dataset(
+        pictures(tmp_path / "d", np.repeat(GREY[:11], 5, axis=0), np.repeat(np.arange(11), 5), names)
+    )
     assert data.train.classes == tuple(map(str, range(11)))
 
 
@@ -167,33 +171,33 @@ def test_other_files_beside_the_pictures_do_not_count(tmp_path: Path) -> None:
     (folder / "class-0" / "readme.txt").write_text("hello")
     (folder / "class-0" / ".hidden.png").write_text("hello")
     (folder / ".git").mkdir()
-    assert len(own(folder).train) + len(own(folder).test) == N
+    assert len(load_user_dataset(folder).train) + len(load_user_dataset(folder).test) == N
 
 
 @pytest.mark.parametrize("x", [GREY, COLOUR, COLOUR.transpose(0, 3, 1, 2)], ids=["NHW", "NHWC", "NCHW"])
 def test_an_object_with_data_and_targets(x: np.ndarray) -> None:
-    data = own(SimpleNamespace(data=x, targets=Y.tolist(), classes=["no", "yes"]))
+    data = load_user_dataset(SimpleNamespace(data=x, targets=Y.tolist(), classes=["no", "yes"]))
     planes = GREY[:, None] if x.ndim == 3 else COLOUR.transpose(0, 3, 1, 2)
     assert np.array_equal(data.train.x, planes[KEPT]) and data.train.classes == ("no", "yes")
 
 
 def test_words_in_bytes_are_words(tmp_path: Path) -> None:
-    data = own(npz(tmp_path / "d.npz", x=GREY, y=np.array([b"no", b"yes"])[Y]))
+    data = load_user_dataset(npz(tmp_path / "d.npz", x=GREY, y=np.array([b"no", b"yes"])[Y]))
     assert data.train.classes == ("no", "yes") and np.array_equal(data.train.y, Y[KEPT])
 
 
 def test_numbers_too_long_for_numbers_are_words(tmp_path: Path) -> None:
     long = ("1" * 30, "2" * 30)
-    assert own(npz(tmp_path / "d.npz", x=GREY, y=np.array(long)[Y])).train.classes == long
+    assert load_user_dataset(npz(tmp_path / "d.npz", x=GREY, y=np.array(long)[Y])).train.classes == long
 
 
 def test_labels_with_gaps_keep_their_names(tmp_path: Path) -> None:
-    data = own(npz(tmp_path / "d.npz", x=GREY, y=np.array([3, 10])[Y]))
+    data = load_user_dataset(npz(tmp_path / "d.npz", x=GREY, y=np.array([3, 10])[Y]))
     assert data.train.classes == ("3", "10") and np.array_equal(data.train.y, Y[KEPT])
 
 
 def test_the_normalisation_is_that_of_the_training_part(tmp_path: Path) -> None:
-    data = own(npz(tmp_path / "d.npz", x=GREY, y=Y))
+    data = load_user_dataset(npz(tmp_path / "d.npz", x=GREY, y=Y))
     x = data.train.normalize(data.train.x)
     assert abs(float(x.mean())) < 1e-5 and abs(float(x.std()) - 1) < 1e-5 and data.test.mean == data.train.mean
 
@@ -225,7 +229,7 @@ def png(image: np.ndarray) -> bytes:
 
 def test_parquet_with_encoded_pictures_and_names(tmp_path: Path) -> None:
     column = [{"bytes": png(image), "path": None} for image in COLOUR]
-    data = own(parquet(tmp_path / "d.parquet", {"image": column, "label": Y.tolist()}, ["cat", "dog"]))
+    data = load_user_dataset(parquet(tmp_path / "d.parquet", {"image": column, "label": Y.tolist()}, ["cat", "dog"]))
     assert np.array_equal(data.train.x, COLOUR.transpose(0, 3, 1, 2)[KEPT]) and data.train.classes == ("cat", "dog")
 
 
@@ -237,20 +241,20 @@ def test_parquet_in_other_forms(tmp_path: Path, form: str) -> None:
         "lists": {"pixels": flat.tolist()},
         "columns": {f"pixel{n}": flat[:, n] for n in range(36)},
     }[form]
-    data = own(parquet(tmp_path / "d.parquet", {"label": Y.tolist(), **x}))
+    data = load_user_dataset(parquet(tmp_path / "d.parquet", {"label": Y.tolist(), **x}))
     assert np.array_equal(data.train.x[:, 0], GREY[KEPT])
 
 
 def test_parquet_without_labels_says_what_it_has(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no column of labels"):
-        own(parquet(tmp_path / "d.parquet", {"image": [[1, 2]], "other": [1]}))
+        load_user_dataset(parquet(tmp_path / "d.parquet", {"image": [[1, 2]], "other": [1]}))
 
 
 def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
     (tmp_path / "d.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match="is no parquet file"):
-        own(tmp_path / "d.parquet")
+        load_user_dataset(tmp_path / "d.parquet")
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------
@@ -281,7 +285,7 @@ def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
 )
 def test_a_wrong_npz_is_one_line(tmp_path: Path, arrays: dict[str, np.ndarray], says: str) -> None:
     with pytest.raises(InputError) as error:
-        own(npz(tmp_path / "d.npz", **arrays))
+        load_user_dataset(npz(tmp_path / "d.npz", **arrays))
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
@@ -299,7 +303,7 @@ def test_a_wrong_npz_is_one_line(tmp_path: Path, arrays: dict[str, np.ndarray], 
 def test_a_wrong_table_is_one_line(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "d.csv").write_text(text * 9 if says == "are not bytes" else text)
     with pytest.raises(InputError) as error:
-        own(tmp_path / "d.csv")
+        load_user_dataset(tmp_path / "d.csv")
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
@@ -307,7 +311,7 @@ def test_a_wrong_table_is_one_line(tmp_path: Path, text: str, says: str) -> None
 def test_images_that_are_not_of_the_shape_that_is_told_are_one_line(tmp_path: Path, shape: tuple[int, ...]) -> None:
     says = f"do not have this shape; needs (3, 6, 5), (6, 5, 3) or flat rows of 90; got {shape}"
     with pytest.raises(InputError, match=re.escape(says)) as error:
-        own(npz(tmp_path / "d.npz", x=np.zeros((N, *shape), dtype=np.uint8), y=Y), shape=(3, 6, 5))
+        load_user_dataset(npz(tmp_path / "d.npz", x=np.zeros((N, *shape), dtype=np.uint8), y=Y), shape=(3, 6, 5))
     assert "\n" not in str(error.value)
 
 
@@ -315,34 +319,34 @@ def test_pictures_of_two_sizes_are_named(tmp_path: Path) -> None:
     pictures(tmp_path / "d")
     Image.fromarray(GREY[0, :3]).save(tmp_path / "d" / "class-1" / "999.png")
     with pytest.raises(InputError, match=r"6x6 in .*000\.png, 6x3 in .*999\.png"):
-        own(tmp_path / "d")
+        load_user_dataset(tmp_path / "d")
 
 
 def test_a_picture_that_is_none_is_named(tmp_path: Path) -> None:
     pictures(tmp_path / "d")
     (tmp_path / "d" / "class-1" / "999.png").write_text("hello")
     with pytest.raises(InputError, match=r"999\.png is no picture"):
-        own(tmp_path / "d")
+        load_user_dataset(tmp_path / "d")
 
 
 def test_sixteen_bits_a_pixel_are_refused(tmp_path: Path) -> None:
     pictures(tmp_path / "d")
     Image.fromarray(GREY[0].astype(np.uint16)).save(tmp_path / "d" / "class-1" / "999.png")
     with pytest.raises(InputError, match=r"999\.png has more than 8 bits a pixel"):
-        own(tmp_path / "d")
+        load_user_dataset(tmp_path / "d")
 
 
 def test_a_class_without_pictures_is_named(tmp_path: Path) -> None:
     (pictures(tmp_path / "d") / "empty").mkdir()
     with pytest.raises(InputError, match="empty holds no pictures"):
-        own(tmp_path / "d")
+        load_user_dataset(tmp_path / "d")
 
 
 def test_a_test_folder_with_a_new_class_is_refused(tmp_path: Path) -> None:
     pictures(tmp_path / "d" / "train")
     pictures(tmp_path / "d" / "test", names={0: "stranger"})
     with pytest.raises(InputError, match="classes that the training folder lacks; got stranger"):
-        own(tmp_path / "d")
+        load_user_dataset(tmp_path / "d")
 
 
 @pytest.mark.parametrize(
@@ -375,5 +379,5 @@ def test_a_name_that_nobody_carries_gets_the_nearest() -> None:
 def test_junk_is_named_and_nobody_is_told_to_unpickle_it(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(bytes(range(255, 0, -1)))
     with pytest.raises(InputError, match=f"{name} is no ") as refused:
-        own(tmp_path / name)
+        load_user_dataset(tmp_path / name)
     assert "pickle" not in str(refused.value)
