@@ -10,8 +10,7 @@ from splitrelay.algorithms import SSL, Step
 from splitrelay.data import DataSet, ImageSet, draw_partition
 from splitrelay.engine import InProcess
 from splitrelay.objectives.softmax_regression import Softmax, feature_rows, mean_image
-from splitrelay.paper.convex import run_study
-from splitrelay.paper.convex_bounds import bound_after, problem, theory_step
+from splitrelay.paper.convex import bound_after, problem, run_study, theory_step
 from splitrelay.paper.convex_records import Record, Study, mean
 from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng

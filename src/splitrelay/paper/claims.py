@@ -1,33 +1,173 @@
-"""What the paper says of its experiments, claim by claim in our words, and what our records say to it."""
+"""The paper's claims about its experiments, in our words, and what our records say about each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from splitrelay.errors import InputError
-from splitrelay.paper.claims_clipping import hurt_by_clipping, steadied_by_clipping
-from splitrelay.paper.claims_printed import (
-    along_K,
-    better_in_silos,
-    falls_far,
-    falls_throughout,
-    gaps,
-    printed,
-    rises_then_falls,
-    rises_throughout,
-    sooner,
-    worse_at_one,
+from splitrelay.paper.cells import CELLS, Cell
+from splitrelay.paper.evidence import (
+    CLIPPING,
+    DEVICES,
+    OPEN,
+    SEARCH,
+    SILOS,
+    SMALL_NET,
+    TUNED,
+    Evidence,
+    Finding,
+    counted,
 )
-from splitrelay.paper.evidence import DEVICES, OPEN, SILOS, SMALL_NET, TUNED, Evidence, Finding, counted
 from splitrelay.reports.head_to_head import Contest
-from splitrelay.reports.labels import data_label
+from splitrelay.reports.labels import algorithm_label, data_label
+from splitrelay.reports.seed_groups import Group, grouped
 from splitrelay.reports.summary import curve, summarised, tail
 from splitrelay.reports.table_layout import Choice
+from splitrelay.runs.records import runs_under
+from splitrelay.runs.spec import MAX_NORM
 from splitrelay.table import Heading, Table
+
+Test = Callable[[list[float]], bool]
+
+
+def rises_then_falls(ends: Sequence[float]) -> bool:
+    """Up from the first to the second, down by the last."""
+    return ends[0] < ends[1] and ends[1] > ends[-1]
+
+
+def falls_far(ends: Sequence[float]) -> bool:
+    """Five points and more below the first, in the end."""
+    return ends[-1] < ends[0] - 5
+
+
+def falls_throughout(ends: Sequence[float]) -> bool:
+    """Each below the one before."""
+    return list(ends) == sorted(ends, reverse=True)
+
+
+def rises_throughout(ends: Sequence[float]) -> bool:
+    """Each above the one before."""
+    return list(ends) == sorted(ends)
+
+
+def along_K(algorithm: str, C: int, holds: Test) -> str:
+    """'no: 80.5 80.9 81.2 81.1': its accuracies among ten clients, as K grows."""
+    cells = sorted(printed("cross-silo", C), key=lambda cell: cell.K)
+    ends = [float(getattr(cell, algorithm).accuracy) for cell in cells]
+    return f"{_yes(holds(ends))}: {' '.join(f'{end:.1f}' for end in ends)}"
+
+
+def gaps(cells: Sequence[Cell], holds: Callable[[float], bool]) -> str:
+    """'yes: +37.6 to +72.2': SSL minus FedAvg."""
+    found = sorted(cell.ssl.accuracy - cell.fedavg.accuracy for cell in cells)
+    return f"{_yes(all(map(holds, found)))}: {found[0]:+.1f} to {found[-1]:+.1f}"
+
+
+def sooner(cells: Sequence[Cell]) -> str:
+    """Whether SSL reaches the goal in fewer rounds in every cell."""
+    rounds = [(cell.ssl.rounds, cell.fedavg.rounds) for cell in cells]
+    return _yes(all(ssl is not None and (fedavg is None or ssl < fedavg) for ssl, fedavg in rounds))
+
+
+def better_in_silos(algorithm: str, C: int) -> str:
+    """Whether an algorithm does better among ten clients than with 10 of 500, at every K that both have."""
+    silos = {cell.K: getattr(cell, algorithm).accuracy for cell in printed("cross-silo", C)}
+    devices = {cell.K: getattr(cell, algorithm).accuracy for cell in printed("cross-device", C, "cifar10")}
+    both = [(silos[K], devices[K]) for K in silos if K in devices]
+    return f"{_yes(all(silo > device for silo, device in both))}: {_against(both)}"
+
+
+def worse_at_one() -> str:
+    """Whether SSL among ten clients is worse at C = 1 than at C = 2, at every K."""
+    ones, twos = ({cell.K: cell.ssl.accuracy for cell in printed("cross-silo", C)} for C in (1, 2))
+    both = [(ones[K], twos[K]) for K in ones]
+    return f"{_yes(all(one < two for one, two in both))}: {_against(both)}"
+
+
+def printed(setting: str, C: int, *sets: str) -> list[Cell]:
+    """The cells of a setting; on all sets unless said."""
+    return [
+        cell for cell in CELLS.values() if (cell.setting, cell.C) == (setting, C) and (not sets or cell.data in sets)
+    ]
+
+
+def _against(both: Sequence[tuple[float, float]]) -> str:
+    return ", ".join(f"{one:.1f} against {two:.1f}" for one, two in both)
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "no"
+
+
+def hurt_by_clipping(records: Evidence) -> Finding:
+    """C = 1: is every run worse with a largest norm, and FedAvg's most?"""
+    lost: dict[str, list[float]] = {"fedavg": [], "ssl": []}
+    words = []
+    for free, clipped in _pairs(records, C=1):
+        ends = [100 * float(np.mean(tail(curve(group)).values)) for group in (free, clipped)]
+        lost[free.spec.algorithm].append(ends[0] - ends[1])
+        words.append(f"{_named(free)}: {ends[0]:.1f} without, {ends[1]:.1f} with")
+    found = [loss > 0 for losses in lost.values() for loss in losses]
+    found += [max(lost["fedavg"]) > max(lost["ssl"])] if found else []
+    for place, without, within in _at_their_best(records):
+        found.append(without > within)
+        words.append(f"{place} at the best rate of either: {without:.1f} without, {within:.1f} with")
+    return counted(found, words)
+
+
+def _at_their_best(records: Evidence) -> list[tuple[str, float, float]]:
+    """C = 1, searched: the best end without a largest norm, and with one, for each algorithm and place."""
+    ends: dict[str, dict[bool, float]] = {}
+    with suppress(InputError):
+        for group in grouped(runs_under(records.folder / SEARCH))[0]:
+            spec = group.spec
+            if spec.partition.C == 1 and group.complete:
+                end = 100 * float(np.mean(tail(curve(group)).values))
+                place = f"{algorithm_label(spec.algorithm)} on {data_label(spec.data.name)} K={spec.K}"
+                best = ends.setdefault(place, {})
+                best[spec.optimiser.clip is None] = max(best.get(spec.optimiser.clip is None, 0.0), end)
+    return [(place, best[True], best[False]) for place, best in sorted(ends.items()) if len(best) == 2]
+
+
+def steadied_by_clipping(records: Evidence) -> Finding:
+    """C = 2: does no curve fall as deep below what it had reached, after its first quarter?"""
+    words, steadier = [], []
+    for free, clipped in _pairs(records, C=2):
+        falls = [_fall(group) for group in (free, clipped)]
+        steadier.append(falls[1] < falls[0])
+        words.append(f"{_named(free)}: {falls[0]:.1f} points without, {falls[1]:.1f} with")
+    return counted(steadier, words)
+
+
+def _fall(group: Group) -> float:
+    """The deepest of the mean curve, in points."""
+    seen = curve(group)
+    late = 100 * seen.mean[seen.rounds >= seen.rounds[-1] / 4]
+    return float(np.max(np.maximum.accumulate(late) - late))
+
+
+def _named(group: Group) -> str:
+    return f"{algorithm_label(group.spec.algorithm)} η {group.spec.optimiser.eta:g}"
+
+
+def _pairs(records: Evidence, C: int) -> list[tuple[Group, Group]]:
+    """Runs that differ in their largest norm alone: without one, and with the paper's; by algorithm and rate."""
+    with suppress(InputError):
+        groups = grouped(runs_under(records.folder / CLIPPING))[0]
+        here = {_setting(group): group for group in groups if group.spec.partition.C == C}
+        free = [(key, group) for key, group in sorted(here.items(), key=lambda pair: pair[0][:2]) if key[-1] is None]
+        return [(group, other) for key, group in free if (other := here.get((*key[:-1], MAX_NORM))) is not None]
+    return []
+
+
+def _setting(group: Group) -> tuple[str, float, float | None]:
+    return group.spec.algorithm, group.spec.optimiser.eta, group.spec.optimiser.clip
+
 
 WHERE = {
     DEVICES: "at the paper's rates",

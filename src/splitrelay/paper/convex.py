@@ -1,12 +1,17 @@
 """The convex study: softmax regression on real data, through the same algorithm classes as everything else.
 
-Every algorithm runs once a seed, all its rates in one array: those of the grid and, last, theory's.
+Each algorithm runs once for each seed, with all its rates in one array: the rates of the grid and, last, the rate that
+its theorem chooses. SCAFFOLD has no theorem in the paper: it takes the step of FedAvg and has no bound.
+
+`minimise` finds x* by Newton's method, each step solved by conjugate gradients. It does not use scipy, which only comes
+with the `learn` extra: this study needs neither torch nor scipy.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -17,14 +22,113 @@ from threadpoolctl import threadpool_limits
 from splitrelay.algorithms import SSL, Algorithm, Averaged, FedAvg, MinibatchSGD, Scaffold, Step
 from splitrelay.data import DataSet, draw_partition
 from splitrelay.engine import InProcess
+from splitrelay.errors import WorkError
 from splitrelay.objectives.softmax_regression import Softmax, feature_rows, mean_image
-from splitrelay.paper.convex_bounds import bound_after, theory_step
-from splitrelay.paper.convex_optimum import Optimum, minimise
 from splitrelay.paper.convex_records import AtTheory, Cell, Constants, Record, Rows, Side, Study, Tuned
 from splitrelay.participation import Permutation
+from splitrelay.theory import Problem
+from splitrelay.theory.bounds import evaluate_bound
+from splitrelay.theory.stepsizes import choose_step
 from splitrelay.training import train
 
 Array = npt.NDArray[np.float64]
+
+TOLERANCE = 1e-8
+MOST_STEPS, MOST_PRODUCTS, MOST_HALVINGS = 100, 500, 40
+ENOUGH = 1e-4  # Armijo: the share of the promised decrease that a step must bring
+ROUNDING = 1e-14  # relative, of F: near the optimum no decrease can be seen any more
+
+
+@dataclass(frozen=True, eq=False)
+class Optimum:
+    """x*, F(x*), and how near it is: ||grad F(x*)|| after so many steps."""
+
+    x: Array
+    F: float
+    gradient_norm: float
+    steps: int
+
+
+def minimise(objective: Softmax, tolerance: float = TOLERANCE) -> Optimum:
+    """The minimiser of F, to ||grad F|| <= tolerance; F is at least mu-convex, so ||x - x*|| <= tolerance/mu."""
+    x = objective.x0
+    for step in range(MOST_STEPS):
+        gradient = objective.full_gradient(x)
+        norm = float(np.linalg.norm(gradient))
+        if norm <= tolerance:
+            return Optimum(x, float(objective.F(x)), norm, step)
+        towards = _conjugate_gradients(objective.curvature(x), -gradient, min(0.5, norm**0.5) * norm)
+        x = x + _length(objective, x, gradient, towards) * towards
+    raise WorkError("Newton's method did not reach the optimum", value=norm, limit=f"||grad F|| <= {tolerance:g}")
+
+
+def _conjugate_gradients(product: Callable[[Array], Array], right: Array, enough: float) -> Array:
+    """v with ||H v - right|| <= enough; H is positive definite, since mu > 0."""
+    v, residual = np.zeros_like(right), right
+    direction, square = residual, float((residual**2).sum())
+    for _ in range(MOST_PRODUCTS):
+        if square <= enough**2:
+            break
+        curved = product(direction)
+        share = square / float((direction * curved).sum())
+        v, residual = v + share * direction, residual - share * curved
+        before, square = square, float((residual**2).sum())
+        direction = residual + square / before * direction
+    return v
+
+
+def _length(objective: Softmax, x: Array, gradient: Array, towards: Array) -> float:
+    """The first of 1, 1/2, 1/4, ... that lowers F by enough."""
+    here, slope, length = float(objective.F(x)), float((gradient * towards).sum()), 1.0
+    for _ in range(MOST_HALVINGS):
+        if objective.F(x + length * towards) <= here + ENOUGH * length * slope + ROUNDING * abs(here):
+            break
+        length /= 2
+    return length
+
+
+CASE = "strongly-convex"
+THEOREM = {"ssl": "ssl", "fedavg": "fedavg", "minibatch-sgd": "minibatch-sgd"}
+
+
+def problem(study: Study, constants: Constants, sigma2: float) -> Problem:
+    """The study's constants as the theorems ask for them."""
+    return Problem(
+        L=constants.L,
+        mu=constants.mu,
+        sigma2=sigma2,
+        zeta2_star=constants.zeta2_star,
+        M=study.M,
+        K=study.K,
+        R=study.R,
+        D2=constants.D2,
+        A=constants.A,
+    )
+
+
+def theory_step(algorithm: str, study: Study, constants: Constants) -> float:
+    """The eta_tilde that minimises the proved bound, from what is known before any run: sigma2 as it holds everywhere.
+
+    Where R < 6 kappa no step is in the range, and the largest that the proofs can bear, 1/(6 L), is taken.
+    """
+    asked = problem(study, constants, constants.sigma2_everywhere)
+    found = choose_step(THEOREM.get(algorithm, "fedavg"), CASE, asked, "best", "proved", "R", "mask")
+    step = float(found.eta_tilde)
+    return 1 / (6 * constants.L) if math.isnan(step) else step
+
+
+def bound_after(
+    algorithm: str, study: Study, constants: Constants, eta_tilde: float, rounds: Sequence[int], kind: str
+) -> list[float | None]:
+    """The bound on E F(x-bar) - F* after so many rounds, with the sigma2 seen; None where it does not apply."""
+    if algorithm not in THEOREM:
+        return [None] * len(rounds)
+    asked = replace(problem(study, constants, constants.sigma2_seen), R=np.maximum(rounds, 1))
+    total = evaluate_bound(THEOREM[algorithm], CASE, asked, np.asarray(eta_tilde), kind, "R", "mask").total
+    shown = np.where(np.asarray(rounds) > 0, total, np.nan)
+    return [None if math.isnan(value) else float(value) for value in shown]
+
+
 Make = Callable[[Step[Array], Study], Algorithm[Array, Any]]
 
 ALGORITHMS: Mapping[str, Make] = {

@@ -1,25 +1,120 @@
-"""The paper's simulations on quadratics: every group, rate and seed through the same algorithm classes."""
+"""The paper's simulations on quadratics: every group, rate and seed through the same algorithm classes.
+
+All seeds run in one array: each slice of x visits the clients in the order of its own seed, with the same bits as if it
+ran alone. `exact` computes the exact value of each simulated result: the point of FedAvg, and the distribution of SSL
+over all orders; with noise, their root mean squares.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from splitrelay.algorithms import SSL, FedAvg, Step
-from splitrelay.engine import InProcess
+from splitrelay.algorithms import SSL, Done, FedAvg, Outcome, Step, Visit
+from splitrelay.engine import InProcess, take_local_steps
+from splitrelay.objectives.exact_distributions import MOST_CLIENTS as MOST_CLIENTS_OF_LAW
+from splitrelay.objectives.exact_distributions import fedavg_point, ssl_law
+from splitrelay.objectives.exact_moments import MOST_CLIENTS, Round, fedavg_round, ssl_round, trajectory
 from splitrelay.objectives.quadratic import Quadratics, ScalarQuadratics
 from splitrelay.objectives.quadratic_groups import Group
-from splitrelay.paper.quadratics_seeds import SeedsBeside
 from splitrelay.participation import Permutation
+from splitrelay.randomness import Purpose, rng
 from splitrelay.training import train
 
 Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class SeedsBeside:
+    """The clients of scalar quadratics, for x of shape (seeds, ...).
+
+    To the algorithm every order is 0, ..., M - 1; the j-th visit of round r goes, for each seed, to the client that
+    stands j-th in that seed's own order: orders[r, j], one for each seed.
+    """
+
+    objective: ScalarQuadratics
+    seeds: Sequence[int]
+    orders: npt.NDArray[np.intp]  # of shape (R, M, seeds)
+
+    def order(self, r: int) -> range:
+        """All places of the order, in their order."""
+        return range(self.objective.M)
+
+    def run(self, visit: Visit[Array], /) -> Outcome[Array]:
+        """K local steps of every seed's own client."""
+        ms = self.orders[visit.r, visit.m]
+        h, a = np.asarray(self.objective.h)[ms], np.asarray(self.objective.a)[ms]
+
+        def gradient(_: int, x: Array, xi: Array | None) -> Array:
+            exact: Array = h * x + a
+            return exact if xi is None else exact + xi
+
+        return Done(take_local_steps(visit, self._noises(visit, ms), gradient))
+
+    def run_all(self, visits: Iterable[Visit[Array]], /) -> Iterator[Outcome[Array]]:
+        """One after another."""
+        return map(self.run, visits)
+
+    def _noises(self, visit: Visit[Array], ms: npt.NDArray[np.intp]) -> Sequence[Any]:
+        """K samples xi, each seed's own, by the name that a single run would give them."""
+        if self.objective.sigma2 == 0:
+            return [None] * visit.K
+        names = [partial(rng, seed, Purpose.BATCHES, visit.r, int(m)) for seed, m in zip(self.seeds, ms, strict=True)]
+        drawn = [
+            self.objective.draw(int(m), visit.K, partial(name, visit.i)) for name, m in zip(names, ms, strict=True)
+        ]
+        return list(np.array(drawn, dtype=float).T.reshape(visit.K, -1, *[1] * (visit.x.ndim - 1)))
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Of the last error at the best rates. Noise or more dimensions leave only the two RMS; many clients nothing."""
+
+    fedavg_rms: float | None = None
+    ssl_rms: float | None = None
+    fedavg_fixed_point: float | None = None
+    fedavg_log10_error: float | None = None
+    ssl_mean: float | None = None
+    ssl_mean_absolute: float | None = None
+    ssl_smallest: float | None = None
+    ssl_largest: float | None = None
+
+
+def exact(row: Row) -> Exact:
+    """All that is known exactly about one group."""
+    problem = row.group.problem
+    if problem.M > MOST_CLIENTS:
+        return Exact()
+    if problem.d > 1 or problem.sigma2 > 0 or problem.M > MOST_CLIENTS_OF_LAW:
+        fedavg = _rms(row, fedavg_round(problem, row.fedavg.eta, row.study.K))
+        return Exact(fedavg, _rms(row, ssl_round(problem, row.ssl.eta, row.study.K)))
+    return _law(row)
+
+
+def _rms(row: Row, round_: Round) -> float:
+    """The root of E ||x^R - x*||^2 over all orders and the noise."""
+    problem = row.group.problem
+    moments = trajectory(problem, round_, np.full(problem.d, row.study.x0), row.study.R)
+    return math.sqrt(float(moments.r2[-1]))
+
+
+def _law(row: Row) -> Exact:
+    clients, study = ScalarQuadratics.beside([row.group.problem]), row.study
+    point = fedavg_point(clients, row.fedavg.eta, study.K, study.R, study.x0)
+    law = ssl_law(clients, row.ssl.eta, study.K, study.R, study.x0)
+    values = (
+        *(point.error, law.rms, point.fixed_point, point.log10_error),
+        *(law.mean, law.mean_absolute, law.smallest, law.largest),
+    )
+    return Exact(*(float(value.item()) for value in values))
+
 
 PAPER_GRID = (0.003, 0.006, 0.01, 0.03, 0.06, 0.1, 0.3, 0.6)
 AUTHORS_GRID = (0.001, *PAPER_GRID, 1.0)

@@ -8,7 +8,7 @@ import pytest
 
 from splitrelay.errors import InputError, OutOfRange
 from splitrelay.objectives.softmax_regression import BIAS, Softmax, feature_rows, mean_image
-from splitrelay.paper.convex_optimum import minimise
+from splitrelay.paper.convex import minimise
 from splitrelay.randomness import Purpose, rng
 
 Array = npt.NDArray[np.float64]

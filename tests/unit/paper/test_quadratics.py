@@ -13,8 +13,7 @@ from splitrelay.cli.main import app
 from splitrelay.engine import InProcess
 from splitrelay.objectives.quadratic import ScalarQuadratics
 from splitrelay.objectives.quadratic_groups import authors_groups, paper_groups, random_groups, with_noise
-from splitrelay.paper.quadratics import Curves, Row, Study, simulate
-from splitrelay.paper.quadratics_exact import exact
+from splitrelay.paper.quadratics import Curves, Row, Study, exact, simulate
 from splitrelay.paper.quadratics_figure import draw
 from splitrelay.participation import Permutation
 from splitrelay.training import train

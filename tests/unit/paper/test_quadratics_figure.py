@@ -1,11 +1,11 @@
-"""Do the panels that we draw ourselves put numbers where they belong?"""
+"""Panels of the quadratics figure: numbers are where they belong, and nothing is drawn outside a frame."""
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from splitrelay.reports.panels import Panel, Sheet
+from splitrelay.paper.quadratics_figure import Panel, PanelFigure
 
 PANEL = Panel(left=1, bottom=2, width=4, height=3, last=500, low=1e-5, high=10)
 
@@ -26,14 +26,14 @@ def test_one_round_has_whole_ticks() -> None:
 
 
 def test_a_band_ends_at_the_frame_also_where_a_run_diverged() -> None:
-    sheet = Sheet(Figure())
+    sheet = PanelFigure(Figure())
     sheet.band(PANEL, [0, 500], [1e-9, 1e-2], [1e-3, np.inf], "black")
     (points, _), *_ = sheet.bands
     assert points[:, 1].min() == 2 and points[:, 1].max() == 5
 
 
 def test_a_curve_is_cut_off_at_the_frame() -> None:
-    sheet = Sheet(figure := Figure(dpi=100))
+    sheet = PanelFigure(figure := Figure(dpi=100))
     sheet.curve(PANEL, [0, 500], [10, 1e-9], "black", "-")
     (line,) = figure.findobj(Line2D)
     assert line.get_clip_box().extents.tolist() == [100, 200, 500, 500]
