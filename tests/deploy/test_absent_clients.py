@@ -10,7 +10,6 @@ import pytest
 from splitrelay.deploy.authorization import Doors
 from splitrelay.deploy.remote_clients import Remote
 from splitrelay.deploy.visit_lease import Policy
-from splitrelay.network import limits
 from splitrelay.network.messages import Accept
 from splitrelay.network.server import Arrived
 from tests.deploy.test_faults import load_x, skipping
@@ -18,11 +17,6 @@ from tests.support.bare_server import standing, until
 from tests.support.deployment import Stage, small_spec
 
 FOREVER = 1000.0  # seconds: whoever is waited for so long fails the test
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
 
 
 def told(stage: Stage, happened: Callable[[str, dict[str, Any]], None]) -> None:

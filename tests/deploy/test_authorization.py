@@ -215,7 +215,7 @@ def test_an_evaluator_that_nobody_expects_is_refused(tmp_path: Path) -> None:
 
     def listening(port: int) -> None:
         stage.listening.set()
-        stage.threads[0].join(20)
+        stage.threads[0].join(60)
         stage.stop.set()
 
     stage.serving.listening = listening

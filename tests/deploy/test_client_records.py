@@ -14,7 +14,6 @@ from splitrelay.cli.main import app
 from splitrelay.deploy import client_program
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import InputError
-from splitrelay.network import limits
 from splitrelay.reports.html_report import write_report
 from splitrelay.runs.client_records import (
     DISTINCT,
@@ -32,11 +31,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "digest": {"digest": "00" * 32},
 }
 SKIP = Policy("skip", lease=0.2)
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
 
 
 def asked(*words: str) -> Result:

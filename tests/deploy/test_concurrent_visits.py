@@ -83,7 +83,7 @@ def test_nobody_waits_for_another_in_the_middle_of_a_visit(
     meeting, step = threading.Barrier(4), client_visit.RemoteServerHalf.step
 
     def met(calls: client_visit.RemoteServerHalf, k: int, *given: Any, **more: Any) -> messages.Reply:
-        meeting.wait(20)
+        meeting.wait(60)
         return step(calls, k, *given, **more)
 
     monkeypatch.setattr(client_visit.RemoteServerHalf, "step", met)

@@ -36,7 +36,7 @@ def heard(here: Any, *, links: int) -> None:
     """The thread that trains hears of so many arrivals."""
     seen = 0
     while seen < links:
-        seen += isinstance(here.hub.inbox.get(timeout=10), Arrived)
+        seen += isinstance(here.hub.inbox.get(timeout=60), Arrived)
 
 
 def test_nobody_is_ready_before_its_arrival_was_heard_of() -> None:
@@ -107,7 +107,7 @@ def test_a_word_of_ours_that_has_no_place_ends_the_link_and_is_recorded() -> Non
         until(lambda: 0 not in here.hub.here())
         with pytest.raises(WorkError):
             while True:
-                assert not isinstance(link.receive(10), Lease)
+                assert not isinstance(link.receive(60), Lease)
 
 
 def test_what_is_left_of_a_half_is_not_said_to_who_gave_it_up() -> None:
@@ -116,11 +116,11 @@ def test_what_is_left_of_a_half_is_not_said_to_who_gave_it_up() -> None:
         link = here.joined(0)
         caller = here.hub.reception.here[0]
         here.say(0, lease(1))
-        assert isinstance(link.receive(10), Lease)
+        assert isinstance(link.receive(60), Lease)
         link.send(Fail(1, "no"))
         until(lambda: caller.talk.state is State.IDLE)
         here.say(0, Chunk(1, 0, b"late"), lease(2))
-        assert isinstance(link.receive(10), Lease)
+        assert isinstance(link.receive(60), Lease)
         assert not [event for event, _ in here.noted if event == "misspoke"] and not caller.owing
 
 

@@ -20,20 +20,14 @@ from splitrelay.deploy.data_digest import DataDigests, compute_digest, describe_
 from splitrelay.deploy.deployed_run import Census
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.errors import InputError
-from splitrelay.network import limits
 from splitrelay.network.link import Refused
 from splitrelay.randomness import Purpose, rng
 from splitrelay.security.authority import create_authority, open_authority
 from tests.support.bare_server import until
-from tests.support.deployment import Stage, simulated, small_spec, untimed
+from tests.support.deployment import Stage, remove_times, simulated, small_spec
 
 TWO = ("M=2", "C=9", "R=2")
 SALT = bytes(range(32))
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
 
 
 def images(seed: int = 0, shape: tuple[int, int, int] = (1, 2, 6)) -> ImageSet:
@@ -128,7 +122,7 @@ def test_arrivals_are_recorded_with_software_processor_and_digest(tmp_path: Path
     expected = simulated(stage.spec, tmp_path / "simulated")
     for m in (0, 1):
         stage.join(m)
-    assert untimed(stage.play()) == untimed(expected.read_rows())
+    assert remove_times(stage.play()) == remove_times(expected.read_rows())
     arrived = {event["client"]: event for event in stage.events("arrived")}
     assert {event["software"].split()[0] for event in arrived.values()} == {"splitrelay"}
     assert all(event["cpu"] and len(bytes.fromhex(event["digest"])) == 32 for event in arrived.values())

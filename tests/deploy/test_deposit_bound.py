@@ -32,11 +32,6 @@ EVIL = 1  # the client that deposits what it likes
 Change = Callable[[Any], Any]
 
 
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
-
-
 def huge(x: Any) -> Any:
     return np.full_like(x, 1e30)
 

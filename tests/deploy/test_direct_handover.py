@@ -11,7 +11,6 @@ import pytest
 from splitrelay.deploy.client_program import Joined, Wish
 from splitrelay.deploy.rehearsal import read_untimed_rows
 from splitrelay.errors import InputError
-from splitrelay.network import limits
 from splitrelay.network.client_session import Session
 from splitrelay.network.messages import Commit, Message
 from splitrelay.security.authority import create_authority
@@ -127,7 +126,7 @@ class Play:
 
     def wait_for(self, event: threading.Event) -> Callable[[], None]:
         def waiting() -> None:
-            assert event.wait(20), "nobody came"
+            assert event.wait(60), "nobody came"
 
         return waiting
 
@@ -136,7 +135,7 @@ class Play:
 
         def falling() -> None:
             if after is not None:
-                assert self.noted[after].wait(20), "it never happened"
+                assert self.noted[after].wait(60), "it never happened"
             self.fallen = True
             self.stage.clients[m].session.hang_up()
             enter(self.stage, m)
@@ -156,7 +155,6 @@ class Play:
 
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
     return Play(staged(tmp_path, "M=3", "C=5"), monkeypatch)
 
 

@@ -16,7 +16,7 @@ from splitrelay.deploy.server_visit import Tops
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.engine.base import LOWER_ETA
 from splitrelay.errors import Diverged
-from splitrelay.network import limits, messages
+from splitrelay.network import messages
 from splitrelay.randomness import Purpose, rng
 from tests.deploy.test_absent_clients import model, skips
 from tests.deploy.test_faults import skipping
@@ -24,11 +24,6 @@ from tests.support.deployment import Stage, small_spec
 
 THREE = ("M=3", "C=5", "R=3")
 BAD = 1  # the client that misbehaves
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
 
 
 def misbehave(monkeypatch: pytest.MonkeyPatch, how: str, times: float = float("inf")) -> list[int]:

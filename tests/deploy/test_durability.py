@@ -17,7 +17,6 @@ from splitrelay.deploy.journal import RESERVED, Fences, Journal
 from splitrelay.deploy.sealed_state import Sealed
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import InputError, StorageError, WorkError
-from splitrelay.network import limits
 from splitrelay.network.client_session import Session
 from splitrelay.network.messages import Commit, Lease, Message
 from splitrelay.runs.run_directory import RunDirectory
@@ -27,11 +26,6 @@ from tests.support.deployment import Stage, simulated, small_spec
 
 CHANCE = 0.3  # seconds that a rename waits, so that a word that comes too early is heard first
 X = torch.ones(5)
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
 
 
 # Folders

@@ -11,15 +11,8 @@ from splitrelay.data import load
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.engine import Flaky
 from splitrelay.errors import Diverged, WorkError
-from splitrelay.network import limits
 from splitrelay.runs.trainer import Trainer
-from tests.support.deployment import Stage, read_untimed_rows, simulated, small_spec
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits long here."""
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+from tests.support.deployment import Stage, remove_times, simulated, small_spec
 
 
 def behind_proxy(stage: Stage, proxies: list[TcpProxy]) -> Any:
@@ -42,7 +35,7 @@ def test_a_lost_link_within_the_lease_changes_nothing(words: str, tmp_path: Path
     assert sum(proxy.cuts for proxy in proxies) >= len(stage.partition.clients)
     assert stage.events("lost")
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
-    assert read_untimed_rows(rows) == read_untimed_rows(expected.read_rows())
+    assert remove_times(rows) == remove_times(expected.read_rows())
 
 
 def test_a_visit_goes_on_at_the_step_where_the_link_was_lost(tmp_path: Path) -> None:
@@ -72,7 +65,7 @@ def test_a_restarted_server_goes_on_from_the_last_committed_visit(words: str, tm
     assert len(set(committed)) == len(committed) == 3 * len(second.partition.clients)
     fences = [event["fence"] for event in second.events("leased")]
     assert fences == sorted(set(fences))
-    assert read_untimed_rows(rows) == read_untimed_rows(expected.read_rows())
+    assert remove_times(rows) == remove_times(expected.read_rows())
     assert second.serving.directory.model.read_bytes() == expected.model.read_bytes()
 
 

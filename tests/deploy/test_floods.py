@@ -53,7 +53,7 @@ def flood(here: Standing, keys: Path, *calls: list[Message]) -> None:
         join: Any = line.stream_stream(f"/{SERVICE}/Join")
         for messages in calls:
             try:
-                list(join(iter([encode(message) for message in messages]), timeout=20))
+                list(join(iter([encode(message) for message in messages]), timeout=60))
             except grpc.RpcError as error:
                 assert isinstance(error, grpc.Call)
                 assert error.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED), error
@@ -94,7 +94,7 @@ def test_a_client_that_comes_and_leaves_leaves_few_lines(authority: Authority, t
             link = here.call(channel_credentials(load_identity(authority.folder.parent / "client-0")))
             for word in (Hello(VERSION, 0), accept):
                 link.send(word)
-                link.receive(10)
+                link.receive(60)
             link.send(Leave(f"reason {i}"))
             link.stream.finish()
             link.close()

@@ -48,7 +48,7 @@ class Trainer:
 
     def end(self) -> None:
         self.over.set()
-        self.thread.join(10)
+        self.thread.join(60)
 
     def _late(self, event: Heard) -> None:
         answer = self.inbox.at_once(event)
@@ -73,7 +73,7 @@ def test_who_waits_answers_and_settles_when_the_answer_has_left(here: Standing) 
     link, trainer = here.leased(), Trainer(here)
     for k in range(3):
         link.send(step(k=k))
-        assert isinstance(link.receive(10), Reply)
+        assert isinstance(link.receive(60), Reply)
     trainer.end()
     assert trainer.answered == ["trains"] * 3 and trainer.settled == [0, 1, 2]
 
@@ -82,7 +82,7 @@ def test_who_computes_is_not_asked(here: Standing) -> None:
     """The stand-in turns the loop then, and may not touch what is being trained."""
     link, inbox, asked = here.leased(), here.hub.inbox, list[str]()
     inbox.at_once = lambda heard: asked.append(threading.current_thread().name)  # type: ignore[func-returns-value]
-    while not isinstance(inbox.get(timeout=10), Heard):
+    while not isinstance(inbox.get(timeout=60), Heard):
         pass  # up to the word that it is ready
     link.send(step())
     until(lambda: inbox._events)
@@ -101,18 +101,18 @@ def test_nobody_else_settles_when_the_training_thread_has_left(here: Standing) -
         return Answer(Reply(1, 0, H, (), 0.5), lambda: settled.append(f"{name}, by {threading.current_thread().name}"))
 
     def trains() -> None:
-        while not isinstance(inbox.get(timeout=10), Gone):
+        while not isinstance(inbox.get(timeout=60), Gone):
             pass
         gone.set()
 
     inbox.at_once = leaving
     thread = threading.Thread(target=trains, name="trains", daemon=True)
-    while not isinstance(inbox.get(timeout=10), Heard):
+    while not isinstance(inbox.get(timeout=60), Heard):
         pass  # up to the word that it is ready
     thread.start()
     until(lambda: here.hub._wheel._waiting)
     link.send(step())
-    assert isinstance(link.receive(10), Reply) and gone.wait(10)
+    assert isinstance(link.receive(60), Reply) and gone.wait(60)
     link.send(step(k=1))
     until(lambda: inbox._events)  # the next word is read, so the answer has left
     assert settled in ([], ["trains, by trains"])
@@ -141,7 +141,7 @@ def test_what_goes_wrong_is_the_training_threads_and_the_link_stays(here: Standi
     link.send(step())
     assert isinstance(trainer.failure.result(10), Diverged)
     here.say(0, Reply(1, 0, H, (), 0.5))
-    assert isinstance(link.receive(10), Reply)
+    assert isinstance(link.receive(60), Reply)
     trainer.end()
 
 
@@ -152,7 +152,7 @@ def test_an_answer_waits_for_the_pen(here: Standing) -> None:
         link.send(Heartbeat(2 * k))
         link.send(step(k=k))
         link.send(Heartbeat(2 * k + 1))
-        reply = link.receive(10)
+        reply = link.receive(60)
         assert isinstance(reply, Reply) and reply.k == k
     trainer.end()
     assert ("refused" not in dict(here.noted)) and len(trainer.settled) == 200

@@ -29,10 +29,10 @@ def alive(here: Standing, link: Link) -> bool:
     """Whether this client's steps are still answered."""
     asked = link.talk.answered
     link.send(step(k=asked))
-    while not is_step(here.hub.inbox.get(timeout=10), asked):
+    while not is_step(here.hub.inbox.get(timeout=60), asked):
         pass
     here.say(0, Reply(1, asked, step().h, (), 0.5))
-    return isinstance(link.receive(10), Reply)
+    return isinstance(link.receive(60), Reply)
 
 
 def is_step(event: Any, k: int) -> bool:
@@ -45,7 +45,7 @@ def test_a_message_longer_than_any_of_this_run_ends_its_stream(tmp_path: Path) -
         good, bad = here.leased(), here.call()
         bad.stream.put(b"x" * (here.hub.house.largest + 1))
         with pytest.raises(LinkLost, match="larger than max"):
-            bad.receive(10)
+            bad.receive(60)
         assert alive(here, good)
 
 
@@ -62,7 +62,7 @@ def test_the_longest_message_is_that_of_the_spec(bounds: Bounds, largest: int) -
     assert House(TERMS, bounds, 0, 1).largest == largest
 
 
-def test_words_that_nobody_has_answered_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_that_nobody_has_answered_are_counted() -> None:
     """A step may be asked again; asked again and again it would fill the memory."""
     with standing() as here:
         link = here.leased()
@@ -70,7 +70,7 @@ def test_words_that_nobody_has_answered_are_counted(monkeypatch: pytest.MonkeyPa
         for _ in range(limits.WAITING + 1):
             link.stream.put(encode(step()))
         with pytest.raises(Refused, match="too many words at once"):
-            link.receive(10)
+            link.receive(60)
 
 
 def test_who_does_not_listen_is_not_answered_for_ever() -> None:
@@ -99,7 +99,7 @@ def test_a_word_that_is_late_is_noted_once_for_each_visit() -> None:
         assert sum(event == "stale" for event, _ in here.noted) == 1
 
 
-def test_more_clients_than_the_limit_are_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_clients_than_the_limit_are_refused_at_the_start() -> None:
     with pytest.raises(OutOfRange, match="clients at once; needs <= 10000; got 10001"):
         Hub(House(TERMS, Bounds(), 0, limits.CLIENTS + 1)).start("127.0.0.1:0")
 
@@ -115,7 +115,7 @@ def test_connections_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
             line.close()
 
 
-def test_connections_leave_some_files_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_leave_some_files_to_the_server() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
     try:
@@ -132,8 +132,9 @@ def test_streams_of_one_connection_have_a_limit(monkeypatch: pytest.MonkeyPatch)
         until(lambda: len(here.hub.reception.all) == 3)
         for link in links:
             link.send(Hello(VERSION, 0))
-        first = [link for link in links if link.waits(1.0)]
-        assert len(first) == 3 and len(here.hub.reception.all) == 3
+        answered = set[int]()
+        until(lambda: answered.update(j for j, link in enumerate(links) if link.waits(0.01)) or len(answered) >= 3)
+        assert len(answered) == 3 and len(here.hub.reception.all) == 3
         for link in links:
             link.close()
 
@@ -152,7 +153,7 @@ def headers() -> bytes:
 
 def test_who_opens_more_streams_than_it_may_gets_an_error_for_each() -> None:
     wanted = 3 * limits.STREAMS
-    with standing() as here, socket.create_connection(("127.0.0.1", here.port), timeout=10) as line:
+    with standing() as here, socket.create_connection(("127.0.0.1", here.port), timeout=60) as line:
         good = here.leased()
         line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0))
         line.sendall(b"".join(frame(1, 4, 2 * number + 1, headers()) for number in range(wanted)))
@@ -173,7 +174,7 @@ def test_handshakes_have_a_limit_and_who_is_turned_away_may_come_again(monkeypat
         young = [here.call() for _ in range(3)]
         until(lambda: len(here.hub.reception.all) == 4)
         with pytest.raises(LinkLost, match="too many handshakes"):
-            here.call().receive(10)
+            here.call().receive(60)
         assert alive(here, good)
         young[0].close()
         until(lambda: len(here.hub.reception.all) == 3)
@@ -188,9 +189,9 @@ def test_who_does_not_end_its_handshake_is_cut(word: Hello | None, monkeypatch: 
         good, slow = here.leased(), here.call()
         if word is not None:
             slow.send(word)
-            assert isinstance(slow.receive(10), Terms)
+            assert isinstance(slow.receive(60), Terms)
         with pytest.raises(LinkLost, match=CUT):
-            slow.receive(10)
+            slow.receive(60)
         assert alive(here, good)
 
 
@@ -200,7 +201,7 @@ def test_who_came_for_a_check_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> 
         link = here.joined(check=True)
         assert here.hub.here() == {}
         with pytest.raises(LinkLost, match=CUT):
-            link.receive(10)
+            link.receive(60)
 
 
 def test_who_falls_silent_is_cut_and_who_says_that_it_is_here_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +212,7 @@ def test_who_falls_silent_is_cut_and_who_says_that_it_is_here_stays(monkeypatch:
         good.stream.heartbeat = 0.1  # the other one is about to say so in a minute
         until(lambda: set(here.hub.here()) == {0})
         with pytest.raises(LinkLost, match=CUT):
-            mute.receive(10)
+            mute.receive(60)
         assert [facts["client"] for event, facts in here.noted if event == "silent"] == [1]
         assert alive(here, good)
 
@@ -219,7 +220,7 @@ def test_who_falls_silent_is_cut_and_who_says_that_it_is_here_stays(monkeypatch:
 def test_a_connection_without_a_link_is_closed_and_one_that_has_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "IDLE", 0.5)
     with standing() as here:
-        good, line = here.leased(), socket.create_connection(("127.0.0.1", here.port), timeout=10)
+        good, line = here.leased(), socket.create_connection(("127.0.0.1", here.port), timeout=60)
         line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0))
         assert closed(line)
         assert alive(here, good)
@@ -238,18 +239,18 @@ def test_a_half_has_a_longest_length(half: int, most: int, monkeypatch: pytest.M
             link.send(Chunk(fence, 0, bytes(1000)))
             link.send(Chunk(fence, 1, bytes(length - 1000)))
         with pytest.raises(Refused, match=f"a half is too long; needs <= {most} bytes"):
-            bad.receive(10)
+            bad.receive(60)
         until(lambda: here.hub.reception.here[2].half and here.hub.reception.here[2].half.length == most)
         assert alive(here, good)
 
 
-def test_a_half_that_is_said_to_be_longer_than_any_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_half_that_is_said_to_be_longer_than_any_is_refused() -> None:
     with standing() as here:
         good, bad = here.leased(), here.leased(1)
         for word in (Finish(2, 0, 0.0), Chunk(2, 0, b"half"), Deposit(2, limits.HALF + 1, sha256(b"half"))):
             bad.send(word)
         with pytest.raises(Refused, match=f"bytes of deposit is outside its limits; got {limits.HALF + 1}"):
-            bad.receive(10)
+            bad.receive(60)
         assert alive(here, good)
 
 
@@ -271,7 +272,7 @@ def test_a_control_message_has_a_longest_length(more: int, why: str, monkeypatch
         good, bad = here.leased(), here.call()
         bad.stream.put(long_greeting(limits.CONTROL + more, monkeypatch))
         with pytest.raises(Refused, match=why):
-            bad.receive(10)
+            bad.receive(60)
         assert alive(here, good)
 
 
@@ -303,14 +304,14 @@ def test_steps_go_on_while_fifty_strangers_stall_their_handshakes(keys: Path, mo
         assert alive(here, good)
 
 
-def test_one_certificate_has_few_handshakes_at_once(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_certificate_has_few_handshakes_at_once(keys: Path) -> None:
     with standing(server_credentials(load_identity(keys / "server"))) as here:
         mine = channel_credentials(load_identity(keys / "client-0"))
         for _ in range(limits.HANDSHAKES):
             here.call(mine)
         until(lambda: len(here.hub.reception.all) == limits.HANDSHAKES)
         with pytest.raises(LinkLost, match="too many handshakes under one certificate"):
-            here.call(mine).receive(10)
+            here.call(mine).receive(60)
         here.joined(1, channel_credentials(load_identity(keys / "client-1")))
 
 
@@ -347,7 +348,7 @@ def test_a_question_that_is_never_asked_is_ended(monkeypatch: pytest.MonkeyPatch
     hub.answering("Status", status_handler(lambda: "{}", lambda context: None))
     line = asked(hub)
     silent = SimpleQueue[bytes | None]()
-    stream = line.stream_stream(f"/{SERVICE}/Status")(iter(silent.get, None), timeout=10)
+    stream = line.stream_stream(f"/{SERVICE}/Status")(iter(silent.get, None), timeout=60)
     with pytest.raises(Exception, match="took too long"):
         next(stream)
     assert status_of(line) == "{}"

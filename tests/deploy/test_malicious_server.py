@@ -20,7 +20,7 @@ from splitrelay.deploy.server_visit import granted
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.deploy.visit_limits import SPARE, ServerBrokeSpec, UsedVisits, derive_allowed_visits
 from splitrelay.errors import InputError, SplitrelayError
-from splitrelay.network import control, server
+from splitrelay.network import client_stream, control, server
 from splitrelay.network.codec import encode
 from splitrelay.network.messages import (
     Accept,
@@ -60,6 +60,7 @@ class Lies:
             self.received.append(decode(frame, bounds))
             return self.received[-1]
 
+        monkeypatch.setattr(client_stream, "TICK", 0.1)  # a client that leaves does not wait for what it did not read
         monkeypatch.setattr(server, "encode", lambda message: encode(change(message)))
         monkeypatch.setattr(server, "decode", listen)
 

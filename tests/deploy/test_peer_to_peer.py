@@ -52,7 +52,7 @@ def test_without_keys_nobody_can_seal(tmp_path: Path) -> None:
 
     def hang_up(port: int) -> None:
         stage.listening.set()
-        stage.threads[0].join(20)
+        stage.threads[0].join(60)
         stage.stop.set()
 
     stage.serving.listening = hang_up

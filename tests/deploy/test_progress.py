@@ -1,7 +1,9 @@
 """Does every visit come to an end, whatever its client says again and again?"""
 
+import itertools
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 import torch
 
 from splitrelay.algorithms.base import Step, Visit
-from splitrelay.deploy import client_visit
+from splitrelay.deploy import client_visit, remote_clients, visit_scheduler
 from splitrelay.deploy.backend_torch import shape_of
 from splitrelay.deploy.deployed_run import sized
 from splitrelay.deploy.direct_handover import Handing
@@ -19,7 +21,7 @@ from splitrelay.deploy.pending_deposit import Given
 from splitrelay.deploy.remote_clients import Remote
 from splitrelay.deploy.server_visit import Tops
 from splitrelay.deploy.visit_lease import Pending, Policy, stage_of
-from splitrelay.errors import Diverged, OutputError, WorkError
+from splitrelay.errors import Diverged, OutputError, VisitFailed
 from splitrelay.network import limits, messages
 from splitrelay.network.client_session import TakenBack
 from splitrelay.network.codec import VERSION, decode, encode
@@ -28,12 +30,8 @@ from splitrelay.network.messages import Accept, Deposit, Fail, Finish, Handed, H
 from splitrelay.network.server import Heard
 from splitrelay.network.tensor_transfer import sha256
 from tests.support.bare_server import Standing, lease, standing, step, until
+from tests.support.clock import Clock
 from tests.support.deployment import Stage, small_spec
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
 
 
 def pending(K: int = 5) -> Pending:
@@ -105,32 +103,35 @@ def test_a_link_that_has_lasted_is_none_of_those_that_count(lasted: float, links
         assert visit.links == links
 
 
-# Whoever says the same thing for ever
-
-
-class Parrot(client_visit.RemoteServerHalf):
-    """Says its first step for ever, past its own table."""
-
-    def step(self, k: int, h: Any, labels: Any, norm2: float, /, *_: Any) -> messages.Reply:
-        super().step(k, h, labels, norm2)
-        link = self.session.link
-        assert link is not None
-        while True:
-            link.stream.put(encode(messages.Step(self.fence, k, h, labels.astype(np.int32), norm2)))
-            word = decode(link.stream.read(time.monotonic() + 10))
-            if isinstance(word, messages.Cancel):
-                link.talk.hear(word)
-                raise TakenBack(word.why)
+# Clients that repeat the same message
 
 
 def test_a_step_that_is_only_repeated_runs_out_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(small_spec(tmp_path, "M=2", "C=9"), tmp_path, policy=Policy("skip", step=0.5))
-    monkeypatch.setattr(client_visit, "RemoteServerHalf", Parrot)
+    clock = Clock(monkeypatch, remote_clients, visit_scheduler)
+
+    class Repeating(client_visit.RemoteServerHalf):
+        """Send the first step again and again. The time for a step passes after the third time."""
+
+        def step(self, k: int, h: Any, labels: Any, norm2: float, /, *_: Any) -> messages.Reply:
+            super().step(k, h, labels, norm2)
+            link = self.session.link
+            assert link is not None
+            for number in itertools.count(1):
+                link.stream.put(encode(messages.Step(self.fence, k, h, labels.astype(np.int32), norm2)))
+                message = decode(link.stream.read(time.monotonic() + 60))
+                if isinstance(message, messages.Cancel):
+                    link.talk.hear(message)
+                    raise TakenBack(message.why)
+                if number == 3:
+                    clock.advance(1001.0)
+            raise AssertionError
+
+    stage = Stage(small_spec(tmp_path, "M=2", "C=9"), tmp_path, policy=Policy("skip", step=1000.0))
+    monkeypatch.setattr(client_visit, "RemoteServerHalf", Repeating)
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
     stage.play()
-    assert {event["why"] for event in stage.events("failed")} == {"no step for 0.5 seconds"}
-    assert len(stage.events("skipped")) == 4 and not stage.events("committed")
+    assert len(stage.events("failed")) == len(stage.events("skipped")) == 4 and not stage.events("committed")
 
 
 @pytest.mark.parametrize("away", ["wait", "skip"])
@@ -148,12 +149,16 @@ def test_a_step_that_is_refused_again_and_again_ends_the_visit(
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
     if away == "wait":
-        with pytest.raises(WorkError, match=r"client \d failed 4 times in round 0; got a buffer holds NaN"):
+        with pytest.raises(VisitFailed):
             stage.play()
     else:
         stage.play()
-        assert len(stage.events("skipped")) == 2
-    assert len(stage.events("refused")) <= 10
+    refusals = {event["why"] for event in stage.events("refused")}
+    failures = Counter(event["client"] for event in stage.events("lost") if event["why"] in refusals)
+    skipped = [event["client"] for event in stage.events("skipped")]
+    assert max(failures.values()) == stage.offer.policy.retries + 1
+    assert sorted(skipped) == ([] if away == "wait" else [0, 1])
+    assert all(failures[m] == stage.offer.policy.retries + 1 for m in skipped)
 
 
 @pytest.mark.parametrize("engine", ["fast", "reference"])
@@ -162,7 +167,7 @@ def test_a_half_that_overflows_stops_the_run_as_in_a_simulation(engine: str, tmp
     stage = Stage(small_spec(tmp_path, *words), tmp_path)
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
-    with pytest.raises(Diverged, match=r"client \d.* in round 0, step \d, at eta=1e\+30"):
+    with pytest.raises(Diverged):
         stage.play()
 
 
@@ -196,7 +201,7 @@ def test_a_gradient_that_overflows_at_the_server_is_not_sent(tmp_path: Path) -> 
     x = torch.cat([torch.zeros(shape.boundary), submodel.x.clone()])
     turn = tops(Visit(3, 0, 1, x, Step(0.1), 2))
     h, y = np.zeros((5, *shape.h), np.float32), np.arange(5, dtype=np.int32)
-    with pytest.raises(Diverged, match=r"gradient at the cut of client 1 overflowed in round 3, step 0, at eta=0\.1"):
+    with pytest.raises(Diverged):
         turn.step(messages.Step(1, 0, h, y, 0.0))
 
 
@@ -225,8 +230,9 @@ def test_links_on_which_nothing_happens_are_counted(tmp_path: Path, monkeypatch:
 
 def test_a_client_cannot_bring_more_than_there_can_be() -> None:
     assert decode(encode(Accept("h", "fast", "cpu", limits.SAMPLES)))
-    with pytest.raises(BadMessage, match="n of accept is outside its limits"):
+    with pytest.raises(BadMessage) as found:
         decode(encode(Accept("h", "fast", "cpu", limits.SAMPLES + 1)))
+    assert found.value.value == limits.SAMPLES + 1
     assert sized({0: limits.SAMPLES, 2: 3}, 3).sizes.tolist() == [limits.SAMPLES, 0, 3]
 
 
@@ -235,11 +241,11 @@ def test_a_half_is_asked_for_once() -> None:
         remote = Handing(here.hub, Any, Quiet(), Policy(), threading.Event())
         visit = pending()
         visit.visit = Visit(0, 0, 0, Begun(), Step(0.1), 5)
-        with pytest.raises(BadMessage, match="asked for twice, or was sent with the lease"):
+        with pytest.raises(BadMessage):
             remote._wanted(visit)
         remote.given = Given(0, Handed(7, 0, b""))
         remote._wanted(visit)
-        with pytest.raises(BadMessage, match="asked for twice"):
+        with pytest.raises(BadMessage):
             remote._wanted(visit)
 
 
@@ -267,7 +273,7 @@ def test_who_does_not_listen_is_not_answered_for_ever() -> None:
         for k in range(limits.WAITING):
             caller.outgoing.put_nowait(messages.Cancel(99, str(k)))  # nobody has taken them yet
         heard = Heard(0, caller.number, step(1, 0))
-        with pytest.raises(BadMessage, match="too many words at once"):
+        with pytest.raises(BadMessage):
             here.hub.reception._hand_on(caller, heard)
         assert link
 
@@ -278,16 +284,16 @@ def test_who_comes_back_after_its_deposit_starts_afresh() -> None:
         _deposited(here)
         link = here.call()
         link.send(Hello(VERSION, 0))
-        assert isinstance(link.receive(10), Terms)
+        assert isinstance(link.receive(60), Terms)
         link.send(Accept("h", "fast", "cpu", 5, fence=1, k=1))
-        assert isinstance(link.receive(10), Welcome)
+        assert isinstance(link.receive(60), Welcome)
 
 
 def _deposited(here: Standing) -> None:
     link = here.joined(0)
     here.hub.grant(0, 1, 1)
     here.say(0, lease(1))
-    assert isinstance(link.receive(10), messages.Lease)
+    assert isinstance(link.receive(60), messages.Lease)
     link.send(Ready(1))
     link.send(Finish(1, 0, 0.0))
     link.send(messages.Chunk(1, 0, b"half"))
@@ -299,7 +305,7 @@ def test_a_record_that_cannot_be_written_is_the_servers_failure_and_no_links() -
     with standing() as here:
         link = here.joined(0)
         until(lambda: here.hub.inbox._events)
-        here.hub.inbox.get(timeout=1)
+        here.hub.inbox.get(timeout=60)
         full = OutputError("cannot write events.jsonl")
 
         def fails(event: str, **facts: Any) -> None:
@@ -307,8 +313,9 @@ def test_a_record_that_cannot_be_written_is_the_servers_failure_and_no_links() -
 
         here.hub._said = fails
         here.hub.said("refused", client=3)
-        with pytest.raises(OutputError, match="cannot write"):
-            here.hub.inbox.get(timeout=1)
+        with pytest.raises(OutputError) as found:
+            here.hub.inbox.get(timeout=60)
+        assert found.value is full
         here.hub._said = here._note
         until(lambda: not here.hub._watch.done() and link.stream._frames.is_active())
 

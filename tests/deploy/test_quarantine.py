@@ -11,40 +11,39 @@ import pytest
 
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.cli.main import run
-from splitrelay.deploy import client_visit
+from splitrelay.deploy import client_visit, remote_clients, visit_scheduler
 from splitrelay.deploy.quarantine import RECORD, Quarantine, read_record, request_lift
 from splitrelay.deploy.remote_clients import Remote
-from splitrelay.deploy.visit_lease import Pending, Policy
+from splitrelay.deploy.visit_lease import Pending, Policy, stage_of
 from splitrelay.errors import InputError, WorkError
-from splitrelay.network import limits, messages
+from splitrelay.network import messages
 from splitrelay.network.client_session import TakenBack
 from tests.deploy.test_absent_clients import model, skips, told
 from tests.deploy.test_faults import skipping
 from tests.deploy.test_peer_to_peer import staged
-from tests.support.bare_server import standing, step
-from tests.support.deployment import Stage, simulated, small_spec, untimed
+from tests.support.bare_server import standing, step, until
+from tests.support.clock import Clock
+from tests.support.deployment import Stage, remove_times, simulated, small_spec
 
 THREE = ("M=3", "C=5")
 BAD = 1  # the client that misbehaves
 LONG = (1000.0, 1000.0)  # seconds of quarantine: longer than the test
 
 
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
-
-
-def be_silent(calls: client_visit.RemoteServerHalf) -> None:
-    """Stay connected and make no step until the visit is taken back."""
-    while True:
-        word = calls.session.hear(20)
-        if isinstance(word, messages.Cancel):
-            raise TakenBack(word.why)
-
-
-def misbehave(monkeypatch: pytest.MonkeyPatch, how: str, times: float = float("inf")) -> list[int]:
+def misbehave(stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str, times: float = float("inf")) -> list[int]:
     """Client BAD misbehaves in its first visits; return the fences of those."""
     honest, fences = client_visit.RemoteServerHalf.step, list[int]()
+    clock = Clock(monkeypatch, remote_clients, visit_scheduler)
+
+    def be_silent(calls: client_visit.RemoteServerHalf) -> None:
+        """Stay connected and make no step until the visit is taken back. Its time passes when the others are done."""
+        pending = stage.serving.remote.pending
+        until(lambda: set(pending) == {BAD} and pending[BAD].stage == stage_of(messages.Ready(0), 1))
+        clock.advance(stage.offer.policy.step + 1)
+        while True:
+            message = calls.session.hear(60)
+            if isinstance(message, messages.Cancel):
+                raise TakenBack(message.why)
 
     def acting(calls: client_visit.RemoteServerHalf, k: int, h: Any, *words: Any, **more: Any) -> messages.Reply:
         if calls.lease.m == BAD and len({*fences, calls.fence}) <= times:
@@ -80,8 +79,8 @@ def test_a_client_that_misbehaves_for_ever_gets_a_bounded_number_of_leases(
 ) -> None:
     """Without quarantine it got one in each of the ten rounds, and each cost the patience."""
     spec = small_spec(tmp_path, *THREE, "R=10", *words.split())
-    stage = Stage(spec, tmp_path, policy=Policy("skip", step=3.0, strikes=2, probation=LONG))
-    misbehave(monkeypatch, how)
+    stage = Stage(spec, tmp_path, policy=Policy("skip", step=1000.0, strikes=2, probation=LONG))
+    misbehave(stage, monkeypatch, how)
     play(stage)
     assert rounds(stage, "leased") == rounds(stage, "strike") == rounds(stage, "failed") == [0, 1]
     assert rounds(stage, "skipped") == list(range(10))
@@ -93,14 +92,14 @@ def test_a_client_that_misbehaves_for_ever_gets_a_bounded_number_of_leases(
 
 def test_zero_strikes_mean_no_quarantine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(small_spec(tmp_path, *THREE, "R=5"), tmp_path, policy=Policy("skip", strikes=0, probation=LONG))
-    misbehave(monkeypatch, "fail")
+    misbehave(stage, monkeypatch, "fail")
     play(stage)
     assert rounds(stage, "leased") == list(range(5)) and not stage.events("strike")
 
 
 def test_a_committed_visit_on_probation_ends_the_quarantine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(small_spec(tmp_path, *THREE, "R=5"), tmp_path, policy=Policy("skip", strikes=2, probation=(0.0, 0.0)))
-    misbehave(monkeypatch, "fail", times=3)
+    misbehave(stage, monkeypatch, "fail", times=3)
     play(stage)
     assert rounds(stage, "committed") == [3, 4]
     assert [event["by"] for event in stage.events("released")] == ["probation"]
@@ -150,7 +149,7 @@ def test_an_evaluator_that_never_answers_is_asked_a_bounded_number_of_times(
         asked.append(word.fence)
         client_visit.received(session, word.bytes, word.sha256)
         while True:
-            if isinstance(session.hear(20), messages.Cancel):
+            if isinstance(session.hear(60), messages.Cancel):
                 raise TakenBack("enough")
 
     monkeypatch.setattr(client_visit.Visitor, "look", silent)
@@ -185,13 +184,13 @@ def test_with_wait_the_run_waits_for_the_operator_and_says_so(tmp_path: Path, mo
     expected = simulated(spec, tmp_path / "simulated")
     stage = Stage(spec, tmp_path, policy=Policy("wait", strikes=1, probation=LONG, stalled=0.0))
     lifting(stage)
-    misbehave(monkeypatch, "fail", times=1)
+    misbehave(stage, monkeypatch, "fail", times=1)
     rows = play(stage)
     assert any("--lift 1" in text for text in stage.said)
     assert [event["by"] for event in stage.events("released")] == ["operator"]
     assert not stage.events("skipped")
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
-    assert untimed(rows) == untimed(expected.read_rows())
+    assert remove_times(rows) == remove_times(expected.read_rows())
 
 
 def test_with_retry_the_run_stops_until_the_operator_has_released_the_client(
@@ -199,10 +198,11 @@ def test_with_retry_the_run_stops_until_the_operator_has_released_the_client(
 ) -> None:
     spec = small_spec(tmp_path, *THREE)
     expected = simulated(spec, tmp_path / "simulated")
-    misbehave(monkeypatch, "fail", times=1)
     policy = Policy("retry", strikes=1, probation=LONG)
-    for _ in range(2):  # also after a restart
+    for number in range(2):  # also after a restart
         stage = Stage(spec, tmp_path, policy=policy)
+        if number == 0:
+            misbehave(stage, monkeypatch, "fail", times=1)
         with pytest.raises(WorkError) as stopped:
             for m in stage.partition.clients:
                 stage.join(m, patience=0.5)

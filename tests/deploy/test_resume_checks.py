@@ -21,7 +21,6 @@ from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.rehearsal import replay
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import Diverged, InputError, OutOfRange
-from splitrelay.network import limits
 from splitrelay.runs.checkpoint import Checkpoints
 from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory, format_resume_command, make_damage_error
@@ -29,14 +28,9 @@ from splitrelay.runs.spec import Spec
 from tests.deploy.test_deposit_bound import EVIL, corrupt, huge
 from tests.deploy.test_direct_handover import enter, staged
 from tests.deploy.test_faults import stopped_after
-from tests.support.deployment import Stage, read_untimed_rows, simulated, small_spec
+from tests.support.deployment import Stage, remove_times, simulated, small_spec
 
 Harm = Callable[[RunDirectory], None]
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
 
 
 def play(stage: Stage, *absent: int, **wish: Any) -> list[dict[str, Any]]:
@@ -149,7 +143,7 @@ def test_a_server_refuses_to_begin_again_and_does_so_when_told(harm: Harm, tmp_p
     assert content(directory.path) == before
     last = Stage(spec, tmp_path, from_scratch=True)
     rows = play(last)
-    assert read_untimed_rows(rows) == read_untimed_rows(expected.read_rows())
+    assert remove_times(rows) == remove_times(expected.read_rows())
     assert last.serving.directory.model.read_bytes() == expected.model.read_bytes()
     (event,) = last.events("from-scratch")
     aside = content(directory.path / "set-aside" / event["set_aside"])
@@ -219,7 +213,7 @@ def test_a_run_that_is_set_back_ends_as_if_it_had_not_been(harm: Harm | None, wo
     before = content(directory.path)
     stage = Stage(spec, tmp_path, keep_checkpoints=10, back_to=1)
     rows = play(stage)
-    assert read_untimed_rows(rows) == read_untimed_rows(expected.read_rows())[2 if harm is without_rows else 0 :]
+    assert remove_times(rows) == remove_times(expected.read_rows())[2 if harm is without_rows else 0 :]
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
     (event,) = stage.events("back-to")
     assert event["round"] == 1
@@ -263,7 +257,7 @@ def test_peer_to_peer_clients_that_were_started_again_go_on_from_where_the_serve
     second = staged(tmp_path, "R=3", "M=2", "C=9", back_to=2)
     rows = play(second)
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
-    assert read_untimed_rows(rows) == read_untimed_rows(expected.read_rows())
+    assert remove_times(rows) == remove_times(expected.read_rows())
 
 
 def test_so_many_checkpoints_are_kept_as_are_asked_for(tmp_path: Path) -> None:

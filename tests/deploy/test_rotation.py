@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from splitrelay.deploy import client_visit, evaluation_requests, remote_clients
+from splitrelay.deploy import client_visit
 from splitrelay.deploy.rehearsal import read_untimed_rows
-from splitrelay.network import limits
 from splitrelay.network.link import Refused
 from splitrelay.security.authority import Authority, open_authority
 from splitrelay.security.key_files import REVOKED, SEALING
@@ -20,13 +19,6 @@ from tests.deploy.test_direct_handover import enter, staged
 from tests.support.deployment import Stage, simulated
 
 Happened = Callable[[str, dict[str, Any]], None]
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
-    for module in (remote_clients, evaluation_requests):
-        monkeypatch.setattr(module, "TICK", 0.05)
 
 
 class Consortium:

@@ -16,17 +16,11 @@ from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.deploy.status_report import Pace
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import InputError, OutputError
-from splitrelay.network import limits
 from splitrelay.network.link import Refused
 from tests.support.bare_server import until
 from tests.support.deployment import Stage, simulated, small_spec
 
 TWO = ("M=2", "C=9", "R=1")
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
 
 
 def half_of(source: Path, to: Path) -> Path:
@@ -50,7 +44,7 @@ def test_until_the_run_begins_a_client_may_come_with_other_data(tmp_path: Path) 
 
     def first() -> None:
         stage.join(0, data=half_of(own, tmp_path / "wrong.npz"))
-        leave.wait(10)
+        leave.wait(60)
         stage.clients[0].stop.set()
         until(lambda: 0 in stage.words)
         stage.join(1)
@@ -205,7 +199,7 @@ def test_of_several_clients_one_that_is_refused_says_so_and_the_others_go_on(tmp
     found: list[Any] = []
 
     def both() -> None:
-        assert stage.listening.wait(30)
+        assert stage.listening.wait(60)
         data = [tmp_path / "data" / f"client-000{m}" / "data.npz" for m in (0, 1)]
         address, agreed = f"127.0.0.1:{stage.serving.port}", AgreedSpec(stage.spec)
         wishes = [Wish(address, m, data[m], agreed=agreed) for m in (0, 1)]
@@ -217,7 +211,7 @@ def test_of_several_clients_one_that_is_refused_says_so_and_the_others_go_on(tmp
     thread = threading.Thread(target=both, daemon=True)
     thread.start()
     stage.play()
-    thread.join(30)
+    thread.join(60)
     assert found[0] == "all rounds are done" and isinstance(found[1], Refused)
     assert [line for line in stage.said if line.startswith("1: the server refused")]
 

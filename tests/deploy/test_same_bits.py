@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployment import Stage, simulated, small_spec, untimed
+from tests.support.deployment import Stage, remove_times, simulated, small_spec
 
 WAYS = [
     "algorithm=ssl model=lenet-small cut=pool1 engine=reference momentum=0.5 K=5",
@@ -32,5 +32,5 @@ def test_deployed_is_simulated(words: str, tmp_path: Path) -> None:
         stage.join(m)
     rows = stage.play()
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
-    assert untimed(rows) == untimed(expected.read_rows())
+    assert remove_times(rows) == remove_times(expected.read_rows())
     assert set(stage.words.values()) == {"all rounds are done"}

@@ -16,7 +16,7 @@ from splitrelay.deploy.remote_clients import Remote
 from splitrelay.deploy.stalls import MANY, StallReporter, Wait
 from splitrelay.deploy.status_client import ask_status
 from splitrelay.deploy.visit_lease import Policy
-from splitrelay.network import limits, messages
+from splitrelay.network import messages
 from splitrelay.network.connection_handler import FED, JUDGE
 from splitrelay.security.sealing_keys import NoSecret
 from tests.deploy.test_absent_clients import told
@@ -30,11 +30,6 @@ LAST = 2  # the client, of three, for whom the run waits
 THREE = ("M=3", "C=5", "order=fixed")
 AT_ONCE = Policy(stalled=0.0)
 LATER = Policy(stalled=1000.0)
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
 
 
 class Seen:
@@ -122,7 +117,7 @@ def test_a_client_that_is_connected_and_makes_no_step(tmp_path: Path, monkeypatc
     seen, honest = Seen(stage, LAST, "no-step", lambda: None), client_visit.RemoteServerHalf.step
 
     def waiting(calls: client_visit.RemoteServerHalf, *given: Any, **more: Any) -> messages.Reply:
-        assert calls.lease.m != LAST or seen.reported.wait(20)
+        assert calls.lease.m != LAST or seen.reported.wait(60)
         return honest(calls, *given, **more)
 
     monkeypatch.setattr(client_visit.RemoteServerHalf, "step", waiting)
@@ -164,7 +159,7 @@ def test_an_evaluator_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.M
     seen, look = Unasked(stage, LAST, "no-answer", lambda: None), client_visit.Visitor.look
 
     def waiting(*given: Any) -> None:
-        assert seen.reported.wait(20)
+        assert seen.reported.wait(60)
         look(*given)
 
     monkeypatch.setattr(client_visit.Visitor, "look", waiting)

@@ -12,19 +12,14 @@ from splitrelay.chaos.proxies import TcpProxy
 from splitrelay.cli.status import _table
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.status_client import ask_status
-from splitrelay.network import limits, messages
+from splitrelay.network import messages
 from tests.deploy.test_absent_clients import told
 from tests.deploy.test_rotation import LastWords
 from tests.support.bare_server import until
-from tests.support.deployment import Stage, read_untimed_rows, simulated, small_spec
+from tests.support.deployment import Stage, remove_times, simulated, small_spec
 
 TWO = ("M=2", "C=9", "order=fixed")
 Moment = tuple[int, int, int]  # round, client, step
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
 
 
 def before_steps(monkeypatch: pytest.MonkeyPatch, act: Callable[[Moment], object]) -> None:
@@ -73,7 +68,7 @@ def test_where_all_train_at_once_it_is_everybodys_turn(tmp_path: Path, monkeypat
     def look(moment: Moment) -> None:
         if moment[2] == 0:
             seen.append(turns(asked(stage)))
-            meeting.wait(20)
+            meeting.wait(60)
 
     before_steps(monkeypatch, look)
     for m in stage.partition.clients:
@@ -123,7 +118,7 @@ def played_again(stage: Stage, back: str, door: Callable[[], str] | None = None)
         stage.join(m, address=door if m == 0 else None)
     rows = stage.play()
     assert stage.serving.directory.model.read_bytes() == simulation.model.read_bytes()
-    assert read_untimed_rows(rows) == read_untimed_rows(simulation.read_rows())
+    assert remove_times(rows) == remove_times(simulation.read_rows())
     return [(event["round"], event["client"], event["steps"]) for event in stage.events("committed")]
 
 

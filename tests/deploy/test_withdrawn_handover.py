@@ -8,7 +8,6 @@ import pytest
 from splitrelay.deploy.peer_endpoint import Post
 from splitrelay.deploy.rehearsal import replay
 from splitrelay.deploy.visit_lease import Policy
-from splitrelay.network import limits
 from splitrelay.network.client_session import Session, TakenBack
 from splitrelay.network.messages import Chunk, Deposit, Fail, Handed, Message
 from splitrelay.network.tensor_transfer import sha256
@@ -18,11 +17,6 @@ from tests.deploy.test_direct_handover import enter, staged
 from tests.support.deployment import Stage
 
 BAD = 1
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
 
 
 def lie(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

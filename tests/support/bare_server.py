@@ -44,16 +44,16 @@ class Standing:
         """A stream with the handshake behind it."""
         link = self.call(credentials)
         link.send(Hello(VERSION, m))
-        assert isinstance(link.receive(10), Terms)
+        assert isinstance(link.receive(60), Terms)
         link.send(Accept("h", "fast", "cpu", 5, check=check))
-        assert isinstance(link.receive(10), Welcome)
+        assert isinstance(link.receive(60), Welcome)
         return link
 
     def leased(self, m: int = 0, credentials: Any = None) -> Link:
         """A stream in the middle of a visit."""
         link = self.joined(m, credentials)
         self.say(m, lease(m + 1))
-        assert isinstance(link.receive(10), Lease)
+        assert isinstance(link.receive(60), Lease)
         link.send(Ready(m + 1))
         return link
 
@@ -81,16 +81,16 @@ def step(fence: int = 1, k: int = 0) -> Step:
 
 
 def until(holds: Callable[[], object]) -> None:
-    """Wait, ten seconds at most."""
-    deadline = time.monotonic() + 10
+    """Wait until it holds, for a minute at most."""
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline, "it did not happen in time"
         threading.Event().wait(0.01)
 
 
 def closed(line: socket.socket) -> bool:
-    """Whether the other end hangs up within ten seconds."""
-    line.settimeout(10)
+    """Whether the other end hangs up within a minute."""
+    line.settimeout(60)
     try:
         while line.recv(4096):
             pass

@@ -58,7 +58,7 @@ def dealt(spec: Spec, to: Path) -> Partition:
     return partition
 
 
-PATIENCE = 60.0  # seconds that a play may take
+PATIENCE = 120.0  # seconds that a play may take
 
 
 class Stage:
@@ -98,7 +98,7 @@ class Stage:
         thread.start()
 
     def _joined(self, m: int, address: Callable[[], str] | None, wish: dict[str, Any]) -> None:
-        assert self.listening.wait(30)
+        assert self.listening.wait(60)
         where = address() if address else f"127.0.0.1:{self.serving.port}"
         data = wish.pop("data", self.folder / "data" / get_client_folder(m, self.partition.M) / "data.npz")
         keys = self.folder / f"client-{m}" if self.keys else None
@@ -122,12 +122,13 @@ class Stage:
         finally:
             watch.cancel()
             for thread in self.threads:
-                thread.join(30)
+                thread.join(60)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         lines = (self.folder / "run" / "relay" / "events.jsonl").read_text().splitlines()
         return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
-def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def remove_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows without the columns that hold measured times."""
     return [remove_measurements(row) for row in rows]

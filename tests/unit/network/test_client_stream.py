@@ -111,7 +111,7 @@ def test_what_comes_while_idle_is_there_when_it_is_read(near: Stream, far: Far) 
 
 def test_heartbeats_go_out_while_nobody_reads(far: Far) -> None:
     near = Stream(far, 0.01, lambda number: encode(Heartbeat(number)))
-    assert [decode(far.heard.get(timeout=10)) for _ in range(2)] == [Heartbeat(1), Heartbeat(2)]
+    assert [decode(far.heard.get(timeout=60)) for _ in range(2)] == [Heartbeat(1), Heartbeat(2)]
     near.close()
 
 

@@ -31,7 +31,7 @@ def soon(inbox: Inbox) -> object:
     """The next event, which must not need all the time that there is."""
     found: SimpleQueue[object] = SimpleQueue()
     threading.Thread(target=lambda: found.put(inbox.get(timeout=3600)), name="trains", daemon=True).start()
-    return found.get(timeout=10)
+    return found.get(timeout=60)
 
 
 def test_a_stand_in_turns_it_while_nobody_waits(wheel: Wheel) -> None:
