@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from splitrelay.errors import OutOfRange
-from splitrelay.paper.theory_check import Row, check, table
-from splitrelay.paper.theory_check.random_problems import KINDS, MOST_KAPPA, SIGMA2, draw
-from splitrelay.paper.theory_check.round_lemmas import E7, constructed
+from splitrelay.paper.theory_check import Row, run_checks, summarize
+from splitrelay.paper.theory_check.random_problems import KINDS, MAX_KAPPA, SIGMA2, draw_instance
+from splitrelay.paper.theory_check.round_lemmas import E7, check_counterexample
 
 FEW = 12  # every kind twice
 
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, Row]:
-    return {row.statement: row for row in table(check(FEW, seed=3))}
+    return {row.statement: row for row in summarize(run_checks(FEW, seed=3))}
 
 
 def test_every_statement_of_the_report_is_checked(rows: dict[str, Row]) -> None:
@@ -34,7 +34,7 @@ def test_every_statement_of_the_report_is_checked(rows: dict[str, Row]) -> None:
 
 
 def test_true_statements_hold_and_display_8_fails(rows: dict[str, Row]) -> None:
-    assert [row.statement for row in rows.values() if not row.as_expected] == []
+    assert [row.statement for row in rows.values() if not row.is_as_expected] == []
     assert all((row.violations > 0) == row.statement.startswith(E7) for row in rows.values())
 
 
@@ -49,49 +49,49 @@ def test_theorems_are_loose_by_a_factor_not_by_magnitudes(rows: dict[str, Row]) 
 
 
 def test_the_constructed_round_breaks_display_8_only() -> None:
-    found = {name: float(ratios[0]) for name, ratios in constructed().items()}
+    found = {name: float(ratios[0]) for name, ratios in check_counterexample().items()}
     printed = [value for name, value in found.items() if name.startswith(E7)]
     assert printed == pytest.approx([3 / 8, 3 / 8])
     assert min(value for name, value in found.items() if not name.startswith(E7)) == pytest.approx(4)
 
 
 def test_a_violation_is_counted_and_so_is_no_number() -> None:
-    (row,) = table([{"claim": np.array([2.0, 0.99])}, {"claim": np.array([np.nan, np.inf])}])
+    (row,) = summarize([{"claim": np.array([2.0, 0.99])}, {"claim": np.array([np.nan, np.inf])}])
     assert (row.checks, row.violations) == (4, 2)
-    assert not row.as_expected
+    assert not row.is_as_expected
 
 
 def test_rounding_is_no_violation() -> None:
-    (row,) = table([{"claim": np.array([1 - 1e-12, 3.0])}])
+    (row,) = summarize([{"claim": np.array([1 - 1e-12, 3.0])}])
     assert (row.violations, row.smallest, row.median) == (0, 1 - 1e-12, pytest.approx(2))
 
 
 def test_a_false_statement_that_never_fails_is_not_as_expected() -> None:
-    (row,) = table([{E7: np.array([2.0])}])
-    assert not row.as_expected
+    (row,) = summarize([{E7: np.array([2.0])}])
+    assert not row.is_as_expected
 
 
 def test_an_instance_has_a_name() -> None:
-    longer = list(check(3, seed=5))
-    for first, again in zip(check(2, seed=5), longer, strict=False):
+    longer = list(run_checks(3, seed=5))
+    for first, again in zip(run_checks(2, seed=5), longer, strict=False):
         assert all(np.array_equal(first[name], again[name]) for name in again)
-    assert not np.array_equal(draw(5, 1).x0, draw(6, 1).x0)
+    assert not np.array_equal(draw_instance(5, 1).x0, draw_instance(6, 1).x0)
 
 
 def test_the_instances_fill_the_ranges() -> None:
-    drawn = [draw(0, number) for number in range(300)]
+    drawn = [draw_instance(0, number) for number in range(300)]
     assert {(i.convex.M, i.convex.d) for i in drawn} == {(M, d) for M in range(1, 5) for d in range(1, 4)}
     assert {i.K for i in drawn} == set(range(1, 11))
     assert {i.convex.sigma2 for i in drawn} == set(SIGMA2)
     assert {i.kind for i in drawn} == set(KINDS)
     kappas = [i.convex.L / (i.convex.mu_min or i.convex.mu_mean) for i in drawn]
-    assert 1 - 1e-9 <= min(kappas) < 1.5 < 18 < max(kappas) <= MOST_KAPPA * (1 + 1e-9)
+    assert 1 - 1e-9 <= min(kappas) < 1.5 < 18 < max(kappas) <= MAX_KAPPA * (1 + 1e-9)
     zetas = [i.convex.zeta2_star**0.5 for i in drawn if i.convex.M > 1]
     assert 0.1 * (1 - 1e-9) <= min(zetas) < 0.2 < 50 < max(zetas) <= 100 * (1 + 1e-9)
 
 
 def test_the_instances_hold_what_they_are_named_for() -> None:
-    drawn = [instance for instance in (draw(0, number) for number in range(120)) if instance.convex.M > 1]
+    drawn = [instance for instance in (draw_instance(0, number) for number in range(120)) if instance.convex.M > 1]
     for instance in drawn:
         H = instance.convex.H
         assert (instance.convex.mu_min == 0) == (instance.kind == "flat clients")
@@ -102,10 +102,10 @@ def test_the_instances_hold_what_they_are_named_for() -> None:
 
 def test_no_instances_are_refused() -> None:
     with pytest.raises(OutOfRange, match="instances >= 1"):
-        next(check(0))
+        next(run_checks(0))
 
 
 def test_every_seed_has_its_instances() -> None:
     for seed in range(60):
         for number in range(0, 36, 3):
-            assert draw(seed, number).convex.M <= 4
+            assert draw_instance(seed, number).convex.M <= 4

@@ -1,22 +1,43 @@
-"""Bounds as figures: terms stacked up to the total, hatched where the statement does not apply, never extrapolated."""
+"""Figures of bounds and rates: the terms stacked up to the total, hatched where the statement does not apply.
+
+A figure consists of panels (`Panel`, one stack over x each) and of labels (`FigureLabels`). It never extrapolates.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from splitrelay.notation import SYMBOLS, get_axis_label
 from splitrelay.reports.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, drawn, save
-from splitrelay.reports.theory_panels import Array, Panel
-from splitrelay.reports.theory_words import Words
+from splitrelay.theory import Bound, Rate
 
+Array = npt.NDArray[Any]
+
+MEASURE = {
+    "E F(xbar) - F*": r"$\mathbb{E}\,F(\bar{x})-F^*$",
+    "min_r E||grad F(x^r)||^2": r"$\min_r\,\mathbb{E}\,\|\nabla F(x^r)\|^2$",
+    "E||x^R - x*||^2": r"$\mathbb{E}\,\|x^R-x^*\|^2$",
+}
+SQUARES = {
+    "sigma2": r"$\sigma^2$",
+    "sigma2_star": r"$\sigma_*^2$",
+    "zeta2_star": r"$\zeta_*^2$",
+    "B2": "$B^2$",
+}
+LETTERS_PER_INCH = 18  # of 8 point STIX
 COLOUR = {
     "optimization": SKY,
     "noise": ORANGE,
@@ -25,119 +46,234 @@ COLOUR = {
     "heterogeneity drift": VERMILION,
     "lower bound": BLUE,
 }
-RULE_LOOK: dict[str, tuple[str, Any]] = {"printed": (VERMILION, "--"), "mended": (GREEN, "-."), "best": (BLUE, "-")}
+RULE_STYLE: dict[str, tuple[str, Any]] = {"printed": (VERMILION, "--"), "mended": (GREEN, "-."), "best": (BLUE, "-")}
 RULE_LABEL = {"printed": "printed rule", "mended": "mended rule (E14)", "best": "minimiser of the bound"}
-HATCH: Any = {"facecolor": "0.96", "edgecolor": "0.7", "hatch": "/////", "linewidth": 0}
-VACUOUS: Any = {"color": BLACK, "linestyle": ":", "linewidth": 0.8}
-FEW, SHORT = 30, 6  # points of x up to which each is marked, and up to which each has its tick
-DEPTH = 100  # the axis ends so far below the smallest total
+HATCH_STYLE: Any = {"facecolor": "0.96", "edgecolor": "0.7", "hatch": "/////", "linewidth": 0}
+VACUOUS_STYLE: Any = {"color": BLACK, "linestyle": ":", "linewidth": 0.8}
+MARKED_POINTS, TICKED_POINTS = 30, 6  # most points of x for which each has a marker, and for which each has a tick
+DEPTH = 100  # the y axis starts at the smallest total divided by this
 
 
-def draw_stacks(panels: Sequence[Panel], words: Words, path: Path) -> Path:
-    """The stacks of a range of x, or the bars of one."""
-    return save((bars if all(len(panel.x) == 1 for panel in panels) else stacks)(panels, words), path)
+@dataclass(frozen=True)
+class FigureLabels:
+    """The texts of a figure: its headline, the fixed quantities, the quantity on x, and the bounded quantity."""
+
+    headline: str
+    fixed: Mapping[str, Any]
+    x: str
+    measure: str
+    case: str
+    kind: str = "bound on"
+
+    @property
+    def x_label(self) -> str:
+        """The paper's symbol of x, with its unit if there is one."""
+        unit = next((entry.unit for entry in SYMBOLS if entry.name == self.x), "")
+        return self.format_symbol(self.x) + (f" ({unit})" if unit else "")
+
+    @property
+    def y_label(self) -> str:
+        """The quantity that the total bounds, or of which it is the order."""
+        return f"{self.kind}\n{MEASURE.get(self.measure, self.measure)}"
+
+    def format_symbol(self, name: str) -> str:
+        """Return the symbol of a quantity. zeta2 is zeta_*^2 in the convex cases."""
+        if name == "zeta2":
+            return r"$\zeta^2$" if self.case == "non-convex" else r"$\zeta_*^2$"
+        return SQUARES.get(name) or get_axis_label(name)
+
+    def format_setting(self, name: str, value: Any) -> str:
+        """Return a quantity with its value."""
+        return f"{self.format_symbol(name).rstrip('$')}={format_number(value)}$"
+
+    def format_caption(self, width: float) -> str:
+        """Return the headline and the fixed quantities in lines that fit into a width in inches."""
+        limit = int(width * LETTERS_PER_INCH)
+        lines = textwrap.wrap(self.headline, limit)
+        settings = [self.format_setting(name, value) for name, value in self.fixed.items()]
+        while settings:
+            count = max(1, sum(_estimate_length(settings[: n + 1]) <= limit for n in range(len(settings))))
+            lines.append(", ".join(settings[:count]))
+            settings = settings[count:]
+        return "\n".join(lines)
 
 
-def stacks(panels: Sequence[Panel], words: Words) -> Figure:
-    """Above, the terms stacked up to the total on log axes; below, the share of each."""
-    across, down = _places(len(panels))
+def format_number(value: Any) -> str:
+    """Format a number in TeX with four digits, and as a power of ten if it is long."""
+    text = f"{value:.4g}"
+    mantissa, _, exponent = text.partition("e")
+    if not exponent:
+        return text
+    power = f"10^{{{int(exponent)}}}"
+    return power if mantissa == "1" else rf"{mantissa}\times {power}"
+
+
+def _estimate_length(settings: Sequence[str]) -> int:
+    """Estimate the number of letters of TeX fragments on one line."""
+    return len(", ".join(re.sub(r"[$^_{}]|\\tilde|(?<=\\)[a-z]+", "", piece) for piece in settings))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One stack of terms over x. Every array has the length of x.
+
+    A total above `start` is vacuous. `start` is None if there is no such level.
+    """
+
+    label: str
+    x: Array
+    total: Array
+    terms: Mapping[str, Array]
+    applicable: Array
+    start: Array | None = None
+    why_not: str = ""  # the condition that fails where the statement does not apply
+    marks: Mapping[str, float] = field(default_factory=dict)  # values of x to mark, by rule
+
+    @property
+    def shares(self) -> dict[str, Array]:
+        """Each term divided by the total."""
+        total = np.where(self.total > 0, self.total, np.nan)
+        return {name: values / total for name, values in self.terms.items()}
+
+
+def build_bound_panel(label: str, x: Sequence[float], bound: Bound, start: Sequence[float]) -> Panel:
+    """Build the panel of a bound over x."""
+    return Panel(
+        label,
+        _broadcast(x, x),
+        _broadcast(x, bound.total),
+        {name: _broadcast(x, values) for name, values in bound.terms.items()},
+        np.broadcast_to(bound.applicable, len(x)),
+        _broadcast(x, start),
+        find_reason(bound),
+    )
+
+
+def find_reason(bound: Bound) -> str:
+    """Return the first condition that fails somewhere, or an empty string."""
+    return next((f"needs {c.name}" for c in bound.conditions if not np.all(c.holds)), "")
+
+
+def build_rate_panel(label: str, x: Sequence[float], rate: Rate) -> Panel:
+    """Build the panel of a rate over x. A rate has unit constants, so it has no range and is never vacuous."""
+    terms = {name: _broadcast(x, values) for name, values in rate.terms.items()}
+    return Panel(label, _broadcast(x, x), _broadcast(x, rate.total), terms, np.ones(len(x), dtype=bool))
+
+
+def _broadcast(x: Sequence[float], values: npt.ArrayLike) -> Array:
+    return np.broadcast_to(np.asarray(values, dtype=np.float64), len(x))
+
+
+def save_stacks(panels: Sequence[Panel], labels: FigureLabels, path: Path) -> Path:
+    """Draw stacks over a range of x, or bars for one setting, and write the figure."""
+    return save((draw_bars if all(len(panel.x) == 1 for panel in panels) else draw_stacks)(panels, labels), path)
+
+
+def draw_stacks(panels: Sequence[Panel], labels: FigureLabels) -> Figure:
+    """Draw the terms stacked up to the total on log axes, and below them the share of each term."""
+    across, down = _choose_layout(len(panels))
     width = max(4.0, 0.6 + 2.1 * across)
     with drawn(width, 0.9 + 2.2 * down) as figure:
-        uppers = _grid(figure, panels, words, down, across)
-        _heights(uppers[0], panels)
-        _legend(figure, panels, 3 if across == 1 else 4)
-        figure.suptitle(words.caption(width), fontsize=8)
+        uppers = _draw_panels(figure, panels, labels, down, across)
+        _scale_y(uppers[0], panels)
+        _add_legend(figure, panels, 3 if across == 1 else 4)
+        figure.suptitle(labels.format_caption(width), fontsize=8)
         return figure
 
 
-def _grid(figure: Figure, panels: Sequence[Panel], words: Words, down: int, across: int) -> list[Axes]:
+def _draw_panels(figure: Figure, panels: Sequence[Panel], labels: FigureLabels, down: int, across: int) -> list[Axes]:
     grid = figure.add_gridspec(2 * down, across, height_ratios=[3, 1] * down)
     uppers: list[Axes] = []
     for j, panel in enumerate(panels):
         row, place = divmod(j, across)
         upper = figure.add_subplot(grid[2 * row, place], sharey=uppers[0] if uppers else None)
         lower = figure.add_subplot(grid[2 * row + 1, place], sharex=upper)
-        _upper(upper, panel)
-        _lower(lower, panel)
-        _frame(upper, lower, panel, words, place == 0)
+        _draw_totals(upper, panel)
+        _draw_shares(lower, panel)
+        _set_labels(upper, lower, panel, labels, place == 0)
         uppers.append(upper)
     return uppers
 
 
-def _upper(axis: Axes, panel: Panel) -> None:
-    pile(axis, panel.x, panel.terms)
+def _draw_totals(axis: Axes, panel: Panel) -> None:
+    stack_terms(axis, panel.x, panel.terms)
     axis.plot(
-        panel.x, panel.total, color=BLACK, marker="o" if len(panel.x) <= FEW else "", markersize=2.5, clip_on=False
+        panel.x,
+        panel.total,
+        color=BLACK,
+        marker="o" if len(panel.x) <= MARKED_POINTS else "",
+        markersize=2.5,
+        clip_on=False,
     )
     if panel.start is not None:
-        axis.plot(panel.x, panel.start, **VACUOUS)
+        axis.plot(panel.x, panel.start, **VACUOUS_STYLE)
     for rule, x in panel.marks.items():
-        axis.axvline(x, color=RULE_LOOK[rule][0], linestyle=RULE_LOOK[rule][1])
-    hatch(axis, panel.x, panel.applicable)
+        axis.axvline(x, color=RULE_STYLE[rule][0], linestyle=RULE_STYLE[rule][1])
+    draw_hatching(axis, panel.x, panel.applicable)
     if not panel.applicable.any():
-        nowhere(axis, panel.why_not)
+        add_reason(axis, panel.why_not)
 
 
-def nowhere(axis: Axes, why: str) -> None:
-    """Where a statement applies to no x at all, say why."""
+def add_reason(axis: Axes, reason: str) -> None:
+    """Write the reason into a panel whose statement applies to no x."""
     box = {"facecolor": "white", "edgecolor": "none", "pad": 2}
-    words = f"applies nowhere here:\n{why}"
-    axis.text(0.5, 0.5, words, transform=axis.transAxes, ha="center", va="center", bbox=box)
+    text = f"applies nowhere here:\n{reason}"
+    axis.text(0.5, 0.5, text, transform=axis.transAxes, ha="center", va="center", bbox=box)
 
 
-def _lower(axis: Axes, panel: Panel) -> None:
-    pile(axis, panel.x, panel.shares)
-    hatch(axis, panel.x, panel.applicable)
+def _draw_shares(axis: Axes, panel: Panel) -> None:
+    stack_terms(axis, panel.x, panel.shares)
+    draw_hatching(axis, panel.x, panel.applicable)
     axis.set_ylim(0, 1)
     axis.set_yticks([0, 0.5, 1], ["0", "½", "1"])
 
 
-def pile(axis: Axes, x: Array, terms: Mapping[str, Array]) -> None:
-    """One term on the other, the first at the bottom."""
+def stack_terms(axis: Axes, x: Array, terms: Mapping[str, Array]) -> None:
+    """Draw the terms on top of each other, the first one at the bottom."""
     below = np.zeros(x.shape)
     for name, values in terms.items():
         axis.fill_between(x, below, below + values, color=COLOUR[name], alpha=0.55, linewidth=0)
         below = below + values
 
 
-def hatch(axis: Axes, x: Array, applicable: Array) -> None:
-    """Over every stretch of x where the statement does not apply."""
-    for low, high in stretches(x, applicable):
-        axis.axvspan(low, high, **HATCH)
+def draw_hatching(axis: Axes, x: Array, applicable: Array) -> None:
+    """Hatch every interval of x where the statement does not apply."""
+    for low, high in find_gaps(x, applicable):
+        axis.axvspan(low, high, **HATCH_STYLE)
 
 
-def stretches(x: Array, applicable: Array) -> list[tuple[float, float]]:
-    """The stretches of x on which a statement does not apply: each reaches to where the curve ends or begins."""
+def find_gaps(x: Array, applicable: Array) -> list[tuple[float, float]]:
+    """Find the intervals of x where a statement does not apply. Each one extends to the next point of the curve."""
     outside = np.flatnonzero(~applicable)
     runs = np.split(outside, np.flatnonzero(np.diff(outside) > 1) + 1) if outside.size else []
     return [(float(x[max(run[0] - 1, 0)]), float(x[min(run[-1] + 1, len(x) - 1)])) for run in runs]
 
 
-def _frame(upper: Axes, lower: Axes, panel: Panel, words: Words, leftmost: bool) -> None:
+def _set_labels(upper: Axes, lower: Axes, panel: Panel, labels: FigureLabels, leftmost: bool) -> None:
     scale_x(upper, panel.x)
     upper.set_title(panel.label)
     upper.tick_params(labelbottom=False, labelleft=leftmost)
     lower.tick_params(labelleft=leftmost)
-    lower.set_xlabel(words.x_label)
+    lower.set_xlabel(labels.x_label)
     if leftmost:
-        upper.set_ylabel(words.y_label)
+        upper.set_ylabel(labels.y_label)
         lower.set_ylabel("share")
 
 
 def scale_x(axis: Axes, x: Array) -> None:
-    """Log where x spans a decade, from its first value to its last; a short list is ticked at its values."""
+    """Set the range of x: a log scale if x spans a decade, and a tick at each value of a short list."""
     low, high = float(x.min()), float(x.max())
     if low > 0 and high >= 10 * low:
         axis.set_xscale("log")
-    if len(x) <= SHORT:
+    if len(x) <= TICKED_POINTS:
         axis.set_xticks(x, [f"{value:g}" for value in x])
         axis.set_xticks([], minor=True)
     if low < high:
         axis.set_xlim(low, high)
 
 
-def _heights(axis: Axes, panels: Sequence[Panel]) -> None:
-    """Log, from well below the smallest total to above the largest."""
+def _scale_y(axis: Axes, panels: Sequence[Panel]) -> None:
+    """Set a log scale from well below the smallest total to above the largest one."""
     totals = np.concatenate([panel.total for panel in panels])
     positive = totals[np.isfinite(totals) & (totals > 0)]
     if positive.size:
@@ -148,57 +284,59 @@ def _heights(axis: Axes, panels: Sequence[Panel]) -> None:
         axis.set_yticks([])
 
 
-def _legend(figure: Figure, panels: Sequence[Panel], columns: int) -> None:
+def _add_legend(figure: Figure, panels: Sequence[Panel], columns: int) -> None:
     names = dict.fromkeys(name for panel in panels for name in panel.terms)
     handles: list[Any] = [Line2D([], [], color=BLACK, label="total")]
     handles += [Patch(facecolor=COLOUR[name], alpha=0.55, label=name) for name in names]
     if any(panel.start is not None for panel in panels):
-        handles.append(Line2D([], [], **VACUOUS, label="vacuous from here up"))
+        handles.append(Line2D([], [], **VACUOUS_STYLE, label="vacuous from here up"))
     handles += [
-        Line2D([], [], color=RULE_LOOK[rule][0], linestyle=RULE_LOOK[rule][1], label=RULE_LABEL[rule])
+        Line2D([], [], color=RULE_STYLE[rule][0], linestyle=RULE_STYLE[rule][1], label=RULE_LABEL[rule])
         for rule in dict.fromkeys(rule for panel in panels for rule in panel.marks)
     ]
     if not all(panel.applicable.all() for panel in panels):
-        handles.append(Patch(**HATCH, label="does not apply"))
+        handles.append(Patch(**HATCH_STYLE, label="does not apply"))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 
-def bars(panels: Sequence[Panel], words: Words) -> Figure:
-    """One setting: a bar for each term on a log axis, the total below them."""
-    across, down = _places(len(panels))
+def draw_bars(panels: Sequence[Panel], labels: FigureLabels) -> Figure:
+    """Draw one setting: a bar for each term on a log axis, and the total below them."""
+    across, down = _choose_layout(len(panels))
     width = max(4.0, 1.2 + 1.6 * across)
     names = [name for name in COLOUR if any(name in panel.terms for panel in panels)]
     with drawn(width, 0.8 + 1.2 * down) as figure:
         axes = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
         for axis, panel in zip(axes, panels, strict=False):
-            _bars(axis, panel, names)
+            _draw_panel_bars(axis, panel, names)
         axes[0].invert_yaxis()
-        _bar_limits(axes[0], panels)
+        _scale_bars(axes[0], panels)
         for axis in axes[len(panels) :]:
             axis.set_visible(False)
         for axis in axes[-across:]:
-            axis.set_xlabel(words.y_label.replace("\n", " "))
+            axis.set_xlabel(labels.y_label.replace("\n", " "))
         if any(panel.start is not None for panel in panels):
-            figure.legend(handles=[Line2D([], [], **VACUOUS, label="vacuous from here on")], loc="outside lower center")
-        figure.suptitle(words.caption(width), fontsize=8)
+            figure.legend(
+                handles=[Line2D([], [], **VACUOUS_STYLE, label="vacuous from here on")], loc="outside lower center"
+            )
+        figure.suptitle(labels.format_caption(width), fontsize=8)
         return figure
 
 
-def _bars(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
+def _draw_panel_bars(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
     values = [float(panel.terms[name][0]) if name in panel.terms else math.nan for name in names]
     values.append(float(panel.total[0]))
     colours = [*(COLOUR[name] for name in names), BLACK]
-    shown = [value if value > 0 else math.nan for value in values]  # a logarithm has no room for zeros
-    drawn_bars = axis.barh([*names, "total"], shown, color=colours, alpha=0.7, height=0.6)
-    axis.bar_label(drawn_bars, ["" if math.isnan(value) else f" {value:.3g}" for value in values], fontsize=7)
+    shown = [value if value > 0 else math.nan for value in values]  # a log axis cannot show zeros
+    rectangles = axis.barh([*names, "total"], shown, color=colours, alpha=0.7, height=0.6)
+    axis.bar_label(rectangles, ["" if math.isnan(value) else f" {value:.3g}" for value in values], fontsize=7)
     axis.set_title(panel.label)
     if panel.start is not None:
-        axis.axvline(float(panel.start[0]), **VACUOUS)
+        axis.axvline(float(panel.start[0]), **VACUOUS_STYLE)
     if not panel.applicable.all():
         axis.text(0.5, 0.5, f"does not apply:\n{panel.why_not}", transform=axis.transAxes, ha="center", va="center")
 
 
-def _bar_limits(axis: Axes, panels: Sequence[Panel]) -> None:
+def _scale_bars(axis: Axes, panels: Sequence[Panel]) -> None:
     values = np.concatenate([[*(v[0] for v in panel.terms.values()), panel.total[0]] for panel in panels])
     starts = [float(panel.start[0]) for panel in panels if panel.start is not None]
     positive = values[values > 0]
@@ -207,7 +345,7 @@ def _bar_limits(axis: Axes, panels: Sequence[Panel]) -> None:
         axis.set_xlim(positive.min() / 3, max(positive.max() * 6, *(2 * start for start in starts), 0))
 
 
-def _places(panels: int) -> tuple[int, int]:
-    """Columns and rows for so many panels."""
+def _choose_layout(panels: int) -> tuple[int, int]:
+    """Return the numbers of columns and rows for so many panels."""
     across = 2 if panels == 4 else min(3, panels)
     return across, math.ceil(panels / across)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from splitrelay import theory
-from splitrelay.cli.theory import options as theory_keys
+from splitrelay.cli.theory import options
 from splitrelay.cli.theory.rate import RATES
 from tests.support.theory_commands import BASE, GOOD, PROBLEM, json_of, printed, process, rows_of
 
@@ -13,15 +13,21 @@ from tests.support.theory_commands import BASE, GOOD, PROBLEM, json_of, printed,
 
 
 def test_the_words_are_the_calculators() -> None:
-    assert theory_keys.ALGORITHMS == theory.ALGORITHMS
-    assert theory_keys.CASES == theory.CASES
-    assert theory_keys.CONSTANTS == theory.CONSTANTS
-    assert theory_keys.HORIZONS == theory.HORIZONS
+    assert options.ALGORITHMS == theory.ALGORITHMS
+    assert options.CASES == theory.CASES
+    assert options.CONSTANTS == theory.CONSTANTS
+    assert options.HORIZONS == theory.HORIZONS
     assert set(RATES) == set(theory.RATES)
 
 
 def test_every_quantity_of_a_problem_has_a_key() -> None:
-    keys = {key.name for key in (*theory_keys.QUANTITIES, *theory_keys.STARRED, *theory_keys.STEPS)}
+    keys = {
+        key.name
+        for key in (
+            *options.QUANTITIES,
+            *(options.ZETA2_STAR, options.SIGMA2_STAR, options.ETA, options.ETA_TILDE),
+        )
+    }
     assert keys == set(theory.MEANING)
 
 

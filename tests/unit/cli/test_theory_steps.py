@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from splitrelay import theory
-from splitrelay.cli.theory.check import refuse_surprises
-from splitrelay.cli.theory.weights import power
+from splitrelay.cli.theory.check import check_expectations
+from splitrelay.cli.theory.weights import format_exp
 from splitrelay.errors import WorkError
 from splitrelay.paper.theory_check import Row
 from tests.support.theory_commands import BASE, PROBLEM, asked, json_of, printed, rows_of
@@ -72,7 +72,7 @@ def test_the_constants_of_the_paper_make_fedavg_look_better_and_it_is_said() -> 
 def test_the_comparison_does_not_say_who_wins() -> None:
     text = " ".join(printed(f"compare strongly-convex {BASE} S=2 R=1000").split())
     assert "They do not say which algorithm or which step is better on a given problem" in text
-    assert "What may not: that an algorithm is worse on your problem" in text
+    assert "You may not conclude: that an algorithm is worse on your problem" in text
     assert "SSL's drift is below FedAvg's sampling term" in text
 
 
@@ -103,7 +103,7 @@ def test_weights_at_a_million_rounds_are_finite_and_sum_to_one() -> None:
     ("log", "text"), [(0.0, "1"), (math.log(1234.5), "1234.5"), (math.log(2) + 400 * math.log(10), "2.0000e+400")]
 )
 def test_a_power_too_large_for_a_double_is_written_out(log: float, text: str) -> None:
-    assert power(log) == text
+    assert format_exp(log) == text
 
 
 def test_half_of_equal_weights_is_half_of_the_iterates() -> None:
@@ -145,14 +145,14 @@ def test_check_holds_every_statement_and_shows_the_false_one_failing() -> None:
 def test_the_table_of_checks_fits_into_eighty_columns() -> None:
     text = printed("check instances=1 seed=1")
     assert max(map(len, text.splitlines())) <= 80
-    assert "false as printed, shown failing" in text
+    assert "false as printed, fails as expected" in text
 
 
 def test_a_statement_that_surprises_is_failed_work() -> None:
     fine = Row("Theorem 1", 10, 0, 1.5, 3.0)
-    refuse_surprises([fine])
-    with pytest.raises(WorkError, match="1 of 2 statements did not do as expected: Theorem 2"):
-        refuse_surprises([fine, Row("Theorem 2", 10, 1, 0.9, 3.0)])
+    check_expectations([fine])
+    with pytest.raises(WorkError, match="1 of 2 statements did not behave as expected: Theorem 2"):
+        check_expectations([fine, Row("Theorem 2", 10, 1, 0.9, 3.0)])
 
 
 # Figures by the way

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,29 +12,29 @@ from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import mood, say
 from splitrelay.cli.key_values import Key, settings_argument
 from splitrelay.cli.table_output import Table, cell, emit, format_option
-from splitrelay.cli.theory.format import (
+from splitrelay.cli.theory.adapter import (
     NAMES,
-    bound_columns,
-    bound_records,
-    conditions_table,
-    figure_words,
-    levels,
-    panel_label,
-    start,
-    table_of,
-    wrapped,
+    Calculation,
+    build_bound_records,
+    build_column_table,
+    build_condition_table,
+    build_term_rows,
+    get_column,
+    get_start_level,
+    list_reasons,
+    show,
+    wrap,
 )
-from splitrelay.cli.theory.grid import FINE, Grid, read_grid
+from splitrelay.cli.theory.grid import Grid
 from splitrelay.cli.theory.options import (
-    CHOSEN_CONSTANTS,
-    HORIZON,
+    CONSTANTS_KEY,
+    ETA,
+    ETA_TILDE,
+    HORIZON_KEY,
     QUANTITIES,
-    STARRED,
-    STEPS,
+    ZETA2_STAR,
     algorithm_argument,
-    announce,
     case_argument,
-    figure_alone,
     figure_option,
 )
 from splitrelay.errors import InputError
@@ -42,9 +42,8 @@ from splitrelay.errors import InputError
 if TYPE_CHECKING:
     from splitrelay.theory import Bound
 
-KEYS = (*QUANTITIES, STARRED[0], *STEPS, CHOSEN_CONSTANTS, HORIZON)
-LAST_KEYS = tuple(key for key in KEYS if key not in (CHOSEN_CONSTANTS, HORIZON))
-Answer = Callable[[Grid, Any], "Bound"]
+LAST_KEYS = (*QUANTITIES, ZETA2_STAR, ETA, ETA_TILDE)
+KEYS = (*LAST_KEYS, CONSTANTS_KEY, HORIZON_KEY)
 
 
 @click.command(
@@ -57,20 +56,14 @@ Answer = Callable[[Grid, Any], "Bound"]
 @settings_argument(KEYS)
 @format_option
 @figure_option
-def bound(alg: Any, case: Any, settings: tuple[str, ...], shape: str, figure: Path | None) -> None:
-    """The bound that a theorem gives, term by term.
+def bound(alg: str, case: str, settings: tuple[str, ...], shape: str, figure: Path | None) -> None:
+    """Compute the bound of a theorem, term by term.
 
-    ALG is ssl, fedavg, fedavg-swor or fedavg-swr; CASE is strongly-convex, general-convex or non-convex. Outside the
-    theorem's range there is no bound: one setting is refused, and of many those outside are left blank. -v shows the
-    formula of every term.
+    ALG is ssl, fedavg, fedavg-swor or fedavg-swr. CASE is strongly-convex, general-convex or non-convex. Outside the
+    range of the theorem there is no bound: a single setting is an error, and of many settings those outside are left
+    blank. -v shows the formula of every term.
     """
-
-    def answer(grid: Grid, outside: Any) -> Bound:
-        from splitrelay.theory import bound
-
-        return bound(alg, case, grid.problem, **grid.others, **grid.words, outside=outside)
-
-    _show(answer, settings, KEYS, shape, figure)
+    show(BoundCalculation(KEYS, alg, case), settings, shape, figure)
 
 
 @click.command(
@@ -82,99 +75,94 @@ def bound(alg: Any, case: Any, settings: tuple[str, ...], shape: str, figure: Pa
 @settings_argument(LAST_KEYS)
 @format_option
 @figure_option
-def last_iterate(alg: Any, settings: tuple[str, ...], shape: str, figure: Path | None) -> None:
-    """A bound on E||x^R - x*||^2: the last iterate instead of an average.
+def last_iterate(alg: str, settings: tuple[str, ...], shape: str, figure: Path | None) -> None:
+    """Bound E||x^R - x*||^2, the error of the last iterate instead of an average.
 
-    Derived here from the paper's recursions, strongly convex. It needs no R >= 6 L/mu and no lower end of the step.
+    Splitrelay derives this bound from the paper's recursions, for the strongly convex case. It needs no R >= 6 L/mu
+    and no lower limit of the step.
     """
-
-    def answer(grid: Grid, outside: Any) -> Bound:
-        from splitrelay.theory import last_iterate
-
-        return last_iterate(alg, grid.problem, **grid.others, outside=outside)
-
-    _show(answer, settings, LAST_KEYS, shape, figure)
+    show(BoundCalculation(LAST_KEYS, alg, None), settings, shape, figure)
 
 
-def _show(answer: Answer, settings: Sequence[str], keys: Sequence[Key], shape: str, figure: Path | None) -> None:
-    grid = read_grid(settings, keys)
-    _need_step(answer, grid)
-    found = answer(grid, "refuse" if grid.single else "mask")
-    if figure is not None:
-        announce(_draw(answer, read_grid(settings, keys, FINE), _title(found), figure))
-    if figure_alone(figure):
-        return
-    if shape == "json":
-        records = bound_records(found, grid)
-        emit(Table((), ()), records[0] if grid.single else records, shape)
-    elif grid.single and shape != "csv":
-        _emit_one(found, grid, shape)
-    else:
-        emit(_many(found, grid, whole=shape == "csv"), None, shape)
+class BoundCalculation(Calculation["Bound"]):
+    """The bound of a theorem, or of the last iterate if the case is None."""
 
+    def __init__(self, keys: Sequence[Key], algorithm: Any, case: Any) -> None:
+        self.keys, self.algorithm, self.case = keys, algorithm, case
 
-def _need_step(answer: Answer, grid: Grid) -> None:
-    """Without a step there is no bound, but there are conditions to choose one by."""
-    if "eta" in grid.values or "eta_tilde" in grid.values:
-        return
-    first = Grid({name: values[:1] for name, values in grid.values.items()} | {"eta_tilde": [1.0]})
-    found = answer(first, "mask")
-    sides = [f" = {cell(float(c.right))}" if grid.single else "" for c in found.conditions]
-    limits = [f"{c.name}{side}" for c, side in zip(found.conditions, sides, strict=True)]
-    scale = f"; eta is eta_tilde/{cell(1 / float(found.eta))}" if grid.single else ""
-    raise InputError(
-        f"{found.algorithm} {found.case}: neither eta nor eta_tilde is given",
-        limit=f"{', '.join(limits)}{scale}",
-        hint="'splitrelay theory stepsize' finds a good one.",
-    )
+    def compute(self, grid: Grid) -> Bound:
+        """Compute the bound. Without a step, raise InputError with the range of the step."""
+        if "eta" not in grid.values and "eta_tilde" not in grid.values:
+            self._raise_missing_step(grid)
+        return self._evaluate(grid, "refuse" if grid.is_single else "mask")
 
+    def _evaluate(self, grid: Grid, outside: Any) -> Bound:
+        from splitrelay import theory
 
-def _emit_one(found: Bound, grid: Grid, shape: str) -> None:
-    """The total, the terms with their shares, the conditions, and whether it says anything."""
-    record = bound_records(found, grid)[0]
-    total, eta, eta_tilde = record["total"], cell(record["eta"]), cell(record["eta_tilde"])
-    say(f"{wrapped(_title(found))}\n{wrapped(grid.caption)}\n")
-    say(f"{found.measure} <= {cell(total)} at eta = {eta}, eta_tilde = {eta_tilde}.\n")
-    lines = [(name, value, f"{value / total:6.1%}" if total else "-") for name, value in record["terms"].items()]
-    emit(Table(("term", "value", " share"), [*lines, ("total", total, "")]), None, shape)
-    if mood.verbose:
+        if self.case is None:
+            return theory.last_iterate(self.algorithm, grid.problem, **grid.others, outside=outside)
+        return theory.bound(self.algorithm, self.case, grid.problem, **grid.others, **grid.choices, outside=outside)
+
+    def _raise_missing_step(self, grid: Grid) -> None:
+        first = Grid({name: values[:1] for name, values in grid.values.items()} | {"eta_tilde": [1.0]})
+        found = self._evaluate(first, "mask")
+        sides = [f" = {cell(float(c.right))}" if grid.is_single else "" for c in found.conditions]
+        limits = [f"{c.name}{side}" for c, side in zip(found.conditions, sides, strict=True)]
+        scale = f"; eta is eta_tilde/{cell(1 / float(found.eta))}" if grid.is_single else ""
+        raise InputError(
+            f"{found.algorithm} {found.case}: neither eta nor eta_tilde is given",
+            limit=f"{', '.join(limits)}{scale}",
+            hint="'splitrelay theory stepsize' finds a good one.",
+        )
+
+    def format_title(self, result: Bound) -> str:
+        """Return the algorithm, the statement and the constants."""
+        return f"{NAMES[result.algorithm]}: {result.statement}, {result.constants} constants"
+
+    def build_records(self, result: Bound, grid: Grid) -> list[dict[str, Any]]:
+        """Return one record per setting."""
+        records = build_bound_records(result, grid.size)
+        return [record | {"settings": settings} for record, settings in zip(records, grid.settings, strict=True)]
+
+    def print_one(self, result: Bound, record: Mapping[str, Any], grid: Grid, shape: str) -> None:
+        """Print the total, the terms with their shares, the conditions, and whether the bound is vacuous."""
+        total, eta, eta_tilde = record["total"], cell(record["eta"]), cell(record["eta_tilde"])
+        say(f"{result.measure} <= {cell(total)} at eta = {eta}, eta_tilde = {eta_tilde}.\n")
+        emit(Table(("term", "value", " share"), [*build_term_rows(record), ("total", total, "")]), None, shape)
+        if mood.verbose:
+            say("")
+            emit(Table(("term", "formula"), list(result.formulas.items())), None, shape)
         say("")
-        emit(Table(("term", "formula"), list(found.formulas.items())), None, shape)
-    say("")
-    emit(conditions_table(record["conditions"]), None, shape)
-    say("\n" + wrapped(_verdict(found, grid.fixed)))
+        emit(build_condition_table(record["conditions"]), None, shape)
+        name, level = get_start_level(result, grid.fixed)
+        known = f"{name} = {cell(float(level))}, the value that is known at x0"
+        if result.vacuous:
+            say("\n" + wrap(f"Vacuous: the bound is not below {known}. It promises no progress."))
+        else:
+            say("\n" + wrap(f"Not vacuous: the bound is below {known}."))
 
+    def build_table(self, result: Bound, grid: Grid, is_csv: bool) -> Table:
+        """Build a table with one row per setting."""
+        size = grid.size
+        columns = {"total": result.total, **result.terms}
+        columns["eta" if "eta_tilde" in grid.values else "eta_tilde"] = (
+            result.eta if "eta_tilde" in grid.values else result.eta_tilde
+        )
+        applicable = get_column(result.applicable, size)
+        vacuous = zip(get_column(result.vacuous, size), applicable, strict=True)
+        reasons = list_reasons(result.conditions, result.applicable, size)
+        outside = applicable.count(False)
+        note = f"{outside} of {size} settings are outside the statement's range: no bound there."
+        return build_column_table(
+            grid.columns
+            | {name: get_column(values, size) for name, values in columns.items()}
+            | {"vacuous": [is_vacuous if applies else None for is_vacuous, applies in vacuous], "why not": reasons},
+            f"{wrap(self.format_title(result))}\n{wrap(grid.caption)}\n{result.measure} <= total",
+            [note] * (outside > 0),
+            len(grid.varying),
+            is_csv,
+        )
 
-def _verdict(found: Bound, settings: dict[str, Any]) -> str:
-    name, level = start(found, settings)
-    known = f"{name} = {cell(float(level))}, what x0 itself is known to reach"
-    if found.vacuous:
-        return f"Vacuous: the bound is not below {known}. It promises no progress."
-    return f"Not vacuous: the bound is below {known}."
-
-
-def _title(found: Bound) -> str:
-    return f"{NAMES[found.algorithm]}: {found.statement}, {found.constants} constants"
-
-
-def _many(found: Bound, grid: Grid, whole: bool) -> Table:
-    columns = bound_columns(found, grid.size)
-    del columns["eta_tilde" if "eta_tilde" in grid.values else "eta"]  # the one that was given
-    columns = grid.columns | columns
-    outside = sum(why is not None for why in columns["why not"])
-    notes = [f"{outside} of {grid.size} settings are outside the statement's range: no bound there."] * (outside > 0)
-    title = f"{wrapped(_title(found))}\n{wrapped(grid.caption)}\n{found.measure} <= total"
-    return table_of(columns, title, notes, len(grid.varying), whole)
-
-
-def _draw(answer: Answer, grid: Grid, headline: str, path: Path) -> Path:
-    from splitrelay.reports.theory_figures import draw_stacks
-    from splitrelay.reports.theory_panels import bound_panel
-
-    found = [(panel, answer(panel, "mask")) for panel in grid.panels()]
-    words = figure_words(grid, headline, found[0][1].measure, found[0][1].case)
-    panels = [
-        bound_panel(panel_label(grid, panel, words), panel.abscissa, bound, levels(bound, panel))
-        for panel, bound in found
-    ]
-    return draw_stacks(panels, words, path)
+    def get_panels(self, result: Bound) -> Mapping[str, Bound]:
+        """Return the bound for the only panel."""
+        return {"": result}

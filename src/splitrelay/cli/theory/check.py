@@ -17,11 +17,11 @@ from splitrelay.errors import WorkError
 
 if TYPE_CHECKING:
     from splitrelay.paper.theory_check import Row
-    from splitrelay.paper.theory_check.exact_runs import Evidence
+    from splitrelay.paper.theory_check.exact_runs import Ratios
 
 KEYS = (
-    Key("instances", count, "random problems to try (default 200, under a minute)", many=False),
-    Key("seed", seed, "which ones (default 1)", many=False),
+    Key("instances", count, "number of random problems (default 200, under a minute)", many=False),
+    Key("seed", seed, "seed of the random problems (default 1)", many=False),
 )
 
 
@@ -29,46 +29,50 @@ KEYS = (
 @settings_argument(KEYS)
 @format_option
 def check(settings: tuple[str, ...], shape: str) -> None:
-    """The bounds against exact expectations.
+    """Check the bounds against exact expectations.
 
     On random noisy quadratics the second moments are known exactly, over all orders or samples of clients and over the
-    noise. Every statement is held against them: how often it was checked, how often it failed, and bound/actual at its
-    smallest and in the median. The display of E7 is checked as printed too, and is to fail.
+    noise. The table shows for every statement how often it was checked, how often it failed, and the smallest and the
+    median ratio bound/actual. The formula of E7 is also checked as printed, and must fail.
     """
-    from splitrelay.paper.theory_check import check, table
+    from splitrelay.paper.theory_check import run_checks, summarize
 
     given = {name: values[0] for name, values in parsed(settings, KEYS).items()}
     instances = given.get("instances", 200)
-    chosen = given.get("seed", 1)
-    rows = table(_watched(check(instances, chosen), instances))
-    records = [asdict(row) | {"known_false": row.known_false, "as_expected": row.as_expected} for row in rows]
-    emit(_table(rows, instances, chosen), {"instances": instances, "seed": chosen, "statements": records}, shape)
-    refuse_surprises(rows)
+    seed_value = given.get("seed", 1)
+    rows = summarize(_show_progress(run_checks(instances, seed_value), instances))
+    records = [asdict(row) | {"known_false": row.is_known_false, "as_expected": row.is_as_expected} for row in rows]
+    emit(
+        _build_table(rows, instances, seed_value),
+        {"instances": instances, "seed": seed_value, "statements": records},
+        shape,
+    )
+    check_expectations(rows)
 
 
-def refuse_surprises(rows: Sequence[Row]) -> None:
-    """A true statement that fails, or the false one that does not, is failed work."""
-    wrong = [row.statement for row in rows if not row.as_expected]
+def check_expectations(rows: Sequence[Row]) -> None:
+    """Raise WorkError if a true statement failed or the false one did not fail."""
+    wrong = [row.statement for row in rows if not row.is_as_expected]
     if wrong:
-        raise WorkError(f"{len(wrong)} of {len(rows)} statements did not do as expected: {'; '.join(wrong)}")
+        raise WorkError(f"{len(wrong)} of {len(rows)} statements did not behave as expected: {'; '.join(wrong)}")
 
 
-def _watched(evidence: Iterable[Evidence], instances: int) -> Iterator[Evidence]:
-    """With a bar for people at a terminal."""
+def _show_progress(parts: Iterable[Ratios], instances: int) -> Iterator[Ratios]:
+    """Show a progress bar on a terminal."""
     if progress_hidden():
-        yield from evidence
+        yield from parts
         return
-    with click.progressbar(evidence, length=instances, label="instances", file=sys.stderr) as bar:
+    with click.progressbar(parts, length=instances, label="instances", file=sys.stderr) as bar:
         yield from bar
 
 
-def _table(rows: Sequence[Row], instances: int, chosen: int) -> Table:
-    lines = [(_short(row.statement), row.checks, row.violations, row.smallest, row.median) for row in rows]
-    title = f"bound/actual on {instances} random noisy quadratics, seed {chosen}"
-    notes = [f"{_short(row.statement)}: false as printed, shown failing." for row in rows if row.known_false]
+def _build_table(rows: Sequence[Row], instances: int, seed_value: int) -> Table:
+    lines = [(_shorten(row.statement), row.checks, row.violations, row.smallest, row.median) for row in rows]
+    title = f"bound/actual on {instances} random noisy quadratics, seed {seed_value}"
+    notes = [f"{_shorten(row.statement)}: false as printed, fails as expected." for row in rows if row.is_known_false]
     return Table(("statement", "checks", "violated", "smallest", "median"), lines, title, notes)
 
 
-def _short(statement: str) -> str:
-    """So that a line fits into 80 columns."""
+def _shorten(statement: str) -> str:
+    """Shorten a statement so that a line fits into 80 columns."""
     return statement.replace(", S without replacement", " SWOR").replace(", S with replacement", " SWR")

@@ -18,56 +18,63 @@ from splitrelay.cli.table_output import Table, emit, format_option
 if TYPE_CHECKING:
     from splitrelay.theory import Erratum
 
-COUNT = 28
+COUNT = 28  # a copy of len(ERRATA), so that completion does not load numpy
 
 
-class Number(TextParam):
-    """E1 to E28."""
+class NumberParam(TextParam):
+    """The number of an erratum, E1 to E28."""
 
     name = "erratum"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The numbers that begin like this."""
+        """Return the numbers that start with the given text."""
         numbers = [f"E{number}" for number in range(1, COUNT + 1)]
         return [CompletionItem(number) for number in numbers if number.startswith(incomplete.upper())]
 
 
 @click.command(cls=Command, example="splitrelay theory errata E14")
-@click.argument("number", required=False, type=Number(), metavar="[NUMBER]")
+@click.argument("number", required=False, type=NumberParam(), metavar="[NUMBER]")
 @format_option
 def errata(number: str | None, shape: str) -> None:
-    """What is printed wrong in the paper, E1 to E28: where, as printed, as it should be.
+    """List the errors in the paper, E1 to E28: the place, the printed text and the correction.
 
-    With a NUMBER, that one in full; for E5 E7 E11 E13 E14 E19 E26 with a counter-example that is computed on the spot.
+    With a NUMBER, show this one in full. E5, E7, E11, E13, E14, E19 and E26 have a counterexample that is computed
+    when you call the command.
     """
     from splitrelay.theory import ERRATA, erratum
 
     if number is not None:
-        _emit_one(erratum(number), shape)
+        _print_one(erratum(number), shape)
     elif shape == "table":
-        say(_listed([(e.name + "*" * (e.counterexample is not None), e.where, e.printed, e.right) for e in ERRATA]))
-        say("\n* with a counter-example: splitrelay theory errata NUMBER computes it.")
+        say(
+            _format_columns(
+                [(e.name + "*" * (e.counterexample is not None), e.where, e.printed, e.right) for e in ERRATA]
+            )
+        )
+        say("\n* has a counterexample: splitrelay theory errata NUMBER computes it.")
     else:
         rows = [(e.name, e.where, e.printed, e.right, e.severity) for e in ERRATA]
         columns = ("number", "where", "printed", "right", "severity")
-        emit(Table(columns, rows), [_record(e) for e in ERRATA], shape)
+        emit(Table(columns, rows), [_build_record(e) for e in ERRATA], shape)
 
 
-def _record(entry: Erratum) -> dict[str, Any]:
+def _build_record(entry: Erratum) -> dict[str, Any]:
     from splitrelay.theory.errata import SEVERITIES
 
-    record: dict[str, Any] = {
+    return {
         "number": entry.name,
         "where": entry.where,
         "printed": entry.printed,
         "right": entry.right,
+        "severity": entry.severity,
+        "meaning": SEVERITIES[entry.severity],
+        "example": entry.example or None,
+        "counterexample": entry.counterexample() if entry.counterexample else None,
     }
-    record |= {"severity": entry.severity, "meaning": SEVERITIES[entry.severity], "example": entry.example or None}
-    return record | {"counterexample": entry.counterexample() if entry.counterexample else None}
 
 
-def _emit_one(entry: Erratum, shape: str) -> None:
-    record = _record(entry)
+def _print_one(entry: Erratum, shape: str) -> None:
+    record = _build_record(entry)
     computed = record["counterexample"] or {}
     if shape != "table":
         fields = [(name, value) for name, value in record.items() if name != "counterexample" and value is not None]
@@ -78,21 +85,21 @@ def _emit_one(entry: Erratum, shape: str) -> None:
     for label, text in (("printed", entry.printed), ("right", entry.right), ("severity", severity)):
         say(textwrap.fill(text, 80, initial_indent=f"{label:<10}", subsequent_indent=" " * 10))
     if computed:
-        say("\n" + textwrap.fill(f"Counter-example: {entry.example}", 80))
+        say("\n" + textwrap.fill(f"Counterexample: {entry.example}", 80))
         emit(Table(("computed now", "value"), list(computed.items())), None, shape)
 
 
-def _listed(rows: list[tuple[str, ...]]) -> str:
-    """Four columns that share the width of the page, each cell wrapped in its own."""
+def _format_columns(rows: list[tuple[str, ...]]) -> str:
+    """Format four columns that share the width of the page, and wrap each cell in its column."""
     page = min(shutil.get_terminal_size().columns if sys.stdout.isatty() else 120, 160)
     widths = [4, (page - 10) * 3 // 10, (page - 10) * 3 // 10, (page - 10) * 4 // 10]
-    lines = [emphasised(_line(("no.", "where", "printed", "right"), widths))]
+    lines = [emphasised(_format_line(("no.", "where", "printed", "right"), widths))]
     for row in rows:
         cells = [textwrap.wrap(text, width) for text, width in zip(row, widths, strict=True)]
         for j in range(max(map(len, cells))):
-            lines.append(_line([part[j] if j < len(part) else "" for part in cells], widths))
+            lines.append(_format_line([part[j] if j < len(part) else "" for part in cells], widths))
     return "\n".join(lines)
 
 
-def _line(texts: Any, widths: list[int]) -> str:
+def _format_line(texts: Any, widths: list[int]) -> str:
     return "  ".join(f"{text:<{width}}" for text, width in zip(texts, widths, strict=True)).rstrip()

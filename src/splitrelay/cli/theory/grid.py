@@ -1,4 +1,4 @@
-"""The settings of a call: what is fixed, what varies, and every combination of it as columns."""
+"""The settings of a command: the fixed keys, the varying keys, and every combination of them."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from splitrelay.errors import InputError
 if TYPE_CHECKING:
     from splitrelay.theory import Problem
 
-FINE = 241  # points of a range in a figure, where a table has POINTS
-PANELS = 9  # that a figure can show
-WORDS = ("constants", "horizon")
-OTHERS = ("eta", "eta_tilde", "r2", "DF", "G2", "E", "E_mean")  # numbers that are no part of a problem
+FIGURE_POINTS = 241  # points of a range in a figure; a table has POINTS
+MAX_PANELS = 9  # of a figure
+CHOICES = ("constants", "horizon")  # keys whose values are names
+OTHERS = ("eta", "eta_tilde", "r2", "DF", "G2", "E", "E_mean")  # numbers that do not belong to a Problem
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Every key that was given with its values; one value is fixed, more of them vary."""
+    """The values of every given key. A key with one value is fixed, a key with more values varies."""
 
     values: Mapping[str, Sequence[Any]]
 
     @property
     def size(self) -> int:
-        """How many settings there are."""
+        """The number of settings."""
         return prod(len(values) for values in self.values.values())
 
     @property
-    def single(self) -> bool:
-        """Whether one setting is asked for: then the answer is one, not a list."""
+    def is_single(self) -> bool:
+        """Whether there is only one setting."""
         return self.size == 1
 
     @property
@@ -48,81 +48,73 @@ class Grid:
         return {name: values[0] for name, values in self.values.items() if len(values) == 1}
 
     @property
+    def settings(self) -> list[dict[str, Any]]:
+        """Every setting as a dict of all keys. The last key changes fastest."""
+        return [dict(zip(self.values, row, strict=True)) for row in product(*self.values.values())]
+
+    @property
     def columns(self) -> dict[str, list[Any]]:
-        """Every combination of what varies, one column a key, the last key turning fastest."""
-        names = self.varying
-        columns = zip(*product(*(self.values[name] for name in names)), strict=True)
-        return {name: list(column) for name, column in zip(names, columns, strict=True)}
+        """One column for each varying key, in the order of `settings`."""
+        columns = zip(*product(*(self.values[name] for name in self.varying)), strict=True)
+        return {name: list(column) for name, column in zip(self.varying, columns, strict=True)}
 
     @property
-    def numbers(self) -> dict[str, Any]:
-        """What the calculator takes: a number for a fixed key, a column for one that varies."""
-        given = {name: value for name, value in self.fixed.items() if name not in WORDS}
-        return given | self.columns
-
-    @property
-    def words(self) -> dict[str, Any]:
-        """constants= and horizon=, where given."""
-        return {name: value for name, value in self.fixed.items() if name in WORDS}
+    def choices(self) -> dict[str, Any]:
+        """The values of constants= and horizon=, if given."""
+        return {name: value for name, value in self.fixed.items() if name in CHOICES}
 
     @property
     def others(self) -> dict[str, Any]:
-        """The steps and further quantities, where given."""
-        return {name: value for name, value in self.numbers.items() if name in OTHERS}
+        """The steps and further numbers that do not belong to the problem."""
+        return {name: value for name, value in (self.fixed | self.columns).items() if name in OTHERS}
 
     @property
     def problem(self) -> Problem:
-        """The quantities of the problem, checked."""
+        """The checked problem: a number for a fixed key and a column for a varying key."""
         from splitrelay.theory import Problem
 
-        return Problem(**{name: value for name, value in self.numbers.items() if name not in OTHERS})
-
-    @property
-    def settings(self) -> list[dict[str, Any]]:
-        """Each setting in full, as JSON shows it."""
-        names, rows = list(self.values), product(*self.values.values())
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        numbers = self.fixed | self.columns
+        return Problem(**{name: value for name, value in numbers.items() if name not in (*OTHERS, *CHOICES)})
 
     @property
     def caption(self) -> str:
-        """What is fixed, in a line."""
-        return ", ".join(f"{name}={cell(value)}" for name, value in self.fixed.items() if name not in WORDS)
+        """The fixed quantities on one line."""
+        return ", ".join(f"{name}={cell(value)}" for name, value in self.fixed.items() if name not in CHOICES)
 
     @property
     def longest(self) -> str:
-        """The key with the most values: the abscissa of a figure."""
+        """The key with the most values, which is on the x axis of a figure."""
         return max(self.varying, key=lambda name: len(self.values[name]))
 
     @property
     def abscissa(self) -> Sequence[Any]:
-        """The values of the longest key; one setting has a single one, of no meaning."""
-        return [1.0] if self.single else self.values[self.longest]
+        """The values on the x axis. A single setting has one value without a meaning."""
+        return [1.0] if self.is_single else self.values[self.longest]
 
-    def panels(self, limit: int = PANELS) -> list[Grid]:
-        """One grid for every combination of what varies beside the longest key."""
-        rest = [name for name in self.varying if name != self.longest] if not self.single else []
-        many = prod(len(self.values[name]) for name in rest)
-        if many > limit:
+    def split_panels(self, limit: int = MAX_PANELS) -> list[Grid]:
+        """Return one grid for every combination of the varying keys other than the longest one."""
+        rest = [name for name in self.varying if name != self.longest] if not self.is_single else []
+        count = prod(len(self.values[name]) for name in rest)
+        if count > limit:
             raise InputError(
-                f"a figure shows at most {limit} panels", value=many, hint=f"Vary fewer of: {', '.join(rest)}."
+                f"a figure shows at most {limit} panels", value=count, hint=f"Vary fewer of: {', '.join(rest)}."
             )
-        return [self._with(dict(zip(rest, row, strict=True))) for row in product(*(self.values[n] for n in rest))]
-
-    def _with(self, chosen: Mapping[str, Any]) -> Grid:
-        return Grid({name: [chosen[name]] if name in chosen else values for name, values in self.values.items()})
+        return [
+            Grid({**self.values, **{name: [value] for name, value in zip(rest, row, strict=True)}})
+            for row in product(*(self.values[name] for name in rest))
+        ]
 
 
 def read_grid(
-    settings: Sequence[str], keys: Iterable[Key], points: int = POINTS, elsewhere: Mapping[str, str] | None = None
+    settings: Sequence[str], keys: Iterable[Key], points: int = POINTS, other_keys: Mapping[str, str] | None = None
 ) -> Grid:
-    """The key=value words of a command; `elsewhere` are keys of its neighbours, with what to do instead."""
-    for name, instead in (elsewhere or {}).items():
-        if any(word.startswith(f"{name}=") for word in settings):
-            raise InputError(f"{name} has no place here", hint=instead)
+    """Read the key=value settings of a command.
+
+    Args:
+        points: the number of points of a range that does not state it.
+        other_keys: keys that belong to related commands, with a hint for each.
+    """
+    for name, hint in (other_keys or {}).items():
+        if any(setting.startswith(f"{name}=") for setting in settings):
+            raise InputError(f"this command does not take {name}", hint=hint)
     return Grid(parsed(settings, keys, points))
-
-
-def column(value: Any, size: int) -> list[Any]:
-    """A result as one value per setting."""
-    plain = value.tolist() if hasattr(value, "tolist") else value
-    return plain if isinstance(plain, list) else [plain] * size

@@ -1,4 +1,4 @@
-"""The words and keys of `splitrelay theory`: their names, how they are read, what they mean."""
+"""The arguments and keys that the theory commands share."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from splitrelay.cli.console import note, say
 from splitrelay.cli.key_values import Key, TextParam, choice, count, number
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.notation import describe_symbol
 
-# The names of splitrelay.theory, written again: reading them there would cost every --help an import of numpy.
+# Copies of the names in splitrelay.theory. Importing them would load numpy for every --help. A test compares them.
 ALGORITHMS = ("ssl", "fedavg", "fedavg-swor", "fedavg-swr")
 CASES = ("strongly-convex", "general-convex", "non-convex")
 CONSTANTS = ("proved", "printed", "tight")
@@ -34,25 +32,25 @@ QUANTITIES = (
     Key("D2", number, describe_symbol("D2")),
     Key("A", number, describe_symbol("A")),
 )
-STARRED = (
-    Key("zeta2_star", number, "heterogeneity at the optimum, where it differs from zeta2"),
-    Key("sigma2_star", number, "variance of a stochastic gradient at the optimum"),
+ZETA2_STAR = Key("zeta2_star", number, "heterogeneity at the optimum, if it differs from zeta2")
+SIGMA2_STAR = Key("sigma2_star", number, "variance of a stochastic gradient at the optimum")
+ETA, ETA_TILDE = (Key(name, number, describe_symbol(name)) for name in ("eta", "eta_tilde"))
+CONSTANTS_KEY = Key(
+    "constants", choice(*CONSTANTS), "proved (default), printed (as in the paper), tight (sharpened)", many=False
 )
-STEPS = (Key("eta", number, describe_symbol("eta")), Key("eta_tilde", number, describe_symbol("eta_tilde")))
-CHOSEN_CONSTANTS = Key(
-    "constants", choice(*CONSTANTS), "proved (default), printed (as displayed), tight (sharpened)", many=False
+HORIZON_KEY = Key(
+    "horizon", choice(*HORIZONS), "R (default, as in the theorems) or R+1 (sharper, as proved)", many=False
 )
-HORIZON = Key("horizon", choice(*HORIZONS), "R (default, as printed) or R+1 (as proved, a little sharper)", many=False)
 
 
-class Word(TextParam):
-    """One of a few words, with the nearest one where it is none of them."""
+class NameParam(TextParam):
+    """One of a few names. An unknown name is an error with the nearest known name."""
 
     def __init__(self, kind: str, known: Sequence[str]) -> None:
         self.name, self.known = kind, known
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The word itself."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name if it is known."""
         if value in self.known:
             return value
         if "=" in value:
@@ -60,44 +58,33 @@ class Word(TextParam):
         raise UnknownName(self.name, value, self.known)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The words that begin like this."""
-        return [CompletionItem(word) for word in self.known if word.startswith(incomplete)]
+        """Return the names that start with the given text."""
+        return [CompletionItem(name) for name in self.known if name.startswith(incomplete)]
 
 
-class Names(Word):
-    """One or more of the words, with commas between; some words stand for several."""
+class NameListParam(NameParam):
+    """One or more names with commas between them. A group name stands for several names."""
 
-    def __init__(self, kind: str, known: Sequence[str], together: Mapping[str, Sequence[str]]) -> None:
-        super().__init__(kind, (*known, *together))
-        self.together = together
+    def __init__(self, kind: str, known: Sequence[str], groups: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(kind, (*known, *groups))
+        self.groups = groups
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The words, each once, in the order given."""
-        words = [super(Names, self).convert(word, param, ctx) for word in value.split(",")]
-        return tuple(dict.fromkeys(name for word in words for name in self.together.get(word, (word,))))
+        """Return the names without repetition, in the given order."""
+        names = [super(NameListParam, self).convert(part, param, ctx) for part in value.split(",")]
+        return tuple(dict.fromkeys(name for part in names for name in self.groups.get(part, (part,))))
 
 
-def word_argument(name: str, kind: str, known: Sequence[str]) -> Callable[[Any], Any]:
-    """A word before the key=value words."""
-    return click.argument(name, type=Word(kind, known), metavar=name.upper())
+def name_argument(name: str, kind: str, known: Sequence[str]) -> Callable[[Any], Any]:
+    """Build an argument before the key=value settings."""
+    return click.argument(name, type=NameParam(kind, known), metavar=name.upper())
 
 
-algorithm_argument = word_argument("alg", "algorithm", ALGORITHMS)
-case_argument = word_argument("case", "case", CASES)
+algorithm_argument = name_argument("alg", "algorithm", ALGORITHMS)
+case_argument = name_argument("case", "case", CASES)
 figure_option = click.option(
     "--figure",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Draw it: the name ends in .pdf, .png or .svg. With --format it is printed too.",
+    help="Draw a figure (.pdf, .png or .svg). The result is printed, too, only if --format is given.",
 )
-
-
-def figure_alone(path: Path | None) -> bool:
-    """Whether a figure is all that is asked for: one is named, and no format is."""
-    source = click.get_current_context().get_parameter_source("shape")
-    return path is not None and source is ParameterSource.DEFAULT
-
-
-def announce(path: Path) -> None:
-    """Where the figure went: on stdout if it is the answer, beside the answer otherwise."""
-    (say if figure_alone(path) else note)(f"figure: {path}")

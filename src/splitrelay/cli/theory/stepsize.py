@@ -12,40 +12,37 @@ from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
 from splitrelay.cli.key_values import settings_argument
 from splitrelay.cli.table_output import Table, cell, emit, format_option
-from splitrelay.cli.theory.format import (
+from splitrelay.cli.theory.adapter import (
     NAMES,
-    bound_records,
-    figure_words,
-    levels,
-    panel_label,
-    reasons,
-    start,
-    table_of,
-    wrapped,
+    Calculation,
+    build_bound_records,
+    build_column_table,
+    build_labels,
+    format_panel_label,
+    get_column,
+    get_start_level,
+    get_start_levels,
+    list_reasons,
+    show,
+    split_settings,
+    wrap,
 )
-from splitrelay.cli.theory.grid import FINE, Grid, column, read_grid
+from splitrelay.cli.theory.grid import Grid
 from splitrelay.cli.theory.options import (
-    CHOSEN_CONSTANTS,
-    HORIZON,
+    CONSTANTS_KEY,
+    HORIZON_KEY,
     QUANTITIES,
-    STARRED,
+    ZETA2_STAR,
     algorithm_argument,
-    announce,
     case_argument,
-    figure_alone,
     figure_option,
 )
 
 if TYPE_CHECKING:
-    from splitrelay.theory import StepSize
+    from splitrelay.theory import Bound, StepSize
 
-KEYS = (*QUANTITIES, STARRED[0], CHOSEN_CONSTANTS, HORIZON)
-FOUND_HERE = "This command finds the step; 'splitrelay theory bound' takes one."
-ROWS = 4  # panels of a figure, one below the other
-RULES = {
-    "printed": "printed: the paper's rule. mended: the same with both error terms in it (E14).",
-    "best": "best: the step at which the bound itself is smallest.",
-}
+KEYS = (*QUANTITIES, ZETA2_STAR, CONSTANTS_KEY, HORIZON_KEY)
+MAX_ROWS = 4  # of panels in a figure
 BRANCHES = {
     "cap": "upper end",
     "low": "lower end",
@@ -54,7 +51,11 @@ BRANCHES = {
     "c1": "noise",
     "c2": "drift",
 }
-SAFE = "A step that is good for the bound is a safe one, not the best one: on most problems larger steps do better."
+NOTES = (
+    "printed: the paper's rule. mended: the same rule with both error terms (E14).",
+    "best: the step that minimizes the bound.",
+    wrap("A step that minimizes the bound is safe, but on most problems larger steps do better."),
+)
 
 
 @click.command(
@@ -67,113 +68,109 @@ SAFE = "A step that is good for the bound is a safe one, not the best one: on mo
 @settings_argument(KEYS)
 @format_option
 @figure_option
-def stepsize(alg: Any, case: Any, settings: tuple[str, ...], shape: str, figure: Path | None) -> None:
-    """The step by three rules, each with the bound that it gives.
+def stepsize(alg: str, case: str, settings: tuple[str, ...], shape: str, figure: Path | None) -> None:
+    """Choose the step by three rules, and compute the bound at each step.
 
-    The printed rule of the paper; the mended rule, which minds the term that the printed one forgets (E14); and the
-    exact minimiser of the bound. ALG and CASE as in 'theory bound'.
+    The rules are the paper's rule (printed), the same rule with the error term that it omits (mended, E14), and the
+    exact minimizer of the bound (best). ALG and CASE are those of 'theory bound'.
     """
-    grid = read_grid(settings, KEYS, elsewhere=dict.fromkeys(("eta", "eta_tilde"), FOUND_HERE))
-    found = _steps(alg, case, grid)
-    if figure is not None:
-        announce(_draw(alg, case, read_grid(settings, KEYS, FINE), figure))
-    if figure_alone(figure):
-        return
-    if shape == "json":
-        records = _records(found, grid)
-        emit(Table((), ()), records[0] if grid.single else records, shape)
-    elif grid.single and shape != "csv":
-        _emit_one(found, grid, shape)
-    else:
-        emit(_many(found, grid, whole=shape == "csv"), None, shape)
+    show(StepSizeCalculation(alg, case), settings, shape, figure)
 
 
-def _steps(alg: Any, case: Any, grid: Grid) -> dict[str, StepSize]:
-    from splitrelay.theory import stepsizes
+class StepSizeCalculation(Calculation["dict[str, StepSize]"]):
+    """The steps of all rules, by the name of the rule."""
 
-    return stepsizes(alg, case, grid.problem, **grid.words, outside="refuse" if grid.single else "mask")
+    keys = KEYS
+    other_keys = dict.fromkeys(
+        ("eta", "eta_tilde"), "This command finds the step; 'splitrelay theory bound' takes one."
+    )
 
+    def __init__(self, algorithm: Any, case: Any) -> None:
+        self.algorithm, self.case = algorithm, case
 
-def _records(found: Mapping[str, StepSize], grid: Grid) -> list[dict[str, Any]]:
-    """One record for every setting: the range, and under each rule the step with its bound."""
-    any_rule = found["best"]
-    low, high = column(any_rule.low, grid.size), column(any_rule.high, grid.size)
-    rules = {rule: _rule_records(step, grid) for rule, step in found.items()}
-    why_not = reasons(any_rule.bound.conditions, column(any_rule.applicable, grid.size))
-    return [
-        {"low": low[j], "high": high[j], "rules": {rule: records[j] for rule, records in rules.items()}}
-        | {"applicable": why_not[j] is None, "why_not": why_not[j], "settings": settings}
-        for j, settings in enumerate(grid.settings)
-    ]
+    def compute(self, grid: Grid) -> dict[str, StepSize]:
+        """Compute the steps of all rules."""
+        from splitrelay.theory import stepsizes
 
+        outside: Any = "refuse" if grid.is_single else "mask"
+        return stepsizes(self.algorithm, self.case, grid.problem, **grid.choices, outside=outside)
 
-def _rule_records(step: StepSize, grid: Grid) -> list[dict[str, Any]]:
-    names = ("eta", "eta_tilde", "branch", "tau", "explicit")
-    columns = {name: column(getattr(step, name), grid.size) for name in names}
-    return [
-        {name: values[j] for name, values in columns.items()}
-        | {name: bound[name] for name in ("total", "terms", "conditions", "vacuous")}
-        for j, bound in enumerate(bound_records(step.bound, grid))
-    ]
+    def format_title(self, result: dict[str, StepSize]) -> str:
+        """Return the algorithm, the statement and the constants."""
+        bound = result["best"].bound
+        return f"{NAMES[bound.algorithm]}: steps for {bound.statement}, {bound.constants} constants"
 
+    def build_records(self, result: dict[str, StepSize], grid: Grid) -> list[dict[str, Any]]:
+        """Return one record per setting: the range, and for each rule the step and its bound."""
+        size, best = grid.size, result["best"]
+        records: list[dict[str, Any]] = split_settings({"low": best.low, "high": best.high, "rules": {}}, size)
+        for rule, step in result.items():
+            names = ("eta", "eta_tilde", "branch", "tau", "explicit")
+            steps = split_settings({name: getattr(step, name) for name in names}, size)
+            for record, fields, bound in zip(records, steps, build_bound_records(step.bound, size), strict=True):
+                bound_fields = {name: bound[name] for name in ("total", "terms", "conditions", "vacuous")}
+                record["rules"][rule] = fields | bound_fields
+        reasons = list_reasons(best.bound.conditions, best.applicable, size)
+        for record, reason, settings in zip(records, reasons, grid.settings, strict=True):
+            record |= {"applicable": reason is None, "why_not": reason, "settings": settings}
+        return records
 
-def _title(found: Mapping[str, StepSize]) -> str:
-    bound = found["best"].bound
-    return f"{NAMES[bound.algorithm]}: steps for {bound.statement}, {bound.constants} constants"
+    def print_one(self, result: dict[str, StepSize], record: Mapping[str, Any], grid: Grid, shape: str) -> None:
+        """Print the range and one row per rule."""
+        rules = record["rules"]
+        step_ratio = rules["best"]["eta_tilde"] / rules["best"]["eta"]
+        ends = [
+            f"{cell(record['low'] / scale)} <= {name} <= {cell(record['high'] / scale)}".removeprefix("0 <= ")
+            for name, scale in (("eta_tilde", 1.0), ("eta", step_ratio))
+        ]
+        say(f"Allowed: {ends[0]}, that is {ends[1]}.\n")
+        columns = {"rule": list(rules)}
+        for title, field in {"eta_tilde": "eta_tilde", "eta": "eta", "bound": "total", "vacuous": "vacuous"}.items():
+            columns[title] = [fields[field] for fields in rules.values()]
+        columns["decided by"] = [BRANCHES[fields["branch"]] for fields in rules.values()]
+        emit(build_column_table(columns), None, shape)
+        say(f"\nThe bound is on {result['best'].bound.measure}.")
+        say("\n".join(NOTES))
 
+    def build_table(self, result: dict[str, StepSize], grid: Grid, is_csv: bool) -> Table:
+        """Build a table with one row per setting and two columns per rule."""
+        columns, best = grid.columns, result["best"]
+        for rule, step in result.items():
+            columns[f"{rule} eta_tilde"] = get_column(step.eta_tilde, grid.size)
+            columns[f"{rule} bound"] = get_column(step.bound.total, grid.size)
+        columns["why not"] = list_reasons(best.bound.conditions, best.applicable, grid.size)
+        title = f"{wrap(self.format_title(result))}\n{wrap(grid.caption)}\nbounds on {best.bound.measure}"
+        return build_column_table(columns, title, NOTES, len(grid.varying), is_csv)
 
-def _emit_one(found: Mapping[str, StepSize], grid: Grid, shape: str) -> None:
-    record = _records(found, grid)[0]
-    rules, measure = record["rules"], found["best"].bound.measure
-    per_eta = rules["best"]["eta_tilde"] / rules["best"]["eta"]
-    ends = [
-        f"{cell(record['low'] / scale)} <= {name} <= {cell(record['high'] / scale)}".removeprefix("0 <= ")
-        for name, scale in (("eta_tilde", 1.0), ("eta", per_eta))
-    ]
-    say(f"{wrapped(_title(found))}\n{wrapped(grid.caption)}\n")
-    say(f"Allowed: {ends[0]}, that is {ends[1]}.\n")
-    columns = {"rule": list(rules)} | {key: [r[key] for r in rules.values()] for key in ("eta_tilde", "eta")}
-    columns |= {"bound": [r["total"] for r in rules.values()]}
-    columns |= {"vacuous": [r["vacuous"] for r in rules.values()]}
-    columns |= {"decided by": [BRANCHES[r["branch"]] for r in rules.values()]}
-    emit(table_of(columns), None, shape)
-    say(f"\nThe bound is on {measure}.")
-    say("\n".join([*RULES.values(), wrapped(SAFE)]))
+    def get_panels(self, result: dict[str, StepSize]) -> Mapping[str, Bound]:
+        """Return the bound of each rule."""
+        return {rule: step.bound for rule, step in result.items()}
 
+    def draw(self, grid: Grid, path: Path) -> None:
+        """Write the figure: steps and bounds over a range, or the bound over the step for one setting."""
+        from splitrelay.reports.theory_step_figures import build_step_panel, save_steps
 
-def _many(found: Mapping[str, StepSize], grid: Grid, whole: bool) -> Table:
-    columns = grid.columns
-    for rule, step in found.items():
-        columns[f"{rule} eta_tilde"] = column(step.eta_tilde, grid.size)
-        columns[f"{rule} bound"] = column(step.bound.total, grid.size)
-    best = found["best"]
-    columns["why not"] = reasons(best.bound.conditions, column(best.applicable, grid.size))
-    title = f"{wrapped(_title(found))}\n{wrapped(grid.caption)}\nbounds on {best.bound.measure}"
-    return table_of(columns, title, [*RULES.values(), wrapped(SAFE)], len(grid.varying), whole)
+        if grid.is_single:
+            self._draw_landscape(grid, path)
+            return
+        results = [(part, self.compute(part)) for part in grid.split_panels(MAX_ROWS)]
+        bound = results[0][1]["best"].bound
+        labels = build_labels(grid, self.format_title(results[0][1]), bound.measure, bound.case)
+        panels = [
+            build_step_panel(
+                format_panel_label(grid, part, labels), part.abscissa, steps, get_start_levels(bound, part)
+            )
+            for part, steps in results
+        ]
+        save_steps(panels, labels, path)
 
+    def _draw_landscape(self, grid: Grid, path: Path) -> None:
+        from splitrelay.reports.theory_figures import save_stacks
+        from splitrelay.reports.theory_step_figures import build_landscape_panel, choose_steps
+        from splitrelay.theory import bound
 
-def _draw(alg: Any, case: Any, grid: Grid, path: Path) -> Path:
-    from splitrelay.reports.theory_steps import draw_steps, step_panel
-
-    if grid.single:
-        return _draw_landscape(alg, case, grid, path)
-    found = [(panel, _steps(alg, case, panel)) for panel in grid.panels(ROWS)]
-    bound = found[0][1]["best"].bound
-    words = figure_words(grid, _title(found[0][1]), bound.measure, bound.case)
-    panels = [
-        step_panel(panel_label(grid, panel, words), panel.abscissa, steps, levels(bound, panel))
-        for panel, steps in found
-    ]
-    return draw_steps(panels, words, path)
-
-
-def _draw_landscape(alg: Any, case: Any, grid: Grid, path: Path) -> Path:
-    from splitrelay.reports.theory_figures import draw_stacks
-    from splitrelay.reports.theory_steps import abscissa, landscape
-    from splitrelay.theory import bound
-
-    steps = _steps(alg, case, grid)
-    over = Grid({**grid.values, "eta_tilde": abscissa(steps["best"])})
-    found = bound(alg, case, over.problem, **over.others, **over.words, outside="mask")
-    words = figure_words(over, _title(steps), found.measure, case)
-    return draw_stacks([landscape(found, steps, start(found, grid.fixed)[1])], words, path)
+        steps = self.compute(grid)
+        over = Grid({**grid.values, "eta_tilde": choose_steps(steps["best"])})
+        found = bound(self.algorithm, self.case, over.problem, **over.others, **over.choices, outside="mask")
+        labels = build_labels(over, self.format_title(steps), found.measure, self.case)
+        save_stacks([build_landscape_panel(found, steps, get_start_level(found, grid.fixed)[1])], labels, path)

@@ -1,5 +1,5 @@
-"""The theory held against exact expectations on random noisy quadratics."""
+"""Checks of the theory against exact expectations on random noisy quadratics."""
 
-from splitrelay.paper.theory_check.runner import Row, check, table
+from splitrelay.paper.theory_check.runner import Row, run_checks, summarize
 
-__all__ = ["Row", "check", "table"]
+__all__ = ["Row", "run_checks", "summarize"]

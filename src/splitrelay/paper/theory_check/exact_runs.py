@@ -1,4 +1,4 @@
-"""What the checks share: exact runs of all four algorithms, a problem's constants, and bound / actual."""
+"""Exact runs of all four algorithms, the constants of a problem, and the ratio bound / actual."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from splitrelay.objectives.quadratic import Array, Quadratics
 from splitrelay.theory import Problem
 from splitrelay.theory.results import Algorithm
 
-Evidence = Mapping[str, Array]  # statement: bound / actual, one number a check
+Ratios = Mapping[str, Array]  # by statement: bound / actual, one number per check
 
 SSL: Algorithm = "ssl"
 FEDAVG: Algorithm = "fedavg"
 FULL: tuple[Algorithm, ...] = (SSL, FEDAVG)
 PARTIAL: tuple[Algorithm, ...] = ("fedavg-swor", "fedavg-swr")
-ORDER: tuple[Algorithm, ...] = FULL + PARTIAL  # along the first axis of every exact result
+ALGORITHMS: tuple[Algorithm, ...] = FULL + PARTIAL  # in the order of the first axis of every exact result
 LABEL: dict[Algorithm, str] = {
     "ssl": "SSL",
     "fedavg": "FedAvg",
     "fedavg-swor": "FedAvg, S without replacement",
     "fedavg-swr": "FedAvg, S with replacement",
 }
-NOTHING = 1e-24  # relative to the problem's scale: an actual value below it is zero
+ZERO = 1e-24  # an actual value below this, relative to the scale of the problem, counts as zero
 
 
-def rounds_of_all(problem: Quadratics, eta_tilde: Array, K: int, S: int) -> Round:
-    """A round of SSL, FedAvg, FedAvg without and with replacement, along the first axis, at equal eta_tilde."""
+def build_rounds(problem: Quadratics, eta_tilde: Array, K: int, S: int) -> Round:
+    """Build one round of all four algorithms, along the first axis, at the same eta_tilde."""
     eta = eta_tilde / K
-    four = [
+    rounds = [
         ssl_round(problem, eta / problem.M, K),
         fedavg_round(problem, eta, K),
         fedavg_round(problem, eta, K, S),
         fedavg_round(problem, eta, K, S, replacement=True),
     ]
-    return Round(np.stack([one.mean for one in four]), np.stack([one.second for one in four]))
+    return Round(np.stack([one.mean for one in rounds]), np.stack([one.second for one in rounds]))
 
 
-def run_all(problem: Quadratics, x0: Array, eta_tilde: Array, K: int, S: int, R: int, shrink: Any = 1.0) -> Moments:
-    """R rounds of all four algorithms: every result has shape (R + 1, 4, settings)."""
-    return trajectory(problem, rounds_of_all(problem, eta_tilde, K, S), x0, R, shrink)
+def run_exactly(problem: Quadratics, x0: Array, eta_tilde: Array, K: int, S: int, R: int, shrink: Any = 1.0) -> Moments:
+    """Run R rounds of all four algorithms. Every result has the shape (R + 1, 4, settings)."""
+    return trajectory(problem, build_rounds(problem, eta_tilde, K, S), x0, R, shrink)
 
 
-def constants_of(problem: Quadratics, K: int, S: int, **more: Any) -> Problem:
-    """The problem as the theory sees it, with zeta_*^2 and the mean of mu_m where `more` does not say otherwise."""
+def build_problem(problem: Quadratics, K: int, S: int, **more: Any) -> Problem:
+    """Build the theory's problem with zeta_*^2 and the mean of mu_m. `more` replaces or adds quantities."""
     known = {
         "L": problem.L,
         "mu": min(max(problem.mu_mean, 0.0), problem.L),
@@ -59,8 +59,8 @@ def constants_of(problem: Quadratics, K: int, S: int, **more: Any) -> Problem:
     return Problem(**{**known, **more})
 
 
-def ratio(bound: Any, actual: Any, scale: float) -> Array:
-    """bound / actual; infinite where there is nothing to bound."""
+def compute_ratio(bound: Any, actual: Any, scale: float) -> Array:
+    """Compute bound / actual; infinite where the actual value is zero."""
     bound, actual = np.broadcast_arrays(np.asarray(bound, dtype=float), np.asarray(actual, dtype=float))
-    there = np.abs(actual) > NOTHING * scale
-    return np.where(there, bound / np.where(there, actual, 1.0), np.inf)
+    nonzero = np.abs(actual) > ZERO * scale
+    return np.where(nonzero, bound / np.where(nonzero, actual, 1.0), np.inf)

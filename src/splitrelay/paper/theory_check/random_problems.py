@@ -1,4 +1,4 @@
-"""Random noisy quadratics on which the theory is checked: named by (seed, number), so any one can be drawn again."""
+"""Random noisy quadratics for the checks. A seed and a number identify each of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from splitrelay.objectives.quadratic import Array, Quadratics
 from splitrelay.randomness import Purpose, rng
 
 KINDS = ("apart", "equal curvature", "apart", "flat clients", "apart", "one curvature a client")
-MOST_KAPPA = 20.0
+MAX_KAPPA = 20.0
 SIGMA2 = (0.0, 0.01, 1.0, 25.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """A convex problem, one of the same size with indefinite clients, and how they are run."""
+    """A convex problem, a problem of the same size with indefinite clients, and the parameters of their runs."""
 
     number: int
     kind: str
@@ -29,17 +29,17 @@ class Instance:
     fractions: Array  # of the largest step, in those rounds
 
 
-def draw(seed: int, number: int) -> Instance:
-    """Instance `number`: M 1-4, d 1-3, K 1-10, kappa <= 20, zeta .1-100, sigma2 one of four."""
+def draw_instance(seed: int, number: int) -> Instance:
+    """Draw instance `number`: M 1-4, d 1-3, K 1-10, kappa <= 20, zeta .1-100, sigma2 one of four values."""
     g = rng(seed, Purpose.INSTANCES, number)
     M, d, K = int(g.integers(1, 5)), int(g.integers(1, 4)), int(g.integers(1, 11))
     kind, sigma2 = KINDS[number % len(KINDS)], float(g.choice(SIGMA2))
-    L, kappa, zeta, D = (_log_uniform(g, *ends) for ends in ((0.3, 3), (1, MOST_KAPPA), (0.1, 100), (0.1, 30)))
+    L, kappa, zeta, D = (_draw_log_uniform(g, *ends) for ends in ((0.3, 3), (1, MAX_KAPPA), (0.1, 100), (0.1, 30)))
     x_star = g.normal(size=d)
-    H = _curvatures(g, kind, M, d, L, kappa)
-    slopes = _slopes(g, M, d, zeta)
-    saddles = _indefinite(g, H, float(g.uniform(0.2, 1.5)))
-    start, near = D * _direction(g, d), _log_uniform(g, 1e-3, 1) * g.normal(size=d)
+    H = _draw_curvatures(g, kind, M, d, L, kappa)
+    slopes = _draw_slopes(g, M, d, zeta)
+    saddles = _draw_indefinite(g, H, float(g.uniform(0.2, 1.5)))
+    start, near = D * _draw_direction(g, d), _draw_log_uniform(g, 1e-3, 1) * g.normal(size=d)
     return Instance(
         number=number,
         kind=kind,
@@ -49,26 +49,26 @@ def draw(seed: int, number: int) -> Instance:
         K=K,
         S=int(g.integers(1, M + 1)),
         points=np.array([start, np.zeros(d), near, D * g.normal(size=d)]),
-        fractions=np.array([1.0, 1.0, _log_uniform(g, 0.01, 1), _log_uniform(g, 0.01, 1)]),
+        fractions=np.array([1.0, 1.0, _draw_log_uniform(g, 0.01, 1), _draw_log_uniform(g, 0.01, 1)]),
     )
 
 
-def _log_uniform(g: np.random.Generator, low: float, high: float) -> float:
+def _draw_log_uniform(g: np.random.Generator, low: float, high: float) -> float:
     return float(np.exp(g.uniform(np.log(low), np.log(high))))
 
 
-def _direction(g: np.random.Generator, d: int) -> Array:
+def _draw_direction(g: np.random.Generator, d: int) -> Array:
     vector = g.normal(size=d)
     return np.asarray(vector / np.linalg.norm(vector))
 
 
-def _rotated(g: np.random.Generator, eigenvalues: Array) -> Array:
+def _draw_rotation(g: np.random.Generator, eigenvalues: Array) -> Array:
     Q, _ = np.linalg.qr(g.normal(size=(len(eigenvalues), len(eigenvalues))))
     H = Q * eigenvalues @ Q.T
     return np.asarray((H + H.T) / 2)
 
 
-def _curvatures(g: np.random.Generator, kind: str, M: int, d: int, L: float, kappa: float) -> Array:
+def _draw_curvatures(g: np.random.Generator, kind: str, M: int, d: int, L: float, kappa: float) -> Array:
     if kind == "flat clients" and M > 1:  # as in groups 7 to 9: mu = 0 for all but one, kappa = L / mean mu
         eigenvalues = g.uniform(0, L, size=(M, d)) * (g.uniform(size=(M, d)) < 0.5)
         eigenvalues[:, 0] = 0
@@ -80,20 +80,20 @@ def _curvatures(g: np.random.Generator, kind: str, M: int, d: int, L: float, kap
     if kind == "one curvature a client":
         eigenvalues[:] = eigenvalues[:, :1]
     if kind == "equal curvature":
-        return np.repeat(_rotated(g, eigenvalues[0])[None], M, axis=0)
-    return np.stack([_rotated(g, row) for row in eigenvalues])
+        return np.repeat(_draw_rotation(g, eigenvalues[0])[None], M, axis=0)
+    return np.stack([_draw_rotation(g, row) for row in eigenvalues])
 
 
-def _slopes(g: np.random.Generator, M: int, d: int, zeta: float) -> Array:
-    """grad F_m(x*): they sum to zero, and the mean of their squares is zeta^2 (0 for a client alone)."""
+def _draw_slopes(g: np.random.Generator, M: int, d: int, zeta: float) -> Array:
+    """Draw grad F_m(x*). They sum to zero, and the mean of their squares is zeta^2 (0 for a single client)."""
     raw = g.normal(size=(M, d))
-    centred = raw - raw.mean(0)
-    size = np.sqrt((centred**2).sum(1).mean())
-    return np.zeros((M, d)) if M == 1 else np.asarray(zeta * centred / size)
+    differences = raw - raw.mean(0)
+    size = np.sqrt((differences**2).sum(1).mean())
+    return np.zeros((M, d)) if M == 1 else np.asarray(zeta * differences / size)
 
 
-def _indefinite(g: np.random.Generator, H: Array, size: float) -> Array:
-    """Clients pulled apart until some curve downwards, around the same mean."""
+def _draw_indefinite(g: np.random.Generator, H: Array, size: float) -> Array:
+    """Move the curvatures of the clients apart around the same mean, until some are negative."""
     raw = g.normal(size=H.shape)
     pulls = raw + raw.swapaxes(1, 2)
     pulls = size * np.abs(H).max() * (pulls - pulls.mean(0))

@@ -1,4 +1,4 @@
-"""Recursions and drifts of single rounds on one instance, and the printed display (8), which fails."""
+"""Checks of the recursions and drifts of single rounds, and of the printed display (8), which fails."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 from splitrelay.objectives.exact_moments import fedavg_drift, ssl_drift
 from splitrelay.objectives.quadratic import Array, Quadratics
 from splitrelay.paper.theory_check.exact_runs import (
+    ALGORITHMS,
     FEDAVG,
     FULL,
     LABEL,
-    ORDER,
     PARTIAL,
     SSL,
-    Evidence,
-    constants_of,
-    ratio,
-    run_all,
+    Ratios,
+    build_problem,
+    compute_ratio,
+    run_exactly,
 )
 from splitrelay.paper.theory_check.random_problems import Instance
 from splitrelay.theory import Problem
@@ -30,66 +30,68 @@ E7 = "display (8) as printed (E7)"
 
 
 class Rounds:
-    """Single rounds from several x at several steps: what is given, and what exactly comes of it."""
+    """Single rounds from several x with several steps, and their exact results."""
 
     def __init__(self, problem: Quadratics, z: Array, eta_tilde: Array, K: int, S: int) -> None:
         x = problem.x_star + z
-        exact = run_all(problem, x, eta_tilde, K, S, 1)
+        exact = run_exactly(problem, x, eta_tilde, K, S, 1)
         self.problem, self.eta_tilde, self.K, self.S = problem, eta_tilde, K, S
         self.r2, self.DF, self.G2 = exact.r2[0, 0], exact.F[0, 0], exact.G2[0, 0]
         self.r2_next, self.F_next = exact.r2[1], exact.F[1]
         fedavg = fedavg_drift(problem, x, eta_tilde / K, K)
-        self.E = dict.fromkeys(ORDER, fedavg) | {"ssl": ssl_drift(problem, x, eta_tilde / (problem.M * K), K)}
+        self.E = dict.fromkeys(ALGORITHMS, fedavg) | {"ssl": ssl_drift(problem, x, eta_tilde / (problem.M * K), K)}
         self.scale = float((z**2).sum(-1).max() + problem.zeta2_star / problem.L**2)
 
-    def next_r2(self, algorithm: Algorithm, bound: Any) -> Array:
-        """Bound / E||x^{r+1} - x*||^2."""
-        return ratio(bound, self.r2_next[ORDER.index(algorithm)], self.scale)
+    def compare_r2(self, algorithm: Algorithm, bound: Any) -> Array:
+        """Compute bound / E||x^{r+1} - x*||^2."""
+        return compute_ratio(bound, self.r2_next[ALGORITHMS.index(algorithm)], self.scale)
 
-    def next_F(self, algorithm: Algorithm, bound: Any) -> Array:
-        """Bound / E F(x^{r+1}) - F*, for a bound on E F(x^{r+1}) - F(x^r)."""
-        return ratio(bound + self.DF, self.F_next[ORDER.index(algorithm)], self.scale * self.problem.L)
+    def compare_F(self, algorithm: Algorithm, bound: Any) -> Array:
+        """Compute bound / E F(x^{r+1}) - F*, for a bound on E F(x^{r+1}) - F(x^r)."""
+        return compute_ratio(bound + self.DF, self.F_next[ALGORITHMS.index(algorithm)], self.scale * self.problem.L)
 
-    def drift(self, algorithm: Algorithm, bound: Any) -> Array:
-        """Bound / client drift."""
-        return ratio(bound, self.E[algorithm], self.scale)
+    def compare_drift(self, algorithm: Algorithm, bound: Any) -> Array:
+        """Compute bound / client drift."""
+        return compute_ratio(bound, self.E[algorithm], self.scale)
 
 
-def single_rounds(instance: Instance) -> Evidence:
-    """The convex lemmas at eta_tilde <= 1/(6L), with the mean of mu_m."""
+def check_convex_rounds(instance: Instance) -> Ratios:
+    """Check the convex lemmas at eta_tilde <= 1/(6L), with the mean of mu_m."""
     problem = instance.convex
     rounds = Rounds(problem, instance.points, instance.fractions / (6 * problem.L), instance.K, instance.S)
-    known = constants_of(problem, instance.K, instance.S)
+    known = build_problem(problem, instance.K, instance.S)
     given: Any = {"eta_tilde": rounds.eta_tilde, "r2": rounds.r2, "DF": rounds.DF}
     found: dict[str, Array] = {}
     for name in FULL:
         bound = compute_round_bound(name, "strongly-convex", known, E=rounds.E[name], **given)
-        found[f"recursion, {LABEL[name]}"] = rounds.next_r2(name, bound)
+        found[f"recursion, {LABEL[name]}"] = rounds.compare_r2(name, bound)
     for name, constants in SIMPLIFIED:
         label = LABEL[name] + (", tight" if constants == "tight" else "")
         bound = compute_simplified_bound(name, "strongly-convex", known, constants=constants, **given)
-        found[f"simplified recursion, {label}"] = rounds.next_r2(name, bound)
+        found[f"simplified recursion, {label}"] = rounds.compare_r2(name, bound)
         moved: Any = {"eta_tilde": rounds.eta_tilde, "DF": rounds.DF, "constants": constants}
-        found[f"drift, {label}"] = rounds.drift(name, compute_drift_bound(name, "strongly-convex", known, **moved))
-    return found | partial_rounds(rounds, known)
+        found[f"drift, {label}"] = rounds.compare_drift(
+            name, compute_drift_bound(name, "strongly-convex", known, **moved)
+        )
+    return found | check_partial_rounds(rounds, known)
 
 
-def partial_rounds(rounds: Rounds, known: Problem) -> dict[str, Array]:
-    """The recursions with S of M clients: as they must read, simplified, and display (8) as printed."""
+def check_partial_rounds(rounds: Rounds, known: Problem) -> dict[str, Array]:
+    """Check the recursions with S of M clients: corrected, simplified, and display (8) as printed."""
     given: Any = {"eta_tilde": rounds.eta_tilde, "r2": rounds.r2, "DF": rounds.DF}
     found: dict[str, Array] = {}
     for name in PARTIAL:
         right = compute_round_bound(name, "strongly-convex", known, E=rounds.E[name], **given)
-        found[f"recursion, {LABEL[name]}"] = rounds.next_r2(name, right)
+        found[f"recursion, {LABEL[name]}"] = rounds.compare_r2(name, right)
         short = compute_simplified_bound(name, "strongly-convex", known, **given)
-        found[f"simplified recursion, {LABEL[name]}"] = rounds.next_r2(name, short)
+        found[f"simplified recursion, {LABEL[name]}"] = rounds.compare_r2(name, short)
     for name in PARTIAL:
-        found[f"{E7}, {LABEL[name]}"] = rounds.next_r2(name, display_8_as_printed(name, rounds, known))
+        found[f"{E7}, {LABEL[name]}"] = rounds.compare_r2(name, compute_display_8(name, rounds, known))
     return found
 
 
-def display_8_as_printed(algorithm: Algorithm, rounds: Rounds, known: Problem) -> Array:
-    """3 K eta^2 sigma2/M and 2 + 3 L K eta, where 4 K eta^2 sigma2/S and 2 + 4 L K eta are right."""
+def compute_display_8(algorithm: Algorithm, rounds: Rounds, known: Problem) -> Array:
+    """Compute display (8) with the printed 3 K eta^2 sigma2/M and 2 + 3 L K eta (E7)."""
     problem, g, K, S = rounds.problem, rounds.eta_tilde, rounds.K, rounds.S
     L, M = problem.L, problem.M
     v = 1 / S if algorithm == "fedavg-swr" else (M - S) / (S * max(M - 1, 1))
@@ -98,29 +100,29 @@ def display_8_as_printed(algorithm: Algorithm, rounds: Rounds, known: Problem) -
     return np.asarray(progress + errors + L * g / K * (2 + 3 * L * g) * rounds.E[algorithm])
 
 
-def constructed() -> Evidence:
-    """The counter-example of E7: M = 8 equal clients, S = K = 1, sigma = 1, eta = 1/60, from x*."""
+def check_counterexample() -> Ratios:
+    """Check the counterexample of E7: M = 8 equal clients, S = K = 1, sigma = 1, eta = 1/60, from x*."""
     problem = Quadratics(np.ones((8, 1, 1)), np.zeros((8, 1)), 1.0)
     rounds = Rounds(problem, np.zeros((1, 1)), np.array([1 / 60]), 1, 1)
-    return partial_rounds(rounds, constants_of(problem, 1, 1))
+    return check_partial_rounds(rounds, build_problem(problem, 1, 1))
 
 
-def saddle_rounds(instance: Instance) -> Evidence:
-    """The non-convex lemmas, on clients that may curve downwards."""
+def check_nonconvex_rounds(instance: Instance) -> Ratios:
+    """Check the non-convex lemmas on clients with negative curvature."""
     problem, K, S = instance.indefinite, instance.K, instance.S
     B2 = 1.1 * problem.B2_min + 0.05
-    known = constants_of(problem, K, S, mu=0.0, B2=B2, zeta2=problem.zeta2(B2))
+    known = build_problem(problem, K, S, mu=0.0, B2=B2, zeta2=problem.zeta2(B2))
     wide = Rounds(problem, instance.points, instance.fractions / (6 * problem.L), K, S)
     narrow = Rounds(problem, instance.points, instance.fractions / (6 * problem.L * (1 + B2)), K, S)
     found: dict[str, Array] = {}
     for name in FULL:
         given: Any = {"eta_tilde": wide.eta_tilde, "G2": wide.G2}
         bound = compute_round_bound(name, "non-convex", known, E=wide.E[name], **given)
-        found[f"non-convex recursion, {LABEL[name]}"] = wide.next_F(name, bound)
-        found[f"non-convex drift, {LABEL[name]}"] = wide.drift(
+        found[f"non-convex recursion, {LABEL[name]}"] = wide.compare_F(name, bound)
+        found[f"non-convex drift, {LABEL[name]}"] = wide.compare_drift(
             name, compute_drift_bound(name, "non-convex", known, **given)
         )
         given = {"eta_tilde": narrow.eta_tilde, "G2": narrow.G2}
         short = compute_simplified_bound(name, "non-convex", known, **given)
-        found[f"simplified non-convex recursion, {LABEL[name]}"] = narrow.next_F(name, short)
+        found[f"simplified non-convex recursion, {LABEL[name]}"] = narrow.compare_F(name, short)
     return found

@@ -1,4 +1,4 @@
-"""The theory against exact expectations: random noisy quadratics, all orders or samples of clients, and the noise."""
+"""Run all checks: compare the theory with exact expectations over the orders or samples of clients and the noise."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ import numpy as np
 
 from splitrelay.errors import OutOfRange
 from splitrelay.objectives.quadratic import Array
-from splitrelay.paper.theory_check.exact_runs import Evidence
-from splitrelay.paper.theory_check.random_problems import draw
-from splitrelay.paper.theory_check.round_lemmas import E7, constructed, saddle_rounds, single_rounds
-from splitrelay.paper.theory_check.theorems import theorems
+from splitrelay.paper.theory_check.exact_runs import Ratios
+from splitrelay.paper.theory_check.random_problems import draw_instance
+from splitrelay.paper.theory_check.round_lemmas import (
+    E7,
+    check_convex_rounds,
+    check_counterexample,
+    check_nonconvex_rounds,
+)
+from splitrelay.paper.theory_check.theorems import check_theorems
 
-ROUNDING = 1e-9  # a ratio this little below 1 is rounding
+ROUNDING = 1e-9  # a ratio this close below 1 is a rounding error
 
 
 @dataclass(frozen=True)
 class Row:
-    """How often a statement was checked, how often it failed, and how far its bound was from the truth."""
+    """The number of checks and violations of a statement, and its smallest and median ratio bound / actual."""
 
     statement: str
     checks: int
@@ -28,39 +33,39 @@ class Row:
     median: float
 
     @property
-    def known_false(self) -> bool:
-        """Whether this is the display that is false as printed, shown failing."""
+    def is_known_false(self) -> bool:
+        """Whether this is the printed formula that is known to be false (E7)."""
         return self.statement.startswith(E7)
 
     @property
-    def as_expected(self) -> bool:
-        """A true statement never fails; the false one does."""
-        return (self.violations > 0) == self.known_false
+    def is_as_expected(self) -> bool:
+        """Whether a true statement never failed, or the false one did."""
+        return (self.violations > 0) == self.is_known_false
 
 
-def check(instances: int = 200, seed: int = 0) -> Iterator[Evidence]:
-    """The evidence of one instance after the other, bound / actual by statement; `table` sums it up."""
+def run_checks(instances: int = 200, seed: int = 0) -> Iterator[Ratios]:
+    """Yield bound / actual by statement for one instance after the other. `summarize` collects them."""
     if instances < 1:
         raise OutOfRange("the number of instances", value=instances, limit="instances >= 1")
     for number in range(instances):
-        instance = draw(seed, number)
-        found = [theorems(instance), single_rounds(instance), saddle_rounds(instance)]
-        yield _together([*found, constructed()] if number == 0 else found)
+        instance = draw_instance(seed, number)
+        parts = [check_theorems(instance), check_convex_rounds(instance), check_nonconvex_rounds(instance)]
+        yield _concatenate([*parts, check_counterexample()] if number == 0 else parts)
 
 
-def table(evidence: Iterable[Evidence]) -> tuple[Row, ...]:
-    """One row per statement, in the order in which the statements first came up."""
-    return tuple(_row(statement, ratios) for statement, ratios in _together(evidence).items())
+def summarize(parts: Iterable[Ratios]) -> tuple[Row, ...]:
+    """Return one row per statement, in the order in which the statements first appear."""
+    return tuple(_build_row(statement, ratios) for statement, ratios in _concatenate(parts).items())
 
 
-def _together(evidence: Iterable[Evidence]) -> dict[str, Array]:
+def _concatenate(parts: Iterable[Ratios]) -> dict[str, Array]:
     ratios: dict[str, list[Array]] = {}
-    for one in evidence:
-        for statement, found in one.items():
-            ratios.setdefault(statement, []).append(np.ravel(found))
-    return {statement: np.concatenate(found) for statement, found in ratios.items()}
+    for part in parts:
+        for statement, values in part.items():
+            ratios.setdefault(statement, []).append(np.ravel(values))
+    return {statement: np.concatenate(values) for statement, values in ratios.items()}
 
 
-def _row(statement: str, ratios: Array) -> Row:
-    violations = int((~(ratios >= 1 - ROUNDING)).sum())  # NaN is one
+def _build_row(statement: str, ratios: Array) -> Row:
+    violations = int((~(ratios >= 1 - ROUNDING)).sum())  # NaN counts as a violation
     return Row(statement, ratios.size, violations, float(ratios.min()), float(np.median(ratios)))

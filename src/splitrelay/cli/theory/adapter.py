@@ -1,0 +1,221 @@
+"""The adapter between the calculator and the command line: a function of a grid becomes a table, JSON or a figure.
+
+A command describes its result with a `Calculation`. `show` reads the key=value settings, computes the result, draws
+the figure if one is requested, and prints the result in the requested format.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from splitrelay.cli.console import note, say
+from splitrelay.cli.key_values import Key
+from splitrelay.cli.table_output import Table, cell, emit, tick
+from splitrelay.cli.theory.grid import CHOICES, FIGURE_POINTS, MAX_PANELS, Grid, read_grid
+
+if TYPE_CHECKING:
+    from splitrelay.reports.theory_figures import FigureLabels
+    from splitrelay.theory import Bound, Condition, Rate
+
+Result = TypeVar("Result")
+NAMES = {
+    "ssl": "SSL",
+    "fedavg": "FedAvg",
+    "fedavg-swor": "FedAvg with S of M clients",
+    "fedavg-swr": "FedAvg with S clients, drawn with replacement",
+    "minibatch-sgd": "minibatch SGD",
+}
+LAST_ITERATE = "E||x^R - x*||^2"  # the measure of the bound on the last iterate
+
+
+class Calculation(ABC, Generic[Result]):
+    """One command of the calculator: how to compute its result and how to present it."""
+
+    keys: Sequence[Key]
+    other_keys: ClassVar[Mapping[str, str]] = {}  # keys that only related commands have, with a hint for each
+    figure_kind = "bound on"
+
+    @abstractmethod
+    def compute(self, grid: Grid) -> Result:
+        """Compute the result for all settings. Bounds are refused for one setting and masked for many."""
+
+    @abstractmethod
+    def format_title(self, result: Result) -> str:
+        """Return the title of the output and of the figure."""
+
+    @abstractmethod
+    def build_records(self, result: Result, grid: Grid) -> list[dict[str, Any]]:
+        """Return the records for JSON, one for each setting (and each rate)."""
+
+    @abstractmethod
+    def print_one(self, result: Result, record: Mapping[str, Any], grid: Grid, shape: str) -> None:
+        """Print the only record as text or Markdown. The title is already printed."""
+
+    @abstractmethod
+    def build_table(self, result: Result, grid: Grid, is_csv: bool) -> Table:
+        """Build the table of many records. CSV keeps columns without values, because programs expect them."""
+
+    @abstractmethod
+    def get_panels(self, result: Result) -> Mapping[str, Bound | Rate]:
+        """Return one bound or rate for each panel of a figure, by its label."""
+
+    def count_panels(self, grid: Grid) -> int:
+        """Return the number of panels that one combination of settings needs."""
+        return 1
+
+    def draw(self, grid: Grid, path: Path) -> None:
+        """Write the figure: stacks of terms over the key with the most values."""
+        from splitrelay.reports.theory_figures import build_bound_panel, build_rate_panel, save_stacks
+        from splitrelay.theory import Bound
+
+        results = [(part, self.compute(part)) for part in grid.split_panels(MAX_PANELS // self.count_panels(grid))]
+        first = next(iter(self.get_panels(results[0][1]).values()))
+        labels = build_labels(grid, self.format_title(results[0][1]), first.measure, first.case, self.figure_kind)
+        panels = []
+        for part, result in results:
+            for name, series in self.get_panels(result).items():
+                label = format_panel_label(grid, part, labels, name)
+                if isinstance(series, Bound):
+                    start = get_start_levels(series, part)
+                    panels.append(build_bound_panel(label, part.abscissa, series, start))
+                else:
+                    panels.append(build_rate_panel(label, part.abscissa, series))
+        save_stacks(panels, labels, path)
+
+
+def show(calculation: Calculation[Any], settings: Sequence[str], shape: str, figure: Path | None) -> None:
+    """Compute and print a calculation, and draw its figure first, so that a write error is the only output."""
+    grid = read_grid(settings, calculation.keys, other_keys=calculation.other_keys)
+    result = calculation.compute(grid)
+    if figure is not None:
+        calculation.draw(read_grid(settings, calculation.keys, FIGURE_POINTS), figure)
+        source = click.get_current_context().get_parameter_source("shape")
+        is_only_output = source is ParameterSource.DEFAULT
+        (say if is_only_output else note)(f"figure: {figure}")
+        if is_only_output:
+            return
+    records = calculation.build_records(result, grid) if shape == "json" or grid.is_single else []
+    if shape == "json":
+        emit(Table((), ()), records[0] if len(records) == 1 else records, shape)
+    elif len(records) == 1 and shape != "csv":
+        say(f"{wrap(calculation.format_title(result))}\n{wrap(grid.caption)}\n")
+        calculation.print_one(result, records[0], grid, shape)
+    else:
+        emit(calculation.build_table(result, grid, shape == "csv"), None, shape)
+
+
+def get_column(value: Any, size: int) -> list[Any]:
+    """Return a result as a list with one value per setting."""
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    return plain if isinstance(plain, list) else [plain] * size
+
+
+def split_settings(tree: Any, size: int) -> list[Any]:
+    """Split nested dicts and lists of results into one nested structure per setting."""
+    if isinstance(tree, Mapping):
+        columns = [split_settings(value, size) for value in tree.values()]
+        return [dict(zip(tree, (column[j] for column in columns), strict=True)) for j in range(size)]
+    if isinstance(tree, list | tuple):
+        columns = [split_settings(value, size) for value in tree]
+        return [[column[j] for column in columns] for j in range(size)]
+    return get_column(tree, size)
+
+
+def build_bound_records(bound: Bound, size: int) -> list[dict[str, Any]]:
+    """Return one record per setting with the terms, the step and every condition with its two sides."""
+    names = ("algorithm", "case", "constants", "statement", "measure", "formulas")
+    tree: dict[str, Any] = {"total": bound.total, "terms": bound.terms, "eta": bound.eta, "eta_tilde": bound.eta_tilde}
+    tree |= {"conditions": get_condition_fields(bound.conditions), "vacuous": bound.vacuous}
+    tree |= {"applicable": bound.applicable, "why_not": None} | {name: getattr(bound, name) for name in names}
+    records: list[dict[str, Any]] = split_settings(tree, size)
+    for record, reason in zip(records, list_reasons(bound.conditions, bound.applicable, size), strict=True):
+        record["vacuous"] = record["vacuous"] if record["applicable"] else None
+        record["why_not"] = reason
+    return records
+
+
+def get_condition_fields(conditions: Sequence[Condition]) -> list[dict[str, Any]]:
+    """Return the fields of conditions as they stand in JSON."""
+    return [{name: getattr(c, name) for name in ("name", "left", "relation", "right", "holds")} for c in conditions]
+
+
+def list_reasons(conditions: Sequence[Condition], applicable: Any, size: int) -> list[str | None]:
+    """Return the first condition that fails for each setting, or None where the statement applies."""
+    reasons: list[str | None] = [
+        None if applies else "the bound leaves the range of double precision"
+        for applies in get_column(applicable, size)
+    ]
+    for c in reversed(conditions):
+        left, right = get_column(c.left, size), get_column(c.right, size)
+        for j, holds in enumerate(get_column(c.holds, size)):
+            if not holds:
+                reasons[j] = f"needs {c.name} = {cell(float(right[j]))}; got {cell(float(left[j]))}"
+    return reasons
+
+
+def build_column_table(
+    columns: Mapping[str, Sequence[Any]],
+    title: str = "",
+    notes: Sequence[str] = (),
+    lead: int = 1,
+    keep_empty: bool = False,
+) -> Table:
+    """Build a table from columns. Columns without any value are left out unless `keep_empty` is set."""
+    shown = {
+        name: values for name, values in columns.items() if keep_empty or any(value is not None for value in values)
+    }
+    return Table(list(shown), list(zip(*shown.values(), strict=True)), title, notes, lead)
+
+
+def build_condition_table(conditions: Sequence[Mapping[str, Any]]) -> Table:
+    """Build a table of conditions with both sides and a tick."""
+    rows = [(tick(c["holds"]), c["name"], c["left"], c["relation"], c["right"]) for c in conditions]
+    return Table(("", "condition", "left", "", "right"), rows)
+
+
+def build_term_rows(record: Mapping[str, Any]) -> list[tuple[str, float, str]]:
+    """Return the name, the value and the share of each term."""
+    total = record["total"]
+    return [(name, value, f"{value / total:6.1%}" if total else "-") for name, value in record["terms"].items()]
+
+
+def get_start_level(bound: Bound, settings: Mapping[str, Any]) -> tuple[str, float]:
+    """Return the formula and the value that is known at x0. A bound that is not below it is vacuous."""
+    if bound.measure == LAST_ITERATE:
+        return "D2", settings["D2"]
+    if bound.case == "non-convex":
+        return "2 L A", 2 * settings["L"] * settings["A"]
+    if "A" in settings:
+        return "A", settings["A"]
+    return "L D2 / 2", settings["L"] * settings["D2"] / 2
+
+
+def get_start_levels(bound: Bound, grid: Grid) -> list[float]:
+    """Return the value that is known at x0 for each setting."""
+    return [get_start_level(bound, settings)[1] for settings in grid.settings]
+
+
+def wrap(text: str) -> str:
+    """Wrap text to 80 columns."""
+    return textwrap.fill(text, 80)
+
+
+def build_labels(grid: Grid, headline: str, measure: str, case: str, kind: str = "bound on") -> FigureLabels:
+    """Build the labels of a figure of this grid."""
+    from splitrelay.reports.theory_figures import FigureLabels
+
+    fixed = {name: value for name, value in grid.fixed.items() if name not in CHOICES}
+    return FigureLabels(headline, fixed, "" if grid.is_single else grid.longest, measure, case, kind)
+
+
+def format_panel_label(grid: Grid, part: Grid, labels: FigureLabels, name: str = "") -> str:
+    """Return what distinguishes a panel from the others: the algorithm, if it varies, and its own settings."""
+    own = [labels.format_setting(key, part.fixed[key]) for key in grid.varying if key in part.fixed]
+    return ", ".join(filter(None, [NAMES.get(name, name), *own]))
