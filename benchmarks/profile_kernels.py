@@ -20,7 +20,7 @@ from splitrelay.algorithms.base import Step, Visit
 from splitrelay.data.images import ImageSet
 from splitrelay.errors import WorkError
 from splitrelay.kernels.batches import Draw
-from splitrelay.kernels.build import build, compiler
+from splitrelay.kernels.build import build, find_compiler
 from splitrelay.kernels.builtin_plans import get_builtin_plan
 from splitrelay.kernels.ctypes_structs import LayerC
 from splitrelay.kernels.engine import WholeEngine
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--compiler", help="zig, or a command; zig or the system's unless given")
     parser.add_argument("--runs", type=int, default=200)
     options = parser.parse_args(arguments)
-    command = compiler(options.compiler)
+    command = find_compiler(options.compiler)
     if command is None:
         sys.exit("no compiler: pip install ziglang, or install g++")
     with tempfile.TemporaryDirectory() as folder:

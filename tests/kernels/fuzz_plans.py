@@ -284,14 +284,14 @@ def run_plan(g: Generator, plan: Plan) -> None:
     for cut in cuts:
         halves = SplitEngine(plan, images, lambda _: draw, 3, cut)
         halves.bottom = Workspace(plan, 0, cut, max(sizes))
-        halves.top = Workspace(plan, cut, L, max(sizes), asked=True)
+        halves.top = Workspace(plan, cut, L, max(sizes), input_gradient=True)
         with guarded(halves.bottom, halves.top):
             assert get_result(halves, visit) == expected, f"cut {cut}"
     scorer = ImageEvaluator(plan, images, threads=1)
     with guarded(*scorer.works):
         scorer.evaluate(x)
     cut = pick(g, cuts)
-    top = Workspace(plan, cut, L, 2, asked=True)
+    top = Workspace(plan, cut, L, 2, input_gradient=True)
     with guarded(top):
         layers = KernelServerLayers(LocalTraining(top, Visit(0, 0, 0, x[plan.ends[cut] :], Step(0.0), 1), 3))
         (shape, _), n = get_smashed_shape(plan, cut), int(g.integers(1, 6))
@@ -436,8 +436,10 @@ def run_structures(g: Generator, plan: Plan) -> tuple[int, int]:
     """Hand changed structures to the kernels. Return how many nets were refused, and how many calls of other nets."""
     L = len(plan.layers)
     first, last = sorted(int(v) for v in g.choice(L + 1, 2, replace=False))
-    learnt = bool(g.random() < 0.8)
-    work = Workspace(plan, first, last, int(g.integers(1, 4)), learnt=learnt, asked=learnt and bool(g.random() < 0.5))
+    trains = bool(g.random() < 0.8)
+    work = Workspace(
+        plan, first, last, int(g.integers(1, 4)), trains=trains, input_gradient=trains and bool(g.random() < 0.5)
+    )
     call = Call(g, plan, work)
     with guarded(work, inside=False):
         return run_changed(g, work, call)

@@ -180,7 +180,7 @@ def test_what_does_not_fit_never_reaches_the_kernels() -> None:
 
 def top_half(net: Network) -> tuple[LocalServerHalf, np.ndarray, np.ndarray]:
     plan, x = convert_net(net.model_spec.net(), net.model_spec.input_shape), net.model_spec.x0(7).numpy()
-    work = Workspace(plan, 6, len(plan.layers), 8, asked=True)
+    work = Workspace(plan, 6, len(plan.layers), 8, input_gradient=True)
     training = LocalTraining(work, Visit(0, 0, 0, x[plan.ends[6] :], Step(0.1, clip=1.0), 3), 5)
     top = LocalServerHalf(KernelServerLayers(training))
     h = rng(3, Purpose.INSTANCES).random((7, 2, 2, 16), dtype=np.float32)

@@ -211,7 +211,7 @@ def test_a_visit_with_wrong_arguments_is_refused(change: Callable[[Call], None],
 
 def test_halves_check_batches_sizes_and_labels() -> None:
     cut = 3
-    bottom, top = Workspace(PLAN, 0, cut, 4), Workspace(PLAN, cut, len(PLAN.layers), 4, asked=True)
+    bottom, top = Workspace(PLAN, 0, cut, 4), Workspace(PLAN, cut, len(PLAN.layers), 4, input_gradient=True)
     below, above = (Call(rng(1, Purpose.INSTANCES), PLAN, work) for work in (bottom, top))
     v, z, h, g = c.addressof(above.visit), below.z, above.h, above.g_in
 
@@ -231,7 +231,7 @@ def test_halves_check_batches_sizes_and_labels() -> None:
 
 
 def test_a_net_without_gradients_does_not_learn() -> None:
-    work = whole(learnt=False)
+    work = whole(trains=False)
     codes = Call(rng(1, Purpose.INSTANCES), PLAN, work).get_codes(4, 0)
     begin, visit, forward, backward, step, learn, move, _, _, _, gradient = codes
     assert begin == 0 and {visit, forward, backward, step, learn, move, gradient} == {ctypes_structs.NOT_FOR}
@@ -254,7 +254,7 @@ def halves() -> tuple[KernelClientHalf, LocalServerHalf]:
     cut, x = 3, np.zeros(PLAN.size, np.float32)
     inner = SplitEngine(PLAN, images, lambda _: Draw(np.arange(3), [3]), 1, cut)
     visit = [Visit(0, 0, 0, part, Step(0.1), 1) for part in (x[: inner.boundary], x[inner.boundary :])]
-    work = Workspace(PLAN, 0, cut, 3), Workspace(PLAN, cut, len(PLAN.layers), 3, asked=True)
+    work = Workspace(PLAN, 0, cut, 3), Workspace(PLAN, cut, len(PLAN.layers), 3, input_gradient=True)
     bottom = KernelClientHalf(LocalTraining(work[0], visit[0], 1), Table(images, PLAN), Draw(np.arange(3), [3]))
     return bottom, LocalServerHalf(KernelServerLayers(LocalTraining(work[1], visit[1], 1)))
 

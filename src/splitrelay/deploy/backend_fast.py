@@ -111,7 +111,7 @@ class Server:
 
     def __init__(self, spec: Spec, images: tuple[int, int, int], classes: int, shape: Shape, batch: int) -> None:
         self.plan, self.seed = _convert_model(spec, images, classes), spec.seed
-        self.work = Workspace(self.plan, shape.cut, len(self.plan.layers), batch, asked=True)
+        self.work = Workspace(self.plan, shape.cut, len(self.plan.layers), batch, input_gradient=True)
 
     def begin(self, visit: Visit[Vector]) -> LocalServerHalf[Vector, Labels]:
         """Start a visit of the server half."""
@@ -133,7 +133,7 @@ class TestSet:
     def __init__(self, context: ClientContext, test: ImageSet) -> None:
         self.plan, cut = derive_plan(context.spec, test.shape, len(test.classes), context.pinned_plan)
         self.table, self.shape = Table(test, self.plan), get_shape(self.plan, cut).h
-        self.work = Workspace(self.plan, 0, cut, AT_ONCE, learnt=False)
+        self.work = Workspace(self.plan, 0, cut, AT_ONCE, trains=False)
         self.loss = LossOfOutputs(self.plan.classes)
 
     def compute_smashed(self, x: Vector) -> Iterator[Vector]:
@@ -171,7 +171,7 @@ class LossOfOutputs:
 
     def __init__(self, classes: int) -> None:
         plan = Plan((classes, 1, 1), (Flatten("flat"), Linear("same", classes)))
-        self.work = Workspace(plan, 1, 2, 1, asked=True)
+        self.work = Workspace(plan, 1, 2, 1, input_gradient=True)
         x = np.zeros(self.work.size, np.float32)
         x[: classes * classes] = np.eye(classes, dtype=np.float32).ravel()  # W = I, b = 0
         no_step: Step[Vector] = Step(0.0)

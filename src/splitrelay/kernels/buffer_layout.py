@@ -1,6 +1,7 @@
-"""From a plan to the passes of a stretch of its layers: where every number lies, in which order sums are made.
+"""Lay out the buffers of a range of layers: the place of every number, and the order of all sums.
 
-Whatever decides bits (padding, blocks, orders) follows from the whole plan, so that a half computes as the whole does.
+Everything that decides bits (padding, blocks, orders) follows from the whole plan, so that a half computes what the
+whole model computes.
 """
 
 from __future__ import annotations
@@ -14,27 +15,27 @@ from splitrelay.kernels.ctypes_structs import LayerC, SlotC, TensorC
 from splitrelay.kernels.network_plan import Conv2d, Dropout, Flatten, Layer, Linear, MaxPool2d, Plan, ReLU
 
 LANES = 8
-LINE = 16  # floats: buffers start on cache lines, and have one to spare behind them for vectors that run over
-NEAR = 24 * 1024  # bytes of images that stay in the nearest cache
+LINE = 16  # floats: buffers start on cache lines; one more line follows, because vectors may pass the end
+NEAR = 24 * 1024  # bytes of images that stay in the L1 cache
 KINDS = {Conv2d: 0, ReLU: 1, MaxPool2d: 2, Flatten: 3, Linear: 4, Dropout: 5}
 
 
 @dataclass
 class Space:
-    """A buffer that is being measured out."""
+    """The size of a buffer, while parts are added to it."""
 
     size: int = 0
 
     def take(self, n: int) -> int:
-        """n places, on a boundary, with a line to spare."""
+        """Add n numbers, on a boundary, and one line; return their start."""
         start = self.size
-        self.size += up(n, LINE) + LINE
+        self.size += round_up(n, LINE) + LINE
         return start
 
 
 @dataclass
-class Geometry:
-    """The passes of layers first, ..., last - 1 for batches of up to `batch`, and how much memory they need."""
+class BufferLayout:
+    """The passes of a range of layers, and the sizes of their buffers."""
 
     passes: list[LayerC] = field(default_factory=list)
     slots: list[SlotC] = field(default_factory=list)
@@ -45,97 +46,104 @@ class Geometry:
     found: int = 0
 
 
-def up(n: int, step: int) -> int:
-    """n rounded up."""
+def round_up(n: int, step: int) -> int:
+    """Round n up to a multiple of step."""
     return -(-n // step) * step
 
 
-def tensor(plan: Plan, j: int) -> TensorC:
-    """How one image lies before layer j: channels in whole vectors (a picture's few are not), zeros around it."""
+def get_tensor(plan: Plan, j: int) -> TensorC:
+    """Return the layout of one image before layer j.
+
+    Channels are padded to whole vectors, except the few of an input image. A border of zeros surrounds the image.
+    """
     C, H, W = plan.shapes[j]
     first = next((k for k, layer in enumerate(plan.layers) if isinstance(layer, Conv2d | Linear)), len(plan.layers))
-    stride = C if j <= first and C <= 4 else up(C, LANES)
+    stride = C if j <= first and C <= 4 else round_up(C, LANES)
     layer = plan.layers[j] if j < len(plan.layers) else None
     border = max(layer.padding) if isinstance(layer, Conv2d) else 0
-    return TensorC(C, H, W, stride, border, up((H + 2 * border) * (W + 2 * border) * stride, LANES))
+    return TensorC(C, H, W, stride, border, round_up((H + 2 * border) * (W + 2 * border) * stride, LANES))
 
 
-def pool_behind(plan: Plan, j: int) -> tuple[int, MaxPool2d] | None:
-    """The pool that belongs to convolution j: directly behind it or behind its relu, with windows apart."""
+def find_pool(plan: Plan, j: int) -> tuple[int, MaxPool2d] | None:
+    """Return the pool that is part of convolution j: directly behind it or its relu, without overlapping windows."""
     behind = j + 2 if j + 1 < len(plan.layers) and isinstance(plan.layers[j + 1], ReLU) else j + 1
     layer = plan.layers[behind] if behind < len(plan.layers) else None
     return (behind, layer) if isinstance(layer, MaxPool2d) and layer.apart else None
 
 
-class Survey:
-    """Measures out layers first, ..., last - 1. learnt: gradients are wanted; asked: at the input too, as at a cut."""
+class LayoutBuilder:
+    """Build the layout of layers first, ..., last - 1 for batches of up to `batch`.
 
-    def __init__(self, plan: Plan, first: int, last: int, batch: int, *, learnt: bool, asked: bool) -> None:
-        self.plan, self.first, self.last, self.batch, self.learnt, self.asked = plan, first, last, batch, learnt, asked
-        weighty = (j for j in range(first, last) if isinstance(plan.layers[j], Conv2d | Linear))
-        self.lowest = next(weighty, last)  # below it nobody asks for a gradient
-        self.found = Geometry()
+    trains: gradients are needed. input_gradient: the gradient at the input is needed too, as at a cut.
+    """
 
-    def geometry(self) -> Geometry:
-        """All passes, from the input on."""
-        j, here = self.first, tensor(self.plan, self.first)
-        at, g_at = self._room(here), self._gradient_room(j, here)
+    def __init__(self, plan: Plan, first: int, last: int, batch: int, *, trains: bool, input_gradient: bool) -> None:
+        self.plan, self.first, self.last, self.batch = plan, first, last, batch
+        self.trains, self.input_gradient = trains, input_gradient
+        with_weights = (j for j in range(first, last) if isinstance(plan.layers[j], Conv2d | Linear))
+        self.lowest = next(with_weights, last)  # below it no gradient is needed
+        self.layout = BufferLayout()
+
+    def build(self) -> BufferLayout:
+        """Lay out all passes, from the input on."""
+        j, here = self.first, get_tensor(self.plan, self.first)
+        at, g_at = self._add_images(here), self._add_gradient(j, here)
         while j < self.last:
             one = LayerC(kind=KINDS[type(self.plan.layers[j])], in_=here, raw=here, bias=-1, in_at=at, g_in_at=g_at)
             j = self._fill(one, j, self.plan.layers[j])
-            one.out = here = tensor(self.plan, j)
-            in_place = self._in_place(one)
-            one.out_at = at if in_place else self._room(here)
-            one.g_out_at = g_at if in_place and g_at >= 0 else self._gradient_room(j, here)
+            one.out = here = get_tensor(self.plan, j)
+            in_place = self._is_in_place(one)
+            one.out_at = at if in_place else self._add_images(here)
+            one.g_out_at = g_at if in_place and g_at >= 0 else self._add_gradient(j, here)
             at, g_at = one.out_at, one.g_out_at
             self._finish(one)
-            self.found.passes.append(one)
-        return self.found
+            self.layout.passes.append(one)
+        return self.layout
 
-    def _room(self, here: TensorC) -> int:
-        return self.found.arena.take(self.batch * here.size)
+    def _add_images(self, here: TensorC) -> int:
+        return self.layout.arena.take(self.batch * here.size)
 
-    def _wanted(self, j: int) -> bool:
-        return self.learnt and (self.asked or j > self.lowest)
+    def _needs_gradient(self, j: int) -> bool:
+        return self.trains and (self.input_gradient or j > self.lowest)
 
-    def _gradient_room(self, j: int, here: TensorC) -> int:
-        return self._room(here) if self._wanted(j) else -1
+    def _add_gradient(self, j: int, here: TensorC) -> int:
+        return self._add_images(here) if self._needs_gradient(j) else -1
 
-    def _in_place(self, one: LayerC) -> bool:
-        """Layers that may overwrite what they read: nobody reads it again."""
+    def _is_in_place(self, one: LayerC) -> bool:
+        """Return whether a layer may overwrite its input, because nothing reads it again."""
         alone = one.kind in (KINDS[ReLU], KINDS[Flatten], KINDS[Dropout])
         return alone and bool(one.in_.border == one.out.border)
 
     def _fill(self, one: LayerC, j: int, layer: Layer) -> int:
-        """What the layer's pass needs to know; the number of the first layer behind it."""
+        """Fill in the pass that starts with layer j; return the number of the first layer behind the pass."""
         one.number = j
         if isinstance(layer, Conv2d):
-            return self._convolution(one, j, layer)
+            return self._fill_convolution(one, j, layer)
         if isinstance(layer, Linear):
-            rows = up(layer.outputs, 4)
-            one.weight = self._slot(j, 0, rows * one.in_.size, 2, one.in_, one.in_.size)
-            one.bias = self._slot(j, 1, up(layer.outputs, LANES), 0, one.in_, 0) if layer.bias else -1
+            rows = round_up(layer.outputs, 4)
+            one.weight = self._add_slot(j, 0, rows * one.in_.size, 2, one.in_, one.in_.size)
+            one.bias = self._add_slot(j, 1, round_up(layer.outputs, LANES), 0, one.in_, 0) if layer.bias else -1
         if isinstance(layer, MaxPool2d):
             (one.kh, one.kw), (one.sh, one.sw), (one.ph, one.pw) = layer.kernel, layer.stride, layer.padding
         if isinstance(layer, Dropout):
             one.p = layer.p
-            one.mask = self.found.arena.take(self.batch * one.in_.C * one.in_.H * one.in_.W) if self.learnt else -1
+            one.mask = self.layout.arena.take(self.batch * one.in_.C * one.in_.H * one.in_.W) if self.trains else -1
         return j + 1
 
-    def _convolution(self, one: LayerC, j: int, layer: Conv2d) -> int:
+    def _fill_convolution(self, one: LayerC, j: int, layer: Conv2d) -> int:
         one.kh, one.kw = layer.kernel
-        one.vectors = up(one.kw * one.in_.stride, LANES) // LANES
+        one.vectors = round_up(one.kw * one.in_.stride, LANES) // LANES
         one.corner = (one.in_.border - layer.padding[0]) * one.in_.row() + (
             one.in_.border - layer.padding[1]
         ) * one.in_.stride
         C, H, W = self.plan.shapes[j + 1]
-        one.raw = TensorC(C, H, W, up(C, LANES), 0, H * W * up(C, LANES))
+        one.raw = TensorC(C, H, W, round_up(C, LANES), 0, H * W * round_up(C, LANES))
         row = LANES * one.vectors
-        one.weight = self._slot(j, 0, C * one.kh * row, 1, one.in_, row)
-        one.bias = self._slot(j, 1, up(C, LANES), 0, one.in_, 0) if layer.bias else -1
-        one.forward_weight = self.found.arena.take(one.raw.stride * one.kh * one.kw * one.in_.C)
-        behind, pool = j + 1, pool_behind(self.plan, j)
-        one.block = _block(one, pool[1] if pool else None)
+        one.weight = self._add_slot(j, 0, C * one.kh * row, 1, one.in_, row)
+        one.bias = self._add_slot(j, 1, round_up(C, LANES), 0, one.in_, 0) if layer.bias else -1
+        one.forward_weight = self.layout.arena.take(one.raw.stride * one.kh * one.kw * one.in_.C)
+        behind, pool = j + 1, find_pool(self.plan, j)
+        one.block = _get_block(one, pool[1] if pool else None)
         if behind < self.last and isinstance(self.plan.layers[behind], ReLU):
             one.relu, behind = 1, behind + 1
         if pool is not None and pool[0] == behind < self.last:
@@ -145,62 +153,62 @@ class Survey:
         return behind
 
     def _finish(self, one: LayerC) -> None:
-        """What depends on the output's place too."""
+        """Fill in what depends on the place of the output too."""
         if one.kind == KINDS[MaxPool2d]:
-            one.marks = self.found.marks.take(self.batch * one.out.C * one.out.H * one.out.W)
+            one.marks = self.layout.marks.take(self.batch * one.out.C * one.out.H * one.out.W)
         if one.kind != KINDS[Conv2d]:
             return
-        one.taps = self._table(_taps(one))
+        one.taps = self._add_table(_get_taps(one))
         if one.pooled:
-            one.raw_at = self.found.arena.take(one.raw.size)
-            one.marks = self.found.marks.take(self.batch * one.out.H * one.out.W * one.out.stride)
+            one.raw_at = self.layout.arena.take(one.raw.size)
+            one.marks = self.layout.marks.take(self.batch * one.out.H * one.out.W * one.out.stride)
             one.count = one.out.H * one.out.W
         else:
-            one.positions = self._table(_positions(one))
+            one.positions = self._add_table(_get_positions(one))
             one.count = one.raw.H * one.raw.W
-        self.found.found = max(self.found.found, 2 * LANES * (one.block * one.count + LANES))
+        self.layout.found = max(self.layout.found, 2 * LANES * (one.block * one.count + LANES))
 
-    def _table(self, table: npt.NDArray[np.int32]) -> int:
-        self.found.tables.append(table)
-        return sum(before.size for before in self.found.tables[:-1])
+    def _add_table(self, table: npt.NDArray[np.int32]) -> int:
+        self.layout.tables.append(table)
+        return sum(before.size for before in self.layout.tables[:-1])
 
-    def _slot(self, j: int, which: int, size: int, kind: int, here: TensorC, row: int) -> int:
+    def _add_slot(self, j: int, which: int, size: int, kind: int, here: TensorC, row: int) -> int:
         parameter = [p for p in self.plan.parameters if p.layer == j][which]
-        packed = self.found.packed.take(size)
+        packed = self.layout.packed.take(size)
         C, H, W = (here.C, *parameter.shape[2:]) if kind == 1 else (here.C, here.H, here.W)
         flat = parameter.start - self.plan.ends[self.first]
-        self.found.slots.append(SlotC(flat, packed, size, kind, parameter.shape[0], C, H, W, here.stride, row))
+        self.layout.slots.append(SlotC(flat, packed, size, kind, parameter.shape[0], C, H, W, here.stride, row))
         return packed
 
 
-def _block(one: LayerC, pool: MaxPool2d | None) -> int:
-    """Images at a time: they, and eight lists of one gradient per window, are to stay in the nearest cache."""
+def _get_block(one: LayerC, pool: MaxPool2d | None) -> int:
+    """Return the images of a block: they and eight lists of one gradient per window fit into the L1 cache."""
     h, w = pool.kernel if pool else (1, 1)
     return max(1, NEAR // int(4 * one.in_.size + 8 * LANES * (one.raw.H // h) * (one.raw.W // w)))
 
 
-def _positions(one: LayerC) -> npt.NDArray[np.int32]:
-    """(offset of an output, offset of the input pixel under the kernel's corner), in the order of summation.
+def _get_positions(one: LayerC) -> npt.NDArray[np.int32]:
+    """Return (offset of an output, offset of the input pixel under the kernel's corner), in the order of summation.
 
-    Window by window of the pool that follows in the whole net, even if it runs on the other side of a cut; what no
-    window covers comes last.
+    The order follows the windows of the next pool of the whole net, even if it runs on the other side of a cut. Pixels
+    outside all windows come last.
     """
-    places = _window_order(one.raw.H, one.raw.W, one.sh, one.sw)
+    places = _order_by_windows(one.raw.H, one.raw.W, one.sh, one.sw)
     y, x = places[:, 0], places[:, 1]
     outputs = one.out.inside() + y * one.out.row() + x * one.out.stride
     inputs = one.corner + y * one.in_.row() + x * one.in_.stride
     return np.stack([outputs, inputs], axis=1).astype(np.int32).ravel()
 
 
-def _taps(one: LayerC) -> npt.NDArray[np.int32]:
-    """Offsets of the inputs under a kernel: row by row, pixel by pixel, channel by channel."""
+def _get_taps(one: LayerC) -> npt.NDArray[np.int32]:
+    """Return the offsets of the inputs under a kernel: row by row, pixel by pixel, channel by channel."""
     rows, pixels = one.in_.row() * np.arange(one.kh), one.in_.stride * np.arange(one.kw)
     taps: npt.NDArray[np.int32] = (rows[:, None, None] + pixels[:, None] + np.arange(one.in_.C)).astype(np.int32)
     return taps.ravel()
 
 
-def _window_order(H: int, W: int, h: int, w: int) -> npt.NDArray[np.int64]:
-    """(y, x) of every pixel: window by window, row by row within each; then what no window covers."""
+def _order_by_windows(H: int, W: int, h: int, w: int) -> npt.NDArray[np.int64]:
+    """Return (y, x) of every pixel: window by window, row by row within each; then pixels outside all windows."""
     tall, wide = H // h * h, W // w * w
     y, x = np.mgrid[:tall, :wide].reshape(2, tall // h, h, wide // w, w).swapaxes(2, 3).reshape(2, -1)
     places = np.mgrid[:H, :W].reshape(2, -1).T

@@ -56,7 +56,7 @@ class NetC(c.Structure):
         *[(name, i64) for name in ("found_size", "sums_size", "batch")],
         *[(name, i32) for name in ("n_layers", "n_slots", "classes", "learns")],
         ("seal", c.c_uint64),
-        *[(name, i32) for name in ("moved", "shifted")],
+        *[(name, i32) for name in ("has_velocity", "has_shift")],
     ]
 
 

@@ -16,7 +16,7 @@ from splitrelay.engine.base import (
     train_client_half,
 )
 from splitrelay.kernels.batches import DrawVisit, Images, Table
-from splitrelay.kernels.buffer_layout import pool_behind
+from splitrelay.kernels.buffer_layout import find_pool
 from splitrelay.kernels.local_steps import KernelClientHalf, KernelServerLayers, LocalTraining, train_whole
 from splitrelay.kernels.network_plan import Conv2d, Plan
 from splitrelay.kernels.workspace import Floats, Workspace, ensure_workspace
@@ -56,7 +56,7 @@ class SplitEngine:
         draw, (client_visit, server_visit) = self.draw(visit), split_visit(visit, self.boundary)
         batch = max(draw.sizes)
         self.bottom = ensure_workspace(self.bottom, self.plan, 0, self.cut, batch)
-        self.top = ensure_workspace(self.top, self.plan, self.cut, len(self.plan.layers), batch, asked=True)
+        self.top = ensure_workspace(self.top, self.plan, self.cut, len(self.plan.layers), batch, input_gradient=True)
         layers = KernelServerLayers(LocalTraining(self.top, server_visit, self.seed))
         server = ByteCountingHalf(LocalServerHalf(layers))
         client = KernelClientHalf(LocalTraining(self.bottom, client_visit, self.seed), self.table, draw)
@@ -73,7 +73,7 @@ def find_layer_for_torch(plan: Plan) -> str | None:
     the plan, so every host that reads a spec chooses the same engine.
     """
     for j, layer in enumerate(plan.layers):
-        if isinstance(layer, Conv2d) and plan.shapes[j][0] * layer.outputs >= WIDE and pool_behind(plan, j) is None:
+        if isinstance(layer, Conv2d) and plan.shapes[j][0] * layer.outputs >= WIDE and find_pool(plan, j) is None:
             wide = f"{plan.shapes[j][0]} to {layer.outputs} channels"
             return f"layer '{layer.name}' (Conv2d, {wide}, no pool behind it) is faster in torch"
     return None

@@ -32,7 +32,7 @@ class ImageEvaluator:
     def __init__(self, plan: Plan, images: Images, *, threads: int | None = None) -> None:
         self.plan, self.table = plan, Table(images, plan)
         number = threads or count_cores()
-        self.works = [Workspace(plan, 0, len(plan.layers), AT_ONCE, learnt=False) for _ in range(number)]
+        self.works = [Workspace(plan, 0, len(plan.layers), AT_ONCE, trains=False) for _ in range(number)]
         for work in self.works[1:]:
             work.share_x(self.works[0])
         self.helpers = ThreadPoolExecutor(number - 1, initializer=lower_priority) if number > 1 else None

@@ -57,17 +57,13 @@ def _read_cpu_flags() -> set[str]:
     return set(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
 
 
-def get_build_name(kind: str) -> str:
-    """Return the file name of one build."""
-    return f"splitrelay-{platform.system().lower()}-{kind}.so"
-
-
 def find_build() -> Path | None:
     """Return the best build for this CPU, or None."""
     if BY_HAND in os.environ:
         return Path(os.environ[BY_HAND])
     kinds = ["x86_64_v4", "x86_64_v3"] if get_cpu_level() == "x86_64_v4" else [get_cpu_level()]
-    return next((path for kind in kinds if (path := HERE / get_build_name(kind)).exists()), None)
+    paths = (HERE / f"splitrelay-{platform.system().lower()}-{kind}.so" for kind in kinds)
+    return next((path for path in paths if path.exists()), None)
 
 
 def find_obstacle() -> str | None:
@@ -92,7 +88,7 @@ def load_library() -> c.CDLL:
     from splitrelay.kernels import build  # noqa: PLC0415 - python -m wants to be the first to import it
 
     kernels.sizes.restype = kernels.sources.restype = i64
-    if kernels.sizes() != SIZES or kernels.sources() != build.sources():
+    if kernels.sizes() != SIZES or kernels.sources() != build.compute_checksum():
         raise InputError(f"{path.name} was built from other sources", hint="python -m splitrelay.kernels.build")
     for name, (result, arguments) in FUNCTIONS.items():
         function = getattr(kernels, name)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitrelay.errors import InputError, OutOfRange
-from splitrelay.kernels.buffer_layout import LINE, Survey, up
+from splitrelay.kernels.buffer_layout import LINE, LayoutBuilder, round_up
 from splitrelay.kernels.ctypes_structs import LayerC, NetC, SlotC, VisitC, address, check_call, check_net
 from splitrelay.kernels.library import load_library
 from splitrelay.kernels.network_plan import Plan
@@ -43,10 +43,13 @@ class Steps:
 
 
 class Workspace:
-    """Layers first, ..., last - 1 of a plan, ready for batches of up to `batch`; one thread at a time."""
+    """The buffers of layers first, ..., last - 1 of a plan, for batches of up to `batch`; used by one thread at a time.
+
+    trains: allocate gradients. input_gradient: also for the input, as at a cut.
+    """
 
     def __init__(
-        self, plan: Plan, first: int, last: int, batch: int, *, learnt: bool = True, asked: bool = False
+        self, plan: Plan, first: int, last: int, batch: int, *, trains: bool = True, input_gradient: bool = False
     ) -> None:
         self.plan, self.first, self.last, self.batch = plan, first, last, batch
         if type(batch) is not int or not 1 <= batch <= BATCH:
@@ -54,16 +57,16 @@ class Workspace:
         if not 0 <= first < last <= len(plan.layers):
             limit = f"0 <= first < last <= {len(plan.layers)}"
             raise OutOfRange("the layers of a workspace", value=f"{first} to {last}", limit=limit)
-        layout = Survey(plan, first, last, batch, learnt=learnt, asked=asked).geometry()
+        layout = LayoutBuilder(plan, first, last, batch, trains=trains, input_gradient=input_gradient).build()
         if max(layout.arena.size, layout.marks.size) > ROOM:
             raise OutOfRange("the activations of a batch", value=layout.arena.size, limit=f"<= {ROOM} numbers")
         self.size = plan.ends[last] - plan.ends[first]
         self.has_weights = bool(layout.slots)
         self.layers = (LayerC * len(layout.passes))(*layout.passes)
         self.slots = (SlotC * len(layout.slots))(*layout.slots)
-        packed = up(layout.packed.size + LINE, 2 * LINE)
+        packed = round_up(layout.packed.size + LINE, 2 * LINE)
         self.arena, self.x = make_zeros(layout.arena.size + LINE), make_zeros(packed)
-        self.g, self.velocity, self.start, self.shift = (make_zeros(packed if learnt else 0) for _ in range(4))
+        self.g, self.velocity, self.start, self.shift = (make_zeros(packed if trains else 0) for _ in range(4))
         self.marks = make_zeros(layout.marks.size, np.int32)
         self.positions = np.concatenate([np.zeros(0, np.int32), *layout.tables])
         self.found = make_zeros(layout.found, np.int32)
@@ -71,14 +74,14 @@ class Workspace:
         self.norms, self.labels = np.zeros(len(layout.slots)), np.zeros(batch, np.int64)
         self.norms_at, self.labels_at = self.norms.ctypes.data, self.labels.ctypes.data
         self.steps = Steps(1)
-        self.net = self._build_net(learnt)
+        self.net = self._build_net(trains)
         self.at = c.addressof(self.net)
         self.kernels = load_library()
         check_net(self.kernels.check_net(self.at))
 
-    def _build_net(self, learnt: bool) -> NetC:
+    def _build_net(self, trains: bool) -> NetC:
         net = NetC(packed_size=len(self.x), n_layers=len(self.layers), n_slots=len(self.slots))
-        net.flat_size, net.batch, net.learns = self.size, self.batch, learnt
+        net.flat_size, net.batch, net.learns = self.size, self.batch, trains
         net.arena_size, net.marks_size, net.positions_size = len(self.arena), len(self.marks), len(self.positions)
         net.found_size, net.sums_size = len(self.found), len(self.sums)
         net.layers, net.slots = c.addressof(self.layers), c.addressof(self.slots)
@@ -129,7 +132,9 @@ class Workspace:
 
 
 def ensure_workspace(
-    work: Workspace | None, plan: Plan, first: int, last: int, batch: int, *, asked: bool = False
+    work: Workspace | None, plan: Plan, first: int, last: int, batch: int, *, input_gradient: bool = False
 ) -> Workspace:
     """Return the workspace if it is large enough for the batch, else a larger one."""
-    return work if work is not None and batch <= work.batch else Workspace(plan, first, last, batch, asked=asked)
+    if work is not None and batch <= work.batch:
+        return work
+    return Workspace(plan, first, last, batch, input_gradient=input_gradient)

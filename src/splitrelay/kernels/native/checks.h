@@ -1,40 +1,40 @@
-// Checks of everything that Python hands over. Python has checked the same before (kernels/plan_limits.py). These checks
-// hold on their own: a net that passes check_net cannot make a kernel read or write outside the buffers whose sizes it
+// Checks of everything that Python passes. Python has checked the same before (kernels/plan_limits.py). These checks are
+// sufficient alone: a net that passes check_net cannot make a kernel read or write outside the buffers whose sizes it
 // declares, for any batch from 1 to net.batch.
 //
-// check_net looks at every layer, slot and table, once per net, and writes a seal over the fields of Net. Every entry
-// point compares the seal, and checks its own arguments; that takes some nanoseconds whatever the net. Layers, slots and
+// check_net checks every layer, slot and table, once per net, and writes a hash of the fields of Net (seal). Every entry
+// point compares the hash and checks its own arguments, which takes some nanoseconds for any net. Layers, slots and
 // tables must not change after check_net.
 #pragma once
 #include "images.h"
 
-// What entry points return instead of 0 or a count; kernels/faults.py names them.
+// Entry points return these instead of 0 or a count; kernels/ctypes_structs.py has their messages.
 enum Fault : int32_t {
     FINE = 0,
-    NO_IMAGE = -1,    // an image that is not there
+    NO_IMAGE = -1,    // an image that does not exist
     NO_NET = -2,      // a net that was not checked, or changed since
-    BAD_BATCH = -3,   // more images than the net has room for, or none
+    BAD_BATCH = -3,   // no images, or more than net.batch
     BAD_LABEL = -4,   // a label outside the classes
     BAD_SIZE = -5,    // a buffer of another size than the call needs
-    NOT_FOR = -6,     // a net that cannot do this: without gradients, or not up to the outputs
+    NOT_FOR = -6,     // a net that cannot do this: it has no gradients, or does not end in the outputs
     NO_POINTER = -7,  // a null pointer
     BAD_SET = -8,     // images of another shape, or crops out of range
-    BAD_DRAW = -9,    // nothing to draw from, or more to draw than there is room for
-    // Of a net; check_net returns -(one of these + 100 * number of the layer or slot).
+    BAD_DRAW = -9,    // nothing to draw from, or a buffer that is too small
+    // Faults of a net; check_net returns -(one of these + 100 * number of the layer or slot).
     BAD_NET = 10, BAD_KIND, BAD_TENSOR, BAD_CHAIN, BAD_ARENA, BAD_WEIGHTS, BAD_MARKS, BAD_WINDOW, BAD_TABLE, BAD_ROOM, BAD_CHANCE, BAD_SLOT,
 };
 
-constexpr int64_t MOST = int64_t(1) << 30;  // numbers of one image, with its padding: sums of two stay within 32 bits
-constexpr int64_t MOST_SIDE = 1 << 10;  // of a kernel, and of a stride
+constexpr int64_t MOST = int64_t(1) << 30;  // numbers of one image with its padding: the sum of two stays within 32 bits
+constexpr int64_t MOST_SIDE = 1 << 10;  // side of a kernel or stride
 constexpr int64_t MOST_IMAGES = 1 << 24;
 constexpr int64_t MOST_LAYERS = 1000;
-constexpr int64_t SPARE = 16;  // floats behind every buffer: vectors run over its end by up to seven
+constexpr int64_t SPARE = 16;  // floats behind every buffer: a vector may pass its end by up to seven
 
 INLINE bool within(int64_t v, int64_t low, int64_t high) { return v >= low && v <= high; }
 INLINE bool fits(int64_t at, int64_t numbers, int64_t size) { return at >= 0 && numbers >= 0 && numbers <= size && at <= size - numbers; }
 
-// The product of numbers from 1 to MOST, or -1 where one of them or the product is larger.
-INLINE int64_t bounded(int64_t a, int64_t b, int64_t c = 1, int64_t d = 1) {
+// Return the product of numbers from 1 to MOST, or -1 if one of them or the product is out of this range.
+INLINE int64_t multiply_bounded(int64_t a, int64_t b, int64_t c = 1, int64_t d = 1) {
     if (!within(a, 1, MOST) || !within(b, 1, MOST) || !within(c, 1, MOST) || !within(d, 1, MOST)) return -1;
     int64_t two = a * b;
     if (two > MOST || two * c > MOST || two * c * d > MOST) return -1;
@@ -43,9 +43,9 @@ INLINE int64_t bounded(int64_t a, int64_t b, int64_t c = 1, int64_t d = 1) {
 
 INLINE bool is_tensor(const Tensor& t) {
     if (!within(t.C, 1, MOST) || !within(t.H, 1, MOST) || !within(t.W, 1, MOST) || !within(t.border, 0, 1 << 20)) return false;
-    if (t.stride != t.C && t.stride != rounded_up(t.C, LANES)) return false;
-    int64_t numbers = bounded(t.H + 2 * int64_t(t.border), t.W + 2 * int64_t(t.border), t.stride);
-    return numbers > 0 && t.size == rounded_up(numbers, LANES);
+    if (t.stride != t.C && t.stride != round_up(t.C, LANES)) return false;
+    int64_t numbers = multiply_bounded(t.H + 2 * int64_t(t.border), t.W + 2 * int64_t(t.border), t.stride);
+    return numbers > 0 && t.size == round_up(numbers, LANES);
 }
 
 INLINE bool same_pixels(const Tensor& a, const Tensor& b) { return a.C == b.C && a.H == b.H && a.W == b.W && a.stride == b.stride; }
@@ -54,7 +54,7 @@ INLINE bool same_tensor(const Tensor& a, const Tensor& b) { return same_pixels(a
 INLINE bool in_arena(const Net& net, int64_t at, int64_t numbers) { return fits(at, numbers + SPARE, net.arena_size); }
 INLINE bool images_in_arena(const Net& net, int64_t at, const Tensor& t) { return in_arena(net, at, net.batch * t.size); }
 
-// The offsets of a kernel's inputs, in the order of summation.
+// Whether taps are the offsets of a kernel's inputs, in the order of summation.
 INLINE bool are_taps(const Layer& l, const int32_t* taps) {
     for (int64_t y = 0; y < l.kh; ++y)
         for (int64_t x = 0; x < l.kw; ++x)
@@ -67,14 +67,14 @@ INLINE int32_t check_conv(const Net& net, const Layer& l, int64_t& marks_end) {
     int64_t row = l.in.row(), stride = l.in.stride;
     if (!within(l.kh, 1, MOST_SIDE) || !within(l.kw, 1, MOST_SIDE) || !within(l.sh, 1, MOST_SIDE) || !within(l.sw, 1, MOST_SIDE)) return BAD_WINDOW;
     if (!within(l.relu, 0, 1) || !within(l.pooled, 0, 1) || !within(l.corner, 0, l.in.size)) return BAD_WINDOW;
-    if (l.raw.border || l.raw.stride != rounded_up(l.raw.C, LANES) || l.raw.H < l.sh || l.raw.W < l.sw) return BAD_WINDOW;
+    if (l.raw.border || l.raw.stride != round_up(l.raw.C, LANES) || l.raw.H < l.sh || l.raw.W < l.sw) return BAD_WINDOW;
     if (l.out.C != l.raw.C || l.out.stride != l.raw.stride) return BAD_WINDOW;
     if (l.out.H != (l.pooled ? l.raw.H / l.sh : l.raw.H) || l.out.W != (l.pooled ? l.raw.W / l.sw : l.raw.W)) return BAD_WINDOW;
     int64_t last = l.corner + (l.raw.H - 1) * row + (l.raw.W - 1) * stride;  // of the pixel under the kernel's corner
     if (last + (l.kh - 1) * row + l.kw * stride > l.in.size) return BAD_WINDOW;
 
-    int64_t packed_row = rounded_up(l.kw * stride, LANES), taps = bounded(l.kh, l.kw, l.in.C);
-    int64_t weights = bounded(l.raw.C, l.kh, packed_row), ready = bounded(l.raw.stride, taps);
+    int64_t packed_row = round_up(l.kw * stride, LANES), taps = multiply_bounded(l.kh, l.kw, l.in.C);
+    int64_t weights = multiply_bounded(l.raw.C, l.kh, packed_row), ready = multiply_bounded(l.raw.stride, taps);
     if (l.vectors != packed_row / LANES || weights < 0 || !fits(l.weight, weights, net.packed_size)) return BAD_WEIGHTS;
     if (l.bias != -1 && !fits(l.bias, l.raw.stride, net.packed_size)) return BAD_WEIGHTS;
     if (ready < 0 || !in_arena(net, l.forward_weight, ready)) return BAD_ARENA;
@@ -95,7 +95,7 @@ INLINE int32_t check_conv(const Net& net, const Layer& l, int64_t& marks_end) {
         if (!within(l.raw_at, 0, net.arena_size)) return BAD_ARENA;
     }
     int64_t block = l.block;
-    if (!within(block, 1, MOST) || bounded(block, l.in.size) < 0 || bounded(block, count) < 0) return BAD_ROOM;
+    if (!within(block, 1, MOST) || multiply_bounded(block, l.in.size) < 0 || multiply_bounded(block, count) < 0) return BAD_ROOM;
     if (2 * LANES * (block * count + LANES) > net.found_size || l.raw.stride > net.sums_size) return BAD_ROOM;
     return FINE;
 }
@@ -114,7 +114,7 @@ INLINE int32_t check_pool(const Net& net, const Layer& l, int64_t& marks_end) {
 
 INLINE int32_t check_linear(const Net& net, const Layer& l) {
     if (l.out.H != 1 || l.out.W != 1 || l.out.border || l.out.stride != l.out.size || l.in.border) return BAD_WINDOW;
-    int64_t weights = bounded(rounded_up(l.out.C, 4), l.in.size);
+    int64_t weights = multiply_bounded(round_up(l.out.C, 4), l.in.size);
     if (weights < 0 || !fits(l.weight, weights, net.packed_size)) return BAD_WEIGHTS;
     if (l.bias != -1 && !fits(l.bias, l.out.size, net.packed_size)) return BAD_WEIGHTS;
     return FINE;
@@ -126,7 +126,7 @@ INLINE int32_t check_dropout(const Net& net, const Layer& l) {
     return FINE;
 }
 
-// Gradients: a layer that learns, or hands one on, needs that of its output.
+// Check the gradients: a layer that has weights, or passes a gradient on, needs the gradient of its output.
 INLINE bool are_gradients(const Net& net, const Layer& l) {
     if (!net.learns) return l.g_in_at < 0 && l.g_out_at < 0;
     if (l.g_in_at >= 0 && !images_in_arena(net, l.g_in_at, l.in)) return false;
@@ -155,17 +155,17 @@ INLINE int32_t check_layer(const Net& net, int64_t j, int64_t& marks_end) {
 }
 
 INLINE bool is_slot(const Net& net, const Slot& s) {
-    int64_t pixels = bounded(s.H, s.W), inputs = bounded(s.C, pixels), numbers = s.kind == 0 ? s.out : bounded(s.out, inputs), packed;
+    int64_t pixels = multiply_bounded(s.H, s.W), inputs = multiply_bounded(s.C, pixels), numbers = s.kind == 0 ? s.out : multiply_bounded(s.out, inputs), packed;
     if (!within(s.kind, 0, 2) || inputs < 0 || !within(numbers, 1, MOST) || !within(s.out, 1, MOST)) return false;
     if (s.kind == 0) packed = s.out;
     else {
-        int64_t used = s.kind == 2 ? bounded(pixels, s.stride) : bounded(s.W, s.stride);  // numbers of one packed row in use
-        bool dense = s.stride == s.C, whole = s.stride == rounded_up(s.C, LANES);
-        if (used < 0 || (!dense && !whole) || s.row != rounded_up(used, LANES)) return false;
-        packed = bounded(s.out, s.kind == 2 ? 1 : s.H, s.row);
+        int64_t used = s.kind == 2 ? multiply_bounded(pixels, s.stride) : multiply_bounded(s.W, s.stride);  // numbers of one packed row in use
+        bool dense = s.stride == s.C, whole = s.stride == round_up(s.C, LANES);
+        if (used < 0 || (!dense && !whole) || s.row != round_up(used, LANES)) return false;
+        packed = multiply_bounded(s.out, s.kind == 2 ? 1 : s.H, s.row);
     }
-    if (packed < 0 || s.packed_size < packed || !fits(s.packed, rounded_up(s.packed_size, LANES), net.packed_size)) return false;
-    return fits(s.flat, rounded_up(numbers, 16), net.flat_size);
+    if (packed < 0 || s.packed_size < packed || !fits(s.packed, round_up(s.packed_size, LANES), net.packed_size)) return false;
+    return fits(s.flat, round_up(numbers, 16), net.flat_size);
 }
 
 INLINE bool is_net(const Net& n) {
@@ -178,7 +178,7 @@ INLINE bool is_net(const Net& n) {
            within(n.batch, 1, MOST_IMAGES);
 }
 
-INLINE uint64_t seal(const Net& net) {
+INLINE uint64_t compute_seal(const Net& net) {
     typedef uint64_t word __attribute__((may_alias));
     static_assert(__builtin_offsetof(Net, seal) % sizeof(word) == 0, "whole words");
     uint64_t found = 0x9e3779b97f4a7c15ull;
@@ -186,7 +186,7 @@ INLINE uint64_t seal(const Net& net) {
     return found;
 }
 
-static int64_t checked(Net& net) {
+static int64_t check_parts(Net& net) {
     net.seal = 0;
     int64_t marks_end = 0;
     if (!is_net(net)) return -BAD_NET;
@@ -194,30 +194,30 @@ static int64_t checked(Net& net) {
         if (int32_t fault = check_layer(net, j, marks_end)) return -(fault + 100 * j);
     for (int64_t j = 0; j < net.n_slots; ++j)
         if (!is_slot(net, net.slots[j])) return -(BAD_SLOT + 100 * j);
-    net.seal = seal(net);
+    net.seal = compute_seal(net);
     return FINE;
 }
 
-// What every call of a net needs, for n images.
+// Check what every call needs, for n images.
 INLINE int32_t check_call(const Net* net, int64_t n) {
     if (!net) return NO_POINTER;
-    if (net->seal != seal(*net)) return NO_NET;
+    if (net->seal != compute_seal(*net)) return NO_NET;
     return within(n, 1, net->batch) ? FINE : BAD_BATCH;
 }
 
 INLINE bool is_name(const Name* name) { return name && name->root && within(name->words, 0, 1 << 20); }
 
-// What a half or a whole of a visit needs, beside its images.
+// Check what a visit of a half or of the whole net needs, except its images.
 INLINE int32_t check_visit(const Net* net, const Visit* v, int64_t n) {
     if (int32_t fault = check_call(net, n)) return fault;
     if (!v || !v->step || !is_name(v->name)) return NO_POINTER;
     if (!net->learns) return NOT_FOR;
-    if (v->step->clip < 0) return FINE;  // NaN is not: then norms are summed, too
+    if (v->step->clip < 0) return FINE;  // not true for NaN: then norms are summed, too
     if (!v->norms) return NO_POINTER;
     return v->norms_size < net->n_slots ? BAD_SIZE : FINE;
 }
 
-// Whether the last layer's outputs are those of the classes, with a gradient where one is asked for.
+// Whether the last layer's outputs are those of the classes, with a gradient if one is needed.
 INLINE bool has_outputs(const Net& net, bool gradient) {
     const Layer& last = net.layers[net.n_layers - 1];
     return last.out.C == net.classes && last.out.H == 1 && last.out.W == 1 && !last.out.border && (!gradient || last.g_out_at >= 0);
@@ -229,9 +229,9 @@ INLINE bool are_labels(const int64_t* labels, int64_t n, int64_t classes) {
     return good;
 }
 
-INLINE int64_t numbers_of(const Tensor& t, int64_t n) { return n * t.C * t.H * t.W; }
+INLINE int64_t count_numbers(const Tensor& t, int64_t n) { return n * t.C * t.H * t.W; }
 
-// Images as the net's first layer takes them; the caller checks which of them.
+// Check that the images fit the net's first layer; the caller checks the choice of images.
 INLINE int32_t check_set(const Net& net, const Images* set) {
     if (!set || !set->x || !set->y || !set->levels) return NO_POINTER;
     const Tensor& t = net.layers[0].in;
@@ -240,10 +240,10 @@ INLINE int32_t check_set(const Net& net, const Images* set) {
     return within(set->pad, 0, 1 << 20) ? FINE : BAD_SET;
 }
 
-// Whether images first, ..., first + n - 1 of the choice are there, with labels of the net and crops in range.
+// Check that images first, ..., first + n - 1 of the choice exist, with labels and crops in range.
 INLINE int32_t check_images(const Net& net, const Images& set, int64_t first, int64_t n) {
     if (!within(n, 1, net.batch)) return BAD_BATCH;
-    if (!fits(first, n, set.chosen) || !are_there(set, first, n)) return NO_IMAGE;
+    if (!fits(first, n, set.chosen) || !are_in_set(set, first, n)) return NO_IMAGE;
     bool good = true, near = true;
     for (int64_t j = first; j < first + n; ++j) good &= uint64_t(set.y[set.at[j]]) < uint64_t(net.classes);
     if (!good) return BAD_LABEL;
@@ -252,7 +252,7 @@ INLINE int32_t check_images(const Net& net, const Images& set, int64_t first, in
     return near ? FINE : BAD_SET;
 }
 
-// What the start of a visit needs: x, and room for what a step will read beside it.
+// Check what the start of a visit needs: x, and buffers for what a step reads in addition.
 INLINE int32_t check_begin(const Net* net, const Visit* v) {
     if (int32_t fault = check_call(net, 1)) return fault;
     if (!v || !v->x) return NO_POINTER;

@@ -1,30 +1,30 @@
-// Convolution, backward: relu and pooling leave most gradients zero, so for each output channel the others are listed,
-// with the input pixels they belong to, and the list is walked. A zero adds nothing: leaving it out changes no bit.
+// Convolution, backward. Relu and pooling leave most gradients zero. For each output channel the others are put into a
+// list, with the input pixels they belong to, and only the list is processed. Omitting a zero changes no bit.
 #pragma once
 #include "lists.h"
 
-constexpr int GO = 128;  // gradients summed in one go: long sums in a few goes have fewer rounding errors
+constexpr int GO = 128;  // gradients of one partial sum: a long sum in parts has fewer rounding errors
 
-// Kernel gradient: NK rows of NR vectors stay in registers while the list is walked. Few sums are made twice, for odd
-// and even places of the list, so that one addition need not wait for the other.
+// Kernel gradient: NK rows of NR vectors stay in registers while the list is processed. If there are few sums, each is
+// made of two, for odd and even places of the list, so that one addition need not wait for the other.
 template <int NK, int NR> static void kernel_rows(const List& list, const float* in, int64_t row, float* gW, int64_t gW_row) {
     constexpr int SETS = NK * NR <= 5 ? 2 : 1;
     vf acc[SETS][NK][NR] = {};
     auto add = [&](auto set, int j) {
         const float* pixel = in + list.at[j];
         vf g = splat(list.g[j]);
-        unrolled<NK>([&](auto k) {
-            unrolled<NR>([&](auto r) {
+        unroll<NK>([&](auto k) {
+            unroll<NR>([&](auto r) {
                 vf& sum = acc[set.value][k.value][r.value];
                 sum = fma(g, load(pixel + k.value * row + LANES * r.value), sum);
             });
         });
     };
     int j = 0;
-    for (; j + SETS <= list.n; j += SETS) unrolled<SETS>([&](auto set) { add(set, j + set.value); });
+    for (; j + SETS <= list.n; j += SETS) unroll<SETS>([&](auto set) { add(set, j + set.value); });
     if (j < list.n) add(Number<0>{}, j);
-    unrolled<NK>([&](auto k) {
-        unrolled<NR>([&](auto r) {
+    unroll<NK>([&](auto k) {
+        unroll<NR>([&](auto r) {
             float* place = gW + k.value * gW_row + LANES * r.value;
             vf sum = acc[0][k.value][r.value];
             if constexpr (SETS == 2) sum = sum + acc[1][k.value][r.value];
@@ -60,7 +60,7 @@ INLINE void kernel_gradient(const Layer& l, const List& list, const float* in, f
     }
 }
 
-// Input gradient: each listed gradient times the kernel is added around its pixel. NR > 0: vectors of a kernel row.
+// Input gradient: add each gradient of the list, times the kernel, around its pixel. NR > 0: vectors of a kernel row.
 template <int NR> static void input_rows(const Layer& l, const List& list, const float* W, float* g_in) {
     int64_t row = l.in.row(), length = LANES * l.vectors;
     for (int j = 0; j < list.n; ++j) {
@@ -70,8 +70,8 @@ template <int NR> static void input_rows(const Layer& l, const List& list, const
         for (int ky = 0; ky < l.kh; ++ky, pixel += row, w += length)
             if constexpr (NR > 0) {
                 vf sum[NR];
-                unrolled<NR>([&](auto r) { sum[r.value] = fma(g, load(w + LANES * r.value), load(pixel + LANES * r.value)); });
-                unrolled<NR>([&](auto r) { store(pixel + LANES * r.value, sum[r.value]); });
+                unroll<NR>([&](auto r) { sum[r.value] = fma(g, load(w + LANES * r.value), load(pixel + LANES * r.value)); });
+                unroll<NR>([&](auto r) { store(pixel + LANES * r.value, sum[r.value]); });
             } else {
                 for (int64_t r = 0; r < length; r += LANES) store(pixel + r, fma(g, load(w + r), load(pixel + r)));
             }
@@ -88,7 +88,7 @@ INLINE void input_gradient(const Layer& l, const List& list, const float* W, flo
     }
 }
 
-// Vectors run over the end of a kernel row that is no multiple of eight; what lies there is no gradient.
+// Vectors pass the end of a kernel row that is no multiple of eight. The numbers there are no gradients.
 INLINE void clear_row_ends(const Layer& l, float* gW) {
     int used = l.kw * l.in.stride, row = LANES * l.vectors;
     if (used == row) return;
@@ -96,7 +96,7 @@ INLINE void clear_row_ends(const Layer& l, float* gW) {
         for (int j = used; j < row; ++j) gW[k * row + j] = 0.0f;
 }
 
-INLINE void cleared(float* numbers, int64_t n) {
+INLINE void clear(float* numbers, int64_t n) {
     for (int64_t j = 0; j < n; ++j) numbers[j] = 0.0f;
 }
 
@@ -106,15 +106,15 @@ struct ConvBackward {
     float *g_out, *g_in, *gW, *g_bias;
 };
 
-// One block of images, eight output channels at a time. `found` has room for eight lists, one behind the other.
+// Process one block of images, eight output channels at a time. `found` holds eight lists, one behind the other.
 INLINE void conv_block(const Layer& l, const ConvBackward& a, int b, int images, int64_t room, int32_t* found, double* sums) {
     int64_t kernel = int64_t(l.kh) * LANES * l.vectors, in_at = int64_t(b) * l.in.size, out_at = int64_t(b) * l.out.size;
     for (int c = 0; c < l.raw.C; c += LANES) {
         List lists[LANES];
         for (int k = 0; k < LANES; ++k) lists[k] = {found + 2 * k * room, (float*)(found + (2 * k + 1) * room), 0};
         const int32_t* marks = a.marks + b * l.count * l.out.stride;
-        if (l.pooled) listed<true>(l, images, c, a.out + out_at, a.g_out + out_at, marks, nullptr, lists, sums + c);
-        else listed<false>(l, images, c, a.out + out_at, a.g_out + out_at, nullptr, a.positions, lists, sums + c);
+        if (l.pooled) list_gradients<true>(l, images, c, a.out + out_at, a.g_out + out_at, marks, nullptr, lists, sums + c);
+        else list_gradients<false>(l, images, c, a.out + out_at, a.g_out + out_at, nullptr, a.positions, lists, sums + c);
         for (int co = c; co < least(c + LANES, l.raw.C); ++co) {
             const List& all = lists[co - c];
             for (int first = 0; first < all.n; first += GO)
@@ -126,11 +126,11 @@ INLINE void conv_block(const Layer& l, const ConvBackward& a, int b, int images,
 
 static void conv_backward(const Layer& l, int n, const ConvBackward& a, int32_t* found, double* sums) {
     int64_t room = int64_t(l.block) * l.count + LANES;
-    cleared(a.gW, int64_t(l.raw.C) * l.kh * LANES * l.vectors);
+    clear(a.gW, int64_t(l.raw.C) * l.kh * LANES * l.vectors);
     for (int c = 0; c < l.raw.stride; ++c) sums[c] = 0.0;
     for (int b = 0; b < n; b += l.block) {
         int images = least(l.block, n - b);
-        if (a.g_in) cleared(a.g_in + int64_t(b) * l.in.size, int64_t(images) * l.in.size);
+        if (a.g_in) clear(a.g_in + int64_t(b) * l.in.size, int64_t(images) * l.in.size);
         conv_block(l, a, b, images, room, found, sums);
     }
     if (a.g_bias)

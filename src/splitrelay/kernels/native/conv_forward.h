@@ -1,50 +1,50 @@
-// Convolution, forward: no im2col. A tile of output pixels times one or two vectors of output channels stays in
-// registers while the taps of the kernel are walked through, in the same order at every place; then relu, pool and
-// the place of the maximum, before anything is stored.
+// Convolution, forward, without im2col. A tile of output pixels times one or two vectors of output channels stays in
+// registers while the taps of the kernel are added, in the same order at every pixel. Relu, pool and the position of the
+// maximum follow before anything is stored.
 #pragma once
-#include "turned.h"
+#include "transpose.h"
 
-constexpr int TAPS = 256;  // products summed in one go: long sums in a few goes have fewer rounding errors
+constexpr int TAPS = 256;  // products of one partial sum: a long sum in parts has fewer rounding errors
 
-// Eight kernels' numbers at `from` become `length` vectors of eight outputs each; of kernels that are not there, zeros.
-INLINE void eight_kernels(const float* from, int64_t kernel, int there, int length, float* to, int64_t wide) {
+// Write the numbers of eight kernels at `from` as `length` vectors of eight outputs each; missing kernels are zeros.
+INLINE void pack_eight_kernels(const float* from, int64_t kernel, int there, int length, float* to, int64_t wide) {
     for (int c = 0; c < length; c += LANES) {
         vf block[LANES];
-        unrolled<LANES>([&](auto j) { block[j.value] = j.value < there ? load(from + j.value * kernel + c) : splat(0.0f); });
-        turned(block);
-        unrolled<LANES>([&](auto j) {
+        unroll<LANES>([&](auto j) { block[j.value] = j.value < there ? load(from + j.value * kernel + c) : splat(0.0f); });
+        transpose8(block);
+        unroll<LANES>([&](auto j) {
             if (c + j.value < length) store(to + (c + j.value) * wide, block[j.value]);
         });
     }
 }
 
-// Kernels as the forward pass reads them: for each block of 16 (last: 8) output channels [ky][kx][channel][16 or 8].
-static void forward_kernels(const Layer& l, const float* W, float* to) {
+// Write the kernels as the forward pass reads them: for each block of 16 (last: 8) output channels [ky][kx][channel][16 or 8].
+static void pack_kernels(const Layer& l, const float* W, float* to) {
     int64_t taps = int64_t(l.kh) * l.kw * l.in.C, row = LANES * l.vectors, wide;
-    int pieces = l.in.stride == l.in.C ? 1 : l.kw, length = l.kw / pieces * l.in.C;  // what lies side by side
+    int pieces = l.in.stride == l.in.C ? 1 : l.kw, length = l.kw / pieces * l.in.C;  // contiguous numbers
     for (int co = 0; co < l.raw.stride; co += int(wide)) {
         wide = l.raw.stride - co >= 2 * LANES ? 2 * LANES : LANES;
         for (int j = 0; j < wide; j += LANES) {
             float* column = to + co * taps + j;
             for (int ky = 0; ky < l.kh; ++ky)
                 for (int piece = 0; piece < pieces; ++piece, column += length * wide)
-                    eight_kernels(W + ((co + j) * int64_t(l.kh) + ky) * row + piece * l.in.stride, l.kh * row, l.raw.C - co - j, length, column, wide);
+                    pack_eight_kernels(W + ((co + j) * int64_t(l.kh) + ky) * row + piece * l.in.stride, l.kh * row, l.raw.C - co - j, length, column, wide);
         }
     }
 }
 
-// acc += the taps from first to last - 1, for the pixels at p[TY][TX]; w: NV vectors of output channels for each tap.
+// Add the taps from first to last - 1, for the pixels at p[TY][TX]; w: NV vectors of output channels for each tap.
 template <int TY, int TX, int NV>
 INLINE void conv_taps(vf (&acc)[TY][TX][NV], const float* const (&p)[TY][TX], const int32_t* taps, int64_t first, int64_t last, const float* w) {
     w += first * NV * LANES;
     for (int64_t t = first; t < last; ++t, w += NV * LANES) {
         int64_t tap = taps[t];
         vf weight[NV];
-        unrolled<NV>([&](auto v) { weight[v.value] = load(w + LANES * v.value); });
-        unrolled<TY>([&](auto y) {
-            unrolled<TX>([&](auto x) {
+        unroll<NV>([&](auto v) { weight[v.value] = load(w + LANES * v.value); });
+        unroll<TY>([&](auto y) {
+            unroll<TX>([&](auto x) {
                 vf s = splat(p[y.value][x.value][tap]);
-                unrolled<NV>([&](auto v) { acc[y.value][x.value][v.value] = fma(s, weight[v.value], acc[y.value][x.value][v.value]); });
+                unroll<NV>([&](auto v) { acc[y.value][x.value][v.value] = fma(s, weight[v.value], acc[y.value][x.value][v.value]); });
             });
         });
     }
@@ -54,25 +54,25 @@ template <int TY, int TX, int NV>
 INLINE void conv_sums(vf (&acc)[TY][TX][NV], const Layer& l, const float* in, const int32_t* taps, const float* w, const float* bias) {
     const float* p[TY][TX];
     int64_t row = l.in.row(), stride = l.in.stride, number = int64_t(l.kh) * l.kw * l.in.C;
-    unrolled<TY>([&](auto y) {
-        unrolled<TX>([&](auto x) {
+    unroll<TY>([&](auto y) {
+        unroll<TX>([&](auto x) {
             p[y.value][x.value] = in + y.value * row + x.value * stride;
-            unrolled<NV>([&](auto v) { acc[y.value][x.value][v.value] = bias ? load(bias + LANES * v.value) : splat(0.0f); });
+            unroll<NV>([&](auto v) { acc[y.value][x.value][v.value] = bias ? load(bias + LANES * v.value) : splat(0.0f); });
         });
     });
     conv_taps<TY, TX, NV>(acc, p, taps, 0, least<int64_t>(number, TAPS), w);
     for (int64_t first = TAPS; first < number; first += TAPS) {
         vf more[TY][TX][NV] = {};
         conv_taps<TY, TX, NV>(more, p, taps, first, least(number, first + TAPS), w);
-        unrolled<TY>([&](auto y) {
-            unrolled<TX>([&](auto x) {
-                unrolled<NV>([&](auto v) { acc[y.value][x.value][v.value] = acc[y.value][x.value][v.value] + more[y.value][x.value][v.value]; });
+        unroll<TY>([&](auto y) {
+            unroll<TX>([&](auto x) {
+                unroll<NV>([&](auto v) { acc[y.value][x.value][v.value] = acc[y.value][x.value][v.value] + more[y.value][x.value][v.value]; });
             });
         });
     }
 }
 
-// The better of two, and where it was found: the first of equals; NaN over numbers.
+// Keep the larger of two and its position: the first of equals; NaN is larger than any number.
 INLINE void take_larger(vf& best, vi& at, vf here, vi place) {
     vi wins = ~(here <= best) & (best == best);
     best = pick(wins, here, best);
@@ -83,11 +83,11 @@ INLINE void take_larger(vf& best, vi& at, vf here, int32_t place) { take_larger(
 struct ConvOut {
     float* out;
     int64_t row, stride;
-    int32_t* marks;  // where pooled: the place in the convolution's input to which each gradient will go back
+    int32_t* marks;  // if pooled: the position in the convolution's input that receives each gradient
     bool relu;
 };
 
-// All tiles of one image; the last ones are moved back inside, since a pixel's sum is the same in any tile.
+// Compute all tiles of one image. The last ones are moved back inside, since a pixel's sum is the same in any tile.
 template <int TY, int TX, int NV>
 static void conv_tiles(const Layer& l, const float* image, const int32_t* taps, const float* w, const float* bias, ConvOut to) {
     int64_t row = l.in.row(), stride = l.in.stride;
@@ -97,9 +97,9 @@ static void conv_tiles(const Layer& l, const float* image, const int32_t* taps, 
             vf acc[TY][TX][NV];
             conv_sums<TY, TX, NV>(acc, l, image + v * row + u * stride, taps, w, bias);
             float* out = to.out + v * to.row + u * to.stride;
-            unrolled<TY>([&](auto j) {
-                unrolled<TX>([&](auto i) {
-                    unrolled<NV>([&](auto k) {
+            unroll<TY>([&](auto j) {
+                unroll<TX>([&](auto i) {
+                    unroll<NV>([&](auto k) {
                         vf sum = acc[j.value][i.value][k.value];
                         store(out + j.value * to.row + i.value * to.stride + LANES * k.value, to.relu ? relu(sum) : sum);
                     });
@@ -108,8 +108,8 @@ static void conv_tiles(const Layer& l, const float* image, const int32_t* taps, 
         }
 }
 
-// The same, with a pool of 2 x 2 on the tile while it is in registers. PX: pooled pixels of a tile. Who only looks leaves
-// no MARKS, and where a maximum was found is then not worked out.
+// The same, with a pool of 2 x 2 on the tile while it is in registers. PX: pooled pixels of a tile. Evaluation needs no
+// MARKS: the positions of the maxima are then not computed.
 template <int PX, int NV, bool MARKS>
 static void conv_tiles_pooled(const Layer& l, const float* image, const int32_t* taps, const float* w, const float* bias, ConvOut to) {
     int32_t row = l.in.row(), stride = l.in.stride;
@@ -121,8 +121,8 @@ static void conv_tiles_pooled(const Layer& l, const float* image, const int32_t*
             conv_sums<2, 2 * PX, NV>(acc, l, image - l.corner + corner, taps, w, bias);
             float* out = to.out + y * to.row + u * to.stride;
             int64_t mark = (int64_t(y) * l.out.W + u) * l.out.stride;
-            unrolled<PX>([&](auto i) {
-                unrolled<NV>([&](auto k) {
+            unroll<PX>([&](auto i) {
+                unroll<NV>([&](auto k) {
                     int32_t at = corner + 2 * i.value * stride;
                     vf best = acc[0][2 * i.value][k.value];
                     vi found = splat(at);
@@ -138,12 +138,12 @@ static void conv_tiles_pooled(const Layer& l, const float* image, const int32_t*
 
 #include "conv_grey.h"
 
-INLINE bool pooled_in_registers(const Layer& l) { return l.pooled && l.sh == 2 && l.sw == 2; }
+INLINE bool is_pooled_in_registers(const Layer& l) { return l.pooled && l.sh == 2 && l.sw == 2; }
 
 template <int NV, bool MARKS> INLINE void conv_channels(const Layer& l, const float* image, const int32_t* taps, const float* w, const float* bias, ConvOut to) {
     int H = l.raw.H, W = l.raw.W;
-    if (pooled_in_registers(l)) {
-        if (NV == 1 && grey(l)) conv_grey<MARKS>(l, image, taps, w, bias, to);
+    if (is_pooled_in_registers(l)) {
+        if (NV == 1 && is_grey(l)) conv_grey<MARKS>(l, image, taps, w, bias, to);
         else if (NV == 1 && l.out.W >= 2) conv_tiles_pooled<2, NV, MARKS>(l, image, taps, w, bias, to);
         else conv_tiles_pooled<1, NV, MARKS>(l, image, taps, w, bias, to);
     } else if (NV == 1 && H >= 2 && W >= 4) conv_tiles<2, 4, NV>(l, image, taps, w, bias, to);
@@ -151,7 +151,7 @@ template <int NV, bool MARKS> INLINE void conv_channels(const Layer& l, const fl
     else conv_tiles<1, 1, NV>(l, image, taps, w, bias, to);
 }
 
-// One image, sixteen output channels at a time, the last ones eight.
+// Compute one image, sixteen output channels at a time, and eight at the end.
 template <bool MARKS> static void conv_image(const Layer& l, const float* image, const int32_t* taps, const float* w, const float* bias, ConvOut to) {
     int64_t number = int64_t(l.kh) * l.kw * l.in.C;
     for (int co = 0; co < l.raw.stride;) {
@@ -191,7 +191,7 @@ template <bool MARKS> static void conv_forward(const Layer& l, int n, const floa
     const Tensor& o = l.out;
     for (int b = 0; b < n; ++b, in += l.in.size, out += o.size) {
         int32_t* here = l.pooled ? marks + int64_t(b) * o.H * o.W * o.stride : marks;
-        if (l.pooled && !pooled_in_registers(l)) {
+        if (l.pooled && !is_pooled_in_registers(l)) {
             conv_image<MARKS>(l, in, taps, w, bias, {raw, l.raw.row(), l.raw.stride, here, false});
             pool_image(l, raw, out, here);
         } else {

@@ -1,20 +1,20 @@
-// Convolution, forward, for grey pictures and few output channels (LeNet's first layer): here a vector is eight pixels
-// of a row, not eight channels, so that no lane is idle. Each sum is made in the same order: the bits are the same.
+// Convolution, forward, for grey images and few output channels (LeNet's first layer). A vector is eight pixels of a row,
+// not eight channels, so that no lane is unused. Each sum has the same order, so the bits are the same.
 #pragma once
 #include "net.h"
 
-constexpr int FEW = 6;  // output channels: twelve sums, two rows of pixels and one weight fit sixteen registers
+constexpr int FEW = 6;  // output channels: twelve sums, two rows of pixels and one weight fit into sixteen registers
 
-INLINE bool grey(const Layer& l) { return l.in.stride == 1 && l.raw.C <= FEW && l.out.W >= 4 && l.kh * l.kw <= TAPS; }
+INLINE bool is_grey(const Layer& l) { return l.in.stride == 1 && l.raw.C <= FEW && l.out.W >= 4 && l.kh * l.kw <= TAPS; }
 
-// Two rows of eight pixels for each channel.
+// Compute two rows of eight pixels for each channel.
 INLINE void grey_sums(vf (&acc)[2][FEW], const Layer& l, const float* in, const int32_t* taps, const float* w, const float* bias) {
     int64_t row = l.in.row(), number = int64_t(l.kh) * l.kw;
-    unrolled<FEW>([&](auto c) { acc[0][c.value] = acc[1][c.value] = splat(bias ? bias[c.value] : 0.0f); });
+    unroll<FEW>([&](auto c) { acc[0][c.value] = acc[1][c.value] = splat(bias ? bias[c.value] : 0.0f); });
     for (int64_t t = 0; t < number; ++t, w += LANES) {
         const float* pixel = in + taps[t];
         vf upper = load(pixel), lower = load(pixel + row);
-        unrolled<FEW>([&](auto c) {
+        unroll<FEW>([&](auto c) {
             vf weight = splat(w[c.value]);
             acc[0][c.value] = fma(upper, weight, acc[0][c.value]);
             acc[1][c.value] = fma(lower, weight, acc[1][c.value]);
@@ -22,7 +22,7 @@ INLINE void grey_sums(vf (&acc)[2][FEW], const Layer& l, const float* in, const 
     }
 }
 
-// Rows a (channels 0 and 1), b (2 and 3) and c (4 and 5), each as `even` leaves four pixels, become pixels of eight channels.
+// Convert rows a (channels 0 and 1), b (2 and 3) and c (4 and 5), each as `even` returns four pixels, to pixels of eight channels.
 template <class V, class Put> INLINE void grey_pixels(V a, V b, V c, Put put) {
     V none = {};
     V ab = __builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14), AB = __builtin_shufflevector(a, b, 1, 3, 9, 11, 5, 7, 13, 15);
@@ -33,7 +33,7 @@ template <class V, class Put> INLINE void grey_pixels(V a, V b, V c, Put put) {
     put(3, __builtin_shufflevector(AB, CD, 4, 5, 6, 7, 12, 13, 14, 15));
 }
 
-// Every second pixel of two channels: no number leaves its half of the vector, which is one instruction.
+// Select every second pixel of two channels. No number leaves its half of the vector, so it is one instruction.
 INLINE vf even(vf a, vf b) { return __builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14); }
 INLINE vf odd(vf a, vf b) { return __builtin_shufflevector(a, b, 1, 3, 9, 11, 5, 7, 13, 15); }
 
@@ -46,7 +46,7 @@ template <bool MARKS> static void conv_grey(const Layer& l, const float* image, 
             vf acc[2][FEW], best[3];
             vi found[3], place = vi{0, 2, 0, 2, 4, 6, 4, 6} + splat(l.corner + corner);
             grey_sums(acc, l, image + corner, taps, w, bias);
-            unrolled<3>([&](auto j) {
+            unroll<3>([&](auto j) {
                 constexpr int c = 2 * j.value;
                 best[j.value] = even(acc[0][c], acc[0][c + 1]);
                 found[j.value] = place;

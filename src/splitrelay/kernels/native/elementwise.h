@@ -1,9 +1,9 @@
-// Layers that change every number by itself, and copies from one geometry to another.
+// Layers that work on each number alone, and copies from one layout to another.
 #pragma once
 #include "net.h"
 
-// change(in, out) on the rows of each image; input and output may have borders of different width.
-template <class Change> INLINE void by_rows(const Tensor& in, const Tensor& out, int n, Change change) {
+// Call change(in, out, length) for the rows of each image; input and output may have borders of different width.
+template <class Change> INLINE void for_each_row(const Tensor& in, const Tensor& out, int n, Change change) {
     int length = in.W * in.stride;
     for (int b = 0; b < n; ++b)
         for (int y = 0; y < in.H; ++y)
@@ -11,7 +11,7 @@ template <class Change> INLINE void by_rows(const Tensor& in, const Tensor& out,
 }
 
 INLINE void relu_forward(const Layer& l, int n, const float* in, float* out) {
-    by_rows(l.in, l.out, n, [&](int64_t i, int64_t o, int length) {
+    for_each_row(l.in, l.out, n, [&](int64_t i, int64_t o, int length) {
         int j = 0;
         for (; j + LANES <= length; j += LANES) store(out + o + j, relu(load(in + i + j)));
         for (; j < length; ++j) out[o + j] = 0.0f > in[i + j] ? 0.0f : in[i + j];
@@ -19,20 +19,20 @@ INLINE void relu_forward(const Layer& l, int n, const float* in, float* out) {
 }
 
 INLINE void relu_backward(const Layer& l, int n, const float* out, const float* g_out, float* g_in) {
-    by_rows(l.in, l.out, n, [&](int64_t i, int64_t o, int length) {
+    for_each_row(l.in, l.out, n, [&](int64_t i, int64_t o, int length) {
         int j = 0;
         for (; j + LANES <= length; j += LANES) store(g_in + i + j, pick(load(out + o + j) > splat(0.0f), load(g_out + o + j), splat(0.0f)));
         for (; j < length; ++j) g_in[i + j] = out[o + j] > 0.0f ? g_out[o + j] : 0.0f;
     });
 }
 
-INLINE void copied(const Tensor& in, const Tensor& out, int n, const float* from, float* to) {
-    by_rows(in, out, n, [&](int64_t i, int64_t o, int length) {
+INLINE void copy_rows(const Tensor& in, const Tensor& out, int n, const float* from, float* to) {
+    for_each_row(in, out, n, [&](int64_t i, int64_t o, int length) {
         for (int j = 0; j < length; ++j) to[o + j] = from[i + j];
     });
 }
 
-// uniform: numbers in torch's order (C, H, W) of each image; the mask is `>= p`. Works forth (in -> out) and back.
+// uniform: numbers in torch's order (C, H, W) of each image; the mask is `>= p`. Used forward (in -> out) and backward.
 INLINE void dropout(const Tensor& in, const Tensor& out, int n, float p, const float* uniform, const float* from, float* to) {
     float scale = 1.0f / (1.0f - p);
     for (int b = 0; b < n; ++b, uniform += in.C * in.H * in.W)
@@ -51,9 +51,9 @@ INLINE void dropout(const Tensor& in, const Tensor& out, int n, float p, const f
             }
 }
 
-// Between our geometry and the dense one that travels over a cut: (n, H, W, C) in memory, flattened as torch does.
-// move(ours, dense) for every number.
-template <class Move> INLINE void each_number(const Tensor& t, bool flat, int n, Move move) {
+// Convert between our layout and the dense one of smashed data: (n, H, W, C) in memory, flattened as torch does.
+// Call move(ours, dense) for every number.
+template <class Move> INLINE void for_each_number(const Tensor& t, bool flat, int n, Move move) {
     int64_t size = int64_t(t.C) * t.H * t.W, apart = flat ? t.H * t.W : 1;
     for (int b = 0; b < n; ++b)
         for (int y = 0; y < t.H; ++y)
@@ -67,10 +67,10 @@ template <class Move> INLINE void each_number(const Tensor& t, bool flat, int n,
             }
 }
 
-INLINE void taken_in(const Tensor& t, bool flat, int n, const float* __restrict from, float* __restrict to) {
-    each_number(t, flat, n, [&](int64_t ours, int64_t dense) { to[ours] = from[dense]; });
+INLINE void read_dense(const Tensor& t, bool flat, int n, const float* __restrict from, float* __restrict to) {
+    for_each_number(t, flat, n, [&](int64_t ours, int64_t dense) { to[ours] = from[dense]; });
 }
 
-INLINE void given_out(const Tensor& t, bool flat, int n, const float* __restrict from, float* __restrict to) {
-    each_number(t, flat, n, [&](int64_t ours, int64_t dense) { to[dense] = from[ours]; });
+INLINE void write_dense(const Tensor& t, bool flat, int n, const float* __restrict from, float* __restrict to) {
+    for_each_number(t, flat, n, [&](int64_t ours, int64_t dense) { to[dense] = from[ours]; });
 }

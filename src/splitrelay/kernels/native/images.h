@@ -1,11 +1,11 @@
-// Gather: bytes of the chosen images become the net's first activations by look-up; crops and flips on the way.
+// Convert the bytes of the chosen images to the net's first activations by a table; apply crops and flips.
 #pragma once
 #include "net.h"
 
 typedef uint64_t eight_bytes __attribute__((aligned(1), may_alias));
 
-// n bytes, side by side here and there: eight look-ups make one vector.
-INLINE void grey_row(const uint8_t* bytes, int n, const float* levels, float* to) {
+// Convert n contiguous bytes: eight look-ups make one vector.
+INLINE void load_grey_row(const uint8_t* bytes, int n, const float* levels, float* to) {
     int x = 0;
     for (; x + LANES <= n; x += LANES) {
         uint64_t b = *(const eight_bytes*)(bytes + x);
@@ -15,22 +15,22 @@ INLINE void grey_row(const uint8_t* bytes, int n, const float* levels, float* to
     for (; x < n; ++x) to[x] = levels[bytes[x]];
 }
 
-INLINE void image(const Images& set, int64_t which, const Tensor& t, float* to) {
+INLINE void load_image(const Images& set, int64_t which, const Tensor& t, float* to) {
     int64_t n = set.at ? set.at[which] : which;
     const uint8_t* from = set.x + n * set.C * set.H * set.W;
-    if (t.stride == 1 && !t.border) return grey_row(from, t.H * t.W, set.levels, to);
+    if (t.stride == 1 && !t.border) return load_grey_row(from, t.H * t.W, set.levels, to);
     for (int c = 0; c < t.C; ++c)
         for (int y = 0; y < t.H; ++y) {
             const uint8_t* bytes = from + (c * t.H + y) * t.W;
             const float* levels = set.levels + 256 * c;
             float* row = to + t.inside() + y * t.row() + c;
-            if (t.stride == 1) grey_row(bytes, t.W, levels, row);
+            if (t.stride == 1) load_grey_row(bytes, t.W, levels, row);
             else
                 for (int x = 0; x < t.W; ++x) row[x * t.stride] = levels[bytes[x]];
         }
 }
 
-INLINE void cropped_image(const Images& set, int64_t which, const Tensor& t, float* to) {
+INLINE void load_cropped_image(const Images& set, int64_t which, const Tensor& t, float* to) {
     int64_t n = set.at ? set.at[which] : which;
     const uint8_t* from = set.x + n * set.C * set.H * set.W;
     int top = int(set.top[which]) - set.pad, left = int(set.left[which]) - set.pad;
@@ -42,20 +42,20 @@ INLINE void cropped_image(const Images& set, int64_t which, const Tensor& t, flo
             int v = y + top;
             for (int x = 0; x < t.W; ++x) {
                 int u = (flip ? t.W - 1 - x : x) + left;
-                bool inside = v >= 0 && v < t.H && u >= 0 && u < t.W;  // outside lies black, before normalisation
+                bool inside = v >= 0 && v < t.H && u >= 0 && u < t.W;  // outside is black, before normalisation
                 row[x * t.stride] = levels[inside ? from[(c * t.H + v) * t.W + u] : 0];
             }
         }
 }
 
-INLINE void gather(const Images& set, int64_t first, int n, const Tensor& t, float* to) {
+INLINE void gather_images(const Images& set, int64_t first, int n, const Tensor& t, float* to) {
     for (int b = 0; b < n; ++b, to += t.size)
-        if (set.top) cropped_image(set, first + b, t, to);
-        else image(set, first + b, t, to);
+        if (set.top) load_cropped_image(set, first + b, t, to);
+        else load_image(set, first + b, t, to);
 }
 
-// Whether images first, ..., first + n - 1 of the choice are there.
-INLINE bool are_there(const Images& set, int64_t first, int64_t n) {
+// Whether images first, ..., first + n - 1 of the choice exist.
+INLINE bool are_in_set(const Images& set, int64_t first, int64_t n) {
     bool good = true;
     for (int64_t j = first; j < first + n; ++j) good &= uint64_t(set.at ? set.at[j] : j) < uint64_t(set.N);
     return good;

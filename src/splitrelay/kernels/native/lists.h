@@ -1,7 +1,7 @@
-// Lists of gradients: for eight output channels at a time, those that are not zero, each with the input pixel it goes
-// back to. Eight positions are turned (a transpose) and squeezed (zeros left out) at once.
+// Lists of the gradients that are not zero, for eight output channels at a time, each with the input pixel it belongs to.
+// Eight positions are transposed and compressed (zeros removed) at once.
 #pragma once
-#include "turned.h"
+#include "transpose.h"
 
 struct List {  // of one channel
     int32_t* at;
@@ -20,7 +20,7 @@ struct Squeeze {
 };
 static constexpr Squeeze squeeze;
 
-// Appends the pairs whose g is not zero; writes eight, counts those.
+// Append the pairs whose g is not zero: write eight, count those.
 INLINE void append(List& list, vf g, vi at) {
 #if defined(__AVX2__)
     typedef char bytes __attribute__((vector_size(16)));
@@ -41,7 +41,7 @@ INLINE void append(List& list, vf g, vi at) {
 #endif
 }
 
-// Up to eight positions that wait to be turned.
+// Up to eight positions that wait for the transpose.
 struct Waiting {
     float g[8 * LANES];
     int32_t at[8 * LANES];
@@ -54,20 +54,20 @@ INLINE void flush(Waiting& w, List* lists) {
         store(w.at + LANES * w.n, splat(0));
     }
     vf g[8], at[8];
-    unrolled<8>([&](auto j) {
+    unroll<8>([&](auto j) {
         g[j.value] = load(w.g + LANES * j.value);
         at[j.value] = (vf)load(w.at + LANES * j.value);
     });
-    turned(g);
-    turned(at);
-    unrolled<8>([&](auto j) { append(lists[j.value], g[j.value], (vi)at[j.value]); });
+    transpose8(g);
+    transpose8(at);
+    unroll<8>([&](auto j) { append(lists[j.value], g[j.value], (vi)at[j.value]); });
     w.n = 0;
 }
 
-// The lists of channels c, ..., c + 7, in the order of the pool's windows (or of `positions`), and the sums of all their
-// gradients: a row of windows in float32, rows in float64, since large gradients may cancel.
+// Make the lists of channels c, ..., c + 7, in the order of the pool's windows (or of `positions`), and the sums of all
+// their gradients: a row of windows in float32, rows in float64, since large gradients may cancel.
 template <bool POOLED>
-static void listed(const Layer& l, int images, int c, const float* out, const float* g_out, const int32_t* marks, const int32_t* positions, List* lists, double* sums) {
+static void list_gradients(const Layer& l, int images, int c, const float* out, const float* g_out, const int32_t* marks, const int32_t* positions, List* lists, double* sums) {
     const Tensor& o = l.out;
     Waiting waiting;
     waiting.n = 0;
@@ -82,7 +82,7 @@ static void listed(const Layer& l, int images, int c, const float* out, const fl
                 int64_t here = POOLED ? pixel : positions[2 * j];
                 vi at = POOLED ? load(marks + (int64_t(b) * l.count + j) * o.stride + c) : splat(positions[2 * j + 1]);
                 vf g = load(g_b + here);
-                if (l.relu) g = pick(load(out_b + here) > splat(0.0f), g, splat(0.0f));  // where a relu closed, none passes
+                if (l.relu) g = pick(load(out_b + here) > splat(0.0f), g, splat(0.0f));  // the gradient of relu is zero there
                 sum = sum + g;
                 store(waiting.g + LANES * waiting.n, g);
                 store(waiting.at + LANES * waiting.n, at + image);

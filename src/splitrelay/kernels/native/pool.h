@@ -1,9 +1,9 @@
-// Max-pooling by itself: any kernel, stride and padding. (A pool right behind a convolution is part of its pass.)
+// Max-pooling with any kernel, stride and padding. (A pool right behind a convolution is part of its pass.)
 #pragma once
 #include "net.h"
 
-// One pixel of the window against the best so far, channel by channel. As in torch: the first of equals wins, and NaN
-// over numbers.
+// Compare one pixel of the window with the largest so far, channel by channel. As in torch, the first of equals wins, and
+// NaN is larger than any number.
 INLINE void take_larger(const float* in, int32_t here, int channels, float* best, int32_t* at) {
     for (int c = 0; c < channels; ++c) {
         float v = in[here + c], b = best[c];

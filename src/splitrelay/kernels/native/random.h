@@ -1,9 +1,9 @@
-// Numpy's named generators once more: SeedSequence(root, spawn_key) and PCG64, so that a visit needs no Python to draw.
+// Numpy's named generators, SeedSequence(root, spawn_key) and PCG64, so that a visit draws without Python.
 // kernels/seeded_draws.py compares them with numpy's own before the first use.
 #pragma once
 #include "vector.h"
 
-// The words of the root seed, four at least, then what a purpose adds: round, client, occurrence.
+// The words of the root seed, at least four, then round, client and occurrence.
 struct Name {
     const uint32_t* root;
     int64_t words, r, m, i;
@@ -27,7 +27,7 @@ struct Seeds {
     Hash hash;
     int64_t taken;
 
-    static uint32_t mixed(uint32_t x, uint32_t y) {
+    static uint32_t mix(uint32_t x, uint32_t y) {
         uint32_t z = 0xca01f9ddu * x - 0x4973f715u * y;
         return z ^ z >> 16;
     }
@@ -35,20 +35,20 @@ struct Seeds {
     void add(uint32_t word) {
         if (taken < POOL) pool[taken] = hash(word);
         else
-            for (int k = 0; k < POOL; ++k) pool[k] = mixed(pool[k], hash(word));
+            for (int k = 0; k < POOL; ++k) pool[k] = mix(pool[k], hash(word));
         if (++taken == POOL)
             for (int from = 0; from < POOL; ++from)
                 for (int to = 0; to < POOL; ++to)
-                    if (from != to) pool[to] = mixed(pool[to], hash(pool[from]));
+                    if (from != to) pool[to] = mix(pool[to], hash(pool[from]));
     }
 
-    void add_number(int64_t number) {  // as numpy splits it: the low word, and the high one if there is any
+    void add_number(int64_t number) {  // as in numpy: the low word, then the high word if it is not zero
         add(uint32_t(number));
         if (number >> 32) add(uint32_t(number >> 32));
     }
 };
 
-// PCG64: 128 bits of state, 64 a step, handed out whole or in halves.
+// PCG64: 128 bits of state; each step gives 64 bits, which are used whole or in halves.
 struct Generator {
     typedef unsigned __int128 wide;
     wide state, increment;
@@ -71,7 +71,7 @@ struct Generator {
         return uint32_t(both);
     }
 
-    // A whole number up to `highest`, by refusing what is too large: numpy's way to shuffle.
+    // Draw an integer up to `highest` by rejection, as numpy does to shuffle.
     INLINE_MEMBER uint32_t up_to(uint32_t highest) {
         uint32_t mask = ~0u >> __builtin_clz(highest), found;
         do found = half() & mask;
@@ -79,7 +79,7 @@ struct Generator {
         return found;
     }
 
-    // A whole number below `limit`, by Lemire's way: numpy's way to draw integers.
+    // Draw an integer below `limit` by Lemire's method, as numpy does to draw integers.
     INLINE_MEMBER uint32_t below(uint32_t limit) {
         uint64_t product = uint64_t(half()) * limit;
         if (uint32_t(product) < limit)
@@ -88,14 +88,14 @@ struct Generator {
     }
 };
 
-// The words of a root seed; numbers follow.
-static Seeds rooted(const uint32_t* root, int64_t words) {
+// Start with the words of a root seed; numbers follow.
+static Seeds make_seeds(const uint32_t* root, int64_t words) {
     Seeds seeds = {{}, {0x43b0d7e5u, 0x931e8875u}, 0};
     for (int64_t j = 0; j < words; ++j) seeds.add(root[j]);
     return seeds;
 }
 
-static Generator generator(const Seeds& seeds) {
+static Generator make_generator(const Seeds& seeds) {
     Hash hash = {0x8b51f9ddu, 0x58f38dedu};
     uint64_t words[4] = {};
     for (int j = 0; j < 8; ++j) words[j / 2] |= uint64_t(hash(seeds.pool[j % POOL])) << 32 * (j % 2);
@@ -106,18 +106,18 @@ static Generator generator(const Seeds& seeds) {
     return found;
 }
 
-// The generator that carries a visit's name, for a purpose; dropout's also names step and layer.
-static Generator generator(const Name& name, int32_t purpose, const int64_t* more, int n_more) {
-    Seeds seeds = rooted(name.root, name.words);
+// Make the generator of a visit's name and a purpose; dropout also names step and layer.
+static Generator make_generator(const Name& name, int32_t purpose, const int64_t* more, int n_more) {
+    Seeds seeds = make_seeds(name.root, name.words);
     const int64_t numbers[] = {purpose, name.r, name.m, name.i};
     for (int64_t number : numbers) seeds.add_number(number);
     for (int j = 0; j < n_more; ++j) seeds.add_number(more[j]);
-    return generator(seeds);
+    return make_generator(seeds);
 }
 
-// K batches of `size` out of n, in shuffled passes with short last batches; `at` has what `held` has at these positions.
-// -9 (BAD_DRAW, checks.h) where `at` has fewer than as many places.
-static int64_t passes(Generator& g, const int64_t* held, int64_t n, int32_t K, int32_t size, int64_t* shuffled, int64_t* at, int64_t room) {
+// Draw K batches of `size` out of n, in shuffled passes with short last batches; write `held` at these positions to `at`.
+// Return -9 (BAD_DRAW, checks.h) if `at` is too small.
+static int64_t draw_passes(Generator& g, const int64_t* held, int64_t n, int32_t K, int32_t size, int64_t* shuffled, int64_t* at, int64_t room) {
     int64_t drawn = 0;
     for (int32_t k = 0; k < K;) {
         for (int64_t j = 0; j < n; ++j) shuffled[j] = held[j];
@@ -133,18 +133,18 @@ static int64_t passes(Generator& g, const int64_t* held, int64_t n, int32_t K, i
     return drawn;
 }
 
-// K batches of `size`, each image drawn anew.
-static int64_t replacement(Generator& g, const int64_t* held, int64_t n, int64_t K, int64_t size, int64_t* at) {
+// Draw K batches of `size` with replacement.
+static int64_t draw_with_replacement(Generator& g, const int64_t* held, int64_t n, int64_t K, int64_t size, int64_t* at) {
     for (int64_t j = 0; j < K * size; ++j) at[j] = held[n == 1 ? 0 : g.below(uint32_t(n))];
     return K * size;
 }
 
-// 0, ..., n-1, shuffled. With whom each changes places is drawn first, and what is refused is written over: a branch that
-// nobody foresees costs more than the rest.
-static void permutation(Generator g, int64_t n, uint32_t* other, uint32_t* shuffled) {
+// Shuffle 0, ..., n-1. All exchanges are drawn first, and a rejected number is overwritten: a branch that the CPU cannot
+// predict would cost more than the rest.
+static void fill_permutation(Generator g, int64_t n, uint32_t* other, uint32_t* shuffled) {
     for (int64_t j = n - 1; j > 0;) {
         const uint32_t mask = ~0u >> __builtin_clz(uint32_t(j));
-        for (const int64_t low = mask / 2; j > low;) {  // as long as the mask is this one
+        for (const int64_t low = mask / 2; j > low;) {  // while the mask is the same
             other[j] = g.half() & mask;
             j -= other[j] <= uint32_t(j);
         }
@@ -156,7 +156,7 @@ static void permutation(Generator g, int64_t n, uint32_t* other, uint32_t* shuff
     }
 }
 
-// Numbers from 0 up to, not with, 1.
-static void uniform(Generator& g, int64_t n, float* to) {
+// Draw numbers from 0 (included) to 1 (excluded).
+static void fill_uniform(Generator& g, int64_t n, float* to) {
     for (int64_t j = 0; j < n; ++j) to[j] = float(g.half() >> 8) * (1.0f / 16777216.0f);
 }

@@ -1,4 +1,4 @@
-// Softmax cross-entropy, with an exponential and a logarithm of our own: the system's differ in the last bits.
+// Softmax cross-entropy, with our own exponential and logarithm: those of systems differ in the last bits.
 #pragma once
 #include "net.h"
 
@@ -34,7 +34,7 @@ INLINE double logarithm(double v) {  // for v >= 1, finite
     return exponent * 0.6931471805599453 + 2.0 * s * sum;
 }
 
-// log(sum exp z) - z[label]; z becomes exp(z - max), and `total` their sum. Columns behind the classes are left out.
+// Return log(sum exp z) - z[label]; z becomes exp(z - max), and `total` is their sum. Columns behind the classes are ignored.
 INLINE double row_loss(float* z, int classes, int64_t label, float& total) {
     float highest = z[0];
     for (int c = 1; c < classes; ++c) highest = z[c] > highest || z[c] != z[c] ? z[c] : highest;
@@ -45,7 +45,7 @@ INLINE double row_loss(float* z, int classes, int64_t label, float& total) {
     return total == total ? logarithm(double(total)) - at_label : double(total);
 }
 
-// The sum of losses; with g, the gradient of their mean.
+// Return the sum of losses; write the gradient of their mean to g, unless it is null.
 INLINE double cross_entropy(int n, int classes, int64_t row, float* z, const int64_t* labels, float* g) {
     double sum = 0.0;
     float part = 1.0f / float(n);

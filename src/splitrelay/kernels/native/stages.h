@@ -1,9 +1,9 @@
-// Ticks of the best run of each stage, in builds with -DSTAGES (python -m splitrelay.kernels.stages); else nothing.
+// Ticks of the best run of each stage, in builds with -DSTAGES (python -m benchmarks.profile_kernels); else nothing.
 #pragma once
 #include <stdint.h>
 
 #ifdef STAGES
-static int64_t stage_ticks[6 + 2 * 64];  // as named below; then forward and backward of each pass
+static int64_t stage_ticks[6 + 2 * 64];  // in the order of the enum below; then forward and backward of each pass
 static inline int64_t ticks() {
 #if defined(__x86_64__)
     return int64_t(__builtin_ia32_rdtsc());
@@ -17,7 +17,7 @@ template <class Work> static inline void stage(int number, Work work) {
     int64_t start = ticks();
     work();
     int64_t took = ticks() - start;
-    if (number >= int(sizeof stage_ticks / sizeof *stage_ticks)) return;  // deeper nets are only run
+    if (number >= int(sizeof stage_ticks / sizeof *stage_ticks)) return;  // deeper nets are not measured
     if (!stage_ticks[number] || took < stage_ticks[number]) stage_ticks[number] = took;
 }
 #else

@@ -1,5 +1,5 @@
-// Eight floats at a time. Every sum below is written as explicit fused multiply-adds in a fixed order, and the
-// compiler may not contract anything else: so the bits are the same on every CPU level and from every compiler.
+// Vectors of eight floats. Every sum is written as explicit fused multiply-adds in a fixed order, and the compiler may
+// not contract anything else. The bits are therefore the same on every CPU level and with every compiler.
 #pragma once
 #include <stdint.h>
 
@@ -35,29 +35,29 @@ INLINE vf fma(vf a, vf b, vf c) {
 #endif
 }
 
-// Zero where v is negative; NaN stays NaN, so that a run that diverges is noticed.
+// Zero where v is negative; NaN stays NaN, so that a diverging run is detected.
 INLINE vf relu(vf v) { return pick(splat(0.0f) > v, splat(0.0f), v); }
 
-INLINE quad halved(vf v) {
+INLINE quad add_halves(vf v) {
     return __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
 }
 
-// The sums of four vectors, each ((0+4)+(2+6)) + ((1+5)+(3+7)).
-INLINE quad sums(vf a, vf b, vf c, vf d) {
-    quad A = halved(a), B = halved(b), C = halved(c), D = halved(d);
+// Return the sums of four vectors, each ((0+4)+(2+6)) + ((1+5)+(3+7)).
+INLINE quad add_lanes(vf a, vf b, vf c, vf d) {
+    quad A = add_halves(a), B = add_halves(b), C = add_halves(c), D = add_halves(d);
     quad ab = __builtin_shufflevector(A, B, 0, 4, 1, 5) + __builtin_shufflevector(A, B, 2, 6, 3, 7);
     quad cd = __builtin_shufflevector(C, D, 0, 4, 1, 5) + __builtin_shufflevector(C, D, 2, 6, 3, 7);
     return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
 }
 
-// A loop whose counter is a constant: arrays of vectors indexed by it live in registers.
+// A loop whose counter is a constant: arrays of vectors indexed by it are kept in registers.
 template <int J> struct Number { static constexpr int value = J; };
-template <int N, int J = 0, class Body> INLINE void unrolled(Body body) {
+template <int N, int J = 0, class Body> INLINE void unroll(Body body) {
     if constexpr (J < N) {
         body(Number<J>{});
-        unrolled<N, J + 1>(body);
+        unroll<N, J + 1>(body);
     }
 }
 
 template <class T> INLINE T least(T a, T b) { return a < b ? a : b; }
-INLINE int64_t rounded_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+INLINE int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
