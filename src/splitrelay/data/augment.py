@@ -1,4 +1,4 @@
-"""Random crops and flips. A visit's numbers are drawn at once, from its name; any engine can apply the same numbers."""
+"""Random crops and flips. All numbers of a visit are drawn at once, and every engine applies the same numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from splitrelay.errors import OutOfRange
 
 @dataclass(frozen=True, eq=False)
 class Crops:
-    """One crop per image, in the order of the visit: its corner in the padded image, and whether it is mirrored."""
+    """One crop per image of a visit: the corner in the padded image, and whether it is mirrored."""
 
     pad: int
     top: npt.NDArray[np.int64]
@@ -24,18 +24,18 @@ class Crops:
         return len(self.top)
 
     def __getitem__(self, which: slice) -> Crops:
-        """The crops of one batch of the visit."""
+        """Return the crops of one batch of the visit."""
         return Crops(self.pad, self.top[which], self.left[which], self.flip[which])
 
     def apply(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The images (B, C, H, W), each padded with zeros (black), cropped to its old size, and perhaps mirrored."""
+        """Pad each image (B, C, H, W) with zeros, crop it to its original size, and mirror it if `flip` is True."""
         B, C, H, W = x.shape
         if len(self) != B:
-            raise OutOfRange("crops for another number of images", value=len(self), limit=f"{B} crops")
+            raise OutOfRange("the number of crops is not the number of images", value=len(self), limit=f"{B} crops")
         padded = np.zeros((B, C, H + 2 * self.pad, W + 2 * self.pad), dtype=x.dtype)
         padded[:, :, self.pad : self.pad + H, self.pad : self.pad + W] = x
         cropped = np.empty_like(x)
-        # A plain loop: for batches of 20 it is faster than any indexing trick that avoids it.
+        # For batches of 20, a loop is faster than fancy indexing.
         for b, (top, left, flip) in enumerate(
             zip(self.top.tolist(), self.left.tolist(), self.flip.tolist(), strict=True)
         ):
@@ -46,13 +46,13 @@ class Crops:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What training may do to an image: shift it by up to `pad` pixels each way, and mirror it."""
+    """Shift an image by up to `pad` pixels in each direction, and mirror it if `flip` is True."""
 
     pad: int = 4
     flip: bool = True
 
     def draw(self, generator: np.random.Generator, n: int) -> Crops:
-        """The numbers of n images: first all corners, then all flips (drawn even if none is wanted)."""
+        """Draw the crops of n images: first all corners, then all flips (they are drawn even if flip is False)."""
         corners = generator.integers(0, 2 * self.pad + 1, size=(n, 2))
         flip = generator.integers(0, 2, size=n).astype(bool) & self.flip
         return Crops(self.pad, corners[:, 0], corners[:, 1], flip)

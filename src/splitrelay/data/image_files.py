@@ -1,4 +1,4 @@
-"""Pictures in files: decoded to bytes of one shape, grey where all are grey, else in colour."""
+"""Decode image files to bytes of one shape: grey if all images are grey, else RGB."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ DEEP = ("I", "F")  # modes of more than 8 bits
 
 
 def list_class_folders(folder: Path) -> list[Path]:
-    """The folders of the classes; numbers in the order of numbers, so that 10 comes after 9."""
-    found = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__"))]
-    if found and all(path.name.isdecimal() for path in found):
-        return sorted(found, key=lambda path: int(path.name))
-    return sorted(found)
+    """Return the folders of the classes. Numbers are sorted as numbers, so that 10 comes after 9."""
+    folders = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__"))]
+    if folders and all(path.name.isdecimal() for path in folders):
+        return sorted(folders, key=lambda path: int(path.name))
+    return sorted(folders)
 
 
 def list_image_files(folder: Path) -> list[Path]:
-    """All pictures below a folder, in the order of their names; other files do not count."""
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and path.name[0] != ".")
-    if not found:
+    """Return all image files below a folder, sorted by name."""
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and path.name[0] != ".")
+    if not files:
         raise InputError(f"the folder {folder} holds no pictures", limit=f"files ending in {' '.join(sorted(ENDINGS))}")
-    return found
+    return files
 
 
-def from_files(paths: Sequence[Path]) -> Pixels:
-    """Pictures from files, (N, C, H, W)."""
+def read_images(paths: Sequence[Path]) -> Pixels:
+    """Read image files as one array (N, C, H, W)."""
     return stack_images([decode_image(path, str(path)) for path in paths], [str(path) for path in paths])
 
 
-def from_bytes(payloads: Iterable[bytes], of: str) -> Pixels:
-    """Encoded pictures from a table's column."""
+def decode_images(payloads: Iterable[bytes], of: str) -> Pixels:
+    """Decode the images of a table's column. `of` names the column in error messages."""
     names = []
     images = []
     for row, payload in enumerate(payloads):
@@ -51,21 +51,21 @@ def from_bytes(payloads: Iterable[bytes], of: str) -> Pixels:
 
 
 def decode_image(file: Any, name: str) -> Image:
-    """One picture, loaded."""
+    """Decode one image from a path or a stream."""
     pil = import_optional("PIL.Image", "decoding a picture")
     try:
         with pil.open(file) as image:
             image.load()
             picture = image.copy()
     except (OSError, SyntaxError, pil.DecompressionBombError, pil.DecompressionBombWarning) as error:
-        raise InputError(f"{name} is no picture that can be decoded ({' '.join(str(error).split())[:100]})") from None
+        raise InputError(f"{name} is not an image that can be decoded ({' '.join(str(error).split())[:100]})") from None
     if picture.mode.startswith(DEEP):
         raise InputError(f"{name} has more than 8 bits a pixel", value=f"mode {picture.mode}", hint="Save it with 8.")
     return picture
 
 
 def stack_images(images: Sequence[Image], names: Sequence[str]) -> Pixels:
-    """Pictures of one size as one array."""
+    """Return images of one size as one array."""
     for image, name in zip(images, names, strict=True):
         if image.size != images[0].size:
             sizes = f"{_size(images[0])} in {names[0]}, {_size(image)} in {name}"

@@ -1,4 +1,4 @@
-"""Images in memory once, uint8 until used: a batch is an index gather and a look-up of its normalised levels."""
+"""Sets of images. The pixels remain uint8; a batch is one gather and one table lookup of normalized values."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ LEVELS = 256
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """N images x (N, C, H, W) with labels y, the names of the classes, and how a pixel becomes a number."""
+    """N images x of shape (N, C, H, W) with labels y, the names of the classes, and the normalization."""
 
     x: Pixels
     y: Labels
     classes: tuple[str, ...]
     mean: tuple[float, ...]  # per channel, of x / peak
     std: tuple[float, ...]
-    peak: int = 255  # the value of full white
+    peak: int = 255  # the value of white
 
     def __post_init__(self) -> None:
         if self.x.dtype != np.uint8 or self.x.ndim != 4:
             shape = f"{self.x.dtype} {self.x.shape}"
-            raise InputError("images have the wrong form", value=shape, limit="uint8 (N, C, H, W)")
+            raise InputError("images have the wrong type or shape", value=shape, limit="uint8 (N, C, H, W)")
         if self.y.dtype != np.int64 or self.y.shape != self.x.shape[:1]:
             form = f"{self.y.dtype} {self.y.shape}"
-            raise InputError("labels have the wrong form", value=form, limit=f"int64 ({len(self.x)},)")
+            raise InputError("labels have the wrong type or shape", value=form, limit=f"int64 ({len(self.x)},)")
         if len(self.y) and not 0 <= int(self.y.min()) <= int(self.y.max()) < len(self.classes):
             span = f"{int(self.y.min())} to {int(self.y.max())}"
             raise OutOfRange("labels outside the classes", value=span, limit=f"0 <= y < {len(self.classes)}")
@@ -54,42 +54,45 @@ class ImageSet:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """The size in memory in bytes."""
         return self.x.nbytes + self.y.nbytes
 
     @cached_property
     def levels(self) -> Inputs:
-        """(C, 256): what each pixel value becomes, rounded once, so that every engine sees the same bits."""
+        """The normalized value of each pixel value, (C, 256). All engines use this table, so they see the same bits."""
         grey = np.arange(LEVELS) / self.peak
         mean, std = np.asarray(self.mean)[:, None], np.asarray(self.std)[:, None]
         levels: Inputs = ((grey - mean) / std).astype(np.float32)
         return levels
 
     def normalize(self, x: Pixels, out: Inputs | None = None) -> Inputs:
-        """(x / peak - mean) / std, channel by channel, by look-up."""
+        """Return (x / peak - mean) / std for each channel by table lookup."""
         inputs = np.empty(x.shape, dtype=np.float32) if out is None else out
         for c, level in enumerate(self.levels):
-            np.take(level, x[:, c], out=inputs[:, c], mode="clip")  # a byte never clips; the other modes buffer
+            np.take(level, x[:, c], out=inputs[:, c], mode="clip")  # a byte never clips; the other modes are slower
         return inputs
 
     def batch(self, indices: Indices, crops: Crops | None = None, out: Inputs | None = None) -> tuple[Inputs, Labels]:
-        """The images at these positions, ready for a model, and their labels.
+        """Return the normalized images at these positions and their labels.
 
-        A loop that gives its own `out` each time spares the system fetching and clearing fresh pages: a colour batch
-        of 20 with crops then takes a third of the time.
+        Args:
+            indices: Positions in the set.
+            crops: One crop per image.
+            out: The array to write to. Reusing it avoids new memory pages, and a colour batch of 20 with crops takes
+                a third of the time.
         """
         x = self.x.take(indices, axis=0)
         return self.normalize(x if crops is None else crops.apply(x), out), self.y.take(indices)
 
     def part(self, indices: Indices) -> ImageSet:
-        """These images as a set of their own (a copy)."""
+        """Return a copy of these images as a new set."""
         x, y = self.x.take(indices, axis=0), self.y.take(indices)
         return ImageSet(x, y, self.classes, self.mean, self.std, self.peak)
 
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """A training set and a test set of one kind, and what training may do to an image."""
+    """A training set, a test set, and the augmentation for training."""
 
     name: str
     train: ImageSet
@@ -98,7 +101,7 @@ class DataSet:
 
 
 def compute_moments(x: Pixels, peak: int = 255) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of x / peak per channel, exact from the counts of the 256 levels."""
+    """Return mean and standard deviation of x / peak per channel, exactly, from the counts of the 256 values."""
     grey = np.arange(LEVELS) / peak
     means, stds = [], []
     for c in range(x.shape[1]):

@@ -1,4 +1,4 @@
-"""Third parties that only some data need: let in by name when they are needed, and missed in one line."""
+"""Import optional dependencies lazily, and explain how to install them if they are missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ INSTALL = {
 
 
 def import_optional(module: str, why: str) -> Any:
-    """The module, or the command that installs it."""
+    """Import a module. Raise InputError with the install command if it is missing.
+
+    Args:
+        module: The full name of the module.
+        why: What needs the module, for the error message.
+    """
     top = module.partition(".")[0]
     try:
         return import_module(module)

@@ -1,4 +1,4 @@
-"""Readers in torchvision's form: (root, train, transform, target_transform, download), `data`, `targets`, len, item."""
+"""Data set classes with the interface of torchvision: the same arguments, `data`, `targets`, len and items."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from splitrelay.data.user_datasets import load_user_dataset
 
 
 class Reader(ABC):
-    """One part of a data set. Items are (PIL image, label), as transforms expect; `images` is the set itself."""
+    """The training or test part of a data set.
+
+    Items are (PIL image, label), as torchvision transforms expect. `images` is the ImageSet.
+    """
 
     def __init__(
         self,
@@ -28,24 +31,24 @@ class Reader(ABC):
         download: bool = False,
     ) -> None:
         self.root, self.train, self.transform, self.target_transform = root, train, transform, target_transform
-        whole = self.opened(root, download)
+        whole = self.open(root, download)
         self.images: ImageSet = whole.train if train else whole.test
         x = self.images.x
-        # As torchvision shapes them: (N, H, W) grey, (N, H, W, C) in colour. Views: nothing is copied.
+        # The shapes of torchvision: (N, H, W) for grey, (N, H, W, C) for colour. These are views, not copies.
         self.data: npt.NDArray[np.uint8] = x[:, 0] if x.shape[1] == 1 else x.transpose(0, 2, 3, 1)
         self.targets: Labels = self.images.y
         self.classes = list(self.images.classes)
         self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
 
     @abstractmethod
-    def opened(self, root: str | Path | None, download: bool) -> DataSet:
-        """The data set behind the reader."""
+    def open(self, root: str | Path | None, download: bool) -> DataSet:
+        """Open the data set."""
 
     def __len__(self) -> int:
         return len(self.data)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        image, target = self._picture(index), int(self.targets[index])
+        image, target = self._build_image(index), int(self.targets[index])
         if self.transform is not None:
             image = self.transform(image)
         return image, target if self.target_transform is None else self.target_transform(target)
@@ -54,20 +57,20 @@ class Reader(ABC):
         part = "train" if self.train else "test"
         return f"{type(self).__name__}({len(self)} images, {part}, root={self.root})"
 
-    def _picture(self, index: int) -> Any:
+    def _build_image(self, index: int) -> Any:
         pixels = self.data[index]
-        if self.images.peak != 255:  # a picture's white is 255, whatever the data's is
+        if self.images.peak != 255:  # white is 255 in a PIL image
             pixels = np.rint(pixels * (255 / self.images.peak)).astype(np.uint8)
-        return import_optional("PIL.Image", "an item").fromarray(np.ascontiguousarray(pixels))
+        return import_optional("PIL.Image", "a PIL image").fromarray(np.ascontiguousarray(pixels))
 
 
 class KnownReader(Reader):
-    """A set that is known by name."""
+    """A data set that is known by name."""
 
     name: ClassVar[str]
 
-    def opened(self, root: str | Path | None, download: bool) -> DataSet:
-        """From the root, else from the cache, else fetched into the root if that is allowed."""
+    def open(self, root: str | Path | None, download: bool) -> DataSet:
+        """Load from the root, else from the cache, else download into the root if `download` is True."""
         return load(self.name, root, download=download)
 
 
@@ -96,8 +99,8 @@ class CIFAR10(KnownReader):
 
 
 class UserDataset(Reader):
-    """Images of one's own; the root is the file or folder, and there is nothing to download."""
+    """Images of the user. The root is the file or folder."""
 
-    def opened(self, root: str | Path | None, download: bool) -> DataSet:
-        """See splitrelay.data.user_datasets."""
+    def open(self, root: str | Path | None, download: bool) -> DataSet:
+        """Load with splitrelay.data.load_user_dataset."""
         return load_user_dataset(root)
