@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from splitrelay.data import load
-from splitrelay.data.partition_io import folder as folder_of
 from splitrelay.deploy.client_program import Joined, Wish
 from splitrelay.deploy.client_visit import Visitor
 from splitrelay.deploy.fed_server import Averaging
@@ -103,7 +102,7 @@ def make_client(folder: Path, *words: str, with_keys: bool = False, **wish: Any)
     if with_keys:
         keys = folder / "client-0"
         create_authority(folder / "authority", "tests").issue_client("client-0", 0)
-    data = folder / "data" / folder_of(0, 2) / "data.npz"
+    data = folder / "data" / get_client_folder(0, 2) / "data.npz"
     given: dict[str, Any] = {"keys": keys, "agreed": AgreedSpec(spec), **wish}
     return Joined(Wish("127.0.0.1:1", 0, data, **given), lambda text: None), terms_of(spec, load(spec.data.name))
 

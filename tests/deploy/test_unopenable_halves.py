@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from splitrelay.chaos.verdict import skips_in
+from splitrelay.chaos.verdict import list_skipped_visits
 from splitrelay.deploy.client_visit import Visitor
 from splitrelay.deploy.fed_server import Averaging
-from splitrelay.deploy.rehearsal import replayed
+from splitrelay.deploy.rehearsal import replay
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import WorkError
 from splitrelay.network import limits, tensor_transfer
@@ -97,9 +97,9 @@ def struck(stage: Stage) -> set[int]:
 
 def check_replayed(stage: Stage) -> None:
     """The model is that of a run in which exactly the visits of client EVIL were skipped."""
-    skips = skips_in(stage.events("skipped"))
+    skips = list_skipped_visits(stage.events("skipped"))
     assert skips == {(r, EVIL, 0) for r in range(stage.spec.R)}
-    expected = replayed(stage.serving.spec, RunDirectory(stage.folder / "replayed"), skips)
+    expected = replay(stage.serving.spec, RunDirectory(stage.folder / "replay"), skips)
     assert (stage.folder / "model").read_bytes() == expected.model.read_bytes()
 
 
@@ -245,4 +245,4 @@ def test_a_client_that_claims_not_to_open_a_good_mean_is_struck_itself(
     lie(monkeypatch)
     play_fed(stage)
     assert struck(stage) == {EVIL}
-    assert skips_in(stage.events("skipped")) == {(1, EVIL, 0), (2, EVIL, 0)}
+    assert list_skipped_visits(stage.events("skipped")) == {(1, EVIL, 0), (2, EVIL, 0)}

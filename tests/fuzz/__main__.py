@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from splitrelay.chaos.unauthenticated_clients import CALLS
+from splitrelay.chaos.unauthenticated_clients import CONNECTIONS
 from splitrelay.network.protocol import State
 from tests.fuzz.campaign import Tale, siege
 from tests.fuzz.frames import fuzz, junk
@@ -38,7 +38,7 @@ def main(words: list[str]) -> int:
     _frames(frames, 10)
     whole, peaks = _siege(conversations)
     with TemporaryDirectory() as folder:
-        print(f"{junk(conversations // CALLS, Path(folder))} connections of junk, {_peak()} kB")
+        print(f"{junk(conversations // CONNECTIONS, Path(folder))} connections of junk, {_peak()} kB")
     _table(f"conversations of {whole.conversations} that reached each state, at the server", whole.states)
     _table("how they ended", whole.verdicts)
     _table("how the runs ended that were trained meanwhile", whole.stops)

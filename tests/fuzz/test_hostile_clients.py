@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from splitrelay.chaos.unauthenticated_clients import CALLS
+from splitrelay.chaos.unauthenticated_clients import CONNECTIONS
 from splitrelay.network.messages import BUFFERS, CONTROL, Message
 from splitrelay.network.protocol import State
 from tests.fuzz.__main__ import MANY, wrong
@@ -59,4 +59,4 @@ def test_a_hollow_fuzz_is_wrong_and_so_is_memory_that_grows() -> None:
 
 
 def test_junk_below_tls_does_not_bring_a_server_down(tmp_path: Path) -> None:
-    assert junk(200, tmp_path) == 200 * CALLS
+    assert junk(200, tmp_path) == 200 * CONNECTIONS
