@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from splitrelay.data import load
+from splitrelay.data.partition_io import get_client_folder
 from splitrelay.deploy.client_program import Joined, Wish
 from splitrelay.deploy.client_visit import Visitor
 from splitrelay.deploy.fed_server import Averaging
