@@ -31,12 +31,11 @@ from splitrelay.runs.checkpoint import Checkpoints
 from splitrelay.runs.execute import build_trainer, execute
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec
-from splitrelay.sweeps.feasible import settled
-from splitrelay.sweeps.jobs import Places
-from splitrelay.sweeps.points import Point, points_of
-from splitrelay.sweeps.process_backend import Local, cores
-from splitrelay.sweeps.ray_backend import OnRay, joined
-from splitrelay.sweeps.sweep import sweep
+from splitrelay.sweeps.jobs import JobRunner
+from splitrelay.sweeps.points import Point, check_points, expand_points
+from splitrelay.sweeps.process_backend import ProcessBackend, list_cores
+from splitrelay.sweeps.ray_backend import RayBackend, connect_ray
+from splitrelay.sweeps.sweep import run_sweep
 
 R, RUNS = 200, 2  # rounds of a run that is compared with its loop, half of the paper's shortest; how often
 TURNS = 3  # of a sweep on local processes and on Ray
@@ -64,8 +63,8 @@ class Held(Row):
 
 def rows() -> Iterator[Row]:
     """Every comparison, as it is measured. MNIST's shape and size, random pixels; LeNet-5, S = 10, K = 10."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as choose_folder:
+        folder = Path(choose_folder)
         fresh = partial(next, (folder / f"run{number}" for number in count()))
         data = {"data": [str(_pictures(folder / "random.npz"))]}
         (point,) = _points({**data, **LENET, "R": [str(R)]})
@@ -138,9 +137,9 @@ class LoopTimed:
 
 def _sweeps(eight: list[Point], fresh: Callable[[], Path]) -> Iterator[Row]:
     before, idle = _used(), _idle()
-    wall = seconds(lambda: _swept(eight, fresh(), Local()))
+    wall = seconds(lambda: _swept(eight, fresh(), ProcessBackend()))
     used, idle = _used() - before, _idle() - idle
-    room = wall * len(cores())
+    room = wall * len(list_cores())
     before, by_hand = _used(), seconds(lambda: _by_hand(eight, fresh()))
     hand_used = _used() - before
     yield Row("a sweep of 8, 60 rounds each", wall, by_hand, "8 runs by hand, one after another")
@@ -154,17 +153,17 @@ def _ray(eight: list[Point], fresh: Callable[[], Path]) -> Iterator[Row]:
     """Ray's own start is not counted; that of its processes is, as it is for ours. The best of a few, in turn."""
     here, there = [], []
     for _ in range(TURNS):
-        here.append(seconds(lambda: _swept(eight, fresh(), Local())))
-        with joined(None):
-            there.append(seconds(lambda: _swept(eight, fresh(), OnRay())))
+        here.append(seconds(lambda: _swept(eight, fresh(), ProcessBackend())))
+        with connect_ray(None):
+            there.append(seconds(lambda: _swept(eight, fresh(), RayBackend())))
     more = min(there) - min(here)
     said = f"on local processes: {more:+.2f} s, {more / len(eight):+.2f} s a point (goal: at most 3 s)"
     yield Held("a sweep of 8 short points on Ray, once it is up", min(there), min(here), said, more, "at most 3 s more")
 
 
-def _swept(points: list[Point], folder: Path, places: Places) -> None:
-    *_, (board, _) = sweep(points, folder, places)
-    assert board.number("done") == len(points), board
+def _swept(points: list[Point], folder: Path, places: JobRunner) -> None:
+    *_, (board, _) = run_sweep(points, folder, places)
+    assert board.count("done") == len(points), board
     shutil.rmtree(folder)
 
 
@@ -178,7 +177,7 @@ def _by_hand(points: list[Point], folder: Path) -> None:
 
 
 def _points(values: dict[str, list[str]]) -> list[Point]:
-    return settled(points_of(None, values).points).points
+    return check_points(expand_points(None, values).points).points
 
 
 def _pictures(path: Path) -> Path:
@@ -205,6 +204,6 @@ def _idle() -> float:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:
         return float("nan")
-    names = {f"cpu{core}" for core in cores()}
+    names = {f"cpu{core}" for core in list_cores()}
     ticks = [sum(map(int, line.split()[4:6])) for line in lines if line.split()[0] in names]
     return sum(ticks) / os.sysconf("SC_CLK_TCK")

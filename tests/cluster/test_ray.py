@@ -17,12 +17,18 @@ from splitrelay.kernels import find_obstacle
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory
-from splitrelay.sweeps.errands import carry_out
-from splitrelay.sweeps.jobs import Errand
-from splitrelay.sweeps.points import Point, points_of
-from splitrelay.sweeps.ray_backend import QUIET, SHARED, OnRay, carried_home, files_of, place
-from splitrelay.sweeps.ray_clients import ray_clients
-from splitrelay.sweeps.sweep import status, sweep
+from splitrelay.sweeps.jobs import Job, run_job
+from splitrelay.sweeps.points import Point, expand_points
+from splitrelay.sweeps.ray_backend import (
+    QUIET,
+    SHARED,
+    RayBackend,
+    choose_folder,
+    read_result_files,
+    write_result_files,
+)
+from splitrelay.sweeps.ray_clients import open_ray_clients
+from splitrelay.sweeps.sweep import load_status, run_sweep
 
 STORE = 80 * 1024 * 1024
 # A raylet that is gone is missed after some seconds; one that is slow, because others use the machine, is not.
@@ -52,7 +58,7 @@ def cluster() -> Iterator[Cluster]:
 
 def points(own: Path, R: int, **more: list[str]) -> list[Point]:
     words = {"data": [str(own)], "model": ["mlp"], "M": ["5"], "K": ["2"], "C": ["1"], "R": [str(R)]}
-    return points_of(None, {**words, **more}).points
+    return expand_points(None, {**words, **more}).points
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -72,10 +78,10 @@ def test_visits_on_actors_have_the_bits_of_one_process(
     if engine == "fast" and find_obstacle():
         pytest.skip("needs the kernels")
     (point,) = points(own, 4, algorithm=[algorithm], clip=["1"], engine=[engine])
-    with ray_clients(point.spec, None, Event()) as clients:
+    with open_ray_clients(point.spec, None, Event()) as clients:
         for progress in execute(point.spec, RunDirectory(tmp_path / "ray"), clients=clients):
             if progress.row["round"] == 2:
-                ray.kill(clients.hosts[0], no_restart=False)  # it comes back, and makes its visit again
+                ray.kill(clients.actors[0], no_restart=False)  # it comes back, and makes its visit again
     list(execute(point.spec, RunDirectory(tmp_path / "local")))
     assert_same(tmp_path / "ray", tmp_path / "local")
 
@@ -83,7 +89,7 @@ def test_visits_on_actors_have_the_bits_of_one_process(
 def test_what_stops_a_visit_stops_a_run_on_actors(cluster: Cluster, own: Path, tmp_path: Path) -> None:
     (wild,) = points(own, 4, algorithm=["fedavg"], eta=["1e25"])
     stop = Event()
-    with ray_clients(wild.spec, None, stop) as clients:
+    with open_ray_clients(wild.spec, None, stop) as clients:
         with pytest.raises(Diverged, match="Lower eta"):
             list(execute(wild.spec, RunDirectory(tmp_path / "wild"), clients=clients))
         stop.set()
@@ -94,24 +100,24 @@ def test_what_stops_a_visit_stops_a_run_on_actors(cluster: Cluster, own: Path, t
 def test_a_stop_reaches_points_on_other_hosts(cluster: Cluster, own: Path, tmp_path: Path) -> None:
     stop = Event()
     with pytest.raises(KeyboardInterrupt):
-        for _, news in sweep(points(own, 100_000, seed=["1", "2", "3"]), tmp_path, OnRay(), stop=stop):
+        for _, news in run_sweep(points(own, 100_000, seed=["1", "2", "3"]), tmp_path, RayBackend(), stop=stop):
             if news and news.round == 3:
                 stop.set()
-    states = [entry.state for entry in status(tmp_path).entries.values()]
+    states = [entry.state for entry in load_status(tmp_path).entries.values()]
     assert "stopped" in states and set(states) <= {"stopped", "waiting"}
 
 
 def test_a_folder_that_is_not_shared_gets_what_a_finished_run_leaves(own: Path, tmp_path: Path) -> None:
     (point,) = points(own, 2)
-    errand = Errand(point.name, point.spec.model_dump(), str(tmp_path / "home" / point.name))
+    errand = Job(point.name, point.spec.model_dump(), str(tmp_path / "home" / point.name))
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / SHARED).write_text("here")
-    with place(errand, "here") as (there, at_home):
+    with choose_folder(errand, "here") as (there, at_home):
         assert at_home and there == errand
-    with place(errand, "elsewhere") as (there, at_home):
+    with choose_folder(errand, "elsewhere") as (there, at_home):
         assert not at_home and there == replace(errand, path=there.path) != errand
-        assert carry_out(there, Event(), lambda news: None).state == "done"
-        carried_home(files_of(Path(there.path)), Path(errand.path))
+        assert run_job(there, Event(), lambda news: None).state == "done"
+        write_result_files(read_result_files(Path(there.path)), Path(errand.path))
     assert not Path(there.path).exists()
     list(execute(point.spec, RunDirectory(tmp_path / "local")))
     assert_same(Path(errand.path), tmp_path / "local")
@@ -124,13 +130,13 @@ def test_points_of_a_raylet_that_is_killed_go_on_elsewhere(cluster: Cluster, own
     lost = next(iter(cluster.worker_nodes))
     seen: dict[str, int] = {}
     dealt: dict[str, int] = {}  # when a run was begun: a run that is taken up keeps its partition
-    for _, news in sweep(found, tmp_path / "sweep", OnRay(), checkpoint=1):
+    for _, news in run_sweep(found, tmp_path / "sweep", RayBackend(), checkpoint=1):
         if news and news.round is not None:
             seen[news.name] = news.round
         if not dealt and sum(r >= 5 for r in seen.values()) == 2:  # both raylets are at work
             dealt = {name: (tmp_path / "sweep" / name / "partition.npz").stat().st_mtime_ns for name in seen}
             cluster.remove_node(lost, allow_graceful=False)
-    assert len(dealt) == 2 and status(tmp_path / "sweep").number("done") == 3
+    assert len(dealt) == 2 and load_status(tmp_path / "sweep").count("done") == 3
     for point in found:
         list(execute(point.spec, RunDirectory(tmp_path / "local" / point.name)))
         assert_same(tmp_path / "sweep" / point.name, tmp_path / "local" / point.name)

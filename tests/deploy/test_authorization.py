@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from splitrelay.cli.console import mood
 from splitrelay.cli.deploy_options import alarm, logger, warn_insecure
 from splitrelay.cli.join import join
-from splitrelay.cli.serve import address_of, doors_of, serve
+from splitrelay.cli.serve import check_address, doors_of, serve
 from splitrelay.cli.status import collect, status
 from splitrelay.deploy.authorization import by_certificate
 from splitrelay.deploy.status_client import ask_status, collect_model
@@ -161,9 +161,9 @@ def test_who_asks_without_keys_is_warned(command: Any) -> None:
 
 
 def test_without_keys_only_this_machine_is_served() -> None:
-    assert address_of(None, insecure=True) == "127.0.0.1:7443"
-    assert address_of(None, insecure=False) == "0.0.0.0:7443"
-    assert address_of("10.0.0.1:5", insecure=True) == "10.0.0.1:5"
+    assert check_address(None, insecure=True) == "127.0.0.1:7443"
+    assert check_address(None, insecure=False) == "0.0.0.0:7443"
+    assert check_address("10.0.0.1:5", insecure=True) == "10.0.0.1:5"
 
 
 def test_what_somebody_must_see_to_is_said_under_q(

@@ -10,7 +10,7 @@ import pytest
 
 from splitrelay.chaos import network_namespaces
 from splitrelay.chaos.namespace_rehearsal import NamespaceRehearsal
-from splitrelay.chaos.network_namespaces import Namespaces, address_of, ip, sweep
+from splitrelay.chaos.network_namespaces import Namespaces, check_address, ip, sweep
 from splitrelay.deploy.rehearsal import Plan
 from splitrelay.errors import InputError, WorkError
 from tests.support.deployment import small_spec
@@ -68,5 +68,5 @@ def test_without_root_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_host_has_an_address_of_its_own() -> None:
-    hosts = [address_of("server"), *(address_of(str(m)) for m in range(1000))]
+    hosts = [check_address("server"), *(check_address(str(m)) for m in range(1000))]
     assert len(set(hosts)) == 1001

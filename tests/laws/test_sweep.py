@@ -18,10 +18,9 @@ from splitrelay.cli.main import app
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory
-from splitrelay.sweeps.feasible import settled
-from splitrelay.sweeps.points import Point, points_of
-from splitrelay.sweeps.process_backend import Local
-from splitrelay.sweeps.sweep import Board, status, sweep
+from splitrelay.sweeps.points import Point, check_points, expand_points
+from splitrelay.sweeps.process_backend import ProcessBackend
+from splitrelay.sweeps.sweep import SweepStatus, load_status, run_sweep
 
 ENDLESS = 100_000  # rounds
 LONG = 60  # rounds in which there is time to kill somebody
@@ -41,11 +40,11 @@ def values(own: Path, R: int, **more: list[str]) -> dict[str, list[str]]:
 
 
 def points(own: Path, R: int, **more: list[str]) -> list[Point]:
-    return points_of(None, values(own, R, **more)).points
+    return expand_points(None, values(own, R, **more)).points
 
 
-def swept(found: list[Point], folder: Path) -> Board:
-    *_, (board, _) = sweep(found, folder, Local(1))
+def swept(found: list[Point], folder: Path) -> SweepStatus:
+    *_, (board, _) = run_sweep(found, folder, ProcessBackend(1))
     return board
 
 
@@ -70,7 +69,7 @@ def offspring(pid: int) -> list[int]:
             command = (status_file.parent / "cmdline").read_bytes()
         except OSError:  # it has ended meanwhile
             continue
-        if parent == pid and b"splitrelay.sweeps.worker" in command:
+        if parent == pid and b"splitrelay.sweeps.process_backend" in command:
             found.append(int(status_file.parent.name))
     return found
 
@@ -81,12 +80,12 @@ def test_a_sweep_is_its_runs_and_one_that_fails_stops_no_other(own: Path, tmp_pa
     assert [entry.state for entry in board.entries.values()] == ["done", "diverged", "done", "diverged"]
     assert "Lower eta" in list(board.entries.values())[1].why
     assert_as_by_hand([found[0], found[2]], tmp_path / "sweep", tmp_path / "hand")
-    assert status(tmp_path / "sweep") == board
+    assert load_status(tmp_path / "sweep") == board
     # What is finished is not run again, also under another readable name.
     before = {
         path: path.stat().st_mtime_ns for path in (tmp_path / "sweep").glob("ssl-eta0.1*/*") if path.name[0] != "."
     }
-    again = list(sweep(points(own, 3, eta=["0.1"]), tmp_path / "sweep", Local(2)))
+    again = list(run_sweep(points(own, 3, eta=["0.1"]), tmp_path / "sweep", ProcessBackend(2)))
     assert [news for _, news in again] == [None]
     assert {path: path.stat().st_mtime_ns for path in before} == before != {}
 
@@ -94,37 +93,37 @@ def test_a_sweep_is_its_runs_and_one_that_fails_stops_no_other(own: Path, tmp_pa
 def test_a_killed_process_takes_only_its_own_point_with_it(own: Path, tmp_path: Path) -> None:
     found = points(own, LONG, seed=["1", "2"])
     kills = 0
-    for _, news in sweep(found, tmp_path / "sweep", Local(1)):
+    for _, news in run_sweep(found, tmp_path / "sweep", ProcessBackend(1)):
         if news and news.round == 3 and not kills:
             kills += 1
             os.kill(offspring(os.getpid())[0], signal.SIGKILL)
-    entries = list(status(tmp_path / "sweep").entries.values())
+    entries = list(load_status(tmp_path / "sweep").entries.values())
     assert [entry.state for entry in entries] == ["failed", "done"]
     assert "killed by SIGKILL" in entries[0].why
-    assert swept(found, tmp_path / "sweep").number("done") == 2
+    assert swept(found, tmp_path / "sweep").count("done") == 2
     assert_as_by_hand(found[:1], tmp_path / "sweep", tmp_path / "hand")
 
 
 def test_a_stop_waits_for_the_visit_and_can_be_taken_up(own: Path, tmp_path: Path) -> None:
     found, stop = points(own, LONG, seed=["1", "2"]), Event()
     with pytest.raises(KeyboardInterrupt):
-        for _, news in sweep(found, tmp_path / "sweep", Local(1), stop=stop):
+        for _, news in run_sweep(found, tmp_path / "sweep", ProcessBackend(1), stop=stop):
             if news and news.round == 3:
                 stop.set()
-    assert [entry.state for entry in status(tmp_path / "sweep").entries.values()] == ["stopped", "waiting"]
+    assert [entry.state for entry in load_status(tmp_path / "sweep").entries.values()] == ["stopped", "waiting"]
     assert 3 <= len(rows(tmp_path / "sweep" / found[0].name)) < LONG
     assert offspring(os.getpid()) == []
-    assert swept(found, tmp_path / "sweep").number("done") == 2
+    assert swept(found, tmp_path / "sweep").count("done") == 2
     assert_as_by_hand(found[:1], tmp_path / "sweep", tmp_path / "hand")
 
 
 def test_a_stop_does_not_wait_for_a_point_that_is_still_starting(own: Path, tmp_path: Path) -> None:
     found, stop = points(own, 2, seed=["1", "2"]), Event()
     with pytest.raises(KeyboardInterrupt):
-        for _, news in sweep(found, tmp_path / "sweep", Local(1), stop=stop):
+        for _, news in run_sweep(found, tmp_path / "sweep", ProcessBackend(1), stop=stop):
             if news:  # it was told to begin, and has yet to read torch
                 stop.set()
-    assert [entry.state for entry in status(tmp_path / "sweep").entries.values()] == ["stopped", "waiting"]
+    assert [entry.state for entry in load_status(tmp_path / "sweep").entries.values()] == ["stopped", "waiting"]
     assert list((tmp_path / "sweep").rglob("rounds.jsonl")) == [] == offspring(os.getpid())
 
 
@@ -151,7 +150,7 @@ def test_no_process_outlives_a_sweep_that_is_killed(own: Path, tmp_path: Path) -
         watch.register(worker, select.POLLIN)
         assert watch.poll(PATIENCE), "a worker lives on"
         os.close(worker)
-    assert [entry.state for entry in status(tmp_path / "sweep").entries.values()] == ["stopped", "waiting"]
+    assert [entry.state for entry in load_status(tmp_path / "sweep").entries.values()] == ["stopped", "waiting"]
 
 
 def test_ctrl_c_tells_how_to_go_on(own: Path, tmp_path: Path) -> None:
@@ -166,7 +165,7 @@ def test_ctrl_c_tells_how_to_go_on(own: Path, tmp_path: Path) -> None:
 
 def test_ctrl_c_twice_stops_at_once_and_can_be_taken_up(own: Path, tmp_path: Path) -> None:
     process = begun(own, tmp_path / "sweep")
-    first, _ = settled(points(own, LONG, seed=["1", "2"])).points
+    first, _ = check_points(points(own, LONG, seed=["1", "2"])).points
     while len(rows(tmp_path / "sweep" / first.name)) < 3:
         assert process.poll() is None and not Event().wait(0.05)
     workers = [os.pidfd_open(pid) for pid in offspring(process.pid)]
@@ -180,11 +179,11 @@ def test_ctrl_c_twice_stops_at_once_and_can_be_taken_up(own: Path, tmp_path: Pat
         watch.register(worker, select.POLLIN)
         assert watch.poll(PATIENCE), "a worker lives on"
         os.close(worker)
-    assert [entry.state for entry in status(tmp_path / "sweep").entries.values()] == ["stopped", "waiting"]
-    endless = settled(points(own, ENDLESS, seed=["1", "2"])).points
+    assert [entry.state for entry in load_status(tmp_path / "sweep").entries.values()] == ["stopped", "waiting"]
+    endless = check_points(points(own, ENDLESS, seed=["1", "2"])).points
     kept, stop = len(rows(tmp_path / "sweep" / first.name)), Event()
     with pytest.raises(KeyboardInterrupt):
-        for _, news in sweep(endless, tmp_path / "sweep", Local(1), stop=stop):
+        for _, news in run_sweep(endless, tmp_path / "sweep", ProcessBackend(1), stop=stop):
             if news and news.round and news.round > max(kept, LONG):
                 stop.set()
     list(execute(first.spec, RunDirectory(tmp_path / "hand")))
@@ -194,4 +193,4 @@ def test_ctrl_c_twice_stops_at_once_and_can_be_taken_up(own: Path, tmp_path: Pat
 def test_two_sweeps_do_not_share_a_folder(own: Path, tmp_path: Path) -> None:
     found = points(own, 1, eta=["0.1"])
     with RunDirectory(tmp_path / "sweep").locked(), pytest.raises(Exception, match=str(tmp_path)):
-        next(sweep(found, tmp_path / "sweep", Local(1)))
+        next(run_sweep(found, tmp_path / "sweep", ProcessBackend(1)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from splitrelay.chaos.network_namespaces import SERVER, Namespaces, address_of, check_namespaces_available
+from splitrelay.chaos.network_namespaces import SERVER, Namespaces, check_address, check_namespaces_available
 from splitrelay.chaos.packet_bridge import Noise, PacketBridge, cables
 from splitrelay.data.partition import Partition
 from splitrelay.deploy.rehearsal import Plan, Rehearsal
@@ -16,7 +16,7 @@ PACKETS = ("carried", "doubled", "late", "lost")
 class NamespaceRehearsal(Rehearsal):
     """Server and clients in network namespaces; with noise, over cables that double, delay and lose packets."""
 
-    host = str(address_of(SERVER))
+    host = str(check_address(SERVER))
 
     def __init__(self, plan: Plan, say: Callable[[str], None], noise: float = 0.0) -> None:
         super().__init__(plan, say)
@@ -26,7 +26,7 @@ class NamespaceRehearsal(Rehearsal):
 
     def host_of(self, m: int) -> str:
         """Each client has an address of its own."""
-        return str(address_of(str(m)))
+        return str(check_address(str(m)))
 
     def prepare(self) -> Partition:
         """Not without root."""

@@ -67,7 +67,7 @@ class Namespaces:
         home, switch = self.name(who), self.name(SWITCH)
         near, far = self.ends(who)
         ip("-n", switch, "link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", home)
-        ip("-n", home, "address", "add", f"{address_of(who)}/{SUBNET.prefixlen}", "dev", "eth0")
+        ip("-n", home, "address", "add", f"{check_address(who)}/{SUBNET.prefixlen}", "dev", "eth0")
         ip("-n", home, "link", "set", "eth0", "up")
         ip("-n", switch, "link", "set", near, "up")
         if not self.noisy or who == SERVER:
@@ -79,7 +79,7 @@ class Namespaces:
             ip("-n", switch, "link", "set", end, "up")
 
 
-def address_of(who: str) -> IPv4Address:
+def check_address(who: str) -> IPv4Address:
     """The server is the first host, client m one of those after it."""
     return SUBNET[1] if who == SERVER else SUBNET[2 + int(who)]
 

@@ -38,16 +38,16 @@ def grid(settings: Sequence[str], extend: bool, fine: bool, out: Path | None, sh
     eta=a,b,c is the grid (default: the rates of the paper's table). A run that diverges counts as the worst. All runs
     are kept, as in a sweep, and the result beside them as grid.json and grid.csv.
     """
-    from splitrelay.sweeps.grid_search import content, keep, search
+    from splitrelay.sweeps.grid_search import build_results, search_rates, write_results
 
     plan, folder = _plan(settings, out)
     for twin in plan.points().dropped:
         note(f"left out: {twin}")
     flags = ["--extend"] * extend + ["--fine"] * fine
     again = command("grid", settings, folder, *flags, **how)
-    choices = search(plan, lambda points: swept(points, folder, again, **how), extend=extend, fine=fine)
-    keep(choices, plan.tune, folder)
-    emit(table(choices, plan.tune), content(choices, plan.tune), shape)
+    choices = search_rates(plan, lambda points: swept(points, folder, again, **how), extend=extend, fine=fine)
+    write_results(choices, plan.tune, folder)
+    emit(table(choices, plan.tune), build_results(choices, plan.tune), shape)
     note(f"kept: {folder / 'grid.json'}, {folder / 'grid.csv'}")
 
 
@@ -82,7 +82,7 @@ def _named(choice: Choice, keys: Sequence[str]) -> list[str | None]:
 def _best(choice: Choice) -> tuple[str | None, float | None]:
     if choice.best.score is None:
         return None, None
-    return f"{choice.best.eta:g}{'' if choice.beyond is None else '*'}", round(100 * choice.best.score, 2)
+    return f"{choice.best.eta:g}{'' if choice.next_beyond_edge is None else '*'}", round(100 * choice.best.score, 2)
 
 
 def _scores(choice: Choice, etas: Sequence[float]) -> Iterator[object]:
@@ -97,6 +97,6 @@ def _notes(choices: Sequence[Choice]) -> Iterator[str]:
         where = " ".join(f"{name}={text}" for name, text in choice.settings)
         if choice.best.score is None:
             yield f"{where}: every rate diverged. Try smaller ones: eta={choice.rates[0].eta / 10:g}".lstrip(": ")
-        elif choice.beyond is not None:
+        elif choice.next_beyond_edge is not None:
             what = f"* {where}: the best rate is on the grid's edge".replace("* :", "*")
-            yield f"{what}; --extend goes on with {choice.beyond:g}."
+            yield f"{what}; --extend goes on with {choice.next_beyond_edge:g}."

@@ -20,7 +20,7 @@ from splitrelay.errors import InputError
 if TYPE_CHECKING:
     from splitrelay.paper.plan import Unit
     from splitrelay.sweeps.points import Point
-    from splitrelay.sweeps.sweep import Board
+    from splitrelay.sweeps.sweep import SweepStatus
 
 OUT = Path("results/paper")
 SEEDS = 3  # that the paper has
@@ -133,10 +133,10 @@ def _partitions(out: Path) -> None:
 def _planned(found: Sequence[Unit], out: Path, budget: float | None, jobs: int | None) -> list[Unit]:
     """Say what each unit costs and which are taken; the budget counts what is still to be done."""
     from splitrelay.paper.budget import prices, within
-    from splitrelay.sweeps.process_backend import cores
+    from splitrelay.sweeps.process_backend import list_cores
 
     note("measuring the pace of this machine ...")
-    at_once = jobs or len(cores())
+    at_once = jobs or len(list_cores())
     paid = prices(found, out)
     costs = [price.left / at_once for price in paid]
     taken = within(found, costs, budget)
@@ -155,7 +155,7 @@ def _run(taken: Sequence[Unit], out: Path, jobs: int | None, again: str) -> None
     from splitrelay.cli.sweep import swept
     from splitrelay.paper.tuned_studies import run_batch
 
-    def run(points: Sequence[Point], folder: Path) -> Board:
+    def run(points: Sequence[Point], folder: Path) -> SweepStatus:
         return swept(points, folder, again, on=HERE, jobs=jobs, checkpoint=10)
 
     plain = [unit for unit in taken if unit.tuning is None]

@@ -80,11 +80,11 @@ def _elsewhere(clients: str, spec: Spec, stop: Event) -> Iterator[dict[str, Any]
     if clients == HERE:
         yield {}
         return
-    from splitrelay.sweeps.ray_address import address_of
+    from splitrelay.sweeps.ray_backend import check_address
 
     with at_hand("ray"):
-        from splitrelay.sweeps.ray_clients import ray_clients
-    with ray_clients(spec, address_of(clients), stop) as there:
+        from splitrelay.sweeps.ray_clients import open_ray_clients
+    with open_ray_clients(spec, check_address(clients), stop) as there:
         yield {"clients": there}
 
 

@@ -71,7 +71,7 @@ def serve(
 
     Stopped (SIGTERM, Ctrl-C) or killed, the same command goes on from the last committed visit, with the same bits.
     """
-    address = address_of(listen, insecure)
+    address = check_address(listen, insecure)
     from splitrelay.deploy.server_program import Offer, Serving
     from splitrelay.deploy.visit_lease import Policy
 
@@ -143,7 +143,7 @@ def refuse_nobody(M: int, without: Sequence[int], quorum: int | None) -> None:
         raise OutOfRange("--quorum is of the clients that come", value=quorum, limit=f"1 to {to_come}")
 
 
-def address_of(listen: str | None, insecure: bool) -> str:
+def check_address(listen: str | None, insecure: bool) -> str:
     """Where to listen: everywhere, but without keys only where this machine itself can call."""
     from splitrelay.network.addresses import refuse_no_address
 

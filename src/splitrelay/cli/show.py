@@ -42,9 +42,9 @@ def show(path: Path, shape: str) -> None:
     Reading changes nothing: a run that another process is working on can be watched.
     """
     from splitrelay.runs.records import has_runs, is_run, run_at, runs_under
-    from splitrelay.sweeps.sweep import sweeps_in
+    from splitrelay.sweeps.sweep import find_sweeps
 
-    sweeps = sweeps_in(path)
+    sweeps = find_sweeps(path)
     if is_run(path):
         _one(run_at(path), shape)
     elif sweeps and not has_runs(path):
@@ -54,10 +54,10 @@ def show(path: Path, shape: str) -> None:
 
 
 def _under_way(sweeps: Sequence[Path]) -> list[str]:
-    """Of sweeps that another process is at: how far they are."""
-    from splitrelay.sweeps.sweep import status
+    """Return how far the sweeps are that other processes run."""
+    from splitrelay.sweeps.sweep import load_status
 
-    boards = [board for board in map(status, sweeps) if board.number("running")]
+    boards = [board for board in map(load_status, sweeps) if board.count("running")]
     return [f"{board.folder}: {summary(board)} (every point: sweep --status {board.folder})" for board in boards]
 
 

@@ -22,9 +22,9 @@ from splitrelay.cli.table_output import emit, format_option, ready
 from splitrelay.errors import InputError, WorkError
 
 if TYPE_CHECKING:
-    from splitrelay.sweeps.jobs import Places, Share
+    from splitrelay.sweeps.jobs import JobRunner, Shard
     from splitrelay.sweeps.points import Point
-    from splitrelay.sweeps.sweep import Board
+    from splitrelay.sweeps.sweep import SweepStatus
 
 
 OFTEN = 10  # looks between two checkpoints
@@ -64,33 +64,33 @@ def sweep(
     if status is not None:
         show_status(status, shape)
         return
-    from splitrelay.sweeps.points import points_of
+    from splitrelay.sweeps.points import expand_points
 
     if not settings:
         raise InputError("there is nothing to sweep", hint="For example: splitrelay sweep data=digits eta=0.1,0.3")
     own = _share(share)
     file, values = expand_arguments("sweep", settings)
-    found = points_of(file, values)
+    found = expand_points(file, values)
     for twin in found.dropped:
         note(f"left out: {twin}")
     folder = out or Path("results/sweep")
     more = [] if share is None else ["--share", share]
-    board = swept(found.points, folder, command("sweep", settings, folder, *more, **how), share=own, **how)
+    board = swept(found.points, folder, command("sweep", settings, folder, *more, **how), shard=own, **how)
     emit(results(board), payload(board), shape)
-    failed = board.number("failed")
+    failed = board.count("failed")
     if failed:
         raise WorkError(f"{failed} of {len(board.entries)} points failed", hint="The same command tries them again.")
 
 
-def _share(text: str | None) -> Share:
-    from splitrelay.sweeps.jobs import ALL, Share
+def _share(text: str | None) -> Shard:
+    from splitrelay.sweeps.jobs import ALL, Shard
 
     if text is None:
         return ALL
     i, _, n = text.partition("/")
     if not (i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n)):
         raise InputError("a share is I/N, with I from 1 to N", value=repr(text), hint="For example: --share 3/16.")
-    return Share(int(i), int(n))
+    return Shard(int(i), int(n))
 
 
 def command(
@@ -109,12 +109,12 @@ def command(
     return shlex.join(["splitrelay", name, *settings, *more, *places, *often, "--out", str(folder)])
 
 
-def swept(points: Sequence[Point], folder: Path, again: str, *, on: str, jobs: int | None, **how: Any) -> Board:
+def swept(points: Sequence[Point], folder: Path, again: str, *, on: str, jobs: int | None, **how: Any) -> SweepStatus:
     """The sweep, shown while it runs; `again` goes on after Ctrl-C; `how` is checkpoint, retry and share."""
     where = places(on, jobs, folder)
-    from splitrelay.sweeps.feasible import settled
+    from splitrelay.sweeps.points import check_points
 
-    found = settled(points)
+    found = check_points(points)
     for twin in found.dropped:
         note(f"left out: {twin}")
     ready(folder)
@@ -125,11 +125,11 @@ def swept(points: Sequence[Point], folder: Path, again: str, *, on: str, jobs: i
         raise
 
 
-def _watched(points: Sequence[Point], folder: Path, where: Places, **how: Any) -> Board:
-    from splitrelay.sweeps.sweep import sweep as run
+def _watched(points: Sequence[Point], folder: Path, where: JobRunner, **how: Any) -> SweepStatus:
+    from splitrelay.sweeps.sweep import run_sweep
 
     display = Display()
-    with stopping() as stop, closing(run(points, folder, where, stop=stop, **how)) as going:
+    with stopping() as stop, closing(run_sweep(points, folder, where, stop=stop, **how)) as going:
         try:
             for board, news in going:
                 display.show(board, news)
@@ -138,35 +138,35 @@ def _watched(points: Sequence[Point], folder: Path, where: Places, **how: Any) -
     return board
 
 
-def places(on: str, jobs: int | None, folder: Path) -> Places:
+def places(on: str, jobs: int | None, folder: Path) -> JobRunner:
     """What --on names."""
     if on == HERE:
-        from splitrelay.sweeps.process_backend import Local
+        from splitrelay.sweeps.process_backend import ProcessBackend
 
-        return Local(jobs, folder / "workers.log")
+        return ProcessBackend(jobs, folder / "workers.log")
     if on == "slurm":
         raise InputError("there is no --on slurm", hint="Let an array job of N call: --share $SLURM_ARRAY_TASK_ID/N.")
-    from splitrelay.sweeps.ray_address import address_of
+    from splitrelay.sweeps.ray_backend import check_address
 
     with at_hand("ray"):
-        from splitrelay.sweeps.ray_backend import OnRay
-    return OnRay(address_of(on), jobs)
+        from splitrelay.sweeps.ray_backend import RayBackend
+    return RayBackend(check_address(on), jobs)
 
 
 def show_status(folder: Path, shape: str) -> None:
     """The same table, from a second terminal; of a folder of sweeps, such as a reproduction's, a row for each."""
-    from splitrelay.sweeps.sweep import status, sweeps_in
+    from splitrelay.sweeps.sweep import find_sweeps, load_status
 
-    found = sweeps_in(folder)
+    found = find_sweeps(folder)
     if found in ([], [folder]):
-        board = status(folder)
+        board = load_status(folder)
         emit(results(board), payload(board), shape)
         return
-    boards = [status(path) for path in found]
+    boards = [load_status(path) for path in found]
     emit(overview(boards, folder), [payload(board) for board in boards], shape)
 
 
-def payload(board: Board) -> dict[str, Any]:
+def payload(board: SweepStatus) -> dict[str, Any]:
     """The board for programs."""
     points = [asdict(entry) for entry in board.entries.values()]
-    return {"folder": str(board.folder), "seconds_left": board.left(), "points": points}
+    return {"folder": str(board.folder), "seconds_left": board.estimate_seconds_left(), "points": points}

@@ -18,7 +18,7 @@ from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec
 from splitrelay.runs.trainer import Trainer
 from splitrelay.sweeps.points import Point
-from splitrelay.sweeps.sweep import home
+from splitrelay.sweeps.sweep import find_run_folder
 from splitrelay.training import resume
 
 PROBE, PROBED = 20, 500  # rounds and test images of a probe
@@ -114,7 +114,7 @@ def _price(unit: Unit, out: Path, paces: Paces) -> Price:
 
 def _left(folder: Path, point: Point) -> float:
     """The share of a run's rounds that are still to be run."""
-    rows = RunDirectory(home(folder, point)).read_rows()
+    rows = RunDirectory(find_run_folder(folder, point)).read_rows()
     return 1 - min(1.0, rows[-1]["round"] / point.spec.R) if rows else 1.0
 
 

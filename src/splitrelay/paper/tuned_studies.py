@@ -10,13 +10,13 @@ from splitrelay.paper.studies import Batch
 from splitrelay.runs.rows import compute_final_accuracy
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import SEEDS, load_spec
-from splitrelay.sweeps.grid_search import Choice, Tried, search
-from splitrelay.sweeps.points import Point, Points, Settings, without_twins
-from splitrelay.sweeps.sweep import Board, home
+from splitrelay.sweeps.grid_search import Choice, RateScore, search_rates
+from splitrelay.sweeps.points import Point, Points, Settings, drop_duplicates
+from splitrelay.sweeps.sweep import SweepStatus, find_run_folder
 
 SEARCH, BEST = "search", "best"  # the two folders of a study
 Words = tuple[str, ...]
-Sweep = Callable[[Sequence[Point], Path], Board]
+Sweep = Callable[[Sequence[Point], Path], SweepStatus]
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Tuning:
     def points(self) -> Points:
         """Every setting with every norm and rate."""
         found = [(*setting, ("clip", clip)) for setting in self.batch.settings for clip in self.batch.clips]
-        return without_twins([point for settings in found for point in self.at(settings, self.batch.rates)])
+        return drop_duplicates([point for settings in found for point in self.list_points(settings, self.batch.rates)])
 
-    def at(self, settings: Settings, etas: Sequence[float]) -> list[Point]:
+    def list_points(self, settings: Settings, etas: Sequence[float]) -> list[Point]:
         """One setting and norm at these rates."""
         looks = (("seed", str(SEEDS[0])), ("every", str(self.batch.look)))
         return [self._point((*settings, ("eta", f"{eta:.6g}")), looks) for eta in etas]
@@ -48,7 +48,7 @@ class Tuning:
 
 def run_batch(plan: Tuning, folder: Path, run: Sweep, seeds: Sequence[int]) -> None:
     """Search, then all seeds of the best; what lies in the folder is not run again."""
-    choices = search(plan, lambda points: run(points, folder / SEARCH), extend=True)
+    choices = search_rates(plan, lambda points: run(points, folder / SEARCH), extend=True)
     points = winners(plan, choices, seeds)
     if points:
         run(points, folder / BEST)
@@ -56,7 +56,7 @@ def run_batch(plan: Tuning, folder: Path, run: Sweep, seeds: Sequence[int]) -> N
 
 def winners(plan: Tuning, choices: Iterable[Choice], seeds: Sequence[int]) -> list[Point]:
     """Of every setting the best norm and rate, with each seed; none where every rate diverged."""
-    best: dict[Settings, tuple[Settings, Tried]] = {}
+    best: dict[Settings, tuple[Settings, RateScore]] = {}
     for choice in choices:
         contest = tuple(setting for setting in choice.settings if setting[0] != "clip")
         if choice.best.score is not None and (contest not in best or choice.best.rank > best[contest][1].rank):
@@ -76,7 +76,7 @@ def expected(plan: Tuning, folder: Path, seeds: Sequence[int]) -> list[tuple[Pat
     ]
 
 
-def _tried(point: Point, folder: Path) -> Tried:
-    rows = RunDirectory(home(folder, point)).read_rows()
+def _tried(point: Point, folder: Path) -> RateScore:
+    rows = RunDirectory(find_run_folder(folder, point)).read_rows()
     score = compute_final_accuracy(rows) if rows else None
-    return Tried(point.spec.optimiser.eta, score or 0.0, point.name)
+    return RateScore(point.spec.optimiser.eta, score or 0.0, point.name)

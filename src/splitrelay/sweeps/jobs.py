@@ -1,32 +1,41 @@
-"""What travels between a sweep and the places where its points are run: errands there, news back."""
+"""Jobs of a sweep: one point that is run somewhere, its status, and the interface of the places that run jobs.
+
+A job and its status consist of text and numbers, so that they can be sent to other processes and hosts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from threading import Event
 from typing import Any, Protocol, TypeVar
+
+from splitrelay.atomic_files import write_text
+from splitrelay.errors import Diverged, SplitrelayError
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Errand:
-    """A point as it travels: plain words and numbers."""
+class Job:
+    """One point to run: its name, the content of its spec, its run directory, evaluations between checkpoints."""
 
     name: str
     spec: dict[str, Any]
     path: str
     checkpoint: int = 10
 
-    def plain(self) -> dict[str, Any]:
-        """For JSON, and for anything else that carries dicts."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the job for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
-class News:
-    """What became of a point: running (with its last round, if any), done, diverged, failed or stopped."""
+class JobStatus:
+    """The state of a job: running (with its last round, if any), done, diverged, failed, stopped or waiting."""
 
     name: str
     state: str
@@ -36,31 +45,68 @@ class News:
 
 
 @dataclass(frozen=True)
-class Share:
-    """Every n-th point from the i-th on: what one of n hosts runs without a word to the others."""
+class Shard:
+    """The part of a sweep for host i of n: every n-th point, starting with the i-th. Hosts need no communication."""
 
     i: int = 1
     n: int = 1
 
     @property
     def suffix(self) -> str:
-        """Of what is kept for a share beside the runs."""
+        """Return the suffix of the files of this shard."""
         return "" if self.n == 1 else f"-{self.i}-of-{self.n}"
 
-    def of(self, things: Sequence[T]) -> list[T]:
-        """The share's own."""
-        return list(things[self.i - 1 :: self.n])
+    def select(self, items: Sequence[T]) -> list[T]:
+        """Return the items of this shard."""
+        return list(items[self.i - 1 :: self.n])
 
 
-ALL = Share()
+ALL = Shard()
 
 
-class Places(Protocol):
-    """Where points are run: the cores of this machine, or a cluster."""
+class JobRunner(Protocol):
+    """A place that runs jobs: the cores of this machine, or a cluster."""
 
-    def run(self, errands: Sequence[Errand], stop: Event, /) -> Generator[News | None, None, None]:
-        """All of them, as many at once as there is room for; None now and then, so that somebody can look at the clock.
+    def run(self, jobs: Sequence[Job], stop: Event, /) -> Generator[JobStatus | None, None, None]:
+        """Run all jobs, as many at a time as there are cores, and yield what happens to them.
 
-        Once `stop` is set no further point is begun, and those at work end after the visit they are at.
+        None is yielded from time to time, so that the caller can update its display. Once `stop` is set, no further
+        job starts, and running jobs end after their current visit.
         """
         ...
+
+
+def run_job(job: Job, stop: Event, report: Callable[[JobStatus], object]) -> JobStatus:
+    """Run a job in this process.
+
+    Args:
+        job: The job.
+        stop: Once set, the run ends after its current visit.
+        report: Called with the status after every row.
+
+    Returns:
+        The last status.
+    """
+    # Imported here because torch takes seconds to import, and processes that only send jobs do not need it.
+    from splitrelay.runs.execute import execute  # noqa: PLC0415
+    from splitrelay.runs.run_directory import RunDirectory  # noqa: PLC0415
+    from splitrelay.runs.spec import Spec  # noqa: PLC0415
+
+    path = Path(job.path)
+    try:
+        spec = Spec.model_validate(job.spec)
+        for progress in execute(spec, RunDirectory(path), checkpoint=job.checkpoint, stop=stop):
+            report(JobStatus(job.name, "running", progress.row["round"], progress.row["test_accuracy"]))
+    except KeyboardInterrupt:
+        return JobStatus(job.name, "stopped")
+    except Diverged as error:
+        return JobStatus(job.name, "diverged", why=str(error))
+    except SplitrelayError as error:
+        return JobStatus(job.name, "failed", why=str(error))
+    except Exception as error:
+        with suppress(SplitrelayError):
+            write_text(path / "traceback.txt", traceback.format_exc())
+        first = (str(error).splitlines() or [""])[0]
+        why = f"unexpected {type(error).__name__}: {first}. The traceback is in {path / 'traceback.txt'}"
+        return JobStatus(job.name, "failed", why=why)
+    return JobStatus(job.name, "done")

@@ -1,7 +1,15 @@
-"""The cores of this machine: one long-lived process on each, with one thread for its steps."""
+"""Run jobs on the cores of this machine: one long-lived worker process per core, each with one thread.
+
+The parent writes jobs to the stdin of a worker, and the worker writes their status to its stdout, one JSON object per
+line. If a worker dies, only its own job fails. A worker ends with its parent: the kernel kills it where it can, and
+elsewhere the end of stdin stops it.
+
+`python -m splitrelay.sweeps.process_backend PARENT [CORE]` is the program of a worker.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -10,158 +18,200 @@ import sys
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from multiprocessing.connection import wait
 from pathlib import Path
-from threading import Event
-from typing import Any
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import IO, Any
 
-from splitrelay.sweeps.jobs import Errand, News
+from splitrelay.sweeps.jobs import Job, JobStatus, run_job
 
-TICK = 0.2  # seconds between two looks at the clock
-PATIENCE = 5.0  # seconds in which an idle process must have ended
-SINGLE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+POLL = 0.2  # seconds between two updates without news
+END_TIMEOUT = 5.0  # seconds in which an idle worker must end
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+PR_SET_PDEATHSIG = 1
 
 
-class Local:
-    """Points on `jobs` processes, pinned to a core each where all cores are wanted; `log` takes what they print."""
+class ProcessBackend:
+    """Run jobs in worker processes.
 
-    def __init__(self, jobs: int | None = None, log: Path = Path(os.devnull)) -> None:
-        self.cores = cores()
-        self.jobs, self.log = jobs or len(self.cores), log
+    Args:
+        workers: The number of processes. If it is at least the number of cores, each process is pinned to a core.
+        log: The file for everything that workers print.
+    """
 
-    def run(self, errands: Sequence[Errand], stop: Event, /) -> Generator[News | None, None, None]:
-        """All of them. A process that dies takes its point with it, and no other."""
-        waiting = deque(errands)
-        workers = [self._worker(place) for place in range(min(self.jobs, len(errands)))]
+    def __init__(self, workers: int | None = None, log: Path = Path(os.devnull)) -> None:
+        self.cores = list_cores()
+        self.workers, self.log = workers or len(self.cores), log
+
+    def run(self, jobs: Sequence[Job], stop: Event, /) -> Generator[JobStatus | None, None, None]:
+        """Run all jobs. See `JobRunner.run`."""
+        waiting = deque(jobs)
+        workers = [self._start_worker(number) for number in range(min(self.workers, len(jobs)))]
         try:
             while True:
                 if not stop.is_set():
-                    yield from _handed_out(waiting, workers)
-                busy = [worker for worker in workers if worker.errand]
+                    yield from _assign_jobs(waiting, workers)
+                busy = [worker for worker in workers if worker.job]
                 if not busy:
                     return
-                yield from _heard(busy, stop)
-                for place, worker in enumerate(workers):
-                    if not worker.alive and waiting and not stop.is_set():
+                if stop.is_set():
+                    yield from _stop_workers(busy)
+                by_number = {worker.fileno(): worker for worker in busy if worker.job}
+                for number in wait(list(by_number), POLL) if by_number else []:
+                    assert isinstance(number, int)
+                    yield from by_number[number].read_status()
+                for number, worker in enumerate(workers):
+                    if not worker.is_alive and waiting and not stop.is_set():
                         worker.end()
-                        workers[place] = self._worker(place)
+                        workers[number] = self._start_worker(number)
                 yield None
         finally:
             for worker in workers:
                 worker.end()
 
-    def _worker(self, place: int) -> Worker:
-        pinned = self.jobs >= len(self.cores) and hasattr(os, "sched_setaffinity")
-        return Worker(self.cores[place % len(self.cores)] if pinned else None, self.log)
+    def _start_worker(self, number: int) -> WorkerProcess:
+        is_pinned = self.workers >= len(self.cores) and hasattr(os, "sched_setaffinity")
+        return WorkerProcess(self.cores[number % len(self.cores)] if is_pinned else None, self.log)
 
 
-class Worker:
-    """One process, and the errand it is on."""
+def _assign_jobs(waiting: deque[Job], workers: Sequence[WorkerProcess]) -> Iterator[JobStatus]:
+    for worker in workers:
+        if waiting and worker.is_alive and not worker.job:
+            job = waiting.popleft()
+            worker.start(job)
+            yield JobStatus(job.name, "running")
+
+
+def _stop_workers(busy: Sequence[WorkerProcess]) -> Iterator[JobStatus]:
+    """Kill workers whose job has not written anything yet, and ask the others to stop."""
+    for worker in busy:
+        if worker.has_no_status and worker.job:
+            yield worker.kill(worker.job)
+        else:
+            worker.request_stop()
+
+
+class WorkerProcess:
+    """The parent's side of one worker, and its current job."""
 
     def __init__(self, core: int | None, log: Path) -> None:
-        self.errand: Errand | None = None
-        self.silent = True  # nothing of the errand is on the disk yet
-        self.alive, self.stopping, self.unread, self.log = True, False, b"", log
-        command = [sys.executable, "-P", "-m", "splitrelay.sweeps.worker", str(os.getpid())]
+        self.job: Job | None = None
+        self.has_no_status = True  # of the current job: nothing is on the disk yet
+        self.is_alive, self.is_stopping, self.unread, self.log = True, False, b"", log
+        command = [sys.executable, "-P", "-m", "splitrelay.sweeps.process_backend", str(os.getpid())]
         with log.open("ab") as err:
             self.process = subprocess.Popen(
                 command if core is None else [*command, str(core)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=err,
-                env=os.environ | SINGLE,
-                process_group=0,  # a terminal's Ctrl-C is ours to pass on
+                env=os.environ | ONE_THREAD,
+                process_group=0,  # Ctrl-C at a terminal reaches the parent only, which then stops its workers
             )
         assert self.process.stdin and self.process.stdout
-        self.inbox, self.outbox = self.process.stdin, self.process.stdout
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
 
     def fileno(self) -> int:
-        """Where news can be waited for."""
-        return self.outbox.fileno()
+        """Return the descriptor that becomes readable when there is a status."""
+        return self.stdout.fileno()
 
-    def start(self, errand: Errand) -> None:
-        """On its way."""
-        self.errand, self.silent = errand, True
-        self._send(errand.plain())
+    def start(self, job: Job) -> None:
+        """Send a job to the worker."""
+        self.job, self.has_no_status = job, True
+        self._send(job.to_dict())
 
-    def stop(self) -> None:
-        """After the visit it is at."""
-        if not self.stopping:
+    def request_stop(self) -> None:
+        """Let the worker stop its job after the current visit."""
+        if not self.is_stopping:
             self._send({"stop": True})
-        self.stopping = True
+        self.is_stopping = True
 
-    def dismiss(self, errand: Errand) -> News:
-        """At once: it is still starting, and nothing is lost."""
+    def kill(self, job: Job) -> JobStatus:
+        """Kill the worker while its job is still starting, so that nothing is lost."""
         self.process.kill()
-        self.errand, self.alive = None, False
-        return News(errand.name, "stopped")
+        self.job, self.is_alive = None, False
+        return JobStatus(job.name, "stopped")
 
-    def hear(self) -> Iterator[News]:
-        """What it has to tell; the last of it if it is dead."""
-        said = os.read(self.fileno(), 1 << 16)
-        *lines, self.unread = (self.unread + said).split(b"\n")
-        for news in (News(**json.loads(line)) for line in lines):
-            self.silent = False
-            if news.state != "running":
-                self.errand = None
-            yield news
-        if not said:
-            yield from self._died()
+    def read_status(self) -> Iterator[JobStatus]:
+        """Yield what the worker has written. If it is dead, its job has failed."""
+        content = os.read(self.fileno(), 1 << 16)
+        *lines, self.unread = (self.unread + content).split(b"\n")
+        for status in (JobStatus(**json.loads(line)) for line in lines):
+            self.has_no_status = False
+            if status.state != "running":
+                self.job = None
+            yield status
+        if not content:
+            self.is_alive, code = False, self.process.wait()
+            job, self.job = self.job, None
+            if job:
+                yield JobStatus(job.name, "failed", why=_describe_exit(code, self.log))
 
     def end(self) -> None:
-        """Idle processes leave by themselves, busy ones are killed."""
-        if self.errand:
+        """End the worker: an idle one by closing its stdin, a busy one by killing it."""
+        if self.job:
             self.process.kill()
         with suppress(BrokenPipeError):
-            self.inbox.close()
+            self.stdin.close()
         try:
-            self.process.wait(PATIENCE)
+            self.process.wait(END_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.outbox.close()
+        self.stdout.close()
 
-    def _send(self, word: dict[str, Any]) -> None:
-        with suppress(BrokenPipeError):  # it is dead: the end of its news says so
-            self.inbox.write(json.dumps(word).encode() + b"\n")
-            self.inbox.flush()
-
-    def _died(self) -> Iterator[News]:
-        self.alive, code = False, self.process.wait()
-        errand, self.errand = self.errand, None
-        if errand:
-            yield News(errand.name, "failed", why=_cause(code, self.log))
+    def _send(self, message: dict[str, Any]) -> None:
+        with suppress(BrokenPipeError):  # the worker is dead; read_status will say so
+            self.stdin.write(json.dumps(message).encode() + b"\n")
+            self.stdin.flush()
 
 
-def cores() -> list[int]:
-    """The cores that this process may use."""
+def list_cores() -> list[int]:
+    """Return the cores that this process may use."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
-def _handed_out(waiting: deque[Errand], workers: Sequence[Worker]) -> Iterator[News]:
-    for worker in workers:
-        if waiting and worker.alive and not worker.errand:
-            errand = waiting.popleft()
-            worker.start(errand)
-            yield News(errand.name, "running")
-
-
-def _heard(busy: Sequence[Worker], stop: Event) -> Iterator[News]:
-    if stop.is_set():
-        for worker in busy:
-            if worker.silent and worker.errand:
-                yield worker.dismiss(worker.errand)
-            else:
-                worker.stop()
-    by_number = {worker.fileno(): worker for worker in busy if worker.errand}
-    if not by_number:
-        return
-    for number in wait(list(by_number), TICK):
-        assert isinstance(number, int)
-        yield from by_number[number].hear()
-
-
-def _cause(code: int, log: Path) -> str:
+def _describe_exit(code: int, log: Path) -> str:
     if code < 0:
-        return f"its process was killed by {signal.Signals(-code).name}; the same command goes on from its checkpoint"
-    return f"its process ended with code {code}; what it said is in {log}"
+        name = signal.Signals(-code).name
+        return f"its process was killed by {name}; the same command continues from its checkpoint"
+    return f"its process ended with code {code}; its output is in {log}"
+
+
+def work(parent: int, core: int | None) -> None:
+    """Run jobs from stdin, one after another. This is the program of a worker."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # the parent ended before the line above
+        os._exit(1)
+    if core is not None:
+        os.sched_setaffinity(0, {core})  # before torch is imported, because torch counts the cores
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever a library prints goes to stderr, not among the statuses
+    jobs: SimpleQueue[Job] = SimpleQueue()
+    stop = Event()
+    Thread(target=_read_stdin, args=(jobs, stop), daemon=True).start()
+    while True:
+        _write_status(out, run_job(jobs.get(), stop, lambda status: _write_status(out, status)))
+
+
+def _read_stdin(jobs: SimpleQueue[Job], stop: Event) -> None:
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "stop" in message:
+            stop.set()
+        else:
+            jobs.put(Job(**message))
+    os._exit(0)  # the parent has closed stdin
+
+
+def _write_status(out: IO[str], status: JobStatus) -> None:
+    out.write(json.dumps(asdict(status)) + "\n")
+    out.flush()
+
+
+if __name__ == "__main__":
+    work(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None)

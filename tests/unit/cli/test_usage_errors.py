@@ -23,9 +23,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "says"),
     [
         (("run", "frst.toml"), "there is no spec frst.toml. Did you mean 'first.toml'?"),
-        (("run", "empty/first.toml"), "there is no spec empty/first.toml. splitrelay new NAME writes one"),
+        (("run", "empty/first.toml"), "there is no spec empty/first.toml. splitrelay new NAME"),
         (("run", "first.toml", "R"), "run takes one spec; got first.toml R. Settings are KEY=VALUE."),
-        (("run", "a run"), "Go on with its run: splitrelay run 'a run/spec.toml' --out 'a run'"),
+        (("run", "a run"), "splitrelay run 'a run/spec.toml' --out 'a run'"),
         (("run", "empty"), "empty is a folder, not a spec"),
         (("sweep",), "there is nothing to sweep"),
         (("sweep", "eta=0.1:0.3:logg"), "eta=0.1:0.3:logg is not a range. Ranges: from:to, from:to:log"),

@@ -11,9 +11,9 @@ from splitrelay.paper.plan import units
 from splitrelay.paper.studies import STUDIES, Batch, batches, said
 from splitrelay.paper.tuned_studies import Tuning, expected, run_batch
 from splitrelay.runs.spec import load_spec
-from splitrelay.sweeps.jobs import News
+from splitrelay.sweeps.jobs import JobStatus
 from splitrelay.sweeps.points import Point
-from splitrelay.sweeps.sweep import Board, Entry
+from splitrelay.sweeps.sweep import PointStatus, SweepStatus
 
 SMALL = Batch(
     "tuned", "small", (said("M=4", "algorithm=ssl"), said("M=4", "algorithm=fedavg")), (0.1, 0.3), ("10", "none")
@@ -26,11 +26,13 @@ class Landscape:
     def __init__(self) -> None:
         self.ran: list[tuple[str, Point]] = []
 
-    def __call__(self, points: Sequence[Point], folder: Path) -> Board:
-        board = Board(folder, {point.name: Entry(point.name, "", dict(point.settings), 30, 1) for point in points})
+    def __call__(self, points: Sequence[Point], folder: Path) -> SweepStatus:
+        board = SweepStatus(
+            folder, {point.name: PointStatus(point.name, "", dict(point.settings), 30, 1) for point in points}
+        )
         for point in points:
             self.ran.append((folder.name, point))
-            board.entries[point.name].hear(News(point.name, "done"))
+            board.entries[point.name].update(JobStatus(point.name, "done"))
             row = {"round": 30, "test_accuracy": self.score(point)}
             (folder / point.name).mkdir(parents=True, exist_ok=True)
             (folder / point.name / "rounds.jsonl").write_text(json.dumps(row) + "\n")

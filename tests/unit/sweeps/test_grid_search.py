@@ -11,10 +11,10 @@ from splitrelay.cli.grid import table
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError, UnknownName, WorkError
 from splitrelay.runs.rows import compute_final_accuracy
-from splitrelay.sweeps.grid_search import DEFAULT_RATES, Choice, Search, keep, next_rate, search
-from splitrelay.sweeps.jobs import News
+from splitrelay.sweeps.grid_search import DEFAULT_RATES, Choice, Search, compute_next_rate, search_rates, write_results
+from splitrelay.sweeps.jobs import JobStatus
 from splitrelay.sweeps.points import Point
-from splitrelay.sweeps.sweep import Board, Entry
+from splitrelay.sweeps.sweep import PointStatus, SweepStatus
 
 Score = Callable[[float], float | None]  # of a rate; None: it diverges
 
@@ -26,12 +26,14 @@ class Landscape:
         self.folder, self.score, self.column = folder, score, column
         self.asked: list[list[float]] = []
 
-    def __call__(self, points: Sequence[Point]) -> Board:
-        board = Board(self.folder, {p.name: Entry(p.name, p.label, dict(p.settings), 30, 1) for p in points})
+    def __call__(self, points: Sequence[Point]) -> SweepStatus:
+        board = SweepStatus(
+            self.folder, {p.name: PointStatus(p.name, p.label, dict(p.settings), 30, 1) for p in points}
+        )
         self.asked.append([point.spec.optimiser.eta for point in points])
         for point in points:
             score = self.score(point.spec.optimiser.eta)
-            board.entries[point.name].hear(News(point.name, "diverged" if score is None else "done"))
+            board.entries[point.name].update(JobStatus(point.name, "diverged" if score is None else "done"))
             self._write(point.name, score or 0.0)
         return board
 
@@ -48,13 +50,13 @@ def peak(at: float) -> Score:
 
 def choice(folder: Path, score: Score, *etas: str, **how: bool) -> tuple[Choice, Landscape]:
     land = Landscape(folder, score)
-    (found,) = search(Search(None, {"eta": list(etas)} if etas else {}), land, **how)
+    (found,) = search_rates(Search(None, {"eta": list(etas)} if etas else {}), land, **how)
     return found, land
 
 
 def test_the_best_rate_is_inside_and_diverged_ones_are_the_worst(tmp_path: Path) -> None:
     found, _ = choice(tmp_path, peak(0.01), "0.1", "0.01", "0.5", "0.001")
-    assert found.best.eta == 0.01 and found.beyond is None
+    assert found.best.eta == 0.01 and found.next_beyond_edge is None
     assert [(tried.eta, tried.score) for tried in found.rates][-1] == (0.5, None)
 
 
@@ -69,23 +71,23 @@ def test_of_two_as_good_the_smaller_rate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("at", "beyond"), [(10.0, 1.0), (1e-4, 0.0001), (0.01, None)])
 def test_an_edge_is_said_with_the_next_rate(tmp_path: Path, at: float, beyond: float | None) -> None:
-    assert choice(tmp_path, peak(at))[0].beyond == beyond
+    assert choice(tmp_path, peak(at))[0].next_beyond_edge == beyond
 
 
 def test_a_diverged_neighbour_makes_no_edge(tmp_path: Path) -> None:
     found, _ = choice(tmp_path, lambda eta: None if eta > 0.1 else eta, "0.01", "0.1", "1")
-    assert found.best.eta == 0.1 and found.beyond is None
+    assert found.best.eta == 0.1 and found.next_beyond_edge is None
 
 
 def test_extending_goes_on_until_the_best_is_inside(tmp_path: Path) -> None:
     found, land = choice(tmp_path, peak(30.0), "0.1", "0.3", "1", extend=True)
     assert land.asked == [[0.1, 0.3, 1.0], [3.0], [10.0], [30.0], [100.0]]
-    assert found.best.eta == 30 and found.beyond is None
+    assert found.best.eta == 30 and found.next_beyond_edge is None
 
 
 def test_extending_ends_where_nothing_gets_worse(tmp_path: Path) -> None:
     found, land = choice(tmp_path, lambda eta: 0.1, "0.1", "1", extend=True)
-    assert len(land.asked) == 9 and found.beyond is not None
+    assert len(land.asked) == 9 and found.next_beyond_edge is not None
 
 
 def test_fine_tries_the_rates_half_way(tmp_path: Path) -> None:
@@ -104,19 +106,19 @@ def test_fine_tries_the_rates_half_way(tmp_path: Path) -> None:
     ],
 )
 def test_a_grid_goes_on_in_its_own_digits(etas: Sequence[float], up: float, down: float) -> None:
-    assert (next_rate(etas, up=True), next_rate(etas, up=False)) == (up, down)
+    assert (compute_next_rate(etas, up=True), compute_next_rate(etas, up=False)) == (up, down)
 
 
 def test_each_setting_has_its_own_best_rate_and_seed_1234(tmp_path: Path) -> None:
     plan = Search(None, {"algorithm": ["ssl", "fedavg"], "K": ["5"], "eta": ["0.1", "1"]})
     assert {point.spec.seed for point in plan.points().points} == {1234}
-    found = search(plan, Landscape(tmp_path, peak(1.0)))
+    found = search_rates(plan, Landscape(tmp_path, peak(1.0)))
     assert [(c.settings, c.best.eta) for c in found] == [((("algorithm", name),), 1.0) for name in ("ssl", "fedavg")]
 
 
 def test_validation_decides_where_it_is_the_rule(tmp_path: Path) -> None:
     plan = Search(None, {"validation": ["0.1"], "eta": ["0.1", "1", "2"]}, "validation")
-    (found,) = search(plan, Landscape(tmp_path, peak(1.0), "validation_accuracy"))
+    (found,) = search_rates(plan, Landscape(tmp_path, peak(1.0), "validation_accuracy"))
     assert found.best.eta == 1.0 and found.best.score == 1.0
     with pytest.raises(InputError, match="Add validation="):
         Search(None, {"eta": ["1"]}, "validation").points()
@@ -125,13 +127,13 @@ def test_validation_decides_where_it_is_the_rule(tmp_path: Path) -> None:
 
 
 def test_a_point_that_was_lost_leaves_no_choice(tmp_path: Path) -> None:
-    def lost(points: Sequence[Point]) -> Board:
+    def lost(points: Sequence[Point]) -> SweepStatus:
         board = Landscape(tmp_path, peak(1.0))(points)
-        board.entries[points[0].name].hear(News(points[0].name, "failed", why="its process was killed"))
+        board.entries[points[0].name].update(JobStatus(points[0].name, "failed", why="its process was killed"))
         return board
 
     with pytest.raises(WorkError, match=r"eta=1 is failed, so the best rate is not known; got its process was killed"):
-        search(Search(None, {"eta": ["1", "2"]}), lost)
+        search_rates(Search(None, {"eta": ["1", "2"]}), lost)
 
 
 def test_the_last_rounds_decide() -> None:
@@ -151,7 +153,7 @@ def test_two_rules_are_refused() -> None:
 
 def test_what_is_kept_and_shown(tmp_path: Path) -> None:
     found, _ = choice(tmp_path, peak(0.01), "0.1", "0.01", "0.5")
-    keep([found], "test", tmp_path)
+    write_results([found], "test", tmp_path)
     kept = json.loads((tmp_path / "grid.json").read_text())
     assert kept["settings"][0]["eta"] == 0.01 and kept["settings"][0]["on_edge"] is True
     lines = (tmp_path / "grid.csv").read_text().splitlines()

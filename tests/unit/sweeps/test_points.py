@@ -9,12 +9,11 @@ from splitrelay.cli.spec_arguments import expand_arguments
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.runs.build import resolve_spec
 from splitrelay.runs.spec import get_key
-from splitrelay.sweeps.feasible import settled
-from splitrelay.sweeps.points import Point, points_of
+from splitrelay.sweeps.points import Point, check_points, expand_points
 
 
 def points(*words: str) -> list[Point]:
-    return points_of(*expand_arguments("sweep", words)).points
+    return expand_points(*expand_arguments("sweep", words)).points
 
 
 def test_the_last_key_turns_fastest() -> None:
@@ -60,13 +59,13 @@ def test_only_numbers_have_ranges(key: str, kind: type | None) -> None:
 
 
 def test_the_same_run_twice_is_left_out_and_said() -> None:
-    found = points_of(None, {"eta": ["0.1", ".1", "0.2"]})
+    found = expand_points(None, {"eta": ["0.1", ".1", "0.2"]})
     assert [p.spec.optimiser.eta for p in found.points] == [0.1, 0.2]
     assert found.dropped == ["eta=.1, the same run as eta=0.1"]
 
 
 def test_of_two_lengths_of_a_run_the_longer_is_kept() -> None:
-    found = points_of(None, {"R": ["3", "9", "5"]})
+    found = expand_points(None, {"R": ["3", "9", "5"]})
     assert [p.spec.R for p in found.points] == [9] and len(found.dropped) == 2
 
 
@@ -116,7 +115,7 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(tmp_path: Path, wo
     algorithm = [] if word.startswith("algorithm") else ["algorithm=minibatch-sgd"]
     found = points(f"data={tmp_path}/own.npz", "M=5", "C=1", *algorithm, word)
     with pytest.raises(InputError) as error:
-        settled(found)
+        check_points(found)
     assert says in str(error.value) and not isinstance(error.value, UnknownName)
 
 
@@ -124,5 +123,5 @@ def test_auto_is_the_engine_that_it_stands_for(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=np.zeros((60, 8, 8), dtype=np.uint8), y=np.arange(60) % 3)
     (auto,) = points(f"data={tmp_path}/own.npz", "M=5", "C=1", "engine=auto")
     engine = resolve_spec(auto.spec)[0].engine
-    found = settled(points(f"data={tmp_path}/own.npz", "M=5", "C=1", f"engine=auto,{engine}"))
+    found = check_points(points(f"data={tmp_path}/own.npz", "M=5", "C=1", f"engine=auto,{engine}"))
     assert [point.spec.engine for point in found.points] == [engine] and len(found.dropped) == 1

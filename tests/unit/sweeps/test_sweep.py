@@ -18,24 +18,23 @@ from splitrelay.cli import sweep_display as boards
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError
 from splitrelay.randomness import Purpose, rng
-from splitrelay.sweeps.errands import carry_out
-from splitrelay.sweeps.jobs import Errand, News, Share
-from splitrelay.sweeps.points import Point, points_of
-from splitrelay.sweeps.sweep import Board, Entry, status, sweep
+from splitrelay.sweeps.jobs import Job, JobStatus, Shard, run_job
+from splitrelay.sweeps.points import Point, expand_points
+from splitrelay.sweeps.sweep import PointStatus, SweepStatus, load_status, run_sweep
 
 
 class Here:
-    """A place where points are run: this process, one after another."""
+    """A choose_folder where points are run: this process, one after another."""
 
     def __init__(self) -> None:
         self.began: list[str] = []
 
-    def run(self, errands: Sequence[Errand], stop: Event, /) -> Generator[News | None, None, None]:
+    def run(self, errands: Sequence[Job], stop: Event, /) -> Generator[JobStatus | None, None, None]:
         for errand in errands:
             self.began.append(errand.name)
-            yield News(errand.name, "running")
-            told: list[News] = []
-            last = carry_out(errand, stop, told.append)
+            yield JobStatus(errand.name, "running")
+            told: list[JobStatus] = []
+            last = run_job(errand, stop, told.append)
             yield from told
             yield last
 
@@ -49,12 +48,12 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def points(own: Path, *etas: str) -> list[Point]:
     words = {"data": [str(own)], "model": ["mlp"], "M": ["3"], "K": ["1"], "C": ["1"], "R": ["2"], "eta": list(etas)}
-    return points_of(None, words).points
+    return expand_points(None, words).points
 
 
-def swept(found: list[Point], folder: Path, **how: object) -> tuple[Board, list[str]]:
+def swept(found: list[Point], folder: Path, **how: object) -> tuple[SweepStatus, list[str]]:
     here = Here()
-    *_, (board, _) = sweep(found, folder, here, **how)  # type: ignore[arg-type]
+    *_, (board, _) = run_sweep(found, folder, here, **how)  # type: ignore[arg-type]
     return board, here.began
 
 
@@ -82,17 +81,19 @@ def test_retry_runs_again_what_diverged_and_nothing_else(own: Path, tmp_path: Pa
 
 def test_shares_are_all_points_each_once_and_do_not_wait_for_each_other(own: Path, tmp_path: Path) -> None:
     found = points(own, "0.1", "0.2", "0.3")
-    shares = [Share(i, 2) for i in (1, 2)]
-    assert sorted(point.name for share in shares for point in share.of(found)) == sorted(point.name for point in found)
-    first = sweep(found, tmp_path, Here(), share=shares[0])
+    shares = [Shard(i, 2) for i in (1, 2)]
+    assert sorted(point.name for share in shares for point in share.select(found)) == sorted(
+        point.name for point in found
+    )
+    first = run_sweep(found, tmp_path, Here(), shard=shares[0])
     next(first)  # at work
-    _, began = swept(found, tmp_path, share=shares[1])
+    _, began = swept(found, tmp_path, shard=shares[1])
     assert began == [found[1].name]
     with pytest.raises(InputError, match=str(tmp_path)):
-        swept(found, tmp_path, share=shares[0])
+        swept(found, tmp_path, shard=shares[0])
     list(first)
-    assert {entry.state for entry in status(tmp_path).entries.values()} == {"done"}
-    assert len(status(tmp_path).entries) == 3
+    assert {entry.state for entry in load_status(tmp_path).entries.values()} == {"done"}
+    assert len(load_status(tmp_path).entries) == 3
     assert swept(found, tmp_path)[1] == []
 
 
@@ -107,28 +108,28 @@ def test_without_a_terminal_lines_have_the_time_and_now_and_then_how_far_points_
 ) -> None:
     monkeypatch.setattr(boards, "PULSE", 0.0)
     display = boards.Display()
-    for board, news in sweep(points(own, "0.1", "0.2"), tmp_path, Here()):
+    for board, news in run_sweep(points(own, "0.1", "0.2"), tmp_path, Here()):
         display.show(board, news)
     lines = capsys.readouterr().err.splitlines()
     assert all(re.match(r"\d\d:\d\d:\d\d     [012]/2  (running|done) ", line) for line in lines)
     assert any(re.search(r"eta=0.2 round 1/2 \d+\.\d\d%  \(1 done, 1 running; \d+ s left\)", line) for line in lines)
 
 
-def entry(name: str, state: str = "waiting", **more: object) -> Entry:
+def entry(name: str, state: str = "waiting", **more: object) -> PointStatus:
     """A point of 10 rounds of one step."""
-    return Entry(name, f"eta={name}", {"eta": name}, 10, 1.0, state, **more)  # type: ignore[arg-type]
+    return PointStatus(name, f"eta={name}", {"eta": name}, 10, 1.0, state, **more)  # type: ignore[arg-type]
 
 
-def board(*entries: Entry) -> Board:
-    return Board(Path("sweep"), {each.name: each for each in entries})
+def board(*entries: PointStatus) -> SweepStatus:
+    return SweepStatus(Path("sweep"), {each.name: each for each in entries})
 
 
 def test_a_point_is_called_the_best_only_of_several(capsys: pytest.CaptureFixture[str]) -> None:
     """The next rate beyond a grid's edge is swept alone: it may be the worst of all."""
     first, second = entry("0.1", "done", accuracy=0.1), entry("0.3", "done", accuracy=0.2)
     display = boards.Display()
-    display.show(board(first), News("0.1", "done"))
-    display.show(board(first, second), News("0.3", "done"))
+    display.show(board(first), JobStatus("0.1", "done"))
+    display.show(board(first, second), JobStatus("0.3", "done"))
     alone, both = capsys.readouterr().err.splitlines()
     assert "10.00%  (1 done)" in alone and "20.00%, the best so far  (2 done)" in both
 
@@ -139,27 +140,27 @@ def test_rows_that_are_told_again_are_no_progress(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("splitrelay.sweeps.sweep.time.time", lambda: clock[0])
     point = entry("0.1", round=7, before=6, spent=30.0)
     seen = board(point)
-    point.hear(News("0.1", "running"))
-    assert seen.left() == 3 * 5.0  # at the pace of the earlier sitting
+    point.update(JobStatus("0.1", "running"))
+    assert seen.estimate_seconds_left() == 3 * 5.0  # at the pace of the earlier sitting
     for r in range(7):
-        point.hear(News("0.1", "running", r, 0.1))
-    assert (point.round, point.began) == (6, 1000.0) and seen.left() == 4 * 5.0
+        point.update(JobStatus("0.1", "running", r, 0.1))
+    assert (point.round, point.began) == (6, 1000.0) and seen.estimate_seconds_left() == 4 * 5.0
     clock[0] += 3.0
-    point.hear(News("0.1", "running", 7, 0.2))
-    assert seen.left() == 3 * 3.0  # at this sitting's
+    point.update(JobStatus("0.1", "running", 7, 0.2))
+    assert seen.estimate_seconds_left() == 3 * 3.0  # at this sitting's
     clock[0] += 9.0
-    point.hear(News("0.1", "done"))
-    assert point.sitting()[0] == 12.0
+    point.update(JobStatus("0.1", "done"))
+    assert point.measure()[0] == 12.0
 
 
 def test_the_time_left_is_that_of_the_core_that_ends_last() -> None:
     """A step took one second; two cores: 4 and 10 steps are left on them, 10 are waiting."""
     past = {"before": 0, "began": 1.0, "ended": 11.0, "round": 10}
     seen = board(entry("0", "done", **past), entry("1", "running", round=6), entry("2", "running"), entry("3"))
-    assert seen.left() == pytest.approx(14.0)
-    seen.room = 3  # there is a third, which has just become free
-    assert seen.left() == pytest.approx(10.0)
-    seen.room = 2
+    assert seen.estimate_seconds_left() == pytest.approx(14.0)
+    seen.most_running = 3  # there is a third, which has just become free
+    assert seen.estimate_seconds_left() == pytest.approx(10.0)
+    seen.most_running = 2
     assert "1 done, 2 running, 1 waiting; 14 s left; next eta=3" in boards.summary(seen)
 
 
@@ -170,11 +171,11 @@ def test_while_points_are_being_stopped_no_time_is_told() -> None:
 
 
 def test_a_second_terminal_sees_the_time_left_as_soon_as_there_is_one(own: Path, tmp_path: Path) -> None:
-    going = sweep(points(own, "0.1", "0.2"), tmp_path, Here())
+    going = run_sweep(points(own, "0.1", "0.2"), tmp_path, Here())
     for _, news in going:
         if news and news.round == 1:
             break
-    assert math.isfinite(status(tmp_path).left())
+    assert math.isfinite(load_status(tmp_path).estimate_seconds_left())
     shown = CliRunner().invoke(app, ["sweep", "--status", str(tmp_path)]).stdout
     assert re.search(r"1 running, 1 waiting; \d+ s left; next eta=0.2", shown), shown
     going.close()
@@ -186,7 +187,7 @@ def test_a_point_goes_on_from_its_checkpoint(own: Path, tmp_path: Path) -> None:
     longer = replace(point, spec=point.spec.model_copy(update={"R": 4}))
     lines = (tmp_path / point.name / "rounds.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["round"] == 2
-    began, _ = next(sweep([longer], tmp_path, Here()))
+    began, _ = next(run_sweep([longer], tmp_path, Here()))
     (found,) = began.entries.values()
     assert (found.before, found.round, found.state) == (2, 2, "waiting") and found.spent > 0
 
@@ -197,16 +198,16 @@ def test_a_damaged_record_fails_its_point_and_no_other(own: Path, tmp_path: Path
     (tmp_path / found[0].name / "rounds.jsonl").write_text("{\n")
     seen, began = swept(found, tmp_path)
     assert began == [found[1].name] and [each.state for each in seen.entries.values()] == ["failed", "done"]
-    for each in (seen, status(tmp_path)):
+    for each in (seen, load_status(tmp_path)):
         assert "rounds.jsonl, line 1:" in each.entries[found[0].name].why
 
 
 def test_where_there_is_no_sweep_those_further_down_are_named(own: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="It would hold sweep"):
-        status(tmp_path)
+    with pytest.raises(InputError, match=str(tmp_path)):
+        load_status(tmp_path)
     swept(points(own, "0.1"), tmp_path / "cells")
-    with pytest.raises(InputError, match=r"Those in it: .*cells\."):
-        status(tmp_path)
+    with pytest.raises(InputError, match="cells"):
+        load_status(tmp_path)
 
 
 def test_looking_at_a_sweep_needs_no_torch(own: Path, tmp_path: Path) -> None:
@@ -226,7 +227,7 @@ def test_a_folder_of_sweeps_is_shown_with_a_row_for_each(own: Path, tmp_path: Pa
 
 
 def test_show_tells_of_a_sweep_that_is_under_way(own: Path, tmp_path: Path) -> None:
-    going = sweep(points(own, "0.1", "0.2"), tmp_path, Here())
+    going = run_sweep(points(own, "0.1", "0.2"), tmp_path, Here())
     for _, news in going:
         shown = CliRunner().invoke(app, ["show", str(tmp_path)]).stdout
         assert "; next eta=0.2" in shown if news else "0 done, 2 waiting" in shown  # from before the first row on
@@ -241,9 +242,9 @@ def test_what_is_being_stopped_is_said_with_its_round(
     own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     display, halted = boards.Display(), board(entry("0", "stopped", round=5), entry("1", "running"), entry("2"))
-    display.show(halted, News("0", "stopped"))
+    display.show(halted, JobStatus("0", "stopped"))
     halted.entries["1"].state = "stopped"
-    display.show(halted, News("1", "stopped"))
+    display.show(halted, JobStatus("1", "stopped"))
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith("stopped   eta=0 round 5/10  (1 still at a visit)")
     assert second.endswith("stopped   eta=1  (2 to be gone on with, 1 not begun)")
