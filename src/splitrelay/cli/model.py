@@ -29,9 +29,9 @@ def _shape(name: str, text: str) -> tuple[int, ...]:
 
 
 KEYS = (
-    Key("shape", _shape, "of one image (default: that of the set it is meant for)", many=False),
-    Key("classes", count, "how many (default 10)", many=False),
-    Key("batch", count, "images a step (default 20)", many=False),
+    Key("shape", _shape, "of one image (default: that of the data set of the model)", many=False),
+    Key("classes", count, "number of classes (default 10)", many=False),
+    Key("batch", count, "images per step (default 20)", many=False),
 )
 MEANT_FOR = {"vgg11": (3, 32, 32), "cnncifar": (3, 32, 32), "lenet-small": (1, 8, 8)}
 BAR = 24  # columns of the picture
@@ -42,9 +42,10 @@ BAR = 24  # columns of the picture
 @settings_argument(KEYS)
 @format_option
 def model(name: str | None, settings: Sequence[str], shape: str) -> None:
-    """A model layer by layer, and what each cut sends.
+    """Print the layers of a model and the cost of each cut.
 
-    NAME is a model of the house or your own, as module:function that returns an nn.Sequential. Without NAME: the list.
+    NAME is a built-in model, or module:function for a function of yours that returns an nn.Sequential. Without NAME,
+    list the built-in models.
     """
     from splitrelay.models import MODELS, get_model_spec
     from splitrelay.models.summary import summarize_model
@@ -52,40 +53,41 @@ def model(name: str | None, settings: Sequence[str], shape: str) -> None:
     given = parsed(settings, KEYS)
     classes, batch = given.get("classes", [10])[0], given.get("batch", [20])[0]
     if name is None:
-        rows = [
-            (known, *_brief(summarize_model(get_model_spec(known, _image(known, given), classes)))) for known in MODELS
-        ]
+        specs = {known: get_model_spec(known, _get_shape(known, given), classes) for known in MODELS}
+        rows = [(known, *_summarize(summarize_model(spec))) for known, spec in specs.items()]
         payload = [dict(zip(("model", "parameters", "client share", "FLOPs"), row, strict=True)) for row in rows]
-        emit(Table(("model", "parameters", "client share", "FLOPs"), rows, "Models of the house"), payload, shape)
+        emit(Table(("model", "parameters", "client share", "FLOPs"), rows, "Built-in models"), payload, shape)
         return
-    found = summarize_model(get_model_spec(name, _image(name, given), classes), batch)
+    summary = summarize_model(get_model_spec(name, _get_shape(name, given), classes), batch)
     if shape == "json":
         emit(
-            Table((), ()), {"model": name, **asdict(found), "parameters": found.parameters, "flops": found.flops}, shape
+            Table((), ()),
+            {"model": name, **asdict(summary), "parameters": summary.parameters, "flops": summary.flops},
+            shape,
         )
         return
-    emit(_layer_table(name, found.layers, found), None, shape)
+    emit(_layer_table(name, summary.layers, summary), None, shape)
     say("")
-    emit(_cut_table(found.cuts, found.layers, batch, picture=shape == "table"), None, shape)
+    emit(_cut_table(summary.cuts, summary.layers, batch, picture=shape == "table"), None, shape)
 
 
-def _image(name: str, given: dict[str, list[tuple[int, ...]]]) -> tuple[int, ...]:
+def _get_shape(name: str, given: dict[str, list[tuple[int, ...]]]) -> tuple[int, ...]:
     return given.get("shape", [MEANT_FOR.get(name, (1, 28, 28))])[0]
 
 
-def _brief(found: Summary) -> tuple[int, str, int]:
-    share = next((cut.bottom_share for cut in found.cuts if cut.usual), 0.0)
-    return found.parameters, f"{share:.2%}", found.flops
+def _summarize(summary: Summary) -> tuple[int, str, int]:
+    share = next((cut.bottom_share for cut in summary.cuts if cut.usual), 0.0)
+    return summary.parameters, f"{share:.2%}", summary.flops
 
 
-def _layer_table(name: str, layers: Sequence[LayerRow], found: Summary) -> Table:
+def _layer_table(name: str, layers: Sequence[LayerRow], summary: Summary) -> Table:
     rows = [(row.index, row.name, row.kind, "x".join(map(str, row.shape)), row.parameters, row.flops) for row in layers]
-    title = f"{name}: {found.parameters:,} parameters, {found.flops:,} FLOPs forward for one image"
+    title = f"{name}: {summary.parameters:,} parameters, {summary.flops:,} FLOPs forward for one image"
     return Table(("#", "layer", "kind", "output", "parameters", "FLOPs"), rows, title)
 
 
 def _cut_table(cuts: Sequence[CutRow], layers: Sequence[LayerRow], batch: int, picture: bool) -> Table:
-    """Bytes of a step for each cut, drawn as bars; the usual cut is marked."""
+    """Build the table of cuts with bars for the bytes of a step, and mark the default cut."""
     widest = max((cut.step_bytes for cut in cuts), default=1)
     rows = []
     for cut in cuts:
@@ -96,7 +98,7 @@ def _cut_table(cuts: Sequence[CutRow], layers: Sequence[LayerRow], batch: int, p
         rows.append((cut.layers, mark, *shares, cut.step_bytes, cut.handover_bytes, *bar))
     columns = ("cut", "after", "client share", "FLOPs", "bytes a step", "handover", *(("",) if picture else ()))
     notes = [
-        f"bytes a step: smashed data of a batch of {batch}, and as many back; * the usual cut.",
+        f"bytes a step: smashed data of a batch of {batch}, and the same amount back; * the default cut.",
         "cut= takes the number of the client's layers, or the name of its last one.",
     ]
     return Table(columns, rows, "What each cut costs", notes)

@@ -20,7 +20,7 @@ TITLES = {
 @click.command(cls=Command, example="splitrelay notation")
 @format_option
 def notation(shape: str) -> None:
-    """The paper's symbols beside our names: everywhere (API, spec files, records, plots) the same."""
+    """Print the symbols of the paper and our names for them in the API, spec files, records and plots."""
     from splitrelay.notation import SYMBOLS
 
     if shape in ("json", "csv"):
