@@ -43,9 +43,9 @@ def test_a_loss_out_of_range_fails_the_visit_of_its_client(
 
     def engine_of(outfit: ClientContext) -> Any:
         engine = build(outfit)
-        whole = engine.whole
+        whole = engine.train_whole
         if outfit.m == EVIL:
-            engine.whole = lambda visit: (whole(visit)[0], loss)  # type: ignore[method-assign]
+            engine.train_whole = lambda visit: (whole(visit)[0], loss)  # type: ignore[method-assign]
         return engine
 
     monkeypatch.setattr(client_visit, "build_client_engine", engine_of)

@@ -52,11 +52,13 @@ class Session:
         patience: float = 0.0,
         stop: Event | None = None,
         address: str = "",
+        grace: float = limits.GRACE,
     ) -> None:
         self.client, self.dial, self.agree, self.software = client, dial, agree, software
         self.address = address  # HOST:PORT that is dialed, for messages
         self.welcomed = False  # at least once: a server that TLS refuses later may be mended
         self.stop = stop or Event()  # whoever knocks in vain leaves when it is set
+        self.grace = grace  # seconds that a visit may still take then
         self.patience = patience  # seconds without a server after which the client gives up; 0: never
         self.holding = Holding()
         self.meter = Meter()
@@ -78,6 +80,7 @@ class Session:
         wait, longest = limits.BACKOFF
         began, refusals = time.monotonic(), 0
         while True:
+            self._check_stop()
             try:
                 return self._handshake()
             except (LinkLost, Refused, Ended) as error:
@@ -140,11 +143,17 @@ class Session:
                 return self._answer(fence, timeout)
             except (LinkLost, Ended, Refused) as error:
                 self.hang_up()
+                self._check_stop()
                 if hopeless(error) or (isinstance(error, Refused) and tries >= REFUSALS):
                     raise
                 self.note(f"{error}; connecting again")
             self._pause(tries)
             tries += 1
+
+    def _check_stop(self) -> None:
+        """Raise Stopped where the client was told to stop: it does not begin anew then."""
+        if self.stop.is_set():
+            raise Stopped("told to stop")
 
     def _pause(self, tries: int) -> None:
         """Not at all, then longer and longer: who loses link after link does not help by calling at once."""
@@ -160,7 +169,7 @@ class Session:
 
     def _handshake(self) -> bool:
         self.hang_up()
-        self.link = Link(self.dial(), meter=self.meter, address=self.address)
+        self.link = Link(self.dial(), meter=self.meter, address=self.address, stop=self.stop, grace=self.grace)
         self.links += 1
         self.link.send(Hello(VERSION, self.client, self.software))
         terms = self.link.receive(limits.HANDSHAKE)

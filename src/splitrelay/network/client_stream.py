@@ -34,8 +34,18 @@ class Untrusted(LinkLost):
 class Stream:
     """A call that goes both ways. One thread sends and reads; another watches the clock, and says that we are here."""
 
-    def __init__(self, call: Any, heartbeat: float, beat: Callable[[int], bytes], address: str = "") -> None:
+    def __init__(
+        self,
+        call: Any,
+        heartbeat: float,
+        beat: Callable[[int], bytes],
+        address: str = "",
+        stop: threading.Event | None = None,
+        grace: float = limits.GRACE,
+    ) -> None:
+        """Call; `grace` seconds after `stop` is set the stream ends, whatever the server still owes."""
         self.heartbeat, self._beat, self._address = heartbeat, beat, address
+        self._stop, self._grace = stop or threading.Event(), grace
         self._outgoing: SimpleQueue[tuple[bytes | None, bool]] = SimpleQueue()  # and whether it was put
         self._leaving = False  # the frame that is about to leave was put
         self._sent = threading.Event()
@@ -124,10 +134,11 @@ class Stream:
         self._sent.set()  # nothing leaves on a stream that is over
 
     def _watching(self) -> None:
-        number, last = 0, time.monotonic()
+        number, last, stopped = 0, time.monotonic(), math.inf
         while not self._over.wait(min(TICK, max(last + self.heartbeat - time.monotonic(), 0.0))):
             now = time.monotonic()
-            if now > self._limit:
+            stopped = min(stopped, now) if self._stop.is_set() else math.inf
+            if now > self._limit or now - stopped >= self._grace:
                 self._frames.cancel()  # whoever reads learns why
             if now >= last + self.heartbeat:
                 number, last = number + 1, now

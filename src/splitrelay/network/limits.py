@@ -44,5 +44,6 @@ SHORTEST_HEARTBEAT = 0.05  # seconds: a server may not ask its clients to send m
 HEARTBEAT = 5.0  # seconds of silence after which a peer says that it is there
 SILENCE = 20.0  # seconds of silence after which a link is taken for lost
 STEP = 300.0  # seconds that one local step may take
+GRACE = 10.0  # seconds that a client which is told to stop waits for what the server still owes to its visit
 LEASE = 60.0  # seconds that a client may be away before its visit is taken back
 BACKOFF = (0.1, 15.0)  # seconds between two attempts to connect: the first, the longest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from threading import Event
 
 import grpc
 
@@ -70,12 +71,18 @@ class Link:
     """One stream to the server, in words: each is held against the table, whoever says it."""
 
     def __init__(
-        self, channel: grpc.Channel, heartbeat: float = limits.HEARTBEAT, meter: Meter | None = None, address: str = ""
+        self,
+        channel: grpc.Channel,
+        heartbeat: float = limits.HEARTBEAT,
+        meter: Meter | None = None,
+        address: str = "",
+        stop: Event | None = None,
+        grace: float = limits.GRACE,
     ) -> None:
         self.channel, self.meter = channel, meter or Meter()
         self.talk = Conversation(End.CLIENT)
         self.bounds: Bounds = ANY
-        self.stream = Stream(channel.stream_stream(f"/{SERVICE}/Join"), heartbeat, _beat, address)
+        self.stream = Stream(channel.stream_stream(f"/{SERVICE}/Join"), heartbeat, _beat, address, stop, grace)
         self._come: Message | None = None  # while we waited for nothing in particular
 
     def send(self, message: Message) -> None:

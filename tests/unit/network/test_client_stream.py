@@ -183,9 +183,9 @@ def test_who_was_sent_away_without_being_asked_anything_comes_back_after_a_while
         raise Refused("the client came back on another link", final=True)
 
     session = Session(0, dial, lambda terms: pytest.fail("nobody is there"), stop=threading.Event())
-    session.stop.set()
     with pytest.raises(Refused):
         session.reconnect()  # a link can be lost: at once
+    session.stop.set()
     with pytest.raises(Stopped):
         session.reconnect()  # it waits, and is told to stop meanwhile
     assert len(dialled) == 1

@@ -1,0 +1,61 @@
+"""A client that is told to stop leaves soon, also if the server withholds what it waits for."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from splitrelay.network.client_session import Holding, Session, Stopped
+from splitrelay.network.link import channel
+from splitrelay.network.messages import Accept, Lease, Ready
+from tests.support.bare_server import Standing, lease, standing, step, until
+
+FAR = 30.0  # seconds, far less than a client waits for a step
+
+
+def join(here: Standing, stop: threading.Event) -> Session:
+    """Join as client 0, and begin a visit."""
+    session = Session(
+        0,
+        lambda: channel(f"127.0.0.1:{here.port}", None),
+        lambda terms: Accept("h", "fast", "cpu", 5),
+        stop=stop,
+        grace=0.0,
+    )
+    session.connect()
+    until(lambda: 0 in here.hub.here())
+    here.say(0, lease(1))
+    assert isinstance(session.hear(FAR), Lease)
+    session.holding = Holding(1)
+    session.say(Ready(1))
+    return session
+
+
+WAITS: list[Callable[[Session], object]] = [
+    lambda session: session.exchange(lambda: iter([step(1)]), 300.0),
+    lambda session: session.hear(300.0),
+]
+
+
+@pytest.mark.parametrize("wait", WAITS, ids=["reply", "half"])
+def test_a_server_that_withholds_a_message_cannot_keep_a_client_that_is_told_to_stop(
+    wait: Callable[[Session], object],
+) -> None:
+    with standing() as here:
+        stop, ended = threading.Event(), list[BaseException]()
+        session = join(here, stop)
+
+        def visit() -> None:
+            try:
+                wait(session)
+            except Exception as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=visit, daemon=True)
+        thread.start()
+        stop.set()
+        thread.join(FAR)
+        assert not thread.is_alive() and len(ended) == 1
+        with pytest.raises(Stopped):
+            session.connect()  # nor does it connect again
+        session.hang_up()
