@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from splitrelay.cli.main import COMMAND_GROUPS, app
 from tests.docs.substitutions import TOGETHER, instead
 from tests.support.command_line import Invoke
 from tests.support.page_runner import Story
@@ -79,3 +80,11 @@ def test_the_entry_point_is_installed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "splitrelay.cli.main:run" in done.stdout
+
+
+def test_help_groups_every_command_once(splitrelay: Invoke) -> None:
+    names = [name for group in COMMAND_GROUPS.values() for name in group]
+    assert sorted(names) == sorted(set(names)) == sorted(app.lazy)
+    lines = splitrelay("splitrelay --help").output.splitlines()
+    assert "splitrelay demo" in next(line for line in lines[1:] if line.strip())  # what a newcomer types
+    assert [line for line in lines if line.rstrip(":") in COMMAND_GROUPS] == [f"{title}:" for title in COMMAND_GROUPS]

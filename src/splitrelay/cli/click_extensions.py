@@ -1,8 +1,8 @@
-"""Groups and commands that load late, fail in one line, and carry an example in their help."""
+"""Click commands with keys and an example in their help, and groups that import their commands lazily."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -13,14 +13,14 @@ from splitrelay.errors import UnknownName, suggest_name
 
 
 class Command(click.Command):
-    """A command with an example, run by the tests, and with the keys of its key=value words."""
+    """A command with an example, which the tests run, and with keys for its key=value arguments."""
 
     def __init__(self, *args: Any, example: str = "", keys: Keys = (), **kwargs: Any) -> None:
         self.example, self.keys = example, keys
         super().__init__(*args, **kwargs)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The keys above the options."""
+        """Write the keys above the options."""
         keys = list_keys(self.keys)
         if keys:
             with formatter.section("Keys"):
@@ -28,7 +28,7 @@ class Command(click.Command):
         super().format_options(ctx, formatter)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The example below the options."""
+        """Write the example below the options."""
         if self.example:
             with formatter.section("Example"):
                 formatter.write(f"  {self.example}\n")
@@ -36,20 +36,31 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """`lazy` maps a command's name to (module:attribute, one line of help); the module is imported when called."""
+    """A group whose commands are imported when they are called.
+
+    Args:
+        lazy: For each command (module:attribute, one line of help).
+        sections: Titles in the help, each with the names of its commands (default: one section).
+    """
 
     command_class = Command
 
-    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        lazy: Mapping[str, tuple[str, str]] | None = None,
+        sections: Mapping[str, Sequence[str]] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.lazy = dict(lazy or {})
+        self.lazy, self.sections = dict(lazy or {}), sections
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order in which they were written down."""
+        """Return the commands in the order of their definition."""
         return list(self.lazy) + list(self.commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import it if need be."""
+        """Return a command, importing its module if necessary."""
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         module, attribute = self.lazy[cmd_name][0].split(":")
@@ -59,22 +70,24 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """An unknown command gets the nearest known one."""
+        """Find the command, or fail with the nearest known name."""
         known = self.list_commands(ctx)
         if args and not args[0].startswith("-") and args[0] not in known:
             raise click.UsageError(f"unknown command '{args[0]}'. {suggest_name(args[0], known)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, without importing one."""
-        rows = [(name, line) for name, (_, line) in self.lazy.items()]
-        rows += [(name, command.get_short_help_str(limit=90)) for name, command in self.commands.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """Write the commands section by section, without importing them."""
+        lines = {name: line for name, (_, line) in self.lazy.items()}
+        lines |= {name: command.get_short_help_str(limit=90) for name, command in self.commands.items()}
+        width = max(map(len, lines), default=0)
+        for title, names in (self.sections or {"Commands": list(lines)}).items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), lines[name]) for name in names])
 
 
 def kind_argument(what: str, kinds: Iterable[str]) -> Callable[..., Any]:
-    """KIND, one of these; an unknown one is named before anything that is missing."""
+    """Return the argument KIND with these choices. An unknown kind is reported before missing arguments."""
     known = list(kinds)
 
     def chosen(ctx: click.Context, parameter: click.Parameter, kind: str) -> str:

@@ -1,4 +1,4 @@
-"""The front door: flags that hold everywhere, exit codes, one line for every error."""
+"""The command `splitrelay`: its subcommands in groups, global flags, exit codes, and one line for every error."""
 
 from __future__ import annotations
 
@@ -19,45 +19,59 @@ from splitrelay.runs.presets import set_preset_provider
 
 set_preset_provider("splitrelay.paper.presets")
 
+# Group, then command: (module:attribute, one line of help). A module is imported only when its command is called.
+COMMAND_GROUPS = {
+    "Start here": {
+        "demo": ("demo:demo", "Train SSL and FedAvg on real digits and compare them, in a minute."),
+        "new": ("new:new", "Write a commented spec that runs in seconds."),
+        "run": ("run:run", "Train one spec on images: any algorithm, model, partition."),
+        "show": ("show:show", "Show a run or a folder of runs: settings, progress, accuracy."),
+    },
+    "Train": {
+        "sweep": ("sweep:sweep", "Run every combination of values, on all cores or on a cluster."),
+        "grid": ("grid:grid", "Find the best learning rate."),
+        "data": ("data:data", "List, download and check data sets."),
+        "partition": ("partition:partition", "Divide a training set among M clients, show it, export it."),
+        "model": ("model:model", "Show a model layer by layer, and what each cut sends."),
+        "cost": ("cost:cost", "Show what a visit costs a client: bytes, messages, FLOPs, for each cut."),
+    },
+    "Results": {
+        "table": ("table:table", "Make tables of runs: accuracy, best rates, one row per run."),
+        "figure": ("figure:figure", "Make figures of runs: curves, clipping, rates, bytes."),
+        "report": ("report:report", "Make one HTML page of a run or a folder of runs."),
+        "evaluate": ("evaluate:evaluate", "Evaluate a saved model on a data set."),
+        "compare": ("verify:compare", "Compare two runs: settings, rows, final models."),
+        "verify": ("verify:verify", "Run a run again and compare it bit by bit."),
+        "publish": ("publish:publish", "Copy records of runs, without weights, for others to verify."),
+    },
+    "Theory": {
+        "theory": ("theory:theory", "Compute the paper's bounds, rates and step sizes."),
+        "notation": ("notation:notation", "List the paper's symbols and our names for them."),
+    },
+    "Paper": {
+        "reproduce": ("reproduce:reproduce", "Repeat the paper's studies and compare the numbers."),
+        "presets": ("new:presets", "List the settings of the paper by name."),
+        "quadratics": ("quadratics:quadratics", "Repeat the paper's simulations on quadratics."),
+        "convex": ("convex:convex", "Train softmax regression and compare it with the theorems' bounds."),
+    },
+    "Deploy": {
+        "rehearse": ("rehearse:rehearse", "Deploy a run on this machine and compare it with the simulation."),
+        "keys": ("keys:keys", "Create and revoke the certificates of the participants."),
+        "serve": ("serve:serve", "Run the server of a run whose clients are on other hosts."),
+        "join": ("join:join", "Run a client of such a run, with its own data."),
+        "status": ("status:status", "Show how far a deployed run is."),
+        "quarantine": ("quarantine:quarantine", "List and release misbehaving clients of a deployed run."),
+        "collect": ("status:collect", "Download the final model of a deployed run."),
+    },
+    "Machine": {
+        "doctor": ("doctor:doctor", "Show CPU, engines and speed of this machine."),
+        "completion": ("completion:completion", "Print the completion script of your shell."),
+    },
+}
 COMMANDS = {
-    "demo": ("splitrelay.cli.demo:demo", "See it work: SSL against FedAvg on real digits, in a minute."),
-    "theory": ("splitrelay.cli.theory:theory", "The paper's theory as a calculator: bounds, rates, step sizes."),
-    "quadratics": (
-        "splitrelay.cli.quadratics:quadratics",
-        "The paper's simulations on quadratics, beside their exact values.",
-    ),
-    "convex": ("splitrelay.cli.convex:convex", "Softmax regression on real data, beside the theorems' bounds."),
-    "data": ("splitrelay.cli.data:data", "Data sets: list, get, check, path."),
-    "partition": (
-        "splitrelay.cli.partition:partition",
-        "Deal a training set to M clients; look at it, save it, hand it out.",
-    ),
-    "new": ("splitrelay.cli.new:new", "Write a commented spec that runs as it is."),
-    "presets": ("splitrelay.cli.new:presets", "The settings of the paper, by name."),
-    "run": ("splitrelay.cli.run:run", "Train on images: any algorithm, model, partition."),
-    "show": ("splitrelay.cli.show:show", "A run, or a folder of runs, at one look."),
-    "reproduce": ("splitrelay.cli.reproduce:reproduce", "The paper's studies again, beside its own numbers."),
-    "publish": ("splitrelay.cli.publish:publish", "Records to hand out, without weights."),
-    "verify": ("splitrelay.cli.verify:verify", "Run a run again and compare to the bit."),
-    "compare": ("splitrelay.cli.verify:compare", "Two runs side by side."),
-    "sweep": ("splitrelay.cli.sweep:sweep", "Run every combination of the given values, on all cores or a cluster."),
-    "grid": ("splitrelay.cli.grid:grid", "Find the best learning rate by a named rule."),
-    "evaluate": ("splitrelay.cli.evaluate:evaluate", "Score a saved model on a data set."),
-    "table": ("splitrelay.cli.table:table", "Runs as tables: accuracy as in the paper, best rates, one row a run."),
-    "figure": ("splitrelay.cli.figure:figure", "Runs as figures: curves, clipping, rates, bytes."),
-    "report": ("splitrelay.cli.report:report", "A run, or a folder of them, as one page that opens offline."),
-    "model": ("splitrelay.cli.model:model", "A model layer by layer, and what each cut sends."),
-    "keys": ("splitrelay.cli.keys:keys", "Who may take part: authority, certificates, revocation."),
-    "serve": ("splitrelay.cli.serve:serve", "The server of a run whose clients are on other hosts."),
-    "join": ("splitrelay.cli.join:join", "A client of such a run, with its own data."),
-    "rehearse": ("splitrelay.cli.rehearse:rehearse", "Deploy a run here, and compare it with the simulation."),
-    "status": ("splitrelay.cli.status:status", "How a deployed run goes: who is here, whose turn, how long still."),
-    "quarantine": ("splitrelay.cli.quarantine:quarantine", "Clients of a deployed run that misbehave: list, release."),
-    "collect": ("splitrelay.cli.status:collect", "The final model of a deployed run."),
-    "cost": ("splitrelay.cli.cost:cost", "What a client pays for a visit: bytes, messages, FLOPs, cut by cut."),
-    "doctor": ("splitrelay.cli.doctor:doctor", "What this machine can do: CPU, engines, threads, speed."),
-    "notation": ("splitrelay.cli.notation:notation", "The paper's symbols beside our names."),
-    "completion": ("splitrelay.cli.completion:completion", "Print the completion script of your shell."),
+    name: (f"splitrelay.cli.{place}", line)
+    for group in COMMAND_GROUPS.values()
+    for name, (place, line) in group.items()
 }
 
 FLAGS = {
@@ -72,23 +86,25 @@ FLAGS = {
 @click.group(
     cls=Group,
     lazy=COMMANDS,
+    sections={title: list(group) for title, group in COMMAND_GROUPS.items()},
     name="splitrelay",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Example: splitrelay demo",
 )
 @click.version_option(__version__, prog_name="splitrelay")
-@click.option("-q", "--quiet", is_flag=True, help="Results only: no notes, no progress.")
-@click.option("-v", "--verbose", is_flag=True, help="Say more on the way.")
-@click.option("--traceback", is_flag=True, help="Show where an error came from.")
+@click.option("-q", "--quiet", is_flag=True, help="Print results only: no notes, no progress.")
+@click.option("-v", "--verbose", is_flag=True, help="Print more details.")
+@click.option("--traceback", is_flag=True, help="Print the traceback of an error.")
 def app(quiet: bool, verbose: bool, traceback: bool) -> None:
-    """Sequential split learning: its theory as a calculator, its algorithms as readable code.
+    """New here? Type: splitrelay demo
 
-    -q, -v and --traceback may stand anywhere on the line.
+    Then "splitrelay new first" writes a spec, and "splitrelay run first.toml" trains it. Splitrelay simulates and
+    deploys sequential split learning, and computes its theory. -q, -v and --traceback may be anywhere on the line.
     """
 
 
 def run(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run one command line and leave with its exit code: 2 wrong input, 1 failed work, 130 Ctrl-C."""
+    """Run one command line and exit: 0 success, 1 failed work, 2 wrong input, 130 Ctrl-C."""
     try:
         _run(_take_flags(list(sys.argv[1:] if argv is None else argv)))
     finally:
