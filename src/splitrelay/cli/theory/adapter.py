@@ -9,6 +9,7 @@ from __future__ import annotations
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -51,16 +52,20 @@ class Calculation(ABC, Generic[Result]):
         """Return the title of the output and of the figure."""
 
     @abstractmethod
-    def build_records(self, result: Result, grid: Grid) -> list[dict[str, Any]]:
-        """Return the records for JSON, one for each setting (and each rate)."""
+    def build_records(self, result: Result, size: int) -> list[dict[str, Any]]:
+        """Return the records for JSON, one for each setting (and each rate), without the settings."""
 
     @abstractmethod
     def print_one(self, result: Result, record: Mapping[str, Any], grid: Grid, shape: str) -> None:
         """Print the only record as text or Markdown. The title is already printed."""
 
     @abstractmethod
-    def build_table(self, result: Result, grid: Grid, is_csv: bool) -> Table:
-        """Build the table of many records. CSV keeps columns without values, because programs expect them."""
+    def build_columns(self, result: Result, grid: Grid, is_csv: bool) -> dict[str, list[Any]]:
+        """Build the columns of the table of many settings, without those of the varying keys."""
+
+    @abstractmethod
+    def get_notes(self, result: Result, grid: Grid) -> tuple[str, Sequence[str]]:
+        """Return a last line for the title of the table, or an empty string, and the notes below the table."""
 
     @abstractmethod
     def get_panels(self, result: Result) -> Mapping[str, Bound | Rate]:
@@ -69,6 +74,13 @@ class Calculation(ABC, Generic[Result]):
     def count_panels(self, grid: Grid) -> int:
         """Return the number of panels that one combination of settings needs."""
         return 1
+
+    def build_table(self, result: Result, grid: Grid, is_csv: bool) -> Table:
+        """Build the table of many records. CSV keeps columns without values, because programs expect them."""
+        subtitle, notes = self.get_notes(result, grid)
+        title = "\n".join(filter(None, [wrap(self.format_title(result)), wrap(grid.caption), subtitle]))
+        columns = grid.columns | self.build_columns(result, grid, is_csv)
+        return build_column_table(columns, title, notes, len(grid.varying), is_csv)
 
     def draw(self, grid: Grid, path: Path) -> None:
         """Write the figure: stacks of terms over the key with the most values."""
@@ -101,7 +113,11 @@ def show(calculation: Calculation[Any], settings: Sequence[str], shape: str, fig
         (say if is_only_output else note)(f"figure: {figure}")
         if is_only_output:
             return
-    records = calculation.build_records(result, grid) if shape == "json" or grid.is_single else []
+    records = []
+    if shape == "json" or grid.is_single:
+        records = calculation.build_records(result, grid.size)
+        for record, values in zip(records, cycle(grid.settings), strict=False):
+            record["settings"] = values
     if shape == "json":
         emit(Table((), ()), records[0] if len(records) == 1 else records, shape)
     elif len(records) == 1 and shape != "csv":

@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
-from splitrelay.cli.key_values import settings_argument
-from splitrelay.cli.table_output import Table, cell, emit, format_option
-from splitrelay.cli.theory.adapter import (
-    Calculation,
-    build_bound_records,
-    build_column_table,
-    build_condition_table,
-    get_column,
-    get_condition_fields,
-    show,
-    split_settings,
-    wrap,
-)
+from splitrelay.cli.table_output import Table, cell, emit
+from splitrelay.cli.theory import adapter, options
 from splitrelay.cli.theory.grid import Grid
-from splitrelay.cli.theory.options import (
-    CONSTANTS_KEY,
-    ETA_TILDE,
-    HORIZON_KEY,
-    QUANTITIES,
-    ZETA2_STAR,
-    case_argument,
-    figure_option,
-)
 
 if TYPE_CHECKING:
     from splitrelay.theory import Bound, Comparison, Side
 
-KEYS = (*QUANTITIES, ZETA2_STAR, ETA_TILDE, CONSTANTS_KEY, HORIZON_KEY)
+KEYS = (*options.QUANTITIES, options.ZETA2_STAR, options.ETA_TILDE, options.CONSTANTS_KEY, options.HORIZON_KEY)
 NAMES = {
     "ssl": "SSL",
     "fedavg": "FedAvg",
@@ -65,15 +42,11 @@ USEFUL_K = {
 }
 
 
-@click.command(
-    cls=Command,
-    keys=KEYS,
-    example="splitrelay theory compare strongly-convex L=2 mu=1 sigma2=1 zeta2=4 M=10 S=2 K=5 R=1000 D2=1",
+@options.grid_command(
+    KEYS,
+    "compare strongly-convex L=2 mu=1 sigma2=1 zeta2=4 M=10 S=2 K=5 R=1000 D2=1",
+    options.case_argument,
 )
-@case_argument
-@settings_argument(KEYS)
-@format_option
-@figure_option
 def compare(case: str, settings: tuple[str, ...], shape: str, figure: Path | None) -> None:
     """Compare the bounds of SSL, FedAvg and minibatch SGD, term by term.
 
@@ -81,10 +54,10 @@ def compare(case: str, settings: tuple[str, ...], shape: str, figure: Path | Non
     with S clients against S R/M rounds of SSL. Each algorithm has the step that minimizes its own bound, or all have
     the eta_tilde that you give.
     """
-    show(CompareCalculation(case), settings, shape, figure)
+    adapter.show(CompareCalculation(case), settings, shape, figure)
 
 
-class CompareCalculation(Calculation["Comparison"]):
+class CompareCalculation(adapter.Calculation["Comparison"]):
     """SSL, FedAvg and minibatch SGD side by side."""
 
     keys = KEYS
@@ -94,33 +67,26 @@ class CompareCalculation(Calculation["Comparison"]):
         self.case = case
 
     def compute(self, grid: Grid) -> Comparison:
-        """Compute the comparison."""
         from splitrelay.theory import compare
 
         return compare(self.case, grid.problem, **grid.others, **grid.choices)
 
     def format_title(self, result: Comparison) -> str:
-        """Return the case and the constants."""
         return f"SSL against FedAvg, {result.case}, {result.constants} constants"
 
-    def build_records(self, result: Comparison, grid: Grid) -> list[dict[str, Any]]:
-        """Return one record per setting with all algorithms."""
-        size = grid.size
-        records: list[dict[str, Any]] = split_settings({"equal_rounds": {}, "equal_compute": {}}, size)
+    def build_records(self, result: Comparison, size: int) -> list[dict[str, Any]]:
+        records: list[dict[str, Any]] = adapter.split_settings({"equal_rounds": {}, "equal_compute": {}}, size)
         for group in ("equal_rounds", "equal_compute"):
             for name, side in getattr(result, group).items():
                 for record, fields in zip(records, _build_side_records(side, size), strict=True):
                     record[group][name] = fields
-        tree = {"smaller": result.smaller, "conditions": get_condition_fields(result.conditions)}
+        tree = {"smaller": result.smaller, "conditions": adapter.get_condition_fields(result.conditions)}
         tree |= {"useful_K": result.useful_K, "case": result.case, "constants": result.constants}
-        rest = split_settings(tree, size)
-        return [
-            record | fields | {"notes": list(result.notes), "settings": settings}
-            for record, fields, settings in zip(records, rest, grid.settings, strict=True)
-        ]
+        tree["notes"] = list(result.notes)
+        rest = adapter.split_settings(tree, size)
+        return [record | fields for record, fields in zip(records, rest, strict=True)]
 
     def print_one(self, result: Comparison, record: Mapping[str, Any], grid: Grid, shape: str) -> None:
-        """Print the algorithms side by side, the conditions, the useful K and the notes."""
         emit(_build_side_table(record["equal_rounds"], "At equal rounds, all clients taking part"), None, shape)
         say(f"Smaller bound: {NAMES[record['smaller']['equal rounds']]}.\n")
         if record["equal_compute"]:
@@ -132,30 +98,28 @@ class CompareCalculation(Calculation["Comparison"]):
         if record["conditions"]:
             parts = [condition["name"].rsplit(" (", 1) for condition in record["conditions"]]
             short = [{**c, "name": name} for c, (name, _) in zip(record["conditions"], parts, strict=True)]
-            emit(build_condition_table(short), None, shape)
+            emit(adapter.build_condition_table(short), None, shape)
             say("\n".join(f"{name}: {purpose.rstrip(')')}." for name, purpose in parts) + "\n")
         useful = [(USEFUL_K[name], value) for name, value in record["useful_K"].items()]
         emit(Table(("K beyond which more local steps stop helping the bound", "K"), useful), None, shape)
-        say("\n" + "\n".join(wrap(note) for note in (*result.notes, *NOTES)))
+        say("\n" + "\n".join(self.get_notes(result, grid)[1]))
 
-    def build_table(self, result: Comparison, grid: Grid, is_csv: bool) -> Table:
-        """Build a table with one row per setting. CSV also has the terms."""
-        columns = grid.columns
+    def build_columns(self, result: Comparison, grid: Grid, is_csv: bool) -> dict[str, list[Any]]:
+        values: dict[str, Any] = {}
         for label, bound in _get_bounds(result, "SSL over S R/M").items():
-            columns[label] = get_column(bound.total, grid.size)
-            for term, values in bound.terms.items() if is_csv else ():
-                columns[f"{label}: {term}"] = get_column(values, grid.size)
-        columns |= {f"smaller at {group}": get_column(names, grid.size) for group, names in result.smaller.items()}
-        title = f"{wrap(self.format_title(result))}\n{wrap(grid.caption)}"
-        notes = [wrap(note) for note in (*result.notes, *NOTES)]
-        return build_column_table(columns, title, notes, len(grid.varying))
+            values[label] = bound.total
+            if is_csv:  # only CSV has the terms, because a page is too narrow for them
+                values |= {f"{label}: {term}": value for term, value in bound.terms.items()}
+        values |= {f"smaller at {group}": names for group, names in result.smaller.items()}
+        return {name: adapter.get_column(value, grid.size) for name, value in values.items()}
+
+    def get_notes(self, result: Comparison, grid: Grid) -> tuple[str, Sequence[str]]:
+        return "", [adapter.wrap(note) for note in (*result.notes, *NOTES)]
 
     def count_panels(self, grid: Grid) -> int:
-        """Return one panel for each algorithm."""
         return 6 if "S" in grid.values else 3
 
     def get_panels(self, result: Comparison) -> Mapping[str, Bound]:
-        """Return the bound of each algorithm."""
         return _get_bounds(result, "SSL over $SR/M$ rounds")
 
 
@@ -176,15 +140,15 @@ def _build_side_records(side: Side, size: int) -> list[dict[str, Any]]:
         "applicable": False,
         "why_not": side.why_not,
     }
-    records: list[dict[str, Any]] = split_settings(tree, size)
+    records: list[dict[str, Any]] = adapter.split_settings(tree, size)
     if side.bound is not None:
-        for record, bound in zip(records, build_bound_records(side.bound, size), strict=True):
+        for record, bound in zip(records, adapter.build_bound_records(side.bound, size), strict=True):
             record |= {name: bound[name] for name in BOUND_FIELDS}
             if not bound["applicable"] and record["rounds"] != record["rounds"]:  # NaN: S R/M is less than one round
                 record["why_not"] = side.why_not
     if side.rate is not None:
         orders = {name: getattr(side.rate, name) for name in ("total", "terms", "dominant")}
-        for record, order in zip(records, split_settings(orders, size), strict=True):
+        for record, order in zip(records, adapter.split_settings(orders, size), strict=True):
             record["order"] = order
     return records
 

@@ -12,7 +12,6 @@ from click.shell_completion import CompletionItem
 
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import emphasised, say
-from splitrelay.cli.key_values import TextParam
 from splitrelay.cli.table_output import Table, emit, format_option
 
 if TYPE_CHECKING:
@@ -21,19 +20,13 @@ if TYPE_CHECKING:
 COUNT = 28  # a copy of len(ERRATA), so that completion does not load numpy
 
 
-class NumberParam(TextParam):
-    """The number of an erratum, E1 to E28."""
-
-    name = "erratum"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the numbers that start with the given text."""
-        numbers = [f"E{number}" for number in range(1, COUNT + 1)]
-        return [CompletionItem(number) for number in numbers if number.startswith(incomplete.upper())]
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    numbers = [f"E{number}" for number in range(1, COUNT + 1)]
+    return [CompletionItem(number) for number in numbers if number.startswith(incomplete.upper())]
 
 
 @click.command(cls=Command, example="splitrelay theory errata E14")
-@click.argument("number", required=False, type=NumberParam(), metavar="[NUMBER]")
+@click.argument("number", required=False, shell_complete=_complete, metavar="[NUMBER]")
 @format_option
 def errata(number: str | None, shape: str) -> None:
     """List the errors in the paper, E1 to E28: the place, the printed text and the correction.

@@ -9,7 +9,9 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from splitrelay.cli.key_values import Key, TextParam, choice, count, number
+from splitrelay.cli.click_extensions import Command
+from splitrelay.cli.key_values import Key, TextParam, choice, count, number, settings_argument
+from splitrelay.cli.table_output import format_option
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.notation import describe_symbol
 
@@ -75,16 +77,24 @@ class NameListParam(NameParam):
         return tuple(dict.fromkeys(name for part in names for name in self.groups.get(part, (part,))))
 
 
-def name_argument(name: str, kind: str, known: Sequence[str]) -> Callable[[Any], Any]:
-    """Build an argument before the key=value settings."""
-    return click.argument(name, type=NameParam(kind, known), metavar=name.upper())
-
-
-algorithm_argument = name_argument("alg", "algorithm", ALGORITHMS)
-case_argument = name_argument("case", "case", CASES)
+algorithm_argument = click.argument("alg", type=NameParam("algorithm", ALGORITHMS), metavar="ALG")
+case_argument = click.argument("case", type=NameParam("case", CASES), metavar="CASE")
 figure_option = click.option(
     "--figure",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Draw a figure (.pdf, .png or .svg). The result is printed, too, only if --format is given.",
 )
+
+
+def grid_command(
+    keys: Sequence[Key], example: str, *arguments: Callable[[Any], Any], metavar: str = "[KEY=VALUE]..."
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Declare a command with arguments, key=value settings, --format and --figure."""
+
+    def declare(function: Callable[..., None]) -> click.Command:
+        for decorator in (figure_option, format_option, settings_argument(keys, metavar), *reversed(arguments)):
+            function = decorator(function)
+        return click.command(cls=Command, keys=keys, example=f"splitrelay theory {example}")(function)
+
+    return declare

@@ -8,31 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
-from splitrelay.cli.key_values import settings_argument
-from splitrelay.cli.table_output import Table, cell, emit, format_option
-from splitrelay.cli.theory.adapter import (
-    NAMES,
-    Calculation,
-    build_column_table,
-    build_term_rows,
-    get_column,
-    show,
-    split_settings,
-    wrap,
-)
+from splitrelay.cli.table_output import Table, cell, emit
+from splitrelay.cli.theory import adapter, options
 from splitrelay.cli.theory.grid import MAX_PANELS, Grid
-from splitrelay.cli.theory.options import (
-    CASES,
-    CONSTANTS_KEY,
-    QUANTITIES,
-    SIGMA2_STAR,
-    ZETA2_STAR,
-    NameListParam,
-    NameParam,
-    figure_option,
-)
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,22 +23,18 @@ RATES = (
     *TABLE_ONE,
     *("reshuffling", "reshuffling-quoted", "lower-bound-quoted"),
 )
-KEYS = (*QUANTITIES, ZETA2_STAR, SIGMA2_STAR, CONSTANTS_KEY)
+GROUPS = {"table-one": TABLE_ONE, "all": RATES}
+KEYS = (*options.QUANTITIES, options.ZETA2_STAR, options.SIGMA2_STAR, options.CONSTANTS_KEY)
 TERMS = ("noise", "sampling", "noise drift", "heterogeneity drift", "optimization", "lower bound")
 NO_CONSTANTS = "Orders have unit constants and no logarithms: they show scaling, not values."
 
 
-@click.command(
-    cls=Command,
-    keys=KEYS,
-    example="splitrelay theory rate ssl,fedavg strongly-convex L=2 mu=1 sigma2=1 zeta2=4 M=10 K=5 R=1000 D2=1",
+@options.grid_command(
+    KEYS,
+    "rate ssl,fedavg strongly-convex L=2 mu=1 sigma2=1 zeta2=4 M=10 K=5 R=1000 D2=1",
+    click.argument("names", type=options.NameListParam("rate", RATES, GROUPS), metavar="NAME[,NAME]..."),
+    metavar="[CASE] [KEY=VALUE]...",
 )
-@click.argument(
-    "names", type=NameListParam("rate", RATES, {"table-one": TABLE_ONE, "all": RATES}), metavar="NAME[,NAME]..."
-)
-@settings_argument(KEYS, "[CASE] [KEY=VALUE]...")
-@format_option
-@figure_option
 def rate(names: tuple[str, ...], settings: tuple[str, ...], shape: str, figure: Path | None) -> None:
     """Compute orders of convergence at tuned steps, term by term.
 
@@ -76,13 +51,13 @@ def rate(names: tuple[str, ...], settings: tuple[str, ...], shape: str, figure: 
       lower-bound-quoted                  min{1, zeta_*^2/(mu^2 M R^2)}
       all
     """
-    case = CASES[0]
+    case = options.CASES[0]
     if settings and "=" not in settings[0]:
-        case, settings = NameParam("case", CASES).convert(settings[0], None, None), settings[1:]
-    show(RateCalculation(names, case), settings, shape, figure)
+        case, settings = options.NameParam("case", options.CASES).convert(settings[0], None, None), settings[1:]
+    adapter.show(RateCalculation(names, case), settings, shape, figure)
 
 
-class RateCalculation(Calculation[Sequence["Rate"]]):
+class RateCalculation(adapter.Calculation[Sequence["Rate"]]):
     """One or more rates of the same case."""
 
     keys = KEYS
@@ -92,58 +67,55 @@ class RateCalculation(Calculation[Sequence["Rate"]]):
         self.names, self.case = names, case
 
     def compute(self, grid: Grid) -> Sequence[Rate]:
-        """Compute all rates."""
         from splitrelay.theory import rate
 
         return [rate(name, self.case, grid.problem, **grid.choices) for name in self.names]
 
     def format_title(self, result: Sequence[Rate]) -> str:
-        """Return the name of the only rate, or the case of several rates."""
         if len(result) > 1:
             return f"Orders of convergence, {self.case}"
         (rate,) = result
-        return f"{NAMES.get(rate.name, rate.name)}: {rate.statement}, {rate.case}"
+        return f"{adapter.NAMES.get(rate.name, rate.name)}: {rate.statement}, {rate.case}"
 
-    def build_records(self, result: Sequence[Rate], grid: Grid) -> list[dict[str, Any]]:
-        """Return one record for each rate and each setting."""
-        fields = ("total", "terms", "dominant", "largest", "name", "case", "statement", "measure", "decay")
-        return [
-            record | {"settings": settings}
-            for rate in result
-            for record, settings in zip(
-                split_settings({name: getattr(rate, name) for name in fields}, grid.size), grid.settings, strict=True
-            )
-        ]
+    def build_records(self, result: Sequence[Rate], size: int) -> list[dict[str, Any]]:
+        names = ("total", "terms", "dominant", "largest", "name", "case", "statement", "measure", "decay")
+        trees = [{name: getattr(rate, name) for name in names} for rate in result]
+        return [record for tree in trees for record in adapter.split_settings(tree, size)]
 
     def print_one(self, result: Sequence[Rate], record: Mapping[str, Any], grid: Grid, shape: str) -> None:
-        """Print the total and the terms with their shares and decays."""
         (rate,) = result
         say(f"{rate.measure} is of order {cell(rate.total)}.\n")
-        rows = [(*row, rate.decay[row[0]]) for row in build_term_rows(record)]
-        emit(Table(("term", "value", " share", "falls as"), [*rows, ("total", rate.total, "", "")]), None, shape)
+        rows = [(*row, rate.decay[row[0]]) for row in adapter.build_term_rows(record)]
+        emit(Table(("term", "value", "share", "falls as"), [*rows, ("total", rate.total, "", "")]), None, shape)
         say(f"\nLargest here: {rate.largest}. For large R: {rate.dominant}.\n{NO_CONSTANTS}")
 
     def build_table(self, result: Sequence[Rate], grid: Grid, is_csv: bool) -> Table:
-        """Build a table: of several rates for one setting, of several totals, or of one rate with its terms."""
-        first, size = result[0], grid.size
-        title = f"Orders of {first.measure}, {first.case}\n{wrap(grid.caption)}"
+        first = result[0]
+        title = f"Orders of {first.measure}, {first.case}\n{adapter.wrap(grid.caption)}"
+        columns = self.build_columns(result, grid, is_csv)
+        if grid.is_single:  # one row per rate
+            return adapter.build_column_table(columns, title, self.get_notes(result, grid)[1])
+        if len(result) == 1:
+            title = f"{self.format_title(result)}\n{title}"
+        return adapter.build_column_table(grid.columns | columns, title, [NO_CONSTANTS], len(grid.varying))
+
+    def build_columns(self, result: Sequence[Rate], grid: Grid, is_csv: bool) -> dict[str, list[Any]]:
         if grid.is_single:
             columns: dict[str, list[Any]] = {key: [getattr(rate, key) for rate in result] for key in ("name", "total")}
             for term in sorted({name for rate in result for name in rate.terms}, key=TERMS.index):
                 columns[term] = [rate.terms.get(term) for rate in result]
-            columns["for large R"] = [rate.dominant for rate in result]
-            notes = [f"{r.name} is an order of {r.measure}." for r in result if r.measure != first.measure]
-            return build_column_table(columns, title, [*notes, NO_CONSTANTS])
-        if len(result) > 1:
-            columns = {rate.name: get_column(rate.total, size) for rate in result}
-        else:
-            title = f"{self.format_title(result)}\n{title}"
-            values = {"total": first.total, **first.terms, "largest": first.largest}
-            columns = {name: get_column(value, size) for name, value in values.items()}
-        return build_column_table(grid.columns | columns, title, [NO_CONSTANTS], len(grid.varying))
+            return columns | {"for large R": [rate.dominant for rate in result]}
+        values: dict[str, Any] = {rate.name: rate.total for rate in result}
+        if len(result) == 1:
+            values = {"total": result[0].total, **result[0].terms, "largest": result[0].largest}
+        return {name: adapter.get_column(value, grid.size) for name, value in values.items()}
+
+    def get_notes(self, result: Sequence[Rate], grid: Grid) -> tuple[str, Sequence[str]]:
+        measure = result[0].measure
+        others = [f"{rate.name} is an order of {rate.measure}." for rate in result if rate.measure != measure]
+        return "", [*others, NO_CONSTANTS]
 
     def count_panels(self, grid: Grid) -> int:
-        """Return one panel for each rate."""
         if len(self.names) > MAX_PANELS:
             raise InputError(
                 f"a figure shows at most {MAX_PANELS} panels", value=len(self.names), hint="Name fewer rates."
@@ -151,5 +123,4 @@ class RateCalculation(Calculation[Sequence["Rate"]]):
         return len(self.names)
 
     def get_panels(self, result: Sequence[Rate]) -> Mapping[str, Rate]:
-        """Return one panel for each rate. A single rate needs no label, because the title names it."""
         return {rate.name: rate for rate in result} if len(result) > 1 else {"": result[0]}

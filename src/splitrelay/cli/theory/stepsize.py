@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
-from splitrelay.cli.key_values import settings_argument
-from splitrelay.cli.table_output import Table, cell, emit, format_option
-from splitrelay.cli.theory.adapter import (
-    NAMES,
-    Calculation,
-    build_bound_records,
-    build_column_table,
-    build_labels,
-    format_panel_label,
-    get_column,
-    get_start_level,
-    get_start_levels,
-    list_reasons,
-    show,
-    split_settings,
-    wrap,
-)
+from splitrelay.cli.table_output import cell, emit
+from splitrelay.cli.theory import adapter, options
 from splitrelay.cli.theory.grid import Grid
-from splitrelay.cli.theory.options import (
-    CONSTANTS_KEY,
-    HORIZON_KEY,
-    QUANTITIES,
-    ZETA2_STAR,
-    algorithm_argument,
-    case_argument,
-    figure_option,
-)
 
 if TYPE_CHECKING:
     from splitrelay.theory import Bound, StepSize
 
-KEYS = (*QUANTITIES, ZETA2_STAR, CONSTANTS_KEY, HORIZON_KEY)
+KEYS = (*options.QUANTITIES, options.ZETA2_STAR, options.CONSTANTS_KEY, options.HORIZON_KEY)
 MAX_ROWS = 4  # of panels in a figure
 BRANCHES = {
     "cap": "upper end",
@@ -54,30 +27,26 @@ BRANCHES = {
 NOTES = (
     "printed: the paper's rule. mended: the same rule with both error terms (E14).",
     "best: the step that minimizes the bound.",
-    wrap("A step that minimizes the bound is safe, but on most problems larger steps do better."),
+    adapter.wrap("A step that minimizes the bound is safe, but on most problems larger steps do better."),
 )
 
 
-@click.command(
-    cls=Command,
-    keys=KEYS,
-    example="splitrelay theory stepsize ssl strongly-convex L=2 mu=1 sigma2=1 zeta2=4 M=10 K=5 R=1000 D2=1",
+@options.grid_command(
+    KEYS,
+    "stepsize ssl strongly-convex L=2 mu=1 sigma2=1 zeta2=4 M=10 K=5 R=1000 D2=1",
+    options.algorithm_argument,
+    options.case_argument,
 )
-@algorithm_argument
-@case_argument
-@settings_argument(KEYS)
-@format_option
-@figure_option
 def stepsize(alg: str, case: str, settings: tuple[str, ...], shape: str, figure: Path | None) -> None:
     """Choose the step by three rules, and compute the bound at each step.
 
     The rules are the paper's rule (printed), the same rule with the error term that it omits (mended, E14), and the
     exact minimizer of the bound (best). ALG and CASE are those of 'theory bound'.
     """
-    show(StepSizeCalculation(alg, case), settings, shape, figure)
+    adapter.show(StepSizeCalculation(alg, case), settings, shape, figure)
 
 
-class StepSizeCalculation(Calculation["dict[str, StepSize]"]):
+class StepSizeCalculation(adapter.Calculation["dict[str, StepSize]"]):
     """The steps of all rules, by the name of the rule."""
 
     keys = KEYS
@@ -89,34 +58,30 @@ class StepSizeCalculation(Calculation["dict[str, StepSize]"]):
         self.algorithm, self.case = algorithm, case
 
     def compute(self, grid: Grid) -> dict[str, StepSize]:
-        """Compute the steps of all rules."""
         from splitrelay.theory import stepsizes
 
         outside: Any = "refuse" if grid.is_single else "mask"
         return stepsizes(self.algorithm, self.case, grid.problem, **grid.choices, outside=outside)
 
     def format_title(self, result: dict[str, StepSize]) -> str:
-        """Return the algorithm, the statement and the constants."""
         bound = result["best"].bound
-        return f"{NAMES[bound.algorithm]}: steps for {bound.statement}, {bound.constants} constants"
+        return f"{adapter.NAMES[bound.algorithm]}: steps for {bound.statement}, {bound.constants} constants"
 
-    def build_records(self, result: dict[str, StepSize], grid: Grid) -> list[dict[str, Any]]:
-        """Return one record per setting: the range, and for each rule the step and its bound."""
-        size, best = grid.size, result["best"]
-        records: list[dict[str, Any]] = split_settings({"low": best.low, "high": best.high, "rules": {}}, size)
+    def build_records(self, result: dict[str, StepSize], size: int) -> list[dict[str, Any]]:
+        best = result["best"]
+        records: list[dict[str, Any]] = adapter.split_settings({"low": best.low, "high": best.high, "rules": {}}, size)
         for rule, step in result.items():
-            names = ("eta", "eta_tilde", "branch", "tau", "explicit")
-            steps = split_settings({name: getattr(step, name) for name in names}, size)
-            for record, fields, bound in zip(records, steps, build_bound_records(step.bound, size), strict=True):
+            tree = {name: getattr(step, name) for name in ("eta", "eta_tilde", "branch", "tau", "explicit")}
+            bounds = adapter.build_bound_records(step.bound, size)
+            for record, fields, bound in zip(records, adapter.split_settings(tree, size), bounds, strict=True):
                 bound_fields = {name: bound[name] for name in ("total", "terms", "conditions", "vacuous")}
                 record["rules"][rule] = fields | bound_fields
-        reasons = list_reasons(best.bound.conditions, best.applicable, size)
-        for record, reason, settings in zip(records, reasons, grid.settings, strict=True):
-            record |= {"applicable": reason is None, "why_not": reason, "settings": settings}
+        reasons = adapter.list_reasons(best.bound.conditions, best.applicable, size)
+        for record, reason in zip(records, reasons, strict=True):
+            record |= {"applicable": reason is None, "why_not": reason}
         return records
 
     def print_one(self, result: dict[str, StepSize], record: Mapping[str, Any], grid: Grid, shape: str) -> None:
-        """Print the range and one row per rule."""
         rules = record["rules"]
         step_ratio = rules["best"]["eta_tilde"] / rules["best"]["eta"]
         ends = [
@@ -128,26 +93,24 @@ class StepSizeCalculation(Calculation["dict[str, StepSize]"]):
         for title, field in {"eta_tilde": "eta_tilde", "eta": "eta", "bound": "total", "vacuous": "vacuous"}.items():
             columns[title] = [fields[field] for fields in rules.values()]
         columns["decided by"] = [BRANCHES[fields["branch"]] for fields in rules.values()]
-        emit(build_column_table(columns), None, shape)
+        emit(adapter.build_column_table(columns), None, shape)
         say(f"\nThe bound is on {result['best'].bound.measure}.")
         say("\n".join(NOTES))
 
-    def build_table(self, result: dict[str, StepSize], grid: Grid, is_csv: bool) -> Table:
-        """Build a table with one row per setting and two columns per rule."""
-        columns, best = grid.columns, result["best"]
+    def build_columns(self, result: dict[str, StepSize], grid: Grid, is_csv: bool) -> dict[str, list[Any]]:
+        columns, best = {}, result["best"]
         for rule, step in result.items():
-            columns[f"{rule} eta_tilde"] = get_column(step.eta_tilde, grid.size)
-            columns[f"{rule} bound"] = get_column(step.bound.total, grid.size)
-        columns["why not"] = list_reasons(best.bound.conditions, best.applicable, grid.size)
-        title = f"{wrap(self.format_title(result))}\n{wrap(grid.caption)}\nbounds on {best.bound.measure}"
-        return build_column_table(columns, title, NOTES, len(grid.varying), is_csv)
+            columns[f"{rule} eta_tilde"] = adapter.get_column(step.eta_tilde, grid.size)
+            columns[f"{rule} bound"] = adapter.get_column(step.bound.total, grid.size)
+        return columns | {"why not": adapter.list_reasons(best.bound.conditions, best.applicable, grid.size)}
+
+    def get_notes(self, result: dict[str, StepSize], grid: Grid) -> tuple[str, Sequence[str]]:
+        return f"bounds on {result['best'].bound.measure}", NOTES
 
     def get_panels(self, result: dict[str, StepSize]) -> Mapping[str, Bound]:
-        """Return the bound of each rule."""
         return {rule: step.bound for rule, step in result.items()}
 
     def draw(self, grid: Grid, path: Path) -> None:
-        """Write the figure: steps and bounds over a range, or the bound over the step for one setting."""
         from splitrelay.reports.theory_step_figures import build_step_panel, save_steps
 
         if grid.is_single:
@@ -155,10 +118,13 @@ class StepSizeCalculation(Calculation["dict[str, StepSize]"]):
             return
         results = [(part, self.compute(part)) for part in grid.split_panels(MAX_ROWS)]
         bound = results[0][1]["best"].bound
-        labels = build_labels(grid, self.format_title(results[0][1]), bound.measure, bound.case)
+        labels = adapter.build_labels(grid, self.format_title(results[0][1]), bound.measure, bound.case)
         panels = [
             build_step_panel(
-                format_panel_label(grid, part, labels), part.abscissa, steps, get_start_levels(bound, part)
+                adapter.format_panel_label(grid, part, labels),
+                part.abscissa,
+                steps,
+                adapter.get_start_levels(bound, part),
             )
             for part, steps in results
         ]
@@ -172,5 +138,5 @@ class StepSizeCalculation(Calculation["dict[str, StepSize]"]):
         steps = self.compute(grid)
         over = Grid({**grid.values, "eta_tilde": choose_steps(steps["best"])})
         found = bound(self.algorithm, self.case, over.problem, **over.others, **over.choices, outside="mask")
-        labels = build_labels(over, self.format_title(steps), found.measure, self.case)
-        save_stacks([build_landscape_panel(found, steps, get_start_level(found, grid.fixed)[1])], labels, path)
+        labels = adapter.build_labels(over, self.format_title(steps), found.measure, self.case)
+        save_stacks([build_landscape_panel(found, steps, adapter.get_start_level(found, grid.fixed)[1])], labels, path)
