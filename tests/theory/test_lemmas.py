@@ -151,11 +151,11 @@ def test_useful_K_where_a_term_is_absent() -> None:
     assert useful_local_steps("ssl", SC, problem).tolist() == [math.inf, 0, 0]
 
 
-def test_useful_K_is_refused_where_nobody_states_it() -> None:
+def test_useful_K_raises_where_it_is_not_defined() -> None:
     problem = Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, S=5, K=5, R=100)
-    with pytest.raises(InputError, match=r"needs eta_tilde\. The paper states the order for strongly-convex only"):
+    with pytest.raises(InputError, match="eta_tilde"):
         useful_local_steps("ssl", GC, problem)
-    with pytest.raises(InputError, match="the sampling term does not fall with K"):
+    with pytest.raises(InputError):
         useful_local_steps("fedavg-swor", SC, problem)
 
 

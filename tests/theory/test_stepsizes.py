@@ -126,7 +126,7 @@ def test_at_the_optimum_the_lowest_step_is_best() -> None:
     there = replace(PROBLEM, D2=0)
     found = stepsize("ssl", SC, there)
     assert (found.branch, found.eta_tilde) == ("low", 0.01)
-    with pytest.raises(OutOfRange, match="ssl general-convex has no best step for D2 = 0"):
+    with pytest.raises(OutOfRange):
         stepsize("ssl", GC, there)
 
 

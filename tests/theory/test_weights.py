@@ -61,8 +61,9 @@ def test_weights_beyond_double_precision_are_infinite_not_wrong() -> None:
 
 
 def test_too_large_a_step_has_no_weights() -> None:
-    with pytest.raises(OutOfRange, match=r"the weights need 0 <= mu eta_tilde / 2 < 1; got 1. Take a smaller step."):
+    with pytest.raises(OutOfRange) as caught:
         weights(1, 2, 10)
+    assert caught.value.value == 1
 
 
 def test_tiny_steps_lose_no_digits() -> None:
@@ -72,5 +73,6 @@ def test_tiny_steps_lose_no_digits() -> None:
 
 @pytest.mark.parametrize("R", [-1, 10**9])
 def test_a_list_of_weights_has_a_length_that_fits(R: int) -> None:
-    with pytest.raises(OutOfRange, match=r"needs 0 <= R <= 10000000; got .*\. thetas\(\) needs no list"):
+    with pytest.raises(OutOfRange) as caught:
         weights(1, 0.5, R)
+    assert (caught.value.value, caught.value.limit) == (R, "0 <= R <= 10000000")

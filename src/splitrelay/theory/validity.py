@@ -104,7 +104,7 @@ def check_step(
     setting = ", ".join(f"{name}={get_first(getattr(q, name)):.6g}" for name in names)
     if eta is not None:
         got = f"{got}, from eta={get_first(eta):.6g}"
-    raise OutOfRange(f"{q.subject} needs {limits} for {setting}", value=got, hint=_format_count(count, inside.size))
+    raise OutOfRange(f"{q.subject}, {setting}", limit=limits, value=got, hint=_format_count(count, inside.size))
 
 
 def check_rounds(steps: StepRange) -> None:
@@ -118,7 +118,8 @@ def check_rounds(steps: StepRange) -> None:
         raise OutOfRange(f"{q.subject} needs mu > 0", value=0, hint="Use general-convex, which needs no mu.")
     got, limit, _ = _format_distinct(R, 6 * L / mu, 6 * L / mu)
     hint = _format_count(count, max(1, int(np.prod(shape)))) or "Train longer, or use general-convex."
-    raise OutOfRange(f"{q.subject} needs R >= 6 L/mu = {limit} for L={L:.6g}, mu={mu:.6g}", value=got, hint=hint)
+    setting = f"{q.subject}, L={L:.6g}, mu={mu:.6g}"
+    raise OutOfRange(setting, limit=f"R >= 6 L/mu = {limit}", value=got, hint=hint)
 
 
 def _find_first_outside(inside: Bools, shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:

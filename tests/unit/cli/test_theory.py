@@ -7,7 +7,7 @@ import pytest
 from splitrelay import theory
 from splitrelay.cli.theory import options
 from splitrelay.cli.theory.rate import RATES
-from tests.support.theory_commands import BASE, GOOD, PROBLEM, json_of, printed, process, rows_of
+from tests.support.theory_commands import BASE, GOOD, PROBLEM, get_json, get_output, get_rows, run_process
 
 # The names that the command line writes again
 
@@ -35,7 +35,7 @@ def test_every_quantity_of_a_problem_has_a_key() -> None:
 
 
 def test_the_json_of_a_bound_has_the_promised_fields_first() -> None:
-    answer = json_of(f"bound ssl strongly-convex {BASE} R=100 eta_tilde=1/12")
+    answer = get_json(f"bound ssl strongly-convex {BASE} R=100 eta_tilde=1/12")
     assert list(answer)[:6] == ["total", "terms", "eta", "eta_tilde", "conditions", "vacuous"]
     assert list(answer["terms"]) == ["optimization", "noise", "noise drift", "heterogeneity drift"]
 
@@ -43,7 +43,7 @@ def test_the_json_of_a_bound_has_the_promised_fields_first() -> None:
 @pytest.mark.parametrize("algorithm", theory.ALGORITHMS)
 @pytest.mark.parametrize("constants", theory.CONSTANTS)
 def test_the_json_of_a_bound_has_the_calculators_numbers(algorithm: Any, constants: Any) -> None:
-    answer = json_of(f"bound {algorithm} strongly-convex {BASE} S=2 R=100 eta_tilde=1/12 constants={constants}")
+    answer = get_json(f"bound {algorithm} strongly-convex {BASE} S=2 R=100 eta_tilde=1/12 constants={constants}")
     found = theory.bound(algorithm, "strongly-convex", PROBLEM, eta_tilde=1 / 12, constants=constants)
     assert answer["total"] == found.total
     assert answer["terms"] == found.terms
@@ -52,17 +52,17 @@ def test_the_json_of_a_bound_has_the_calculators_numbers(algorithm: Any, constan
 
 @pytest.mark.parametrize("horizon", theory.HORIZONS)
 def test_the_horizon_reaches_the_calculator(horizon: Any) -> None:
-    answer = json_of(f"bound fedavg general-convex {BASE} R=100 eta=0.001 horizon={horizon}")
+    answer = get_json(f"bound fedavg general-convex {BASE} R=100 eta=0.001 horizon={horizon}")
     assert answer["total"] == theory.bound("fedavg", "general-convex", PROBLEM, eta=0.001, horizon=horizon).total
 
 
 def test_a_condition_shows_its_two_sides() -> None:
-    first, *_ = json_of(f"bound ssl strongly-convex {BASE} R=100 eta_tilde=1/12")["conditions"]
+    first, *_ = get_json(f"bound ssl strongly-convex {BASE} R=100 eta_tilde=1/12")["conditions"]
     assert first == {"name": "R >= 6 L/mu", "left": 100.0, "relation": ">=", "right": 12.0, "holds": True}
 
 
 def test_many_settings_are_a_list_with_their_settings_the_last_key_fastest() -> None:
-    answers = json_of(f"bound ssl strongly-convex {BASE} R=100,200 eta_tilde=1/12,1/20")
+    answers = get_json(f"bound ssl strongly-convex {BASE} R=100,200 eta_tilde=1/12,1/20")
     assert [(a["settings"]["R"], a["settings"]["eta_tilde"]) for a in answers] == [
         (100, 1 / 12),
         (100, 1 / 20),
@@ -75,15 +75,15 @@ def test_many_settings_are_a_list_with_their_settings_the_last_key_fastest() -> 
 def test_many_settings_agree_with_one_at_a_time(key: str) -> None:
     name, _, _ = key.partition("=")
     given = {word.partition("=")[0]: word for word in f"{BASE} R=100 eta_tilde=1/13".split()} | {name: key}
-    for answer in json_of("bound ssl strongly-convex " + " ".join(given.values())):
+    for answer in get_json("bound ssl strongly-convex " + " ".join(given.values())):
         one = given | {name: f"{name}={answer['settings'][name]!r}"}
-        alone = json_of("bound ssl strongly-convex " + " ".join(one.values()))
+        alone = get_json("bound ssl strongly-convex " + " ".join(one.values()))
         assert alone["total"] == pytest.approx(answer["total"], rel=1e-15)
         assert alone["settings"] == answer["settings"]
 
 
 def test_of_many_settings_those_outside_carry_null_and_say_why() -> None:
-    outside, inside = json_of(f"bound ssl strongly-convex {BASE} R=5,100 eta_tilde=1/12")
+    outside, inside = get_json(f"bound ssl strongly-convex {BASE} R=5,100 eta_tilde=1/12")
     assert outside["total"] is None
     assert set(outside["terms"].values()) == {None}
     assert outside["why_not"] == "needs R >= 6 L/mu = 12; got 5"
@@ -91,20 +91,20 @@ def test_of_many_settings_those_outside_carry_null_and_say_why() -> None:
 
 
 def test_the_table_of_many_settings_has_what_varies_first_and_the_rest_in_its_title() -> None:
-    title, fixed, _, head, *_ = printed(f"bound ssl strongly-convex {BASE} R=5,100 eta_tilde=1/12").splitlines()
+    title, fixed, _, head, *_ = get_output(f"bound ssl strongly-convex {BASE} R=5,100 eta_tilde=1/12").splitlines()
     assert title == "SSL: Theorem 1, strongly convex, proved constants"
     assert fixed == "L=2, mu=1, sigma2=1, zeta2=4, M=10, K=5, D2=1, eta_tilde=0.083333"
     assert head.split()[:2] == ["R", "total"]
 
 
 def test_a_rate_that_varies_keeps_its_column() -> None:
-    rows = rows_of(f"bound ssl strongly-convex {BASE} R=100 eta=0.001,0.0015")
+    rows = get_rows(f"bound ssl strongly-convex {BASE} R=100 eta=0.001,0.0015")
     assert [row["eta"] for row in rows] == ["0.001", "0.0015"]
     assert [float(row["eta_tilde"]) for row in rows] == pytest.approx([0.05, 0.075])
 
 
 def test_the_csv_of_nothing_applicable_has_the_columns_of_everything_applicable() -> None:
-    nowhere, somewhere = (rows_of(f"bound ssl strongly-convex {BASE} R={R} eta_tilde=1/12") for R in ("2,3", "99,100"))
+    nowhere, somewhere = (get_rows(f"bound ssl strongly-convex {BASE} R={R} eta_tilde=1/12") for R in ("2,3", "99,100"))
     assert list(nowhere[0]) == list(somewhere[0])
     assert nowhere[0]["total"] == ""
 
@@ -115,7 +115,7 @@ def test_the_table_of_one_setting_fits_into_eighty_columns() -> None:
         everything,
         everything.replace("bound fedavg-swor", "stepsize fedavg-swor").replace(" eta_tilde=1/12", ""),
     ):
-        assert max(map(len, printed(line).splitlines())) <= 80
+        assert max(map(len, get_output(line).splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
@@ -130,27 +130,29 @@ def test_the_table_of_one_setting_fits_into_eighty_columns() -> None:
 )
 def test_vacuous_in_words_and_in_json_agree(case: str, level: str, vacuous: bool) -> None:
     line = f"bound ssl {case} {BASE}"
-    assert json_of(line)["vacuous"] is vacuous
-    verdict = printed(line).splitlines()[-1] if not vacuous else printed(line)
+    assert get_json(line)["vacuous"] is vacuous
+    verdict = get_output(line).splitlines()[-1] if not vacuous else get_output(line)
     assert ("Vacuous: the bound is not below " if vacuous else "Not vacuous: the bound is below ") + level in verdict
 
 
 def test_the_shares_of_the_terms_are_of_the_total() -> None:
-    assert "optimization         0.046512   45.9%" in printed(f"bound ssl strongly-convex {BASE} R=100 eta_tilde=1/12")
+    assert "optimization         0.046512   45.9%" in get_output(
+        f"bound ssl strongly-convex {BASE} R=100 eta_tilde=1/12"
+    )
 
 
 def test_verbose_shows_the_formula_of_every_term() -> None:
-    done = process(f"theory bound ssl strongly-convex {GOOD} -v")
+    done = run_process(f"theory bound ssl strongly-convex {GOOD} -v")
     assert "heterogeneity drift  15/2 L eta_tilde^2 zeta2/M" in done.stdout
 
 
 def test_the_last_iterate_needs_no_minimum_of_rounds() -> None:
-    answer = json_of(f"last-iterate ssl {BASE} R=2 eta_tilde=1/12")
+    answer = get_json(f"last-iterate ssl {BASE} R=2 eta_tilde=1/12")
     found = theory.last_iterate(
         "ssl", theory.Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, K=5, D2=1, R=2), eta_tilde=1 / 12
     )
     assert answer["total"] == found.total
-    assert "below D2 = 1" in printed(f"last-iterate ssl {BASE} R=9 eta_tilde=1/12")
+    assert "below D2 = 1" in get_output(f"last-iterate ssl {BASE} R=9 eta_tilde=1/12")
 
 
 # rate
@@ -158,19 +160,19 @@ def test_the_last_iterate_needs_no_minimum_of_rounds() -> None:
 
 @pytest.mark.parametrize("name", theory.RATES)
 def test_every_rate_has_the_calculators_numbers(name: str) -> None:
-    answer = json_of(f"rate {name} {BASE} S=2 R=100")
+    answer = get_json(f"rate {name} {BASE} S=2 R=100")
     found = theory.rate(name, "strongly-convex", PROBLEM)
     assert (answer["total"], answer["terms"], answer["decay"]) == (found.total, found.terms, found.decay)
 
 
 @pytest.mark.parametrize("constants", theory.CONSTANTS)
 def test_the_non_convex_rate_depends_on_the_constants(constants: Any) -> None:
-    answer = json_of(f"rate ssl non-convex {BASE} A=1 B2=1/2 R=100 constants={constants}")
+    answer = get_json(f"rate ssl non-convex {BASE} A=1 B2=1/2 R=100 constants={constants}")
     assert answer["total"] == theory.rate("ssl", "non-convex", PROBLEM, constants=constants).total
 
 
 def test_table_one_has_five_rows_side_by_side() -> None:
-    rows = rows_of(f"rate table-one {BASE} zeta2_star=1 sigma2_star=0.5 R=100")
+    rows = get_rows(f"rate table-one {BASE} zeta2_star=1 sigma2_star=0.5 R=100")
     found = theory.table_one(
         theory.Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, K=5, D2=1, R=100, zeta2_star=1, sigma2_star=0.5)
     )
@@ -179,6 +181,6 @@ def test_table_one_has_five_rows_side_by_side() -> None:
 
 
 def test_rates_over_a_range_show_their_totals() -> None:
-    rows = rows_of(f"rate ssl,fedavg {BASE} R=100,1000")
+    rows = get_rows(f"rate ssl,fedavg {BASE} R=100,1000")
     assert [list(row) for row in rows] == [["R", "ssl", "fedavg"]] * 2
     assert float(rows[0]["ssl"]) == theory.rate("ssl", "strongly-convex", PROBLEM).total
