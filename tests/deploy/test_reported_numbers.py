@@ -19,18 +19,12 @@ from splitrelay.deploy.remote_evaluator import Judge
 from splitrelay.deploy.reported_numbers import find_score_error
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import InputError, WorkError
-from splitrelay.network import limits
 from splitrelay.network.messages import Score
 from tests.deploy.test_direct_handover import enter, expected, staged
 from tests.support.deployment import Stage, small_spec
 
 EVIL = 1  # the client that reports what it likes
 HUGE = 1.7e308  # finite, but twice as much is not
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
 
 
 @pytest.mark.parametrize("loss", [HUGE, -HUGE, 1e39])

@@ -96,7 +96,7 @@ def test_a_visit_that_is_taken_back_meanwhile_is_told_so(tmp_path: Path, monkeyp
     monkeypatch.setattr(background_reconnect, "TICK", 0.05)
     clock = Clock(monkeypatch, remote_clients, visit_scheduler)
     stage = Stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path, policy=Policy(step=1000.0, retries=1))
-    compute, first = backend_fast.Client.whole, threading.Event()
+    compute, first = backend_fast.Client.train_whole, threading.Event()
 
     def long(client: backend_fast.Client, visit: Any) -> Any:
         if not first.is_set():
@@ -107,7 +107,7 @@ def test_a_visit_that_is_taken_back_meanwhile_is_told_so(tmp_path: Path, monkeyp
             until(lambda: stage.events("failed"))
         return compute(client, visit)
 
-    monkeypatch.setattr(backend_fast.Client, "whole", long)
+    monkeypatch.setattr(backend_fast.Client, "train_whole", long)
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()
@@ -122,7 +122,7 @@ def test_a_client_that_computes_for_long_keeps_its_visit_over_a_lost_link(
     monkeypatch.setattr(background_reconnect, "TICK", 0.05)
     stage = Stage(small_spec(tmp_path, *WHOLE), tmp_path, policy=Policy(lease=1.5))
     expected = simulated(stage.spec, tmp_path / "simulated")
-    lines, compute, done = Lines(stage), backend_fast.Client.whole, threading.Event()
+    lines, compute, done = Lines(stage), backend_fast.Client.train_whole, threading.Event()
 
     def long(client: backend_fast.Client, visit: Any) -> Any:
         if not done.is_set():
@@ -135,7 +135,7 @@ def test_a_client_that_computes_for_long_keeps_its_visit_over_a_lost_link(
         return compute(client, visit)
 
     lost = time.monotonic()
-    monkeypatch.setattr(backend_fast.Client, "whole", long)
+    monkeypatch.setattr(backend_fast.Client, "train_whole", long)
     for m in stage.partition.clients:
         stage.join(m, address=lines)
     stage.play()

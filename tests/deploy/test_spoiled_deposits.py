@@ -23,11 +23,6 @@ EVIL = 1  # the client that deposits what it likes
 Change = Callable[[Any], Any]
 
 
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
-
-
 def push(x: Any) -> Any:
     """Move the weights nearly as far as the bound without clip allows."""
     far = 0.9 * limits.MOVE_FACTOR * (float(np.linalg.norm(x)) + 1.0)

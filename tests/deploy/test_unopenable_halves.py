@@ -14,7 +14,7 @@ from splitrelay.deploy.fed_server import Averaging
 from splitrelay.deploy.rehearsal import replay
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import WorkError
-from splitrelay.network import limits, tensor_transfer
+from splitrelay.network import tensor_transfer
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.security.encryption import HEADER, Tampered
 from splitrelay.security.sealing_session import Sealer
@@ -26,11 +26,6 @@ from tests.support.deployment import Stage
 EVIL = 1  # the client that deposits or claims what it likes
 FOUR = ("M=4", "C=9", "evaluator=2")
 Change = Callable[[bytes], bytes]
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
 
 
 def pack(change: Callable[[Any], Any]) -> Change:

@@ -16,6 +16,7 @@ from splitrelay.deploy.client_program import Joined, Wish
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.deploy.server_program import Offer, Serving
 from splitrelay.deploy.visit_lease import Policy
+from splitrelay.errors import SplitrelayError
 from splitrelay.runs.build import build_partition
 from splitrelay.runs.execute import execute
 from splitrelay.runs.rows import remove_measurements
@@ -89,6 +90,7 @@ class Stage:
         self.serving.listening = lambda port: self.listening.set()
         self.clients: dict[int, Joined] = {}
         self.words: dict[int, Any] = {}
+        self.crashes: dict[int, Exception] = {}  # errors of clients that are mistakes in the code
         self.threads: list[threading.Thread] = []
 
     def join(self, m: int, *, address: Callable[[], str] | None = None, **wish: Any) -> None:
@@ -106,8 +108,12 @@ class Stage:
             wishes = {"patience": 20.0, "keys": keys, "agreed": AgreedSpec(self.spec), **wish}
             self.clients[m] = Joined(Wish(where, m, data, **wishes), self.said.append)
             self.words[m] = self.clients[m].run()
-        except Exception as error:
+        except SplitrelayError as error:
             self.words[m] = error
+        except Exception as error:
+            self.words[m] = self.crashes[m] = error
+            if len(self.crashes) == len(self.threads):  # nobody is left to train with
+                self.stop.set()
 
     def play(self) -> list[dict[str, Any]]:
         """All rows of the run; the clients have gone when it returns. One that waits for ever is ended, and fails."""
@@ -117,7 +123,7 @@ class Stage:
         try:
             return [progress.row for progress in self.serving.rows()]
         except KeyboardInterrupt:
-            assert not overdue.is_set(), f"the server waits; its clients said {self.words}"
+            assert not overdue.is_set() and not self.crashes, f"the server waits; its clients said {self.words}"
             raise
         finally:
             watch.cancel()
