@@ -35,7 +35,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from splitrelay.deploy.visit_cost import prices
+from splitrelay.deploy.visit_cost import compute_costs
 from splitrelay.network import codec, link
 from splitrelay.network.messages import Message
 from tests.deploy.test_handshake import left
@@ -112,7 +112,7 @@ def test_the_command_says_what_paper_says(words: str, tmp_path: Path, capsys: py
 
 
 def test_what_the_client_does_not_compute_the_server_does(tmp_path: Path) -> None:
-    *cuts, whole = prices(small_spec(tmp_path, *TINY))
+    *cuts, whole = compute_costs(small_spec(tmp_path, *TINY))
     assert [whole.flops - cut.flops for cut in cuts] == [68_490, 65_250, 65_250]
 
 

@@ -33,7 +33,7 @@ def cost(settings: Sequence[str], algorithms: tuple[str, ...], measured: Path | 
     multiply-add counting two. Means over the clients of the spec's partition. What a deployed run measured is all that
     its sockets carried: TLS, heartbeats and repetitions too.
     """
-    from splitrelay.deploy.visit_cost import compared, measured_cells, table
+    from splitrelay.deploy.visit_cost import compare_costs, format_measured, format_rows
     from splitrelay.runs.registry import ALGORITHMS, algorithm
 
     given = [str(measured / "spec.toml")] if measured and not settings else settings
@@ -41,11 +41,11 @@ def cost(settings: Sequence[str], algorithms: tuple[str, ...], measured: Path | 
     names = (spec.algorithm, *(ALGORITHMS if "all" in algorithms else algorithms)) if algorithms else ()
     for name in names or (spec.algorithm,):
         algorithm(name)  # an unknown one has no price
-    rows = compared(spec, names, measured)
+    rows = compare_costs(spec, names, measured)
     title = f"{spec.model.name} on {spec.data.name}: one visit, K={spec.K}"
     notes = ("* as in the spec", "A round is `visits` of them for each of its S clients.")
-    cells = list(table(rows))
+    cells = list(format_rows(rows))
     if measured is not None:
-        cells = [(*one, *measured_cells(row.measured)) for one, row in zip(cells, rows, strict=True)]
+        cells = [(*one, *format_measured(row.measured)) for one, row in zip(cells, rows, strict=True)]
     columns = COLUMNS if measured is None else COLUMNS + SEEN
     emit(Table(columns, cells, title, notes), [asdict(row) for row in rows], shape)

@@ -1,4 +1,4 @@
-"""What a device pays for a visit: bytes, messages and FLOPs for every algorithm and cut, beside what was measured."""
+"""The cost of a visit for a client: bytes, messages and FLOPs for every algorithm and cut, beside measured values."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from splitrelay.runs.build import build_partition, compute_local_steps, resolve_
 from splitrelay.runs.registry import algorithm
 from splitrelay.runs.spec import Spec, load_spec
 
-BACKWARD = 3  # forward and backward together, in forwards
+BACKWARD = 3  # the cost of forward and backward together, in forward passes
 ONLY_CUT = ("splitfed-v2", "splitfed-v3", "sflg")
-ONE_STEP = ("minibatch-sgd", "random-reshuffling")  # in a visit, whatever K is
+ONE_STEP = ("minibatch-sgd", "random-reshuffling")  # one step in a visit for any K
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a deployed run has measured, for one visit: means over its visits, but for the memory."""
+    """Measured values of one visit in a deployed run: means over its visits, and the maximum of the memory."""
 
     socket_up: float | None
     socket_down: float | None
@@ -40,14 +40,14 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Price:
-    """Means over the clients of a run, for one visit; `visits` of them make a client's round."""
+class VisitCost:
+    """The cost of one visit, as a mean over the clients of a run. A client makes `visits` of them in a round."""
 
     algorithm: str
     placement: str
-    cut: int  # layers of the client; all of them where it is whole
+    cut: int  # layers of the client
     after: str
-    chosen: bool  # what the spec says
+    chosen: bool  # whether the spec has this placement and cut
     parameters: int  # at the client
     visits: float
     up: float
@@ -57,20 +57,26 @@ class Price:
     measured: Measured | None = None
 
 
-def compared(spec: Spec, algorithms: Sequence[str] = (), run: Path | None = None) -> list[Price]:
-    """Every cut, and the whole model, of each algorithm; the spec's own beside what a run of it has measured."""
-    found: list[Price] = []
+def compare_costs(spec: Spec, algorithms: Sequence[str] = (), run: Path | None = None) -> list[VisitCost]:
+    """Return the cost of every cut, and of the whole model, for each algorithm.
+
+    Args:
+        spec: The spec.
+        algorithms: Names of algorithms; empty for the one of the spec.
+        run: The directory of a deployed run of the spec, whose measured values are added to the row of the spec.
+    """
+    found: list[VisitCost] = []
     for name in dict.fromkeys(algorithms or (spec.algorithm,)):
-        rows = prices(_with(spec, name))
+        rows = compute_costs(_replace_algorithm(spec, name))
         found += rows if name == spec.algorithm else [replace(row, chosen=False) for row in rows]
     if run is None:
         return found
-    seen = measured(spec, run)
+    seen = load_measured(spec, run)
     return [replace(row, measured=seen) if row.chosen else row for row in found]
 
 
-def _with(spec: Spec, name: str) -> Spec:
-    """The same spec with another algorithm; SplitFed and its kin need a cut."""
+def _replace_algorithm(spec: Spec, name: str) -> Spec:
+    """Return the spec with another algorithm. The variants of SplitFed need a cut."""
     if name == spec.algorithm:
         return spec
     given = {**spec.model_dump(), "algorithm": algorithm(name).name}
@@ -79,11 +85,11 @@ def _with(spec: Spec, name: str) -> Spec:
     return Spec.model_validate(given)
 
 
-def prices(spec: Spec) -> list[Price]:
-    """Every cut of the spec's model, then the whole model."""
+def compute_costs(spec: Spec) -> list[VisitCost]:
+    """Return the cost of every cut of the spec's model, then of the whole model."""
     data = load(spec.data.name)
     held = build_partition(spec, data).indices
-    visits, steps = _steps(spec, [len(positions) for positions in held if len(positions)])
+    visits, steps = _get_batch_sizes(spec, [len(positions) for positions in held if len(positions)])
     plan = model_spec_of(spec, data.train.shape, len(data.train.classes))
     found, layout = summarize_model(plan, spec.optimiser.batch), plan.layout(getattr(torch, spec.model.dtype))
     width = torch.empty((), dtype=layout.dtype).element_size()
@@ -94,24 +100,28 @@ def prices(spec: Spec) -> list[Price]:
         norms = sum(slot.parameter for slot in layout.slots if slot.layer >= cut.layers)
         half = HEADER + layout.ends[cut.layers] * width
         norms = norms if spec.optimiser.clip is not None else 0
-        traffic = [_visit(sizes, cut.smashed * width, norms) for sizes in steps]
+        traffic = [_count_step_bytes(sizes, cut.smashed * width, norms) for sizes in steps]
         up = fsum(one[0] for one in traffic) / len(steps) + half
         down = fsum(one[1] for one in traffic) / len(steps) + shifted * half
         talk = fsum(2 * len(sizes) + 1 for sizes in steps) / len(steps) + 2
-        flops = found.flops * cut.flops_share * BACKWARD * _samples(steps)
+        flops = found.flops * cut.flops_share * BACKWARD * _count_samples(steps)
         mine = spec.placement == "cut" and cut.layers == chosen
         where = (cut.layers, cut.after, mine, cut.bottom_parameters)
-        rows.append(Price(spec.algorithm, "cut", *where, visits, up, down, talk, flops))
+        rows.append(VisitCost(spec.algorithm, "cut", *where, visits, up, down, talk, flops))
     if spec.algorithm in ONLY_CUT:
         return rows
     whole = HEADER + layout.size * width
-    flops = found.flops * BACKWARD * _samples(steps)
+    flops = found.flops * BACKWARD * _count_samples(steps)
     where = (len(found.layers), "", spec.placement == "whole", found.parameters)
-    return [*rows, Price(spec.algorithm, "whole", *where, visits, whole, shifted * whole, 2, flops)]
+    return [*rows, VisitCost(spec.algorithm, "whole", *where, visits, whole, shifted * whole, 2, flops)]
 
 
-def measured(spec: Spec, run: Path) -> Measured:
-    """What the clients of a deployed run have paid, by its own account."""
+def load_measured(spec: Spec, run: Path) -> Measured:
+    """Return the measured values of a deployed run, from its own records.
+
+    Raises:
+        InputError: The run has no measured visit, or is a run of another spec.
+    """
     accounts = read(run / "relay" / "paid.json")
     whole = sum((account.bill for account in accounts.values()), Bill())
     if not whole.visits:
@@ -132,10 +142,10 @@ def measured(spec: Spec, run: Path) -> Measured:
     )
 
 
-def _steps(spec: Spec, sizes: Sequence[int]) -> tuple[float, list[list[int]]]:
-    """How many visits a client makes in a round, on average, and the sizes of each client's batches in one of them.
+def _get_batch_sizes(spec: Spec, sizes: Sequence[int]) -> tuple[float, list[list[int]]]:
+    """Return the visits of a client in a round (mean), and the sizes of each client's batches in one visit.
 
-    They depend on how much it has, not on what is drawn.
+    The sizes depend on the number of its samples, not on random draws.
     """
     batches = Batches(spec.optimiser.batch, spec.optimiser.draw)
     K = compute_local_steps(spec, [torch.arange(n).numpy() for n in sizes])
@@ -146,18 +156,18 @@ def _steps(spec: Spec, sizes: Sequence[int]) -> tuple[float, list[list[int]]]:
     return visits, [[len(step) for step in positions] for positions in drawn]
 
 
-def _visit(sizes: Sequence[int], smashed: int, norms: int) -> tuple[int, int]:
-    """Bytes up and down of the steps of one visit."""
+def _count_step_bytes(sizes: Sequence[int], smashed: int, norms: int) -> tuple[int, int]:
+    """Return the bytes up and down of the steps of one visit."""
     up = sum(HEADER + n * (smashed + LABEL) + NORM for n in sizes) + HEADER + NORM
     return up, sum(HEADER + n * smashed + NORM * norms + LOSS for n in sizes)
 
 
-def _samples(steps: Sequence[Sequence[int]]) -> float:
+def _count_samples(steps: Sequence[Sequence[int]]) -> float:
     return fsum(sum(sizes) for sizes in steps) / len(steps)
 
 
-def table(rows: Sequence[Price]) -> Iterator[tuple[object, ...]]:
-    """As people read it; * marks the spec's own."""
+def format_rows(rows: Sequence[VisitCost]) -> Iterator[tuple[object, ...]]:
+    """Yield the cells of a table for people; * marks the row of the spec."""
     for row in rows:
         mark = " *" if row.chosen else ""
         yield (
@@ -166,8 +176,8 @@ def table(rows: Sequence[Price]) -> Iterator[tuple[object, ...]]:
         )  # fmt: skip
 
 
-def measured_cells(seen: Measured | None) -> tuple[object, ...]:
-    """The columns beside them."""
+def format_measured(seen: Measured | None) -> tuple[object, ...]:
+    """Return the cells of the measured values."""
     if seen is None:
         return ("",) * 6
     sizes = (None if number is None else round(number / 1e3, 1) for number in (seen.socket_up, seen.socket_down))
