@@ -21,9 +21,8 @@ from threading import Lock
 import numpy as np
 
 from splitrelay.data.images import ImageSet
-from splitrelay.deploy import backend_fast
 from splitrelay.deploy.backend import Shape
-from splitrelay.deploy.backend_fast import derive_plan
+from splitrelay.deploy.backend_fast import derive_plan, derive_shape
 from splitrelay.deploy.handshake import compute_digest
 from splitrelay.deploy.visit_limits import SPARE, AllowedVisits
 from splitrelay.errors import SplitrelayError
@@ -49,7 +48,7 @@ FIRST_PIXELS = 200_000  # bytes of a conversation that are searched for pixels
 def get_builtin_shape(spec: Spec, terms: Terms) -> Shape:
     """Return the sizes of the messages of a built-in model."""
     plan, cut = derive_plan(spec, (terms.shape[0], terms.shape[1], terms.shape[2]), len(terms.classes))
-    return backend_fast.get_shape(plan, cut)
+    return derive_shape(plan, cut)
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def write_document(spec: Spec, images: tuple[int, int, int], classes: int) -> st
     return json.dumps(_convert_model(spec, images, classes).document())
 
 
-def get_shape(plan: Plan, cut: int) -> Shape:
+def derive_shape(plan: Plan, cut: int) -> Shape:
     """Return the sizes of a spec's messages, from the plan alone."""
     norms = sum(parameter.layer >= cut for parameter in plan.parameters)
     return Shape(cut, plan.ends[cut], plan.size, get_smashed_shape(plan, cut)[0], norms)
@@ -74,7 +74,7 @@ class Client:
         self.spec, self.seed = spec, spec.seed
         self.images, self.classes = context.images.shape, len(context.images.classes)
         self.plan, cut = derive_plan(spec, self.images, self.classes, context.pinned_plan)
-        self.shape = get_shape(self.plan, cut)
+        self.shape = derive_shape(self.plan, cut)
         self.draw = make_draw(context.holdings, context.batches, context.augmentation, spec.seed)
         self.work: Workspace | None = None
         self.engine = kernels.WholeEngine(self.plan, context.images, self.draw, spec.seed)
@@ -132,7 +132,7 @@ class TestSet:
 
     def __init__(self, context: ClientContext, test: ImageSet) -> None:
         self.plan, cut = derive_plan(context.spec, test.shape, len(test.classes), context.pinned_plan)
-        self.table, self.shape = Table(test, self.plan), get_shape(self.plan, cut).h
+        self.table, self.shape = Table(test, self.plan), derive_shape(self.plan, cut).h
         self.work = Workspace(self.plan, 0, cut, AT_ONCE, trains=False)
         self.loss = LossOfOutputs(self.plan.classes)
 
