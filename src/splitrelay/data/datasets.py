@@ -229,8 +229,11 @@ def load(
         watch: Called with the progress of a download.
 
     Example:
-        >>> load("digits").train.shape  # doctest: +SKIP
-        (1, 8, 8)
+        >>> from types import SimpleNamespace
+        >>> pixels = np.arange(640, dtype=np.uint8).reshape(10, 8, 8)
+        >>> data = load(SimpleNamespace(data=pixels, targets=[0, 1] * 5))
+        >>> data.train.shape, len(data.train), len(data.test)
+        ((1, 8, 8), 8, 2)
     """
     is_path = isinstance(source, str) and (any(mark in source for mark in "/\\.") or Path(source).exists())
     if isinstance(source, str) and (source in SETS or not is_path):

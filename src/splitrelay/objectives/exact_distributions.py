@@ -1,4 +1,4 @@
-"""Exact laws of x^R - x* on one-dimensional quadratics without noise: FedAvg's point, SSL's law over all orders.
+"""Exact distributions of x^R - x* on one-dimensional quadratics without noise, for FedAvg and SSL.
 
 K exact local steps of client m are the affine map z -> q_m z + p_m of z = x - x*. A round of FedAvg is the mean of
 these maps; a round of SSL is z -> q z + b_pi with one q for all orders and one b for each. So SSL ends at
@@ -19,15 +19,15 @@ from splitrelay.objectives.quadratic import Array, ScalarQuadratics
 
 MOST_CLIENTS = 6  # 720 orders a round
 NEAR = 1e-9  # nearer to x* than this counts as touching it
-BRANCHES = 32  # split further, term by term
-ATOMS = 100_000  # ends of a law that are enumerated rather than summed as a series
-FINE = 0.01  # t times a term below which four cumulants tell all: the next is below 1e-12
+BRANCHES = 32  # the series is used only after a split into this many branches
+ATOMS = 100_000  # up to this number of atoms, the distribution is enumerated
+FINE = 0.01  # below this t times a term, four cumulants suffice: the next is below 1e-12
 FREQUENCIES = (0, 16, 32, 64, 128, 256, 512, 1024)  # odd ones of the Fourier series, added block by block
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """Where FedAvg stands after R rounds, as a distance from x*; log10 still tells where the distance underflows."""
+    """The distance of FedAvg from x* after R rounds. log10 is valid even if the distance underflows."""
 
     contraction: Array
     fixed_point: Array
@@ -37,7 +37,7 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Law:
-    """The law of SSL's x^R - x* over all orders; `smallest` is that of the best order (for M > 2: of a good one)."""
+    """The distribution of SSL's x^R - x* over all orders. `smallest` is for the best order (M > 2: a good one)."""
 
     contraction: Array
     mean: Array
@@ -49,12 +49,12 @@ class Law:
 
     @property
     def touches(self) -> Array:
-        """Whether some order ends at x*, or nearer to it than any plot can show."""
+        """Whether some order ends at x*, or too near to distinguish in a plot."""
         return np.asarray(self.smallest < NEAR)
 
 
 def fedavg_point(clients: ScalarQuadratics, eta: Any, K: int, R: int, x0: float) -> Point:
-    """FedAvg with full participation after R rounds, for all settings at once."""
+    """Compute FedAvg with full participation after R rounds, for all settings at once."""
     q, p, start = _visits(clients, eta, K, x0)
     Q, P = q.mean(0), p.mean(0)
     with np.errstate(all="ignore"):
@@ -65,7 +65,7 @@ def fedavg_point(clients: ScalarQuadratics, eta: Any, K: int, R: int, x0: float)
 
 
 def ssl_law(clients: ScalarQuadratics, eta: Any, K: int, R: int, x0: float) -> Law:
-    """SSL after R rounds over all orders, for all settings at once."""
+    """Compute SSL after R rounds over all orders, for all settings at once."""
     q, p, start = _visits(clients, eta, K, x0)
     if len(q) > MOST_CLIENTS:
         raise OutOfRange("the law over all orders", value=f"M = {len(q)}", limit=f"M <= {MOST_CLIENTS}")
@@ -83,12 +83,12 @@ def ssl_law(clients: ScalarQuadratics, eta: Any, K: int, R: int, x0: float) -> L
 
 
 def geometric(q: Array, R: int) -> Array:
-    """1 + q + ... + q^(R-1)."""
+    """Return 1 + q + ... + q^(R-1)."""
     return np.asarray(np.where(q == 1, float(R), (1 - q**R) / np.where(q == 1, 1.0, 1 - q)))
 
 
 def mean_absolute(mean: float, terms: Array) -> float:
-    """E|mean + sum_j T_j|, T_j uniform on row j of `terms` (each row sums to 0, the widest rows first).
+    """Return E|mean + sum_j T_j| with T_j uniform on row j of `terms` (each row sums to 0, the widest rows first).
 
     Term by term the law is split into branches; one that no later term can carry over zero contributes |its centre|.
     When too many remain, their part is summed as a Fourier series, which is exact because the law is bounded:
@@ -110,7 +110,7 @@ def mean_absolute(mean: float, terms: Array) -> float:
 
 
 def smallest_absolute(mean: float, terms: Array) -> float:
-    """The least |mean + sum_j t_j|, taking from each row the t that leads nearest to zero.
+    """Return the smallest |mean + sum_j t_j|, taking from each row the t that leads nearest to zero.
 
     With two opposite entries a row this is the least of all where each row outweighs the later ones together, and
     elsewhere it is the least to within the last row or the end of the range.

@@ -23,7 +23,7 @@ MOST_CLIENTS = 12  # SSL visits 2^M sets of clients
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """What a round does to E u and to E uu': matrices of size d+1 and (d+1)^2."""
+    """The effect of a round on E u and E uu': matrices of size d+1 and (d+1)^2."""
 
     mean: Array
     second: Array
@@ -43,7 +43,7 @@ class Moments:
     Fbar: Array
 
     def summary(self) -> dict[str, Array]:
-        """The last round's values, and mean and least of the gradients so far."""
+        """Return the values of the last round, and the mean and minimum of the gradients of all rounds."""
         return {
             "Fbar": self.Fbar[-1],
             "psi": self.psi[-1],
@@ -55,13 +55,13 @@ class Moments:
 
 
 def ssl_round(problem: Quadratics, eta: Any, K: int) -> Round:
-    """SSL, the mean over all M! orders."""
+    """Return a round of SSL, averaged over all M! orders."""
     T, noise = _visits(problem, eta, K)
     return Round(_over_orders(T), _over_orders(_with_noise(_kron(T, T), noise)))
 
 
 def fedavg_round(problem: Quadratics, eta: Any, K: int, S: int | None = None, replacement: bool = False) -> Round:
-    """FedAvg with S of M clients (all where S is not given), with replacement or without; duplicates train apart."""
+    """Return a round of FedAvg with S of M clients (default: all), drawn with or without replacement."""
     M, S = problem.M, problem.M if S is None else S
     if not 1 <= S <= M:
         raise OutOfRange("the clients of a round", value=f"S = {S}", limit=f"1 <= S <= M = {M}")
@@ -73,7 +73,7 @@ def fedavg_round(problem: Quadratics, eta: Any, K: int, S: int | None = None, re
 
 
 def trajectory(problem: Quadratics, round_: Round, x0: Array, R: int, shrink: Any = 1.0) -> Moments:
-    """R rounds from x0; the averaged output has weights w_r = shrink^-(r+1), shrink = 1 - mu eta_tilde/2."""
+    """Compute R rounds from x0. The averaged output has w_r = shrink^-(r+1) with shrink = 1 - mu eta_tilde/2."""
     d, H = problem.d, problem.H_bar
     shrink = np.asarray(shrink, dtype=float)
     shape = np.broadcast_shapes(round_.mean.shape[:-2], shrink.shape, np.shape(x0)[:-1])
@@ -110,7 +110,7 @@ def _running_mean(F: Array, shrink: Array) -> Array:
 
 
 def ssl_drift(problem: Quadratics, x: Array, eta: Any, K: int) -> Array:
-    """sum_m sum_{k<K} E ||x_m^(k) - x||^2 of a round of SSL from x, over all orders."""
+    """Return sum_m sum_{k<K} E ||x_m^(k) - x||^2 of a round of SSL from x, over all orders."""
     step = _step_operators(problem, eta, x)
     visit, along = np.linalg.matrix_power(step, K), _sum_of_powers(step, K)
     start = np.zeros((*step.shape[:-3], step.shape[-1]))
@@ -129,20 +129,20 @@ def ssl_drift(problem: Quadratics, x: Array, eta: Any, K: int) -> Array:
 
 
 def fedavg_drift(problem: Quadratics, x: Array, eta: Any, K: int) -> Array:
-    """(1/M) sum_m sum_{k<K} E ||x_m^(k) - x||^2 of a round of FedAvg from x."""
+    """Return (1/M) sum_m sum_{k<K} E ||x_m^(k) - x||^2 of a round of FedAvg from x."""
     along = _sum_of_powers(_step_operators(problem, eta, x), K)
     return np.asarray(_trace(along[..., -1]).mean(-1))
 
 
 def fixed_point(problem: Quadratics, round_: Round) -> Array:
-    """The x that a round maps to itself in the mean."""
+    """Return the x that a round maps to itself in expectation."""
     d = problem.d
     gap = np.eye(d) - round_.mean[..., :d, :d]
     return np.asarray(problem.x_star + np.linalg.solve(gap, round_.mean[..., :d, d:])[..., 0])
 
 
 def stationary(problem: Quadratics, round_: Round) -> tuple[Array, Array]:
-    """E F(x) - F* and E ||x - x*||^2 in the long run, where the round contracts."""
+    """Return the limits of E F(x) - F* and E ||x - x*||^2 for a round that contracts."""
     n = problem.d + 1
     gap = np.eye(n * n - 1) - round_.second[..., :-1, :-1]
     flat = np.asarray(np.linalg.solve(gap, round_.second[..., :-1, -1:])[..., 0], dtype=float)
@@ -187,7 +187,7 @@ def _with_noise(operator: Array, noise: Array) -> Array:
 
 
 def _over_orders(operators: Array) -> Array:
-    """The mean over all orders pi of operators[pi_M] ... operators[pi_1].
+    """Return the mean over all orders pi of operators[pi_M] ... operators[pi_1].
 
     Sets of visited clients grow one by one; the last comer of a set is any of its members with equal chance.
     """

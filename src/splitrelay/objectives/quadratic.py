@@ -1,4 +1,4 @@
-"""Quadratic clients F_m(x) = x'H_m x/2 + V_m'x with noise N(0, sigma2/d I): every constant of the paper is exact."""
+"""Quadratic clients F_m(x) = x'H_m x/2 + V_m'x with noise N(0, sigma2/d I). All constants of the paper are exact."""
 
 from __future__ import annotations
 
@@ -50,41 +50,41 @@ class Quadratics:
         """The dimension of x."""
         return int(self.V.shape[1])
 
-    # What a client can do
+    # The operations of a client
 
     def draw(self, m: int, K: int, generator: Generator) -> Sequence[Array | None]:
-        """K noises xi; without noise K times None, and the generator is never made."""
+        """Draw K noise vectors xi. Without noise, return K times None and do not create the generator."""
         if self.sigma2 == 0:
             return [None] * K
         return list(math.sqrt(self.sigma2 / self.d) * generator().standard_normal((K, self.d)))
 
     def gradient(self, m: int, x: Array, xi: Array | None = None) -> Array:
-        """The stochastic gradient of F_m at x; without xi the exact one. x may carry many settings: (..., d)."""
+        """Return the stochastic gradient of F_m at x, or the exact one without xi. x may have shape (..., d)."""
         exact: Array = x @ self.H[m] + self.V[m]
         return exact if xi is None else exact + xi
 
     # What only we can do
 
     def F_m(self, m: int, x: Array) -> Array:
-        """The objective of client m at x."""
+        """Return the objective of client m at x."""
         return np.asarray((x @ self.H[m] * x).sum(-1) / 2 + x @ self.V[m])
 
     def F(self, x: Array) -> Array:
-        """The mean of all clients' objectives at x."""
+        """Return the mean of the objectives of all clients at x."""
         return np.asarray((x @ self.H_bar * x).sum(-1) / 2 + x @ self.V.mean(0))
 
     def full_gradient(self, x: Array) -> Array:
-        """The gradient of F at x."""
+        """Return the gradient of F at x."""
         return np.asarray(x @ self.H_bar + self.V.mean(0))
 
     @cached_property
     def H_bar(self) -> Array:
-        """The curvature of F."""
+        """The Hessian of F."""
         return np.asarray(self.H.mean(0))
 
     @cached_property
     def x_star(self) -> Array:
-        """The minimiser of F."""
+        """The minimizer of F."""
         least = np.linalg.eigvalsh(self.H_bar)[0]
         if least <= ROUNDING * self.L:
             raise OutOfRange("F has no unique minimiser", value=float(least), limit="mean of H_m positive definite")
@@ -92,7 +92,7 @@ class Quadratics:
 
     @cached_property
     def F_star(self) -> float:
-        """The least value of F."""
+        """The minimum of F."""
         return float(self.F(self.x_star))
 
     @cached_property
@@ -102,7 +102,7 @@ class Quadratics:
 
     @cached_property
     def eigenvalues(self) -> Array:
-        """Those of every H_m, ascending, of shape (M, d); rounding errors around zero are zero."""
+        """The eigenvalues of each H_m in ascending order, (M, d). Values within rounding errors of zero are zero."""
         found = np.linalg.eigvalsh(self.H)
         return np.where(np.abs(found) <= ROUNDING * np.abs(found).max(), 0.0, found)
 
@@ -113,12 +113,12 @@ class Quadratics:
 
     @property
     def mu_min(self) -> float:
-        """The least curvature of any client; the paper's mu where it is positive."""
+        """The smallest eigenvalue of all clients. It is the paper's mu if it is positive."""
         return float(self.eigenvalues[:, 0].min())
 
     @property
     def mu_mean(self) -> float:
-        """The mean over clients of their least curvature: enough for the theorems if none is negative."""
+        """The mean over clients of their smallest eigenvalue. It suffices for the theorems if none is negative."""
         return float(self.eigenvalues[:, 0].mean())
 
     @property
@@ -128,7 +128,10 @@ class Quadratics:
 
     @property
     def delta(self) -> float:
-        """Distance of the mean of local optima from x*; inf where one does not exist, the nearest where many do."""
+        """The distance of the mean of local optima from x*.
+
+        It is inf if a client has no optimum. If a client has many, the one nearest to x* counts.
+        """
         shifts = []
         for H, g, eigenvalues in zip(self.H, self.at_optimum, self.eigenvalues, strict=True):
             shift = -np.linalg.pinv(H, rcond=ROUNDING, hermitian=True) @ g
@@ -155,7 +158,7 @@ class Quadratics:
         return float((pairs + 2 * rows) / 24)
 
     def eta_tilde_star(self, K: int) -> float:
-        """To leading order SSL beats FedAvg at equal eta_tilde iff eta_tilde is below this; 0: never, inf: always."""
+        """Return the eta_tilde below which SSL beats FedAvg, to leading order (0: never, inf: always)."""
         gain = (1 - 1 / K) ** 2 - 1 / (self.M * K) ** 2
         bias = float(self.c_H @ np.linalg.solve(self.H_bar, self.c_H))
         if self.M == 1 or gain <= 0 or bias <= ROUNDING * self.L * self.zeta2_star:
@@ -163,7 +166,7 @@ class Quadratics:
         return math.inf if self.tr_Lambda == 0 else self.M**4 * gain * bias / (2 * self.tr_Lambda)
 
     def zeta2(self, B2: float) -> float:
-        """The least zeta2 that goes with this B2 in the non-convex case; inf where none does."""
+        """Return the smallest zeta2 that is valid with this B2 in the non-convex case, or inf if there is none."""
         apart = self.H - self.H_bar
         P = np.einsum("mij,mjk->ik", apart, apart) / self.M
         q = np.einsum("mij,mj->i", apart, self.at_optimum) / self.M
@@ -181,7 +184,7 @@ class Quadratics:
 
     @property
     def B2_min(self) -> float:
-        """The least B2 for which a finite zeta2 can exist."""
+        """The smallest B2 for which a finite zeta2 exists."""
         inverse = np.linalg.inv(self.H_bar)
         apart = (self.H - self.H_bar) @ inverse
         return float(np.linalg.eigvalsh(np.einsum("mij,mik->jk", apart, apart) / self.M)[-1])
@@ -189,7 +192,7 @@ class Quadratics:
 
 @dataclass(frozen=True, eq=False)
 class ScalarQuadratics:
-    """One-dimensional clients F_m(x) = h_m x^2/2 + a_m x; h_m and a_m are numbers, Fractions, or arrays of settings."""
+    """One-dimensional clients F_m(x) = h_m x^2/2 + a_m x. h_m and a_m are numbers, Fractions or arrays of settings."""
 
     h: Sequence[Any] | Array
     a: Sequence[Any] | Array
@@ -201,7 +204,7 @@ class ScalarQuadratics:
 
     @classmethod
     def beside(cls, problems: Sequence[Quadratics]) -> ScalarQuadratics:
-        """One-dimensional problems with equal M and noise side by side: x has shape (problems, etas)."""
+        """Combine one-dimensional problems with equal M and noise. x has the shape (problems, etas)."""
         if len({(problem.M, problem.d, problem.sigma2) for problem in problems}) != 1 or problems[0].d != 1:
             raise InputError("only one-dimensional quadratics with equal M and sigma2 can stand side by side")
         h = np.stack([problem.H[:, :, 0] for problem in problems], axis=1)
@@ -215,16 +218,16 @@ class ScalarQuadratics:
 
     @property
     def x_star(self) -> Any:
-        """The minimiser of F, setting by setting."""
+        """The minimizer of F for each setting."""
         return -sum(self.a) / sum(self.h)
 
     def draw(self, m: int, K: int, generator: Generator) -> Sequence[float | None]:
-        """K noises xi, the same for all settings; without noise K times None, and the generator is never made."""
+        """Draw K noises xi, the same for all settings. Without noise, return K times None and create no generator."""
         if self.sigma2 == 0:
             return [None] * K
         return [float(xi) for xi in math.sqrt(self.sigma2) * generator().standard_normal(K)]
 
     def gradient(self, m: int, x: Any, xi: Any = None) -> Any:
-        """The stochastic gradient of F_m at x; without xi the exact one."""
+        """Return the stochastic gradient of F_m at x, or the exact one without xi."""
         exact = self.h[m] * x + self.a[m]
         return exact if xi is None else exact + xi

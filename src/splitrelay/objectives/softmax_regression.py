@@ -1,4 +1,4 @@
-"""Softmax regression with an l2 term: a convex problem on real data, with every constant of the theorems at hand.
+"""Softmax regression with an l2 term: a convex problem on real data with known constants of the theorems.
 
 F_m(x) = mean over client m's samples (a, y) of -log softmax(a'x)_y, plus (mu/2) ||x||^2; F is the plain mean of the
 F_m, as in the paper, however many samples each client holds.
@@ -57,25 +57,25 @@ class Softmax:
 
     @property
     def d(self) -> int:
-        """The numbers in a sample, the constant 1 included where there is one."""
+        """The length of a sample, including the constant entry if there is one."""
         return int(self.features.shape[1])
 
     @property
     def x0(self) -> Array:
-        """The start: all zero, so that every class is as likely as any other."""
+        """The start: zero, so that all classes have the same probability."""
         return np.zeros((self.d, self.classes))
 
     # What a client can do
 
     def draw(self, m: int, K: int, generator: Callable[[], np.random.Generator], /) -> Sequence[Positions | None]:
-        """The rows of K batches; where all samples are used K times None, and the generator is never made."""
+        """Draw the rows of K batches. If all samples are used, return K times None and create no generator."""
         if self.batch is None:
             return [None] * K
         held = self.holdings[m]
         return [held[at] for at in Batches(self.batch, "replacement").positions(len(held), K, generator())]
 
     def gradient(self, m: int, x: Array, xi: Positions | None = None, /) -> Array:
-        """The gradient of the mean loss over the rows xi, the l2 term included; without xi that of F_m."""
+        """Return the gradient of the mean loss over the rows xi with the l2 term, or the gradient of F_m without xi."""
         rows = self.holdings[m] if xi is None else xi
         a = self.features[rows]
         apart = self._apart(a, self.labels[rows], x).reshape(len(a), -1)
@@ -84,23 +84,23 @@ class Softmax:
     # What only we can do
 
     def F(self, x: Array) -> Array:
-        """The mean of all clients' objectives at x, one number for each setting."""
+        """Return the mean of the objectives of all clients at x, one number per setting."""
         return np.asarray(
             np.tensordot(self.shares, self._losses(self.features, self.labels, x), axes=1) + self._penalty(x)
         )
 
     def F_m(self, m: int, x: Array) -> Array:
-        """The objective of client m at x."""
+        """Return the objective of client m at x."""
         held = self.holdings[m]
         return np.asarray(self._losses(self.features[held], self.labels[held], x).mean(axis=0) + self._penalty(x))
 
     def full_gradient(self, x: Array) -> Array:
-        """The gradient of F at x."""
+        """Return the gradient of F at x."""
         apart = self.shares.reshape(-1, *[1] * (x.ndim - 1)) * self._apart(self.features, self.labels, x)
         return np.asarray((self.features.T @ apart.reshape(len(apart), -1)).reshape(x.shape) + self.mu * x)
 
     def curvature(self, x: Array) -> Callable[[Array], Array]:
-        """v -> the Hessian of F at x (one setting), times v."""
+        """Return the function that multiplies a vector with the Hessian of F at x (for one setting)."""
         p = _softmax(self.features @ x)
 
         def product(v: Array) -> Array:
@@ -112,7 +112,7 @@ class Softmax:
 
     @cached_property
     def shares(self) -> Array:
-        """What each sample counts in F: 1/(M n_m) for a sample of client m, who holds n_m; 0 where nobody does."""
+        """The weight of each sample in F: 1/(M n_m) for a sample of client m with n_m samples, 0 for other samples."""
         shares = np.zeros(len(self.features))
         for held in self.holdings:
             np.add.at(shares, held, 1 / (self.M * len(held)))
@@ -120,7 +120,7 @@ class Softmax:
 
     @cached_property
     def L(self) -> float:
-        """A smoothness that every F_m has: max_m (1/2) lambda_max(A_m'A_m / n_m) + mu.
+        """The smoothness of all F_m: max_m (1/2) lambda_max(A_m'A_m / n_m) + mu.
 
         The Hessian of one sample is (diag p - pp') x aa', and no diag p - pp' has an eigenvalue above 1/2.
         """
@@ -128,15 +128,15 @@ class Softmax:
         return max(float(np.linalg.eigvalsh(gram)[-1]) for gram in grams) / 2 + self.mu
 
     def gradients(self, x: Array) -> Array:
-        """grad F_m(x) of every client, of shape (M, d, classes)."""
+        """Return grad F_m(x) of every client, (M, d, classes)."""
         return np.stack([self.gradient(m, x) for m in range(self.M)])
 
     def zeta2(self, x: Array) -> float:
-        """The mean over clients of ||grad F_m(x)||^2: zeta_*^2 where x is x*."""
+        """Return the mean over clients of ||grad F_m(x)||^2. It is zeta_*^2 at x*."""
         return float((self.gradients(x) ** 2).sum(axis=(1, 2)).mean())
 
     def noise(self, x: Array) -> Array:
-        """E||g_m - grad F_m(x)||^2 of every client, exactly: the variance of one sample's gradient over the batch."""
+        """Return E||g_m - grad F_m(x)||^2 of every client, exactly: the variance of one sample over the batch."""
         if self.batch is None:
             return np.zeros(self.M)
         found = []
@@ -149,18 +149,18 @@ class Softmax:
 
     @property
     def sigma2_everywhere(self) -> float:
-        """A variance that no client exceeds at any x: a sample's gradient is a (p - y)', and ||p - y||^2 <= 2."""
+        """A bound on the variance of all clients at all x: a sample's gradient is a (p - y)' and ||p - y||^2 <= 2."""
         if self.batch is None:
             return 0.0
         return 2 * max(float(self.squares[held].mean()) for held in self.holdings) / self.batch
 
     @cached_property
     def squares(self) -> Array:
-        """||a||^2 of every sample."""
+        """||a||^2 of each sample."""
         return np.asarray((self.features**2).sum(axis=1))
 
     def _apart(self, a: Array, y: Positions, x: Array) -> Array:
-        """softmax(a'x) - y of every row."""
+        """Return softmax(a'x) - y of every row."""
         p = _softmax(self._scores(a, x))
         p[np.arange(len(p)), y] -= 1
         return p
@@ -179,7 +179,7 @@ class Softmax:
 
 
 def _softmax(z: Array) -> Array:
-    """Over the classes, in place."""
+    """Apply the softmax over the classes in place."""
     z -= z.max(axis=1, keepdims=True)
     np.exp(z, out=z)
     z /= z.sum(axis=1, keepdims=True)
@@ -187,7 +187,7 @@ def _softmax(z: Array) -> Array:
 
 
 def feature_rows(images: npt.NDArray[np.uint8], middle: npt.NDArray[np.float64]) -> Array:
-    """One row an image: less the mean image, scaled to length 1, and in the end the constant BIAS.
+    """Return one row per image: minus the mean image, scaled to length 1, with the constant BIAS at the end.
 
     Both keep L small beside mu: what all images share would make it larger and tell no class from another.
     """
@@ -197,5 +197,5 @@ def feature_rows(images: npt.NDArray[np.uint8], middle: npt.NDArray[np.float64])
 
 
 def mean_image(images: npt.NDArray[np.uint8]) -> Array:
-    """The mean of all images, pixel by pixel."""
+    """Return the mean of all images."""
     return np.asarray(images.reshape(len(images), -1).mean(axis=0))
