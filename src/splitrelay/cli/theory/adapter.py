@@ -45,7 +45,7 @@ class Calculation(ABC, Generic[Result]):
 
     @abstractmethod
     def compute(self, grid: Grid) -> Result:
-        """Compute the result for all settings. Bounds are refused for one setting and masked for many."""
+        """Compute the result. A bound outside its range is an error for one setting and NaN for many settings."""
 
     @abstractmethod
     def format_title(self, result: Result) -> str:

@@ -71,13 +71,13 @@ class BoundCalculation(adapter.Calculation["Bound"]):
     def _raise_missing_step(self, grid: Grid) -> None:
         """Raise InputError with the range of the step."""
         first = Grid({name: values[:1] for name, values in grid.values.items()} | {"eta_tilde": [1.0]})
-        found = self._evaluate(first, "mask")
-        limits, scale = [c.name for c in found.conditions], ""
+        result = self._evaluate(first, "mask")
+        limits, scale = [c.name for c in result.conditions], ""
         if grid.is_single:
-            limits = [f"{c.name} = {cell(float(c.right))}" for c in found.conditions]
-            scale = f"; eta is eta_tilde/{cell(1 / float(found.eta))}"
+            limits = [f"{c.name} = {cell(float(c.right))}" for c in result.conditions]
+            scale = f"; eta is eta_tilde/{cell(1 / float(result.eta))}"
         raise InputError(
-            f"{found.algorithm} {found.case}: neither eta nor eta_tilde is given",
+            f"{result.algorithm} {result.case}: neither eta nor eta_tilde is given",
             limit=f"{', '.join(limits)}{scale}",
             hint="'splitrelay theory stepsize' finds a good one.",
         )

@@ -45,12 +45,12 @@ def lemmas(settings: tuple[str, ...], shape: str) -> None:
     technical lemma and the counts, r2 and DF for the convex recursions, G2 for the non-convex recursions.
     """
     grid = read_grid(settings, KEYS)
-    found = _evaluate(grid)
+    values = _evaluate(grid)
     if shape == "table":
-        say(emphasised(wrap(f"Lemmas: {grid.caption}")) + "\n\n" + _format_list(found))
+        say(emphasised(wrap(f"Lemmas: {grid.caption}")) + "\n\n" + _format_list(values))
         return
-    rows = [(lemma.group, lemma.name, lemma.value, lemma.formula) for lemma in found]
-    emit(Table(("group", "lemma", "value", "formula"), rows), [asdict(lemma) for lemma in found], shape)
+    rows = [(lemma.group, lemma.name, lemma.value, lemma.formula) for lemma in values]
+    emit(Table(("group", "lemma", "value", "formula"), rows), [asdict(lemma) for lemma in values], shape)
 
 
 def _evaluate(grid: Grid) -> Sequence[Lemma]:
@@ -58,19 +58,19 @@ def _evaluate(grid: Grid) -> Sequence[Lemma]:
 
     if any(key.name in grid.values for key in ROUND_KEYS) and "eta_tilde" not in grid.values:
         raise InputError("the drift and the recursions need eta_tilde", hint="Give eta_tilde=...")
-    found = lemmas(grid.problem, **{"eta_tilde": 1.0, **grid.others})  # only the keys of a round use the step
-    if not found:
+    values = lemmas(grid.problem, **{"eta_tilde": 1.0, **grid.others})  # only the keys of a round use the step
+    if not values:
         raise InputError("no lemma can be evaluated from these", hint="Give M and zeta2, or M and K.")
-    groups = list(dict.fromkeys(lemma.group for lemma in found))
-    return sorted(found, key=lambda lemma: groups.index(lemma.group))
+    groups = list(dict.fromkeys(lemma.group for lemma in values))
+    return sorted(values, key=lambda lemma: groups.index(lemma.group))
 
 
-def _format_list(found: Sequence[Lemma]) -> str:
+def _format_list(values: Sequence[Lemma]) -> str:
     """Format the lemmas by group: the name and the value on one line, the formula below."""
-    width = max(len(lemma.name) for lemma in found)
+    width = max(len(lemma.name) for lemma in values)
     lines: list[str] = []
     group = ""
-    for lemma in found:
+    for lemma in values:
         if lemma.group != group:
             group = lemma.group
             lines += [""] * bool(lines) + [emphasised(group)]

@@ -137,6 +137,8 @@ class StepSizeCalculation(adapter.Calculation["dict[str, StepSize]"]):
 
         steps = self.compute(grid)
         over = Grid({**grid.values, "eta_tilde": choose_steps(steps["best"])})
-        found = bound(self.algorithm, self.case, over.problem, **over.others, **over.choices, outside="mask")
-        labels = adapter.build_labels(over, self.format_title(steps), found.measure, self.case)
-        save_stacks([build_landscape_panel(found, steps, adapter.get_start_level(found, grid.fixed)[1])], labels, path)
+        bounds = bound(self.algorithm, self.case, over.problem, **over.others, **over.choices, outside="mask")
+        labels = adapter.build_labels(over, self.format_title(steps), bounds.measure, self.case)
+        save_stacks(
+            [build_landscape_panel(bounds, steps, adapter.get_start_level(bounds, grid.fixed)[1])], labels, path
+        )

@@ -35,9 +35,9 @@ def weights(settings: tuple[str, ...], shape: str) -> None:
     given = {name: values[0] for name, values in parsed(settings, KEYS).items()}
     rounds = given.pop("rounds", "some")
     _check_settings(given)
-    found = weights(given["mu"], given["eta_tilde"], given["R"])
+    result = weights(given["mu"], given["eta_tilde"], given["R"])
     records = [
-        {"r": r} | {name: float(getattr(found, name)[r]) for name in ("log_w", "share", "theta")}
+        {"r": r} | {name: float(getattr(result, name)[r]) for name in ("log_w", "share", "theta")}
         for r in _choose_rounds(given["R"], rounds)
     ]
     is_csv = shape == "csv"
@@ -45,12 +45,12 @@ def weights(settings: tuple[str, ...], shape: str) -> None:
     title = (
         f"Weights of the averaged output: mu={cell(given['mu'])}, eta_tilde={cell(given['eta_tilde'])}, R={given['R']}"
     )
-    tail = found.share[::-1].cumsum()
+    tail = result.share[::-1].cumsum()
     half, most = (int((tail < part).sum()) + 1 for part in (0.5, 0.99))
-    note = f"W_R = {format_exp(found.log_W)}."
+    note = f"W_R = {format_exp(result.log_W)}."
     note += f" Half of the weight lies on the last {half} iterates, 99 % on the last {most}."
     table = Table(("r", "log_w" if is_csv else "w_r", "share", "theta"), rows, title, [note])
-    emit(table, given | {"log_W": found.log_W, "rounds": records}, shape)
+    emit(table, given | {"log_W": result.log_W, "rounds": records}, shape)
 
 
 def _check_settings(given: dict[str, Any]) -> None:

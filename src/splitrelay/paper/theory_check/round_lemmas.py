@@ -61,33 +61,33 @@ def check_convex_rounds(instance: Instance) -> Ratios:
     rounds = Rounds(problem, instance.points, instance.fractions / (6 * problem.L), instance.K, instance.S)
     known = build_problem(problem, instance.K, instance.S)
     given: Any = {"eta_tilde": rounds.eta_tilde, "r2": rounds.r2, "DF": rounds.DF}
-    found: dict[str, Array] = {}
+    ratios: dict[str, Array] = {}
     for name in FULL:
         bound = compute_round_bound(name, "strongly-convex", known, E=rounds.E[name], **given)
-        found[f"recursion, {LABEL[name]}"] = rounds.compare_r2(name, bound)
+        ratios[f"recursion, {LABEL[name]}"] = rounds.compare_r2(name, bound)
     for name, constants in SIMPLIFIED:
         label = LABEL[name] + (", tight" if constants == "tight" else "")
         bound = compute_simplified_bound(name, "strongly-convex", known, constants=constants, **given)
-        found[f"simplified recursion, {label}"] = rounds.compare_r2(name, bound)
-        moved: Any = {"eta_tilde": rounds.eta_tilde, "DF": rounds.DF, "constants": constants}
-        found[f"drift, {label}"] = rounds.compare_drift(
-            name, compute_drift_bound(name, "strongly-convex", known, **moved)
+        ratios[f"simplified recursion, {label}"] = rounds.compare_r2(name, bound)
+        inputs: Any = {"eta_tilde": rounds.eta_tilde, "DF": rounds.DF, "constants": constants}
+        ratios[f"drift, {label}"] = rounds.compare_drift(
+            name, compute_drift_bound(name, "strongly-convex", known, **inputs)
         )
-    return found | check_partial_rounds(rounds, known)
+    return ratios | check_partial_rounds(rounds, known)
 
 
 def check_partial_rounds(rounds: Rounds, known: Problem) -> dict[str, Array]:
     """Check the recursions with S of M clients: corrected, simplified, and display (8) as printed."""
     given: Any = {"eta_tilde": rounds.eta_tilde, "r2": rounds.r2, "DF": rounds.DF}
-    found: dict[str, Array] = {}
+    ratios: dict[str, Array] = {}
     for name in PARTIAL:
         right = compute_round_bound(name, "strongly-convex", known, E=rounds.E[name], **given)
-        found[f"recursion, {LABEL[name]}"] = rounds.compare_r2(name, right)
+        ratios[f"recursion, {LABEL[name]}"] = rounds.compare_r2(name, right)
         short = compute_simplified_bound(name, "strongly-convex", known, **given)
-        found[f"simplified recursion, {LABEL[name]}"] = rounds.compare_r2(name, short)
+        ratios[f"simplified recursion, {LABEL[name]}"] = rounds.compare_r2(name, short)
     for name in PARTIAL:
-        found[f"{E7}, {LABEL[name]}"] = rounds.compare_r2(name, compute_display_8(name, rounds, known))
-    return found
+        ratios[f"{E7}, {LABEL[name]}"] = rounds.compare_r2(name, compute_display_8(name, rounds, known))
+    return ratios
 
 
 def compute_display_8(algorithm: Algorithm, rounds: Rounds, known: Problem) -> Array:
@@ -114,15 +114,15 @@ def check_nonconvex_rounds(instance: Instance) -> Ratios:
     known = build_problem(problem, K, S, mu=0.0, B2=B2, zeta2=problem.zeta2(B2))
     wide = Rounds(problem, instance.points, instance.fractions / (6 * problem.L), K, S)
     narrow = Rounds(problem, instance.points, instance.fractions / (6 * problem.L * (1 + B2)), K, S)
-    found: dict[str, Array] = {}
+    ratios: dict[str, Array] = {}
     for name in FULL:
         given: Any = {"eta_tilde": wide.eta_tilde, "G2": wide.G2}
         bound = compute_round_bound(name, "non-convex", known, E=wide.E[name], **given)
-        found[f"non-convex recursion, {LABEL[name]}"] = wide.compare_F(name, bound)
-        found[f"non-convex drift, {LABEL[name]}"] = wide.compare_drift(
+        ratios[f"non-convex recursion, {LABEL[name]}"] = wide.compare_F(name, bound)
+        ratios[f"non-convex drift, {LABEL[name]}"] = wide.compare_drift(
             name, compute_drift_bound(name, "non-convex", known, **given)
         )
         given = {"eta_tilde": narrow.eta_tilde, "G2": narrow.G2}
         short = compute_simplified_bound(name, "non-convex", known, **given)
-        found[f"simplified non-convex recursion, {LABEL[name]}"] = narrow.compare_F(name, short)
-    return found
+        ratios[f"simplified non-convex recursion, {LABEL[name]}"] = narrow.compare_F(name, short)
+    return ratios

@@ -50,16 +50,16 @@ class Settings:
 
 def check_theorems(instance: Instance) -> Ratios:
     """Compute bound / actual of every statement on complete runs."""
-    found: dict[str, Array] = {}
+    ratios: dict[str, Array] = {}
     convex = instance.convex
     for name, mu in (("mean", convex.mu_mean), ("least", convex.mu_min)):
         if mu > 0:
-            found |= check_strongly_convex(instance, name, min(mu, convex.L))
-    found |= check_general_convex(instance)
+            ratios |= check_strongly_convex(instance, name, min(mu, convex.L))
+    ratios |= check_general_convex(instance)
     for problem in (convex, instance.indefinite):
-        for statement, ratios in check_non_convex(instance, problem).items():
-            found[statement] = np.append(found.get(statement, []), ratios)
-    return found
+        for statement, values in check_non_convex(instance, problem).items():
+            ratios[statement] = np.append(ratios.get(statement, []), values)
+    return ratios
 
 
 def check_strongly_convex(instance: Instance, name: str, mu: float) -> dict[str, Array]:
@@ -73,55 +73,55 @@ def check_strongly_convex(instance: Instance, name: str, mu: float) -> dict[str,
         total = bound(algorithm, "strongly-convex", known, eta_tilde=step, **choice).total
         return compute_ratio(total, _select(actual, algorithm, settings), _compute_scale(instance))
 
-    found = {f"Theorem 1, strongly convex, mu = {name} mu_m": compare(SSL, exact.psi)}
+    ratios = {f"Theorem 1, strongly convex, mu = {name} mu_m": compare(SSL, exact.psi)}
     if name == "mean":
-        return found
-    found["Theorem 1, strongly convex, F(xbar)"] = compare(SSL, exact.Fbar)
-    found["Theorem 1, strongly convex, tight, R+1"] = compare(SSL, exact.psi, constants="tight", horizon="R+1")
-    found["Theorem 2, strongly convex"] = compare(FEDAVG, exact.psi)
+        return ratios
+    ratios["Theorem 1, strongly convex, F(xbar)"] = compare(SSL, exact.Fbar)
+    ratios["Theorem 1, strongly convex, tight, R+1"] = compare(SSL, exact.psi, constants="tight", horizon="R+1")
+    ratios["Theorem 2, strongly convex"] = compare(FEDAVG, exact.psi)
     for algorithm in PARTIAL:
         for constants in ("printed", "proved"):
-            found[f"{LABEL[algorithm]}, strongly convex, {constants}"] = compare(
+            ratios[f"{LABEL[algorithm]}, strongly convex, {constants}"] = compare(
                 algorithm, exact.psi, constants=constants
             )
-    return found
+    return ratios
 
 
 def check_general_convex(instance: Instance) -> dict[str, Array]:
     """Check the mean of F(x^r) and the last iterate for short and long runs, and large and small steps."""
     problem, settings = instance.convex, _build_settings(1 / (6 * instance.convex.L))
     exact, step = _run(instance, problem, settings), settings.eta_tilde
-    known, found = _build_problem(instance, problem, settings), {}
+    known, ratios = _build_problem(instance, problem, settings), {}
     for algorithm, constants, label in GENERAL_CONVEX:
         total = bound(algorithm, "general-convex", known, eta_tilde=step, constants=constants).total
-        found[label] = compute_ratio(total, _select(exact.psi, algorithm, settings), _compute_scale(instance))
+        ratios[label] = compute_ratio(total, _select(exact.psi, algorithm, settings), _compute_scale(instance))
     known = _build_problem(instance, problem, settings, mu=min(problem.mu_mean, problem.L))
     for algorithm in ALGORITHMS:
         total = last_iterate(algorithm, known, eta_tilde=step).total
-        found[f"last iterate, {LABEL[algorithm]}"] = compute_ratio(
+        ratios[f"last iterate, {LABEL[algorithm]}"] = compute_ratio(
             total, _select(exact.r2, algorithm, settings), _compute_scale(instance)
         )
-    return found
+    return ratios
 
 
 def check_non_convex(instance: Instance, problem: Quadratics) -> dict[str, Array]:
     """Check two pairs (B2, zeta2) of the problem. The mean of ||grad F(x^r)||^2 is above its minimum."""
     pairs = [(B2, problem.zeta2(B2)) for B2 in (1.1 * problem.B2_min + 0.05, 2 * problem.B2_min + 0.5)]
-    asked = [
+    checks = [
         (row, pair, _build_settings(_compute_step_limit(problem, *row[:2], pair[0])))
         for row in NON_CONVEX
         for pair in pairs
     ]
-    exact = _run(instance, problem, _concatenate([settings for _, _, settings in asked])).G2
+    exact = _run(instance, problem, _concatenate([settings for _, _, settings in checks])).G2
     mean = np.cumsum(exact, axis=0) / (np.arange(len(exact)) + 1.0)[:, None, None]
-    found: dict[str, Array] = {}
-    for at, ((algorithm, constants, label), (B2, zeta2), settings) in enumerate(asked):
+    ratios: dict[str, Array] = {}
+    for at, ((algorithm, constants, label), (B2, zeta2), settings) in enumerate(checks):
         known = _build_problem(instance, problem, settings, B2=B2, zeta2=zeta2)
         step, size = settings.eta_tilde, len(settings.R)
         total = bound(algorithm, "non-convex", known, eta_tilde=step, constants=constants).total
         actual = _select(mean[..., at * size : (at + 1) * size], algorithm, settings)
-        found[label] = np.append(found.get(label, []), compute_ratio(total, actual, _compute_scale(instance)))
-    return found
+        ratios[label] = np.append(ratios.get(label, []), compute_ratio(total, actual, _compute_scale(instance)))
+    return ratios
 
 
 def _compute_step_limit(problem: Quadratics, algorithm: Algorithm, constants: Constants, B2: float) -> float:
