@@ -80,13 +80,13 @@ def test_a_cut_file_is_damage_and_not_data(root: Path, size: int) -> None:
     file = get_cache_folder(TINY, root) / "train-x.npy"
     file.write_bytes(file.read_bytes()[:size])
     assert not is_cached(TINY, root) and all(verdict.wrong for verdict in check_files(TINY, root))
-    with pytest.raises(WorkError, match="Fetch it again: splitrelay data get tiny"):
+    with pytest.raises(WorkError, match="splitrelay data get tiny"):
         map_arrays(TINY, root)
 
 
 def test_arrays_of_another_shape_are_damage(root: Path) -> None:
     np.save(get_cache_folder(TINY, root) / "train-y.npy", np.zeros(5, dtype=np.int64))
-    with pytest.raises(WorkError, match="damaged; got int64"):
+    with pytest.raises(WorkError, match="int64"):
         map_arrays(TINY, root)
 
 
@@ -124,5 +124,5 @@ def test_a_saved_set_with_broken_words_is_refused(root: Path, words: str, says: 
 
 def test_a_place_that_cannot_be_a_folder_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match=r"cannot write to .*file .*SPLITRELAY_DATA=FOLDER"):
+    with pytest.raises(OutputError, match="SPLITRELAY_DATA=FOLDER"):
         save(tiny(), tmp_path / "file" / "tiny")

