@@ -132,7 +132,7 @@ def test_ctrl_c_ends_after_the_visit_and_says_how_to_go_on(own: Path, tmp_path: 
     os.kill(process.pid, signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130 and "finishing this visit" in told
-    again = re.search(r"Go on with: splitrelay (.*)", told)
+    again = re.search(r"continue: splitrelay (.*)", told)
     assert again is not None
     kept = RunDirectory(tmp_path / "stopped")
     assert 3 < len(kept.read_rows()) < 61 and kept.checkpoints.list_rounds()[-1] == kept.read_rows()[-1]["round"]

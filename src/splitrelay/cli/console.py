@@ -1,4 +1,4 @@
-"""Where words go: results to stdout, notes to stderr, colour only on a terminal that wants it."""
+"""Print results to stdout and notes to stderr, with colour only on terminals that support it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 @dataclass
 class Mood:
-    """The three flags that hold for every command."""
+    """The three global flags."""
 
     quiet: bool = False
     verbose: bool = False
@@ -22,32 +22,32 @@ mood = Mood()
 
 
 def colour_wanted() -> bool:
-    """NO_COLOR and pipes get plain text."""
+    """Return whether stdout is a terminal with colours and NO_COLOR is not set."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and sys.stdout.isatty()
 
 
 def emphasised(text: str) -> str:
-    """Bold where there is a terminal that shows it."""
+    """Return the text in bold if stdout has colours."""
     return click.style(text, bold=True) if colour_wanted() else text
 
 
 def say(text: str) -> None:
-    """A line of the result."""
+    """Print a line of the result."""
     click.echo(text, color=colour_wanted())
 
 
 def note(text: str) -> None:
-    """A remark beside the result: silent under -q."""
+    """Print a note to stderr, unless -q is set."""
     if not mood.quiet:
         click.echo(text, err=True)
 
 
 def detail(text: str) -> None:
-    """A remark that only -v asks for."""
+    """Print a note to stderr if -v is set."""
     if mood.verbose:
         click.echo(text, err=True)
 
 
 def progress_hidden() -> bool:
-    """Progress bars are for people at a terminal."""
+    """Return whether progress bars are disabled: with -q, or if stderr is not a terminal."""
     return mood.quiet or not sys.stderr.isatty()

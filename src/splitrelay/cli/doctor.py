@@ -11,7 +11,7 @@ from splitrelay.cli.table_output import Table, emit, format_option
 @click.command(cls=Command, example="splitrelay doctor")
 @format_option
 def doctor(shape: str) -> None:
-    """What this machine can do: CPU, engines, threads, and a measurement of two seconds."""
+    """Show the CPU, the engines and the cores of this machine, and measure speed for two seconds."""
     from splitrelay.runs.machine import describe_machine
 
     rows = list(describe_machine())

@@ -14,17 +14,17 @@ from splitrelay.cli.table_output import Table, emit, format_option
 
 @click.command(cls=Command, example="splitrelay evaluate results/run")
 @click.argument("weights", metavar="RUN|FILE", type=click.Path(path_type=Path))
-@click.option("--model", help="What the weights belong to (default: the run's; of a file, lenet-small).")
-@click.option("--data", "source", help="A set by name, or your own by path (default: the run's; of a file, digits).")
+@click.option("--model", help="The model of the weights (default: that of the run; for a file, lenet-small).")
+@click.option("--data", "source", help="A data set by name or path (default: that of the run; for a file, digits).")
 @click.option("--part", type=click.Choice(["test", "train", "validation"]), default="test", show_default=True,
-              help="Which images; validation: those that the run's clients kept from training.")  # fmt: skip
-@click.option("--loss", help="By name, or module:function (default: the run's; of a file, cross-entropy).")
+              help="Which images. validation: the samples that the clients did not train on.")  # fmt: skip
+@click.option("--loss", help="A loss by name or module:function (default: that of the run; for a file, cross-entropy).")
 @format_option
 def evaluate(weights: Path, model: str | None, source: str | None, part: str, loss: str | None, shape: str) -> None:
-    """Score a saved model: a .safetensors file, or the folder of a run, whose spec says the rest.
+    """Evaluate a saved model: a .safetensors file, or the final model of a run directory.
 
-    The folder of a run is scored with its own model, data, loss, precision and engine, so the numbers are those of its
-    last row, to the bit.
+    A run directory is evaluated with its own model, data, loss, precision and engine, so the numbers are bit-identical
+    to its last row.
     """
     from splitrelay.runs.evaluate import images_of, score, subject_at
 

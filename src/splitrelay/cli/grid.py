@@ -27,16 +27,16 @@ def _list_grid_keys() -> list[Key]:
 
 @click.command(cls=Command, keys=_list_grid_keys, example="splitrelay grid data=digits R=2 eta=0.03,0.1,0.3")
 @settings_argument(_list_grid_keys, metavar="[SPEC] [KEY=VALUE[,VALUE]...]...")
-@click.option("--extend", is_flag=True, help="Where the best rate is on the grid's edge, go on beyond it.")
-@click.option("--fine", is_flag=True, help="Then try the rates half-way to the best one's neighbours.")
+@click.option("--extend", is_flag=True, help="If the best rate is on the edge of the grid, add rates beyond it.")
+@click.option("--fine", is_flag=True, help="Finally, try the rates between the best one and its neighbours.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs (default: results/grid).")
 @places_options
 @format_option
 def grid(settings: Sequence[str], extend: bool, fine: bool, out: Path | None, shape: str, **how: Any) -> None:
     """Find the best learning rate of every setting, by a named rule, with seed 1234 unless another is given.
 
-    eta=a,b,c is the grid (default: the rates of the paper's table). A run that diverges counts as the worst. All runs
-    are kept, as in a sweep, and the result beside them as grid.json and grid.csv.
+    eta=a,b,c is the grid (default: the rates of the paper's table). A run that diverges is the worst. All runs are
+    saved as in a sweep, and the result is written to grid.json and grid.csv.
     """
     from splitrelay.sweeps.grid_search import build_results, search_rates, write_results
 
@@ -63,7 +63,7 @@ def _plan(settings: Sequence[str], out: Path | None) -> tuple[Search, Path]:
 
 
 def table(choices: Sequence[Choice], tune: str) -> Table:
-    """A row for every setting: its best rate, and the score of each."""
+    """Return a row for every setting: its best rate, and the score of each rate."""
     from splitrelay.runs.rows import LAST
 
     keys = list(dict.fromkeys(name for choice in choices for name, _ in choice.settings))

@@ -1,4 +1,4 @@
-"""Ctrl-C once: come to an end that can be gone on from. Twice: stop at once. A SIGTERM is a Ctrl-C."""
+"""Handle Ctrl-C and SIGTERM: the first one stops after the current visit, the second one stops at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ FINISHING = "finishing this visit; once more stops at once."
 
 @contextmanager
 def stopping(words: str | None = FINISHING) -> Iterator[Event]:
-    """An event that the first signal sets, with these words; the second one is a KeyboardInterrupt wherever we are."""
+    """Yield an event that the first signal sets. The second signal raises KeyboardInterrupt.
+
+    Args:
+        words: The note that is printed at the first signal, if any.
+    """
     stop = Event()
 
     def first(number: int, frame: FrameType | None) -> None:

@@ -14,7 +14,7 @@ import click
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note
 from splitrelay.cli.key_values import settings_argument
-from splitrelay.cli.run import HERE, at_hand
+from splitrelay.cli.run import HERE, require_package
 from splitrelay.cli.signals import stopping
 from splitrelay.cli.spec_arguments import expand_arguments, list_spec_keys
 from splitrelay.cli.sweep_display import Display, overview, results
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from splitrelay.sweeps.sweep import SweepStatus
 
 
-OFTEN = 10  # looks between two checkpoints
+OFTEN = 10  # evaluations between two checkpoints
 
 
 def places_options(command: Any) -> Any:
-    """Where points are run, and how often they are kept."""
+    """Add the options that choose where points run and how often they are saved."""
     for option in (
-        click.option("--retry", is_flag=True, help="Run points again that diverged."),
-        click.option("--jobs", type=click.IntRange(min=1), help="Points at once (default: one a core)."),
+        click.option("--retry", is_flag=True, help="Run points that diverged again."),
+        click.option("--jobs", type=click.IntRange(min=1), help="Points at a time (default: one per core)."),
         click.option("--on", default=HERE, show_default=True, metavar="local|ray|ADDRESS",
                      help="local: the cores of this machine; ray: a Ray started here; or the address of one."),
         click.option("--checkpoint", type=click.IntRange(min=1), default=OFTEN, show_default=True,
-                     help="Looks between two of them."),
+                     help="Evaluations between two checkpoints."),
     ):  # fmt: skip
         command = option(command)
     return command
@@ -48,17 +48,17 @@ def places_options(command: Any) -> Any:
 @settings_argument(list_spec_keys, metavar="[SPEC] [KEY=VALUE[,VALUE]...]...")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs (default: results/sweep).")
 @places_options
-@click.option("--share", metavar="I/N", help="Only every N-th point from the I-th on: for array jobs, on N hosts.")
+@click.option("--share", metavar="I/N", help="Run only every N-th point from the I-th on: for array jobs on N hosts.")
 @click.option("--status", type=click.Path(path_type=Path), metavar="FOLDER",
-              help="Only show how far a sweep is, or those in a folder; from a second terminal too.")  # fmt: skip
+              help="Only show how far a sweep, or all sweeps in a folder, are.")  # fmt: skip
 @format_option
 def sweep(
     settings: Sequence[str], out: Path | None, share: str | None, status: Path | None, shape: str, **how: Any
 ) -> None:
     """Run every combination of the given values: comma lists, and ranges from:to[:log][:points].
 
-    Each point is a run directory of its own, named by what varies and by the run's hash. Points that are finished are
-    not run again, points that were stopped go on. One that fails stops no other; the reasons stand below the table.
+    Each point has its own run directory, named by the settings that vary and the hash. Finished points are not run
+    again, and stopped points continue. A point that fails does not stop the others; the reasons are below the table.
     --on takes local, ray, auto (the Ray of this machine), host:port and ray://host:port.
     """
     if status is not None:
@@ -103,14 +103,14 @@ def command(
     checkpoint: int,
     retry: bool,
 ) -> str:
-    """What to type to go on."""
+    """Return the command that continues the sweep."""
     places = ["--on", on] * (on != HERE) + ["--jobs", str(jobs)] * (jobs is not None) + ["--retry"] * retry
     often = ["--checkpoint", str(checkpoint)] * (checkpoint != OFTEN)
     return shlex.join(["splitrelay", name, *settings, *more, *places, *often, "--out", str(folder)])
 
 
 def swept(points: Sequence[Point], folder: Path, again: str, *, on: str, jobs: int | None, **how: Any) -> SweepStatus:
-    """The sweep, shown while it runs; `again` goes on after Ctrl-C; `how` is checkpoint, retry and share."""
+    """Run a sweep and show its progress. `again` is the command that continues it after Ctrl-C."""
     where = places(on, jobs, folder)
     from splitrelay.sweeps.points import check_points
 
@@ -121,7 +121,7 @@ def swept(points: Sequence[Point], folder: Path, again: str, *, on: str, jobs: i
     try:
         return _watched(found.points, folder, where, **how)
     except KeyboardInterrupt:
-        note(f"kept in {folder}. Go on with: {again}")
+        note(f"results so far: {folder}. To continue: {again}")
         raise
 
 
@@ -139,7 +139,7 @@ def _watched(points: Sequence[Point], folder: Path, where: JobRunner, **how: Any
 
 
 def places(on: str, jobs: int | None, folder: Path) -> JobRunner:
-    """What --on names."""
+    """Return the backend that --on names."""
     if on == HERE:
         from splitrelay.sweeps.process_backend import ProcessBackend
 
@@ -148,13 +148,13 @@ def places(on: str, jobs: int | None, folder: Path) -> JobRunner:
         raise InputError("there is no --on slurm", hint="Let an array job of N call: --share $SLURM_ARRAY_TASK_ID/N.")
     from splitrelay.sweeps.ray_backend import check_address
 
-    with at_hand("ray"):
+    with require_package("ray"):
         from splitrelay.sweeps.ray_backend import RayBackend
     return RayBackend(check_address(on), jobs)
 
 
 def show_status(folder: Path, shape: str) -> None:
-    """The same table, from a second terminal; of a folder of sweeps, such as a reproduction's, a row for each."""
+    """Print the table of a sweep, or a row for each sweep in a folder."""
     from splitrelay.sweeps.sweep import find_sweeps, load_status
 
     found = find_sweeps(folder)
@@ -167,6 +167,6 @@ def show_status(folder: Path, shape: str) -> None:
 
 
 def payload(board: SweepStatus) -> dict[str, Any]:
-    """The board for programs."""
+    """Return the status for --format json."""
     points = [asdict(entry) for entry in board.entries.values()]
     return {"folder": str(board.folder), "seconds_left": board.estimate_seconds_left(), "points": points}

@@ -1,4 +1,4 @@
-"""`splitrelay verify` and `splitrelay compare`: is it the same, to the bit?"""
+"""`splitrelay verify` and `splitrelay compare`: compare runs bit by bit."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ RUN = click.Path(path_type=Path)
 
 @click.command(cls=Command, example="splitrelay verify results/first")
 @click.argument("run", type=RUN)
-@click.option("--from", "start", type=click.IntRange(min=1), help="Begin at this round, where a checkpoint is kept.")
-@click.option(
-    "--rounds", type=click.IntRange(min=1), help="No further than this round (default: all that are recorded)."
-)
-@click.option("--keys", type=RUN, help="Of a deployed run: keys of one of its clients, to check the digests of data.")
+@click.option("--from", "start", type=click.IntRange(min=1), help="Start at this round, which must have a checkpoint.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Stop at this round (default: the last one in the record).")
+@click.option("--keys", type=RUN, help="For a deployed run: keys of one of its clients, to check the digests of data.")
 @format_option
 def verify(run: Path, start: int | None, rounds: int | None, keys: Path | None, shape: str) -> None:
     """Run a run again, in a temporary folder, and compare it with its record to the bit.
@@ -66,7 +64,7 @@ def verify(run: Path, start: int | None, rounds: int | None, keys: Path | None, 
 @click.argument("other", type=RUN)
 @format_option
 def compare(one: Path, other: Path, shape: str) -> None:
-    """Two runs side by side: which keys differ, which rows, how they ended."""
+    """Compare two runs: keys that differ, rows that differ, final results."""
     from splitrelay.runs.compare import compare as compared
     from splitrelay.runs.records import run_at
 

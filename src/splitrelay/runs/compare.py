@@ -1,4 +1,4 @@
-"""Two runs beside each other, to the bit; and a run beside itself, run again."""
+"""Compare two runs bit by bit, and verify a run by running it again."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from splitrelay.runs.run_directory import RunDirectory, format_resume_command, g
 from splitrelay.structured_text import parse_json
 
 Row = dict[str, Any]
-NEAR = 0.02  # accuracies that differ by less are near, where bits cannot be promised
+NEAR = 0.02  # largest difference of accuracies of near runs, on machines whose bits may differ
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first row in which two runs differ, and the fields that do; round None: only the models differ."""
+    """The first row in which two runs differ, and its fields. If round is None, only the models differ."""
 
     round: int | None
     fields: tuple[str, ...]
@@ -33,32 +33,36 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two runs have in common. `rounds` rows were compared; equal means to the bit, times aside."""
+    """The result of a comparison. Measured times are not compared."""
 
-    specs: dict[str, tuple[Any, Any]]  # keys with other values
+    specs: dict[str, tuple[Any, Any]]  # keys with different values
     environments: dict[str, tuple[Any, Any]]
-    rounds: int
+    rounds: int  # rows that were compared
     difference: Difference | None
-    models: bool | None  # the same final model; None where one has none yet
+    models: bool | None  # whether the final models are equal; None if a run has no model
     gap: float  # largest difference of test accuracies in one round
 
     @property
     def equal(self) -> bool:
-        """Every row and the model, to the bit."""
+        """Return whether all rows and the models have the same bits."""
         return self.difference is None and self.models is not False
 
 
 def compare(one: Run, other: Run) -> Comparison:
-    """Two runs, over the rounds that both have."""
-    pairs = list(_pairs(one.rows, other.rows))
+    """Compare two runs in the rounds that both have.
+
+    Raises:
+        InputError: They have no round in common.
+    """
+    pairs = list(_pair_rows(one.rows, other.rows))
     if not pairs:
-        raise InputError(f"{one.path} and {other.path} have no round in common", hint=_looks(one, other))
-    models = _models(one, other)
+        raise InputError(f"{one.path} and {other.path} have no round in common", hint=_describe_rows(one, other))
+    models = _have_same_models(one, other)
     return Comparison(
-        _unequal(one.spec.flatten(), other.spec.flatten()),
-        _unequal(_environment(one.path), _environment(other.path)),
+        _find_differences(one.spec.flatten(), other.spec.flatten()),
+        _find_differences(_read_environment(one.path), _read_environment(other.path)),
         len(pairs),
-        _first_difference(pairs) or (Difference(None, ("model",)) if models is False else None),
+        _find_first_difference(pairs) or (Difference(None, ("model",)) if models is False else None),
         models,
         max((abs(a["test_accuracy"] - b["test_accuracy"]) for a, b in pairs if _is_scored(a, b)), default=0.0),
     )
@@ -71,12 +75,12 @@ def verify(run: Run, folder: Path, *, start: int = 0, rounds: int | None = None)
     Visits that the server of a deployed run skipped are left out again, and so are clients that it began without.
     Clients with other software or another CPU level than their server are among the differences of the environments.
     """
-    spec = run.spec.model_copy(update={"R": min(rounds or run.spec.R, _last_round(run))})
+    spec = run.spec.model_copy(update={"R": min(rounds or run.spec.R, _get_last_round(run))})
     if start > spec.R:
         raise InputError(f"nothing comes after round {start}", limit=f"--from at most {spec.R}", value=start)
     anew = RunDirectory(folder)
     if start:
-        _begin_at(run, anew, start)
+        _copy_start(run, anew, start)
     told = read_clients(run.path)
     absent = told.find_absent(spec.partition.M) if told else frozenset()
     for progress in execute(spec, anew, skips=load_skips(run.path, run.rows), absent=absent):
@@ -86,11 +90,11 @@ def verify(run: Run, folder: Path, *, start: int = 0, rounds: int | None = None)
     comparison = compare(run, found if ends else Run(found.path, run.spec))
     lost = [row["round"] for row in found.rows if row["round"] not in set(run.column("round"))]
     environments = {**comparison.environments, **(told.unlike() if told else {})}
-    yield replace(comparison, difference=_earlier(comparison.difference, lost), environments=environments)
+    yield replace(comparison, difference=_find_earlier(comparison.difference, lost), environments=environments)
 
 
-def _last_round(run: Run) -> int:
-    """How far the record goes; refused where it goes nowhere, or less far than the run did."""
+def _get_last_round(run: Run) -> int:
+    """Return the last round of the record. Raise InputError if it has none or is incomplete."""
     rows, file, directory = run.rows, get_rows_file(run.path), RunDirectory(run.path)
     last: int = rows[-1]["round"] if rows else 0
     if file == directory.published and has_record(directory.digest) and last < run.spec.R:
@@ -101,30 +105,30 @@ def _last_round(run: Run) -> int:
             run.path, f" ends after line {len(rows)}, round {last}, but the run went on to round {kept}"
         )
     if not last:
-        hint = f"Go on with: {format_resume_command(run.path)}"
-        raise InputError(f"{file} has no row after round 0: there is nothing to compare", hint=hint)
+        hint = f"To continue the run: {format_resume_command(run.path)}"
+        raise InputError(f"{file} has no row after round 0, so there is nothing to compare", hint=hint)
     return last
 
 
-def _looks(*runs: Run) -> str:
+def _describe_rows(*runs: Run) -> str:
     return " ".join(f"{run.path} has {len(run.rows)} rows (every={run.spec.every})." for run in runs)
 
 
-def _earlier(difference: Difference | None, lost: Sequence[int]) -> Difference | None:
-    """A row that the record has lost is a difference too."""
+def _find_earlier(difference: Difference | None, lost: Sequence[int]) -> Difference | None:
+    """Return the first difference, if rows that the record does not have count as differences."""
     if not lost or (difference and difference.round is not None and difference.round < lost[0]):
         return difference
     return Difference(lost[0], ("no row in the record",))
 
 
 def is_same_machine(comparison: Comparison) -> bool:
-    """Whether equality to the bit is promised: the same versions on the same kind of processor."""
+    """Return whether equal bits are promised: the same versions on the same processor."""
     unlike = comparison.environments.keys()
     return not unlike & {"torch", "cpu", "engine", "splitrelay"} and not any(" of client " in name for name in unlike)
 
 
-def _begin_at(run: Run, anew: RunDirectory, start: int) -> None:
-    """The rows and the checkpoint of round `start`, as if the new run had been there."""
+def _copy_start(run: Run, anew: RunDirectory, start: int) -> None:
+    """Copy the rows up to round `start` and its checkpoint to the new run."""
     kept = RunDirectory(run.path).checkpoints
     if start not in kept.list_rounds():
         known = ", ".join(map(str, kept.list_rounds())) or "none"
@@ -135,14 +139,14 @@ def _begin_at(run: Run, anew: RunDirectory, start: int) -> None:
             anew.append_row(row)
 
 
-def _pairs(one: Sequence[Row], other: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
+def _pair_rows(one: Sequence[Row], other: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
     rows = {row["round"]: row for row in other}
     return ((row, rows[row["round"]]) for row in one if row["round"] in rows)
 
 
-def _first_difference(pairs: Sequence[tuple[Row, Row]]) -> Difference | None:
+def _find_first_difference(pairs: Sequence[tuple[Row, Row]]) -> Difference | None:
     for one, other in pairs:
-        unequal = _unequal(remove_measurements(one), remove_measurements(other))
+        unequal = _find_differences(remove_measurements(one), remove_measurements(other))
         fields = tuple(name for name in unequal if _is_scored(one, other) or not name.startswith("test_"))
         if fields:
             return Difference(one["round"], fields)
@@ -154,26 +158,26 @@ def _is_scored(*rows: Row) -> bool:
     return not any(math.isnan(row["test_accuracy"]) for row in rows)
 
 
-def _unequal(one: Row, other: Row) -> dict[str, tuple[Any, Any]]:
+def _find_differences(one: Row, other: Row) -> dict[str, tuple[Any, Any]]:
     names = dict.fromkeys([*one, *other])
     return {name: (one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)}
 
 
-def _models(one: Run, other: Run) -> bool | None:
+def _have_same_models(one: Run, other: Run) -> bool | None:
     hashes = [model_hash(run.path) for run in (one, other) if run.finished]
     same_end = len(hashes) == 2 and one.rows[-1]["round"] == other.rows[-1]["round"]
     return hashes[0] == hashes[1] if same_end and None not in hashes else None
 
 
 def model_hash(path: Path) -> str | None:
-    """The checksum of a run's final model; published records carry it without the weights."""
+    """Return the checksum of a run's final model. Published records have it without the weights."""
     model, noted = path / "model.safetensors", path / "model.sha256"
     if model.exists():
         return hashlib.sha256(model.read_bytes()).hexdigest()
     return read_record(noted).decode("ascii").strip() if has_record(noted) else None
 
 
-def _environment(path: Path) -> Row:
+def _read_environment(path: Path) -> Row:
     file = path / "environment.json"
     if not has_record(file):
         return dict(describe_environment())

@@ -1,12 +1,10 @@
-"""A saved model scored on a set of images, by the words of the run that made it where there are any."""
+"""Evaluate a saved model on a set of images, with the settings of the run that made it if they are known."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from splitrelay.data import load
 from splitrelay.data.images import ImageSet
@@ -19,13 +17,14 @@ from splitrelay.objectives.losses import get_loss
 from splitrelay.objectives.network import DeviceImages, Network
 from splitrelay.runs.build import build_partition, get_dtype, split_validation
 from splitrelay.runs.spec import Spec, load_spec
+from splitrelay.runs.trainer import limit_torch_threads
 
 PARTS = ("test", "train", "validation")
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is scored, and how."""
+    """The weights to evaluate, and the settings to do it with."""
 
     weights: Path
     model: str = "lenet-small"
@@ -33,11 +32,11 @@ class Subject:
     loss: str = "cross-entropy"
     dtype: str = "float32"
     engine: str = "auto"
-    spec: Spec | None = None  # of the run that made it
+    spec: Spec | None = None  # of the run that made the weights
 
 
 def weights_at(path: Path) -> Path:
-    """The file itself, or that of the run whose folder this is."""
+    """Return the file itself, or the final model of a run directory."""
     file = path / "model.safetensors" if path.is_dir() else path
     if not file.exists():
         raise InputError(f"no weights at {file}", hint="Name a .safetensors file, or the folder of a run.")
@@ -45,9 +44,9 @@ def weights_at(path: Path) -> Path:
 
 
 def subject_at(path: Path, *, model: str | None = None, data: str | None = None, loss: str | None = None) -> Subject:
-    """Model, data, loss, precision and engine of the run in this folder; words that are given come first.
+    """Return what to evaluate: the settings of the run in a directory, or of a file and default settings.
 
-    A file alone tells its precision; the rest is the demo's unless it is said.
+    Arguments that are not None replace the settings. A file alone has only its precision.
     """
     weights = weights_at(path)
     given: dict[str, Any] = {
@@ -62,7 +61,7 @@ def subject_at(path: Path, *, model: str | None = None, data: str | None = None,
 
 
 def images_of(subject: Subject, part: str = "test") -> ImageSet:
-    """The images of that part; `validation` is what the run's clients kept from training."""
+    """Return the images of a part. `validation` is the samples that the clients of the run did not train on."""
     if part not in PARTS:
         raise UnknownName("part", part, PARTS)
     data = load(subject.data)
@@ -77,12 +76,12 @@ def images_of(subject: Subject, part: str = "test") -> ImageSet:
 
 
 def score(subject: Subject, images: ImageSet) -> Score:
-    """Loss and accuracy, to the bit those of the run."""
-    torch.set_num_threads(1)  # as in training: bits depend on it
+    """Return loss and accuracy, bit-identical to those of the run."""
     dtype, classes = get_dtype(subject.dtype), len(images.classes)
     plan = get_model_spec(subject.model, images.shape, classes)
     x = load_weights(subject.weights, plan.layout(dtype))
     engine, _ = resolve_engine(subject.engine, plan, dtype=subject.dtype, loss=subject.loss)
     seen = DeviceImages(images, dtype)
     network = Network(plan, seen, (), loss=get_loss(subject.loss), dtype=dtype)
-    return build_evaluator(engine, plan, seen, classes, network).score(x)
+    with limit_torch_threads():
+        return build_evaluator(engine, plan, seen, classes, network).score(x)

@@ -1,4 +1,4 @@
-"""Runs as they lie on the disk, for everything that reads records: tables, figures, reports, comparisons."""
+"""Read runs from the disk, for tables, figures, reports and comparisons."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from splitrelay.runs.rows import load_rows
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec, load_spec
 
-KEPT = 4096  # runs whose records are remembered
+KEPT = 4096  # runs in the cache
 NAMED = 3  # runs that an error names
 
 
@@ -36,22 +36,22 @@ class Run:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """One for every evaluated round; not to be written to, as others share them."""
+        """Return a row for every evaluated round. Do not change them: they are shared."""
         directory = RunDirectory(self.path)
         return _rows(self.path, *map(get_stamp, (directory.rounds, directory.published)), stamp_packed(self.path))
 
     @property
     def finished(self) -> bool:
-        """Whether all R rounds are there."""
+        """Return whether all R rounds are done."""
         return bool(self.rows) and RunDirectory(self.path).is_finished(self.spec.R)
 
     def column(self, name: str) -> list[Any]:
-        """One field of every row; None where a row has no such field."""
+        """Return one field of every row, None if a row does not have it."""
         return [row.get(name) for row in self.rows]
 
 
 def is_run(path: Path) -> bool:
-    """Whether a path is the directory of a run, on the disk or in an archive."""
+    """Return whether a path is the directory of a run, on the disk or in an archive."""
     directory = RunDirectory(path)
     if directory.spec.is_file():
         return directory.rounds.is_file() or directory.published.is_file()
@@ -59,7 +59,11 @@ def is_run(path: Path) -> bool:
 
 
 def run_at(path: Path) -> Run:
-    """The run in that directory."""
+    """Return the run in a directory.
+
+    Raises:
+        InputError: It is not the directory of a run.
+    """
     if not is_run(path):
         inside = [str(inner) for inner in _directories(path)]
         named = f"Runs in it: {', '.join(inside[:NAMED])}{', ...' if len(inside) > NAMED else '.'}"
@@ -69,7 +73,7 @@ def run_at(path: Path) -> Run:
     return Run(path, _spec(spec, get_stamp(spec) or stamp_packed(spec)))
 
 
-# A page of many tables reads the same records for each: a file is read again only once it has changed.
+# Pages with many tables read the same records several times, so files are cached until they change.
 @lru_cache(KEPT)
 def _rows(path: Path, *stamps: Stamp) -> list[dict[str, Any]]:
     return load_rows(path)
@@ -81,7 +85,11 @@ def _spec(path: Path, stamp: Stamp) -> Spec:
 
 
 def runs_under(folder: Path) -> list[Run]:
-    """All runs in a folder, at any depth, by path; the folder itself may be one."""
+    """Return all runs in a folder, at any depth, sorted by path. The folder itself may be a run.
+
+    Raises:
+        InputError: There are no runs.
+    """
     if not folder.is_dir() and not has_runs(folder):
         what = f"{folder} is a file, not a folder of runs" if folder.exists() else f"there is no folder {folder}"
         raise InputError(what, hint="splitrelay run and sweep keep theirs in results/.")

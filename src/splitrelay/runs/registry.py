@@ -1,4 +1,4 @@
-"""Every algorithm by name: how it is made, who defined it, and a hand-worked run that no other algorithm passes."""
+"""Every algorithm by name: how to make it, its source, and hand-worked rounds that no other algorithm passes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from splitrelay.errors import UnknownName
 
 @dataclass(frozen=True)
 class Entry:
-    """An algorithm of the house."""
+    """One built-in algorithm."""
 
     name: str
     make: AlgorithmFactory
@@ -126,7 +126,7 @@ ALGORITHMS = {entry.name: entry for entry in ENTRIES}
 
 
 def algorithm(name: str) -> Entry:
-    """The entry of that name."""
+    """Return the entry with this name."""
     if name not in ALGORITHMS:
         raise UnknownName("algorithm", name, ALGORITHMS)
     return ALGORITHMS[name]

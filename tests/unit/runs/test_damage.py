@@ -114,7 +114,7 @@ def test_a_published_record_that_ends_early_is_not_verified(tmp_path: Path) -> N
 @pytest.mark.parametrize("rows", [[], [0.1]])
 def test_where_no_round_is_there_nothing_is_verified(tmp_path: Path, rows: list[float]) -> None:
     run = write_run(tmp_path / "run", rows, "R=3")
-    with pytest.raises(InputError, match=r"rounds.jsonl has no row after round 0.*Go on with: splitrelay run"):
+    with pytest.raises(InputError, match=r"rounds.jsonl .*splitrelay run"):
         next(verify(run, tmp_path / "again"))
 
 
