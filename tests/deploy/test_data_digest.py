@@ -269,7 +269,8 @@ def test_a_check_prints_count_shape_classes_and_digest(tmp_path: Path) -> None:
 
     def check(port: int) -> None:
         stage.listening.set()
-        wish = Wish(f"127.0.0.1:{port}", 0, own_file(tmp_path, 0), tmp_path / "client-0", check=True, patience=20.0)
+        options = {"agreed": AgreedSpec(stage.spec), "check": True, "patience": 20.0}
+        wish = Wish(f"127.0.0.1:{port}", 0, own_file(tmp_path, 0), tmp_path / "client-0", **options)
         checked.append(Joined(wish, stage.said.append).run())
         for m in (0, 1):
             stage.join(m)

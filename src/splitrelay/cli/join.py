@@ -66,10 +66,13 @@ def join(
     """Take part in a run with your own data, until all rounds are done.
 
     The features themselves stay on this host. The smashed data, the labels and the client's half of the model leave it,
-    and smashed data reveal much of the features: see docs/security.md. The client takes layers, cut, K, eta, clip,
-    momentum, batch size and the number of visits from its own copy of the spec, never from the server. Without --spec
-    or --accept-spec it shows what the server offers and what would leave this host, and asks. --check shows the same
-    and does not train.
+    and smashed data reveal much of the features: see docs/security.md. With placement=whole no smashed data leave it,
+    but a malicious server can compute features from the changes of the weights. The client takes layers, cut, K, eta,
+    clip, momentum, batch size and the number of visits from its own copy of the spec, never from the server. Without
+    --spec or --accept-spec it shows what the server offers and what would leave this host, and asks. --check shows the
+    same and does not train; it tells the server nothing of the data unless --spec or --accept-spec is given.
+
+    The exit code is not 0 if the server ends the run before this client has done its part of the last round.
 
     Several clients of one host can share a program: repeat --keys and --data, in the same order. A separate evaluator
     gives --test and no --data, a fed server --fed-server.

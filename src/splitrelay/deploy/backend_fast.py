@@ -54,6 +54,11 @@ def derive_shape(plan: Plan, cut: int) -> Shape:
     return Shape(cut, plan.ends[cut], plan.size, get_smashed_shape(plan, cut)[0], norms)
 
 
+def shape_of(spec: Spec, images: tuple[int, int, int], classes: int, pinned: str = "") -> Shape:
+    """Return the sizes of a spec's messages; `pinned` are the agreed layers of a model that is not built in."""
+    return get_shape(*derive_plan(spec, images, classes, pinned))
+
+
 def get_cpu_level() -> str:
     """Return the level of this CPU. The results do not depend on it, but it is recorded."""
     return kernels.get_cpu_level()

@@ -56,8 +56,8 @@ def model_spec_of(spec: Spec, images: tuple[int, int, int], classes: int) -> Mod
     return get_model_spec(spec.model.name, images, classes, spec.model.cut)
 
 
-def shape_of(spec: Spec, images: tuple[int, int, int], classes: int) -> Shape:
-    """Return the sizes of a spec's messages."""
+def shape_of(spec: Spec, images: tuple[int, int, int], classes: int, pinned: str = "") -> Shape:
+    """Return the sizes of a spec's messages; `pinned` layers are for the fast engine only."""
     plan = model_spec_of(spec, images, classes)
     layout = plan.layout(getattr(torch, spec.model.dtype))
     cut = find_cut_index(plan, spec.model.cut)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from splitrelay.deploy.disclosure import Disclosure, check_client_half, compute_
 from splitrelay.deploy.handshake import check_agreed, spec_in
 from splitrelay.deploy.peer_endpoint import Post
 from splitrelay.deploy.visit_limits import AllowedVisits, ServerBrokeSpec, UsedVisits, derive_allowed_visits
-from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError, StorageError
+from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError, StorageError, WorkError
 from splitrelay.kernels.evaluator import SLICE
 from splitrelay.network import limits
 from splitrelay.network.client_session import Ended, Holding, LinkLost, Refused, Session, Stopped, TakenBack, channel
@@ -44,6 +45,15 @@ if TYPE_CHECKING:
     from splitrelay.deploy.fed_server import Averaging
 
 Say = Callable[[str], None]
+DIVERGED = "Check this client's data with join --check. Only the operator of the server can lower eta or set clip."
+
+
+class EndedEarly(WorkError):
+    """The server said goodbye before the last round."""
+
+
+class Unagreed(SplitrelayError):
+    """A check ends before anything is sent, as nobody has agreed to the server's terms."""
 
 
 class Joined:
@@ -68,6 +78,7 @@ class Joined:
         self.terms: Terms | None = None
         self.disclosure: Disclosure | None = None
         self.visits = 0
+        self.last_round: int | None = None  # of its last committed visit
         self.purse = Purse(lambda: self.session.meter.waiting)
         self.session = Session(
             self.m,
@@ -105,11 +116,33 @@ class Joined:
             self.say(f"joined as {name_of(self.m)} with {len(self.images or ())} images")
             return self._taking_part()
         except Ended as error:
+            self._check_complete(error)
             return str(error)
+        except Unagreed as error:
+            return "\n".join([*self._describe(), str(error)])
         except Stopped:
             return "left"
         finally:
             self.leave()
+
+    def _check_complete(self, error: Ended) -> None:
+        """Raise EndedEarly if the server said goodbye before this client has done its part of the last round.
+
+        A client that is drawn in some rounds only cannot know when its last visit was. It must have made one.
+        """
+        visitor, R = self.visitor, 0 if self.visitor is None else self.visitor.spec.R
+        if isinstance(visitor, Visitor):
+            if self.m == JUDGE:
+                is_complete = visitor.has_model
+            else:
+                is_complete = visitor.used.is_complete(visitor.spec, self.last_round)
+        else:
+            is_complete = visitor is not None and visitor.newest > 0
+        if not is_complete:
+            last = "none" if self.last_round is None else f"in round {self.last_round}"
+            hint = "Ask the operator of the server whether it was stopped, or went on without this client."
+            what = f"the server ended the run early ({error})"
+            raise EndedEarly(what, value=f"last part of {name_of(self.m)}: {last}", limit=f"{R} rounds", hint=hint)
 
     def _describe(self) -> list[str]:
         """Say what was brought, for --check."""
@@ -158,6 +191,7 @@ class Joined:
             self.session.leave("the server does not keep to the spec")
             raise
         except Diverged as error:
+            self._tell(f"the visit failed: {error.what}. {DIVERGED}")
             self.session.say(Fail(word.fence, str(error)[: limits.TEXT], diverged=True))
         except (
             NotOurs,
@@ -187,7 +221,7 @@ class Joined:
             raise ServerBrokeSpec("the server asks the fed server for a visit", hint="Ask its operator.")
         with self.purse.visit():
             self.visitor.visit(self.session, word)
-        self.visits += 1
+        self.visits, self.last_round = self.visits + 1, word.r
         self.say(f"round {word.r}: {word.K} steps, committed")
 
     def _next_word(self) -> Lease | Look | None:
@@ -213,6 +247,9 @@ class Joined:
             hint = "Nothing of the new run was sent. Read its spec, and join again."
             what = "the server's terms have changed since this client joined"
             raise InputError(what, value=terms.spec_hash, limit=self.terms.spec_hash, hint=hint)
+        if self.wish.check and not self._has_agreed():
+            accept = f"--accept-spec {terms.spec_hash}"
+            raise Unagreed(f"nothing was sent. Give --spec or {accept} to ask the server whether it takes this client")
         cpu = engine_backend(spec.engine).get_cpu_level()
         n = 0 if self.m >= JUDGE else len(self.images or ())
         address = "" if self.post is None or spec.route == "centralized" else self.post.address
@@ -230,14 +267,22 @@ class Joined:
             return
         seals = self._seals(spec, terms)
         self._refuse_blind(spec, terms)
-        self.images = own_images(self.raw or self._read(), terms)
-        self.raw = None
-        context = ClientContext(self.m, spec, terms, self.images, terms.plan if self._has_agreed_to_all(terms) else "")
-        used = UsedVisits(derive_allowed_visits(spec, self.m), self._usage_file(spec), self.wish.repeats)
-        self.visitor = made = Visitor(context, used, seals, self._judge(context), self.post, self.purse)
-        shape, agreed = made.engine.shape, self.wish.agreed
+        plan = terms.plan if self._has_agreed_to_all(terms) else ""
+        images = (terms.shape[0], terms.shape[1], terms.shape[2])
+        backend = engine_backend(spec.engine)
+        with getattr(backend, "BUILDING", nullcontext()):
+            shape = backend.shape_of(spec, images, len(terms.classes), plan)
+        agreed, allowed = self.wish.agreed, derive_allowed_visits(spec, self.m)
         check_client_half(spec, shape, None if agreed is None else agreed.spec)
-        self._approve(spec, terms, shape, used.allowed)
+        # Ask before the data are compared with the terms: a server that nobody has agreed to must not learn from the
+        # end of the connection whether they fit.
+        raw = self.raw or self._read()
+        self._approve(spec, terms, shape, allowed, len(raw.x))
+        self.images = own_images(raw, terms)
+        self.raw = None
+        context = ClientContext(self.m, spec, terms, self.images, plan)
+        used = UsedVisits(allowed, self._usage_file(spec), self.wish.repeats)
+        self.visitor = Visitor(context, used, seals, self._judge(context), self.post, self.purse)
         self.session.bounds = Bounds(
             batch=limits.BATCH if spec.optimiser.draw == "full" else max(spec.optimiser.batch, SLICE),
             h=shape.h,
@@ -269,10 +314,14 @@ class Joined:
         agreed = self.wish.agreed
         return bool(self.wish.accept_spec) or (agreed is not None and agreed.terms is not None)
 
-    def _approve(self, spec: Spec, terms: Terms, shape: Shape, allowed: AllowedVisits) -> None:
-        """Ask the operator where nothing was agreed to before; a check sends nothing, and only shows it."""
-        self.disclosure = compute_disclosure(spec, shape, allowed, len(self.images or ()))
-        if not (self.wish.agreed or self.wish.accept_spec or self.wish.check):
+    def _has_agreed(self) -> bool:
+        """Whether the operator has agreed to the spec before the server was asked for it."""
+        return bool(self.wish.accept_spec) or self.wish.agreed is not None
+
+    def _approve(self, spec: Spec, terms: Terms, shape: Shape, allowed: AllowedVisits, n: int) -> None:
+        """Ask the operator where nothing was agreed to before; a check only shows what would be sent."""
+        self.disclosure = compute_disclosure(spec, shape, allowed, n)
+        if not (self._has_agreed() or self.wish.check):
             self.wish.approval.obtain(spec, terms, self.disclosure)
 
     def _usage_file(self, spec: Spec) -> Path | None:

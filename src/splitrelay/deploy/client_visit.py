@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
@@ -18,7 +18,7 @@ from splitrelay.engine.base import LOWER_ETA, Reply, train_client_half
 from splitrelay.errors import Diverged
 from splitrelay.network import limits, messages, tensor_transfer
 from splitrelay.network.background_reconnect import Tended
-from splitrelay.network.client_session import BadMessage, Session
+from splitrelay.network.client_session import BadMessage, Holding, Session
 from splitrelay.network.codec import finite
 from splitrelay.network.messages import Chunk, Commit, Deposit, Fail, Lease, Look, Message, Ready, Score, Want
 from splitrelay.security.encryption import OtherVisit, Tampered
@@ -88,6 +88,7 @@ class Visitor:
         self.spec, self.engine, self.used = context.spec, build_client_engine(context), used
         self.largest_half = half_bytes(self.spec, self.engine.shape)
         self.seals, self.judge, self.post, self.purse = seals, judge, post, purse
+        self.has_model = False  # whether the whole model was kept here
 
     @cached_property
     def x0(self) -> Vector:
@@ -105,7 +106,7 @@ class Visitor:
         self.used.begin_visit(lease)
         blob = self.begun(session, lease)
         x, shift = (self.opened(blob, lease), None) if self.seals else self.vectors(blob)
-        session.holding = replace(session.holding, fence=lease.fence, k=0)
+        session.holding = Holding(lease.fence)
         session.say(Ready(lease.fence))
         visit = self.used.allowed.make_visit(lease, x, shift)
         if self.whole:
@@ -154,6 +155,7 @@ class Visitor:
             self.judge.written(
                 bottom, tensor_transfer.unpacked(blob[look.bytes :], {"x": size}, self.spec.model.dtype)["x"]
             )
+            self.has_model = True
             session.say(Score(look.fence, 0.0, 0.0))
         else:
             session.say(self.judge.score(session, look.fence, bottom))
@@ -217,10 +219,14 @@ def is_complete(last: Mapping[int, int], expected: Mapping[int, int]) -> bool:
     return all(last.get(m, 0) >= visit for m, visit in expected.items())
 
 
-def received(session: Session, length: int, digest: bytes) -> bytes:
-    """A half on its way down."""
+def received(session: Session, length: int, digest: bytes, now: Callable[[], float] = time.monotonic) -> bytes:
+    """Return a half that is on its way down. Raises BadMessage where it comes too slowly, in however many pieces."""
     assembly, come = tensor_transfer.Assembly(length), 0
+    longest = limits.STEP + length * limits.SILENCE / limits.PIECE
+    until = now() + longest
     while come < length:
+        if now() > until:
+            raise BadMessage("a half came too slowly", value=f"{come} bytes", limit=f"{length} bytes in {longest:g} s")
         chunk = session.hear(limits.STEP)
         if isinstance(chunk, Chunk):
             come = assembly.add(chunk)

@@ -17,6 +17,8 @@ from splitrelay.runs.spec import Spec
 
 Ask = Callable[[str], bool]
 LABEL = 4  # bytes of one label
+UPDATES = "beware: a malicious server can compute images of this client from the changes of the weights"
+WIDTH, LINES = 200, 200  # characters of a line, and lines of the spec, that an operator is shown
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Disclosure:
             )
         else:
             sent = f"the trained model ({_size(self.half_bytes)}), no samples and no labels"
-        return [f"per visit: {sent}", f"in total: at most {self.visits:,} visits, {_size(self.total_bytes)}"]
+        total = f"in total: at most {self.visits:,} visits, {_size(self.total_bytes)}"
+        return [f"per visit: {sent}", total, *([] if self.samples else [UPDATES])]
 
 
 def compute_disclosure(spec: Spec, shape: Shape, allowed: AllowedVisits, n: int) -> Disclosure:
@@ -84,7 +87,7 @@ class Approval:
                 return
             shown = [
                 "The server offers this spec:",
-                *_indent([escape_unprintable(line) for line in spec.to_toml().splitlines()]),
+                *_indent(shorten_lines(spec.to_toml())),
                 "This host would send",
             ]
             shown += [*_indent(disclosure.describe()), f"Digest of the terms: {terms.spec_hash}"]
@@ -92,6 +95,13 @@ class Approval:
                 hint = f"Join with --spec and your own copy of the spec, or with --accept-spec {terms.spec_hash}."
                 raise InputError("nobody has agreed to the server's spec", value=disclosure.describe()[0], hint=hint)
             self._approved.add(terms.spec_hash)
+
+
+def shorten_lines(text: str) -> list[str]:
+    """Return the lines of a text that comes from a server: printable, and neither too long nor too many."""
+    lines = [escape_unprintable(line[:WIDTH]) for line in text.splitlines()[:LINES]]
+    lines = [line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..." for line in lines]
+    return lines if len(text.splitlines()) <= LINES else [*lines, f"... ({len(text.splitlines())} lines)"]
 
 
 def _indent(lines: list[str]) -> list[str]:

@@ -17,6 +17,8 @@ from splitrelay.network import limits
 from splitrelay.network.messages import Cancel, Fail, Message, Predict, fence_of
 from splitrelay.network.server import Arrived, Gone, Heard
 
+STEPS = 10  # an answer may take as long as a visit of so many steps
+
 
 class Question:
     """One question to client m, until somebody has the answer; `ask` says it on a link, and under which fence."""
@@ -27,6 +29,8 @@ class Question:
         self.fence = 0
         self.since = self.heard = self.missed = time.monotonic()  # when it got further, when anything came, see below
         self.moved, self.k = (0, 0), -1  # bytes of halves on the way, and the highest slice that was asked for
+        self.began: float | None = None  # when it was first asked, or first after it failed
+        self.links = 0  # on which it was asked since it last got further
         self.unable = False  # it has said that it cannot answer yet
         self.failures, self.why = 0, ""  # how often it failed, and how the last time
         self.refusal: Fail | None = None  # the party's own last word, if it said that it cannot answer
@@ -59,9 +63,10 @@ class Question:
         if self.link is None and self.failures:
             why = f"it failed {self.failures} times ({printable(self.why)}) and is asked again"
             return Wait(m, "failed", self.since, why, "Read its log and repair it.")
-        if now - self.heard < remote.policy.stalled_after:
+        heard = self.heard if self.links <= 1 else self.since  # a new connection is no answer
+        if now - heard < remote.policy.stalled_after:
             return None
-        return Wait(m, "no-answer", self.heard, "it is connected but does not answer", "Read its log and repair it.")
+        return Wait(m, "no-answer", heard, "it is connected but does not answer", "Read its log and repair it.")
 
     def refuse(self, why: str) -> None:
         """It is not answered as it should be, or nobody waits for it any longer."""
@@ -90,7 +95,12 @@ class Question:
     def _said(self) -> None:
         here, now = self.remote.hub.ready().get(self.m), time.monotonic()
         if here is not None and here != self.link and now >= self.after and not self.remote.busy(self.m):
+            self.links += 1
+            if self.links > limits.LINKS:
+                self._failed(f"no answer on {limits.LINKS} connections", later=False)
+                return
             self.link, self.fence, self.heard, self.moved = here, self.ask(here), now, (0, 0)
+            self.began = now if self.began is None else self.began
         if self.link is not None and not self.unable:
             self.missed = now  # since then it is away, or cannot
 
@@ -102,7 +112,7 @@ class Question:
             return None
         k = message.k if isinstance(message, Predict) else self.k + 1
         if k > self.k:  # what was asked before, on another link, is no progress
-            self.since, self.k, self.unable = self.heard, k, False
+            self.since, self.k, self.unable, self.links = self.heard, k, False, 0
         return message
 
     def _expire(self, now: float) -> None:
@@ -111,15 +121,18 @@ class Question:
         carried, patience = self.remote.hub.carrying(self.link), self.remote.policy.step
         if grown(self.moved, carried):
             self.moved, self.heard = carried, now
+        longest = self.remote.policy.deadline(STEPS)
         if now - self.heard > patience:
             self.refuse(f"no answer for {patience:g} seconds")
+        elif self.began is not None and now - self.began > longest:  # however much it says meanwhile
+            self.refuse(f"the answer took more than {longest:g} seconds")
 
     def _failed(self, why: str, later: bool) -> None:
         if why != self.why or not later:
             event = "unable" if later else "failed"
             self.remote.journal.note(event, client=self.m, fence=self.fence, why=why[: limits.TEXT])
         self.failures += not later
-        self.unable = later
+        self.unable, self.links, self.began = later, 0, None
         self.why, self.link, self.fence = why, None, 0
         self.after = time.monotonic() + pause(max(self.failures, int(time.monotonic() - self.since), 1))
 

@@ -19,7 +19,7 @@ from splitrelay.deploy.server_visit import CutTurn, Tops, Turn, arrays, granted,
 from splitrelay.engine.base import HEADER, check_finite
 from splitrelay.engine.torch_engine import is_finite
 from splitrelay.errors import InputError, WorkError
-from splitrelay.evaluation import Score
+from splitrelay.evaluation import SLICE, Score
 from splitrelay.network import messages, tensor_transfer
 from splitrelay.network.codec import finite as numbers
 from splitrelay.network.connection_handler import JUDGE
@@ -140,6 +140,7 @@ class Judged:
         self.remote, self.hub, self.m = remote, remote.hub, m
         self.r = 0  # set by whoever takes a run up: the row of the round before it is there
         self.begun = False
+        self.last_slice: int | None = None  # of the test set, once a slice came that was not full
 
     def score(self, x: Sealed) -> Score:
         """What the evaluator sees; not asked again, as clients may know visits after x, and refuse the past."""
@@ -173,7 +174,7 @@ class Judged:
                     if self.m == JUDGE:  # of a client, its visits are counted
                         self.remote.quarantine.commit(self.m)
                     return word
-                if isinstance(word, messages.Predict):
+                if isinstance(word, messages.Predict) and self._is_in_order(word, question):
                     self._above(engine.predict(x.top.numpy(), word.h), word, question)
                 if question.refusal is not None and question.k < 0 and self._is_disputed(x, question, keep):
                     self.remote.journal.note("unseen", client=self.m)
@@ -210,6 +211,17 @@ class Judged:
     def _find_error(self, score: messages.Score) -> str | None:
         tops = self.remote.tops
         return find_score_error(score, tops.classes, can_be_negative=":" in tops.spec.model.loss)
+
+    def _is_in_order(self, asked: messages.Predict, question: Question) -> bool:
+        """Refuse slices that are not full, except the last one: short ones would take for ever."""
+        if asked.k == 0:
+            self.last_slice = None
+        if self.last_slice is not None and asked.k > self.last_slice:
+            question.refuse("a slice of the test set that is not the last is too short")
+            return False
+        if len(asked.h) < SLICE:
+            self.last_slice = asked.k
+        return True
 
     def _above(self, out: Any, asked: messages.Predict, question: Question) -> None:
         if numbers(out):

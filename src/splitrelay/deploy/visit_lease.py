@@ -45,7 +45,7 @@ class Pending:
     turn: Turn | None = None
     fence: int = 0
     link: int | None = None
-    granted: float = 0.0  # when it was leased
+    granted: float = 0.0  # when it was first leased since it last failed, expired or could not be made yet
     missed: float = 0.0  # when it last lost its link, or was asked for without one
     idle: float = 0.0  # when it last got further than ever before, or was asked for
     struck: bool = False  # it was a strike of its client
@@ -69,7 +69,7 @@ class Pending:
     def begin(self, turn: Turn, fence: int, link: int, now: float) -> None:
         """It is leased."""
         self.turn, self.fence, self.link, self.heard, self.on = turn, fence, link, now, now
-        self.granted = now
+        self.granted = self.granted or now  # a client that begins afresh has no more time
         self.stage, self.moved, self.wanted, self.handed = 0, (0, 0), False, None
 
     def reach(self, message: Message, now: float) -> None:

@@ -7,6 +7,7 @@ step, K and the number of visits of a round, refuses every lease that differs, a
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,11 +41,13 @@ class AllowedVisits:
     evaluations: int  # of the evaluator
     checks: int  # halves of others that a client may be asked to open, at most
     has_shift: bool = False  # the server sends a shift of the gradients with x
+    most: int | None = None  # visits of the run where clients are drawn with replacement, see below
 
     @property
     def visits(self) -> int:
         """All visits of the run, at most."""
-        return self.R * self.occurrences
+        all_rounds = self.R * self.occurrences
+        return all_rounds if self.most is None else min(self.most, all_rounds)
 
     def check_lease(self, lease: Lease, largest_half: int) -> None:
         """Raise ServerBrokeSpec unless the lease is a visit of this spec."""
@@ -114,7 +117,20 @@ def derive_allowed_visits(spec: Spec, m: int) -> AllowedVisits:
     occurrences = draws * len(recorder.visits) if m < M else 0  # only the clients train
     evaluations = spec.R // spec.every + 2
     checks = spec.R * max(M, spec.S or M) * len(recorder.visits)  # one for each visit of the run
-    return AllowedVisits(m, spec.R, occurrences, steps, fixed or steps == 1, step, evaluations, checks, has_shift)
+    most = None
+    if spec.order == "replacement":
+        most = len(recorder.visits) * count_draws(spec.R * (spec.S or M), M)
+    return AllowedVisits(m, spec.R, occurrences, steps, fixed or steps == 1, step, evaluations, checks, has_shift, most)
+
+
+def count_draws(draws: int, M: int) -> int:
+    """Return how often one of M clients is drawn in so many draws, at most: the mean and six standard deviations.
+
+    One client in a round may be drawn every time, but not in all rounds. Where some of the M clients hold no data, the
+    others are drawn more often: the repeats of a run allow for twice as often, and --repeats for more.
+    """
+    mean = draws / M
+    return math.ceil(mean + 6.0 * math.sqrt(mean))
 
 
 @dataclass
@@ -194,6 +210,12 @@ class UsedVisits:
         self._check("evaluations", self.counts.evaluations, self.allowed.evaluations)
         self.counts.evaluations += 1
         self._save()
+
+    def is_complete(self, spec: Spec, last_round: int | None) -> bool:
+        """Whether the run can be over for this client, whose last visit in this program was in `last_round`."""
+        if spec.order in ("permutation", "fixed") and spec.S in (None, spec.partition.M):
+            return last_round == spec.R - 1 or self.counts.visits >= self.allowed.visits
+        return last_round is not None or self.counts.visits > 0
 
     def begin_check(self) -> None:
         """Count one half more that was opened for a check, or raise ServerBrokeSpec where all of them are used."""

@@ -123,7 +123,7 @@ class Patience:
     def _away(self, pending: Pending, now: float) -> None:
         """The lease has run out."""
         m, lacks, pending.since = pending.visit.m, pending.why if pending.unable else "", now
-        pending.tries, pending.unable = pending.tries + 1, None
+        pending.tries, pending.unable, pending.granted = pending.tries + 1, None, 0.0
         if pending.turn is not None:
             self._note("expired", pending)
             self._void(pending, "the lease has run out")
@@ -149,7 +149,7 @@ class Patience:
             SpoiledDeposit: an earlier deposit is the reason.
             Diverged: the server's own visits overflow from these weights, too, and no deposit is the reason.
         """
-        pending.links = 0
+        pending.links, pending.granted = 0, 0.0
         self._note("failed", pending, why=why)
         self._void(pending, why, None if link is None else Cancel(pending.fence, why[: limits.TEXT]))
         finding = self.examine(pending.visit) if self.examine and (diverged or numeric) else Finding(is_sound=True)
@@ -264,6 +264,7 @@ class Patience:
             self._note("unable", pending, why=why)
         self._void(pending, why)
         pending.unable = pending.since = since
+        pending.granted = 0.0
         pending.why = why
         pending.after = now + pause(max(int(now - since), 1))
 

@@ -34,6 +34,7 @@ class Holding:
 
     fence: int = 0
     k: int = 0
+    losses: int = 0  # connections that were lost during it
 
 
 Agree = Callable[[Terms], Accept]
@@ -146,6 +147,9 @@ class Session:
                 self._check_stop()
                 if hopeless(error) or (isinstance(error, Refused) and tries >= REFUSALS):
                     raise
+                self.holding.losses += 1
+                if self.holding.losses > limits.LINKS:
+                    raise LinkLost(f"{self.holding.losses} connections were lost in one visit") from None
                 self.note(f"{error}; connecting again")
             self._pause(tries)
             tries += 1

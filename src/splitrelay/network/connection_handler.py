@@ -90,6 +90,9 @@ class Caller:
     descriptor: int = -1  # of its socket, see metering
     bytes: tuple[int, int] | None = None
     counted: int = 0  # of those that came, when they were last looked at
+    idle_messages: float = limits.IDLE_MESSAGES  # that it may still send without getting any further
+    idle_since: float = 0.0  # when they were last counted
+    paid_fence: int = -1  # of the visit in which it last said what it has cost
 
     @property
     def carried(self) -> tuple[int, int]:
@@ -173,6 +176,8 @@ class Reception:
         if isinstance(message, Ready) and link.owing and message.fence == link.talk.fence:
             raise BadMessage("ready was said before the half had come", value=link.owing, limit="no chunk on its way")
         verdict = link.talk.hear(message)
+        if _is_idle(link, message, verdict):
+            self._count_idle(link)
         if verdict is Verdict.STALE:
             self._late(link, message)
         elif isinstance(message, Heartbeat):
@@ -182,7 +187,7 @@ class Reception:
         elif isinstance(message, Accept):
             self._accept(link, message)
         elif isinstance(message, Paid):
-            self.paid[link.m] = message
+            self.paid[link.m], link.paid_fence = message, link.talk.fence
         elif isinstance(message, Leave):
             self.said("left", source=link.source, client=link.m, why=message.why)
         elif isinstance(message, Chunk):
@@ -199,6 +204,13 @@ class Reception:
         else:
             return self._hand_on(link, Heard(link.m, link.number, message))
         return None
+
+    def _count_idle(self, link: Caller) -> None:
+        """Raise BadMessage for a client that sends too many messages without getting any further."""
+        refilled = link.idle_messages + (link.heard - link.idle_since) * limits.IDLE_RATE
+        link.idle_messages, link.idle_since = min(refilled, limits.IDLE_MESSAGES) - 1, link.heard
+        if link.idle_messages < 0:
+            raise BadMessage("too many messages without progress", limit=f"<= {limits.IDLE_RATE:g} a second")
 
     def keep_out(self, link: Caller) -> None:
         """Asked again whenever something is granted or counts: Unwelcome for whoever is revoked meanwhile."""
@@ -278,6 +290,13 @@ class Reception:
         link.answered = answered
         link.outgoing.put_nowait(Resume(fence) if resumed else Welcome())
         self.inbox.put(Arrived(link.m, link.number, accept, resumed, link.hello.software))
+
+
+def _is_idle(link: Caller, message: Message, verdict: Verdict) -> bool:
+    """Whether a message does not bring the run any further; chunks of a visit that was taken back may be many."""
+    if isinstance(message, Paid):
+        return link.paid_fence == link.talk.fence
+    return isinstance(message, Heartbeat) or (verdict is not Verdict.NEW and not isinstance(message, Chunk))
 
 
 def version_conflict(version: int, said: Message | None) -> str:

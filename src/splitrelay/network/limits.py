@@ -34,6 +34,8 @@ LINKS = 20  # one after another on which a visit gets no further
 # what overflows, and not what poisons: clip gives a bound that is nearly exact.
 MOVE_FACTOR = 1000.0
 LARGEST_WEIGHT = 1e6  # or twice the largest one before: activations of float32 stay numbers for several layers
+IDLE_MESSAGES = 500  # of one link in a row that bring the run no further, such as heartbeats and repeated steps
+IDLE_RATE = 50.0  # of them in a second, for longer than that
 WAITING = 16  # messages of one link that the server has not answered yet
 
 HANDSHAKE = 30.0  # seconds for TLS, and again from the first word to the welcome

@@ -84,25 +84,36 @@ class Mailbox:
         why = self.admit(context)
         if why is not None:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
-        end = Timer(limits.QUESTION, context.cancel)  # who dawdles holds one of a few places
-        end.daemon = True
-        end.start()
+        ends = [self._start_timer(HAND, context)]  # a slow peer occupies one of a few places
         try:
-            digest, half = self._whole(frames)
+            first = self._first(frames)
+            ends.append(self._start_timer(hand_seconds(first.bytes), context))
+            ends[0].cancel()
+            digest, half = self._whole(first, frames)
         except (BadMessage, Tampered) as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
-            end.cancel()
+            for end in ends:
+                end.cancel()
         with self._lock:
             self._halves[digest] = half
             while len(self._halves) > KEPT:
                 self._halves.popitem(last=False)
         return b""
 
-    def _whole(self, frames: Iterator[bytes]) -> tuple[bytes, bytes]:
+    def _start_timer(self, seconds: float, context: Any) -> Timer:
+        end = Timer(seconds, context.cancel)
+        end.daemon = True
+        end.start()
+        return end
+
+    def _first(self, frames: Iterator[bytes]) -> Handed:
         first = decode(next(frames, b""))
         if not isinstance(first, Handed) or first.bytes > self.largest:
             raise BadMessage("a peer hands over one half", value=first.event, limit=f"<= {self.largest} bytes")
+        return first
+
+    def _whole(self, first: Handed, frames: Iterator[bytes]) -> tuple[bytes, bytes]:
         assembly = tensor_transfer.Assembly(first.bytes)
         for frame in frames:
             chunk = decode(frame)
@@ -112,6 +123,11 @@ class Mailbox:
         half = assembly.blob(first.bytes, first.sha256)
         label_of(half)  # whether it can be opened is seen when its lease comes
         return bytes(first.sha256), half
+
+
+def hand_seconds(length: int) -> float:
+    """Return the seconds that a half of so many bytes may take: the same at both ends."""
+    return HAND + length / 2**20
 
 
 class Courier:
@@ -130,7 +146,7 @@ class Courier:
         word = Handed(fence, len(half), tensor_transfer.sha256(half))
         frames = (encode(message) for message in (word, *tensor_transfer.chunks(fence, half)))
         try:
-            self._way(address).stream_unary(METHOD)(frames, timeout=HAND + len(half) / 2**20)
+            self._way(address).stream_unary(METHOD)(frames, timeout=hand_seconds(len(half)))
         except grpc.RpcError as error:
             self._failed[address] = time.monotonic()
             self._ways.pop(address).close()

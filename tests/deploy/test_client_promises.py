@@ -1,0 +1,142 @@
+"""What a client promises its operator: before it agrees nothing is sent, and an early end is no success."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from splitrelay.deploy import client_visit
+from splitrelay.deploy.client_program import EndedEarly
+from splitrelay.deploy.disclosure import LINES, UPDATES, WIDTH, Approval, shorten_lines
+from splitrelay.deploy.visit_lease import Policy
+from splitrelay.deploy.visit_limits import UsedVisits, derive_allowed_visits
+from splitrelay.errors import Diverged, InputError
+from splitrelay.network import limits, server
+from splitrelay.network.codec import encode
+from splitrelay.network.messages import Accept, Bye, Commit, Lease, Message, Welcome
+from splitrelay.participation import WithReplacement
+from tests.deploy.test_malicious_server import Lies, offer, quorum
+from tests.support.deployment import Stage, small_spec
+
+TWO = ("M=2", "C=9", "R=2", "K=2")
+
+
+# The end of a run
+
+
+@pytest.mark.parametrize("when", [Welcome, Commit])
+def test_a_goodbye_before_the_last_round_is_an_error(
+    when: type[Message], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(small_spec(tmp_path, *TWO), tmp_path, quorum=1, policy=Policy("skip", lease=0.1))
+
+    def bye(hub: Any, link: int, *words: Message) -> None:
+        send(hub, link, *words)
+        if any(isinstance(word, when) for word in words):
+            send(hub, link, Bye("all rounds are done"))
+
+    send = server.Hub.send
+    monkeypatch.setattr(server.Hub, "send", bye)
+    if when is Welcome:
+        monkeypatch.setattr(
+            server, "encode", lambda word: encode(Bye("all rounds are done") if isinstance(word, Lease) else word)
+        )
+    stage.join(0)
+    stage.threads.append(_stopping(stage))
+    with pytest.raises(KeyboardInterrupt):
+        stage.play()
+    error = stage.words[0]
+    assert isinstance(error, EndedEarly) and error.exit_code != 0
+    assert error.limit == "2 rounds" and ("round 0" in str(error.value)) == (when is Commit)
+
+
+def _stopping(stage: Stage) -> Any:
+    def stop() -> None:
+        stage.threads[0].join(60)
+        stage.stop.set()
+
+    thread = threading.Thread(target=stop, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_client_that_is_drawn_in_some_rounds_only_may_end_after_any_visit(tmp_path: Path) -> None:
+    for words, last, is_complete in (
+        (("order=sampled", "S=1"), 0, True),
+        (("order=sampled", "S=1"), None, False),
+        ((), 0, False),
+        ((), 1, True),
+    ):
+        spec = small_spec(tmp_path, *TWO, *words)
+        used = UsedVisits(derive_allowed_visits(spec, 0), None, 0)
+        assert used.is_complete(spec, last) is is_complete
+    used.counts.visits = 2  # in an earlier program
+    assert used.is_complete(spec, None)
+
+
+# Before it agrees
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("classes", [("0", "1"), tuple("0123456789")], ids=["other classes", "its classes"])
+def test_a_client_tells_nothing_of_its_data_before_it_agrees(
+    check: bool, classes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator is asked before the data are compared with the terms, and a check alone sends nothing."""
+    asked = list[str]()
+    stage = quorum(tmp_path)
+    lies = Lies(stage, monkeypatch, offer(stage.serving.spec, classes=classes))
+    found = lies.join(agreed=None, check=check, approval=Approval(lambda text: bool(asked.append(text))))
+    assert not any(isinstance(message, Accept) for message in lies.received) and not lies.sent
+    if not check:
+        assert len(asked) == 1 and isinstance(found, InputError)
+
+
+def test_the_prompt_is_short_and_printable() -> None:
+    lines = shorten_lines("\n".join(["a" * 10_000, "\x1b[2Jhidden\u202e", "\u0007" * 300] + ["x"] * 1000))
+    assert len(lines) == LINES + 1
+    assert all(line.isprintable() and len(line) <= WIDTH for line in lines)
+
+
+def test_the_prompt_says_what_updates_of_a_whole_model_reveal(tmp_path: Path) -> None:
+    stage = Stage(small_spec(tmp_path, *TWO, "placement=whole", "algorithm=fedavg"), tmp_path)
+    shown = list[str]()
+    for m in stage.partition.clients:
+        stage.join(m, agreed=None, approval=Approval(lambda text: bool(shown.append(text)) or True))
+    stage.play()
+    assert all(UPDATES in text for text in shown) and shown
+
+
+# Visits
+
+
+def test_draws_with_replacement_are_limited_over_the_whole_run(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, "M=4", "order=replacement", "S=4", "R=1000")
+    allowed = derive_allowed_visits(spec, 0)
+    assert allowed.occurrences == 4
+    for seed in range(5):
+        order = WithReplacement(4, 4, seed)
+        drawn = sum(list(order(r)).count(0) for r in range(1000))
+        assert drawn <= allowed.visits < 4 * 1000 / 3
+    assert derive_allowed_visits(small_spec(tmp_path, "M=4", "order=replacement", "S=2", "R=1"), 0).visits == 2
+
+
+def test_a_visit_that_diverged_is_told_the_operator_with_a_useful_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
+    step = client_visit.Calls.step
+
+    def overflow(calls: client_visit.Calls, k: int, h: Any, *words: Any, **more: Any) -> Any:
+        return step(calls, k, np.full_like(h, np.inf) if calls.lease.m == 1 else h, *words, **more)
+
+    monkeypatch.setattr(client_visit.Calls, "step", overflow)
+    stage = Stage(small_spec(tmp_path, *TWO), tmp_path, policy=Policy("wait", retries=0))
+    for m in stage.partition.clients:
+        stage.join(m, patience=0.5)
+    with pytest.raises(Diverged):
+        stage.play()
+    (told,) = [text for text in stage.said if text.startswith("the visit failed")]
+    assert "smashed data of client 1 overflowed" in told and "join --check" in told and "operator" in told

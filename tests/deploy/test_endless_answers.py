@@ -1,0 +1,222 @@
+"""Peers that answer for ever: each transfer, visit and evaluation has an end, whatever is said meanwhile."""
+
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from splitrelay.algorithms.base import Step as LocalStep
+from splitrelay.algorithms.base import Visit
+from splitrelay.deploy import evaluation_requests
+from splitrelay.deploy.client_visit import received
+from splitrelay.deploy.evaluation_requests import Question
+from splitrelay.deploy.sealed_state import Judged
+from splitrelay.deploy.visit_lease import Pending, Policy
+from splitrelay.errors import WorkError
+from splitrelay.evaluation import SLICE
+from splitrelay.network import limits
+from splitrelay.network.client_session import Holding, LinkLost, Session
+from splitrelay.network.connection_handler import Caller, House, Reception
+from splitrelay.network.control import BadMessage
+from splitrelay.network.messages import Chunk, Heartbeat, Message, Paid, Predict
+from splitrelay.network.peer_transfer import HAND, hand_seconds
+from splitrelay.network.protocol import State
+from splitrelay.network.server import Heard
+from tests.support.bare_server import BOUNDS, TERMS, step
+
+# A server that does not stop
+
+
+def test_a_half_that_comes_in_tiny_pieces_has_an_end() -> None:
+    """Every piece comes in time, and all of them together take days."""
+    clock, pieces = [0.0], iter(range(10**6))
+
+    def hear(timeout: float) -> Message:
+        clock[0] += limits.STEP - 1
+        return Chunk(1, next(pieces), b"x" * limits.LEAST)
+
+    with pytest.raises(BadMessage):
+        received(SimpleNamespace(hear=hear), 10**7, b"", lambda: clock[0])  # type: ignore[arg-type]
+    assert next(pieces) < 10
+
+
+def test_a_visit_in_which_connection_after_connection_is_lost_has_an_end() -> None:
+    session = Session(0, lambda: None, lambda terms: None)  # type: ignore[arg-type, return-value]
+    session.holding, session._pause = Holding(5), lambda tries: None  # type: ignore[method-assign]
+
+    def connect() -> bool:
+        session.link = SimpleNamespace(close=lambda: None)  # type: ignore[assignment]
+        return True
+
+    def say() -> Iterator[Message]:
+        raise LinkLost("the server hung up")
+
+    session.connect = connect  # type: ignore[method-assign]
+    with pytest.raises(LinkLost):
+        session.exchange(say, 1.0)
+    assert session.holding.losses == limits.LINKS + 1
+
+
+# A client that does not stop
+
+
+def test_a_client_that_begins_afresh_gets_no_more_time_for_its_visit() -> None:
+    pending = Pending(0, Visit(0, 0, 0, None, LocalStep(0.1), 5), 0.0)
+    pending.begin(SimpleNamespace(), 1, 1, 10.0)  # type: ignore[arg-type]
+    pending.begin(SimpleNamespace(), 2, 2, 99.0)  # type: ignore[arg-type]
+    assert pending.granted == 10.0
+
+
+def test_a_peer_may_take_as_long_for_a_half_as_the_courier_waits() -> None:
+    assert hand_seconds(0) == HAND and hand_seconds(5 * 2**20) == HAND + 5
+
+
+# An evaluator, or a fed server, that does not stop
+
+
+class Evaluated:
+    """A hub with one party, on as many connections as wanted."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy, self.stop, self.link, self.events = policy, threading.Event(), 0, list[Any]()
+        self.hub: Any = self
+        self.inbox: Any = self
+        self.journal: Any = SimpleNamespace(note=lambda *words, **facts: None)
+        self.seen = {3}
+
+    def ready(self) -> dict[int, int]:
+        return {3: self.link}
+
+    here = ready
+
+    def busy(self, m: int) -> bool:
+        return False
+
+    def get(self, timeout: float) -> Any:
+        return self.events.pop(0)
+
+    def send(self, *words: Any) -> None: ...
+
+    def carrying(self, link: int) -> tuple[int, int]:
+        return 0, 0
+
+    def overhear(self, event: Any) -> None: ...
+
+    def tend(self, now: float) -> None: ...
+
+
+def ticking(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Callable[[], float]:
+    clock = [1000.0]
+
+    def tick() -> float:
+        clock[0] += seconds
+        return clock[0]
+
+    monkeypatch.setattr(evaluation_requests.time, "monotonic", tick)
+    monkeypatch.setattr(evaluation_requests, "pause", lambda times: 0.0)
+    return tick
+
+
+def ask_for_ever(remote: Evaluated, answers: Callable[[Question], Iterator[Any]]) -> Question:
+    question = Question(remote, 3, lambda link: 7)  # type: ignore[arg-type]
+    for event in answers(question):
+        remote.events.append(event)
+        question.next()
+        question.refuse_hopeless()
+    return question
+
+
+def predict(k: int, n: int = SLICE) -> Predict:
+    return Predict(7, k, np.zeros((n, 1), np.float32))
+
+
+def test_an_evaluator_that_only_reconnects_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticking(monkeypatch, 0.001)
+    remote = Evaluated(Policy("wait", retries=2))
+
+    def reconnect(question: Question) -> Iterator[Any]:
+        for _ in range(1000):
+            remote.link += 1
+            yield None
+
+    with pytest.raises(WorkError) as found:
+        ask_for_ever(remote, reconnect)
+    assert "failed 3 times" in found.value.what and remote.link < 4 * (limits.LINKS + 1)
+
+
+@pytest.mark.parametrize("growing", [True, False], ids=["more slices", "the same slice"])
+def test_an_evaluator_that_asks_for_ever_fails(growing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticking(monkeypatch, 1.0)
+    remote = Evaluated(Policy("wait", step=10.0, retries=1))
+    said = [0]
+
+    def slices(question: Question) -> Iterator[Any]:
+        for k in range(10_000):
+            said[0] = k
+            yield Heard(3, 0, predict(k if growing else 0))
+            yield None
+
+    with pytest.raises(WorkError) as found:
+        ask_for_ever(remote, slices)
+    assert "failed 2 times" in found.value.what and said[0] < 1000
+
+
+def test_a_stall_counts_from_the_first_request_however_often_the_peer_reconnects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tick = ticking(monkeypatch, 1.0)
+    remote = Evaluated(Policy("wait", lease=5.0))
+    question = Question(remote, 3, lambda link: 7)  # type: ignore[arg-type]
+    for _ in range(10):
+        remote.link += 1
+        remote.events.append(None)
+        question.next()
+    wait = question.wait(tick())
+    assert wait is not None and wait.kind == "no-answer" and wait.since == question.since
+
+
+def test_slices_that_are_not_full_end_an_evaluation() -> None:
+    judged = Judged(SimpleNamespace(hub=None), 3)  # type: ignore[arg-type]
+    refused = list[str]()
+    question: Any = SimpleNamespace(refuse=refused.append)
+    assert judged._is_in_order(predict(0), question) and judged._is_in_order(predict(1, 5), question)
+    assert judged._is_in_order(predict(1, 5), question)  # asked again on another connection
+    assert not judged._is_in_order(predict(2), question) and len(refused) == 1
+    assert judged._is_in_order(predict(0), question)  # from the start
+
+
+# Messages without progress
+
+
+def reception() -> tuple[Reception, Caller]:
+    wheel: Any = SimpleNamespace(ring=lambda: None, waiting=False)
+    link = Caller(1, None, None, "peer", 0.0, 0.0)  # type: ignore[arg-type]
+    link.m, link.talk.state = 0, State.IDLE
+    return Reception(House(TERMS, BOUNDS, 100, 4), lambda *words, **facts: None, wheel), link
+
+
+@pytest.mark.parametrize("kind", [Heartbeat(), Paid(1, 1, 0.0, 0.0, 1)], ids=["heartbeat", "paid"])
+def test_messages_without_progress_are_limited(kind: Message) -> None:
+    here, link = reception()
+    with pytest.raises(BadMessage):
+        for _ in range(limits.IDLE_MESSAGES + 2):
+            here.hear(link, kind)
+
+
+def test_repeated_steps_are_limited() -> None:
+    here, link = reception()
+    link.talk.state, link.talk.fence, link.talk.answered = State.STEPPING, 1, 1
+    here.inbox.unread = lambda link: 0  # type: ignore[method-assign]
+    with pytest.raises(BadMessage):
+        for _ in range(limits.IDLE_MESSAGES + 2):
+            here.hear(link, step(1, 0))
+
+
+def test_heartbeats_in_time_are_not_limited() -> None:
+    here, link = reception()
+    for n in range(3 * limits.IDLE_MESSAGES):
+        link.heard = n * limits.SHORTEST_HEARTBEAT
+        here.hear(link, Heartbeat(n))
