@@ -127,12 +127,12 @@ def test_a_visit_that_diverged_is_told_the_operator_with_a_useful_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
-    step = client_visit.Calls.step
+    step = client_visit.RemoteServerHalf.step
 
-    def overflow(calls: client_visit.Calls, k: int, h: Any, *words: Any, **more: Any) -> Any:
+    def overflow(calls: client_visit.RemoteServerHalf, k: int, h: Any, *words: Any, **more: Any) -> Any:
         return step(calls, k, np.full_like(h, np.inf) if calls.lease.m == 1 else h, *words, **more)
 
-    monkeypatch.setattr(client_visit.Calls, "step", overflow)
+    monkeypatch.setattr(client_visit.RemoteServerHalf, "step", overflow)
     stage = Stage(small_spec(tmp_path, *TWO), tmp_path, policy=Policy("wait", retries=0))
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)

@@ -142,7 +142,7 @@ def test_a_spec_under_another_ones_name_is_not_believed(join: Joining, monkeypat
 def test_a_host_without_the_engine_of_the_run_says_what_it_lacks(
     join: Joining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend_fast, "missing", lambda: "no library for this processor")
+    monkeypatch.setattr(backend_fast, "find_obstacle", lambda: "no library for this processor")
     assert join.refused("--check").startswith("this host lacks the engine fast; got no library for this processor")
     assert join("--check", spec=(*TWO, "engine=reference"))[0] == 0
 
@@ -208,7 +208,7 @@ WAY_OUT = re.compile(r"\. [A-Z].*\.$")
 
 
 def test_a_host_without_the_engine(join: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend_fast, "missing", lambda: "no library for this processor")
+    monkeypatch.setattr(backend_fast, "find_obstacle", lambda: "no library for this processor")
     assert WAY_OUT.search(join.refused("--check"))
 
 

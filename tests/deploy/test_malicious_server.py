@@ -463,7 +463,7 @@ def test_layers_that_only_the_server_names_are_not_used(tmp_path: Path, monkeypa
 
 
 def _count(calls: list[Any]) -> Any:
-    original = backend_fast._plan
+    original = backend_fast._convert_model
 
     def plan(*given: Any) -> Any:
         calls.append(given)
