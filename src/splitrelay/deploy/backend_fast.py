@@ -56,7 +56,7 @@ def derive_shape(plan: Plan, cut: int) -> Shape:
 
 def shape_of(spec: Spec, images: tuple[int, int, int], classes: int, pinned: str = "") -> Shape:
     """Return the sizes of a spec's messages; `pinned` are the agreed layers of a model that is not built in."""
-    return get_shape(*derive_plan(spec, images, classes, pinned))
+    return derive_shape(*derive_plan(spec, images, classes, pinned))
 
 
 def get_cpu_level() -> str:
