@@ -5,12 +5,19 @@ from collections.abc import Callable
 
 import pytest
 
+from splitrelay.network import limits
 from splitrelay.network.client_session import Holding, Session, Stopped
 from splitrelay.network.link import channel
 from splitrelay.network.messages import Accept, Lease, Ready
 from tests.support.bare_server import Standing, lease, standing, step, until
 
-FAR = 30.0  # seconds, far less than a client waits for a step
+FAR = 30.0  # seconds
+
+
+@pytest.fixture(autouse=True)
+def _wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that withholds a reply can still say that it is there: silence does not end the link."""
+    monkeypatch.setattr(limits, "SILENCE", 600.0)
 
 
 def join(here: Standing, stop: threading.Event) -> Session:
