@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from splitrelay.cli.main import app
-from splitrelay.paper.page import BLOCK, filled
+from splitrelay.paper.page import BLOCK, fill_blocks
 from splitrelay.runs.compare import model_hash
 from splitrelay.runs.packed_records import has_record
 from splitrelay.runs.records import runs_under
@@ -31,7 +31,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 def test_the_page_shows_what_the_records_make_today(shown: dict[str, str]) -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert filled(page, shown) == page, f"splitrelay reproduce --from evidence --page {PAGE.relative_to(ROOT)}"
+    assert fill_blocks(page, shown) == page, f"splitrelay reproduce --from evidence --page {PAGE.relative_to(ROOT)}"
 
 
 def test_the_cells_one_by_one_have_the_accuracies_of_the_table(shown: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ from splitrelay.algorithms import SSL, Step
 from splitrelay.data import DataSet, ImageSet, draw_partition
 from splitrelay.engine import InProcess
 from splitrelay.objectives.softmax_regression import Softmax, feature_rows, mean_image
-from splitrelay.paper.convex import bound_after, problem, run_study, theory_step
+from splitrelay.paper.convex import choose_theory_step, compute_bounds, problem, run_study
 from splitrelay.paper.convex_records import Record, Study, mean
 from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng
@@ -77,7 +77,7 @@ def test_scaffold_has_no_bound_and_takes_fedavgs_step(record: Record) -> None:
 def test_the_step_is_the_calculators(record: Record) -> None:
     constants = record.cells[0].constants
     asked = problem(STUDY, constants, constants.sigma2_everywhere)
-    assert theory_step("ssl", STUDY, constants) == stepsize("ssl", "strongly-convex", asked).eta_tilde
+    assert choose_theory_step("ssl", STUDY, constants) == stepsize("ssl", "strongly-convex", asked).eta_tilde
 
 
 def test_the_bound_is_the_calculators(record: Record) -> None:
@@ -89,6 +89,6 @@ def test_the_bound_is_the_calculators(record: Record) -> None:
 
 def test_with_too_few_rounds_the_step_is_the_largest_and_there_is_no_bound(record: Record) -> None:
     constants, short = record.cells[0].constants, STUDY.model_copy(update={"R": 5})
-    step = theory_step("fedavg", short, constants)
+    step = choose_theory_step("fedavg", short, constants)
     assert math.isclose(step, 1 / (6 * constants.L))
-    assert bound_after("fedavg", short, constants, step, [1, 5], "proved") == [None, None]
+    assert compute_bounds("fedavg", short, constants, step, [1, 5], "proved") == [None, None]

@@ -12,7 +12,7 @@ from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note, say
 from splitrelay.cli.key_values import Key, count, number, parsed, seed, settings_argument
 from splitrelay.cli.partition.commands import word
-from splitrelay.cli.table_output import Table, emit, format_option, ready
+from splitrelay.cli.table_output import Table, emit, format_option, prepare_folder
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,42 +60,42 @@ def convex(settings: Sequence[str], source: Path | None, out: Path, ending: str,
     given = parsed(settings, KEYS)
     if source is not None and given:
         raise InputError("--from brings its own settings", value=" ".join(settings), hint="Leave one of them out.")
-    made = _begun(given) if source is None else _read(source)
+    made = _prepare_study(given) if source is None else _load_record(source)
     written = shape == "table"
     if written:
-        ready(out)
+        prepare_folder(out)
     record = made()
-    _report(record, shape)
+    _print_tables(record, shape)
     if written:
         name = f"convex-{Path(record.study.data).stem}" if source is None else source.stem
         if source is None:
-            _keep(record, out / f"{name}.json")
+            _save_record(record, out / f"{name}.json")
         if figures:
-            _draw(record, out / f"{name}.{ending}")
+            _draw_figure(record, out / f"{name}.{ending}")
 
 
-def _begun(given: dict[str, list[Any]]) -> Callable[[], Record]:
+def _prepare_study(given: dict[str, list[Any]]) -> Callable[[], Record]:
     """All that can be refused is refused here, before a folder is made; what is handed back does the work."""
     from splitrelay.cli.data import ProgressBars
     from splitrelay.data import load
     from splitrelay.paper.convex import cells
-    from splitrelay.paper.convex_records import Record, checked
+    from splitrelay.paper.convex_records import Record, check_study
 
-    study = checked(**{LISTS.get(key, key): tuple(v) if key in LISTS else v[0] for key, v in given.items()})
+    study = check_study(**{LISTS.get(key, key): tuple(v) if key in LISTS else v[0] for key, v in given.items()})
     with ProgressBars(study.data) as bars:
         data = load(study.data, watch=bars.show)
     dealt = cells(study, data)
-    return lambda: Record(study=study, rounds=study.rounds, cells=list(_told(study, dealt)))
+    return lambda: Record(study=study, rounds=study.rounds, cells=list(_report_progress(study, dealt)))
 
 
-def _read(source: Path) -> Callable[[], Record]:
+def _load_record(source: Path) -> Callable[[], Record]:
     from splitrelay.paper.convex_records import read_record
 
     record = read_record(source)
     return lambda: record
 
 
-def _told(study: Study, cells: Iterator[Cell]) -> Iterator[Cell]:
+def _report_progress(study: Study, cells: Iterator[Cell]) -> Iterator[Cell]:
     """A line for each C when it is done, with the time that the others will take."""
     total, spent = len(study.Cs), 0.0
     note(f"{total} partitions, four algorithms, {len(study.etas) + 1} rates, {len(study.seeds)} seeds, R={study.R}")
@@ -106,29 +106,29 @@ def _told(study: Study, cells: Iterator[Cell]) -> Iterator[Cell]:
         yield cell
 
 
-def _keep(record: Record, path: Path) -> None:
+def _save_record(record: Record, path: Path) -> None:
     from splitrelay.paper.convex_records import write_record
 
     say(f"record: {write_record(record, path)}")
 
 
-def _draw(record: Record, path: Path) -> None:
+def _draw_figure(record: Record, path: Path) -> None:
     from splitrelay.paper.convex_figure import draw
 
     say(f"figure: {draw(record, path)}")
 
 
-def _report(record: Record, shape: str) -> None:
+def _print_tables(record: Record, shape: str) -> None:
     """Two tables to read, the second alone as CSV, or the record as JSON."""
     if shape != "csv":
-        emit(_constants(record), record.model_dump(), shape)
+        emit(_build_constants_table(record), record.model_dump(), shape)
     if shape in ("table", "markdown"):
         say("")
     if shape != "json":
-        emit(_results(record), None, shape)
+        emit(_build_results_table(record), None, shape)
 
 
-def _constants(record: Record) -> Table:
+def _build_constants_table(record: Record) -> Table:
     columns = ("C", "L", "kappa", "6 kappa", "zeta_*^2", "sigma_*^2", "sigma^2 seen", "sigma^2 at most",
                "D^2", "F(x0)-F*", "F*", "||grad F(x*)||", "accuracy", "1/(mu R)", "1/(6 L)")  # fmt: skip
     rows = []
@@ -139,10 +139,10 @@ def _constants(record: Record) -> Table:
         rows.append((cell.C, c.L, c.kappa, c.rounds_needed, c.zeta2_star, *noise, c.D2, c.A, c.F_star,
                      c.gradient_norm, c.accuracy, *ends))  # fmt: skip
     title = f"The constants, measured (mu = {record.study.mu:g}; R = {record.study.R})"
-    return Table(columns, rows, title, _applicability(record))
+    return Table(columns, rows, title, _describe_applicability(record))
 
 
-def _applicability(record: Record) -> list[str]:
+def _describe_applicability(record: Record) -> list[str]:
     R = record.study.R
     short = [str(cell.C) for cell in record.cells if cell.constants.rounds_needed > R]
     notes = ["L is a bound, sigma^2 seen the largest over clients and iterates seen; the rest is exact at x*."]
@@ -153,10 +153,10 @@ def _applicability(record: Record) -> list[str]:
     return notes
 
 
-def _results(record: Record) -> Table:
+def _build_results_table(record: Record) -> Table:
     columns = ("C", "algorithm", "tuned η", "η̃ 6L", "F(x)-F*", "to 1 %",
                "theory η", "F(x)-F*", "F(x̄)-F*", "proved", "tight", "bound/gap")  # fmt: skip
-    rows = [_row(record.rounds, cell, side) for cell in record.cells for side in cell.sides]
+    rows = [_build_row(record.rounds, cell, side) for cell in record.cells for side in cell.sides]
     notes = [
         "η̃ 6L: above 1 the rate is outside every theorem. to 1 %: measured rounds until F(x)-F* is 1 % of F(x0)-F*."
     ]
@@ -167,14 +167,14 @@ def _results(record: Record) -> Table:
     return Table(columns, rows, title, notes, lead=2)
 
 
-def _row(rounds: Sequence[int], cell: Cell, side: Side) -> tuple[object, ...]:
-    from splitrelay.paper.convex_records import first_within, last
+def _build_row(rounds: Sequence[int], cell: Cell, side: Side) -> tuple[object, ...]:
+    from splitrelay.paper.convex_records import find_first_within, last
 
     tuned, theory = side.tuned, side.theory
     beyond = tuned.eta * side.per_eta * 6 * cell.constants.L
     gap, proved = last(theory.gap_bar), theory.proved[-1]
     ratio = None if proved is None else proved / gap
-    reached = first_within(rounds, tuned.gap, cell.constants.A / 100)
+    reached = find_first_within(rounds, tuned.gap, cell.constants.A / 100)
     marked = f"{tuned.eta:g}{'*' if tuned.on_edge else ''}"
     best = (marked, round(beyond, 2), last(tuned.gap), reached)
     return (cell.C, side.algorithm, *best, theory.eta, last(theory.gap), gap, proved, theory.tight[-1], ratio)

@@ -11,7 +11,7 @@ import click
 
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note, say
-from splitrelay.cli.table_output import Table, emit, format_option, ready
+from splitrelay.cli.table_output import Table, emit, format_option, prepare_folder
 
 if TYPE_CHECKING:
     from splitrelay.paper.demo import Cell, Outcome, Point
@@ -32,26 +32,26 @@ def demo(out: Path, workers: int | None, shape: str) -> None:
     on clients that hold two. The same numbers every time; under a minute on two cores.
     """
     if shape == "table":
-        ready(out)
+        prepare_folder(out)
     from splitrelay.paper import demo as plan
     from splitrelay.reports.curves import draw
 
     if shape == "table":
-        _introduce()
+        _print_introduction()
     with plan.Workers(workers) as pool:
         total = len(plan.search()) + len(plan.ALGORITHMS) * len(plan.CLASSES) * (len(plan.SEEDS) - 1)
         progress = Progress(total)
         outcomes = [progress.seen(outcome) for outcome in pool.outcomes(plan.search())]
-        outcomes += [progress.seen(outcome) for outcome in pool.outcomes(plan.repeats(outcomes))]
+        outcomes += [progress.seen(outcome) for outcome in pool.outcomes(plan.list_repeats(outcomes))]
     cells = plan.cells(outcomes)
-    emit(_table(cells), [_payload(cell) for cell in cells], shape)
+    emit(_build_table(cells), [_build_payload(cell) for cell in cells], shape)
     if shape == "table":
-        for sentence in _verdicts(cells):
+        for sentence in _describe_verdicts(cells):
             say(sentence)
         say(f"figure: {draw(cells, out / 'demo.png')}")
 
 
-def _introduce() -> None:
+def _print_introduction() -> None:
     from splitrelay.cli.partition.terminal_plot import choose_marks, get_width, plot_counts
     from splitrelay.paper.demo import CLASSES, SEEDS, partition
 
@@ -73,7 +73,7 @@ class Progress:
         """Print it and pass it on."""
         self.done += 1
         self.first = self.first or time.perf_counter()
-        note(_row(outcome.point, outcome, f"{self.done}/{self.total}", self._left()))
+        note(_build_row(outcome.point, outcome, f"{self.done}/{self.total}", self._left()))
         return outcome
 
     def _left(self) -> str:
@@ -84,13 +84,13 @@ class Progress:
         return f"{left:.0f} s"
 
 
-def _row(point: Point, outcome: Outcome, number: str, left: str) -> str:
+def _build_row(point: Point, outcome: Outcome, number: str, left: str) -> str:
     what = f"{number:>5}  ExDir({point.C}, 10)  {LABEL[point.algorithm]:<9} {point.eta:>5g} {point.seed:>5}"
     seen = ("diverged", "") if outcome.failed else (f"{outcome.accuracy:.1%}", f"{outcome.traffic / 1e6:.1f}")
     return f"{what} {seen[0]:>9} {seen[1]:>6} {left:>6}".rstrip()
 
 
-def _table(cells: Sequence[Cell]) -> Table:
+def _build_table(cells: Sequence[Cell]) -> Table:
     from splitrelay.paper.demo import LAST, R
 
     rows = []
@@ -104,7 +104,7 @@ def _table(cells: Sequence[Cell]) -> Table:
     return Table(columns, rows, f"Test accuracy, mean and deviation over 3 seeds, last {LAST} of {R} rounds", notes)
 
 
-def _verdicts(cells: Sequence[Cell]) -> list[str]:
+def _describe_verdicts(cells: Sequence[Cell]) -> list[str]:
     """Who won where, and whether the seeds can tell."""
     from splitrelay.paper.demo import R
 
@@ -121,7 +121,7 @@ def _verdicts(cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def _payload(cell: Cell) -> dict[str, object]:
+def _build_payload(cell: Cell) -> dict[str, object]:
     return {
         "C": cell.C,
         "algorithm": cell.algorithm,

@@ -11,7 +11,7 @@ import click
 
 from splitrelay.cli.click_extensions import Command, kind_argument
 from splitrelay.cli.console import note, say
-from splitrelay.cli.table import begun, gathered
+from splitrelay.cli.table import check_begun_runs, find_runs
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,24 +48,24 @@ def figure(kind: str, folders: Sequence[Path], out: Path, **how: Any) -> None:
     against each factor that was varied alone. What must be said with it (fewer seeds, unfinished runs) stands below
     the panels.
     """
-    from splitrelay.reports.provenance import beside
-    from splitrelay.reports.style import ENDINGS, save
+    from splitrelay.reports.provenance import write_provenance
+    from splitrelay.reports.style import ENDINGS, save_figure
 
     if out.suffix not in ENDINGS:
         raise InputError(f"a figure's name must end in {', '.join(ENDINGS)}", value=out.name)
-    draw = _made(kind, how)
-    runs = gathered(folders)
-    begun(runs)
+    draw = _get_draw_function(kind, how)
+    runs = find_runs(folders)
+    check_begun_runs(runs)
     drawing = draw(runs)
-    command = shlex.join(["splitrelay", "figure", kind, *map(str, folders), *_words(how), "--out", str(out)])
-    save(drawing.figure, out)
-    beside(out, runs, command, drawing.said)
+    command = shlex.join(["splitrelay", "figure", kind, *map(str, folders), *_format_options(how), "--out", str(out)])
+    save_figure(drawing.figure, out)
+    write_provenance(out, runs, command, drawing.said)
     for sentence in drawing.said:
         note(sentence)
     say(f"figure: {out}")
 
 
-def _made(kind: str, how: dict[str, Any]) -> Callable[..., Drawing]:
+def _get_draw_function(kind: str, how: dict[str, Any]) -> Callable[..., Drawing]:
     from functools import partial
 
     from splitrelay.reports import clipping_figure, curves, forgetting_figure, learning_rate_figure, winners_figure
@@ -77,16 +77,16 @@ def _made(kind: str, how: dict[str, Any]) -> Callable[..., Drawing]:
     rule = {"rule": how["tune"], "last": how["last"]}
     lines = {**rule, "smooth": how["smooth"]}
     return {
-        "curves": partial(curves.curves_figure, **lines, every_rate=how["all_rates"]),
-        "bytes": partial(curves.bytes_figure, **lines, every_rate=how["all_rates"]),
-        "clipping": partial(clipping_figure.clipping_figure, **lines),
-        "memory": partial(forgetting_figure.memory_figure, **rule),
-        "rates": partial(learning_rate_figure.rates_figure, **rule),
-        "winners": partial(winners_figure.winners_figure, **rule),
+        "curves": partial(curves.draw_curves, **lines, every_rate=how["all_rates"]),
+        "bytes": partial(curves.draw_bytes, **lines, every_rate=how["all_rates"]),
+        "clipping": partial(clipping_figure.draw_clipping, **lines),
+        "memory": partial(forgetting_figure.draw_memory, **rule),
+        "rates": partial(learning_rate_figure.draw_rates, **rule),
+        "winners": partial(winners_figure.draw_winners, **rule),
     }[kind]
 
 
-def _words(how: dict[str, Any]) -> list[str]:
+def _format_options(how: dict[str, Any]) -> list[str]:
     """The options that were given, as one would type them."""
     usual = {"tune": "test", "last": 20, "smooth": 1}
     words = [w for name, value in usual.items() if how[name] != value for w in (f"--{name}", str(how[name]))]

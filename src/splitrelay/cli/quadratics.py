@@ -13,7 +13,7 @@ import click
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import detail, say
 from splitrelay.cli.key_values import Key, count, number, parsed, seed, settings_argument
-from splitrelay.cli.table_output import Table, emit, format_option, ready
+from splitrelay.cli.table_output import Table, emit, format_option, prepare_folder
 from splitrelay.errors import InputError, OutOfRange
 
 if TYPE_CHECKING:
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 NEAR = 1e-9  # nearer to x* than this is printed as ~0: some order ends there
 
 
-def report(rows: Sequence[Row], shape: str) -> None:
+def print_tables(rows: Sequence[Row], shape: str) -> None:
     """Three tables to read, or everything as JSON, or the whole grid as CSV."""
     from splitrelay.paper.quadratics import exact
 
     if shape == "csv":
-        emit(grid_table(rows), None, shape)
+        emit(build_grid_table(rows), None, shape)
         return
     laws = [exact(row) for row in rows]
     if shape == "json":
-        emit(Table((), ()), {"groups": [payload(row, law) for row, law in zip(rows, laws, strict=True)]}, shape)
+        emit(Table((), ()), {"groups": [build_payload(row, law) for row, law in zip(rows, laws, strict=True)]}, shape)
         return
-    for table in (group_table(rows), best_table(rows, laws), law_table(rows, laws)):
+    for table in (build_group_table(rows), build_best_table(rows, laws), build_law_table(rows, laws)):
         emit(table, None, shape)
         say("")
 
 
-def payload(row: Row, law: Exact) -> dict[str, Any]:
+def build_payload(row: Row, law: Exact) -> dict[str, Any]:
     """All that is known of one group at one K."""
     problem = row.group.problem
     return {
-        "group": _name(row.group.name),
+        "group": _format_name(row.group.name),
         "K": row.study.K,
-        "fedavg": _side(row.fedavg),
-        "ssl": _side(row.ssl),
+        "fedavg": _build_side(row.fedavg),
+        "ssl": _build_side(row.ssl),
         "winner": row.winner,
         "delta": problem.delta,
         "zeta_star": math.sqrt(problem.zeta2_star),
@@ -56,11 +56,11 @@ def payload(row: Row, law: Exact) -> dict[str, Any]:
     }
 
 
-def _name(name: str) -> int | str:
+def _format_name(name: str) -> int | str:
     return int(name) if name.isdigit() else name
 
 
-def _side(curves: Curves) -> dict[str, Any]:
+def _build_side(curves: Curves) -> dict[str, Any]:
     return {
         "eta": curves.eta,
         "error": curves.error,
@@ -70,7 +70,7 @@ def _side(curves: Curves) -> dict[str, Any]:
     }
 
 
-def group_table(rows: Sequence[Row]) -> Table:
+def build_group_table(rows: Sequence[Row]) -> Table:
     """The constants of each group; eta_tilde* depends on K."""
     Ks = sorted({row.study.K for row in rows}, reverse=True)
     cells = []
@@ -83,19 +83,22 @@ def group_table(rows: Sequence[Row]) -> Table:
     return Table(columns, cells, "The groups")
 
 
-def best_table(rows: Sequence[Row], laws: Sequence[Exact]) -> Table:
+def build_best_table(rows: Sequence[Row], laws: Sequence[Exact]) -> Table:
     """Each algorithm at its best rate: simulated mean over seeds beside the exact value."""
     cells = []
     for row, law in zip(rows, laws, strict=True):
-        fedavg = (_marked(row.fedavg), row.fedavg.error, law.fedavg_rms)
-        ssl = (_marked(row.ssl), row.ssl.error, _first(law.ssl_mean_absolute, law.ssl_rms))
+        fedavg = (_mark_edge(row.fedavg), row.fedavg.error, law.fedavg_rms)
+        ssl = (_mark_edge(row.ssl), row.ssl.error, _format_first(law.ssl_mean_absolute, law.ssl_rms))
         cells.append((row.group.name, row.study.K, *fedavg, *ssl, row.winner))
     columns = ("group", "K", "FedAvg η", "error", "exact", "SSL η", "error", "exact", "winner")
-    notes = [*_remarks(rows), *(["exact: the RMS error, since noise or d > 1 leave no simpler law."] * _only_rms(laws))]
+    notes = [
+        *_build_notes(rows),
+        *(["exact: the RMS error, since noise or d > 1 leave no simpler law."] * _only_rms(laws)),
+    ]
     return Table(columns, cells, "Best rate of the grid, mean final |x - x*| over seeds", notes)
 
 
-def _first(value: float | None, other: float | None) -> float | None:
+def _format_first(value: float | None, other: float | None) -> float | None:
     return other if value is None else value
 
 
@@ -103,11 +106,11 @@ def _only_rms(laws: Sequence[Exact]) -> bool:
     return any(law.ssl_mean_absolute is None and law.ssl_rms is not None for law in laws)
 
 
-def _marked(curves: Curves) -> str:
+def _mark_edge(curves: Curves) -> str:
     return f"{curves.eta:g}{'=' if curves.tied else ''}{'*' if curves.on_edge else ''}"
 
 
-def _remarks(rows: Sequence[Row]) -> list[str]:
+def _build_notes(rows: Sequence[Row]) -> list[str]:
     both = [curves for row in rows for curves in (row.fedavg, row.ssl)]
     remarks = []
     if any(curves.on_edge for curves in both):
@@ -117,21 +120,21 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
     return remarks
 
 
-def law_table(rows: Sequence[Row], laws: Sequence[Exact]) -> Table:
+def build_law_table(rows: Sequence[Row], laws: Sequence[Exact]) -> Table:
     """FedAvg's fixed point, and SSL's law over all orders, at the same rates."""
     cells = []
     for row, law in zip(rows, laws, strict=True):
-        ssl = (law.ssl_mean, law.ssl_rms, law.ssl_mean_absolute, _near(law.ssl_smallest), law.ssl_largest)
+        ssl = (law.ssl_mean, law.ssl_rms, law.ssl_mean_absolute, _format_near(law.ssl_smallest), law.ssl_largest)
         cells.append((row.group.name, row.study.K, law.fedavg_fixed_point, *ssl))
     columns = ("group", "K", "FedAvg limit", "SSL mean", "RMS", "E|x-x*|", "min", "max")
     return Table(columns, cells, "Exact: FedAvg's fixed point, SSL's last error over all orders")
 
 
-def _near(smallest: float | None) -> float | str | None:
+def _format_near(smallest: float | None) -> float | str | None:
     return "~0" if smallest is not None and smallest < NEAR else smallest
 
 
-def grid_table(rows: Sequence[Row]) -> Table:
+def build_grid_table(rows: Sequence[Row]) -> Table:
     """Every rate of the grid: mean, smallest and largest final error over the seeds."""
     cells = []
     for row in rows:
@@ -176,26 +179,26 @@ def quadratics(
     """
     from splitrelay.paper.quadratics import simulate
 
-    studies = _studies(parsed(settings, KEYS), path, variant)
+    studies = _build_studies(parsed(settings, KEYS), path, variant)
     if figures and shape == "table":
-        ready(out)
+        prepare_folder(out)
     results = []
     for study in studies:
         detail(
             f"K={study.K}: {len(study.groups)} groups, {len(study.etas)} rates, {len(study.seeds)} seeds, R={study.R}"
         )
         results.append(simulate(study))
-    report([row for rows in results for row in rows], shape)
+    print_tables([row for rows in results for row in rows], shape)
     if figures and shape == "table":
-        for drawn in _figures(results, out, ending):
+        for drawn in _draw_figures(results, out, ending):
             say(f"figure: {drawn}")
 
 
-def _studies(given: dict[str, list[Any]], path: Path | None, variant: str) -> list[Study]:
+def _build_studies(given: dict[str, list[Any]], path: Path | None, variant: str) -> list[Study]:
     from splitrelay.paper.quadratics import AUTHORS_GRID, PAPER_GRID, PAPER_SEEDS, Study
 
     sigma2 = given.get("sigma2", [None])[0]
-    groups = _groups(given, path, variant, sigma2)
+    groups = _load_groups(given, path, variant, sigma2)
     etas = given.get("eta", list(AUTHORS_GRID if variant == "authors" else PAPER_GRID))
     for eta in etas:
         if eta <= 0:
@@ -208,7 +211,7 @@ def _studies(given: dict[str, list[Any]], path: Path | None, variant: str) -> li
     ]
 
 
-def _groups(given: dict[str, list[Any]], path: Path | None, variant: str, sigma2: float | None) -> Sequence[Group]:
+def _load_groups(given: dict[str, list[Any]], path: Path | None, variant: str, sigma2: float | None) -> Sequence[Group]:
     from splitrelay.objectives.quadratic_groups import (
         authors_groups,
         paper_groups,
@@ -229,7 +232,7 @@ def _groups(given: dict[str, list[Any]], path: Path | None, variant: str, sigma2
     return groups if sigma2 is None else with_noise(groups, sigma2)
 
 
-def _figures(results: Sequence[Sequence[Row]], out: Path, ending: str) -> list[Path]:
+def _draw_figures(results: Sequence[Sequence[Row]], out: Path, ending: str) -> list[Path]:
     """All groups for each K; the three groups of the paper's body for the first K."""
     from splitrelay.paper.quadratics_figure import draw
 

@@ -14,7 +14,7 @@ from splitrelay.cli.console import note
 from splitrelay.cli.deploy_options import warn_insecure
 from splitrelay.cli.key_values import settings_argument
 from splitrelay.cli.spec_arguments import list_spec_keys, load_spec_arguments
-from splitrelay.cli.table_output import Table, emit, format_option, tick
+from splitrelay.cli.table_output import Table, emit, format_option, format_tick
 from splitrelay.errors import InputError, WorkError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def rehearse(
         _troubled(plan, faults, seed or 0, plans, shape)
         return
     for verdict in (_separate(plan, noise) if namespaces else Rehearsal(plan, note)).play():
-        row: list[Any] = [tick(verdict.weights), tick(verdict.rows), verdict.programs]
+        row: list[Any] = [format_tick(verdict.weights), format_tick(verdict.rows), verdict.programs]
         row += [round(verdict.seconds, 1), round(verdict.simulated, 1)]
         columns = ("same weights", "same record", "programs", "deployed s", "simulated s")
         emit(Table(columns, [row]), asdict(verdict), shape)

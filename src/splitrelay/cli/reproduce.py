@@ -14,7 +14,7 @@ from splitrelay.atomic_files import write_text
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note, say
 from splitrelay.cli.spec_arguments import split_arguments
-from splitrelay.cli.table_output import Table, emit, ready
+from splitrelay.cli.table_output import Table, emit, prepare_folder
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def reproduce(
     if source is not None:
         if names or plan:
             raise InputError("--from shows all that the records make", hint="Leave out LIST and --plan.")
-        _redrawn(source, out or OUT.parent / source.resolve().name, page)
+        _redraw(source, out or OUT.parent / source.resolve().name, page)
         return
     out = out or OUT
     if page is not None:
@@ -68,26 +68,26 @@ def reproduce(
         raise InputError(
             "there is nothing to reproduce", hint="For example: splitrelay reproduce quadratics partitions"
         )
-    taken = _taken(names, out, **how)
+    taken = _choose_units(names, out, **how)
     if plan:
         return
-    ready(out)
-    for name, study in (("quadratics", _quadratics), ("partitions", _partitions)):
+    prepare_folder(out)
+    for name, study in (("quadratics", _run_quadratics), ("partitions", _run_partitions)):
         if name in names:
             study(out)
     if taken:
-        _run(taken, out, how["jobs"], _again(names, out, **how))
-        _shown(out, out)
+        _run_units(taken, out, how["jobs"], _build_command(names, out, **how))
+        _print_results(out, out)
 
 
-def _again(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs: int | None) -> str:
+def _build_command(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs: int | None) -> str:
     """What to type to go on."""
     given = ["--seeds", str(seeds)] * (seeds != SEEDS) + ["--jobs", str(jobs)] * (jobs is not None)
     given += ["--budget", str(budget)] * (budget is not None)
     return shlex.join(["splitrelay", "reproduce", *names, *given, "--out", str(out)])
 
 
-def _redrawn(source: Path, out: Path, page: Path | None) -> None:
+def _redraw(source: Path, out: Path, page: Path | None) -> None:
     """Tables and figures of records; never beside runs that are not those they show."""
     from splitrelay.paper.page import VIEWS
     from splitrelay.runs.records import has_runs
@@ -99,58 +99,60 @@ def _redrawn(source: Path, out: Path, page: Path | None) -> None:
     if own is not None and out.resolve() != source.resolve():
         hint = f"Choose another --out, or take --from {out}."
         raise InputError(f"{own} holds runs, whose tables in {out} those of {source} would replace", hint=hint)
-    ready(out)
-    _shown(source, out)
-    _filled(page, out)
+    prepare_folder(out)
+    _print_results(source, out)
+    _fill_page(page, out)
 
 
-def _taken(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs: int | None) -> list[Unit]:
-    from splitrelay.paper.budget import seconds_of
-    from splitrelay.paper.plan import units
+def _choose_units(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs: int | None) -> list[Unit]:
+    from splitrelay.paper.budget import parse_duration
+    from splitrelay.paper.plan import find_units
     from splitrelay.runs.spec import SEEDS as PAPER_SEEDS
 
-    limit = None if budget is None else seconds_of(budget)
+    limit = None if budget is None else parse_duration(budget)
     words = [name for name in names if "=" in name]
     split_arguments("reproduce", words)  # each key once
-    found = units([name for name in names if "=" not in name], PAPER_SEEDS[:seeds], words)
-    return _planned(found, out, limit, jobs) if found else []
+    found = find_units([name for name in names if "=" not in name], PAPER_SEEDS[:seeds], words)
+    return _print_plan(found, out, limit, jobs) if found else []
 
 
-def _quadratics(out: Path) -> None:
+def _run_quadratics(out: Path) -> None:
     from splitrelay.cli.quadratics import quadratics
 
     say("The quadratic study; in the paper FedAvg is ahead in groups 1 to 3, SSL in 4 to 9.")
-    _invoked(quadratics, "--out", str(out))
+    _invoke(quadratics, "--out", str(out))
 
 
-def _partitions(out: Path) -> None:
+def _run_partitions(out: Path) -> None:
     from splitrelay.cli.partition.commands import panels
 
     say("The paper's twelve partitions of MNIST over 10 clients.")
-    _invoked(panels, "--figure", str(out / "partitions.pdf"))
+    _invoke(panels, "--figure", str(out / "partitions.pdf"))
 
 
-def _planned(found: Sequence[Unit], out: Path, budget: float | None, jobs: int | None) -> list[Unit]:
+def _print_plan(found: Sequence[Unit], out: Path, budget: float | None, jobs: int | None) -> list[Unit]:
     """Say what each unit costs and which are taken; the budget counts what is still to be done."""
-    from splitrelay.paper.budget import prices, within
+    from splitrelay.paper.budget import choose_within, compute_prices
     from splitrelay.sweeps.process_backend import list_cores
 
     note("measuring the pace of this machine ...")
     at_once = jobs or len(list_cores())
-    paid = prices(found, out)
+    paid = compute_prices(found, out)
     costs = [price.left / at_once for price in paid]
-    taken = within(found, costs, budget)
+    taken = choose_within(found, costs, budget)
     rows = [
-        (unit.name, price.runs, price.done, _span(cost), "yes" if unit in taken else "no")
+        (unit.name, price.runs, price.done, _format_duration(cost), "yes" if unit in taken else "no")
         for unit, price, cost in zip(found, paid, costs, strict=True)
     ]
     total = sum(cost for unit, cost in zip(found, costs, strict=True) if unit in taken)
-    notes = [f"to be run now: {_span(total)} on {at_once} cores (an estimate, from a probe of a few seconds)"]
+    notes = [
+        f"to be run now: {_format_duration(total)} on {at_once} cores (an estimate, from a probe of a few seconds)"
+    ]
     emit(Table(("what", "runs", "done", "time left", "taken"), rows, notes=notes), None, "table")
     return taken
 
 
-def _run(taken: Sequence[Unit], out: Path, jobs: int | None, again: str) -> None:
+def _run_units(taken: Sequence[Unit], out: Path, jobs: int | None, again: str) -> None:
     from splitrelay.cli.run import HERE
     from splitrelay.cli.sweep import swept
     from splitrelay.paper.tuned_studies import run_batch
@@ -167,7 +169,7 @@ def _run(taken: Sequence[Unit], out: Path, jobs: int | None, again: str) -> None
             run_batch(unit.tuning, out / unit.kind, run, unit.seeds)
 
 
-def _shown(source: Path, out: Path) -> None:
+def _print_results(source: Path, out: Path) -> None:
     """Every table and figure that the records in a folder make, and the paper's claims."""
     from splitrelay.cli.figure import figure
     from splitrelay.cli.table import table
@@ -183,38 +185,38 @@ def _shown(source: Path, out: Path) -> None:
         say("")
         try:
             if view.command == "table":
-                _invoked(table, *words[: words.index("--out")])
-            _invoked(commands[view.command], *words)
+                _invoke(table, *words[: words.index("--out")])
+            _invoke(commands[view.command], *words)
         except InputError as error:  # such as a figure of two values where there is one yet
             note(f"{view.name} is left out: {error}")
-    _sheets(source, out)
-    _convex(convex, out)
+    _print_tables(source, out)
+    _print_convex(convex, out)
 
 
-def _convex(records: Sequence[Path], out: Path) -> None:
+def _print_convex(records: Sequence[Path], out: Path) -> None:
     """The convex case keeps records of its own form."""
     from splitrelay.cli.convex import convex
 
     for record in records:
         say("")
-        _invoked(convex, "--from", str(record), "--out", str(out))
+        _invoke(convex, "--from", str(record), "--out", str(out))
 
 
-def _sheets(source: Path, out: Path) -> None:
+def _print_tables(source: Path, out: Path) -> None:
     """What no folder holds alone: the paper's claims, its cells one by one; and what nobody ran, VGG-11 on a GPU."""
-    from splitrelay.paper.algorithm_family import algorithms_table, choices_table
-    from splitrelay.paper.cell_table import cells_table
-    from splitrelay.paper.claims import claims_table
-    from splitrelay.paper.gpu_estimates import accelerators_table
-    from splitrelay.paper.summary_table import glance_table
+    from splitrelay.paper.algorithm_family import build_algorithms_table, build_choices_table
+    from splitrelay.paper.cell_table import build_cells_table
+    from splitrelay.paper.claims import build_claims_table
+    from splitrelay.paper.gpu_estimates import build_accelerators_table
+    from splitrelay.paper.summary_table import build_summary_table
 
     sheets: dict[str, Callable[[], Table]] = {
-        "glance.md": partial(glance_table, source),
-        "claims.md": partial(claims_table, source),
-        "cell-by-cell.md": partial(cells_table, source),
-        "family-algorithms.md": partial(algorithms_table, source),
-        "family-choices.md": partial(choices_table, source),
-        "accelerators.md": accelerators_table,
+        "glance.md": partial(build_summary_table, source),
+        "claims.md": partial(build_claims_table, source),
+        "cell-by-cell.md": partial(build_cells_table, source),
+        "family-algorithms.md": partial(build_algorithms_table, source),
+        "family-choices.md": partial(build_choices_table, source),
+        "accelerators.md": build_accelerators_table,
     }
     for name, made in sheets.items():
         try:
@@ -227,21 +229,21 @@ def _sheets(source: Path, out: Path) -> None:
         note(f"table: {out / name}")
 
 
-def _filled(page: Path | None, out: Path) -> None:
+def _fill_page(page: Path | None, out: Path) -> None:
     if page is not None:
-        from splitrelay.paper.page import fill
+        from splitrelay.paper.page import fill_page
 
-        fill(page, out)
+        fill_page(page, out)
         note(f"up to date: {page}")
 
 
-def _invoked(command: click.Command, *words: str) -> None:
+def _invoke(command: click.Command, *words: str) -> None:
     """Another command of ours, as if it had been typed."""
     with command.make_context(str(command.name), list(words)) as context:
         command.invoke(context)
 
 
-def _span(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -129,11 +129,11 @@ def _notes(run: Run) -> list[str]:
 
 
 def _many(runs: list[Run], folder: Path, shape: str, notes: list[str]) -> None:
-    from splitrelay.reports.seed_groups import described, differing
+    from splitrelay.reports.seed_groups import describe_keys, find_differing_keys
 
-    keys = differing([run.spec for run in runs])
+    keys = find_differing_keys([run.spec for run in runs])
     rows = [
-        (str(run.path.relative_to(folder)), described(run.spec, keys), _state(run), _last(run, "test_accuracy"),
+        (str(run.path.relative_to(folder)), describe_keys(run.spec, keys), _state(run), _last(run, "test_accuracy"),
          _last(run, "seconds")) for run in runs
     ]  # fmt: skip
     table = Table(("run", "what differs", "state", "accuracy %", "seconds"), rows, notes=notes)

@@ -18,7 +18,7 @@ from splitrelay.cli.run import HERE, require_package
 from splitrelay.cli.signals import stopping
 from splitrelay.cli.spec_arguments import expand_arguments, list_spec_keys
 from splitrelay.cli.sweep_display import Display, overview, results
-from splitrelay.cli.table_output import emit, format_option, ready
+from splitrelay.cli.table_output import emit, format_option, prepare_folder
 from splitrelay.errors import InputError, WorkError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def swept(points: Sequence[Point], folder: Path, again: str, *, on: str, jobs: i
     found = check_points(points)
     for twin in found.dropped:
         note(f"left out: {twin}")
-    ready(folder)
+    prepare_folder(folder)
     try:
         return _watched(found.points, folder, where, **how)
     except KeyboardInterrupt:

@@ -57,24 +57,24 @@ def table(kind: str, folders: Sequence[Path], out: Path | None, width: float | N
     against seed, wherever both were run. Where there are fewer seeds than the paper's three, or a run is not finished,
     the caption says so.
     """
-    from splitrelay.reports.provenance import beside
+    from splitrelay.reports.provenance import write_provenance
 
-    written, made = _get_writer(out, shape, width), _made(kind, how)
-    runs = gathered(folders)
+    written, made = _get_writer(out, shape, width), _get_builder(kind, how)
+    runs = find_runs(folders)
     if kind != "runs":
-        begun(runs)
+        check_begun_runs(runs)
     sheet = made(runs)
     if out is None:
         say(written(sheet).rstrip("\n"))
         return
-    words = _words({**how, "width": width})
+    words = _format_options({**how, "width": width})
     command = shlex.join(["splitrelay", "table", kind, *map(str, folders), *words, "--out", str(out)])
     write_text(out, written(sheet))
     note(f"table: {out}")
-    note(f"its runs: {beside(out, runs, command, [sheet.caption, *sheet.notes])}")
+    note(f"its runs: {write_provenance(out, runs, command, [sheet.caption, *sheet.notes])}")
 
 
-def gathered(folders: Sequence[Path]) -> list[Run]:
+def find_runs(folders: Sequence[Path]) -> list[Run]:
     """All runs in some folders, each once."""
     from splitrelay.runs.records import runs_under
 
@@ -82,7 +82,7 @@ def gathered(folders: Sequence[Path]) -> list[Run]:
     return list(runs.values())
 
 
-def begun(runs: Sequence[Run]) -> None:
+def check_begun_runs(runs: Sequence[Run]) -> None:
     """Runs of which no round is there yet are named; where there is no other, nothing can be shown."""
     bare = [str(run.path) for run in runs if not run.rows or not run.rows[-1]["round"]]
     if len(bare) == len(runs):
@@ -92,22 +92,28 @@ def begun(runs: Sequence[Run]) -> None:
         note(f"no round yet, so nothing to be seen of: {', '.join(bare[:NAMED])}{others}")
 
 
-def _made(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Table]:
-    from splitrelay.reports import accuracy_table, classes_table, rates_table, runs_table, winners_table
+def _get_builder(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Table]:
+    from splitrelay.reports import (
+        build_accuracy_table,
+        build_classes_table,
+        build_rates_table,
+        build_runs_table,
+        build_winners_table,
+    )
 
     if how["beside"] and kind not in BESIDE:
         raise InputError(f"the paper has no table of {kind}", hint=f"--beside paper goes with {', '.join(BESIDE)}.")
     rule, last, paper = how["tune"], how["last"], how["beside"] == "paper"
     goal = None if how["goal"] is None else how["goal"] / 100
     if kind == "runs":
-        return lambda runs: runs_table(runs, last=last)
+        return lambda runs: build_runs_table(runs, last=last)
     if kind == "rates":
-        return lambda runs: rates_table(runs, rule=rule, last=last, beside=paper)
+        return lambda runs: build_rates_table(runs, rule=rule, last=last, beside=paper)
     if kind in ("classes", "winners"):
-        chosen = classes_table if kind == "classes" else winners_table
+        chosen = build_classes_table if kind == "classes" else build_winners_table
         return lambda runs: chosen(runs, rule=rule, last=last)
     turned = kind == "algorithms"
-    return lambda runs: accuracy_table(runs, rule=rule, last=last, goal=goal, beside=paper, by_algorithm=turned)
+    return lambda runs: build_accuracy_table(runs, rule=rule, last=last, goal=goal, beside=paper, by_algorithm=turned)
 
 
 def _get_writer(out: Path | None, shape: str, width: float | None) -> Callable[[Table], str]:
@@ -137,7 +143,7 @@ def _format_text(table: Table) -> str:
     return format_terminal(replace(table, notes=["Between stars: the better value."] * bold + [*table.notes]))
 
 
-def _words(how: dict[str, Any]) -> list[str]:
+def _format_options(how: dict[str, Any]) -> list[str]:
     """The options that were given, as one would type them."""
     usual = {"beside": None, "tune": "test", "last": 20, "goal": None, "width": None}
     given = [(name, value) for name, value in how.items() if value != usual[name]]

@@ -16,7 +16,7 @@ from splitrelay.atomic_files import build_write_error
 from splitrelay.cli.console import emphasised, say
 from splitrelay.table import Table, format_cell, format_json
 
-__all__ = ["FORMATS", "Table", "cell", "emit", "format_option", "format_terminal", "ready", "tick"]
+__all__ = ["FORMATS", "Table", "cell", "emit", "format_option", "format_terminal", "format_tick", "prepare_folder"]
 
 FORMATS = ("table", "csv", "markdown", "json")
 cell = format_cell
@@ -46,7 +46,7 @@ def format_terminal(table: Table) -> str:
     return table.to_text(width, emphasised)
 
 
-def tick(holds: bool) -> str:
+def format_tick(holds: bool) -> str:
     """Return a sign for yes or no, in letters if the output cannot carry the sign."""
     mark = "✓" if holds else "✗"
     try:
@@ -56,7 +56,7 @@ def tick(holds: bool) -> str:
     return mark
 
 
-def ready(folder: Path) -> None:
+def prepare_folder(folder: Path) -> None:
     """Make a folder and check that it can be written to, before the work rather than after it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

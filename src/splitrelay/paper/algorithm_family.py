@@ -15,9 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitrelay.errors import InputError
-from splitrelay.reports.labels import ALGORITHMS, DATA, algorithm_label, data_label, place_in
-from splitrelay.reports.seed_groups import REPEATS, Group, described, differing, grouped, seeds_said
-from splitrelay.reports.summary import ends, seed_against_seed, summarised
+from splitrelay.reports.labels import ALGORITHMS, DATA, find_place, get_algorithm_label, get_data_label
+from splitrelay.reports.seed_groups import (
+    REPEATS,
+    Group,
+    describe_keys,
+    describe_seeds,
+    find_differing_keys,
+    group_runs,
+)
+from splitrelay.reports.summary import compare_seeds, describe_ends, summarise_group
 from splitrelay.reports.table_layout import TUNED
 from splitrelay.runs.records import has_runs, runs_under
 from splitrelay.runs.rows import LAST
@@ -39,7 +46,7 @@ class Difference:
     @cached_property
     def points(self) -> NDArray[np.float64]:
         """Of every seed; positive where ours is better."""
-        return seed_against_seed(self.ours, self.theirs)
+        return compare_seeds(self.ours, self.theirs)
 
     @property
     def verdict(self) -> str:
@@ -69,71 +76,75 @@ class Corner:
         bare = load_spec(None, [f"algorithm={algorithm}"])
 
         def far(group: Group) -> tuple[int, int]:
-            return sum(len(changed(other, group)) for other in own), len(differing([group.spec, bare], REPEATS))
+            return sum(len(find_changed_keys(other, group)) for other in own), len(
+                find_differing_keys([group.spec, bare], REPEATS)
+            )
 
         return min(own, key=far, default=None)
 
 
-def changed(ours: Group, theirs: Group) -> list[str]:
+def find_changed_keys(ours: Group, theirs: Group) -> list[str]:
     """The keys in which two settings differ, rates and norms aside."""
-    return differing([ours.spec, theirs.spec], (*REPEATS, *TUNED))
+    return find_differing_keys([ours.spec, theirs.spec], (*REPEATS, *TUNED))
 
 
-def corners(folder: Path) -> tuple[list[Corner], list[str]]:
+def find_corners(folder: Path) -> tuple[list[Corner], list[str]]:
     """Sets in the paper's order, many clients before few; and what must be said of the runs."""
     runs = runs_under(folder / FOLDER) if has_runs(folder / FOLDER) else []
     if not runs:
         raise InputError(f"nothing of the family was run in {folder}", limit=f"folder {FOLDER}")
-    groups, notes = grouped(runs)
+    groups, notes = group_runs(runs)
     places = {(group.spec.data.name, group.spec.partition.M) for group in groups}
     found = [
         Corner(data, M, tuple(g for g in groups if (g.spec.data.name, g.spec.partition.M) == (data, M)))
-        for data, M in sorted(places, key=lambda place: (-place[1], place_in(DATA, place[0])))
+        for data, M in sorted(places, key=lambda place: (-place[1], find_place(DATA, place[0])))
     ]
-    return found, [*seeds_said(groups), *notes, *ends(groups)]
+    return found, [*describe_seeds(groups), *notes, *describe_ends(groups)]
 
 
-def algorithms_table(folder: Path) -> Table:
+def build_algorithms_table(folder: Path) -> Table:
     """A row for each algorithm in its usual setting among the most clients, against SSL and against FedAvg."""
-    found, notes = corners(folder)
+    found, notes = find_corners(folder)
     found = [corner for corner in found if corner.M == found[0].M]
     names = sorted(
-        {g.spec.algorithm for corner in found for g in corner.groups}, key=lambda name: place_in(ALGORITHMS, name)
+        {g.spec.algorithm for corner in found for g in corner.groups}, key=lambda name: find_place(ALGORITHMS, name)
     )
     heads = [Heading("algorithm", is_label=True)]
     columns = ("accuracy", "above SSL", "above FedAvg")
-    heads += [Heading(text, data_label(corner.data), is_numeric=True) for corner in found for text in columns]
-    rows = [[algorithm_label(name), *(cell for c in found for cell in _against(c, name))] for name in names]
+    heads += [Heading(text, get_data_label(corner.data), is_numeric=True) for corner in found for text in columns]
+    rows = [
+        [get_algorithm_label(name), *(cell for c in found for cell in _compare_with_rivals(c, name))] for name in names
+    ]
     caption = (
-        f"{_cell_said(found[0])}: test accuracy in %, mean ± standard deviation over seeds and the last {LAST} rounds "
-        "(the best rate), and what it is above SSL and above FedAvg, in points, seed against seed."
+        f"{_describe_cell(found[0])}: test accuracy in %, mean ± standard deviation over seeds and the "
+        f"last {LAST} rounds (the best rate), and what it is above SSL and above FedAvg, in points, seed against seed."
     )
-    records = [_record(corner, name) for name in names for corner in found]
+    records = [_build_record(corner, name) for name in names for corner in found]
     return Table(heads, rows, caption=caption, notes=notes, name="family-algorithms", records=records)
 
 
-def _cell_said(corner: Corner) -> str:
+def _describe_cell(corner: Corner) -> str:
     spec = corner.groups[0].spec
     part = spec.partition
     return f"ExDir({part.C}, {part.alpha:g}), M={part.M}, S={spec.S or part.M}, K={spec.K}, {spec.R} rounds"
 
 
-def _against(corner: Corner, name: str) -> Iterator[str]:
+def _compare_with_rivals(corner: Corner, name: str) -> Iterator[str]:
     own = corner.usual(name)
-    yield ("" if own is None else _accuracy(own))
+    yield ("" if own is None else _format_accuracy(own))
     for rival in RIVALS:
         other = corner.usual(rival)
         yield ("" if own is None or other is None or rival == name else str(Difference(own, other)))
 
 
-def _accuracy(group: Group) -> str:
-    seen = summarised(group)
+def _format_accuracy(group: Group) -> str:
+    seen = summarise_group(group)
     return f"{100 * seen.mean:.1f} ± {100 * seen.spread:.1f} (η {group.spec.optimiser.eta:g})"
 
 
-def _record(corner: Corner, name: str) -> dict[str, object]:
+def _build_record(corner: Corner, name: str) -> dict[str, object]:
     own = corner.usual(name)
-    seen = None if own is None else 100 * summarised(own).mean
+    seen = None if own is None else 100 * summarise_group(own).mean
     return {"data": corner.data, "M": corner.M, "algorithm": name, "percent": seen}
 
 
@@ -147,46 +158,46 @@ class Change:
     usual: str
 
 
-def choices_table(folder: Path) -> Table:
+def build_choices_table(folder: Path) -> Table:
     """A row for each setting that differs from its algorithm's usual one, on every set."""
-    found, notes = corners(folder)
+    found, notes = find_corners(folder)
     rows: dict[Change, dict[str, Difference]] = {}
     for corner in found:
-        for choice, difference in _choices(corner):
+        for choice, difference in _find_choices(corner):
             rows.setdefault(choice, {})[corner.data] = difference
     sets = list(dict.fromkeys(corner.data for corner in found))
     heads = [Heading(name, is_label=True) for name in ("M", "algorithm", "with", "instead of")]
-    heads += [Heading(data_label(data), is_numeric=True) for data in sets] + [Heading("matters")]
+    heads += [Heading(get_data_label(data), is_numeric=True) for data in sets] + [Heading("matters")]
     caption = (
         "One thing changed, each at the best of its rates: by how many points of test accuracy it is better, seed "
         f"against seed, ± their standard deviation. It matters where it is so with every seed and by {COUNTS:g} point "
         "or more."
     )
-    body = [_choice_row(choice, seen, sets) for choice, seen in rows.items()]
-    records = [_choice_record(choice, data, seen[data]) for choice, seen in rows.items() for data in seen]
+    body = [_build_choice_row(choice, seen, sets) for choice, seen in rows.items()]
+    records = [_build_choice_record(choice, data, seen[data]) for choice, seen in rows.items() for data in seen]
     return Table(heads, body, caption=caption, notes=notes, name="family-choices", records=records)
 
 
-def _choices(corner: Corner) -> Iterator[tuple[Change, Difference]]:
+def _find_choices(corner: Corner) -> Iterator[tuple[Change, Difference]]:
     for name in sorted(
-        {group.spec.algorithm for group in corner.groups}, key=lambda name: -place_in(ALGORITHMS, name)[0]
+        {group.spec.algorithm for group in corner.groups}, key=lambda name: -find_place(ALGORITHMS, name)[0]
     ):
         usual = corner.usual(name)
         for group in corner.groups:
-            if usual is not None and group.spec.algorithm == name and (keys := changed(group, usual)):
+            if usual is not None and group.spec.algorithm == name and (keys := find_changed_keys(group, usual)):
                 yield (
-                    Change(corner.M, name, described(group.spec, keys), described(usual.spec, keys)),
+                    Change(corner.M, name, describe_keys(group.spec, keys), describe_keys(usual.spec, keys)),
                     Difference(group, usual),
                 )
 
 
-def _choice_row(choice: Change, seen: dict[str, Difference], sets: Sequence[str]) -> list[str]:
-    first = [str(choice.M), algorithm_label(choice.algorithm), choice.now, choice.usual]
+def _build_choice_row(choice: Change, seen: dict[str, Difference], sets: Sequence[str]) -> list[str]:
+    first = [str(choice.M), get_algorithm_label(choice.algorithm), choice.now, choice.usual]
     numbers = [str(seen[data]) if data in seen else "" for data in sets]
-    return [*first, *numbers, matters([found.verdict for found in seen.values()])]
+    return [*first, *numbers, summarise_verdicts([found.verdict for found in seen.values()])]
 
 
-def matters(verdicts: Sequence[str]) -> str:
+def summarise_verdicts(verdicts: Sequence[str]) -> str:
     """'no', 'better', 'worse', or how it differs from set to set."""
     telling = sorted(set(verdicts) - {"same"})
     if not telling:
@@ -196,6 +207,6 @@ def matters(verdicts: Sequence[str]) -> str:
     return telling[0] if "same" not in verdicts else f"{telling[0]} on one set"
 
 
-def _choice_record(choice: Change, data: str, seen: Difference) -> dict[str, object]:
+def _build_choice_record(choice: Change, data: str, seen: Difference) -> dict[str, object]:
     own = {"data": data, "M": choice.M, "algorithm": choice.algorithm, "with": choice.now, "instead_of": choice.usual}
     return {**own, "points": [round(float(value), 4) for value in seen.points], "verdict": seen.verdict}

@@ -49,11 +49,11 @@ class Paces:
         """The pace of a run like this."""
         pair = spec.data.name, spec.model.name
         if pair not in self.known:
-            self.known[pair] = probe(spec)
+            self.known[pair] = measure_pace(spec)
         return self.known[pair]
 
 
-def probe(spec: Spec) -> Pace:
+def measure_pace(spec: Spec) -> Pace:
     """A few steps and a few test images, timed: seconds of a step and of a look at the whole test set.
 
     The best of several rounds counts: whatever else runs here only ever makes them longer.
@@ -96,15 +96,15 @@ class Price:
     left: float
 
 
-def prices(found: Sequence[Unit], out: Path) -> list[Price]:
+def compute_prices(found: Sequence[Unit], out: Path) -> list[Price]:
     """What each unit costs here; what lies in the folder is paid."""
     paces = Paces()
-    return [_price(unit, out, paces) for unit in found]
+    return [_compute_price(unit, out, paces) for unit in found]
 
 
-def _price(unit: Unit, out: Path, paces: Paces) -> Price:
+def _compute_price(unit: Unit, out: Path, paces: Paces) -> Price:
     runs = unit.runs(out)
-    shares = [_left(folder, point) for folder, point in runs]
+    shares = [_count_rounds_left(folder, point) for folder, point in runs]
     costs = (
         share and share * paces.of(point.spec).seconds(point.spec)
         for share, (_, point) in zip(shares, runs, strict=True)
@@ -112,13 +112,13 @@ def _price(unit: Unit, out: Path, paces: Paces) -> Price:
     return Price(len(runs), shares.count(0.0), sum(costs))
 
 
-def _left(folder: Path, point: Point) -> float:
+def _count_rounds_left(folder: Path, point: Point) -> float:
     """The share of a run's rounds that are still to be run."""
     rows = RunDirectory(find_run_folder(folder, point)).read_rows()
     return 1 - min(1.0, rows[-1]["round"] / point.spec.R) if rows else 1.0
 
 
-def within(found: Sequence[Unit], costs: Sequence[float], budget: float | None) -> list[Unit]:
+def choose_within(found: Sequence[Unit], costs: Sequence[float], budget: float | None) -> list[Unit]:
     """The most telling units whose costs, one after another, stay within the budget."""
     if budget is None:
         return list(found)
@@ -130,7 +130,7 @@ def within(found: Sequence[Unit], costs: Sequence[float], budget: float | None) 
     return taken
 
 
-def seconds_of(text: str) -> float:
+def parse_duration(text: str) -> float:
     """'2h', '30m', '1h30m', '90s' in seconds."""
     parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:

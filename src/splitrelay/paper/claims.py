@@ -21,12 +21,12 @@ from splitrelay.paper.evidence import (
     TUNED,
     Evidence,
     Finding,
-    counted,
+    summarise_answers,
 )
 from splitrelay.reports.head_to_head import Contest
-from splitrelay.reports.labels import algorithm_label, data_label
-from splitrelay.reports.seed_groups import Group, grouped
-from splitrelay.reports.summary import curve, summarised, tail
+from splitrelay.reports.labels import get_algorithm_label, get_data_label
+from splitrelay.reports.seed_groups import Group, group_runs
+from splitrelay.reports.summary import build_curve, select_tail, summarise_group
 from splitrelay.reports.table_layout import Choice
 from splitrelay.runs.records import runs_under
 from splitrelay.runs.spec import MAX_NORM
@@ -55,9 +55,9 @@ def rises_throughout(ends: Sequence[float]) -> bool:
     return list(ends) == sorted(ends)
 
 
-def along_K(algorithm: str, C: int, holds: Test) -> str:
+def describe_along_K(algorithm: str, C: int, holds: Test) -> str:
     """'no: 80.5 80.9 81.2 81.1': its accuracies among ten clients, as K grows."""
-    cells = sorted(printed("cross-silo", C), key=lambda cell: cell.K)
+    cells = sorted(find_printed("cross-silo", C), key=lambda cell: cell.K)
     ends = [float(getattr(cell, algorithm).accuracy) for cell in cells]
     return f"{_yes(holds(ends))}: {' '.join(f'{end:.1f}' for end in ends)}"
 
@@ -68,28 +68,28 @@ def gaps(cells: Sequence[Cell], holds: Callable[[float], bool]) -> str:
     return f"{_yes(all(map(holds, found)))}: {found[0]:+.1f} to {found[-1]:+.1f}"
 
 
-def sooner(cells: Sequence[Cell]) -> str:
+def describe_sooner(cells: Sequence[Cell]) -> str:
     """Whether SSL reaches the goal in fewer rounds in every cell."""
     rounds = [(cell.ssl.rounds, cell.fedavg.rounds) for cell in cells]
     return _yes(all(ssl is not None and (fedavg is None or ssl < fedavg) for ssl, fedavg in rounds))
 
 
-def better_in_silos(algorithm: str, C: int) -> str:
+def describe_silos(algorithm: str, C: int) -> str:
     """Whether an algorithm does better among ten clients than with 10 of 500, at every K that both have."""
-    silos = {cell.K: getattr(cell, algorithm).accuracy for cell in printed("cross-silo", C)}
-    devices = {cell.K: getattr(cell, algorithm).accuracy for cell in printed("cross-device", C, "cifar10")}
+    silos = {cell.K: getattr(cell, algorithm).accuracy for cell in find_printed("cross-silo", C)}
+    devices = {cell.K: getattr(cell, algorithm).accuracy for cell in find_printed("cross-device", C, "cifar10")}
     both = [(silos[K], devices[K]) for K in silos if K in devices]
     return f"{_yes(all(silo > device for silo, device in both))}: {_against(both)}"
 
 
-def worse_at_one() -> str:
+def describe_worse_at_one() -> str:
     """Whether SSL among ten clients is worse at C = 1 than at C = 2, at every K."""
-    ones, twos = ({cell.K: cell.ssl.accuracy for cell in printed("cross-silo", C)} for C in (1, 2))
+    ones, twos = ({cell.K: cell.ssl.accuracy for cell in find_printed("cross-silo", C)} for C in (1, 2))
     both = [(ones[K], twos[K]) for K in ones]
     return f"{_yes(all(one < two for one, two in both))}: {_against(both)}"
 
 
-def printed(setting: str, C: int, *sets: str) -> list[Cell]:
+def find_printed(setting: str, C: int, *sets: str) -> list[Cell]:
     """The cells of a setting; on all sets unless said."""
     return [
         cell for cell in CELLS.values() if (cell.setting, cell.C) == (setting, C) and (not sets or cell.data in sets)
@@ -104,68 +104,68 @@ def _yes(holds: bool) -> str:
     return "yes" if holds else "no"
 
 
-def hurt_by_clipping(records: Evidence) -> Finding:
+def check_clipping_hurts(records: Evidence) -> Finding:
     """C = 1: is every run worse with a largest norm, and FedAvg's most?"""
     lost: dict[str, list[float]] = {"fedavg": [], "ssl": []}
     words = []
-    for free, clipped in _pairs(records, C=1):
-        ends = [100 * float(np.mean(tail(curve(group)).values)) for group in (free, clipped)]
+    for free, clipped in _find_pairs(records, C=1):
+        ends = [100 * float(np.mean(select_tail(build_curve(group)).values)) for group in (free, clipped)]
         lost[free.spec.algorithm].append(ends[0] - ends[1])
-        words.append(f"{_named(free)}: {ends[0]:.1f} without, {ends[1]:.1f} with")
+        words.append(f"{_format_group(free)}: {ends[0]:.1f} without, {ends[1]:.1f} with")
     found = [loss > 0 for losses in lost.values() for loss in losses]
     found += [max(lost["fedavg"]) > max(lost["ssl"])] if found else []
-    for place, without, within in _at_their_best(records):
+    for place, without, within in _find_best_ends(records):
         found.append(without > within)
         words.append(f"{place} at the best rate of either: {without:.1f} without, {within:.1f} with")
-    return counted(found, words)
+    return summarise_answers(found, words)
 
 
-def _at_their_best(records: Evidence) -> list[tuple[str, float, float]]:
+def _find_best_ends(records: Evidence) -> list[tuple[str, float, float]]:
     """C = 1, searched: the best end without a largest norm, and with one, for each algorithm and place."""
     ends: dict[str, dict[bool, float]] = {}
     with suppress(InputError):
-        for group in grouped(runs_under(records.folder / SEARCH))[0]:
+        for group in group_runs(runs_under(records.folder / SEARCH))[0]:
             spec = group.spec
             if spec.partition.C == 1 and group.complete:
-                end = 100 * float(np.mean(tail(curve(group)).values))
-                place = f"{algorithm_label(spec.algorithm)} on {data_label(spec.data.name)} K={spec.K}"
+                end = 100 * float(np.mean(select_tail(build_curve(group)).values))
+                place = f"{get_algorithm_label(spec.algorithm)} on {get_data_label(spec.data.name)} K={spec.K}"
                 best = ends.setdefault(place, {})
                 best[spec.optimiser.clip is None] = max(best.get(spec.optimiser.clip is None, 0.0), end)
     return [(place, best[True], best[False]) for place, best in sorted(ends.items()) if len(best) == 2]
 
 
-def steadied_by_clipping(records: Evidence) -> Finding:
+def check_clipping_steadies(records: Evidence) -> Finding:
     """C = 2: does no curve fall as deep below what it had reached, after its first quarter?"""
     words, steadier = [], []
-    for free, clipped in _pairs(records, C=2):
-        falls = [_fall(group) for group in (free, clipped)]
+    for free, clipped in _find_pairs(records, C=2):
+        falls = [_compute_fall(group) for group in (free, clipped)]
         steadier.append(falls[1] < falls[0])
-        words.append(f"{_named(free)}: {falls[0]:.1f} points without, {falls[1]:.1f} with")
-    return counted(steadier, words)
+        words.append(f"{_format_group(free)}: {falls[0]:.1f} points without, {falls[1]:.1f} with")
+    return summarise_answers(steadier, words)
 
 
-def _fall(group: Group) -> float:
+def _compute_fall(group: Group) -> float:
     """The deepest of the mean curve, in points."""
-    seen = curve(group)
+    seen = build_curve(group)
     late = 100 * seen.mean[seen.rounds >= seen.rounds[-1] / 4]
     return float(np.max(np.maximum.accumulate(late) - late))
 
 
-def _named(group: Group) -> str:
-    return f"{algorithm_label(group.spec.algorithm)} η {group.spec.optimiser.eta:g}"
+def _format_group(group: Group) -> str:
+    return f"{get_algorithm_label(group.spec.algorithm)} η {group.spec.optimiser.eta:g}"
 
 
-def _pairs(records: Evidence, C: int) -> list[tuple[Group, Group]]:
+def _find_pairs(records: Evidence, C: int) -> list[tuple[Group, Group]]:
     """Runs that differ in their largest norm alone: without one, and with the paper's; by algorithm and rate."""
     with suppress(InputError):
-        groups = grouped(runs_under(records.folder / CLIPPING))[0]
-        here = {_setting(group): group for group in groups if group.spec.partition.C == C}
+        groups = group_runs(runs_under(records.folder / CLIPPING))[0]
+        here = {_get_setting(group): group for group in groups if group.spec.partition.C == C}
         free = [(key, group) for key, group in sorted(here.items(), key=lambda pair: pair[0][:2]) if key[-1] is None]
         return [(group, other) for key, group in free if (other := here.get((*key[:-1], MAX_NORM))) is not None]
     return []
 
 
-def _setting(group: Group) -> tuple[str, float, float | None]:
+def _get_setting(group: Group) -> tuple[str, float, float | None]:
     return group.spec.algorithm, group.spec.optimiser.eta, group.spec.optimiser.clip
 
 
@@ -188,7 +188,7 @@ class Claim:
     own: str = ""  # what its own tables say
 
 
-def _gaps(pairs: Sequence[Contest]) -> str:
+def _format_gaps(pairs: Sequence[Contest]) -> str:
     """'+28.1 to +37.1 points (4 places; SSL ahead in 4, FedAvg in 0)'."""
     gaps = [pair.gap for pair in pairs]
     ahead = [sum(pair.winner == name for pair in pairs) for name in ("ssl", "fedavg")]
@@ -197,157 +197,174 @@ def _gaps(pairs: Sequence[Contest]) -> str:
     return f"{span} points ({places}; SSL ahead in {ahead[0]}, FedAvg in {ahead[1]})"
 
 
-def _in_studies(found: dict[str, list[Contest]], holds: Callable[[Sequence[Contest]], bool]) -> Finding:
+def _check_studies(found: dict[str, list[Contest]], holds: Callable[[Sequence[Contest]], bool]) -> Finding:
     """The same question in several studies: yes where it holds in all that were run."""
     ran = {study: pairs for study, pairs in found.items() if pairs}
     if not ran:
         return Finding(OPEN, "")
     answers = {study: holds(pairs) for study, pairs in ran.items()}
     verdict = "yes" if all(answers.values()) else "in part" if any(answers.values()) else "no"
-    return Finding(verdict, "; ".join(f"{WHERE[study]} {_gaps(pairs)}" for study, pairs in ran.items()))
+    return Finding(verdict, "; ".join(f"{WHERE[study]} {_format_gaps(pairs)}" for study, pairs in ran.items()))
 
 
-def extreme(records: Evidence) -> Finding:
+def check_extreme_gap(records: Evidence) -> Finding:
     """C = 1 across devices: is SSL ahead by ten points and more, everywhere?"""
     found = {study: records.of(study, C=1) for study in (DEVICES, TUNED, SMALL_NET)}
-    return _in_studies(found, lambda pairs: all(pair.winner == "ssl" and pair.gap >= 10 for pair in pairs))
+    return _check_studies(found, lambda pairs: all(pair.winner == "ssl" and pair.gap >= 10 for pair in pairs))
 
 
-def ahead_at_all(records: Evidence) -> Finding:
+def check_ahead(records: Evidence) -> Finding:
     """C = 1: is SSL ahead with every seed, by however little?"""
     found = {study: records.of(study, C=1) for study in WHERE}
-    return _in_studies(found, lambda pairs: all(pair.winner == "ssl" for pair in pairs))
+    return _check_studies(found, lambda pairs: all(pair.winner == "ssl" for pair in pairs))
 
 
-def moderate(records: Evidence) -> Finding:
+def check_moderate_gap(records: Evidence) -> Finding:
     """C = 2 across devices: is neither ahead by ten points anywhere?"""
     found = {study: records.of(study, C=2) for study in (DEVICES, TUNED, SMALL_NET)}
-    return _in_studies(found, lambda pairs: all(abs(pair.gap) < 10 for pair in pairs))
+    return _check_studies(found, lambda pairs: all(abs(pair.gap) < 10 for pair in pairs))
 
 
-def fashion(records: Evidence) -> Finding:
+def check_fashion(records: Evidence) -> Finding:
     """C = 2 on Fashion-MNIST: is FedAvg ahead?"""
     found = {study: records.of(study, C=2, data="fashion-mnist") for study in (DEVICES, TUNED)}
-    return _in_studies(found, lambda pairs: all(pair.winner == "fedavg" for pair in pairs))
+    return _check_studies(found, lambda pairs: all(pair.winner == "fedavg" for pair in pairs))
 
 
-def faster(*studies: str) -> Callable[[Evidence], Finding]:
+def check_faster(*studies: str) -> Callable[[Evidence], Finding]:
     """C = 1: does SSL reach 30 % in fewer rounds?"""
 
     def look(records: Evidence) -> Finding:
         told = []
         for study in studies:
             for pair in records.of(study, C=1):
-                ssl, fedavg = (summarised(choice.best).rounds for choice in (pair.ssl, pair.fedavg))
-                told.append((_place(pair), WHERE[study], ssl, fedavg))
-        sooner = [ssl is not None and (fedavg is None or ssl < fedavg) for _, _, ssl, fedavg in told]
-        words = [f"{place}, {where}: {_rounds(ssl)} against {_rounds(fedavg)}" for place, where, ssl, fedavg in told]
-        return counted(sooner, words)
+                ssl, fedavg = (summarise_group(choice.best).rounds for choice in (pair.ssl, pair.fedavg))
+                told.append((_format_place(pair), WHERE[study], ssl, fedavg))
+        is_sooner = [ssl is not None and (fedavg is None or ssl < fedavg) for _, _, ssl, fedavg in told]
+        words = [
+            f"{place}, {where}: {_format_rounds(ssl)} against {_format_rounds(fedavg)}"
+            for place, where, ssl, fedavg in told
+        ]
+        return summarise_answers(is_sooner, words)
 
     return look
 
 
-def fewer_rounds(records: Evidence) -> Finding:
+def check_fewer_rounds(records: Evidence) -> Finding:
     """SSL is worse at C = 2 than at C = 1 on the small sets: is it so after the same number of rounds?"""
     words, explained = [], []
-    for one, two in _paired(records.of(DEVICES, C=1), records.of(DEVICES, C=2)):
-        ends = [_percent(one.ssl), _percent(one.ssl, SHORTER), _percent(two.ssl)]
+    for one, two in _pair_contests(records.of(DEVICES, C=1), records.of(DEVICES, C=2)):
+        ends = [_compute_percent(one.ssl), _compute_percent(one.ssl, SHORTER), _compute_percent(two.ssl)]
         explained.append(ends[0] > ends[2] >= ends[1])
-        words.append(f"{_place(one)}: C=1 {ends[0]:.1f}, after {SHORTER} rounds {ends[1]:.1f}; C=2 {ends[2]:.1f}")
-    return counted(explained, words)
+        words.append(
+            f"{_format_place(one)}: C=1 {ends[0]:.1f}, after {SHORTER} rounds {ends[1]:.1f}; C=2 {ends[2]:.1f}"
+        )
+    return summarise_answers(explained, words)
 
 
-def more_of_them(records: Evidence) -> Finding:
+def check_full_participation(records: Evidence) -> Finding:
     """C = 1: does FedAvg do better among ten clients that all take part than with 10 of 500?"""
     words, better = [], []
-    for device, silo in _paired(records.of(TUNED, C=1), records.of(SILOS, C=1)):
-        ends = [_percent(silo.fedavg), _percent(device.fedavg, silo.fedavg.best.spec.R)]
+    for device, silo in _pair_contests(records.of(TUNED, C=1), records.of(SILOS, C=1)):
+        ends = [_compute_percent(silo.fedavg), _compute_percent(device.fedavg, silo.fedavg.best.spec.R)]
         better.append(ends[0] > ends[1])
-        words.append(f"{_place(device)}: {ends[0]:.1f} against {ends[1]:.1f}")
-    return counted(better, words)
+        words.append(f"{_format_place(device)}: {ends[0]:.1f} against {ends[1]:.1f}")
+    return summarise_answers(better, words)
 
 
-def hurt(records: Evidence) -> Finding:
+def check_heterogeneity(records: Evidence) -> Finding:
     """Ten clients: is SSL worse at C = 1 than at C = 2?"""
     words, worse = [], []
-    for one, two in _paired(records.of(SILOS, C=1), records.of(SILOS, C=2)):
-        ends = [_percent(pair.ssl) for pair in (one, two)]
+    for one, two in _pair_contests(records.of(SILOS, C=1), records.of(SILOS, C=2)):
+        ends = [_compute_percent(pair.ssl) for pair in (one, two)]
         worse.append(ends[0] < ends[1])
-        words.append(f"{_place(one)}: {ends[0]:.1f} and {ends[1]:.1f}")
-    return counted(worse, words)
+        words.append(f"{_format_place(one)}: {ends[0]:.1f} and {ends[1]:.1f}")
+    return summarise_answers(worse, words)
 
 
-def by_K(algorithm: str, C: int, holds: Callable[[list[float]], bool]) -> Callable[[Evidence], Finding]:
+def check_by_K(algorithm: str, C: int, holds: Callable[[list[float]], bool]) -> Callable[[Evidence], Finding]:
     """Ten clients: does accuracy go with K as is said?"""
 
     def look(records: Evidence) -> Finding:
         words, answers = [], []
         for data in dict.fromkeys(pair.place.data for pair in records.of(SILOS, C=C)):
             pairs = sorted(records.of(SILOS, C=C, data=data), key=lambda pair: pair.factors["K"])
-            ends = [_percent(getattr(pair, algorithm)) for pair in pairs]
+            ends = [_compute_percent(getattr(pair, algorithm)) for pair in pairs]
             answers.append(len(ends) > 1 and holds(ends))
             steps = " ".join(f"{pair.factors['K']:g}" for pair in pairs)
-            words.append(f"{data_label(data)}, K = {steps}: {' '.join(f'{end:.1f}' for end in ends)}")
-        return counted(answers, words)
+            words.append(f"{get_data_label(data)}, K = {steps}: {' '.join(f'{end:.1f}' for end in ends)}")
+        return summarise_answers(answers, words)
 
     return look
 
 
-def _paired(some: Sequence[Contest], others: Sequence[Contest]) -> list[tuple[Contest, Contest]]:
+def _pair_contests(some: Sequence[Contest], others: Sequence[Contest]) -> list[tuple[Contest, Contest]]:
     """Contests of both that share data and K."""
     return [
         (one, two) for one in some for two in others if (one.place.data, one.place.K) == (two.place.data, two.place.K)
     ]
 
 
-def _percent(choice: Choice, until: int | None = None) -> float:
+def _compute_percent(choice: Choice, until: int | None = None) -> float:
     """The mean over seeds and the last rounds, or those up to a round."""
-    seen = curve(choice.best)
+    seen = build_curve(choice.best)
     kept = seen if until is None else seen.at(seen.rounds <= until)
-    return 100 * float(np.mean(tail(kept, choice.last).values))
+    return 100 * float(np.mean(select_tail(kept, choice.last).values))
 
 
-def _place(pair: Contest) -> str:
-    return f"{data_label(pair.place.data)} K={pair.place.K}"
+def _format_place(pair: Contest) -> str:
+    return f"{get_data_label(pair.place.data)} K={pair.place.K}"
 
 
-def _rounds(found: int | None) -> str:
+def _format_rounds(found: int | None) -> str:
     return "never" if found is None else str(found)
 
 
-ONE, TWO = (printed("cross-device", C) for C in (1, 2))
+ONE, TWO = (find_printed("cross-device", C) for C in (1, 2))
 CLAIMS = (
     Claim(
         "On extremely heterogeneous data (C = 1) SSL beats FedAvg by far across devices.",
         "abstract, 5",
-        extreme,
+        check_extreme_gap,
         gaps(ONE, lambda gap: gap >= 10),
     ),
-    Claim("On such data SSL beats FedAvg.", "abstract, 5", ahead_at_all, gaps(ONE, lambda gap: gap > 0)),
+    Claim("On such data SSL beats FedAvg.", "abstract, 5", check_ahead, gaps(ONE, lambda gap: gap > 0)),
     Claim(
         "On such data SSL needs fewer rounds to 30 % across devices.",
         "table",
-        faster(DEVICES, TUNED, SMALL_NET),
-        sooner(ONE),
+        check_faster(DEVICES, TUNED, SMALL_NET),
+        describe_sooner(ONE),
     ),
-    Claim("And among silos.", "table", faster(SILOS), sooner(printed("cross-silo", 1))),
+    Claim("And among silos.", "table", check_faster(SILOS), describe_sooner(find_printed("cross-silo", 1))),
     Claim(
         "On moderately heterogeneous data (C = 2) neither is clearly ahead across devices.",
         "5",
-        moderate,
+        check_moderate_gap,
         gaps(TWO, lambda gap: abs(gap) < 10),
     ),
     Claim(
         "On Fashion-MNIST with C = 2 FedAvg is ahead.",
         "5, table",
-        fashion,
-        gaps(printed("cross-device", 2, "fashion-mnist"), lambda gap: gap < 0),
+        check_fashion,
+        gaps(find_printed("cross-device", 2, "fashion-mnist"), lambda gap: gap < 0),
     ),
-    Claim("SSL is worse at C = 2 than at C = 1 only because it ran 400 rounds instead of 1000.", "5", fewer_rounds),
-    Claim("FedAvg does better where all clients take part (C = 1).", "5", more_of_them, better_in_silos("fedavg", 1)),
-    Claim("Heterogeneity hurts SSL: it is worse at C = 1 than at C = 2 (silos).", "5", hurt, worse_at_one()),
+    Claim(
+        "SSL is worse at C = 2 than at C = 1 only because it ran 400 rounds instead of 1000.", "5", check_fewer_rounds
+    ),
+    Claim(
+        "FedAvg does better where all clients take part (C = 1).",
+        "5",
+        check_full_participation,
+        describe_silos("fedavg", 1),
+    ),
+    Claim(
+        "Heterogeneity hurts SSL: it is worse at C = 1 than at C = 2 (silos).",
+        "5",
+        check_heterogeneity,
+        describe_worse_at_one(),
+    ),
     *(
-        Claim(f"{words} (silos, C = {C}).", "5", by_K(algorithm, C, holds), along_K(algorithm, C, holds))
+        Claim(f"{words} (silos, C = {C}).", "5", check_by_K(algorithm, C, holds), describe_along_K(algorithm, C, holds))
         for words, algorithm, C, holds in (
             ("SSL gains from K = 5 to 10, then loses", "ssl", 1, rises_then_falls),
             ("SSL gains from K = 5 to 10, then loses", "ssl", 2, rises_then_falls),
@@ -356,12 +373,12 @@ CLAIMS = (
             ("FedAvg gains with every step of K", "fedavg", 2, rises_throughout),
         )
     ),
-    Claim("Clipping hurts both where C = 1, FedAvg above all.", "appendix", hurt_by_clipping),
-    Claim("Clipping makes both steadier where C = 2 (falls of the curve).", "appendix", steadied_by_clipping),
+    Claim("Clipping hurts both where C = 1, FedAvg above all.", "appendix", check_clipping_hurts),
+    Claim("Clipping makes both steadier where C = 2 (falls of the curve).", "appendix", check_clipping_steadies),
 )
 
 
-def claims_table(folder: Path) -> Table:
+def build_claims_table(folder: Path) -> Table:
     """Every claim with its answer."""
     records = Evidence(folder)
     found = [(claim, claim.look(records)) for claim in CLAIMS]

@@ -58,7 +58,7 @@ def minimise(objective: Softmax, tolerance: float = TOLERANCE) -> Optimum:
         if norm <= tolerance:
             return Optimum(x, float(objective.F(x)), norm, step)
         towards = _conjugate_gradients(objective.curvature(x), -gradient, min(0.5, norm**0.5) * norm)
-        x = x + _length(objective, x, gradient, towards) * towards
+        x = x + _search_length(objective, x, gradient, towards) * towards
     raise WorkError("Newton's method did not reach the optimum", value=norm, limit=f"||grad F|| <= {tolerance:g}")
 
 
@@ -77,7 +77,7 @@ def _conjugate_gradients(product: Callable[[Array], Array], right: Array, enough
     return v
 
 
-def _length(objective: Softmax, x: Array, gradient: Array, towards: Array) -> float:
+def _search_length(objective: Softmax, x: Array, gradient: Array, towards: Array) -> float:
     """The first of 1, 1/2, 1/4, ... that lowers F by enough."""
     here, slope, length = float(objective.F(x)), float((gradient * towards).sum()), 1.0
     for _ in range(MOST_HALVINGS):
@@ -106,7 +106,7 @@ def problem(study: Study, constants: Constants, sigma2: float) -> Problem:
     )
 
 
-def theory_step(algorithm: str, study: Study, constants: Constants) -> float:
+def choose_theory_step(algorithm: str, study: Study, constants: Constants) -> float:
     """The eta_tilde that minimises the proved bound, from what is known before any run: sigma2 as it holds everywhere.
 
     Where R < 6 kappa no step is in the range, and the largest that the proofs can bear, 1/(6 L), is taken.
@@ -117,7 +117,7 @@ def theory_step(algorithm: str, study: Study, constants: Constants) -> float:
     return 1 / (6 * constants.L) if math.isnan(step) else step
 
 
-def bound_after(
+def compute_bounds(
     algorithm: str, study: Study, constants: Constants, eta_tilde: float, rounds: Sequence[int], kind: str
 ) -> list[float | None]:
     """The bound on E F(x-bar) - F* after so many rounds, with the sigma2 seen; None where it does not apply."""
@@ -157,28 +157,28 @@ def cells(study: Study, data: DataSet) -> Iterator[Cell]:
     y, features = data.train.y, feature_rows(data.train.x, mean_image(data.train.x))
     dealt = [draw_partition("exdir", y, M=study.M, C=C, alpha=study.alpha, seed=study.seeds[0]) for C in study.Cs]
     objectives = [Softmax(features, y, one.indices, study.mu, len(data.train.classes), study.batch) for one in dealt]
-    return (_cell(C, study, objective, data) for C, objective in zip(study.Cs, objectives, strict=True))
+    return (_run_cell(C, study, objective, data) for C, objective in zip(study.Cs, objectives, strict=True))
 
 
-def _cell(C: int, study: Study, objective: Softmax, data: DataSet) -> Cell:
+def _run_cell(C: int, study: Study, objective: Softmax, data: DataSet) -> Cell:
     start = perf_counter()
     with threadpool_limits(1):  # an eigenvalue's last bit depends on how many threads look for it
-        constants, sides = _measured(study, objective, data)
+        constants, sides = _measure(study, objective, data)
     sizes = [len(held) for held in objective.holdings]
     return Cell(C=C, sizes=sizes, constants=constants, sides=sides, seconds=perf_counter() - start)
 
 
-def _measured(study: Study, objective: Softmax, data: DataSet) -> tuple[Constants, list[Side]]:
+def _measure(study: Study, objective: Softmax, data: DataSet) -> tuple[Constants, list[Side]]:
     """Constants first, then the runs; sigma2 is the largest of both, so the bounds come last."""
     optimum = minimise(objective)
-    constants = constants_of(objective, optimum, data)
-    sides = [_side(name, study, objective, optimum, constants) for name in ALGORITHMS]
+    constants = measure_constants(objective, optimum, data)
+    sides = [_build_side(name, study, objective, optimum, constants) for name in ALGORITHMS]
     seen = max(constants.sigma2_seen, *(noise for _, noise in sides))
     constants = constants.model_copy(update={"sigma2_seen": seen})
     return constants, [_bounded(side, study, constants) for side, _ in sides]
 
 
-def constants_of(objective: Softmax, optimum: Optimum, data: DataSet) -> Constants:
+def measure_constants(objective: Softmax, optimum: Optimum, data: DataSet) -> Constants:
     """What is known before any run; sigma2_seen is so far that of the start and of the optimum."""
     x0, noise = objective.x0, objective.noise(optimum.x)
     guessed = (feature_rows(data.test.x, mean_image(data.train.x)) @ optimum.x).argmax(axis=1)
@@ -197,21 +197,23 @@ def constants_of(objective: Softmax, optimum: Optimum, data: DataSet) -> Constan
     )
 
 
-def _side(name: str, study: Study, objective: Softmax, optimum: Optimum, constants: Constants) -> tuple[Side, float]:
+def _build_side(
+    name: str, study: Study, objective: Softmax, optimum: Optimum, constants: Constants
+) -> tuple[Side, float]:
     """One algorithm, still without its bounds, and the largest noise that it met at the rates shown."""
     per_eta = {"ssl": study.M * study.K, "minibatch-sgd": 1}.get(name, study.K)
-    eta_tilde = theory_step(name, study, constants)
+    eta_tilde = choose_theory_step(name, study, constants)
     rates = np.array([*study.etas, eta_tilde / per_eta])
     decay = np.append(np.zeros(len(study.etas)), study.mu * eta_tilde / 2)  # w_r of the theorem; w_r = 1 for the grid
-    paths = [_path(name, study, objective, rates, decay, seed) for seed in study.seeds]
+    paths = [_run_path(name, study, objective, rates, decay, seed) for seed in study.seeds]
     gap = np.array([[objective.F(x) - optimum.F for x in path.x] for path in paths])  # (seeds, points, rates)
-    tuned = _tuned(study.etas, gap[:, :, :-1])
+    tuned = _choose_rate(study.etas, gap[:, :, :-1])
     best = study.etas.index(tuned.eta)
     gap_bar = [[float(objective.F(x) - optimum.F) for x in path.x_bar[..., -1]] for path in paths]
     theory = AtTheory(
         eta=rates[-1],
         eta_tilde=eta_tilde,
-        gap=_rows(gap[:, :, -1]),
+        gap=_to_rows(gap[:, :, -1]),
         gap_bar=gap_bar,
         applies=False,
         proved=[],
@@ -221,7 +223,7 @@ def _side(name: str, study: Study, objective: Softmax, optimum: Optimum, constan
     return Side(algorithm=name, per_eta=per_eta, tuned=tuned, theory=theory), seen
 
 
-def _path(name: str, study: Study, objective: Softmax, rates: Array, decay: Array, seed: int) -> Path:
+def _run_path(name: str, study: Study, objective: Softmax, rates: Array, decay: Array, seed: int) -> Path:
     """One run with all rates side by side; a rate that is too large diverges, and is shown to."""
     x0 = np.repeat(objective.x0[..., np.newaxis], len(rates), axis=-1)
     eta, shrinking = (np.broadcast_to(values, x0.shape).copy() for values in (rates, decay))  # of x's shape: faster
@@ -233,25 +235,25 @@ def _path(name: str, study: Study, objective: Softmax, rates: Array, decay: Arra
     return Path(np.stack([x for x, _ in kept]), np.stack([x_bar for _, x_bar in kept]))
 
 
-def _tuned(etas: Sequence[float], gap: Array) -> Tuned:
+def _choose_rate(etas: Sequence[float], gap: Array) -> Tuned:
     """The rate that ends lowest, of `gap` of shape (seeds, points, rates); of several, the first."""
     ends = gap[:, -1].mean(axis=0)
     finals = np.where(np.isfinite(ends), ends, np.inf)
     best = int(np.argmin(finals))
     on_edge = len(etas) > 1 and etas[best] in (min(etas), max(etas))
     shown = [float(end) if np.isfinite(end) else None for end in finals]
-    return Tuned(eta=etas[best], on_edge=on_edge, gap=_rows(gap[:, :, best]), finals=shown)
+    return Tuned(eta=etas[best], on_edge=on_edge, gap=_to_rows(gap[:, :, best]), finals=shown)
 
 
 def _bounded(side: Side, study: Study, constants: Constants) -> Side:
     """The side with its theorem's bound after each measured number of rounds, in both sets of constants."""
     kinds = ("proved", "tight")
     step, name = side.theory.eta_tilde, side.algorithm
-    bounds = {kind: bound_after(name, study, constants, step, study.rounds, kind) for kind in kinds}
+    bounds = {kind: compute_bounds(name, study, constants, step, study.rounds, kind) for kind in kinds}
     applies = bounds["proved"][-1] is not None
     return side.model_copy(update={"theory": side.theory.model_copy(update={**bounds, "applies": applies})})
 
 
-def _rows(values: Array) -> Rows:
+def _to_rows(values: Array) -> Rows:
     rows: Rows = values.tolist()
     return rows

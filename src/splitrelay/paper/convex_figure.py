@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from splitrelay.paper.convex_records import Cell, Record, Rows, Side, last, mean
-from splitrelay.reports.style import GREEN, LABEL, LOOK, PURPLE, drawn, save
+from splitrelay.reports.style import GREEN, LABEL, LOOK, PURPLE, open_figure, save_figure
 
 Array = npt.NDArray[np.float64]
 
@@ -37,35 +37,35 @@ ROOMY = 2  # columns: with more of them title and key stand side by side
 def draw(record: Record, path: Path) -> Path:
     """The figure of a record, in the file's own format."""
     across = len(record.cells)
-    with drawn(max(LEAST_WIDTH, 0.5 + WIDTH * across), HEIGHT) as figure:
+    with open_figure(max(LEAST_WIDTH, 0.5 + WIDTH * across), HEIGHT) as figure:
         axes = figure.subplots(2, across, sharex=True, sharey=True, squeeze=False)
         for column, cell in zip(axes.T, record.cells, strict=True):
-            _tuned(column[0], record, cell)
-            _theory(column[1], record, cell)
+            _draw_tuned(column[0], record, cell)
+            _draw_theory(column[1], record, cell)
             column[1].set_xlabel("rounds")
         axes[0, 0].set_ylabel(r"tuned:  $F(x^r) - F^*$")
         axes[1, 0].set_ylabel(r"theory's step:  $F(\bar x) - F^*$")
         axes[0, 0].set_yscale("log")
         axes[0, 0].set_xlim(0, record.study.R)
-        figure.suptitle(_title(record), fontsize=8)
-        _key(figure, record)
-        return save(figure, path)
+        figure.suptitle(_build_title(record), fontsize=8)
+        _draw_key(figure, record)
+        return save_figure(figure, path)
 
 
-def _title(record: Record) -> str:
+def _build_title(record: Record) -> str:
     study = record.study
     batch = "full gradients" if study.batch is None else f"batches of {study.batch}"
     dealt = f"Softmax regression on {Path(study.data).stem}, $M$ = {study.M} clients by ExDir($C$, {study.alpha:g})"
     return rf"{dealt}{', ' if len(study.Cs) > ROOMY else chr(10)}$K$ = {study.K}, $\mu$ = {study.mu:g}, {batch}"
 
 
-def _tuned(ax: Axes, record: Record, cell: Cell) -> None:
+def _draw_tuned(ax: Axes, record: Record, cell: Cell) -> None:
     """Every algorithm at its best rate, which stands beside the curve's end in the corner."""
     ax.set_title(
         rf"$C$ = {cell.C}:  $\zeta_*^2$ = {cell.constants.zeta2_star:.2g},  $\kappa$ = {cell.constants.kappa:.0f}"
     )
     for side in cell.sides:
-        _curve(ax, record, side, side.tuned.gap)
+        _draw_curve(ax, record, side, side.tuned.gap)
     for j, side in enumerate(sorted(cell.sides, key=lambda side: last(side.tuned.gap))):
         edge = "*" if side.tuned.on_edge else ""
         words = f"{LABELS[side.algorithm]} {last(side.tuned.gap):.1e}, η = {side.tuned.eta:g}{edge}"
@@ -73,22 +73,22 @@ def _tuned(ax: Axes, record: Record, cell: Cell) -> None:
         ax.text(0.97, 0.97 - 0.075 * j, words, color=LOOKS[side.algorithm][0], **place, **SMALL)
 
 
-def _theory(ax: Axes, record: Record, cell: Cell) -> None:
+def _draw_theory(ax: Axes, record: Record, cell: Cell) -> None:
     """Every algorithm's averaged output, the bounds from where they apply, and hatching where none does."""
     for side in cell.sides:
-        _curve(ax, record, side, side.theory.gap_bar)
-        _bound(ax, record, side)
+        _draw_curve(ax, record, side, side.theory.gap_bar)
+        _draw_bound(ax, record, side)
     needed = cell.constants.rounds_needed
     ax.axvspan(0, min(needed, record.study.R), facecolor="none", edgecolor=GREY, hatch="////", linewidth=0, zorder=0.4)
     words = rf"$R < 6\kappa$ = {needed:.0f}" if needed < record.study.R else rf"no bound: $R < 6\kappa$ = {needed:.0f}"
     ax.text(0.03, 0.03, words, color="0.3", transform=ax.transAxes, **SMALL)
     bounded = [side for side in reversed(cell.sides) if side.theory.applies]
-    lines = [(f"{LABELS[side.algorithm]} {_ratio(side)}", LOOKS[side.algorithm][0]) for side in bounded]
+    lines = [(f"{LABELS[side.algorithm]} {_format_ratio(side)}", LOOKS[side.algorithm][0]) for side in bounded]
     for j, (words, colour) in enumerate([*lines, ("bound / gap:", "0.3")] if lines else []):
         ax.text(0.03, 0.105 + 0.075 * j, words, color=colour, transform=ax.transAxes, **SMALL)
 
 
-def _curve(ax: Axes, record: Record, side: Side, gap: Rows) -> None:
+def _draw_curve(ax: Axes, record: Record, side: Side, gap: Rows) -> None:
     """The mean over seeds, in a band from the least to the largest where there are several."""
     colour, line = LOOKS[side.algorithm]
     ax.plot(record.rounds, _positive(mean(gap)), color=colour, linestyle=line)
@@ -97,7 +97,7 @@ def _curve(ax: Axes, record: Record, side: Side, gap: Rows) -> None:
         ax.fill_between(record.rounds, rows.min(axis=0), rows.max(axis=0), color=colour, alpha=0.2, linewidth=0)
 
 
-def _bound(ax: Axes, record: Record, side: Side) -> None:
+def _draw_bound(ax: Axes, record: Record, side: Side) -> None:
     """Proved constants as a dotted line; between it and the tight ones, where they differ, a band."""
     colour = LOOKS[side.algorithm][0]
     proved, tight = (np.array(values, dtype=float) for values in (side.theory.proved, side.theory.tight))
@@ -106,7 +106,7 @@ def _bound(ax: Axes, record: Record, side: Side) -> None:
         ax.fill_between(record.rounds, tight, proved, color=colour, alpha=0.15, linewidth=0)
 
 
-def _key(figure: Figure, record: Record) -> None:
+def _draw_key(figure: Figure, record: Record) -> None:
     sides = record.cells[0].sides
     entries: list[Any] = [
         Line2D([], [], color=LOOKS[side.algorithm][0], linestyle=LOOKS[side.algorithm][1]) for side in sides
@@ -124,7 +124,7 @@ def _positive(gap: Array) -> Array:
     return np.where(gap > 0, gap, np.nan)
 
 
-def _ratio(side: Side) -> str:
+def _format_ratio(side: Side) -> str:
     """How many times the gap the proved bound is, in the end."""
     ratio = (side.theory.proved[-1] or np.nan) / last(side.theory.gap_bar)
     return f"{ratio:.2g}×" if ratio < 100 else f"{ratio:.0f}×"

@@ -120,7 +120,7 @@ class Record(Kept):
     cells: list[Cell]
 
 
-def checked(**settings: Any) -> Study:
+def check_study(**settings: Any) -> Study:
     """A study of these settings; what cannot be is named in one line."""
     try:
         return Study(**settings)
@@ -129,26 +129,26 @@ def checked(**settings: Any) -> Study:
         name = str(first["loc"][0])
         usual = Study.model_fields[name].default if name in Study.model_fields else None
         raise OutOfRange(
-            f"{_letter(name)} of the convex study",
-            limit=f"{_letter(name)} {_limit(first)}",
+            f"{_get_letter(name)} of the convex study",
+            limit=f"{_get_letter(name)} {_describe_limit(first)}",
             value=first["input"],
-            hint=None if usual is None else f"The usual is {_listed(usual)}.",
+            hint=None if usual is None else f"The usual is {_format_list(usual)}.",
         ) from None
 
 
-def _letter(name: str) -> str:
+def _get_letter(name: str) -> str:
     """A list goes by the letter of its items."""
     return {"Cs": "C", "etas": "eta", "seeds": "seed"}.get(name, name)
 
 
-def _limit(error: Any) -> str:
+def _describe_limit(error: Any) -> str:
     """What was broken, in a sign where it is a number's range."""
     context = error.get("ctx", {})
     signs = [f"{sign} {context[key]:g}" for key, sign in (("gt", ">"), ("ge", ">=")) if key in context]
     return signs[0] if signs else f"as this says: {error['msg']}"
 
 
-def _listed(value: object) -> str:
+def _format_list(value: object) -> str:
     return ",".join(f"{item:g}" for item in value) if isinstance(value, tuple) else str(value)
 
 
@@ -162,7 +162,7 @@ def mean(rows: Rows) -> Array:
     return np.asarray(np.mean(np.asarray(rows, dtype=float), axis=0))
 
 
-def first_within(rounds: Sequence[int], rows: Rows, level: float) -> int | None:
+def find_first_within(rounds: Sequence[int], rows: Rows, level: float) -> int | None:
     """The first measured round after which the mean gap is at most this; None if it never is."""
     reached = np.flatnonzero(mean(rows) <= level)
     return rounds[int(reached[0])] if len(reached) else None

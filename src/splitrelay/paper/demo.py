@@ -88,26 +88,26 @@ def search() -> list[Point]:
     return [Point(C, name, eta, SEEDS[0]) for C in CLASSES for name in ALGORITHMS for eta in ETAS]
 
 
-def repeats(outcomes: Iterable[Outcome]) -> list[Point]:
+def list_repeats(outcomes: Iterable[Outcome]) -> list[Point]:
     """The other seeds, at the best rate of each algorithm and partition."""
-    best = best_rates(outcomes)
+    best = find_best_rates(outcomes)
     return [Point(C, name, eta, seed) for (C, name), eta in best.items() for seed in SEEDS[1:]]
 
 
-def best_rates(outcomes: Iterable[Outcome]) -> dict[tuple[int, str], float]:
+def find_best_rates(outcomes: Iterable[Outcome]) -> dict[tuple[int, str], float]:
     """The rate with the highest accuracy; of several, the smallest."""
     best: dict[tuple[int, str], Outcome] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.point.eta):
         key = (outcome.point.C, outcome.point.algorithm)
         if key not in best or outcome.accuracy > best[key].accuracy:
             best[key] = outcome
-    return {key: outcome.point.eta for key, outcome in sorted(best.items(), key=lambda item: _place(item[0]))}
+    return {key: outcome.point.eta for key, outcome in sorted(best.items(), key=lambda item: _get_sort_key(item[0]))}
 
 
 def cells(outcomes: Sequence[Outcome]) -> list[Cell]:
     """The closing table: every algorithm and partition at its best rate, over all seeds."""
     found = []
-    for (C, name), eta in best_rates(o for o in outcomes if o.point.seed == SEEDS[0]).items():
+    for (C, name), eta in find_best_rates(o for o in outcomes if o.point.seed == SEEDS[0]).items():
         runs = {o.point.seed: o for o in outcomes if (o.point.C, o.point.algorithm, o.point.eta) == (C, name, eta)}
         found.append(Cell(C, name, eta, [runs[seed] for seed in SEEDS]))
     return found
@@ -139,7 +139,7 @@ class Workers:
 
     def __init__(self, number: int | None = None) -> None:
         context = multiprocessing.get_context("spawn")
-        self.pool = ProcessPoolExecutor(number or os.cpu_count() or 1, context, initializer=_belong_to_the_demo)
+        self.pool = ProcessPoolExecutor(number or os.cpu_count() or 1, context, initializer=_init_worker)
 
     def __enter__(self) -> Workers:
         return self
@@ -152,14 +152,14 @@ class Workers:
 
     def outcomes(self, points: Iterable[Point]) -> Iterator[Outcome]:
         """Each as soon as it is there."""
-        with _interrupts_held():  # the processes start here, and inherit it: Ctrl-C never meets one half awake
+        with _hold_interrupts():  # the processes start here, and inherit it: Ctrl-C never meets one half awake
             futures: list[Future[Outcome]] = [self.pool.submit(run_point, point) for point in points]
         for future in as_completed(futures):
             yield future.result()
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
+def _hold_interrupts() -> Iterator[None]:
     """Ctrl-C waits. Blocking it here is for the processes, which inherit that; another thread may still be told."""
     told: list[int] = []
     handler = signal.signal(signal.SIGINT, lambda number, _: told.append(number))
@@ -173,17 +173,17 @@ def _interrupts_held() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _belong_to_the_demo() -> None:
+def _init_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Thread(target=_end_with_the_demo, daemon=True).start()
+    Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with_the_demo() -> None:
+def _exit_with_parent() -> None:
     demo = multiprocessing.parent_process()
     if demo is not None:
         demo.join()  # ends also when it was killed, and could not tell us
         os._exit(1)
 
 
-def _place(key: tuple[int, str]) -> tuple[int, int]:
+def _get_sort_key(key: tuple[int, str]) -> tuple[int, int]:
     return key[0], ALGORITHMS.index(key[1])

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from splitrelay.errors import InputError
-from splitrelay.reports.head_to_head import Contest, contests
+from splitrelay.reports.head_to_head import Contest, find_contests
 from splitrelay.runs.records import runs_under
 
 DEVICES, TUNED, SILOS, CLIPPING = "cells", "tuned/best", "silos/best", "clipping"
@@ -27,15 +27,15 @@ class Evidence:
     def _study(self, name: str) -> list[Contest]:
         """None where nothing has been run there yet, or one algorithm alone."""
         with suppress(InputError):
-            return contests(runs_under(self.folder / name))[0]
+            return find_contests(runs_under(self.folder / name))[0]
         return []
 
     def of(self, study: str, **factors: object) -> list[Contest]:
         """Contests of a study with these values: C, K, data."""
-        return [pair for pair in self.study(study) if factors.items() <= _known(pair).items()]
+        return [pair for pair in self.study(study) if factors.items() <= _get_factors(pair).items()]
 
 
-def _known(pair: Contest) -> dict[str, object]:
+def _get_factors(pair: Contest) -> dict[str, object]:
     return {**pair.factors, "data": pair.place.data}
 
 
@@ -47,7 +47,7 @@ class Finding:
     seen: str
 
 
-def counted(answers: Sequence[bool], words: Sequence[str]) -> Finding:
+def summarise_answers(answers: Sequence[bool], words: Sequence[str]) -> Finding:
     """Yes where all hold, in part where some do."""
     if not answers:
         return Finding(OPEN, "")

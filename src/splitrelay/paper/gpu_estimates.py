@@ -39,22 +39,25 @@ KINDS = (
 )
 
 
-def hours(spec: Spec, kind: Accelerator, forward: float) -> float:
+def estimate_hours(spec: Spec, kind: Accelerator, forward: float) -> float:
     """Of one run of VGG-11: its steps, one after another, and its looks at the test set."""
     steps = spec.R * (spec.S or spec.partition.M) * spec.K
     step = kind.seconds((1 + BACKWARD) * forward * spec.optimiser.batch)
     return (steps * step + spec.R // spec.every * kind.seconds(forward * TEST)) / 3600
 
 
-def accelerators_table() -> Table:
+def build_accelerators_table() -> Table:
     """Every VGG-11 cell of the paper, both algorithms and all seeds, on each kind of GPU."""
     forward = float(summarize_model(get_model_spec("vgg11", IMAGE, CLASSES)).flops)
     cells = [cell for cell in CELLS.values() if cell.data == "cifar10"]
-    found = [[_cell(cell, kind, forward) for kind in KINDS] for cell in cells]
+    found = [[_estimate_cell(cell, kind, forward) for kind in KINDS] for cell in cells]
     names = ("C", "K", *(kind.name for kind in KINDS))
     heads = [Heading("setting"), *(Heading(name, is_numeric=True) for name in names)]
-    rows = [[cell.setting, str(cell.C), str(cell.K), *_told(times)] for cell, times in zip(cells, found, strict=True)]
-    rows.append(["all", "", "", *_told([sum(column) for column in zip(*found, strict=True)])])
+    rows = [
+        [cell.setting, str(cell.C), str(cell.K), *_format_hours(times)]
+        for cell, times in zip(cells, found, strict=True)
+    ]
+    rows.append(["all", "", "", *_format_hours([sum(column) for column in zip(*found, strict=True)])])
     caption = (
         f"Hours for VGG-11 on CIFAR-10, both algorithms, {len(SEEDS)} seeds, one after another. An estimate: "
         f"nothing was run on a GPU. FLOPs at {SHARE:.0%} of the float32 peak, at least {1e3 * LAUNCHED:g} ms a step."
@@ -66,10 +69,10 @@ def accelerators_table() -> Table:
     return Table(heads, rows, caption=caption, name="accelerators", records=kept)
 
 
-def _cell(cell: Cell, kind: Accelerator, forward: float) -> float:
+def _estimate_cell(cell: Cell, kind: Accelerator, forward: float) -> float:
     specs = [load_spec(None, [f"preset=paper/{cell.name}", f"algorithm={name}"]) for name in PAIR]
-    return len(SEEDS) * sum(hours(spec, kind, forward) for spec in specs)
+    return len(SEEDS) * sum(estimate_hours(spec, kind, forward) for spec in specs)
 
 
-def _told(times: Sequence[float]) -> list[str]:
+def _format_hours(times: Sequence[float]) -> list[str]:
     return [f"{time:.0f}" for time in times]

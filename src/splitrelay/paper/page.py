@@ -74,7 +74,7 @@ def is_long(folder: Path) -> bool:
     return all(len(run.rows) > LONG for run in runs_under(folder))
 
 
-def filled(page: str, shown: Mapping[str, str]) -> str:
+def fill_blocks(page: str, shown: Mapping[str, str]) -> str:
     """A page with the blocks `<!-- shown: NAME -->` ... `<!-- end -->` holding what was shown under that name."""
 
     def block(found: re.Match[str]) -> str:
@@ -85,7 +85,7 @@ def filled(page: str, shown: Mapping[str, str]) -> str:
     return BLOCK.sub(block, page)
 
 
-def fill(page: Path, out: Path) -> None:
+def fill_page(page: Path, out: Path) -> None:
     """Bring a page up to date with the tables that lie in a folder."""
     shown = {path.name: path.read_text(encoding="utf-8") for path in sorted(out.glob("*.md"))}
-    write_text(page, filled(page.read_text(encoding="utf-8"), shown))
+    write_text(page, fill_blocks(page.read_text(encoding="utf-8"), shown))

@@ -13,7 +13,7 @@ from splitrelay.models.summary import summarize_model
 from splitrelay.paper.cells import CELLS
 from splitrelay.paper.presets import PRESETS
 from splitrelay.paper.studies import PAIR, SMALL, STUDIES, Batch, batches
-from splitrelay.paper.tuned_studies import Tuning, expected
+from splitrelay.paper.tuned_studies import Tuning, list_expected_runs
 from splitrelay.runs.spec import SEEDS, load_spec
 from splitrelay.sweeps.grid_search import DEFAULT_RATES
 from splitrelay.sweeps.points import Point
@@ -42,11 +42,11 @@ class Unit:
     def runs(self, out: Path) -> list[tuple[Path, Point]]:
         """Every run with its folder; of a batch, as far as is known."""
         if self.tuning is not None:
-            return expected(self.tuning, out / self.kind, self.seeds)
+            return list_expected_runs(self.tuning, out / self.kind, self.seeds)
         return [(out / self.kind, point) for point in self.points]
 
 
-def units(names: Sequence[str], seeds: Sequence[int] = SEEDS, words: Sequence[str] = ()) -> list[Unit]:
+def find_units(names: Sequence[str], seeds: Sequence[int] = SEEDS, words: Sequence[str] = ()) -> list[Unit]:
     """All that the names ask for, the most telling first; a name may be a list of the paper, or one of its cells.
 
     `words` go on top of every spec: fewer rounds, another protocol.
@@ -55,82 +55,84 @@ def units(names: Sequence[str], seeds: Sequence[int] = SEEDS, words: Sequence[st
     for name in names:
         if name not in (*LISTS, *CELLS):
             raise UnknownName("reproduction", name, (*LISTS, *CELLS))
-        found |= {f"{unit.kind} {unit.name}": unit for unit in _units(name, seeds, tuple(words))}
+        found |= {f"{unit.kind} {unit.name}": unit for unit in _find_units(name, seeds, tuple(words))}
     return sorted(found.values(), key=lambda unit: unit.rank)
 
 
-def _units(name: str, seeds: Sequence[int], words: Words) -> Iterator[Unit]:
+def _find_units(name: str, seeds: Sequence[int], words: Words) -> Iterator[Unit]:
     if name == "clipping":
-        yield from (_clipping(C, algorithm, words) for C, algorithm in product((2, 1), PAIR))
+        yield from (_build_clipping(C, algorithm, words) for C, algorithm in product((2, 1), PAIR))
     elif name == "rates":
-        yield from (_rates(cell, algorithm, words) for cell, algorithm in product(CELLS, PAIR))
+        yield from (_build_rates(cell, algorithm, words) for cell, algorithm in product(CELLS, PAIR))
     elif name == "cuts":
-        yield _cuts(words)
+        yield _build_cuts(words)
     elif name == "reasons":
-        yield from (_reasons(data, words) for data in SMALL)
+        yield from (_build_reasons(data, words) for data in SMALL)
     elif name == "vgg11":
-        yield from (_vgg11(setting, words) for setting in ("cross-device", "cross-silo"))
+        yield from (_build_vgg11(setting, words) for setting in ("cross-device", "cross-silo"))
     elif name in STUDIES:
-        yield from (_batch(number, batch, seeds, words) for number, batch in enumerate(batches(name)))
+        yield from (_build_batch(number, batch, seeds, words) for number, batch in enumerate(batches(name)))
     elif name not in UNTRAINED:
         cells = [cell for cell in CELLS if name in (cell, CELLS[cell].setting)]
-        yield from (_cell(cell, seed, number, words) for cell in cells for number, seed in enumerate(seeds))
+        yield from (_build_cell(cell, seed, number, words) for cell in cells for number, seed in enumerate(seeds))
 
 
-def _cell(name: str, seed: int, number: int, words: Words) -> Unit:
-    points = [_point(f"paper/{name}", algorithm, words, seed=seed) for algorithm in PAIR]
-    return Unit("cells", f"{name}, seed {seed}", tuple(points), (number, *_telling(name)))
+def _build_cell(name: str, seed: int, number: int, words: Words) -> Unit:
+    points = [_build_point(f"paper/{name}", algorithm, words, seed=seed) for algorithm in PAIR]
+    return Unit("cells", f"{name}, seed {seed}", tuple(points), (number, *_rank_cell(name)))
 
 
-def _rates(name: str, algorithm: str, words: Words) -> Unit:
-    points = [_point(f"paper/{name}", algorithm, words, eta=eta, seed=SEEDS[0]) for eta in DEFAULT_RATES]
-    return Unit("rates", f"{name}, {algorithm}", tuple(points), (len(SEEDS), *_telling(name)))
+def _build_rates(name: str, algorithm: str, words: Words) -> Unit:
+    points = [_build_point(f"paper/{name}", algorithm, words, eta=eta, seed=SEEDS[0]) for eta in DEFAULT_RATES]
+    return Unit("rates", f"{name}, {algorithm}", tuple(points), (len(SEEDS), *_rank_cell(name)))
 
 
-def _clipping(C: int, algorithm: str, words: Words) -> Unit:
+def _build_clipping(C: int, algorithm: str, words: Words) -> Unit:
     names = [name for name in PRESETS if name.startswith(f"paper/clipping-c{C}-")]
-    points = [_point(name, algorithm, words, seed=SEEDS[0]) for name in names]
+    points = [_build_point(name, algorithm, words, seed=SEEDS[0]) for name in names]
     return Unit(
-        "clipping", f"clipping, C={C}, {algorithm}", tuple(points), (1, *_telling(f"cross-device-mnist-c{C}-k10"))
+        "clipping", f"clipping, C={C}, {algorithm}", tuple(points), (1, *_rank_cell(f"cross-device-mnist-c{C}-k10"))
     )
 
 
-def _cuts(words: Words) -> Unit:
+def _build_cuts(words: Words) -> Unit:
     """LeNet-5 cut at every layer: the same accuracies, other bytes."""
     layers = [row.name for row in summarize_model(get_model_spec("lenet5", (1, 28, 28), 10)).layers[:-1]]
     short = ("R=20", *words)
-    points = [_point("paper/cross-device-mnist-c2-k10", "ssl", short, cut=layer, seed=SEEDS[0]) for layer in layers]
-    return Unit("cuts", "cuts, LeNet-5 at every layer", tuple(points), (1, *_telling("cross-device-mnist-c2-k10")))
+    points = [
+        _build_point("paper/cross-device-mnist-c2-k10", "ssl", short, cut=layer, seed=SEEDS[0]) for layer in layers
+    ]
+    return Unit("cuts", "cuts, LeNet-5 at every layer", tuple(points), (1, *_rank_cell("cross-device-mnist-c2-k10")))
 
 
-def _reasons(data: str, words: Words) -> Unit:
+def _build_reasons(data: str, words: Words) -> Unit:
     """FedAvg with one class a client at the paper's rate, where our numbers are not the paper's: one thing changed."""
     cell = f"cross-device-{data}-c1-k10"
     rarely = ("every=5", *words)
-    points = [_point(f"paper/{cell}", "fedavg", rarely, **doubt, seed=SEEDS[0]) for doubt in DOUBTS]
-    return Unit("reasons", f"reasons: FedAvg in {cell}", tuple(points), (len(SEEDS), *_telling(cell)))
+    points = [_build_point(f"paper/{cell}", "fedavg", rarely, **doubt, seed=SEEDS[0]) for doubt in DOUBTS]
+    return Unit("reasons", f"reasons: FedAvg in {cell}", tuple(points), (len(SEEDS), *_rank_cell(cell)))
 
 
-def _vgg11(setting: str, words: Words) -> Unit:
+def _build_vgg11(setting: str, words: Words) -> Unit:
     """The paper's set-up on CIFAR-10, for as many rounds as about an hour gives without a GPU."""
     cell = f"{setting}-cifar10-c1-k5"
     short = (f"R={AFFORDABLE}", "every=10", "engine=fast", *words)  # auto leaves it to torch, which is slower here
-    points = [_point(f"paper/{cell}", algorithm, short, seed=SEEDS[0]) for algorithm in PAIR]
-    return Unit("vgg11", f"vgg11: {cell}, {AFFORDABLE} rounds", tuple(points), (len(SEEDS) + 2, *_telling(cell)))
+    points = [_build_point(f"paper/{cell}", algorithm, short, seed=SEEDS[0]) for algorithm in PAIR]
+    return Unit("vgg11", f"vgg11: {cell}, {AFFORDABLE} rounds", tuple(points), (len(SEEDS) + 2, *_rank_cell(cell)))
 
 
-def _batch(number: int, batch: Batch, seeds: Sequence[int], words: Words) -> Unit:
+def _build_batch(number: int, batch: Batch, seeds: Sequence[int], words: Words) -> Unit:
     plan, rank = Tuning(batch, words), (len(SEEDS) + 1, list(STUDIES).index(batch.study), number)
     return Unit(batch.study, f"{batch.study}: {batch.name}", tuple(plan.points().points), rank, plan, tuple(seeds))
 
 
-def _telling(name: str) -> tuple[int, ...]:
+def _rank_cell(name: str) -> tuple[int, ...]:
     """Cheap sets before dear ones, one class a client before two, few local steps before many, devices before silos."""
     cell = CELLS[name]
     return SETS.index(cell.data), cell.K, cell.C, int(cell.setting == "cross-silo")
 
 
-def _point(preset: str, algorithm: str, words: Words, **settings: float | str) -> Point:
+def _build_point(preset: str, algorithm: str, words: Words, **settings: float | str) -> Point:
     own = {name: value if isinstance(value, str) else f"{value:g}" for name, value in settings.items()}
     said = [f"preset={preset}", f"algorithm={algorithm}", *(f"{name}={text}" for name, text in own.items()), *words]
     return Point(

@@ -22,7 +22,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import Bbox, TransformedBbox
 
 from splitrelay.paper.quadratics import Curves, Row
-from splitrelay.reports.style import LABEL, LOOK, drawn, save
+from splitrelay.reports.style import LABEL, LOOK, open_figure, save_figure
 
 Array = npt.NDArray[np.float64]
 Points = list[tuple[float, float]]
@@ -149,58 +149,60 @@ LEFT, BOTTOM, KEY = 0.75, 0.4, 0.3
 
 def draw(rows: Sequence[Row], path: Path) -> Path:
     """One panel a group, at each algorithm's best rate; three by three with delta, zeta_* at the margins."""
-    across, square = _columns(rows), _is_square(rows)
+    across, square = _count_columns(rows), _is_square(rows)
     down = math.ceil(len(rows) / across)
     width, height = LEFT + ACROSS * across - 0.31, BOTTOM + DOWN * down + (0.13 if square else -0.06)
-    with drawn(width, height, by_hand=True) as figure:
+    with open_figure(width, height, by_hand=True) as figure:
         canvas = PanelFigure(figure)
         for j, row in enumerate(rows):
             left, bottom = LEFT + ACROSS * (j % across), BOTTOM + DOWN * (down - 1 - j // across)
-            panel = _panel(row, left, bottom)
+            panel = _build_panel(row, left, bottom)
             lowest = j + across >= len(rows)
             canvas.frame(panel, with_labels=lowest)
-            _curves(canvas, panel, row)
-            _below_floor(canvas, panel, row)
-            _margins(canvas, panel, row, square=square, first=j % across == 0, highest=j < across, lowest=lowest)
+            _draw_curves(canvas, panel, row)
+            _note_below_floor(canvas, panel, row)
+            _write_margins(canvas, panel, row, square=square, first=j % across == 0, highest=j < across, lowest=lowest)
         canvas.finish()
-        return save(figure, path)
+        return save_figure(figure, path)
 
 
-def _columns(rows: Sequence[Row]) -> int:
+def _count_columns(rows: Sequence[Row]) -> int:
     return 3 if len(rows) in (3, 9) else max(1, math.ceil(math.sqrt(len(rows))))
 
 
-def _both(row: Row) -> Sequence[tuple[str, Curves]]:
+def _get_both(row: Row) -> Sequence[tuple[str, Curves]]:
     return ("fedavg", row.fedavg), ("ssl", row.ssl)
 
 
-def _best(curves: Curves) -> Array:
+def _get_best_errors(curves: Curves) -> Array:
     return np.nan_to_num(curves.errors[:, curves.best], nan=np.inf)
 
 
-def _panel(row: Row, left: float, bottom: float) -> Panel:
+def _build_panel(row: Row, left: float, bottom: float) -> Panel:
     floor = DEPTH * math.sqrt(row.group.problem.zeta2_star) or DEPTH
-    errors = np.stack([_best(curves) for _, curves in _both(row)])
+    errors = np.stack([_get_best_errors(curves) for _, curves in _get_both(row)])
     highest = 3 * float(errors[np.isfinite(errors)].max(initial=floor * 10))
     return Panel(left, bottom, WIDTH, HEIGHT, max(1, row.study.R), floor, highest)
 
 
-def _curves(canvas: PanelFigure, panel: Panel, row: Row) -> None:
+def _draw_curves(canvas: PanelFigure, panel: Panel, row: Row) -> None:
     """The mean over seeds of each algorithm, in a band from the least to the largest."""
     rounds, late = np.arange(row.study.R + 1), slice(2 * row.study.R // 5, None)
     crowded = False
-    for name, curves in _both(row):
-        shown = np.maximum(_best(curves), panel.low / 10)  # zeros have no logarithm: they are drawn below the floor
+    for name, curves in _get_both(row):
+        shown = np.maximum(
+            _get_best_errors(curves), panel.low / 10
+        )  # zeros have no logarithm: they are drawn below the floor
         mean = shown.mean(axis=0)
         crowded |= bool((panel.y(mean[late]) > panel.top - KEY).any())
         canvas.curve(panel, rounds, mean, *LOOK[name])
         canvas.band(panel, rounds, shown.min(axis=0), shown.max(axis=0), LOOK[name][0])
-    canvas.key(panel, [(_label(name, curves), *LOOK[name]) for name, curves in _both(row)], lower=crowded)
+    canvas.key(panel, [(_format_label(name, curves), *LOOK[name]) for name, curves in _get_both(row)], lower=crowded)
 
 
-def _below_floor(canvas: PanelFigure, panel: Panel, row: Row) -> None:
+def _note_below_floor(canvas: PanelFigure, panel: Panel, row: Row) -> None:
     """A curve that leaves through the floor would be missed: say when it leaves, and that it does not come back."""
-    for j, (name, curves) in enumerate(_both(row)):
+    for j, (name, curves) in enumerate(_get_both(row)):
         above = np.flatnonzero(curves.errors[:, curves.best].max(axis=0) >= panel.low)
         last = int(above[-1]) if above.size else 0
         if last < row.study.R:
@@ -209,23 +211,23 @@ def _below_floor(canvas: PanelFigure, panel: Panel, row: Row) -> None:
             canvas.write(left, panel.bottom + 0.05 + 0.1 * j, words, color=LOOK[name][0], fontsize=6)
 
 
-def _label(name: str, curves: Curves) -> str:
+def _format_label(name: str, curves: Curves) -> str:
     return f"{LABEL[name]}, η = {curves.eta:g}"
 
 
-def _margins(
+def _write_margins(
     canvas: PanelFigure, panel: Panel, row: Row, *, square: bool, first: bool, highest: bool, lowest: bool
 ) -> None:
     middle, halfway = panel.left + WIDTH / 2, panel.bottom + HEIGHT / 2
-    canvas.write(middle, panel.top + 0.05, f"Group {row.group.name}" if square else _title(row), ha="center")
+    canvas.write(middle, panel.top + 0.05, f"Group {row.group.name}" if square else _format_title(row), ha="center")
     if lowest:
         canvas.write(middle, panel.bottom - 0.24, "training rounds", ha="center", va="top")
     if first:
         canvas.write(panel.left - 0.36, halfway, r"$|x^r - x^*|$", ha="right", va="center", rotation=90)
     if square and highest:
-        canvas.write(middle, panel.top + 0.21, _zeta(row), ha="center", fontsize=9)
+        canvas.write(middle, panel.top + 0.21, _format_zeta(row), ha="center", fontsize=9)
     if square and first:
-        canvas.write(panel.left - 0.55, halfway, _delta(row), ha="right", va="center", rotation=90, fontsize=9)
+        canvas.write(panel.left - 0.55, halfway, _format_delta(row), ha="right", va="center", rotation=90, fontsize=9)
 
 
 def _is_square(rows: Sequence[Row]) -> bool:
@@ -234,17 +236,17 @@ def _is_square(rows: Sequence[Row]) -> bool:
         return False
     zetas = [f"{row.group.problem.zeta2_star:.9g}" for row in rows]
     return zetas[:3] == zetas[3:6] == zetas[6:] and all(
-        len({_delta(row) for row in rows[j : j + 3]}) == 1 for j in (0, 3, 6)
+        len({_format_delta(row) for row in rows[j : j + 3]}) == 1 for j in (0, 3, 6)
     )
 
 
-def _title(row: Row) -> str:
+def _format_title(row: Row) -> str:
     delta = row.group.problem.delta
     shown = r"\infty" if math.isinf(delta) else f"{delta:.3g}"
-    return rf"Group {row.group.name}: $\delta={shown}$, {_zeta(row)}"
+    return rf"Group {row.group.name}: $\delta={shown}$, {_format_zeta(row)}"
 
 
-def _delta(row: Row) -> str:
+def _format_delta(row: Row) -> str:
     """In a row of the nine, delta grows with a like zeta_*: the ratio is what the row shares."""
     ratio = row.group.problem.delta / math.sqrt(row.group.problem.zeta2_star)
     if math.isinf(ratio):
@@ -252,5 +254,5 @@ def _delta(row: Row) -> str:
     return r"$\delta=0$" if ratio == 0 else rf"$\delta={ratio:.3g}\,\zeta_*$"
 
 
-def _zeta(row: Row) -> str:
+def _format_zeta(row: Row) -> str:
     return rf"$\zeta_*={math.sqrt(row.group.problem.zeta2_star):.3g}$"

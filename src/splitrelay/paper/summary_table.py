@@ -8,7 +8,7 @@ from pathlib import Path
 from splitrelay.errors import InputError
 from splitrelay.paper.evidence import DEVICES, SILOS, SMALL_NET, TUNED, Evidence
 from splitrelay.reports.head_to_head import Contest
-from splitrelay.reports.labels import DATA, algorithm_label, data_label, place_in
+from splitrelay.reports.labels import DATA, find_place, get_algorithm_label, get_data_label
 from splitrelay.table import Cell, Heading, Piece, Table
 
 STUDIES = {
@@ -21,35 +21,37 @@ STUDIES = {
 }
 
 
-def glance_table(folder: Path) -> Table:
+def build_summary_table(folder: Path) -> Table:
     """A row for each study and set, a column for each number of classes a client."""
     records = Evidence(folder)
     found = {
-        (study, data): {C: records.of(study, data=data, C=C) for C in _classes(records.study(study))}
+        (study, data): {C: records.of(study, data=data, C=C) for C in _find_classes(records.study(study))}
         for study in STUDIES
-        for data in sorted({pair.place.data for pair in records.study(study)}, key=lambda name: place_in(DATA, name))
+        for data in sorted({pair.place.data for pair in records.study(study)}, key=lambda name: find_place(DATA, name))
     }
     if not found:
         raise InputError(f"SSL and FedAvg meet nowhere in {folder}", limit=f"folders {', '.join(STUDIES)}")
     classes = sorted({C for by_class in found.values() for C in by_class})
     heads = [Heading("study", is_label=True), Heading("data", is_label=True), *(Heading(f"C = {C}") for C in classes)]
-    rows = [_row(study, data, [by_class.get(C, []) for C in classes]) for (study, data), by_class in found.items()]
+    rows = [
+        _build_row(study, data, [by_class.get(C, []) for C in classes]) for (study, data), by_class in found.items()
+    ]
     caption = (
         "Who is ahead and by how many points of test accuracy, SSL minus FedAvg, means over seeds; where a study has "
         "several places (K, S, α), from the least to the most. Ahead: in every place and with every seed."
     )
-    return Table(heads, rows, caption=caption, name="glance", records=_records(found))
+    return Table(heads, rows, caption=caption, name="glance", records=_build_records(found))
 
 
-def _classes(pairs: Sequence[Contest]) -> list[int]:
+def _find_classes(pairs: Sequence[Contest]) -> list[int]:
     return sorted({int(pair.factors["C"]) for pair in pairs})
 
 
-def _row(study: str, data: str, by_class: Sequence[Sequence[Contest]]) -> list[Cell]:
-    return [STUDIES[study], data_label(data), *(told(pairs) for pairs in by_class)]
+def _build_row(study: str, data: str, by_class: Sequence[Sequence[Contest]]) -> list[Cell]:
+    return [STUDIES[study], get_data_label(data), *(describe_gaps(pairs) for pairs in by_class)]
 
 
-def told(pairs: Sequence[Contest]) -> Cell:
+def describe_gaps(pairs: Sequence[Contest]) -> Cell:
     """'SSL +24.6 to +35.3', or in how many places each is ahead; nothing where nothing was run."""
     if not pairs:
         return ""
@@ -59,14 +61,14 @@ def told(pairs: Sequence[Contest]) -> Cell:
     ahead = {name: sum(pair.winner == name for pair in pairs) for name in ("ssl", "fedavg")}
     for name, places in ahead.items():
         if places == len(pairs):
-            return Piece(algorithm_label(name), bold=True), Piece(f" {span}")
+            return Piece(get_algorithm_label(name), bold=True), Piece(f" {span}")
     if not any(ahead.values()):
         return f"even {span}"
-    counts = ", ".join(f"{algorithm_label(name)} in {places}" for name, places in ahead.items() if places)
+    counts = ", ".join(f"{get_algorithm_label(name)} in {places}" for name, places in ahead.items() if places)
     return f"{counts} of {len(pairs)}: {span}"
 
 
-def _records(found: dict[tuple[str, str], dict[int, list[Contest]]]) -> list[dict[str, object]]:
+def _build_records(found: dict[tuple[str, str], dict[int, list[Contest]]]) -> list[dict[str, object]]:
     return [
         {"study": study, "data": data, "C": C, **pair.factors, "gap": round(pair.gap, 4), "ahead": pair.winner}
         for (study, data), by_class in found.items()

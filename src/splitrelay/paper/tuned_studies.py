@@ -49,12 +49,12 @@ class Tuning:
 def run_batch(plan: Tuning, folder: Path, run: Sweep, seeds: Sequence[int]) -> None:
     """Search, then all seeds of the best; what lies in the folder is not run again."""
     choices = search_rates(plan, lambda points: run(points, folder / SEARCH), extend=True)
-    points = winners(plan, choices, seeds)
+    points = find_winners(plan, choices, seeds)
     if points:
         run(points, folder / BEST)
 
 
-def winners(plan: Tuning, choices: Iterable[Choice], seeds: Sequence[int]) -> list[Point]:
+def find_winners(plan: Tuning, choices: Iterable[Choice], seeds: Sequence[int]) -> list[Point]:
     """Of every setting the best norm and rate, with each seed; none where every rate diverged."""
     best: dict[Settings, tuple[Settings, RateScore]] = {}
     for choice in choices:
@@ -64,7 +64,7 @@ def winners(plan: Tuning, choices: Iterable[Choice], seeds: Sequence[int]) -> li
     return [plan.final(settings, tried.eta, seed) for seed in seeds for settings, tried in best.values()]
 
 
-def expected(plan: Tuning, folder: Path, seeds: Sequence[int]) -> list[tuple[Path, Point]]:
+def list_expected_runs(plan: Tuning, folder: Path, seeds: Sequence[int]) -> list[tuple[Path, Point]]:
     """All runs of a batch with their folders, as far as is known: whatever leads now is taken for the best."""
     points = plan.points().points
     choices = [
@@ -72,7 +72,7 @@ def expected(plan: Tuning, folder: Path, seeds: Sequence[int]) -> list[tuple[Pat
         for point in points
     ]
     return [(folder / SEARCH, point) for point in points] + [
-        (folder / BEST, point) for point in winners(plan, choices, seeds)
+        (folder / BEST, point) for point in find_winners(plan, choices, seeds)
     ]
 
 

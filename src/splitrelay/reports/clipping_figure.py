@@ -8,31 +8,37 @@ from dataclasses import replace
 import numpy as np
 
 from splitrelay.errors import InputError
-from splitrelay.reports.curves import ACCURACY, ROUNDS, seen_accuracy
+from splitrelay.reports.curves import ACCURACY, ROUNDS, compute_accuracy_line
 from splitrelay.reports.line_plots import Drawing, Line, Look, Panel, grid, styles
-from splitrelay.reports.seed_groups import Group, grouped, seeds_said
+from splitrelay.reports.seed_groups import Group, describe_seeds, group_runs
 from splitrelay.reports.style import GREEN, ORANGE, PURPLE, SKY
-from splitrelay.reports.table_layout import Choice, laid_out, row_label
+from splitrelay.reports.table_layout import Choice, choose_runs, row_label
 from splitrelay.runs.records import Run
 from splitrelay.runs.rows import LAST
 
 NORMS = (GREEN, PURPLE, ORANGE, SKY)
 
 
-def clipping_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST, smooth: int = 1) -> Drawing:
+def draw_clipping(runs: Sequence[Run], *, rule: str = "test", last: int = LAST, smooth: int = 1) -> Drawing:
     """A row for each algorithm, a column for each partition; colour by norm, line style by rate."""
-    groups, notes = grouped(runs)
-    searched = [choice for choice in laid_out(groups, rule, last) if len({_norm(group) for group in choice.tried}) > 1]
+    groups, notes = group_runs(runs)
+    searched = [
+        choice for choice in choose_runs(groups, rule, last) if len({_norm(group) for group in choice.tried}) > 1
+    ]
     choices = [replace(choice, tried=_at_two_rates(choice)) for choice in searched]
     if not choices:
         hint = "Run one setting with clip=10 and with clip=none; presets paper/clipping-... do."
         raise InputError("nothing here was run both with and without clipping", hint=hint)
     norms = sorted({_norm(group) for choice in choices for group in choice.tried}, key=lambda norm: norm or np.inf)
     colours = {norm: NORMS[j % len(NORMS)] for j, norm in enumerate(norms)}
-    rows = list(dict.fromkeys(_row(choice) for choice in choices))
+    rows = list(dict.fromkeys(_build_row(choice) for choice in choices))
     columns = list(dict.fromkeys(choice.column.partition for choice in choices))
-    panels = [[_panel(_at(choices, row, part), choices, colours, smooth) for part in columns] for row in rows]
-    said = [*seeds_said(group for choice in choices for group in choice.tried), *_left_out(searched, choices), *notes]
+    panels = [[_build_panel(_at(choices, row, part), choices, colours, smooth) for part in columns] for row in rows]
+    said = [
+        *describe_seeds(group for choice in choices for group in choice.tried),
+        *_describe_left_out(searched, choices),
+        *notes,
+    ]
     said += [f"Each point is the mean of {smooth} looks that end there."] * (smooth > 1)
     key = {_words(norm): Look(colours[norm], "-") for norm in norms}
     caption = "Test accuracy with and without clipping, mean over seeds; the band is one standard deviation over seeds."
@@ -48,7 +54,7 @@ def _at_two_rates(choice: Choice) -> tuple[Group, ...]:
     return tuple(group for group in sorted(choice.tried, key=_eta) if _eta(group) in (best, other))
 
 
-def _left_out(searched: Sequence[Choice], choices: Sequence[Choice]) -> list[str]:
+def _describe_left_out(searched: Sequence[Choice], choices: Sequence[Choice]) -> list[str]:
     if [len(choice.tried) for choice in searched] == [len(choice.tried) for choice in choices]:
         return []
     return [f"Of the rates tried, the best by {choices[0].rule} accuracy and the next above it are drawn (else below)."]
@@ -58,7 +64,7 @@ def _eta(group: Group) -> float:
     return group.spec.optimiser.eta
 
 
-def _panel(
+def _build_panel(
     choice: Choice | None, choices: Sequence[Choice], colours: dict[float | None, str], smooth: int
 ) -> Panel | None:
     if choice is None:
@@ -66,7 +72,8 @@ def _panel(
     etas = sorted(set(map(_eta, choice.tried)))
     style = styles(etas)
     lines = [
-        _line(group, Look(colours[_norm(group)], style[group.spec.optimiser.eta]), smooth) for group in choice.tried
+        _build_line(group, Look(colours[_norm(group)], style[group.spec.optimiser.eta]), smooth)
+        for group in choice.tried
     ]
     rates = f"{etas[0]:g}" if len(etas) == 1 else f"{etas[0]:g} (solid), {etas[1]:g} (dashed)"
     places = {other.place for other in choices}
@@ -74,16 +81,16 @@ def _panel(
     return Panel(f"{choice.column.name}, {where}{choice.column.partition}\n$\\eta=$ {rates}", lines)
 
 
-def _line(group: Group, look: Look, smooth: int) -> Line:
-    seen = seen_accuracy(group, smooth)
+def _build_line(group: Group, look: Look, smooth: int) -> Line:
+    seen = compute_accuracy_line(group, smooth)
     return Line(_words(_norm(group)), look, seen.rounds.astype(np.float64), seen.mean, seen.deviation)
 
 
 def _at(choices: Sequence[Choice], row: tuple[object, ...], part: str) -> Choice | None:
-    return next((c for c in choices if _row(c) == row and c.column.partition == part), None)
+    return next((c for c in choices if _build_row(c) == row and c.column.partition == part), None)
 
 
-def _row(choice: Choice) -> tuple[object, ...]:
+def _build_row(choice: Choice) -> tuple[object, ...]:
     return choice.place, choice.column.name
 
 

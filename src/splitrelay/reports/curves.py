@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from splitrelay.errors import InputError
-from splitrelay.reports.labels import data_label
+from splitrelay.reports.labels import get_data_label
 from splitrelay.reports.line_plots import Drawing, Line, Look, Panel, colours, grid, styles
-from splitrelay.reports.seed_groups import Group, grouped, seeds_said
-from splitrelay.reports.style import LABEL, LOOK, drawn, save
-from splitrelay.reports.summary import Curve, curve
-from splitrelay.reports.table_layout import Choice, Place, choices_said, column_key, laid_out, row_label
+from splitrelay.reports.seed_groups import Group, describe_seeds, group_runs
+from splitrelay.reports.style import LABEL, LOOK, open_figure, save_figure
+from splitrelay.reports.summary import Curve, build_curve
+from splitrelay.reports.table_layout import Choice, Place, choose_runs, column_key, describe_choices, row_label
 from splitrelay.runs.records import Run
 from splitrelay.runs.rows import LAST
 
@@ -26,34 +26,34 @@ FAR = 20  # times: lines that end further apart share a log axis
 ROUNDS, ACCURACY = "training rounds", "test accuracy (%)"
 
 
-def curves_figure(
+def draw_curves(
     runs: Sequence[Run], *, rule: str = "test", last: int = LAST, smooth: int = 1, every_rate: bool = False
 ) -> Drawing:
     """Accuracy against rounds; smoothed only if asked, and then the axis says so."""
-    groups, notes = grouped(runs)
-    choices = laid_out(groups, rule, last, every_rate=every_rate)
-    said = [*_said(choices, smooth), *notes]
-    return _drawing(choices, said, ROUNDS, smooth, by_bytes=False)
+    groups, notes = group_runs(runs)
+    choices = choose_runs(groups, rule, last, every_rate=every_rate)
+    said = [*_describe(choices, smooth), *notes]
+    return _build_drawing(choices, said, ROUNDS, smooth, by_bytes=False)
 
 
-def bytes_figure(
+def draw_bytes(
     runs: Sequence[Run], *, rule: str = "test", last: int = LAST, smooth: int = 1, every_rate: bool = False
 ) -> Drawing:
     """Accuracy against the megabytes that have crossed the link, up and down, by then."""
-    groups, notes = grouped(runs)
-    choices = laid_out(groups, rule, last, every_rate=every_rate)
-    said = [*_said(choices, smooth), *notes]
-    return _drawing(choices, said, "MB over the link, both ways", smooth, by_bytes=True)
+    groups, notes = group_runs(runs)
+    choices = choose_runs(groups, rule, last, every_rate=every_rate)
+    said = [*_describe(choices, smooth), *notes]
+    return _build_drawing(choices, said, "MB over the link, both ways", smooth, by_bytes=True)
 
 
-def seen_accuracy(group: Group, smooth: int = 1) -> Curve:
+def compute_accuracy_line(group: Group, smooth: int = 1) -> Curve:
     """Percent at the rounds that are drawn: every fifth of CIFAR-10's, all of the others'."""
-    found = curve(group)
+    found = build_curve(group)
     thin = found.at(found.rounds % STRIDES.get(group.spec.data.name, 1) == 0)
-    return _smoothed(Curve(thin.rounds, 100 * thin.values), smooth)
+    return _smooth(Curve(thin.rounds, 100 * thin.values), smooth)
 
 
-def _smoothed(found: Curve, n: int) -> Curve:
+def _smooth(found: Curve, n: int) -> Curve:
     """Each point the mean of n looks that end there, seed by seed; the first n - 1 have no point."""
     if n == 1:
         return found
@@ -63,25 +63,25 @@ def _smoothed(found: Curve, n: int) -> Curve:
     return Curve(found.rounds[n - 1 :], np.asarray(windows.mean(-1)))
 
 
-def _drawing(choices: Sequence[Choice], said: list[str], across: str, smooth: int, *, by_bytes: bool) -> Drawing:
-    looks = looks_of(choices)
-    panels = panels_of(choices, lambda choice: _line(choice, choices, looks, smooth, by_bytes), log=by_bytes)
+def _build_drawing(choices: Sequence[Choice], said: list[str], across: str, smooth: int, *, by_bytes: bool) -> Drawing:
+    looks = choose_looks(choices)
+    panels = build_panels(choices, lambda choice: _build_line(choice, choices, looks, smooth, by_bytes), log=by_bytes)
     upright = ACCURACY if smooth == 1 else f"{ACCURACY},\nmean of {smooth} looks"
     said = [*said, *_gaps(panels)]
     caption = f"Test accuracy against {across}: mean over seeds; the band is one standard deviation over seeds."
     return Drawing(grid(panels, (across, upright), said, looks), [caption, *said])
 
 
-def panels_of(
+def build_panels(
     choices: Sequence[Choice], line: Callable[[Choice], Line], *, log: bool = False
 ) -> list[list[Panel | None]]:
     """A row for each set and setting, a column for each partition; log: across, where ends are far apart."""
     places = list(dict.fromkeys(choice.place for choice in choices))
-    rows = list(dict.fromkeys(_row(place) for place in places))
+    rows = list(dict.fromkeys(_build_row(place) for place in places))
     partitions = list(dict.fromkeys(c.column.partition for c in sorted(choices, key=lambda c: c.column.C)))
     found: list[list[Panel | None]] = []
     for row in rows:
-        inside = [choice for choice in choices if _row(choice.place) == row]
+        inside = [choice for choice in choices if _build_row(choice.place) == row]
         title = f"{row_label(inside[0].place, places)}, {row[0].partition(', ')[2]}, " if len(rows) > 1 else ""
         lines = {part: [line(c) for c in inside if c.column.partition == part] for part in partitions}
         panels = [Panel(f"{title}{part}", lines[part], log and _far_apart(lines[part])) for part in partitions]
@@ -95,12 +95,12 @@ def _far_apart(lines: Sequence[Line]) -> bool:
     return bool(ends) and max(ends) > FAR * min(ends)
 
 
-def _row(place: Place) -> tuple[str, str, str]:
+def _build_row(place: Place) -> tuple[str, str, str]:
     return place.setting, place.data, place.model
 
 
-def _line(choice: Choice, choices: Sequence[Choice], looks: dict[str, Look], smooth: int, by_bytes: bool) -> Line:
-    seen, label = seen_accuracy(choice.best, smooth), label_of(choice, choices)
+def _build_line(choice: Choice, choices: Sequence[Choice], looks: dict[str, Look], smooth: int, by_bytes: bool) -> Line:
+    seen, label = compute_accuracy_line(choice.best, smooth), get_label(choice, choices)
     x = seen.rounds.astype(np.float64)
     if by_bytes:
         x = _megabytes(choice.best, seen.rounds)
@@ -110,12 +110,12 @@ def _line(choice: Choice, choices: Sequence[Choice], looks: dict[str, Look], smo
 def _megabytes(
     group: Group, rounds: np.ndarray[tuple[int], np.dtype[np.int64]]
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    up, down = curve(group, "bytes_up"), curve(group, "bytes_down")
+    up, down = build_curve(group, "bytes_up"), build_curve(group, "bytes_down")
     both = (up.mean + down.mean) / 1e6
     return np.asarray(both[np.isin(up.rounds, rounds)])
 
 
-def label_of(choice: Choice, choices: Sequence[Choice]) -> str:
+def get_label(choice: Choice, choices: Sequence[Choice]) -> str:
     """The algorithm; its K where there are several; its rate where all lines have one rate everywhere."""
     name = choice.column.name
     words = [name]
@@ -131,27 +131,27 @@ def _one_rate_a_line(choices: Sequence[Choice]) -> bool:
     return len(rates) == len({(name, K) for name, K, _ in rates})
 
 
-def looks_of(choices: Sequence[Choice]) -> dict[str, Look]:
+def choose_looks(choices: Sequence[Choice]) -> dict[str, Look]:
     """Colour by algorithm and variant; style by K where there are several, else the algorithm's own."""
     colour = colours((choice.column.algorithm, choice.column.variant) for choice in choices)
     style = styles(sorted({choice.place.K for choice in choices}))
     looks = {}
     for choice in sorted(choices, key=lambda choice: (choice.place.K, column_key(choice.column)[3:])):
         own = LOOK.get(choice.column.algorithm, ("", "-"))[1] if len(style) == 1 else style[choice.place.K]
-        looks[label_of(choice, choices)] = Look(colour[choice.column.algorithm, choice.column.variant], own)
+        looks[get_label(choice, choices)] = Look(colour[choice.column.algorithm, choice.column.variant], own)
     return looks
 
 
-def _said(choices: Sequence[Choice], smooth: int) -> list[str]:
-    notes = [*seeds_said([choice.best for choice in choices]), *choices_said(choices)]
-    strided = sorted({choice.place.data for choice in choices if _thinned(choice)})
-    notes += [f"{data_label(name)}: every {STRIDES[name]}th round is drawn." for name in strided]
+def _describe(choices: Sequence[Choice], smooth: int) -> list[str]:
+    notes = [*describe_seeds([choice.best for choice in choices]), *describe_choices(choices)]
+    strided = sorted({choice.place.data for choice in choices if _thin(choice)})
+    notes += [f"{get_data_label(name)}: every {STRIDES[name]}th round is drawn." for name in strided]
     return notes + [f"Each point is the mean of {smooth} looks that end there."] * (smooth > 1)
 
 
-def _thinned(choice: Choice) -> bool:
+def _thin(choice: Choice) -> bool:
     """Whether more was looked at than is drawn."""
-    looks = np.diff(curve(choice.best).rounds)
+    looks = np.diff(build_curve(choice.best).rounds)
     return bool(looks.size) and int(looks.min()) < STRIDES.get(choice.place.data, 1)
 
 
@@ -164,7 +164,7 @@ def _gaps(panels: Sequence[Sequence[Panel | None]]) -> list[str]:
 def draw(cells: Sequence[Cell], path: Path) -> Path:
     """The demo's figure: its partitions side by side, on one scale."""
     panels = sorted({cell.C for cell in cells})
-    with drawn(2.6 * len(panels) + 0.3, 2.1) as figure:
+    with open_figure(2.6 * len(panels) + 0.3, 2.1) as figure:
         axes = np.atleast_1d(figure.subplots(1, len(panels), sharey=True))
         for axis, C in zip(axes, panels, strict=True):
             for cell in (cell for cell in cells if cell.C == C):
@@ -180,4 +180,4 @@ def draw(cells: Sequence[Cell], path: Path) -> Path:
             axis.set_ylim(0, 100)
             axis.legend(loc="best")
         axes[0].set_ylabel("test accuracy (%)")
-        return save(figure, path)
+        return save_figure(figure, path)

@@ -18,11 +18,11 @@ from splitrelay.data.partition_schemes import draw_covering
 from splitrelay.errors import InputError
 from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng
-from splitrelay.reports.curves import ACCURACY, label_of, looks_of, panels_of
+from splitrelay.reports.curves import ACCURACY, build_panels, choose_looks, get_label
 from splitrelay.reports.line_plots import Drawing, Line, Look, grid
-from splitrelay.reports.seed_groups import Group, grouped, seeds_said
-from splitrelay.reports.summary import Curve, late_rows
-from splitrelay.reports.table_layout import Choice, choices_said, laid_out
+from splitrelay.reports.seed_groups import Group, describe_seeds, group_runs
+from splitrelay.reports.summary import Curve, select_late_rows
+from splitrelay.reports.table_layout import Choice, choose_runs, describe_choices
 from splitrelay.runs.records import Run
 from splitrelay.runs.rows import LAST
 from splitrelay.runs.spec import Spec
@@ -30,13 +30,13 @@ from splitrelay.runs.spec import Spec
 PLACE = "place in the round of the client with the class"
 
 
-def memory_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Drawing:
+def draw_memory(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Drawing:
     """A panel for each set and partition, a line for each algorithm and K."""
-    groups, notes = grouped(runs)
-    choices = laid_out(groups, rule, last)
-    looks = looks_of(choices)
-    panels = panels_of(choices, lambda choice: _line(choice, choices, looks, last))
-    said = [*seeds_said([choice.best for choice in choices]), *choices_said(choices), *notes]
+    groups, notes = group_runs(runs)
+    choices = choose_runs(groups, rule, last)
+    looks = choose_looks(choices)
+    panels = build_panels(choices, lambda choice: _line(choice, choices, looks, last))
+    said = [*describe_seeds([choice.best for choice in choices]), *describe_choices(choices), *notes]
     said = [f"Each point is the mean over the looks of the last {last} rounds.", *said]
     caption = (
         "Test accuracy on a class against the place in the round of the last client that holds it: mean over seeds; "
@@ -46,11 +46,11 @@ def memory_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) 
 
 
 def _line(choice: Choice, choices: Sequence[Choice], looks: dict[str, Look], last: int) -> Line:
-    label, seen = label_of(choice, choices), by_place(choice.best, last)
+    label, seen = get_label(choice, choices), compute_by_place(choice.best, last)
     return Line(label, looks[label], seen.rounds.astype(np.float64), seen.mean, seen.deviation)
 
 
-def by_place(group: Group, last: int = LAST) -> Curve:
+def compute_by_place(group: Group, last: int = LAST) -> Curve:
     """Percent at the places 1, ..., M, a row for each seed; NaN at a place that was nobody's last."""
     values = [_of_run(run, last) for run in group.runs]
     return Curve(np.arange(1, group.spec.partition.M + 1), 100 * np.array(values, dtype=np.float64))
@@ -58,16 +58,16 @@ def by_place(group: Group, last: int = LAST) -> Curve:
 
 def _of_run(run: Run, last: int) -> list[float]:
     M = run.spec.partition.M
-    holds, order = holders(run.spec, len(run.rows[-1]["test_per_class"])), Permutation(M, run.spec.seed)
+    holds, order = find_holders(run.spec, len(run.rows[-1]["test_per_class"])), Permutation(M, run.spec.seed)
     found: list[list[float]] = [[] for _ in range(M)]
-    for row in late_rows(run, last):
+    for row in select_late_rows(run, last):
         latest = M - 1 - holds[order(row["round"] - 1)][::-1].argmax(0)  # by class: its last holder
         for place, accuracy in zip(latest, row["test_per_class"], strict=True):
             found[place].append(math.nan if accuracy is None else accuracy)
     return [float(np.nanmean(seen)) if np.isfinite(seen).any() else math.nan for seen in found]
 
 
-def holders(spec: Spec, classes: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+def find_holders(spec: Spec, classes: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
     """Which clients (rows) hold which classes, where the spec alone tells that."""
     part = spec.partition
     if part.kind != "exdir" or part.form != "paper" or (spec.S or part.M) < part.M or spec.order != "permutation":

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from splitrelay.reports.seed_groups import Group, grouped, seeds_said
-from splitrelay.reports.summary import late_rows
-from splitrelay.reports.table_layout import Choice, choices_said, laid_out, row_label
+from splitrelay.reports.seed_groups import Group, describe_seeds, group_runs
+from splitrelay.reports.summary import select_late_rows
+from splitrelay.reports.table_layout import Choice, choose_runs, describe_choices, row_label
 from splitrelay.runs.records import Run
 from splitrelay.runs.rows import LAST
 from splitrelay.table import Heading, Table
@@ -34,26 +34,26 @@ class Fates:
     swing: float
 
 
-def fates(group: Group, last: int = LAST) -> Fates:
+def compute_fates(group: Group, last: int = LAST) -> Fates:
     """Of the classes that the test set has."""
-    seen = [_late(run, last) for run in group.runs]
+    seen = [_select_late(run, last) for run in group.runs]
     worst = np.mean([looks.min(1).mean() for looks in seen])
     swing = np.mean([looks.std(0, ddof=1).mean() if len(looks) > 1 else math.nan for looks in seen])
     return Fates(100 * float(worst), 100 * float(swing))
 
 
-def _late(run: Run, last: int) -> NDArray[np.float64]:
+def _select_late(run: Run, last: int) -> NDArray[np.float64]:
     """A row for each look of the last rounds, a column for each class."""
     looks = np.array(
-        [row["test_per_class"] for row in late_rows(run, last)], dtype=np.float64
+        [row["test_per_class"] for row in select_late_rows(run, last)], dtype=np.float64
     )  # None, of a class that is not there, becomes NaN
     return looks[:, ~np.isnan(looks).any(0)]
 
 
-def classes_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Table:
+def build_classes_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Table:
     """A row for each place and partition, two columns for each algorithm."""
-    groups, notes = grouped(runs)
-    choices = laid_out(groups, rule, last)
+    groups, notes = group_runs(runs)
+    choices = choose_runs(groups, rule, last)
     names = list(dict.fromkeys(choice.column.name for choice in choices))
     heads = [Heading(name, is_numeric=name == "K", is_label=True) for name in ("setting", "data", "partition", "K")]
     heads += [Heading(text, name, is_numeric=True) for name in names for text in ("worst", "swing")]
@@ -63,25 +63,25 @@ def classes_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) 
     for place, partition in lines:
         here = {c.column.name: c for c in choices if (c.place, c.column.partition) == (place, partition)}
         where = map(str, (place.setting, row_label(place, places), partition, place.K))
-        rows.append([*where, *(cell for name in names for cell in _cells(here.get(name), last))])
+        rows.append([*where, *(cell for name in names for cell in _build_cells(here.get(name), last))])
     caption = (
         f"Test accuracy in % on single classes, over seeds and the last {last} rounds. Worst: of the worst class at "
         "each look, the mean. Swing: the standard deviation of a class from look to look, the mean over classes."
     )
-    said = [*seeds_said([choice.best for choice in choices]), *choices_said(choices), *notes]
-    records = [_record(choice, last) for choice in choices]
+    said = [*describe_seeds([choice.best for choice in choices]), *describe_choices(choices), *notes]
+    records = [_build_record(choice, last) for choice in choices]
     return Table(heads, rows, caption=caption, notes=said, name="classes", records=records)
 
 
-def _cells(choice: Choice | None, last: int) -> list[str]:
+def _build_cells(choice: Choice | None, last: int) -> list[str]:
     if choice is None:
         return ["", ""]
-    found = fates(choice.best, last)
+    found = compute_fates(choice.best, last)
     return [("" if math.isnan(value) else f"{value:.1f}") for value in (found.worst, found.swing)]
 
 
-def _record(choice: Choice, last: int) -> dict[str, object]:
-    spec, found = choice.best.spec, fates(choice.best, last)
+def _build_record(choice: Choice, last: int) -> dict[str, object]:
+    spec, found = choice.best.spec, compute_fates(choice.best, last)
     where = {"data": spec.data.name, "M": spec.partition.M, "C": spec.partition.C, "K": spec.K}
     swing = None if math.isnan(found.swing) else round(found.swing, 4)
     return {**where, "algorithm": choice.column.name, "worst": round(found.worst, 4), "swing": swing}

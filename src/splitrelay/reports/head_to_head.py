@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitrelay.errors import InputError
-from splitrelay.reports.labels import algorithm_label
-from splitrelay.reports.seed_groups import Group, grouped, seeds_said
-from splitrelay.reports.summary import by_seed, ends, seed_against_seed
-from splitrelay.reports.table_layout import Choice, Place, choices_said, laid_out, row_label
+from splitrelay.reports.labels import get_algorithm_label
+from splitrelay.reports.seed_groups import Group, describe_seeds, group_runs
+from splitrelay.reports.summary import compare_seeds, compute_by_seed, describe_ends
+from splitrelay.reports.table_layout import Choice, Place, choose_runs, describe_choices, row_label
 from splitrelay.runs.records import Run
 from splitrelay.runs.rows import LAST
 from splitrelay.table import Cell, Heading, Piece, Table
@@ -44,7 +44,7 @@ class Contest:
     @cached_property
     def gaps(self) -> NDArray[np.float64]:
         """Of every seed that both have, in points of percent."""
-        return seed_against_seed(self.ssl.best, self.fedavg.best, self.last)
+        return compare_seeds(self.ssl.best, self.fedavg.best, self.last)
 
     @property
     def gap(self) -> float:
@@ -71,29 +71,29 @@ class Contest:
         return {"C": part.C, "alpha": part.alpha, "K": spec.K, "S": spec.S or part.M}
 
 
-def contests(runs: Sequence[Run], rule: str = "test", last: int = LAST) -> tuple[list[Contest], list[str]]:
+def find_contests(runs: Sequence[Run], rule: str = "test", last: int = LAST) -> tuple[list[Contest], list[str]]:
     """Every place in which both were run, in the tables' order, and what must be said of the runs."""
-    groups, notes = grouped(runs)
-    choices = laid_out(groups, rule, last)
+    groups, notes = group_runs(runs)
+    choices = choose_runs(groups, rule, last)
     pairs = [
         Contest(choice, other, last)
         for choice in choices
-        if choice.column.algorithm == "ssl" and (other := _opponent(choice, choices)) is not None
+        if choice.column.algorithm == "ssl" and (other := _find_opponent(choice, choices)) is not None
     ]
     if not pairs:
         hint = "Run one setting with algorithm=ssl and with algorithm=fedavg."
         raise InputError("SSL and FedAvg meet in none of these runs", hint=hint)
     both = [choice for pair in pairs for choice in (pair.ssl, pair.fedavg)]
-    said = [*seeds_said(_both(pairs)), *choices_said(both), *notes]
+    said = [*describe_seeds(_get_groups(pairs)), *describe_choices(both), *notes]
     return pairs, said
 
 
-def _both(pairs: Sequence[Contest]) -> list[Group]:
+def _get_groups(pairs: Sequence[Contest]) -> list[Group]:
     """The runs that speak for either."""
     return [choice.best for pair in pairs for choice in (pair.ssl, pair.fedavg)]
 
 
-def _opponent(choice: Choice, choices: Sequence[Choice]) -> Choice | None:
+def _find_opponent(choice: Choice, choices: Sequence[Choice]) -> Choice | None:
     """FedAvg in the same place: in the same variant, or whatever its own is where it has but one."""
     there = [
         other
@@ -105,13 +105,13 @@ def _opponent(choice: Choice, choices: Sequence[Choice]) -> Choice | None:
     return next(iter(same), there[0] if len(there) == 1 else None)
 
 
-def winners_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Table:
+def build_winners_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Table:
     """A row for each place: both accuracies, the gap, and who is ahead with every seed."""
-    pairs, notes = contests(runs, rule, last)
+    pairs, notes = find_contests(runs, rule, last)
     places = [pair.place for pair in pairs]
     heads = [Heading(name, is_numeric=name == "K", is_label=True) for name in ("setting", "data", "partition", "K")]
     heads += [*(Heading(name, is_numeric=True) for name in ("SSL", "FedAvg", "gap")), Heading("ahead")]
-    rows = [_row(pair, places) for pair in pairs]
+    rows = [_build_row(pair, places) for pair in pairs]
     caption = (
         f"Test accuracy in %, mean over seeds and the last {last} rounds, each at its best rate of those run; "
         "gap: SSL minus FedAvg ± standard deviation over seeds; ahead: with every seed."
@@ -120,39 +120,39 @@ def winners_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) 
     score = (
         f"SSL is ahead in {tally['ssl']} of {len(pairs)} places, FedAvg in {tally['fedavg']}, {tally[None]} are even."
     )
-    notes = [score, *notes, *ends(_both(pairs), last)]
-    records = [_record(pair) for pair in pairs]
+    notes = [score, *notes, *describe_ends(_get_groups(pairs), last)]
+    records = [_build_record(pair) for pair in pairs]
     return Table(heads, rows, caption=caption, notes=notes, lead=2, name="winners", records=records)
 
 
-def _row(pair: Contest, places: Sequence[Place]) -> list[Cell]:
+def _build_row(pair: Contest, places: Sequence[Place]) -> list[Cell]:
     where = [pair.place.setting, row_label(pair.place, places), pair.ssl.column.partition, pair.place.K]
-    ahead = "even" if pair.winner is None else algorithm_label(pair.winner)
+    ahead = "even" if pair.winner is None else get_algorithm_label(pair.winner)
     spread = "" if math.isnan(pair.spread) else f" ± {pair.spread:.2f}"
     scores = [
         (
-            Piece(f"{_percent(choice.best, pair.last):.2f}", pair.winner == choice.column.algorithm),
-            Piece(rate_said(choice)),
+            Piece(f"{_compute_percent(choice.best, pair.last):.2f}", pair.winner == choice.column.algorithm),
+            Piece(describe_rate(choice)),
         )
         for choice in (pair.ssl, pair.fedavg)
     ]
     return [*map(str, where), *scores, f"{pair.gap:+.2f}{spread}", ahead]
 
 
-def rate_said(choice: Choice) -> str:
+def describe_rate(choice: Choice) -> str:
     """The rate, and the largest norm where there is one."""
     step = choice.best.spec.optimiser
     return f" (η {step.eta:g}{'' if step.clip is None else f', clip {step.clip:g}'})"
 
 
-def _record(pair: Contest) -> dict[str, Any]:
+def _build_record(pair: Contest) -> dict[str, Any]:
     spec = pair.ssl.best.spec
     own = {"data": spec.data.name, "model": spec.model.name, "M": spec.partition.M, **pair.factors}
     for name, choice in (("ssl", pair.ssl), ("fedavg", pair.fedavg)):
-        own[f"{name}_percent"] = round(_percent(choice.best, pair.last), 4)
+        own[f"{name}_percent"] = round(_compute_percent(choice.best, pair.last), 4)
         own[f"{name}_eta"], own[f"{name}_clip"] = choice.best.spec.optimiser.eta, choice.best.spec.optimiser.clip
     return {**own, "gap": round(pair.gap, 4), "spread": pair.spread, "seeds": pair.gaps.size, "ahead": pair.winner}
 
 
-def _percent(group: Group, last: int) -> float:
-    return 100 * float(np.mean(list(by_seed(group, last).values())))
+def _compute_percent(group: Group, last: int) -> float:
+    return 100 * float(np.mean(list(compute_by_seed(group, last).values())))

@@ -30,7 +30,7 @@ class Series:
     hint: str = ""  # shown where the pointer rests
 
 
-def thinned(points: Sequence[Point], most: int = MOST) -> list[Point]:
+def thin_points(points: Sequence[Point], most: int = MOST) -> list[Point]:
     """Fewer points, the same picture: of each stretch its lowest and its highest; the first and the last stay."""
     finite = [point for point in points if math.isfinite(point[1])]
     if len(finite) <= most:
@@ -43,19 +43,19 @@ def thinned(points: Sequence[Point], most: int = MOST) -> list[Point]:
     return [finite[j] for j in sorted(kept)]
 
 
-def line_chart(series: Sequence[Series], across: str, upright: str, top: float | None = None) -> str:
+def draw_line_chart(series: Sequence[Series], across: str, upright: str, top: float | None = None) -> str:
     """Lines over one pair of axes that begin at 0; `top` ends the upright one."""
-    drawn = [Series(line.name, line.colour, thinned(line.points), line.hint) for line in series]
+    drawn = [Series(line.name, line.colour, thin_points(line.points), line.hint) for line in series]
     points = [point for line in drawn for point in line.points]
     if not points:
         return '<p class="note">Nothing to draw: no look at it is a number.</p>'
     high_x, high_y = max(x for x, _ in points) or 1.0, top or max(y for _, y in points) * 1.05 or 1.0
-    parts = [*_axes(high_x, high_y, across, upright), *_key([line for line in drawn if line.name])]
-    parts += [_path(line, high_x, high_y) for line in drawn]
-    return _svg(WIDTH, HEIGHT, f"{upright} against {across}", parts)
+    parts = [*_draw_axes(high_x, high_y, across, upright), *_draw_key([line for line in drawn if line.name])]
+    parts += [_draw_path(line, high_x, high_y) for line in drawn]
+    return _wrap_svg(WIDTH, HEIGHT, f"{upright} against {across}", parts)
 
 
-def bar_chart(names: Sequence[str], shares: Sequence[float], across: str) -> str:
+def draw_bar_chart(names: Sequence[str], shares: Sequence[float], across: str) -> str:
     """A bar for each name, from 0 to 100 %, with its value."""
     height = 18 * len(names) + 34
     parts = []
@@ -67,16 +67,18 @@ def bar_chart(names: Sequence[str], shares: Sequence[float], across: str) -> str
         parts.append(f'<rect class="blue-fill" x="{LEFT + 48}" y="{y}" width="{width:.1f}" height="13"/>')
         parts.append(f'<text x="{LEFT + 54 + width:.1f}" y="{y + 11}">{shown}</text>')
     parts.append(f'<text class="middle" x="{LEFT + 228}" y="{height - 6}">{escape(across)}</text>')
-    return _svg(WIDTH, height, across, parts)
+    return _wrap_svg(WIDTH, height, across, parts)
 
 
-def heat_map(counts: NDArray[np.int64], labels: Sequence[str]) -> str:
+def draw_heat_map(counts: NDArray[np.int64], labels: Sequence[str]) -> str:
     """Clients across, labels down; the darker, the more samples. Many clients stand by their main label."""
     M, n = counts.shape
-    cells = _gathered(counts if M <= NUMBERED else counts[_by_main_label(counts)])
+    cells = _gather_columns(counts if M <= NUMBERED else counts[_sort_by_main_label(counts)])
     across, row = WIDTH - LEFT - RIGHT, max(8, min(18, 240 // n))
     wide, top = across / len(cells), 8
-    grid = f'<g transform="translate({LEFT} {top}) scale({wide:.4f} {row})" class="heat">{"".join(_cells(cells))}</g>'
+    grid = (
+        f'<g transform="translate({LEFT} {top}) scale({wide:.4f} {row})" class="heat">{"".join(_draw_cells(cells))}</g>'
+    )
     frame = f'<rect class="frame" x="{LEFT}" y="{top}" width="{across}" height="{row * n}"/>'
     step = -(-n // 20)
     down = [
@@ -85,13 +87,13 @@ def heat_map(counts: NDArray[np.int64], labels: Sequence[str]) -> str:
     ]
     name = f"{M} clients" if M <= NUMBERED else f"{M} clients, ordered by their main label"
     below = f'<text class="middle" x="{LEFT + across / 2:.0f}" y="{top + row * n + 28}">{name}</text>'
-    numbers = _numbers(counts, wide, row, top) if M <= NUMBERED else []
-    return _svg(
+    numbers = _draw_numbers(counts, wide, row, top) if M <= NUMBERED else []
+    return _wrap_svg(
         WIDTH, top + row * n + 36, "samples of each label at each client", [grid, frame, *down, *numbers, below]
     )
 
 
-def nice_ticks(high: float, most: int = 5) -> list[float]:
+def choose_ticks(high: float, most: int = 5) -> list[float]:
     """0 and round numbers up to the end of an axis."""
     raw = high / most
     unit = 10.0 ** math.floor(math.log10(raw))
@@ -99,23 +101,23 @@ def nice_ticks(high: float, most: int = 5) -> list[float]:
     return [step * j for j in range(int(high / step + 1e-9) + 1)]
 
 
-def _svg(width: int, height: int, name: str, parts: Sequence[str]) -> str:
+def _wrap_svg(width: int, height: int, name: str, parts: Sequence[str]) -> str:
     head = f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(name, quote=True)}">'
     return f"{head}<title>{escape(name)}</title>{''.join(parts)}</svg>"
 
 
-def _at(x: float, y: float, high_x: float, high_y: float) -> Point:
+def _get_position(x: float, y: float, high_x: float, high_y: float) -> Point:
     inner_x, inner_y = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     return LEFT + inner_x * x / high_x, TOP + inner_y * (1 - min(y / high_y, 1.0))
 
 
-def _axes(high_x: float, high_y: float, across: str, upright: str) -> Iterator[str]:
-    for y in nice_ticks(high_y):
-        at = _at(0, y, high_x, high_y)[1]
+def _draw_axes(high_x: float, high_y: float, across: str, upright: str) -> Iterator[str]:
+    for y in choose_ticks(high_y):
+        at = _get_position(0, y, high_x, high_y)[1]
         yield f'<path class="grid" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}"/>'
         yield f'<text class="end" x="{LEFT - 6}" y="{at + 4:.1f}">{y:g}</text>'
-    for x in nice_ticks(high_x, 6):
-        at = _at(x, 0, high_x, high_y)[0]
+    for x in choose_ticks(high_x, 6):
+        at = _get_position(x, 0, high_x, high_y)[0]
         yield f'<path class="grid" d="M{at:.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
         yield f'<text class="middle" x="{at:.1f}" y="{HEIGHT - BOTTOM + 15}">{x:g}</text>'
     middle = TOP + (HEIGHT - TOP - BOTTOM) / 2
@@ -123,7 +125,7 @@ def _axes(high_x: float, high_y: float, across: str, upright: str) -> Iterator[s
     yield f'<text class="middle" transform="translate(13 {middle:.0f}) rotate(-90)">{escape(upright)}</text>'
 
 
-def _key(lines: Sequence[Series]) -> Iterator[str]:
+def _draw_key(lines: Sequence[Series]) -> Iterator[str]:
     x = float(LEFT)
     for line in lines:
         yield f'<path class="line {line.colour}" d="M{x:.0f} 14h18"/>'
@@ -131,9 +133,9 @@ def _key(lines: Sequence[Series]) -> Iterator[str]:
         x += 40 + 6.3 * len(line.name)
 
 
-def _path(line: Series, high_x: float, high_y: float) -> str:
+def _draw_path(line: Series, high_x: float, high_y: float) -> str:
     """Relative steps in tenths of a pixel: half the letters of absolute ones."""
-    spots = [tuple(round(10 * value) for value in _at(x, y, high_x, high_y)) for x, y in line.points]
+    spots = [tuple(round(10 * value) for value in _get_position(x, y, high_x, high_y)) for x, y in line.points]
     if not spots:
         return ""
     steps = "".join(f"{bx - ax} {by - ay} " for (ax, ay), (bx, by) in pairwise(spots))
@@ -142,7 +144,7 @@ def _path(line: Series, high_x: float, high_y: float) -> str:
     return f'<path class="line {line.colour}" transform="scale(.1)" d="{start}">{hint}</path>'
 
 
-def _gathered(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+def _gather_columns(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """At most so many columns: neighbours share one, as their mean."""
     share = -(-len(counts) // COLUMNS)
     starts = np.arange(0, len(counts), share)
@@ -150,11 +152,11 @@ def _gathered(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(np.add.reduceat(counts, starts, axis=0) / sizes[:, None])
 
 
-def _by_main_label(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _sort_by_main_label(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.lexsort((-counts.max(1), counts.argmax(1), counts.sum(1) == 0))
 
 
-def _cells(counts: NDArray[np.float64]) -> Iterator[str]:
+def _draw_cells(counts: NDArray[np.float64]) -> Iterator[str]:
     """One path for each shade; shades go with the square root, so that small counts are seen."""
     level = np.ceil(LEVELS * np.sqrt(counts / max(counts.max(), 1e-9))).astype(int)
     for shade in range(1, LEVELS + 1):
@@ -163,7 +165,7 @@ def _cells(counts: NDArray[np.float64]) -> Iterator[str]:
             yield f'<path fill-opacity="{shade / LEVELS:.2f}" d="{squares}"/>'
 
 
-def _numbers(counts: NDArray[np.int64], wide: float, row: int, top: int) -> Iterator[str]:
+def _draw_numbers(counts: NDArray[np.int64], wide: float, row: int, top: int) -> Iterator[str]:
     for m, c in np.argwhere(counts).tolist():
         x, y = LEFT + wide * (m + 0.5), top + row * (c + 0.5) + 3.5
         dark = " over" if counts[m, c] > 0.4 * counts.max() else ""

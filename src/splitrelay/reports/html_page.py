@@ -90,17 +90,17 @@ def chart(title: str, svg: str) -> str:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Cells that are text; rows may carry markup of their own (`own`, `linked`)."""
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "\n".join("".join(row) if row and row[0].startswith("<tr") else _row(row) for row in rows)
+    body = "\n".join("".join(row) if row and row[0].startswith("<tr") else _format_row(row) for row in rows)
     return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
 
 
-def sheet_table(sheet: Table) -> str:
+def format_table(sheet: Table) -> str:
     """A table of the records, with its caption."""
-    rows = [["<tr>", *("<td>" + _cell(cell) + "</td>" for cell in row), "</tr>"] for row in sheet.rows]
+    rows = [["<tr>", *("<td>" + _format_cell(cell) + "</td>" for cell in row), "</tr>"] for row in sheet.rows]
     return note(sheet.description) + table([head.full_name for head in sheet.headings], rows)
 
 
-def setting_row(name: str, value: str, meaning: str, own: bool) -> list[str]:
+def format_setting_row(name: str, value: str, meaning: str, own: bool) -> list[str]:
     """A key of the spec; `own` marks those that are not the usual ones."""
     mark = "●" if own else ""
     opening = '<tr class="own">' if own else "<tr>"
@@ -108,7 +108,7 @@ def setting_row(name: str, value: str, meaning: str, own: bool) -> list[str]:
     return [opening, cells, f'<td class="meaning">{escape(meaning)}</td></tr>']
 
 
-def linked_row(target: str, name: str, cells: Iterable[str]) -> list[str]:
+def format_linked_row(target: str, name: str, cells: Iterable[str]) -> list[str]:
     """A row that begins with a link."""
     inner = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
     return ["<tr>", f'<td><a href="{escape(target, quote=True)}">{escape(name)}</a></td>', inner, "</tr>"]
@@ -119,16 +119,16 @@ def command(text: str, why: str) -> str:
     return f"<p>{escape(why)}</p><pre>{escape(text)}</pre>"
 
 
-def colour_of(algorithm: str, others: Sequence[str]) -> str:
+def get_colour(algorithm: str, others: Sequence[str]) -> str:
     """The same algorithm has the same colour as in the figures; the others share four."""
     rest = [name for name in others if name not in OWN]
     return OWN.get(algorithm) or COLOURS[rest.index(algorithm) % len(COLOURS)]
 
 
-def _row(row: Sequence[str]) -> str:
+def _format_row(row: Sequence[str]) -> str:
     return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     pieces = [(escape(piece.text), piece.bold) for piece in get_pieces(value)]
     return "".join(f"<b>{text}</b>" if bold else text for text, bold in pieces)

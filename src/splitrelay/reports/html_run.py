@@ -9,18 +9,18 @@ from typing import Any
 
 from splitrelay.data.partition_io import load_partition
 from splitrelay.errors import InputError
-from splitrelay.reports.html_charts import MOST, Series, bar_chart, heat_map, line_chart
-from splitrelay.reports.html_page import chart, command, note, page, section, setting_row, table, tiles
+from splitrelay.reports.html_charts import MOST, Series, draw_bar_chart, draw_heat_map, draw_line_chart
+from splitrelay.reports.html_page import chart, command, format_setting_row, note, page, section, table, tiles
 from splitrelay.reports.labels import (
-    algorithm_label,
-    data_label,
-    key_label,
-    partition_label,
-    setting_label,
-    value_label,
+    format_value_label,
+    get_algorithm_label,
+    get_data_label,
+    get_key_label,
+    get_partition_label,
+    get_setting_label,
 )
 from splitrelay.reports.seed_groups import Group, is_complete
-from splitrelay.reports.summary import summarised
+from splitrelay.reports.summary import summarise_group
 from splitrelay.runs.client_records import CLIENTS, PREFIX, ClientRecord, read_clients
 from splitrelay.runs.records import Run
 from splitrelay.runs.rows import LAST
@@ -31,22 +31,22 @@ ROWS = 12  # looks at the end that are shown as numbers
 OPEN = 30  # clients that are listed without being asked for
 
 
-def run_page(run: Run) -> str:
+def build_run_page(run: Run) -> str:
     """What was run, what was seen, what it cost, and how to go on; finished or not."""
     spec = run.spec
-    where = f"{data_label(spec.data.name)}, {partition_label(spec.partition)}, {setting_label(spec)}"
-    parts = [note(f"Run {spec.hash}, seed {spec.seed}, {_state(run)}.")]
+    where = f"{get_data_label(spec.data.name)}, {get_partition_label(spec.partition)}, {get_setting_label(spec)}"
+    parts = [note(f"Run {spec.hash}, seed {spec.seed}, {_describe_state(run)}.")]
     if run.rows:
-        parts += [_tiles(run), _curves(run), _classes(run)]
+        parts += [_build_tiles(run), _build_curves(run), _build_classes(run)]
     parts += [
-        _partition(run.path),
-        _clients(run.path),
-        _settings(run),
-        _traffic(run),
-        _environment(run.path),
-        _commands(run),
+        _build_partition(run.path),
+        _build_clients(run.path),
+        _build_settings(run),
+        _build_traffic(run),
+        _build_environment(run.path),
+        _build_commands(run),
     ]
-    return page(f"{algorithm_label(spec.algorithm)} on {where}", [part for part in parts if part])
+    return page(f"{get_algorithm_label(spec.algorithm)} on {where}", [part for part in parts if part])
 
 
 def series(run: Run, field: str, name: str, colour: str, times: float = 1) -> Series:
@@ -60,31 +60,31 @@ def _is_number(value: Any) -> bool:
     return value is not None and not math.isnan(value)
 
 
-def _state(run: Run) -> str:
+def _describe_state(run: Run) -> str:
     if not run.rows:
         return "without a row yet"
     r = run.rows[-1]["round"]
     return f"finished after {r} rounds" if is_complete(run) else f"not finished: round {r} of {run.spec.R}"
 
 
-def _tiles(run: Run) -> str:
+def _build_tiles(run: Run) -> str:
     end = run.rows[-1]
-    seen = summarised(Group((run,)))
+    seen = summarise_group(Group((run,)))
     best = max(run.rows, key=lambda row: -1 if math.isnan(row["test_accuracy"]) else row["test_accuracy"])
     goal = "never" if seen.rounds is None else f"round {seen.rounds}"
     return tiles(
         [
-            (f"test accuracy, mean of the last {min(LAST, end['round'])} rounds", _percent(seen.mean)),
-            (f"test accuracy at the end (round {end['round']})", _percent(end["test_accuracy"])),
-            (f"the best look (round {best['round']})", _percent(best["test_accuracy"])),
+            (f"test accuracy, mean of the last {min(LAST, end['round'])} rounds", _format_percent(seen.mean)),
+            (f"test accuracy at the end (round {end['round']})", _format_percent(end["test_accuracy"])),
+            (f"the best look (round {best['round']})", _format_percent(best["test_accuracy"])),
             (f"first at {100 * seen.goal:g} % or above", goal),
-            ("between clients and server", _bytes(end["bytes_up"] + end["bytes_down"])),
-            ("training and looking", _seconds(end["seconds"])),
+            ("between clients and server", _format_bytes(end["bytes_up"] + end["bytes_down"])),
+            ("training and looking", _format_seconds(end["seconds"])),
         ]
     )
 
 
-def _curves(run: Run) -> str:
+def _build_curves(run: Run) -> str:
     accuracy = [
         series(run, "test_accuracy", "test", "blue", 100),
         series(run, "validation_accuracy", "validation", "green", 100),
@@ -92,28 +92,31 @@ def _curves(run: Run) -> str:
     loss = [series(run, "test_loss", "test", "blue"), series(run, "train_loss", "training", "red")]
     charts = [
         chart(
-            "Accuracy", line_chart([line for line in accuracy if line.points], "training rounds", "accuracy (%)", 100)
+            "Accuracy",
+            draw_line_chart([line for line in accuracy if line.points], "training rounds", "accuracy (%)", 100),
         ),
-        chart("Loss", line_chart([line for line in loss if line.points], "training rounds", "loss")),
+        chart("Loss", draw_line_chart([line for line in loss if line.points], "training rounds", "loss")),
     ]
     said = [note(f"Drawn from {len(run.rows)} looks: of each stretch the lowest and the highest.")] * (
         len(run.rows) > MOST
     )
-    rows = [[_cell(row.get(name)) for name in _shown(run)] for row in run.rows[-ROWS:]]
-    last = f"<details><summary>The last {len(rows)} looks</summary>{table(_shown(run), rows)}</details>"
+    rows = [[_format_cell(row.get(name)) for name in _get_columns(run)] for row in run.rows[-ROWS:]]
+    last = f"<details><summary>The last {len(rows)} looks</summary>{table(_get_columns(run), rows)}</details>"
     return section("Curves", f'<div class="charts">{"".join(charts)}</div>', *said, last)
 
 
-def _classes(run: Run) -> str:
+def _build_classes(run: Run) -> str:
     end = run.rows[-1]
     shares = [math.nan if share is None else float(share) for share in end.get("test_per_class") or []]
     if not shares:
         return ""
     names = [f"class {c}" for c in range(len(shares))]
-    return section("Each class at the end", bar_chart(names, shares, f"test accuracy (%) after round {end['round']}"))
+    return section(
+        "Each class at the end", draw_bar_chart(names, shares, f"test accuracy (%) after round {end['round']}")
+    )
 
 
-def _partition(directory: Path) -> str:
+def _build_partition(directory: Path) -> str:
     file = directory / "partition.npz"
     if not file.exists():
         deployed = (directory / CLIENTS).exists()  # the server of a deployed run does not know who holds what
@@ -127,10 +130,10 @@ def _partition(directory: Path) -> str:
     words = (
         f"{found.title}; {found.N} samples, {sizes.min()} to {sizes.max()} a client; the stronger the colour, the more."
     )
-    return section("Who holds what", heat_map(counts, labels), note(words))
+    return section("Who holds what", draw_heat_map(counts, labels), note(words))
 
 
-def _clients(directory: Path) -> str:
+def _build_clients(directory: Path) -> str:
     """Return the clients of a deployed run; nothing for a simulation."""
     try:
         found = read_clients(directory)
@@ -149,7 +152,7 @@ def _clients(directory: Path) -> str:
         "data digest",
         "last arrival",
     ]
-    rows = [_client_row(one) for one in (*found.clients, *found.others)]
+    rows = [_build_client_row(one) for one in (*found.clients, *found.others)]
     made = sum(one.visits for one in found.clients)
     notes = [f"A deployed run. Visits until round {found.round}: {made} made, {found.skipped} skipped."]
     unlike = "; ".join(f"{name}: {theirs} (server: {here})" for name, (theirs, here) in found.unlike().items())
@@ -161,23 +164,26 @@ def _clients(directory: Path) -> str:
     return section("Clients", *map(note, notes), listed)
 
 
-def _client_row(one: ClientRecord) -> list[str]:
+def _build_client_row(one: ClientRecord) -> list[str]:
     why = "; ".join(f"{count} x {reason}" for reason, count in one.reasons.items())
     numbers = [str(one.client), str(one.samples or "-"), str(one.visits), str(one.skipped)]
     told = [", ".join(one.cpu), ", ".join(one.software), one.digest[:PREFIX], one.last_arrival]
     return [*numbers, *(text or "-" for text in (why, *told))]
 
 
-def _settings(run: Run) -> str:
-    usual, own, words = Spec().flatten(), run.spec.flatten(), meanings()
-    rows = [setting_row(key_label(key), value_label(own[key]), words[key], own[key] != usual[key]) for key in own]
+def _build_settings(run: Run) -> str:
+    usual, own, words = Spec().flatten(), run.spec.flatten(), get_key_descriptions()
+    rows = [
+        format_setting_row(get_key_label(key), format_value_label(own[key]), words[key], own[key] != usual[key])
+        for key in own
+    ]
     skipped = sum(row.get("skipped", 0) for row in run.rows)
     decided = f"This and the {skipped} skipped visits" if skipped else "This and nothing else"
     marked = note(f"● is not the usual value. {decided} decided the numbers.")
     return section("What was run", marked, table(["", "key", "value", "meaning"], rows))
 
 
-def meanings() -> dict[str, str]:
+def get_key_descriptions() -> dict[str, str]:
     """Every dotted key of a spec with its description."""
     found: dict[str, str] = {}
     for name, field in Spec.model_fields.items():
@@ -191,20 +197,24 @@ def meanings() -> dict[str, str]:
     return found
 
 
-def _traffic(run: Run) -> str:
+def _build_traffic(run: Run) -> str:
     if not run.rows:
         return ""
     end = run.rows[-1]
     rounds = max(end["round"], 1)
     rows = [
-        ["bytes to the server", _bytes(end["bytes_up"]), _bytes(end["bytes_up"] / rounds)],
-        ["bytes to the clients", _bytes(end["bytes_down"]), _bytes(end["bytes_down"] / rounds)],
-        ["time, with all looks at the test set", _seconds(end["seconds"]), _seconds(end["seconds"] / rounds)],
+        ["bytes to the server", _format_bytes(end["bytes_up"]), _format_bytes(end["bytes_up"] / rounds)],
+        ["bytes to the clients", _format_bytes(end["bytes_down"]), _format_bytes(end["bytes_down"] / rounds)],
+        [
+            "time, with all looks at the test set",
+            _format_seconds(end["seconds"]),
+            _format_seconds(end["seconds"] / rounds),
+        ],
     ]
     return section("Bytes and times", table(["", "all", "a round"], rows))
 
 
-def _environment(directory: Path) -> str:
+def _build_environment(directory: Path) -> str:
     file = directory / "environment.json"
     if not file.exists():
         return ""
@@ -216,7 +226,7 @@ def _environment(directory: Path) -> str:
     return section("Environment", said, table(["what", "which"], [[str(k), str(v)] for k, v in content.items()]))
 
 
-def _commands(run: Run) -> str:
+def _build_commands(run: Run) -> str:
     spec, place = shlex.quote(str(run.path / "spec.toml")), shlex.quote(str(run.path))
     going = (
         "Go on with it:"
@@ -226,37 +236,37 @@ def _commands(run: Run) -> str:
     data = f"--model {shlex.quote(run.spec.model.name)} --data {shlex.quote(run.spec.data.name)}"
     return section(
         "Commands",
-        command(f"splitrelay {_program(run.path)} {spec} --out {place}", going),
+        command(f"splitrelay {_get_program(run.path)} {spec} --out {place}", going),
         command(f"splitrelay verify {place}", "Run it elsewhere and compare to the bit:"),
         command(f"splitrelay evaluate {place} {data}", "Score its final model:"),
         command(f"splitrelay report {place}", "Make this page again:"),
     )
 
 
-def _program(directory: Path) -> str:
+def _get_program(directory: Path) -> str:
     return "serve --keys KEYS" if (directory / CLIENTS).exists() else "run"
 
 
-def _shown(run: Run) -> list[str]:
+def _get_columns(run: Run) -> list[str]:
     return [name for name in run.rows[-1] if name not in ("test_per_class", "skipped_visits")]
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return "-" if math.isnan(share) else f"{100 * share:.2f} %"
 
 
-def _bytes(count: float) -> str:
+def _format_bytes(count: float) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.4g} {unit}"
     return f"{count:.4g} B"
 
 
-def _seconds(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     if seconds >= 3600:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 60:.1f} min" if seconds >= 120 else f"{seconds:.3g} s"

@@ -22,17 +22,17 @@ DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10
 PLAIN = {key.path: key.name for key in KEYS.values()}
 
 
-def algorithm_label(name: str) -> str:
+def get_algorithm_label(name: str) -> str:
     """As its authors write it."""
     return ALGORITHMS.get(name, name)
 
 
-def data_label(name: str) -> str:
+def get_data_label(name: str) -> str:
     """A set by its proper name; one's own by its file's."""
     return DATA.get(name) or Path(name).stem or name
 
 
-def partition_label(part: PartitionSpec) -> str:
+def get_partition_label(part: PartitionSpec) -> str:
     """The law and its numbers; the form of ExDir and the seed are said elsewhere."""
     laws = {
         "exdir": f"ExDir({part.C}, {part.alpha:g})",
@@ -42,7 +42,7 @@ def partition_label(part: PartitionSpec) -> str:
     return laws.get(part.kind, part.kind)
 
 
-def setting_label(spec: Spec) -> str:
+def get_setting_label(spec: Spec) -> str:
     """The paper's two settings: some of many clients in a round, or all of a few."""
     M, S = spec.partition.M, spec.S
     return f"cross-silo, M={M}" if S is None or S == M else f"cross-device, M={M}, S={S}"
@@ -50,18 +50,18 @@ def setting_label(spec: Spec) -> str:
 
 def setting_words(spec: Spec) -> str:
     """A setting in a few words, for notes."""
-    where = f"{data_label(spec.data.name)} {partition_label(spec.partition)}"
+    where = f"{get_data_label(spec.data.name)} {get_partition_label(spec.partition)}"
     step = spec.optimiser
     norm = "" if step.clip is None else f", clip {step.clip:g}"
-    return f"{algorithm_label(spec.algorithm)} on {where}, M={spec.partition.M}, K={spec.K}, η={step.eta:g}{norm}"
+    return f"{get_algorithm_label(spec.algorithm)} on {where}, M={spec.partition.M}, K={spec.K}, η={step.eta:g}{norm}"
 
 
-def key_label(key: str) -> str:
+def get_key_label(key: str) -> str:
     """The plain word for a dotted key, where there is one."""
     return PLAIN.get(key, key)
 
 
-def value_label(value: Any) -> str:
+def format_value_label(value: Any) -> str:
     """A value as one would type it."""
     if value is None:
         return "none"
@@ -70,6 +70,6 @@ def value_label(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def place_in(names: dict[str, str], name: str) -> tuple[int, str]:
+def find_place(names: dict[str, str], name: str) -> tuple[int, str]:
     """A key for sorting: the known ones in their order, the others after them by name."""
     return (list(names).index(name) if name in names else len(names)), name

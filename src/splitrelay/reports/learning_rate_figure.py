@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from splitrelay.notation import get_axis_label as symbol
-from splitrelay.reports.accuracy import papers_value
+from splitrelay.reports.accuracy import get_printed_value
 from splitrelay.reports.line_plots import (
     HEIGHT,
     LETTERS_AN_INCH,
@@ -18,53 +18,53 @@ from splitrelay.reports.line_plots import (
     Drawing,
     Look,
     colours,
+    count_key_columns,
     footnotes,
-    key_columns,
     legend,
-    percent_axis,
+    set_percent_axis,
     styles,
 )
-from splitrelay.reports.seed_groups import Group, grouped
-from splitrelay.reports.style import drawn
-from splitrelay.reports.table_layout import RULES, Choice, choices_said, laid_out, row_label
+from splitrelay.reports.seed_groups import Group, group_runs
+from splitrelay.reports.style import open_figure
+from splitrelay.reports.table_layout import RULES, Choice, choose_runs, describe_choices, row_label
 from splitrelay.runs.records import Run
 from splitrelay.runs.rows import LAST
 
 
-def rates_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Drawing:
+def draw_rates(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Drawing:
     """A row for each set and setting, a column for each partition; a star on the rate that the rule chooses."""
-    groups, notes = grouped(runs)
-    choices = laid_out(groups, rule, last)
-    said = [*choices_said(choices, "starred"), *_papers(choices), *_unfinished(choices), *notes]
+    groups, notes = group_runs(runs)
+    choices = choose_runs(groups, rule, last)
+    said = [*describe_choices(choices, "starred"), *_papers(choices), *_unfinished(choices), *notes]
     rows = list(dict.fromkeys(_row(choice) for choice in choices))
     columns = list(dict.fromkeys(c.column.partition for c in sorted(choices, key=lambda c: c.column.C)))
-    looks = _looks(choices)
+    looks = _choose_looks(choices)
     width = max(3.4, WIDTH * len(columns) + 0.3)
     lines = textwrap.wrap(" ".join(said), round(LETTERS_AN_INCH * width))
-    across = key_columns(looks, width)
-    with drawn(width, HEIGHT * len(rows) + 0.35 + 0.15 * -(-len(looks) // across) + 0.1 * len(lines)) as figure:
+    across = count_key_columns(looks, width)
+    with open_figure(width, HEIGHT * len(rows) + 0.35 + 0.15 * -(-len(looks) // across) + 0.1 * len(lines)) as figure:
         grid = figure.subplots(len(rows), len(columns), squeeze=False, sharey=True)
         for i, row in enumerate(rows):
             for j, part in enumerate(columns):
                 inside = [choice for choice in choices if _row(choice) == row and choice.column.partition == part]
-                _panel(grid[i, j], inside, choices, looks)
-                grid[i, j].set_ylabel(_upright(rule, last) if j == 0 else "")
+                _draw_panel(grid[i, j], inside, choices, looks)
+                grid[i, j].set_ylabel(_set_limits(rule, last) if j == 0 else "")
         legend(figure, looks, across)
         footnotes(figure, lines)
     caption = f"Mean {rule} accuracy over the last {last} rounds against the rate; the star marks the best."
     return Drawing(figure, [caption, *said])
 
 
-def _panel(axis: Axes, inside: Sequence[Choice], choices: Sequence[Choice], looks: dict[str, Look]) -> None:
+def _draw_panel(axis: Axes, inside: Sequence[Choice], choices: Sequence[Choice], looks: dict[str, Look]) -> None:
     if not inside:
         axis.set_axis_off()
         return
     for choice in inside:
         for clip in _clips([choice]):
             tried = sorted((g for g in choice.tried if g.spec.optimiser.clip == clip), key=_eta)
-            _points(axis, choice, tried, looks[_label(choice, clip, choices)])
+            _draw_points(axis, choice, tried, looks[_format_label(choice, clip, choices)])
     for choice in inside:
-        _printed(axis, choice, looks[_label(choice, choice.best.spec.optimiser.clip, choices)].colour)
+        _draw_printed(axis, choice, looks[_format_label(choice, choice.best.spec.optimiser.clip, choices)].colour)
     places = {choice.place for choice in choices}
     place = inside[0].place
     several = len({_row(choice) for choice in choices}) > 1
@@ -72,46 +72,46 @@ def _panel(axis: Axes, inside: Sequence[Choice], choices: Sequence[Choice], look
     axis.set_title(f"{where}{inside[0].column.partition}")
     axis.set_xscale("log")
     axis.set_xlabel(f"rate {symbol('eta')}")
-    percent_axis(axis)
+    set_percent_axis(axis)
 
 
-def _points(axis: Axes, choice: Choice, tried: Sequence[Group], look: Look) -> None:
+def _draw_points(axis: Axes, choice: Choice, tried: Sequence[Group], look: Look) -> None:
     x = [_eta(group) for group in tried]
-    y = [_score(choice, group) for group in tried]
+    y = [_compute_score(choice, group) for group in tried]
     axis.plot(x, y, linestyle=look.style, color=look.colour)
     for marker, whole in (("o", True), ("x", False)):
         at = [j for j, group in enumerate(tried) if group.complete is whole]
-        _marks(axis, [x[j] for j in at], [y[j] for j in at], marker=marker, color=look.colour, markersize=3)
+        _draw_marks(axis, [x[j] for j in at], [y[j] for j in at], marker=marker, color=look.colour, markersize=3)
     if choice.best in tried:
         best = tried.index(choice.best)
         star: Any = {"marker": "*", "markersize": 8, "markeredgecolor": "white", "markeredgewidth": 0.4}
-        _marks(axis, [x[best]], [y[best]], color=look.colour, zorder=4, **star)
+        _draw_marks(axis, [x[best]], [y[best]], color=look.colour, zorder=4, **star)
 
 
-def _printed(axis: Axes, choice: Choice, colour: str) -> None:
+def _draw_printed(axis: Axes, choice: Choice, colour: str) -> None:
     """What the paper has for this algorithm, at its rate."""
-    told = papers_value(choice)
+    told = get_printed_value(choice)
     if told is not None:
         hollow: Any = {"marker": "D", "markersize": 4, "markerfacecolor": "white", "zorder": 4}
-        _marks(axis, [told.eta], [told.accuracy], color=colour, **hollow)
+        _draw_marks(axis, [told.eta], [told.accuracy], color=colour, **hollow)
 
 
-def _marks(axis: Axes, x: Sequence[float], y: Sequence[float], **how: Any) -> None:
+def _draw_marks(axis: Axes, x: Sequence[float], y: Sequence[float], **how: Any) -> None:
     """Marks that are whole at 100 % too; the layout need not make room for them."""
     if x:
         axis.plot(x, y, linestyle="none", clip_on=False, **how)[0].set_in_layout(False)
 
 
-def _score(choice: Choice, group: Group) -> float:
+def _compute_score(choice: Choice, group: Group) -> float:
     score = choice.score(group)
     return 100 * score if np.isfinite(score) else np.nan
 
 
-def _looks(choices: Sequence[Choice]) -> dict[str, Look]:
+def _choose_looks(choices: Sequence[Choice]) -> dict[str, Look]:
     colour = colours((choice.column.algorithm, choice.column.variant) for choice in choices)
     style = styles((K, clip) for K in sorted({c.place.K for c in choices}) for clip in _clips(choices))
     return {
-        _label(choice, clip, choices): Look(
+        _format_label(choice, clip, choices): Look(
             colour[choice.column.algorithm, choice.column.variant], style[choice.place.K, clip]
         )
         for choice in choices
@@ -119,7 +119,7 @@ def _looks(choices: Sequence[Choice]) -> dict[str, Look]:
     }
 
 
-def _label(choice: Choice, clip: float | None, choices: Sequence[Choice]) -> str:
+def _format_label(choice: Choice, clip: float | None, choices: Sequence[Choice]) -> str:
     words = [choice.column.name]
     if len({other.place.K for other in choices}) > 1:
         words.append(f"$K={choice.place.K}$")
@@ -134,7 +134,7 @@ def _clips(choices: Sequence[Choice]) -> list[float | None]:
 
 
 def _papers(choices: Sequence[Choice]) -> list[str]:
-    printed = any(papers_value(choice) is not None for choice in choices)
+    printed = any(get_printed_value(choice) is not None for choice in choices)
     return ["A hollow diamond: what the paper prints, at its rate."] if printed else []
 
 
@@ -147,7 +147,7 @@ def _row(choice: Choice) -> tuple[str, str, str]:
     return choice.place.setting, choice.place.data, choice.place.model
 
 
-def _upright(rule: str, last: int) -> str:
+def _set_limits(rule: str, last: int) -> str:
     return f"{RULES[rule].replace('_', ' ')} (%), last {last} rounds"
 
 

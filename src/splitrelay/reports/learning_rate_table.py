@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from splitrelay.reports.accuracy import papers_value
-from splitrelay.reports.seed_groups import Group, grouped
-from splitrelay.reports.table_layout import Choice, Column, Place, column_key, laid_out, record_of, row_label
+from splitrelay.reports.accuracy import get_printed_value
+from splitrelay.reports.seed_groups import Group, group_runs
+from splitrelay.reports.table_layout import Choice, Column, Place, build_record, choose_runs, column_key, row_label
 from splitrelay.runs.records import Run
 from splitrelay.runs.rows import LAST
 from splitrelay.table import Heading, Table
@@ -16,21 +16,21 @@ from splitrelay.table import Heading, Table
 EDGE = "†"
 
 
-def rates_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST, beside: bool = False) -> Table:
+def build_rates_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST, beside: bool = False) -> Table:
     """The best rate of each algorithm in each place; `beside` puts the paper's in brackets."""
-    groups, notes = grouped(runs)
-    choices = {(choice.place, choice.column): choice for choice in laid_out(groups, rule, last)}
+    groups, notes = group_runs(runs)
+    choices = {(choice.place, choice.column): choice for choice in choose_runs(groups, rule, last)}
     places = list(dict.fromkeys(place for place, _ in choices))
     columns = sorted({column for _, column in choices}, key=column_key)
     heads = [Heading("setting"), Heading("data"), Heading("K", is_numeric=True)]
     heads += [Heading(column.name, column.partition) for column in columns]
-    rows = list(_rows(choices, places, columns, beside))
+    rows = list(_build_rows(choices, places, columns, beside))
     found = list(choices.values())
-    caption, records = _caption(found, beside), [_record(choice) for choice in found]
-    return Table(heads, rows, caption=caption, notes=[*_said(found), *notes], name="rates", records=records)
+    caption, records = _build_caption(found, beside), [_build_record(choice) for choice in found]
+    return Table(heads, rows, caption=caption, notes=[*_build_notes(found), *notes], name="rates", records=records)
 
 
-def _rows(
+def _build_rows(
     choices: dict[tuple[Place, Column], Choice], places: list[Place], columns: list[Column], beside: bool
 ) -> Iterator[list[str]]:
     searched = any(len({group.spec.optimiser.clip for group in choice.tried}) > 1 for choice in choices.values())
@@ -39,26 +39,26 @@ def _rows(
         label = (place.setting, row_label(place, places))
         first = [(text if label[: j + 1] != above[: j + 1] else "") for j, text in enumerate(label)]
         above = label
-        cells = [_shown(choices.get((place, column)), beside, searched) for column in columns]
+        cells = [_format_rate(choices.get((place, column)), beside, searched) for column in columns]
         yield [*first, str(place.K), *cells]
 
 
-def _shown(choice: Choice | None, beside: bool, clips: bool) -> str:
+def _format_rate(choice: Choice | None, beside: bool, clips: bool) -> str:
     if choice is None:
         return ""
-    step, printed = choice.best.spec.optimiser, papers_value(choice)
+    step, printed = choice.best.spec.optimiser, get_printed_value(choice)
     norm = ", no clip" if step.clip is None else f", clip {step.clip:g}"
     paper = f" [{printed.eta:g}]" if beside and printed else ""
     return f"{step.eta:g}{EDGE * choice.on_edge}{norm * clips}{paper}"
 
 
-def _caption(choices: Sequence[Choice], beside: bool) -> str:
+def _build_caption(choices: Sequence[Choice], beside: bool) -> str:
     rule, last = choices[0].rule, choices[0].last
     paper = " In square brackets the paper's." if beside else ""
     return f"Rates η with the best mean {rule} accuracy over the last {last} rounds.{paper}"
 
 
-def _said(choices: Sequence[Choice]) -> list[str]:
+def _build_notes(choices: Sequence[Choice]) -> list[str]:
     seeds = sorted({"all seeds" if choice.seed is None else f"seed {choice.seed}" for choice in choices})
     notes = [f"Chosen with {' or '.join(seeds)}."]
     if any(choice.on_edge for choice in choices):
@@ -69,32 +69,32 @@ def _said(choices: Sequence[Choice]) -> list[str]:
     return notes
 
 
-def _record(choice: Choice) -> dict[str, Any]:
-    printed = papers_value(choice)
+def _build_record(choice: Choice) -> dict[str, Any]:
+    printed = get_printed_value(choice)
     return {
-        **record_of(choice),
+        **build_record(choice),
         "rule": choice.rule,
         "seed": choice.seed,
-        "accuracy_percent": _percent(choice, choice.best),
-        "tried": "; ".join(_tried(choice, group) for group in sorted(choice.tried, key=_eta)),
+        "accuracy_percent": _compute_percent(choice, choice.best),
+        "tried": "; ".join(_describe_try(choice, group) for group in sorted(choice.tried, key=_get_eta)),
         "paper_eta": printed and printed.eta,
     }
 
 
-def _eta(group: Group) -> float:
+def _get_eta(group: Group) -> float:
     return group.spec.optimiser.eta
 
 
-def _tried(choice: Choice, group: Group) -> str:
+def _describe_try(choice: Choice, group: Group) -> str:
     """'0.1 clip 10: 98.52', or how far it came."""
     step = group.spec.optimiser
     norm = "" if step.clip is None else f" clip {step.clip:g}"
     stopped = "" if group.complete else f" (ends at round {group.runs[0].rows[-1]['round']})"
-    score = _percent(choice, group)
+    score = _compute_percent(choice, group)
     return f"{step.eta:g}{norm}: {'no score' if score is None else f'{score:.2f}'}{stopped}"
 
 
-def _percent(choice: Choice, group: Group) -> float | None:
+def _compute_percent(choice: Choice, group: Group) -> float | None:
     """The score; None where there is none, as for a run that diverged in its first round."""
     score = choice.score(group)
     return round(100 * score, 4) if math.isfinite(score) else None

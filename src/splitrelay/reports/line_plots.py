@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from splitrelay.reports.labels import ALGORITHMS, place_in
-from splitrelay.reports.style import BLACK, GREEN, LOOK, ORANGE, PURPLE, SKY, drawn
+from splitrelay.reports.labels import ALGORITHMS, find_place
+from splitrelay.reports.style import BLACK, GREEN, LOOK, ORANGE, PURPLE, SKY, open_figure
 
 Floats = NDArray[np.float64]
 OTHERS = (GREEN, PURPLE, ORANGE, SKY, BLACK)
@@ -64,15 +64,15 @@ class Drawing:
 
 def colours(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
     """A colour for each algorithm and variant; SSL and FedAvg keep theirs. Too many: shades, by algorithm."""
-    ordered = sorted(set(names), key=lambda name: (place_in(ALGORITHMS, name[0]), name[1]))
+    ordered = sorted(set(names), key=lambda name: (find_place(ALGORITHMS, name[0]), name[1]))
     if len(ordered) > len(LOOK) + len(OTHERS):
-        return _shades(ordered)
+        return _choose_shades(ordered)
     first = {name[0]: name for name in reversed(ordered)}
     own = {first[algorithm]: LOOK[algorithm][0] for algorithm in LOOK if algorithm in first}
     return {**own, **dict(zip((name for name in ordered if name not in own), OTHERS, strict=False))}
 
 
-def _shades(ordered: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+def _choose_shades(ordered: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
     """From light to dark, each algorithm in its own colour."""
     found: dict[tuple[str, str], str] = {}
     for j, algorithm in enumerate(dict.fromkeys(name[0] for name in ordered)):
@@ -94,14 +94,14 @@ def grid(
     across, down = max(map(len, panels)), len(panels)
     width = max(3.4, WIDTH * across + 0.3)
     lines = textwrap.wrap(" ".join(notes), round(LETTERS_AN_INCH * width))
-    columns = key_columns(key, width)
+    columns = count_key_columns(key, width)
     height = HEIGHT * down + 0.25 + 0.15 * -(-len(key) // columns) + 0.1 * len(lines)
-    with drawn(width, height) as figure:
+    with open_figure(width, height) as figure:
         axes = figure.subplots(down, across, squeeze=False, sharey=True)
         for row, places in zip(panels, axes, strict=True):
             for j, axis in enumerate(places):
                 found = row[j] if j < len(row) else None
-                _panel(axis, found)
+                _draw_panel(axis, found)
                 axis.set_xlabel(labels[0] if found else "")
                 axis.set_ylabel(labels[1] if j == 0 else "")
         legend(figure, key, columns)
@@ -109,7 +109,7 @@ def grid(
     return figure
 
 
-def key_columns(labels: Iterable[str], width: float) -> int:
+def count_key_columns(labels: Iterable[str], width: float) -> int:
     """As many as fit, and as even as can be: the key is filled column by column."""
     lengths = [len(label.replace("$", "").replace("\\eta", "n")) for label in labels]
     most = max(1, int(width // (0.55 + 0.055 * max(lengths, default=1))))
@@ -129,12 +129,12 @@ def footnotes(figure: Figure, lines: Sequence[str]) -> None:
         figure.supxlabel("\n".join(lines), fontsize=6, color="0.3", x=0.01, ha="left")
 
 
-def percent_axis(axis: Axes) -> None:
+def set_percent_axis(axis: Axes) -> None:
     """All of it: a gap looks as large as it is."""
     axis.set_ylim(0, 100)
 
 
-def _panel(axis: Axes, panel: Panel | None) -> None:
+def _draw_panel(axis: Axes, panel: Panel | None) -> None:
     if panel is None:
         axis.set_axis_off()
         return
@@ -150,4 +150,4 @@ def _panel(axis: Axes, panel: Panel | None) -> None:
     elif ends and max(ends) > 0:
         axis.set_xlim(0, max(ends))
     axis.set_title(panel.title)
-    percent_axis(axis)
+    set_percent_axis(axis)

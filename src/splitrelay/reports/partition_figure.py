@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from splitrelay.data.partition import Partition
-from splitrelay.reports.style import BLUE, drawn
+from splitrelay.reports.style import BLUE, open_figure
 
 Counts = NDArray[np.int64]
 
@@ -28,7 +28,7 @@ def heat_map(partition: Partition) -> Figure:
     """Draw the samples per client and label as shades. Up to 20 clients, the cells contain the counts."""
     counts, axis = _sort_clients(partition)
     scale = Normalize(0, counts.max())
-    with drawn(*_compute_size(*counts.shape)) as figure:
+    with open_figure(*_compute_size(*counts.shape)) as figure:
         axes = figure.add_subplot()
         _draw_cells(axes, counts, scale, 6)
         _set_axes(axes, partition)
@@ -44,7 +44,7 @@ def bubbles(partition: Partition) -> Figure:
     width, height = _compute_size(*counts.shape)
     pitch = min(62 * (width - 1) / partition.M, 62 * (height - 0.7) / counts.shape[1])  # points from cell to cell
     per_sample = max(0.95 * pitch, 4.0) ** 2 / counts.max()
-    with drawn(width, height) as figure:
+    with open_figure(width, height) as figure:
         axes = figure.add_subplot()
         axes.scatter(client, label, s=per_sample * counts[client, label], color=BLUE, alpha=0.75, linewidths=0)
         axes.set_axisbelow(True)
@@ -60,7 +60,7 @@ def panels(partitions: Mapping[tuple[int, float], Partition]) -> Figure:
     columns = sorted({alpha for _, alpha in partitions}, reverse=True)
     # Cells of C = 10 have a tenth of the samples of C = 1. Shades by the square root show both.
     scale = PowerNorm(0.5, 0, max(int(partition.counts.max()) for partition in partitions.values()))
-    with drawn(7.0, 0.35 + 2.1 * len(rows)) as figure:
+    with open_figure(7.0, 0.35 + 2.1 * len(rows)) as figure:
         grid = figure.subplots(len(rows), len(columns), squeeze=False, sharex=True, sharey=True)
         for (i, C), (j, alpha) in product(enumerate(rows), enumerate(columns)):
             _draw_cells(grid[i, j], partitions[C, alpha].counts, scale, 4.6)

@@ -13,24 +13,24 @@ from splitrelay.reports.seed_groups import is_complete
 from splitrelay.runs.records import Run
 
 
-def beside(path: Path, runs: Sequence[Run], command: str, said: Sequence[str]) -> Path:
+def write_provenance(path: Path, runs: Sequence[Run], command: str, said: Sequence[str]) -> Path:
     """FILE.json: what FILE shows (its caption and notes), from which runs, and how it is made again."""
     content = {
         "file": path.name,
         "command": command,
         "splitrelay": __version__,
         "caption": " ".join(said),
-        "runs": [_run(run) for run in runs],
+        "runs": [_describe_run(run) for run in runs],
     }
-    return _written(path.with_name(f"{path.name}.json"), content)
+    return _write_json(path.with_name(f"{path.name}.json"), content)
 
 
-def _written(path: Path, content: dict[str, Any]) -> Path:
+def _write_json(path: Path, content: dict[str, Any]) -> Path:
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return path
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _describe_run(run: Run) -> dict[str, Any]:
     seen = run.rows[-1]["round"] if run.rows else None
     own = {"path": str(run.path), "hash": run.spec.hash, "algorithm": run.spec.algorithm, "seed": run.spec.seed}
     return {**own, "rounds": seen, "R": run.spec.R, "complete": is_complete(run)}

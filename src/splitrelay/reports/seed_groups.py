@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from splitrelay.errors import InputError
-from splitrelay.reports.labels import key_label, setting_words, value_label
+from splitrelay.reports.labels import format_value_label, get_key_label, setting_words
 from splitrelay.runs.records import Run
 from splitrelay.runs.spec import SEEDS, Spec
 
@@ -42,38 +42,40 @@ def is_complete(run: Run) -> bool:
     return bool(run.rows) and run.rows[-1]["round"] >= run.spec.R
 
 
-def differing(specs: Iterable[Spec], leaving: Collection[str] = ()) -> list[str]:
+def find_differing_keys(specs: Iterable[Spec], leaving: Collection[str] = ()) -> list[str]:
     """The dotted keys in which these specs are not all the same, in the spec's order."""
     flats = [spec.flatten() for spec in specs]
     names = flats[0] if flats else {}
     return [name for name in names if name not in leaving and any(flat[name] != flats[0][name] for flat in flats)]
 
 
-def described(spec: Spec, keys: Iterable[str]) -> str:
+def describe_keys(spec: Spec, keys: Iterable[str]) -> str:
     """'eta=0.1, clip=none': a spec by some of its keys."""
     flat = spec.flatten()
-    return ", ".join(f"{key_label(key)}={value_label(flat[key])}" for key in keys)
+    return ", ".join(f"{get_key_label(key)}={format_value_label(flat[key])}" for key in keys)
 
 
-def grouped(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
+def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
     """Runs by setting, and what must be said: which of them do not count, and why."""
     seen = [run for run in runs if run.rows]
     if not seen:
         raise InputError("none of these runs has a row yet", hint="Wait for the first, or run one.")
     by_setting: dict[str, dict[int, Run]] = {}
     for run in sorted(seen, key=lambda run: (is_complete(run), run.rows[-1]["round"], len(run.rows))):
-        by_setting.setdefault(_setting(run.spec), {})[run.spec.seed] = run  # of two the longer, the closer watched
-    once = [sorted(found.values(), key=lambda run: _place(run.spec.seed)) for found in by_setting.values()]
-    groups = [Group(tuple(_whole_ones(found))) for found in once]
-    return groups, _left_out(runs, seen, [run for found in once for run in found], groups)
+        by_setting.setdefault(_describe_setting(run.spec), {})[run.spec.seed] = (
+            run  # of two the longer, the closer watched
+        )
+    once = [sorted(found.values(), key=lambda run: _describe_place(run.spec.seed)) for found in by_setting.values()]
+    groups = [Group(tuple(_choose_complete(found))) for found in once]
+    return groups, _describe_left_out(runs, seen, [run for found in once for run in found], groups)
 
 
-def _whole_ones(runs: list[Run]) -> list[Run]:
+def _choose_complete(runs: list[Run]) -> list[Run]:
     """Those with all their rounds; where there is none, all of them as far as they are."""
     return [run for run in runs if is_complete(run)] or runs
 
 
-def _left_out(runs: Sequence[Run], seen: list[Run], once: list[Run], groups: list[Group]) -> list[str]:
+def _describe_left_out(runs: Sequence[Run], seen: list[Run], once: list[Run], groups: list[Group]) -> list[str]:
     counted = [run for group in groups for run in group.runs]
     short = [run for run in once if not is_complete(run)]
     sentences = {
@@ -82,37 +84,39 @@ def _left_out(runs: Sequence[Run], seen: list[Run], once: list[Run], groups: lis
         "not run to the last round, not counted": [run for run in short if run not in counted],
         "not run to the last round, counted as far as they are": [run for run in short if run in counted],
     }
-    return [f"{what[0].upper()}{what[1:]}: {_listed(found)}." for what, found in sentences.items() if found]
+    return [f"{what[0].upper()}{what[1:]}: {_format_list(found)}." for what, found in sentences.items() if found]
 
 
-def _listed(runs: Sequence[Run]) -> str:
+def _format_list(runs: Sequence[Run]) -> str:
     """The first few by name and how far they are, and how many more."""
     names = [f"{run.path.name} ({run.rows[-1]['round'] if run.rows else 0} of {run.spec.R})" for run in runs[:NAMED]]
     return ", ".join(names) + (f" and {len(runs) - NAMED} more" if len(runs) > NAMED else "")
 
 
-def _setting(spec: Spec) -> str:
+def _describe_setting(spec: Spec) -> str:
     return repr([(name, value) for name, value in spec.flatten().items() if name not in REPEATS])
 
 
-def _place(seed: int) -> tuple[int, int]:
+def _describe_place(seed: int) -> tuple[int, int]:
     return (SEEDS.index(seed) if seed in SEEDS else len(SEEDS)), seed
 
 
-def seeds_said(groups: Iterable[Group], asked: Sequence[int] = SEEDS) -> list[str]:
+def describe_seeds(groups: Iterable[Group], asked: Sequence[int] = SEEDS) -> list[str]:
     """A sentence for every number of seeds that is below what was asked for; the paper has three."""
     few: dict[int, list[Group]] = {}
     for group in groups:
         if len(group.seeds) < len(asked):
             few.setdefault(len(group.seeds), []).append(group)
-    return [f"{_seeds(count)} instead of {len(asked)}: {_settings(few[count])}." for count in sorted(few)]
+    return [
+        f"{_describe_seeds(count)} instead of {len(asked)}: {_describe_settings(few[count])}." for count in sorted(few)
+    ]
 
 
-def _seeds(count: int) -> str:
+def _describe_seeds(count: int) -> str:
     return "One seed" if count == 1 else f"{count} seeds"
 
 
-def _settings(groups: Sequence[Group]) -> str:
+def _describe_settings(groups: Sequence[Group]) -> str:
     names = [f"{setting_words(group.spec)} (seed {', '.join(map(str, group.seeds))})" for group in groups[:NAMED]]
     more = len(groups) - NAMED
     return "; ".join(names) + (f"; and {more} more setting{'s' * (more > 1)}" if more > 0 else "")

@@ -49,7 +49,7 @@ ENDINGS = (".pdf", ".png", ".svg")
 
 
 @contextmanager
-def drawn(width: float, height: float, *, by_hand: bool = False) -> Iterator[Figure]:
+def open_figure(width: float, height: float, *, by_hand: bool = False) -> Iterator[Figure]:
     """A figure of this size in inches, in the house's style; the user's own settings stay untouched.
 
     Panels find their place by measuring every label, or, much faster, stand where the caller puts them by hand.
@@ -58,7 +58,7 @@ def drawn(width: float, height: float, *, by_hand: bool = False) -> Iterator[Fig
         yield Figure(figsize=(width, height), layout=None if by_hand else "constrained")
 
 
-def save(figure: Figure, path: Path) -> Path:
+def save_figure(figure: Figure, path: Path) -> Path:
     """Write the figure under a temporary name, then rename: nobody sees half a file. Same figure, same bytes."""
     if path.suffix not in ENDINGS:
         raise InputError("a figure's name must end in .pdf, .png or .svg", value=path.name)

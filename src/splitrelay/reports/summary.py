@@ -64,7 +64,7 @@ class Summary:
     rounds: int | None
 
 
-def curve(group: Group, field: str = "test_accuracy") -> Curve:
+def build_curve(group: Group, field: str = "test_accuracy") -> Curve:
     """A field of the rows; NaN where a row has none."""
     rows = [{row["round"]: row for row in run.rows} for run in group.runs]
     rounds = sorted(set.intersection(*(set(by_round) for by_round in rows)))
@@ -72,51 +72,51 @@ def curve(group: Group, field: str = "test_accuracy") -> Curve:
     return Curve(np.array(rounds, dtype=np.int64), np.array(values, dtype=np.float64))
 
 
-def tail(seen: Curve, last: int = LAST) -> Curve:
+def select_tail(seen: Curve, last: int = LAST) -> Curve:
     """The looks of the last rounds; the one before the first round never counts."""
     end = seen.rounds[-1] if len(seen.rounds) else 0
     return seen.at((seen.rounds > end - last) & (seen.rounds > 0))
 
 
-def late_rows(run: Run, last: int = LAST) -> list[dict[str, Any]]:
+def select_late_rows(run: Run, last: int = LAST) -> list[dict[str, Any]]:
     """The same looks of one run, with all that was seen."""
     end = run.rows[-1]["round"]
     return [row for row in run.rows if row["round"] > max(end - last, 0)]
 
 
-def summarised(group: Group, last: int = LAST, goal: float | None = None) -> Summary:
+def summarise_group(group: Group, last: int = LAST, goal: float | None = None) -> Summary:
     """Mean, spread and rounds to the goal (the paper's for this C, unless said)."""
-    seen = curve(group)
-    end = tail(seen, last).values
-    wanted = goal_of(group.spec) if goal is None else goal
+    seen = build_curve(group)
+    end = select_tail(seen, last).values
+    wanted = get_goal(group.spec) if goal is None else goal
     mean = float(end.mean()) if end.size else math.nan
     spread = float(end.std(ddof=1)) if end.size > 1 else math.nan
-    return Summary(mean, spread, end.shape[1], wanted, first_round(seen, wanted))
+    return Summary(mean, spread, end.shape[1], wanted, find_first_round(seen, wanted))
 
 
-def by_seed(group: Group, last: int = LAST) -> dict[int, float]:
+def compute_by_seed(group: Group, last: int = LAST) -> dict[int, float]:
     """The mean over the last rounds, for each seed."""
-    return {run.spec.seed: float(tail(curve(Group((run,))), last).values.mean()) for run in group.runs}
+    return {run.spec.seed: float(select_tail(build_curve(Group((run,))), last).values.mean()) for run in group.runs}
 
 
-def seed_against_seed(ours: Group, theirs: Group, last: int = LAST) -> Floats:
+def compare_seeds(ours: Group, theirs: Group, last: int = LAST) -> Floats:
     """How far ours is above theirs with every seed that both have, in points of percent."""
-    above, below = by_seed(ours, last), by_seed(theirs, last)
+    above, below = compute_by_seed(ours, last), compute_by_seed(theirs, last)
     return np.array([100 * (above[seed] - below[seed]) for seed in above if seed in below], dtype=np.float64)
 
 
-def first_round(seen: Curve, goal: float) -> int | None:
+def find_first_round(seen: Curve, goal: float) -> int | None:
     """The first look at which the mean curve is at the goal or above."""
     reached = seen.rounds[seen.mean >= goal]
     return int(reached[0]) if len(reached) else None
 
 
-def goal_of(spec: Spec) -> float:
+def get_goal(spec: Spec) -> float:
     """30 % where each client has one class, else 75 %."""
     return GOALS.get(spec.partition.C, GOAL) if spec.partition.kind == "exdir" else GOAL
 
 
-def papers_cell(spec: Spec) -> Cell | None:
+def find_paper_cell(spec: Spec) -> Cell | None:
     """The cell of the paper that has these settings, rates and clipping aside; None where there is none."""
     part, everyone = spec.partition, spec.S or spec.partition.M
     if part.kind != "exdir" or part.alpha != 10 or everyone != 10 or MODELS.get(spec.data.name) != spec.model.name:
@@ -125,9 +125,9 @@ def papers_cell(spec: Spec) -> Cell | None:
     return next((found for found in same if found.M == part.M), None)
 
 
-def ends(groups: Sequence[Group], last: int = LAST) -> list[str]:
+def describe_ends(groups: Sequence[Group], last: int = LAST) -> list[str]:
     """A sentence where fewer rounds than asked for, or not every round, went into the means."""
-    looks = {summarised(group, last).looks for group in groups}
+    looks = {summarise_group(group, last).looks for group in groups}
     if looks == {last}:
         return []
     few = f"{min(looks)}" if len(looks) == 1 else f"{min(looks)} to {max(looks)}"

@@ -12,14 +12,14 @@ from splitrelay.errors import InputError, UnknownName
 from splitrelay.reports.labels import (
     ALGORITHMS,
     DATA,
-    algorithm_label,
-    data_label,
-    partition_label,
-    place_in,
-    setting_label,
+    find_place,
+    get_algorithm_label,
+    get_data_label,
+    get_partition_label,
+    get_setting_label,
 )
-from splitrelay.reports.seed_groups import REPEATS, Group, described, differing
-from splitrelay.reports.summary import curve, tail
+from splitrelay.reports.seed_groups import REPEATS, Group, describe_keys, find_differing_keys
+from splitrelay.reports.summary import build_curve, select_tail
 from splitrelay.runs.rows import LAST
 from splitrelay.runs.spec import SEEDS, Spec
 
@@ -51,7 +51,7 @@ class Column:
     @property
     def name(self) -> str:
         """The algorithm, and its variant where there are several."""
-        return algorithm_label(self.algorithm) + (f" ({self.variant})" if self.variant else "")
+        return get_algorithm_label(self.algorithm) + (f" ({self.variant})" if self.variant else "")
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Choice:
         """The mean over the last rounds with the search's seed; over all seeds where they have none in common."""
         field = RULES[self.rule]
         own = replace(group, runs=tuple(run for run in group.runs if self.seed in (None, run.spec.seed)))
-        values = tail(curve(own, field), self.last).values
+        values = select_tail(build_curve(own, field), self.last).values
         if values.size and math.isnan(values.mean()) and field not in own.runs[0].rows[-1]:
             hint = "Run it with validation=0.1, or choose by --tune test."
             raise InputError(f"{own.runs[0].path} has no {field}", hint=hint)
@@ -99,22 +99,22 @@ class Choice:
         return -math.inf if math.isnan(mean) else mean
 
 
-def laid_out(
+def choose_runs(
     groups: Sequence[Group], rule: str = "test", last: int = LAST, *, every_rate: bool = False
 ) -> list[Choice]:
     """Every place that is taken, in the tables' order, with what was tried there (or each rate by itself)."""
     if rule not in RULES:
         raise UnknownName("rule", rule, RULES)
-    extra = _variant_keys(groups, TUNED if not every_rate else ())
+    extra = _find_variant_keys(groups, TUNED if not every_rate else ())
     tried: dict[tuple[Place, Column], list[Group]] = {}
     for group in groups:
-        variant = described(group.spec, extra.get(group.spec.algorithm, []))
-        tried.setdefault((place_of(group.spec), column_of(group.spec, variant)), []).append(group)
+        variant = describe_keys(group.spec, extra.get(group.spec.algorithm, []))
+        tried.setdefault((get_place(group.spec), get_column(group.spec, variant)), []).append(group)
     choices = [Choice(place, column, tuple(found), rule, last) for (place, column), found in tried.items()]
     return sorted(choices, key=lambda choice: (place_key(choice.place), column_key(choice.column)))
 
 
-def choices_said(choices: Iterable[Choice], what: str = "shown") -> list[str]:
+def describe_choices(choices: Iterable[Choice], what: str = "shown") -> list[str]:
     """What must be said where rates were chosen."""
     several = [choice for choice in choices if len(choice.tried) > 1]
     if not several:
@@ -129,7 +129,7 @@ def choices_said(choices: Iterable[Choice], what: str = "shown") -> list[str]:
     return sentences + [f"{edges} of {len(several)} best rates lie on the edge of their grid."] * bool(edges)
 
 
-def record_of(choice: Choice) -> dict[str, Any]:
+def build_record(choice: Choice) -> dict[str, Any]:
     """Where a choice stands and what it is, as every table of numbers begins."""
     spec = choice.best.spec
     return {
@@ -148,19 +148,19 @@ def record_of(choice: Choice) -> dict[str, Any]:
     }
 
 
-def place_of(spec: Spec) -> Place:
+def get_place(spec: Spec) -> Place:
     """The row."""
-    return Place(setting_label(spec), spec.data.name, spec.model.name, spec.K, spec.partition.M)
+    return Place(get_setting_label(spec), spec.data.name, spec.model.name, spec.K, spec.partition.M)
 
 
-def column_of(spec: Spec, variant: str = "") -> Column:
+def get_column(spec: Spec, variant: str = "") -> Column:
     """The column."""
-    return Column(partition_label(spec.partition), spec.algorithm, variant, spec.partition.C)
+    return Column(get_partition_label(spec.partition), spec.algorithm, variant, spec.partition.C)
 
 
 def place_key(place: Place) -> tuple[object, ...]:
     """Cross-device before cross-silo, sets in the paper's order, K upwards."""
-    return (-place.M, place.setting, place_in(DATA, place.data), place.model, place.K)
+    return (-place.M, place.setting, find_place(DATA, place.data), place.model, place.K)
 
 
 def column_key(column: Column) -> tuple[object, ...]:
@@ -170,7 +170,7 @@ def column_key(column: Column) -> tuple[object, ...]:
         not exdir,
         column.C if exdir else 0,
         column.partition,
-        place_in(ALGORITHMS, column.algorithm),
+        find_place(ALGORITHMS, column.algorithm),
         column.variant,
     )
 
@@ -178,17 +178,17 @@ def column_key(column: Column) -> tuple[object, ...]:
 def row_label(place: Place, places: Iterable[Place]) -> str:
     """The set, with its model where one set has several."""
     models = {other.model for other in places if other.data == place.data}
-    return data_label(place.data) + (f", {place.model}" if len(models) > 1 else "")
+    return get_data_label(place.data) + (f", {place.model}" if len(models) > 1 else "")
 
 
-def _variant_keys(groups: Sequence[Group], tuned: tuple[str, ...]) -> dict[str, list[str]]:
+def _find_variant_keys(groups: Sequence[Group], tuned: tuple[str, ...]) -> dict[str, list[str]]:
     """By algorithm: the keys in which runs differ that would stand in one and the same place."""
     together: dict[tuple[str, Place, Column], list[Spec]] = {}
     for group in groups:
-        key = (group.spec.algorithm, place_of(group.spec), column_of(group.spec))
+        key = (group.spec.algorithm, get_place(group.spec), get_column(group.spec))
         together.setdefault(key, []).append(group.spec)
     found: dict[str, list[str]] = {}
     for (algorithm, _, _), specs in together.items():
         names = found.setdefault(algorithm, [])
-        names += [name for name in differing(specs, (*REPEATS, *tuned)) if name not in names]
+        names += [name for name in find_differing_keys(specs, (*REPEATS, *tuned)) if name not in names]
     return found

@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from splitrelay.notation import SYMBOLS, get_axis_label
-from splitrelay.reports.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, drawn, save
+from splitrelay.reports.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, open_figure, save_figure
 from splitrelay.theory import Bound, Rate
 
 Array = npt.NDArray[Any]
@@ -166,14 +166,14 @@ def _broadcast(x: Sequence[float], values: npt.ArrayLike) -> Array:
 
 def save_stacks(panels: Sequence[Panel], labels: FigureLabels, path: Path) -> Path:
     """Draw stacks over a range of x, or bars for one setting, and write the figure."""
-    return save((draw_bars if all(len(panel.x) == 1 for panel in panels) else draw_stacks)(panels, labels), path)
+    return save_figure((draw_bars if all(len(panel.x) == 1 for panel in panels) else draw_stacks)(panels, labels), path)
 
 
 def draw_stacks(panels: Sequence[Panel], labels: FigureLabels) -> Figure:
     """Draw the terms stacked up to the total on log axes, and below them the share of each term."""
     across, down = _choose_layout(len(panels))
     width = max(4.0, 0.6 + 2.1 * across)
-    with drawn(width, 0.9 + 2.2 * down) as figure:
+    with open_figure(width, 0.9 + 2.2 * down) as figure:
         uppers = _draw_panels(figure, panels, labels, down, across)
         _scale_y(uppers[0], panels)
         _add_legend(figure, panels, 3 if across == 1 else 4)
@@ -304,7 +304,7 @@ def draw_bars(panels: Sequence[Panel], labels: FigureLabels) -> Figure:
     across, down = _choose_layout(len(panels))
     width = max(4.0, 1.2 + 1.6 * across)
     names = [name for name in COLOUR if any(name in panel.terms for panel in panels)]
-    with drawn(width, 0.8 + 1.2 * down) as figure:
+    with open_figure(width, 0.8 + 1.2 * down) as figure:
         axes = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
         for axis, panel in zip(axes, panels, strict=False):
             _draw_panel_bars(axis, panel, names)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from splitrelay.reports.style import drawn, save
+from splitrelay.reports.style import open_figure, save_figure
 from splitrelay.reports.theory_figures import (
     HATCH_STYLE,
     MARKED_POINTS,
@@ -61,12 +61,12 @@ def build_step_panel(
 
 def save_steps(panels: Sequence[StepPanel], labels: FigureLabels, path: Path) -> Path:
     """Draw the steps and write the figure."""
-    return save(draw_steps(panels, labels), path)
+    return save_figure(draw_steps(panels, labels), path)
 
 
 def draw_steps(panels: Sequence[StepPanel], labels: FigureLabels) -> Figure:
     """Draw one row per panel: on the left the step of each rule in its range, on the right the bound at this step."""
-    with drawn(5.5, 1.1 + 1.7 * len(panels)) as figure:
+    with open_figure(5.5, 1.1 + 1.7 * len(panels)) as figure:
         axes = figure.subplots(len(panels), 2, sharex=True, squeeze=False)
         for (left, right), panel in zip(axes, panels, strict=True):
             _draw_step_axis(left, panel, labels)

@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from splitrelay.errors import InputError
-from splitrelay.reports.head_to_head import FACTORS, Contest, contests
-from splitrelay.reports.labels import data_label
+from splitrelay.reports.head_to_head import FACTORS, Contest, find_contests
+from splitrelay.reports.labels import get_data_label
 from splitrelay.reports.line_plots import LETTERS_AN_INCH, OTHERS, Drawing, footnotes, styles
-from splitrelay.reports.style import BLACK, LOOK, drawn
+from splitrelay.reports.style import BLACK, LOOK, open_figure
 from splitrelay.runs.records import Run
 from splitrelay.runs.rows import LAST
 
@@ -56,10 +56,10 @@ class Panel:
         return [(pair.gap, pair.gap - spread, pair.gap + spread) for pair in pairs for spread in [_spread(pair)]]
 
 
-def winners_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Drawing:
+def draw_winners(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Drawing:
     """A panel for every factor that was varied alone somewhere; above zero SSL is ahead."""
     pairs, notes = _after_as_many_rounds(runs, rule, last)
-    panels = by_size(told_once({factor: found for factor in FACTORS if (found := varied(pairs, factor))}))
+    panels = sort_by_size(describe_once({factor: found for factor in FACTORS if (found := find_varied(pairs, factor))}))
     if not panels:
         raise InputError("no factor is varied alone in these runs", limit=f"two values of one of {', '.join(FACTORS)}")
     caption = (
@@ -70,13 +70,13 @@ def winners_figure(runs: Sequence[Run], *, rule: str = "test", last: int = LAST)
     width = 2.5 * max(across, 2)
     lines = textwrap.wrap(" ".join(notes), round(LETTERS_AN_INCH * width))
     keys = sum(max(len(panel.series) for panel in panels[at : at + across]) for at in range(0, len(panels), across))
-    with drawn(width, 2.2 * down + 0.14 * keys + 0.1 * len(lines)) as figure:
+    with open_figure(width, 2.2 * down + 0.14 * keys + 0.1 * len(lines)) as figure:
         axes = figure.subplots(down, across, sharey=True, squeeze=False).flat
         colours = dict(zip(dict.fromkeys(words[0] for panel in panels for words in panel.series), OTHERS, strict=False))
         limits = _limits(panels)
         for j, (axis, panel) in enumerate(zip(axes, panels, strict=False)):
             axis.set_ylim(*limits)
-            _panel(axis, panel, colours)
+            _draw_panel(axis, panel, colours)
             axis.set_ylabel("" if j % across else "SSL minus FedAvg (points)")
         for axis in figure.axes[len(panels) :]:
             axis.remove()
@@ -91,12 +91,12 @@ def _after_as_many_rounds(runs: Sequence[Run], rule: str, last: int) -> tuple[li
     notes: list[str] = []
     for R in sorted({run.spec.R for run in runs}):
         with suppress(InputError):  # none meet after so many rounds: perhaps others do
-            found, said = contests([run for run in runs if run.spec.R == R], rule, last)
+            found, said = find_contests([run for run in runs if run.spec.R == R], rule, last)
             pairs, notes = [*pairs, *found], [*notes, *said]
-    return (pairs, list(dict.fromkeys(notes))) if pairs else contests(runs, rule, last)
+    return (pairs, list(dict.fromkeys(notes))) if pairs else find_contests(runs, rule, last)
 
 
-def varied(pairs: Sequence[Contest], factor: str) -> Series:
+def find_varied(pairs: Sequence[Contest], factor: str) -> Series:
     """Contests in which nothing but this factor differs, by what they have in common."""
     groups: Series = {}
     for pair in pairs:
@@ -108,7 +108,7 @@ def varied(pairs: Sequence[Contest], factor: str) -> Series:
     }
 
 
-def told_once(panels: dict[str, Series]) -> dict[str, Series]:
+def describe_once(panels: dict[str, Series]) -> dict[str, Series]:
     """Without the series that hold nothing but what longer ones in other panels show."""
     told: set[int] = set()
     kept: dict[str, Series] = {factor: {} for factor in panels}
@@ -120,16 +120,16 @@ def told_once(panels: dict[str, Series]) -> dict[str, Series]:
     return {factor: found for factor, found in kept.items() if found}
 
 
-def by_size(panels: dict[str, Series]) -> list[Panel]:
+def sort_by_size(panels: dict[str, Series]) -> list[Panel]:
     """A panel for every factor and number of clients: many who come now and then are another matter than a few."""
     found: dict[tuple[str, str], Series] = {}
     for factor, series in panels.items():
         for words, pairs in series.items():
             found.setdefault((factor, words[1]), {})[words] = pairs
-    return [Panel(factor, dict(sorted(series.items(), key=_place))) for (factor, _), series in found.items()]
+    return [Panel(factor, dict(sorted(series.items(), key=_describe_place))) for (factor, _), series in found.items()]
 
 
-def _place(one: tuple[Words, list[Contest]]) -> tuple[list[float], str]:
+def _describe_place(one: tuple[Words, list[Contest]]) -> tuple[list[float], str]:
     """A series stands by its other factors, then by its data: so the same mark means the same in most panels."""
     words, (first, *_) = one
     return [first.factors[name] for name in FACTORS if f"{name}={first.factors[name]:g}" in words], words[0]
@@ -138,7 +138,7 @@ def _place(one: tuple[Words, list[Contest]]) -> tuple[list[float], str]:
 def _rest(pair: Contest, factor: str) -> Words:
     spec, own = pair.ssl.best.spec, pair.factors
     everyone = own["S"] == spec.partition.M
-    words = [data_label(spec.data.name), f"M={spec.partition.M}"]
+    words = [get_data_label(spec.data.name), f"M={spec.partition.M}"]
     words += [
         f"{name}={own[name]:g}" for name in FACTORS if name not in (factor, "alpha") and not (name == "S" and everyone)
     ]
@@ -147,7 +147,7 @@ def _rest(pair: Contest, factor: str) -> Words:
     return (*words, f"R={spec.R}")
 
 
-def _panel(axis: Axes, panel: Panel, colours: Mapping[str, str]) -> None:
+def _draw_panel(axis: Axes, panel: Panel, colours: Mapping[str, str]) -> None:
     """A colour for each data set, as in all panels, a mark for the rest."""
     factor, series = panel.factor, panel.series
     values = sorted({pair.factors[factor] for pairs in series.values() for pair in pairs})

@@ -8,80 +8,80 @@ import pytest
 from click.testing import CliRunner
 
 from splitrelay.cli.main import app
-from splitrelay.cli.reproduce import _again
+from splitrelay.cli.reproduce import _build_command
 from splitrelay.errors import InputError, UnknownName
-from splitrelay.paper.budget import seconds_of, within
-from splitrelay.paper.plan import units
+from splitrelay.paper.budget import choose_within, parse_duration
+from splitrelay.paper.plan import find_units
 from splitrelay.randomness import Purpose, rng
-from splitrelay.reports.seed_groups import differing
+from splitrelay.reports.seed_groups import find_differing_keys
 from tests.support.run_directories import write_run
 
 CELL = "cross-device-mnist-c2-k10"
 
 
 def test_the_cross_device_cells_are_all_there_with_three_seeds() -> None:
-    found = units(["cross-device"])
+    found = find_units(["cross-device"])
     assert len(found) == 15 * 3 and {len(unit.points) for unit in found} == {2}
     assert found[0].name == "cross-device-mnist-c1-k10, seed 1234"  # cheap, and where the paper's claim is strongest
     assert [unit.name.rpartition(" ")[2] for unit in found].index("666") == 15  # one seed of all before a second of any
 
 
 def test_a_cell_named_twice_is_run_once() -> None:
-    assert len(units([CELL, "cross-device", CELL], seeds=[1234])) == 15
+    assert len(find_units([CELL, "cross-device", CELL], seeds=[1234])) == 15
 
 
 def test_rates_and_clipping_bring_their_own_points() -> None:
-    assert {len(unit.points) for unit in units(["rates"])} == {7}
-    points = [point for unit in units(["clipping"]) for point in unit.points]
+    assert {len(unit.points) for unit in find_units(["rates"])} == {7}
+    points = [point for unit in find_units(["clipping"]) for point in unit.points]
     assert len(points) == 16 and {point.spec.optimiser.clip for point in points} == {10.0, None}
 
 
 def test_lenet_is_cut_at_every_layer_but_the_last() -> None:
-    (unit,) = units(["cuts"])
+    (unit,) = find_units(["cuts"])
     cuts = [point.spec.model.cut for point in unit.points]
     assert cuts[0] == "conv1" and "fc3" not in cuts and len(set(cuts)) == len(cuts) == 11
 
 
 def test_each_doubt_changes_one_thing() -> None:
     """In FedAvg's cell with one class a client, at the paper's rate; the first changes nothing."""
-    plain, *doubts = [point.spec for point in units(["reasons"])[0].points]
+    plain, *doubts = [point.spec for point in find_units(["reasons"])[0].points]
     assert (plain.algorithm, plain.partition.C, plain.optimiser.eta) == ("fedavg", 1, 0.001)
-    changed = [differing([plain, doubt]) for doubt in doubts]
+    changed = [find_differing_keys([plain, doubt]) for doubt in doubts]
     assert len(changed) == 5 == len({key for (key,) in changed})
 
 
 def test_vgg_runs_as_long_as_is_affordable_and_no_longer() -> None:
-    specs = [point.spec for unit in units(["vgg11"]) for point in unit.points]
+    specs = [point.spec for unit in find_units(["vgg11"]) for point in unit.points]
     assert {(spec.model.name, spec.R) for spec in specs} == {("vgg11", 150)} and len(specs) == 4
     assert {spec.engine for spec in specs} == {"fast"}
 
 
 def test_words_go_on_top() -> None:
-    spec = units([CELL], [22], ["R=7", "protocol=authors"])[0].points[0].spec
+    spec = find_units([CELL], [22], ["R=7", "protocol=authors"])[0].points[0].spec
     assert (spec.R, spec.seed, spec.partition.form) == (7, 22, "balanced")
 
 
 def test_a_budget_takes_the_most_telling_that_fit() -> None:
-    found = units(["cross-silo"], [1234])
+    found = find_units(["cross-silo"], [1234])
     costs = [5.0, 100.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
-    assert within(found, costs, 7.0) == [found[0], found[2], found[3]]
-    assert within(found, costs, None) == found
+    assert choose_within(found, costs, 7.0) == [found[0], found[2], found[3]]
+    assert choose_within(found, costs, None) == found
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("2h", 7200), ("1h30m", 5400), ("90s", 90), ("0.5h", 1800)])
 def test_budgets_are_times(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["2", "two hours", "2h3", ""])
 def test_other_budgets_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="For example: --budget 2h"):
-        seconds_of(text)
+        parse_duration(text)
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(UnknownName, match="Did you mean 'cross-silo'"):
-        units(["cross-silos"])
+        find_units(["cross-silos"])
 
 
 def test_a_cell_end_to_end_and_not_twice(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_records_are_shown_whole(tmp_path: Path, words: list[str]) -> None:
 
 
 def test_the_way_on_has_every_option(tmp_path: Path) -> None:
-    again = _again([CELL, "R=3"], tmp_path, budget="2h", seeds=1, jobs=1)
+    again = _build_command([CELL, "R=3"], tmp_path, budget="2h", seeds=1, jobs=1)
     assert again == f"splitrelay reproduce {CELL} R=3 --seeds 1 --jobs 1 --budget 2h --out {tmp_path}"
 
 

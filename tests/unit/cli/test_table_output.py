@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.key_values import Key, count, number, parsed
 from splitrelay.cli.main import run
-from splitrelay.cli.table_output import emit, ready, tick
+from splitrelay.cli.table_output import emit, format_tick, prepare_folder
 from splitrelay.errors import InputError, OutOfRange, OutputError
 from splitrelay.table import Table
 
@@ -24,7 +24,7 @@ def test_every_format_prints_one_line_break_at_the_end(shape: str, capsys: pytes
 
 
 def test_ticks_are_signs_where_the_output_can_carry_them() -> None:
-    assert {tick(True), tick(False)} in ({"✓", "✗"}, {"yes", "NO"})
+    assert {format_tick(True), format_tick(False)} in ({"✓", "✗"}, {"yes", "NO"})
 
 
 def test_a_range_that_does_not_say_how_many_takes_what_the_caller_says() -> None:
@@ -54,11 +54,11 @@ def test_a_key_given_twice_is_sent_to_a_list_only_where_it_may_be_one() -> None:
 def test_a_folder_below_a_file_is_refused_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="Choose another place"):
-        ready(tmp_path / "file" / "folder")
+        prepare_folder(tmp_path / "file" / "folder")
 
 
 def test_a_folder_that_is_not_there_is_made_and_left_empty(tmp_path: Path) -> None:
-    ready(tmp_path / "a" / "b")
+    prepare_folder(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 

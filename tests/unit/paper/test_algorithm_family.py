@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from splitrelay.errors import InputError
-from splitrelay.paper.algorithm_family import algorithms_table, choices_table, matters
+from splitrelay.paper.algorithm_family import build_algorithms_table, build_choices_table, summarise_verdicts
 from tests.support.run_directories import write_run
 
 USUAL = (0.5, 0.6)  # of SSL, with two seeds
@@ -19,7 +19,7 @@ def ran(folder: Path, tops: tuple[float, ...], *words: str) -> None:
 
 
 def verdict(folder: Path, **found: object) -> object:
-    (record,) = [row for row in choices_table(folder).records if found.items() <= dict(row).items()]
+    (record,) = [row for row in build_choices_table(folder).records if found.items() <= dict(row).items()]
     return record["verdict"]
 
 
@@ -40,13 +40,13 @@ def test_the_usual_setting_is_the_one_that_the_others_differ_from_least_whatever
     ran(tmp_path, USUAL, "algorithm=ssl", "draw=replacement", "eta=0.3")
     ran(tmp_path, USUAL, "algorithm=ssl", "eta=0.01")
     ran(tmp_path, USUAL, "algorithm=ssl", "order=sampled", "eta=0.1")
-    assert {row["with"] for row in choices_table(tmp_path).records} == {"draw=replacement", "order=sampled"}
+    assert {row["with"] for row in build_choices_table(tmp_path).records} == {"draw=replacement", "order=sampled"}
 
 
 def test_of_two_the_one_nearer_to_a_bare_spec_is_usual(tmp_path: Path) -> None:
     for order in ("fixed", "permutation"):
         ran(tmp_path, USUAL, "algorithm=ssl", "M=10", "S=none", f"order={order}")
-    (row,) = choices_table(tmp_path).records
+    (row,) = build_choices_table(tmp_path).records
     assert (row["with"], row["instead_of"]) == ("order=fixed", "order=permutation")
 
 
@@ -54,16 +54,18 @@ def test_other_algorithms_stand_against_both(tmp_path: Path) -> None:
     ran(tmp_path, USUAL, "algorithm=ssl")
     ran(tmp_path, (0.4, 0.4), "algorithm=fedavg")
     ran(tmp_path, (0.7, 0.7), "algorithm=scaffold")
-    (line,) = [text for text in algorithms_table(tmp_path).to_markdown().splitlines() if text.startswith("| SCAFFOLD")]
+    (line,) = [
+        text for text in build_algorithms_table(tmp_path).to_markdown().splitlines() if text.startswith("| SCAFFOLD")
+    ]
     assert "| +15.0 ± 7.1 | +30.0 ± 0.0 |" in line
 
 
 def test_verdicts_of_several_sets_in_a_word() -> None:
-    assert matters(["same", "same"]) == "no" and matters(["worse", "worse"]) == "worse"
-    assert matters(["better", "same"]) == "better on one set"
-    assert matters(["better", "worse"]) == "better or worse, by the set"
+    assert summarise_verdicts(["same", "same"]) == "no" and summarise_verdicts(["worse", "worse"]) == "worse"
+    assert summarise_verdicts(["better", "same"]) == "better on one set"
+    assert summarise_verdicts(["better", "worse"]) == "better or worse, by the set"
 
 
 def test_nothing_of_the_family_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nothing of the family"):
-        algorithms_table(tmp_path)
+        build_algorithms_table(tmp_path)

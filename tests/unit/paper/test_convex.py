@@ -23,8 +23,8 @@ from splitrelay.paper.convex_records import (
     Record,
     Side,
     Study,
-    checked,
-    first_within,
+    check_study,
+    find_first_within,
     last,
     read_record,
     write_record,
@@ -107,7 +107,7 @@ def test_tuned_is_the_rate_that_ends_lowest(record: Record) -> None:
 
 @pytest.mark.parametrize(("level", "round_"), [(4.0, 0), (2.5, 10), (1.0, 20), (0.5, None)])
 def test_the_first_round_within_a_level_is_that_of_the_mean(level: float, round_: int | None) -> None:
-    assert first_within([0, 10, 20], [[5, 3, 1], [3, 2, 1]], level) == round_
+    assert find_first_within([0, 10, 20], [[5, 3, 1], [3, 2, 1]], level) == round_
 
 
 def test_no_gap_is_negative(record: Record) -> None:
@@ -227,7 +227,7 @@ def test_wrong_input_is_one_line_and_code_2(
 
 def test_an_empty_grid_is_refused() -> None:
     with pytest.raises(InputError, match="eta as this says"):
-        checked(etas=())
+        check_study(etas=())
 
 
 def test_the_study_and_its_figure_need_no_torch() -> None:

@@ -7,9 +7,9 @@ from click.testing import CliRunner
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError
-from splitrelay.paper.claims import CLAIMS, claims_table
+from splitrelay.paper.claims import CLAIMS, build_claims_table
 from splitrelay.paper.evidence import Evidence
-from splitrelay.paper.page import VIEWS, filled
+from splitrelay.paper.page import VIEWS, fill_blocks
 from tests.support.run_directories import write_run
 
 FAR, AT_ALL, SOONER, SOONER_IN_SILOS, CLOSE = (claim.says for claim in CLAIMS[:5])
@@ -23,7 +23,7 @@ def met(folder: Path, ssl: float, fedavg: float, *words: str) -> None:
 
 
 def answers(folder: Path) -> dict[str, str]:
-    return {record["claim"]: record["holds"] for record in claims_table(folder).records}
+    return {record["claim"]: record["holds"] for record in build_claims_table(folder).records}
 
 
 def test_a_large_gap_at_the_papers_rates_that_tuning_closes_holds_in_part(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_one_algorithm_alone_says_nothing(tmp_path: Path) -> None:
     write_run(tmp_path / "cells" / "ssl", [0.1, 0.9], "C=1", "algorithm=ssl")
     assert Evidence(tmp_path).of("cells") == []
     with pytest.raises(InputError, match="no claim of the paper can be looked up"):
-        claims_table(tmp_path)
+        build_claims_table(tmp_path)
 
 
 @pytest.mark.parametrize(("ends", "holds"), [((0.5, 0.7, 0.6), "yes"), ((0.5, 0.6, 0.7), "no")])
@@ -59,7 +59,7 @@ def test_fewer_rounds_explain_the_loss_where_the_longer_run_was_no_better_then(t
         long = {r: 0.6 if r < 600 else 0.9 for r in range(0, 1001, 10)}
         write_run(tmp_path / "cells" / f"{name}-1", long, "C=1", f"algorithm={name}")
         write_run(tmp_path / "cells" / f"{name}-2", dict.fromkeys(range(0, 401, 10), 0.8), "C=2", f"algorithm={name}")
-    (found,) = [record for record in claims_table(tmp_path).records if "400 rounds instead" in record["claim"]]
+    (found,) = [record for record in build_claims_table(tmp_path).records if "400 rounds instead" in record["claim"]]
     assert found["holds"] == "yes" and found["seen"] == "MNIST K=10: C=1 90.0, after 400 rounds 60.0; C=2 80.0"
 
 
@@ -79,7 +79,7 @@ def test_a_norm_that_lets_a_larger_rate_win_does_not_hurt(tmp_path: Path) -> Non
         home = tmp_path / "tuned" / "search" / f"{clip}-{eta}"
         write_run(home, [0.1, top], "C=1", "algorithm=fedavg", f"clip={clip}", f"eta={eta}")
     write_run(tmp_path / "tuned/search/broke", [0.99], "C=1", "algorithm=fedavg", "eta=1", "R=5")  # no end to speak of
-    (found,) = [record for record in claims_table(tmp_path).records if "Clipping hurts" in record["claim"]]
+    (found,) = [record for record in build_claims_table(tmp_path).records if "Clipping hurts" in record["claim"]]
     assert found["holds"] == "no"
     assert found["seen"] == "FedAvg on MNIST K=10 at the best rate of either: 70.0 without, 90.0 with"
 
@@ -101,7 +101,7 @@ def test_a_fall_is_measured_from_what_was_reached_and_not_in_the_first_quarter(t
     free, clipped = [0.1, 0.9, 0.1, 0.8, 0.6, 0.9, 0.9, 0.9], [0.1, 0.9, 0.1, 0.8, 0.7, 0.9, 0.9, 0.9]
     for clip, curve in (("none", free), ("10", clipped)):
         write_run(tmp_path / "clipping" / clip, curve, "C=2", "algorithm=ssl", f"clip={clip}", "eta=0.1")
-    (found,) = [record for record in claims_table(tmp_path).records if "steadier" in record["claim"]]
+    (found,) = [record for record in build_claims_table(tmp_path).records if "steadier" in record["claim"]]
     assert found["holds"] == "yes" and found["seen"] == "SSL η 0.1: 20.0 points without, 10.0 with"
 
 
@@ -111,9 +111,9 @@ def test_no_two_views_have_one_name() -> None:
 
 def test_a_page_holds_what_is_shown_and_keeps_its_own_words() -> None:
     page = "# Title\n<!-- shown: a.md -->\nold\n<!-- end -->\nmine\n"
-    assert filled(page, {"a.md": "new\n"}) == "# Title\n<!-- shown: a.md -->\n\nnew\n\n<!-- end -->\nmine\n"
+    assert fill_blocks(page, {"a.md": "new\n"}) == "# Title\n<!-- shown: a.md -->\n\nnew\n\n<!-- end -->\nmine\n"
     with pytest.raises(InputError, match=r"the page shows a.md, which these records do not make"):
-        filled(page, {})
+        fill_blocks(page, {})
 
 
 def test_a_page_is_brought_up_to_date_from_the_command_line(tmp_path: Path) -> None:

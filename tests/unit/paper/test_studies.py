@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from splitrelay.paper.budget import Pace, probe
-from splitrelay.paper.plan import units
+from splitrelay.paper.budget import Pace, measure_pace
+from splitrelay.paper.plan import find_units
 from splitrelay.paper.studies import STUDIES, Batch, batches, said
-from splitrelay.paper.tuned_studies import Tuning, expected, run_batch
+from splitrelay.paper.tuned_studies import Tuning, list_expected_runs, run_batch
 from splitrelay.runs.spec import load_spec
 from splitrelay.sweeps.jobs import JobStatus
 from splitrelay.sweeps.points import Point
@@ -79,15 +79,17 @@ def test_the_best_of_all_norms_and_rates_is_run_with_every_seed(tmp_path: Path) 
 
 
 def test_what_is_known_of_a_batch_grows_with_its_rows(tmp_path: Path) -> None:
-    before = expected(Tuning(SMALL), tmp_path, (1234,))
+    before = list_expected_runs(Tuning(SMALL), tmp_path, (1234,))
     assert len(before) == 8 + 2
     run_batch(Tuning(SMALL), tmp_path, Landscape(), (1234,))
-    final = [point.spec for folder, point in expected(Tuning(SMALL), tmp_path, (1234,)) if folder.name == "best"]
+    final = [
+        point.spec for folder, point in list_expected_runs(Tuning(SMALL), tmp_path, (1234,)) if folder.name == "best"
+    ]
     assert {(spec.algorithm, spec.optimiser.clip) for spec in final} == {("ssl", 10.0), ("fedavg", None)}
 
 
 def test_words_go_on_top_of_a_study() -> None:
-    unit = units(["tuned"], (1234,), ["R=3"])[0]
+    unit = find_units(["tuned"], (1234,), ["R=3"])[0]
     assert unit.kind == "tuned" and {point.spec.R for point in unit.points} == {3}
 
 
@@ -98,5 +100,5 @@ def test_a_pace_is_steps_and_looks() -> None:
 
 def test_a_probe_of_a_run_that_will_diverge_does_not() -> None:
     """A search that is taken up again may have its wildest rate next."""
-    pace = probe(load_spec(None, ["data=digits", "model=mlp", "M=4", "C=5", "clip=none", "eta=1e9"]))
+    pace = measure_pace(load_spec(None, ["data=digits", "model=mlp", "M=4", "C=5", "clip=none", "eta=1e9"]))
     assert pace.step > 0 and pace.look > 0

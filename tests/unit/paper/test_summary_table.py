@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from splitrelay.errors import InputError
-from splitrelay.paper.summary_table import glance_table
+from splitrelay.paper.summary_table import build_summary_table
 from tests.support.run_directories import write_run
 
 
@@ -19,7 +19,9 @@ def met(folder: Path, gaps: tuple[float, ...], *words: str) -> None:
 
 
 def line(folder: Path, study: str) -> str:
-    (found,) = [text for text in glance_table(folder).to_markdown().splitlines() if text.startswith(f"| {study} |")]
+    (found,) = [
+        text for text in build_summary_table(folder).to_markdown().splitlines() if text.startswith(f"| {study} |")
+    ]
     return found
 
 
@@ -48,4 +50,4 @@ def test_what_was_not_run_stays_empty(tmp_path: Path) -> None:
 
 def test_nothing_to_show_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="meet nowhere"):
-        glance_table(tmp_path)
+        build_summary_table(tmp_path)

@@ -11,8 +11,8 @@ from splitrelay.cli.main import app
 from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.errors import InputError
 from splitrelay.participation import Permutation
-from splitrelay.reports.forgetting_figure import by_place, memory_figure
-from splitrelay.reports.seed_groups import grouped
+from splitrelay.reports.forgetting_figure import compute_by_place, draw_memory
+from splitrelay.reports.seed_groups import group_runs
 from splitrelay.runs.records import Run, run_at, runs_under
 from splitrelay.runs.spec import load_spec
 from tests.support.run_directories import row
@@ -43,8 +43,8 @@ def remembered(path: Path, *words: str, seed: int = 5) -> Run:
 def test_each_class_is_found_at_the_place_of_its_last_holder(tmp_path: Path, C: int) -> None:
     for seed in (5, 6):
         remembered(tmp_path / str(seed), f"C={C}", seed=seed)
-    (group,), _ = grouped(runs_under(tmp_path))
-    found = by_place(group)
+    (group,), _ = group_runs(runs_under(tmp_path))
+    found = compute_by_place(group)
     assert found.rounds.tolist() == [1, 2, 3, 4] and found.values.shape == (2, 4)
     seen = np.isfinite(found.values)
     assert found.values[seen] == pytest.approx(np.tile([10.0, 20, 30, 40], (2, 1))[seen]) and seen[:, 3].all()
@@ -55,15 +55,15 @@ def test_only_the_last_rounds_count(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (run.path / "rounds.jsonl").read_text().splitlines()]
     spoilt = [{**each, "test_per_class": [None, 0.9, 0.9, 0.9]} if each["round"] <= 4 else each for each in rows]
     (run.path / "rounds.jsonl").write_text("".join(json.dumps(each) + "\n" for each in spoilt))
-    (group,), _ = grouped(runs_under(tmp_path))
-    assert by_place(group, last=2).values[0] == pytest.approx([10, 20, 30, 40])
-    assert by_place(group, last=3).values[0] != pytest.approx([10, 20, 30, 40])
+    (group,), _ = group_runs(runs_under(tmp_path))
+    assert compute_by_place(group, last=2).values[0] == pytest.approx([10, 20, 30, 40])
+    assert compute_by_place(group, last=3).values[0] != pytest.approx([10, 20, 30, 40])
 
 
 def test_it_is_drawn_with_a_line_for_each_algorithm(tmp_path: Path) -> None:
     for name in ("ssl", "fedavg"):
         remembered(tmp_path / name, f"algorithm={name}")
-    (axes,) = memory_figure(runs_under(tmp_path)).figure.axes
+    (axes,) = draw_memory(runs_under(tmp_path)).figure.axes
     assert [line.get_xdata()[-1] for line in axes.get_lines()] == [4, 4]  # type: ignore[index]
     said = CliRunner().invoke(app, ["figure", "memory", str(tmp_path), "--out", str(tmp_path / "memory.svg")])
     assert said.exit_code == 0 and (tmp_path / "memory.svg").exists()
@@ -73,4 +73,4 @@ def test_it_is_drawn_with_a_line_for_each_algorithm(tmp_path: Path) -> None:
 def test_where_the_spec_does_not_tell_who_held_what_it_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
     remembered(tmp_path / "one", *words)
     with pytest.raises(InputError, match="all clients train in every round"):
-        memory_figure(runs_under(tmp_path))
+        draw_memory(runs_under(tmp_path))

@@ -14,9 +14,16 @@ from splitrelay.data import save_partition
 from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.errors import InputError
 from splitrelay.randomness import Purpose, rng
-from splitrelay.reports.html_charts import Series, bar_chart, heat_map, line_chart, nice_ticks, thinned
+from splitrelay.reports.html_charts import (
+    Series,
+    choose_ticks,
+    draw_bar_chart,
+    draw_heat_map,
+    draw_line_chart,
+    thin_points,
+)
 from splitrelay.reports.html_report import write_report
-from splitrelay.reports.html_run import meanings
+from splitrelay.reports.html_run import get_key_descriptions
 from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec, load_spec
@@ -100,8 +107,8 @@ def test_keys_that_are_not_the_usual_ones_are_marked(run: Path) -> None:
 
 
 def test_every_key_has_its_meaning() -> None:
-    assert list(meanings()) == list(Spec().flatten())
-    assert all(meanings().values())
+    assert list(get_key_descriptions()) == list(Spec().flatten())
+    assert all(get_key_descriptions().values())
 
 
 def test_making_it_again_gives_the_same_bytes(run: Path) -> None:
@@ -183,7 +190,7 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
 
 def test_thinning_keeps_both_ends_and_every_extreme() -> None:
     points = [(float(j), float(y)) for j, y in enumerate(rng(2, Purpose.INSTANCES).uniform(0, 1, 5000))]
-    kept = thinned(points, 400)
+    kept = thin_points(points, 400)
     assert 200 < len(kept) <= 400 and kept == sorted(kept)
     assert kept[0] == points[0] and kept[-1] == points[-1]
     assert {min(y for _, y in points), max(y for _, y in points)} <= {y for _, y in kept}
@@ -191,11 +198,11 @@ def test_thinning_keeps_both_ends_and_every_extreme() -> None:
 
 def test_a_short_line_is_not_thinned() -> None:
     points = [(float(j), 0.5) for j in range(400)]
-    assert thinned(points, 400) == points
+    assert thin_points(points, 400) == points
 
 
 def test_a_line_goes_through_its_points() -> None:
-    svg = line_chart([Series("a", "blue", [(0.0, 0.0), (10.0, 100.0)])], "x", "y", 100)
+    svg = draw_line_chart([Series("a", "blue", [(0.0, 0.0), (10.0, 100.0)])], "x", "y", 100)
     x0, y0, dx, dy = map(int, re.findall(r"-?\d+", re.search(r'd="(M\d+ \d+l[^"]*)"', svg)[1]))  # type: ignore[index]
     assert (x0, y0, x0 + dx, y0 + dy) == (520, 2120, 5380, 300)  # tenths of a pixel: corner to corner of the axes
 
@@ -204,22 +211,22 @@ def test_a_line_goes_through_its_points() -> None:
     ("high", "ticks"), [(100, [0, 20, 40, 60, 80, 100]), (2.6, [0, 1, 2]), (0.05, [0, 0.01, 0.02, 0.03, 0.04, 0.05])]
 )
 def test_ticks_are_round_numbers(high: float, ticks: list[float]) -> None:
-    assert nice_ticks(high) == pytest.approx(ticks)
+    assert choose_ticks(high) == pytest.approx(ticks)
 
 
 def test_bars_say_their_values() -> None:
-    svg = bar_chart(["class 0", "class 1"], [0.25, float("nan")], "accuracy")
+    svg = draw_bar_chart(["class 0", "class 1"], [0.25, float("nan")], "accuracy")
     assert "25.0 %" in svg and "no images" in svg
     assert re.findall(r'<rect[^>]* width="([\d.]+)"', svg) == ["90.0", "0.0"]  # of 360
 
 
 def test_the_heat_map_has_a_square_for_every_count() -> None:
     counts = np.array([[5, 0, 1], [0, 700, 0]])
-    svg = heat_map(counts, ["a", "b", "c"])
+    svg = draw_heat_map(counts, ["a", "b", "c"])
     assert sorted(re.findall(r"M(\d) (\d)h1v1h-1z", svg)) == [("0", "0"), ("0", "2"), ("1", "1")]
     assert all(f">{count}</text>" in svg for count in (5, 1, 700))
 
 
 def test_very_many_clients_share_columns() -> None:
     counts = np.ones((10_000, 2), dtype=np.int64)
-    assert len(re.findall("h1v1h-1z", heat_map(counts, ["a", "b"]))) <= 800
+    assert len(re.findall("h1v1h-1z", draw_heat_map(counts, ["a", "b"]))) <= 800

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.reports.partition_figure import bubbles, heat_map, panels
-from splitrelay.reports.style import save
+from splitrelay.reports.style import save_figure
 
 LABELS = np.repeat(np.arange(10), 60)
 
@@ -70,5 +70,5 @@ def test_the_panels_stand_C_down_and_alpha_across_on_one_scale() -> None:
 
 @pytest.mark.parametrize("draw", [heat_map, bubbles])
 def test_the_same_partition_gives_the_same_bytes(draw: type, tmp_path: Path) -> None:
-    first, again = (save(draw(drawn(8)), tmp_path / f"{name}.pdf").read_bytes() for name in ("first", "again"))
+    first, again = (save_figure(draw(drawn(8)), tmp_path / f"{name}.pdf").read_bytes() for name in ("first", "again"))
     assert first == again

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError, SplitrelayError, UnknownName
-from splitrelay.reports.clipping_figure import clipping_figure
-from splitrelay.reports.curves import bytes_figure, curves_figure
-from splitrelay.reports.learning_rate_figure import rates_figure
+from splitrelay.reports.clipping_figure import draw_clipping
+from splitrelay.reports.curves import draw_bytes, draw_curves
+from splitrelay.reports.learning_rate_figure import draw_rates
 from splitrelay.reports.line_plots import colours
-from splitrelay.reports.style import BLUE, VERMILION, save
+from splitrelay.reports.style import BLUE, VERMILION, save_figure
 from splitrelay.runs.records import runs_under
 from tests.support.run_directories import write_run
 
@@ -56,11 +56,11 @@ def folder(tmp_path: Path) -> Path:
 def test_the_key_names_rates_only_where_every_line_has_one(tmp_path: Path) -> None:
     for C, K, eta in ((1, 5, 0.1), (2, 5, 0.1), (1, 10, 0.1), (2, 10, 0.3)):
         write_run(tmp_path / f"{C}-{K}", [0.1, 0.9], f"C={C}", f"K={K}", f"eta={eta}", "algorithm=ssl")
-    assert key(curves_figure(runs_under(tmp_path)).figure) == ["SSL, $K=5$", "SSL, $K=10$"]
+    assert key(draw_curves(runs_under(tmp_path)).figure) == ["SSL, $K=5$", "SSL, $K=10$"]
 
 
 def test_a_panel_a_partition_and_in_it_the_mean_curves(folder: Path) -> None:
-    figure = curves_figure(runs_under(folder)).figure
+    figure = draw_curves(runs_under(folder)).figure
     assert [axes.get_title() for axes in figure.axes] == ["ExDir(1, 10)", "ExDir(2, 10)"]
     lines = drawn(figure.axes[0])
     assert lines[r"SSL, $\eta=0.01$"] == ([0, 1, 2], pytest.approx([10, 40, 85]))
@@ -69,7 +69,7 @@ def test_a_panel_a_partition_and_in_it_the_mean_curves(folder: Path) -> None:
 
 
 def test_the_band_is_one_deviation_over_seeds(folder: Path) -> None:
-    figure = curves_figure(runs_under(folder)).figure
+    figure = draw_curves(runs_under(folder)).figure
     low, high = (
         getattr(figure.axes[0].collections[0].get_datalim(figure.axes[0].transData), name) for name in ("y0", "y1")
     )
@@ -79,7 +79,7 @@ def test_the_band_is_one_deviation_over_seeds(folder: Path) -> None:
 
 def test_one_seed_has_no_band_and_is_said(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.1, 0.5])
-    found = curves_figure(runs_under(tmp_path))
+    found = draw_curves(runs_under(tmp_path))
     assert len(found.figure.axes[0].collections) == 0
     assert "One seed instead of 3" in found.said[1]
     note = found.figure._supxlabel  # type: ignore[attr-defined]
@@ -90,7 +90,7 @@ def test_a_line_style_for_each_K(tmp_path: Path) -> None:
     for K in (5, 10, 20):
         for algorithm in ("ssl", "fedavg"):
             write_run(tmp_path / f"{algorithm}-{K}", [0.1, 0.5], f"K={K}", f"algorithm={algorithm}")
-    figure = curves_figure(runs_under(tmp_path)).figure
+    figure = draw_curves(runs_under(tmp_path)).figure
     looks = {(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}
     assert looks == {(colour, style) for colour in (BLUE, VERMILION) for style in ("-", "--", ":")}
     assert len(key(figure)) == 6
@@ -98,44 +98,44 @@ def test_a_line_style_for_each_K(tmp_path: Path) -> None:
 
 def test_cifar_is_drawn_every_fifth_round_and_says_so(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.01 * r for r in range(13)], "data=cifar10", "model=vgg11")
-    found = curves_figure(runs_under(tmp_path))
+    found = draw_curves(runs_under(tmp_path))
     assert np.asarray(found.figure.axes[0].lines[0].get_xdata()).tolist() == [0, 5, 10]
     assert "CIFAR-10: every 5th round is drawn." in found.said
 
 
 def test_who_was_looked_at_less_often_is_drawn_whole(tmp_path: Path) -> None:
     write_run(tmp_path / "a", {r: 0.01 * r for r in range(0, 31, 10)}, "data=cifar10", "model=vgg11", "every=10")
-    found = curves_figure(runs_under(tmp_path))
+    found = draw_curves(runs_under(tmp_path))
     assert np.asarray(found.figure.axes[0].lines[0].get_xdata()).tolist() == [0, 10, 20, 30]
     assert not any("round is drawn" in note for note in found.said)
 
 
 def test_smoothing_is_never_silent(folder: Path) -> None:
-    found = curves_figure(runs_under(folder), smooth=2)
+    found = draw_curves(runs_under(folder), smooth=2)
     assert found.figure.axes[0].get_ylabel() == "test accuracy (%),\nmean of 2 looks"
     assert drawn(found.figure.axes[0])[r"SSL, $\eta=0.01$"] == ([1, 2], pytest.approx([25, 62.5]))
-    assert curves_figure(runs_under(folder)).figure.axes[0].get_ylabel() == "test accuracy (%)"
+    assert draw_curves(runs_under(folder)).figure.axes[0].get_ylabel() == "test accuracy (%)"
 
 
 def test_smoothing_over_more_than_there_is_is_refused(folder: Path) -> None:
     with pytest.raises(InputError, match="smooth is longer than a curve"):
-        curves_figure(runs_under(folder), smooth=4)
+        draw_curves(runs_under(folder), smooth=4)
 
 
 def test_what_is_no_number_leaves_a_gap_that_is_said(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.1, float("nan"), 0.5])
-    found = curves_figure(runs_under(tmp_path))
+    found = draw_curves(runs_under(tmp_path))
     assert np.isnan(np.asarray(found.figure.axes[0].lines[0].get_ydata())[1])
     assert "1 points are not numbers and leave gaps." in found.said
 
 
 def test_an_unfinished_run_is_said(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.1, 0.5], "R=9")
-    assert any("a (1 of 9)" in sentence for sentence in curves_figure(runs_under(tmp_path)).said)
+    assert any("a (1 of 9)" in sentence for sentence in draw_curves(runs_under(tmp_path)).said)
 
 
 def test_bytes_are_megabytes_both_ways(folder: Path) -> None:
-    figure = bytes_figure(runs_under(folder)).figure
+    figure = draw_bytes(runs_under(folder)).figure
     assert drawn(figure.axes[0])[r"SSL, $\eta=0.01$"][0] == pytest.approx([0, 1.5, 3.0])
     assert figure.axes[0].get_xlabel() == "MB over the link, both ways"
     assert figure.axes[0].get_xscale() == "linear"
@@ -144,7 +144,7 @@ def test_bytes_are_megabytes_both_ways(folder: Path) -> None:
 def test_bytes_that_are_far_apart_share_a_log_axis(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.1, 0.5])
     write_run(tmp_path / "b", [0.1, 0.5], "algorithm=fedavg", bytes_up=10**9)
-    assert bytes_figure(runs_under(tmp_path)).figure.axes[0].get_xscale() == "log"
+    assert draw_bytes(runs_under(tmp_path)).figure.axes[0].get_xscale() == "log"
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def searched(tmp_path: Path) -> Path:
 
 
 def test_the_rates_are_on_a_log_axis_with_a_star_on_the_best(searched: Path) -> None:
-    found = rates_figure(runs_under(searched))
+    found = draw_rates(runs_under(searched))
     axes = found.figure.axes[0]
     assert axes.get_xscale() == "log" and axes.get_xlabel() == r"rate $\eta$"
     stars = [line for line in axes.lines if line.get_marker() == "*"]
@@ -169,7 +169,7 @@ def test_the_rates_are_on_a_log_axis_with_a_star_on_the_best(searched: Path) -> 
 def test_what_the_paper_prints_is_a_hollow_diamond_at_its_rate_in_its_own_cells_alone(searched: Path) -> None:
     for number, words in enumerate((("C=1",), ("C=3",))):
         write_run(searched / str(number), [0.1, 0.9], "eta=0.1", "algorithm=fedavg", *words)
-    found = rates_figure(runs_under(searched))
+    found = draw_rates(runs_under(searched))
     seen = {(axes.get_title(), *point) for axes in found.figure.axes for point in _diamonds(axes)}
     assert seen == {("ExDir(1, 10)", 0.001, 56.43), ("ExDir(2, 10)", 0.05, 98.57)}
     assert "A hollow diamond: what the paper prints, at its rate." in found.said
@@ -181,14 +181,14 @@ def _diamonds(axes: Axes) -> list[tuple[float, float]]:
 
 
 def test_a_rate_that_was_not_run_to_its_end_is_a_cross(searched: Path) -> None:
-    found = rates_figure(runs_under(searched))
+    found = draw_rates(runs_under(searched))
     crosses = [line for line in found.figure.axes[0].lines if line.get_marker() == "x"]
     assert [np.asarray(line.get_xdata()).tolist() for line in crosses] == [[0.3]]
     assert any(sentence.startswith("A cross: not run to the last round") for sentence in found.said)
 
 
 def test_clipping_is_drawn_at_the_best_rate_and_the_next_above(searched: Path) -> None:
-    found = clipping_figure(runs_under(searched))
+    found = draw_clipping(runs_under(searched))
     axes = found.figure.axes[0]
     assert axes.get_title() == "SSL, ExDir(2, 10)\n$\\eta=$ 0.1 (solid), 0.3 (dashed)"
     assert len(axes.lines) == 4 and key(found.figure) == ["max norm 10", "no clipping"]
@@ -198,17 +198,17 @@ def test_clipping_is_drawn_at_the_best_rate_and_the_next_above(searched: Path) -
 def test_where_the_best_rate_is_the_highest_the_one_below_it_is_drawn(searched: Path) -> None:
     for run in searched.glob("*-0.3"):
         rmtree(run)
-    found = clipping_figure(runs_under(searched))
+    found = draw_clipping(runs_under(searched))
     assert found.figure.axes[0].get_title().endswith("0.01 (solid), 0.1 (dashed)")
 
 
 def test_clipping_needs_runs_with_and_without(folder: Path) -> None:
     with pytest.raises(InputError, match="nothing here was run both with and without clipping"):
-        clipping_figure(runs_under(folder))
+        draw_clipping(runs_under(folder))
 
 
 def test_of_several_rates_the_best_is_drawn_unless_all_are_asked_for(searched: Path) -> None:
-    best, all_rates = curves_figure(runs_under(searched)), curves_figure(runs_under(searched), every_rate=True)
+    best, all_rates = draw_curves(runs_under(searched)), draw_curves(runs_under(searched), every_rate=True)
     assert len(best.figure.axes[0].lines) == 1 and len(all_rates.figure.axes[0].lines) == 6
     assert any("Where several rates were tried" in sentence for sentence in best.said)
     assert "SSL (eta=0.1, clip=10)" in drawn(all_rates.figure.axes[0])
@@ -221,14 +221,14 @@ def test_every_line_has_a_colour_of_its_own(count: int) -> None:
 
 
 def test_the_legend_stands_above_all_panels(folder: Path) -> None:
-    figure = curves_figure(runs_under(folder)).figure
+    figure = draw_curves(runs_under(folder)).figure
     figure.draw_without_rendering()
     legend = figure.legends[0].get_window_extent()
     assert all(axes.get_tightbbox().y1 <= legend.y0 + 1 for axes in figure.axes)  # type: ignore[union-attr]
 
 
 def test_panels_and_notes_do_not_overlap(folder: Path) -> None:
-    figure = curves_figure(runs_under(folder)).figure
+    figure = draw_curves(runs_under(folder)).figure
     figure.draw_without_rendering()
     boxes = [axes.get_tightbbox() for axes in figure.axes]
     note = figure._supxlabel.get_window_extent()  # type: ignore[attr-defined]
@@ -271,5 +271,5 @@ def test_wrong_words_get_one_line(folder: Path, words: tuple[str, ...], kind: ty
 
 
 def test_the_same_runs_give_the_same_bytes(searched: Path, tmp_path: Path) -> None:
-    files = [save(rates_figure(runs_under(searched)).figure, tmp_path / f"{name}.svg") for name in "ab"]
+    files = [save_figure(draw_rates(runs_under(searched)).figure, tmp_path / f"{name}.svg") for name in "ab"]
     assert files[0].read_bytes() == files[1].read_bytes()

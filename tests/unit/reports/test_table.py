@@ -11,8 +11,16 @@ from click.testing import CliRunner, Result
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError, SplitrelayError, UnknownName
-from splitrelay.reports import Group, accuracy_table, differing, grouped, rates_table, runs_table, summarised
-from splitrelay.reports.table_layout import laid_out
+from splitrelay.reports import (
+    Group,
+    build_accuracy_table,
+    build_rates_table,
+    build_runs_table,
+    find_differing_keys,
+    group_runs,
+    summarise_group,
+)
+from splitrelay.reports.table_layout import choose_runs
 from splitrelay.runs.records import runs_under
 from splitrelay.runs.spec import load_spec
 from splitrelay.table import Table, format_cell
@@ -50,20 +58,20 @@ def test_mean_and_pooled_spread_over_seeds_and_the_last_rounds(tmp_path: Path) -
         write_run(tmp_path / "a", [0.1, 0.9, 0.2, 0.4], "seed=1234"),
         write_run(tmp_path / "b", [0.1, 0.9, 0.6, 0.8], "seed=666"),
     ]
-    found = summarised(Group(tuple(runs)), last=2)
+    found = summarise_group(Group(tuple(runs)), last=2)
     assert found.mean == pytest.approx(0.5)  # of 0.2 0.4 0.6 0.8
     assert found.spread == pytest.approx(math.sqrt((0.09 + 0.01 + 0.01 + 0.09) / 3))
     assert found.looks == 2
 
 
 def test_the_look_before_the_first_round_never_counts(tmp_path: Path) -> None:
-    found = summarised(Group((write_run(tmp_path / "a", [0.0, 0.5, 0.7]),)))
+    found = summarise_group(Group((write_run(tmp_path / "a", [0.0, 0.5, 0.7]),)))
     assert (found.mean, found.looks) == (pytest.approx(0.6), 2)
 
 
 def test_the_last_rounds_are_rounds_not_looks(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", {0: 0.0, 20: 0.1, 40: 0.2, 60: 0.6, 65: 0.7, 70: 0.8}, "every=5")
-    assert summarised(Group((run,)), last=10).mean == pytest.approx(0.75)
+    assert summarise_group(Group((run,)), last=10).mean == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize(("words", "rounds"), [(("C=1",), 2), (("C=2",), None), (("C=2", "K=20"), None)])
@@ -73,12 +81,12 @@ def test_rounds_to_the_goal_are_on_the_mean_curve(tmp_path: Path, words: tuple[s
         write_run(tmp_path / "a", [0.1, 0.4, 0.5, 0.4], "seed=1234", *words),
         write_run(tmp_path / "b", [0.0, 0.0, 0.1, 0.6], "seed=666", *words),
     )
-    assert summarised(Group(runs)).rounds == rounds
+    assert summarise_group(Group(runs)).rounds == rounds
 
 
 def test_a_goal_of_ones_own(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", [0.1, 0.4, 0.5, 0.4], "C=2")
-    assert summarised(Group((run,)), goal=0.5).rounds == 2
+    assert summarise_group(Group((run,)), goal=0.5).rounds == 2
 
 
 # runs that belong together
@@ -86,9 +94,9 @@ def test_a_goal_of_ones_own(tmp_path: Path) -> None:
 
 def test_keys_that_differ_in_the_specs_order() -> None:
     specs = [load_spec(None, words) for words in (["eta=0.1"], ["eta=0.2", "algorithm=fedavg"], ["seed=3"])]
-    assert differing(specs) == ["algorithm", "seed", "optimiser.eta"]
-    assert differing(specs, ["seed"]) == ["algorithm", "optimiser.eta"]
-    assert differing(specs[:1]) == differing([]) == []
+    assert find_differing_keys(specs) == ["algorithm", "seed", "optimiser.eta"]
+    assert find_differing_keys(specs, ["seed"]) == ["algorithm", "optimiser.eta"]
+    assert find_differing_keys(specs[:1]) == find_differing_keys([]) == []
 
 
 def test_a_group_is_what_differs_in_seed_rounds_and_looks_alone(tmp_path: Path) -> None:
@@ -96,7 +104,7 @@ def test_a_group_is_what_differs_in_seed_rounds_and_looks_alone(tmp_path: Path) 
         write_run(tmp_path / f"s{seed}", [0.1, 0.5], f"seed={seed}")
     write_run(tmp_path / "eta", [0.1, 0.5], "eta=0.7")
     write_run(tmp_path / "longer", {0: 0.1, 2: 0.5}, "seed=7", "every=2")
-    groups, notes = grouped(runs_under(tmp_path))
+    groups, notes = group_runs(runs_under(tmp_path))
     assert sorted(group.seeds for group in groups) == [(1234,), (1234, 666, 22, 7)]
     assert notes == []
 
@@ -104,7 +112,7 @@ def test_a_group_is_what_differs_in_seed_rounds_and_looks_alone(tmp_path: Path) 
 def test_of_two_runs_that_are_the_same_the_longer_one_counts(tmp_path: Path) -> None:
     write_run(tmp_path / "long", [0.1, 0.5, 0.9], "R=2")
     write_run(tmp_path / "short", [0.1, 0.5], "R=2")
-    (group,), notes = grouped(runs_under(tmp_path))
+    (group,), notes = group_runs(runs_under(tmp_path))
     assert [run.path.name for run in group.runs] == ["long"]
     assert notes == ["There twice, the longer one counted: short (1 of 2)."]
 
@@ -113,7 +121,7 @@ def test_an_unfinished_run_does_not_count_beside_finished_ones(tmp_path: Path) -
     write_run(tmp_path / "done", [0.1, 0.5, 0.9], "R=2", "seed=1234")
     write_run(tmp_path / "going", [0.1, 0.2], "R=2", "seed=666")
     write_run(tmp_path / "new", [], "R=2", "seed=22")
-    (group,), notes = grouped(runs_under(tmp_path))
+    (group,), notes = group_runs(runs_under(tmp_path))
     assert group.seeds == (1234,)
     assert notes == ["Without a row yet: new (0 of 2).", "Not run to the last round, not counted: going (1 of 2)."]
 
@@ -121,15 +129,15 @@ def test_an_unfinished_run_does_not_count_beside_finished_ones(tmp_path: Path) -
 def test_where_all_are_unfinished_they_count_as_far_as_they_are(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.1, 0.2, 0.4], "R=9", "seed=1234")
     write_run(tmp_path / "b", [0.1, 0.4], "R=9", "seed=666")
-    (group,), notes = grouped(runs_under(tmp_path))
-    assert summarised(group).mean == pytest.approx(0.3)  # round 1 alone, which both have
+    (group,), notes = group_runs(runs_under(tmp_path))
+    assert summarise_group(group).mean == pytest.approx(0.3)  # round 1 alone, which both have
     assert notes == ["Not run to the last round, counted as far as they are: a (2 of 9), b (1 of 9)."]
 
 
 def test_runs_without_a_row_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [], "R=2")
     with pytest.raises(InputError, match="none of these runs has a row yet"):
-        accuracy_table(runs_under(tmp_path))
+        build_accuracy_table(runs_under(tmp_path))
 
 
 # the paper's accuracy table
@@ -149,7 +157,7 @@ ROW = ("cross-device, M=500, S=10", "MNIST", "10")
 
 
 def test_the_accuracy_table_has_the_papers_layout_and_the_better_values_bold(folder: Path) -> None:
-    sheet = accuracy_table(runs_under(folder), last=2)
+    sheet = build_accuracy_table(runs_under(folder), last=2)
     assert [head.full_name for head in sheet.headings][3:] == [
         "ExDir(1, 10) FedAvg", "ExDir(1, 10) SSL", "ExDir(2, 10) FedAvg", "ExDir(2, 10) SSL",
     ]  # fmt: skip
@@ -159,13 +167,13 @@ def test_the_accuracy_table_has_the_papers_layout_and_the_better_values_bold(fol
 
 
 def test_fewer_seeds_than_the_papers_are_said(folder: Path) -> None:
-    sheet = accuracy_table(runs_under(folder), last=2)
+    sheet = build_accuracy_table(runs_under(folder), last=2)
     assert sheet.notes == ["One seed instead of 3: SSL on MNIST ExDir(2, 10), M=500, K=10, η=0.01 (seed 1234)."]
     assert sheet.notes[0] in sheet.to_markdown() and sheet.notes[0] in sheet.description
 
 
 def test_the_papers_values_stand_below_ours(folder: Path) -> None:
-    sheet = accuracy_table(runs_under(folder), beside=True, last=2)
+    sheet = build_accuracy_table(runs_under(folder), beside=True, last=2)
     assert cells(sheet, *ROW, "paper") == [
         "56.43 ± 11.54 (274)", "*98.84* ± 0.19 (*16*)", "98.15 ± 0.13 (25)", "*98.57* ± 0.36 (*10*)",
     ]  # fmt: skip
@@ -173,13 +181,13 @@ def test_the_papers_values_stand_below_ours(folder: Path) -> None:
 
 def test_a_setting_that_the_paper_does_not_have_has_no_papers_value(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.1, 0.9], "K=7")
-    assert cells(accuracy_table(runs_under(tmp_path), beside=True), *ROW[:2], "7", "paper") == [""]
+    assert cells(build_accuracy_table(runs_under(tmp_path), beside=True), *ROW[:2], "7", "paper") == [""]
 
 
 def test_cross_device_stands_above_cross_silo_and_K_goes_up(tmp_path: Path) -> None:
     for name, words in {"a": ("M=10", "K=5"), "b": ("K=20",), "c": (), "d": ("data=fashion-mnist",)}.items():
         write_run(tmp_path / name, [0.1, 0.9], *words)
-    rows = [[format_cell(cell) for cell in row[:3]] for row in accuracy_table(runs_under(tmp_path)).rows]
+    rows = [[format_cell(cell) for cell in row[:3]] for row in build_accuracy_table(runs_under(tmp_path)).rows]
     assert rows == [
         ["cross-device, M=500, S=10", "MNIST", "10"],
         ["", "", "20"],
@@ -191,15 +199,15 @@ def test_cross_device_stands_above_cross_silo_and_K_goes_up(tmp_path: Path) -> N
 def test_other_algorithms_and_variants_get_columns_of_their_own(tmp_path: Path) -> None:
     for name, words in {"a": ("order=fixed",), "b": ("order=sampled",), "c": ("algorithm=scaffold",)}.items():
         write_run(tmp_path / name, [0.1, 0.9], *words)
-    heads = [head.name for head in accuracy_table(runs_under(tmp_path)).headings[3:]]
+    heads = [head.name for head in build_accuracy_table(runs_under(tmp_path)).headings[3:]]
     assert heads == ["SSL (order=fixed)", "SSL (order=sampled)", "SCAFFOLD"]
-    turned = accuracy_table(runs_under(tmp_path), by_algorithm=True)
+    turned = build_accuracy_table(runs_under(tmp_path), by_algorithm=True)
     assert [format_cell(row[0]) for row in turned.rows] == heads
 
 
 def test_one_value_has_no_spread(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.1, 0.9], "C=2")
-    assert cells(accuracy_table(runs_under(tmp_path)), *ROW) == ["90.00 (1)"]
+    assert cells(build_accuracy_table(runs_under(tmp_path)), *ROW) == ["90.00 (1)"]
 
 
 # best rates
@@ -216,7 +224,7 @@ def searched(tmp_path: Path) -> Path:
 
 
 def test_the_best_rate_is_that_of_the_search_with_seed_1234(searched: Path) -> None:
-    (choice,) = laid_out(grouped(runs_under(searched))[0])
+    (choice,) = choose_runs(group_runs(runs_under(searched))[0])
     assert choice.best.spec.optimiser.eta == 0.03 and choice.seed == 1234
     assert choice.best.seeds == (1234, 666)
     assert not choice.on_edge
@@ -225,40 +233,40 @@ def test_the_best_rate_is_that_of_the_search_with_seed_1234(searched: Path) -> N
 @pytest.mark.parametrize("gone", [("0.1", "diverged"), ("0.003", "0.01")])
 def test_a_best_rate_on_the_grids_edge_is_marked(searched: Path, gone: tuple[str, ...]) -> None:
     runs = [run for run in runs_under(searched) if run.path.name not in gone]
-    sheet = rates_table(runs)
+    sheet = build_rates_table(runs)
     assert cells(sheet, *ROW) == ["0.03†"]
     assert any("on the edge of the grid" in note for note in sheet.notes)
 
 
 def test_a_rate_that_was_not_run_to_its_end_is_never_the_best(searched: Path) -> None:
-    sheet = rates_table(runs_under(searched), beside=True)
+    sheet = build_rates_table(runs_under(searched), beside=True)
     assert cells(sheet, *ROW) == ["0.03 [0.05]"]
     assert "0.3: 99.00 (ends at round 1)" in str(sheet.records[0]["tried"])
 
 
 def test_a_run_that_diverged_in_its_first_round_has_no_score(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.1], "eta=0.5", "R=9")
-    sheet = rates_table(runs_under(tmp_path))
+    sheet = build_rates_table(runs_under(tmp_path))
     assert sheet.records[0]["accuracy_percent"] is None and "0.5: no score" in str(sheet.records[0]["tried"])
-    assert cells(accuracy_table(runs_under(tmp_path)), *ROW) == ["-"]
+    assert cells(build_accuracy_table(runs_under(tmp_path)), *ROW) == ["-"]
     assert json.loads(sheet.to_json())["rows"][0]["tried"].endswith("(ends at round 0)")
 
 
 def test_of_rates_that_are_as_good_the_smallest_is_taken(tmp_path: Path) -> None:
     for eta in (0.3, 0.1, 0.2):
         write_run(tmp_path / f"{eta}", [0.1, 0.5], f"eta={eta}")
-    assert rates_table(runs_under(tmp_path)).records[0]["eta"] == 0.1
+    assert build_rates_table(runs_under(tmp_path)).records[0]["eta"] == 0.1
 
 
 def test_rates_by_validation(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.1, 0.9], "eta=0.1", validation_accuracy=0.2)
     write_run(tmp_path / "b", [0.1, 0.5], "eta=0.2", validation_accuracy=0.6)
-    assert rates_table(runs_under(tmp_path), rule="validation").records[0]["eta"] == 0.2
-    assert rates_table(runs_under(tmp_path), rule="test").records[0]["eta"] == 0.1
+    assert build_rates_table(runs_under(tmp_path), rule="validation").records[0]["eta"] == 0.2
+    assert build_rates_table(runs_under(tmp_path), rule="test").records[0]["eta"] == 0.1
 
 
 def test_the_accuracy_table_shows_the_best_rate_over_all_its_seeds(searched: Path) -> None:
-    sheet = accuracy_table(runs_under(searched))
+    sheet = build_accuracy_table(runs_under(searched))
     assert sheet.records[0]["accuracy_percent"] == pytest.approx(60)  # of 0.9 0.9 0.3 0.3
     assert any("chosen on the test set." in note for note in sheet.notes)
 
@@ -270,7 +278,7 @@ def test_the_table_of_runs_shows_what_differs(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.1, 0.5], "eta=0.1")
     write_run(tmp_path / "b", [0.1, 0.7], "eta=0.2", "R=5")
     write_run(tmp_path / "c", [], "eta=0.2", "R=5", "seed=1")
-    sheet = runs_table(runs_under(tmp_path))
+    sheet = build_runs_table(runs_under(tmp_path))
     assert [head.name for head in sheet.headings][:3] == ["algorithm", "seed", "eta"]
     assert [row["rounds"] for row in sheet.records] == ["1", "1 of 5", "none"]
     assert [row["accuracy (%)"] for row in sheet.records][:2] == [50.0, 70.0]
@@ -283,7 +291,7 @@ def test_the_table_of_runs_shows_what_differs(tmp_path: Path) -> None:
 
 
 def test_csv_holds_the_numbers_behind_the_cells(folder: Path) -> None:
-    rows = list(csv.DictReader(io.StringIO(accuracy_table(runs_under(folder), last=2).to_csv())))
+    rows = list(csv.DictReader(io.StringIO(build_accuracy_table(runs_under(folder), last=2).to_csv())))
     assert len(rows) == 4
     last = rows[-1]
     assert (last["algorithm"], last["partition"]) == ("ssl", "ExDir(2, 10)")
@@ -292,7 +300,9 @@ def test_csv_holds_the_numbers_behind_the_cells(folder: Path) -> None:
 
 
 def test_markdown_has_a_bar_for_every_column(folder: Path) -> None:
-    lines = [line for line in accuracy_table(runs_under(folder), last=2).to_markdown().splitlines() if line[:1] == "|"]
+    lines = [
+        line for line in build_accuracy_table(runs_under(folder), last=2).to_markdown().splitlines() if line[:1] == "|"
+    ]
     assert len(lines) == 3 and {line.count("|") for line in lines} == {8}
 
 

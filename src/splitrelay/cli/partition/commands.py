@@ -159,12 +159,12 @@ def panels(settings: Sequence[str], figure: Path, shape: str) -> None:
     from splitrelay.data.heterogeneity import measure_heterogeneity
     from splitrelay.data.partition_schemes import exdir as draw_exdir
     from splitrelay.reports import partition_figure
-    from splitrelay.reports.style import save
+    from splitrelay.reports.style import save_figure
 
     values = {**PANEL_DEFAULTS, **parsed(settings, PANEL_KEYS)}
     labels = load_training_set(values.pop("data")[0]).y
     partitions = {(one["C"], one["alpha"]): draw_exdir(labels, **one) for one in combinations(values)}
-    path = save(partition_figure.panels(partitions), figure)
+    path = save_figure(partition_figure.panels(partitions), figure)
     rows, payloads = [], []
     for (C, alpha), partition in partitions.items():
         measures = measure_heterogeneity(partition)
@@ -210,10 +210,10 @@ def write_and_report(
         lines.append(f"written: {save_partition(partition, out)}")
     if figure is not None or bubbles is not None:
         from splitrelay.reports import partition_figure
-        from splitrelay.reports.style import save
+        from splitrelay.reports.style import save_figure
 
         plots = ((figure, partition_figure.heat_map), (bubbles, partition_figure.bubbles))
-        lines += [f"figure: {save(draw(partition), path)}" for path, draw in plots if path is not None]
+        lines += [f"figure: {save_figure(draw(partition), path)}" for path, draw in plots if path is not None]
     report(partition, shape)
     for line in lines:
         note(line)

@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from splitrelay.cli.console import note, say
 from splitrelay.cli.key_values import Key
-from splitrelay.cli.table_output import Table, cell, emit, tick
+from splitrelay.cli.table_output import Table, cell, emit, format_tick
 from splitrelay.cli.theory.grid import CHOICES, FIGURE_POINTS, MAX_PANELS, Grid, read_grid
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def build_column_table(
 
 def build_condition_table(conditions: Sequence[Mapping[str, Any]]) -> Table:
     """Build a table of conditions with both sides and a tick."""
-    rows = [(tick(c["holds"]), c["name"], c["left"], c["relation"], c["right"]) for c in conditions]
+    rows = [(format_tick(c["holds"]), c["name"], c["left"], c["relation"], c["right"]) for c in conditions]
     return Table(("", "condition", "left", "", "right"), rows)
 
 
