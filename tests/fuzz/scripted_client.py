@@ -23,7 +23,7 @@ from splitrelay.network.connection_handler import JUDGE
 from splitrelay.network.control import BadMessage
 from splitrelay.network.grpc_options import SERVICE
 from splitrelay.network.messages import Lease, Look, Message
-from splitrelay.security.encryption import Label
+from splitrelay.security.encryption import HEADER, Label
 
 SAMPLES = 5  # that every client here says to hold
 SHORT, LONG = 0.2, 1.0  # seconds that a client waits for a word; for its turn always the longer ones
@@ -104,6 +104,8 @@ class Place:
     numbers: int  # of a half, or of the whole model
     sealed: bool
     whole: bool
+    spec_digest: bytes  # of the spec that halves are sealed for
+    sealed_bytes: int  # the length of a sealed half
 
 
 class Talk:
@@ -245,7 +247,9 @@ class Talk:
     def _half(self, visit: int, fence: int) -> bytes:
         """A half that the server takes, unless it is spoilt."""
         if self.place.sealed:
-            blob = Label(bytes(32), visit, fence, 1, bytes(24)).header() + self.draw.bytes(100)
+            blob = Label(self.place.spec_digest, visit, fence, 1, bytes(24)).header() + self.draw.bytes(
+                self.place.sealed_bytes - HEADER.size
+            )
         elif self.start and self.below(8):
             blob = self.start  # as if nothing was to be learnt; any other would be out of bounds
         else:

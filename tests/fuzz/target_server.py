@@ -18,6 +18,7 @@ import numpy as np
 from splitrelay.deploy.server_program import Offer, Serving
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import SplitrelayError, WorkError
+from splitrelay.network import tensor_transfer
 from splitrelay.network.client_session import channel
 from splitrelay.network.connection_handler import FED, JUDGE, Caller
 from splitrelay.network.control import BadMessage
@@ -25,6 +26,8 @@ from splitrelay.network.messages import Bye, Message
 from splitrelay.network.protocol import Conversation, End, State
 from splitrelay.runs.execute import Progress
 from splitrelay.runs.spec import load_spec
+from splitrelay.security.encryption import digest_of
+from splitrelay.security.sealing_session import sealed_sizes
 from tests.fuzz.scripted_client import WHOSE, Place
 
 GUESTS = 6  # hostile clients at once; one more number is kept for an honest one
@@ -142,7 +145,15 @@ def place_of(server: Serving) -> Place:
     spec, shape, whole = server.spec, server.shape, server.spec.placement == "whole"
     line, classes = channel(f"127.0.0.1:{server.port}", None), len(server.data.train.classes)
     return Place(
-        line, shape.h, spec.optimiser.batch, classes, shape.size if whole else shape.boundary, server.sealed, whole
+        line,
+        shape.h,
+        spec.optimiser.batch,
+        classes,
+        shape.size if whole else shape.boundary,
+        server.sealed,
+        whole,
+        digest_of(spec.identity),
+        min(sealed_sizes(tensor_transfer.size_of({"x": shape.boundary}, spec.model.dtype))),
     )
 
 
