@@ -24,7 +24,7 @@ from benchmarks.wire_bare import Bare, Line
 from benchmarks.wire_floor import Floor
 from benchmarks.wire_stage import Stage, apart, computing, resident, spec_on_pictures
 from splitrelay.network.codec import VERSION, encode
-from splitrelay.network.link import channel
+from splitrelay.network.grpc_channel import channel
 from splitrelay.network.messages import Accept, Heartbeat, Hello
 from splitrelay.security.identity import channel_credentials, load_identity
 

@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 
 from splitrelay.network import limits
-from splitrelay.network.link import channel
+from splitrelay.network.grpc_channel import channel
 from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
 
 OPTIONS = (("grpc.max_receive_message_length", limits.MESSAGE), ("grpc.max_send_message_length", limits.MESSAGE))

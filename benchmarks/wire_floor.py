@@ -25,7 +25,7 @@ from splitrelay.deploy.backend import ClientContext, Labels, Vector, engine_back
 from splitrelay.deploy.backend_torch import model_spec_of, shape_of, start
 from splitrelay.deploy.handshake import terms_of
 from splitrelay.engine.base import Reply, train_client_half
-from splitrelay.network.link import channel
+from splitrelay.network.grpc_channel import channel
 from splitrelay.runs.spec import Spec, load_spec
 from splitrelay.security.identity import channel_credentials, load_identity
 

@@ -25,7 +25,7 @@ from splitrelay.deploy.server_visit import Tops, Turn
 from splitrelay.deploy.visit_lease import Pending
 from splitrelay.engine.base import LocalServerHalf
 from splitrelay.network import messages
-from splitrelay.network.server import Heard
+from splitrelay.network.shared_event_loop import Heard
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.build import build_engine, build_network, build_partition
 from splitrelay.runs.execute import Progress

@@ -11,7 +11,7 @@ from splitrelay.deploy.authorization import Doors
 from splitrelay.deploy.remote_clients import Remote
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.network.messages import Accept
-from splitrelay.network.server import Arrived
+from splitrelay.network.shared_event_loop import Arrived
 from tests.deploy.test_faults import load_x, skipping
 from tests.support.bare_server import standing, until
 from tests.support.deployment import Stage, small_spec

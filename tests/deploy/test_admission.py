@@ -13,8 +13,9 @@ from splitrelay.deploy.status_client import ask_status, collect_model
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import codec
-from splitrelay.network.client_session import Link, LinkLost, Refused, channel
+from splitrelay.network.client_session import Link, Refused
 from splitrelay.network.codec import VERSION
+from splitrelay.network.grpc_channel import LinkLost, channel
 from splitrelay.network.messages import Accept, Deposit, Hello, Lease, Message, Ready, Step, Terms
 from splitrelay.security.authority import open_authority
 from splitrelay.security.identity import channel_credentials, load_identity

@@ -15,9 +15,9 @@ from splitrelay.cli.status import collect, status
 from splitrelay.deploy.authorization import by_certificate
 from splitrelay.deploy.status_client import ask_status, collect_model
 from splitrelay.errors import InputError, WorkError
+from splitrelay.network.client_session import Refused
 from splitrelay.network.codec import VERSION
 from splitrelay.network.connection_handler import FED, JUDGE
-from splitrelay.network.link import Refused
 from splitrelay.network.messages import Hello
 from splitrelay.security.authority import Authority, open_authority
 from splitrelay.security.revocation import Revocations

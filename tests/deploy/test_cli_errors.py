@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from splitrelay.cli.main import run
-from splitrelay.network.link import Refused
+from splitrelay.network.client_session import Refused
 from tests.support.bare_server import standing
 
 JOIN = ("join", "127.0.0.1:1", "--data", "x.npz")

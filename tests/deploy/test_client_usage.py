@@ -10,8 +10,7 @@ from splitrelay.cli.main import app
 from splitrelay.deploy.client_usage import Account, Bill, Ledger, Purse, read
 from splitrelay.deploy.status_report import status
 from splitrelay.errors import InputError
-from splitrelay.network.codec import decode, encode
-from splitrelay.network.control import BadMessage
+from splitrelay.network.codec import BadMessage, decode, encode
 from splitrelay.network.messages import Paid
 from splitrelay.network.socket_counters import Carried, Meters
 from tests.support.deployment import Stage, small_spec

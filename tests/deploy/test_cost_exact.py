@@ -36,7 +36,7 @@ import pytest
 from torch import nn
 
 from splitrelay.deploy.visit_cost import compute_costs
-from splitrelay.network import codec, link
+from splitrelay.network import client_session, codec
 from splitrelay.network.messages import Message
 from tests.deploy.test_handshake import left
 from tests.support.deployment import Stage, simulated, small_spec
@@ -125,8 +125,8 @@ class Overheard:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.up, self.down = Counter[str](), Counter[str]()
         self.lengths: dict[str, set[int]] = {}
-        monkeypatch.setattr(link, "encode", self.encode)
-        monkeypatch.setattr(link, "decode", self.decode)
+        monkeypatch.setattr(client_session, "encode", self.encode)
+        monkeypatch.setattr(client_session, "decode", self.decode)
 
     def encode(self, message: Message) -> bytes:
         return self._heard(self.up, message, codec.encode(message))

@@ -12,10 +12,10 @@ from splitrelay.deploy.remote_clients import Remote
 from splitrelay.deploy.sealed_state import RelayTurn
 from splitrelay.deploy.visit_lease import Pending, Policy
 from splitrelay.errors import WorkError
-from splitrelay.network.control import BadMessage
+from splitrelay.network.codec import BadMessage
 from splitrelay.network.messages import Accept, Cancel, Chunk, Fail, Handed, Lease, Message, Ready
 from splitrelay.network.protocol import State
-from splitrelay.network.server import Arrived
+from splitrelay.network.shared_event_loop import Arrived
 from tests.support.bare_server import lease, standing, until
 
 

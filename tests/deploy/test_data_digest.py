@@ -20,7 +20,7 @@ from splitrelay.deploy.data_digest import DataDigests, compute_digest, describe_
 from splitrelay.deploy.deployed_run import Census
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.errors import InputError
-from splitrelay.network.link import Refused
+from splitrelay.network.client_session import Refused
 from splitrelay.randomness import Purpose, rng
 from splitrelay.security.authority import create_authority, open_authority
 from tests.support.bare_server import until

@@ -19,7 +19,7 @@ from splitrelay.deploy.rehearsal import replay
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import Diverged, VisitFailed, WorkError
 from splitrelay.network import limits
-from splitrelay.network.control import BadMessage
+from splitrelay.network.codec import BadMessage
 from splitrelay.runs.build import build_partition
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.trainer import Trainer

@@ -18,13 +18,14 @@ from splitrelay.deploy.visit_lease import Pending, Policy
 from splitrelay.errors import WorkError
 from splitrelay.evaluation import SLICE
 from splitrelay.network import limits
-from splitrelay.network.client_session import Holding, LinkLost, Session
+from splitrelay.network.client_session import Holding, Session
+from splitrelay.network.codec import BadMessage
 from splitrelay.network.connection_handler import Caller, House, Reception
-from splitrelay.network.control import BadMessage
+from splitrelay.network.grpc_channel import LinkLost
 from splitrelay.network.messages import Chunk, Heartbeat, Message, Paid, Predict
 from splitrelay.network.peer_transfer import HAND, hand_seconds
 from splitrelay.network.protocol import State
-from splitrelay.network.server import Heard
+from splitrelay.network.shared_event_loop import Heard
 from tests.support.bare_server import BOUNDS, TERMS, step
 
 # A server that does not stop

@@ -10,8 +10,7 @@ from splitrelay.chaos.corrupt_messages import CHANGES, changed, flipped, one_mor
 from splitrelay.chaos.fault_kinds import KINDS, Fault, format_kinds
 from splitrelay.chaos.fault_scheduler import FaultScheduler, InjectedFault, count_settled_visits, is_recorded
 from splitrelay.chaos.verdict import found, list_skipped_visits, missed, read_record
-from splitrelay.network.codec import Bounds, decode, encode
-from splitrelay.network.control import BadMessage
+from splitrelay.network.codec import BadMessage, Bounds, decode, encode
 from splitrelay.network.messages import Commit, Finish, Hello, Lease, Message, Reply, Step
 
 H, LABELS = np.ones((2, 3), np.float32), np.zeros(2, np.int32)

@@ -14,7 +14,7 @@ from splitrelay.deploy.authorization import by_certificate
 from splitrelay.deploy.events import LINES
 from splitrelay.deploy.journal import Journal
 from splitrelay.network.codec import VERSION, encode
-from splitrelay.network.grpc_options import SERVICE
+from splitrelay.network.grpc_channel import SERVICE
 from splitrelay.network.messages import Accept, Heartbeat, Hello, Leave, Message
 from splitrelay.security.authority import Authority, create_authority
 from splitrelay.security.identity import channel_credentials, load_identity, server_credentials

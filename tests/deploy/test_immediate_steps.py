@@ -15,8 +15,8 @@ from splitrelay.deploy.remote_clients import Remote
 from splitrelay.deploy.visit_lease import Pending, Policy
 from splitrelay.errors import Diverged
 from splitrelay.network import limits
-from splitrelay.network.event_queue import Answer, Gone, Heard
 from splitrelay.network.messages import Heartbeat, Reply, Step
+from splitrelay.network.shared_event_loop import Answer, Gone, Heard
 from tests.support.bare_server import H, Standing, standing, step, until
 from tests.support.deployment import Stage, simulated, small_spec
 

@@ -10,11 +10,12 @@ import pytest
 
 from splitrelay.errors import OutOfRange, WorkError
 from splitrelay.network import client_stream, limits
+from splitrelay.network.client_session import Link, Refused
 from splitrelay.network.codec import HEADER, VERSION, Bounds, encode
-from splitrelay.network.grpc_options import SERVICE, connections
-from splitrelay.network.link import Link, LinkLost, Refused, channel
+from splitrelay.network.connection_handler import House
+from splitrelay.network.grpc_channel import SERVICE, LinkLost, channel
 from splitrelay.network.messages import Cancel, Chunk, Deposit, Finish, Heartbeat, Hello, Reply, Step, Terms
-from splitrelay.network.server import House, Hub
+from splitrelay.network.server import Hub, connections
 from splitrelay.network.status_rpc import collect_handler, collected, status_handler, status_of
 from splitrelay.network.tensor_transfer import sha256
 from splitrelay.security.authority import create_authority

@@ -21,9 +21,8 @@ from splitrelay.deploy.server_visit import granted
 from splitrelay.deploy.visit_limits import SPARE, ServerBrokeSpec, derive_allowed_visits
 from splitrelay.errors import InputError
 from splitrelay.network import server, tensor_transfer
-from splitrelay.network.codec import decode, encode
+from splitrelay.network.codec import BadMessage, decode, encode
 from splitrelay.network.connection_handler import JUDGE
-from splitrelay.network.control import BadMessage
 from splitrelay.network.messages import Lease, Message, Output, Reply, Step, Terms
 from splitrelay.network.protocol import Conversation, End, State
 from splitrelay.security.authority import create_authority

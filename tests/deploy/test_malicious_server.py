@@ -20,7 +20,7 @@ from splitrelay.deploy.server_visit import granted
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.deploy.visit_limits import SPARE, ServerBrokeSpec, UsedVisits, derive_allowed_visits
 from splitrelay.errors import InputError, SplitrelayError
-from splitrelay.network import client_stream, control, server
+from splitrelay.network import client_stream, codec, server
 from splitrelay.network.codec import encode
 from splitrelay.network.messages import (
     Accept,
@@ -485,9 +485,9 @@ def _count(calls: list[Any]) -> Any:
 def test_terms_outside_their_range_are_refused_when_they_are_read(values: dict[str, Any], tmp_path: Path) -> None:
     stage = quorum(tmp_path)
     terms = terms_of(stage.serving.spec, stage.serving.data)
-    assert control.from_bytes(control.to_bytes(terms)) == terms
-    with pytest.raises(control.BadMessage):
-        control.from_bytes(control.to_bytes(replace(terms, **values)))
+    assert codec.from_bytes(codec.to_bytes(terms)) == terms
+    with pytest.raises(codec.BadMessage):
+        codec.from_bytes(codec.to_bytes(replace(terms, **values)))
 
 
 def test_an_agreed_spec_is_compared_in_every_key(tmp_path: Path) -> None:

@@ -16,11 +16,9 @@ import pytest
 
 from splitrelay import __version__
 from splitrelay.deploy.status_client import ask_status
-from splitrelay.network.client_session import NoServer, Session
-from splitrelay.network.client_stream import Untrusted
+from splitrelay.network.client_session import NoServer, Refused, Session
 from splitrelay.network.codec import VERSION, OtherVersion, encode, in_version
-from splitrelay.network.grpc_options import SERVICE
-from splitrelay.network.link import Refused, channel
+from splitrelay.network.grpc_channel import SERVICE, Untrusted, channel
 from splitrelay.network.messages import Accept, Refuse
 from splitrelay.network.status_rpc import status_handler
 from splitrelay.security import identity

@@ -24,10 +24,9 @@ from splitrelay.deploy.visit_lease import Pending, Policy, stage_of
 from splitrelay.errors import Diverged, OutputError, VisitFailed
 from splitrelay.network import limits, messages
 from splitrelay.network.client_session import TakenBack
-from splitrelay.network.codec import VERSION, decode, encode
-from splitrelay.network.control import BadMessage
+from splitrelay.network.codec import VERSION, BadMessage, decode, encode
 from splitrelay.network.messages import Accept, Deposit, Fail, Finish, Handed, Hello, Ready, Terms, Want, Welcome
-from splitrelay.network.server import Heard
+from splitrelay.network.shared_event_loop import Heard
 from splitrelay.network.tensor_transfer import sha256
 from tests.support.bare_server import Standing, lease, standing, step, until
 from tests.support.clock import Clock

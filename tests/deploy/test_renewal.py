@@ -12,10 +12,11 @@ import grpc
 import pytest
 
 from splitrelay.errors import WorkError
+from splitrelay.network.client_session import Refused
 from splitrelay.network.codec import VERSION
-from splitrelay.network.link import Refused
 from splitrelay.network.messages import Chunk, Deposit, Finish, Hello
-from splitrelay.network.server import Heard, Hub
+from splitrelay.network.server import Hub
+from splitrelay.network.shared_event_loop import Heard
 from splitrelay.network.tensor_transfer import sha256
 from splitrelay.security.authority import Authority, open_authority
 from splitrelay.security.certificates import peer_identity

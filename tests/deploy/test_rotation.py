@@ -10,7 +10,7 @@ import pytest
 
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.rehearsal import read_untimed_rows
-from splitrelay.network.link import Refused
+from splitrelay.network.client_session import Refused
 from splitrelay.security.authority import Authority, open_authority
 from splitrelay.security.key_files import REVOKED, SEALING
 from splitrelay.security.sealing_keys import load_epochs

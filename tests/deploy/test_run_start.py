@@ -16,7 +16,7 @@ from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.deploy.status_report import Pace
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import InputError, OutputError
-from splitrelay.network.link import Refused
+from splitrelay.network.client_session import Refused
 from tests.support.bare_server import until
 from tests.support.deployment import Stage, simulated, small_spec
 

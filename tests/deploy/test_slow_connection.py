@@ -12,7 +12,7 @@ import pytest
 from splitrelay.chaos import proxies
 from splitrelay.deploy import backend_fast, remote_clients, visit_scheduler
 from splitrelay.deploy.visit_lease import Policy, stage_of
-from splitrelay.network import background_reconnect, limits
+from splitrelay.network import client_session, limits
 from splitrelay.network.messages import Ready
 from tests.support.bare_server import until
 from tests.support.clock import Clock
@@ -93,7 +93,7 @@ def test_a_line_that_carries_nothing_is_silent_all_the_same(tmp_path: Path) -> N
 
 
 def test_a_visit_that_is_taken_back_meanwhile_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background_reconnect, "TICK", 0.05)
+    monkeypatch.setattr(client_session, "TICK", 0.05)
     clock = Clock(monkeypatch, remote_clients, visit_scheduler)
     stage = Stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path, policy=Policy(step=1000.0, retries=1))
     compute, first = backend_fast.Client.train_whole, threading.Event()
@@ -119,7 +119,7 @@ def test_a_client_that_computes_for_long_keeps_its_visit_over_a_lost_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The link is lost while the whole model is trained, for longer than a client may be away."""
-    monkeypatch.setattr(background_reconnect, "TICK", 0.05)
+    monkeypatch.setattr(client_session, "TICK", 0.05)
     stage = Stage(small_spec(tmp_path, *WHOLE), tmp_path, policy=Policy(lease=1.5))
     expected = simulated(stage.spec, tmp_path / "simulated")
     lines, compute, done = Lines(stage), backend_fast.Client.train_whole, threading.Event()

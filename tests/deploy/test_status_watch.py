@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from splitrelay.cli.main import run
-from splitrelay.network.server import House, Hub
+from splitrelay.network.connection_handler import House
+from splitrelay.network.server import Hub
 from splitrelay.network.status_rpc import status_handler
 from tests.support.bare_server import BOUNDS, TERMS
 from tests.support.programs import programs

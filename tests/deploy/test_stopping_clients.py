@@ -7,7 +7,7 @@ import pytest
 
 from splitrelay.network import limits
 from splitrelay.network.client_session import Holding, Session, Stopped
-from splitrelay.network.link import channel
+from splitrelay.network.grpc_channel import channel
 from splitrelay.network.messages import Accept, Lease, Ready
 from tests.support.bare_server import Standing, lease, standing, step, until
 

@@ -29,9 +29,8 @@ from splitrelay.errors import SplitrelayError
 from splitrelay.kernels.evaluator import SLICE
 from splitrelay.network import messages as msg
 from splitrelay.network import tensor_transfer
-from splitrelay.network.codec import decode, encode
+from splitrelay.network.codec import BadMessage, decode, encode
 from splitrelay.network.connection_handler import FED, JUDGE
-from splitrelay.network.control import BadMessage
 from splitrelay.network.messages import Message, Terms
 from splitrelay.runs.spec import Spec
 from splitrelay.security import encryption

@@ -13,10 +13,10 @@ import numpy as np
 from splitrelay.chaos.unauthenticated_clients import send_junk
 from splitrelay.errors import WorkError
 from splitrelay.network import messages as say
-from splitrelay.network.codec import Bounds, decode, encode
-from splitrelay.network.control import BadMessage
+from splitrelay.network.codec import BadMessage, Bounds, decode, encode
+from splitrelay.network.connection_handler import House
 from splitrelay.network.protocol import HELD, OPEN, OVER, TABLE, Conversation, End
-from splitrelay.network.server import House, Hub
+from splitrelay.network.server import Hub
 from splitrelay.network.tensor_transfer import Assembly, unpacked
 from splitrelay.randomness import Purpose, rng
 from splitrelay.security.authority import create_authority

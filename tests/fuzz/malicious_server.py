@@ -35,8 +35,9 @@ import grpc
 from splitrelay.deploy.client_options import Wish
 from splitrelay.deploy.client_program import Joined
 from splitrelay.errors import SplitrelayError
-from splitrelay.network import background_reconnect, client_stream, limits, peer_transfer
-from splitrelay.network.grpc_options import OPTIONS, SERVICE
+from splitrelay.network import client_session, client_stream, limits, peer_transfer
+from splitrelay.network.grpc_channel import SERVICE
+from splitrelay.network.server import OPTIONS
 from splitrelay.randomness import Purpose, rng
 from splitrelay.security.identity import load_identity, server_credentials
 from tests.fuzz.malicious_script import Script
@@ -61,7 +62,7 @@ def shorten_timeouts() -> Iterator[None]:
         (limits, "STEP"): 3.0,
         (limits, "HANDSHAKE"): 3.0,
         (client_stream, "TICK"): 0.1,
-        (background_reconnect, "TICK"): 0.02,
+        (client_session, "TICK"): 0.02,
         (peer_transfer, "HAND"): 0.3,
     }
     before = {(module, name): getattr(module, name) for module, name in short}

@@ -18,10 +18,9 @@ import numpy as np
 
 from splitrelay.network import messages as say
 from splitrelay.network import tensor_transfer
-from splitrelay.network.codec import VERSION, decode, encode
+from splitrelay.network.codec import VERSION, BadMessage, decode, encode
 from splitrelay.network.connection_handler import JUDGE
-from splitrelay.network.control import BadMessage
-from splitrelay.network.grpc_options import SERVICE
+from splitrelay.network.grpc_channel import SERVICE
 from splitrelay.network.messages import Lease, Look, Message
 from splitrelay.security.encryption import HEADER, Label
 

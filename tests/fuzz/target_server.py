@@ -19,9 +19,9 @@ from splitrelay.deploy.server_program import Offer, Serving
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import SplitrelayError, WorkError
 from splitrelay.network import tensor_transfer
-from splitrelay.network.client_session import channel
+from splitrelay.network.codec import BadMessage
 from splitrelay.network.connection_handler import FED, JUDGE, Caller
-from splitrelay.network.control import BadMessage
+from splitrelay.network.grpc_channel import channel
 from splitrelay.network.messages import Bye, Message
 from splitrelay.network.protocol import Conversation, End, State
 from splitrelay.runs.execute import Progress

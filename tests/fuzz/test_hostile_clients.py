@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from splitrelay.chaos.unauthenticated_clients import CONNECTIONS
-from splitrelay.network.messages import BUFFERS, CONTROL, Message
+from splitrelay.network.messages import BUFFER_MESSAGES, CONTROL_MESSAGES, Message
 from splitrelay.network.protocol import State
 from tests.fuzz.__main__ import MANY, wrong
 from tests.fuzz.campaign import Tale, siege
@@ -13,7 +13,7 @@ from tests.fuzz.mutations import vocabulary
 
 
 def test_the_fuzzer_knows_every_word() -> None:
-    kinds = {*CONTROL, *BUFFERS}
+    kinds = {*CONTROL_MESSAGES, *BUFFER_MESSAGES}
     assert kinds == set(Message.__subclasses__())
     assert {type(word) for word in vocabulary()} == {type(word) for word in WORDS} == kinds
 
@@ -32,7 +32,7 @@ def test_hostile_conversations_break_nothing_and_reach_every_state() -> None:
     assert sum(tale.verdicts.values()) == tale.conversations == 320
     assert {"refused", "cancelled", "committed"} <= set(tale.verdicts)
     assert set(tale.states) == set(State)
-    assert set(tale.said) == {kind.event for kind in (*CONTROL, *BUFFERS)}
+    assert set(tale.said) == {kind.event for kind in (*CONTROL_MESSAGES, *BUFFER_MESSAGES)}
 
 
 def test_a_hollow_fuzz_is_wrong_and_so_is_memory_that_grows() -> None:

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from splitrelay.network.client_session import Link
 from splitrelay.network.codec import VERSION, Bounds
-from splitrelay.network.link import Link, channel
+from splitrelay.network.connection_handler import House
+from splitrelay.network.grpc_channel import channel
 from splitrelay.network.messages import Accept, Hello, Lease, Message, Ready, Step, Terms, Welcome
-from splitrelay.network.server import House, Hub
+from splitrelay.network.server import Hub
 from splitrelay.security.authority import Authority, create_authority, open_authority
 from splitrelay.security.identity import load_identity
 

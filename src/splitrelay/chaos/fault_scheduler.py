@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from splitrelay.chaos.fault_kinds import KINDS, Fault
-from splitrelay.network.codec import CONTROL, decode, header_of
+from splitrelay.network.codec import CONTROL, BadMessage, decode, header_of
 from splitrelay.network.codec import KINDS as MESSAGE_KINDS
-from splitrelay.network.control import BadMessage
 from splitrelay.network.messages import Lease
 
 Events = Callable[[], list[dict[str, Any]]]

@@ -17,8 +17,8 @@ from typing import Any
 
 import grpc
 
-from splitrelay.network.client_session import channel
-from splitrelay.network.grpc_options import OPTIONS, SERVICE
+from splitrelay.network.grpc_channel import SERVICE, channel
+from splitrelay.network.server import OPTIONS
 
 STREAMS = 16  # concurrent streams of a message proxy; one is in use, others may not have noticed their end yet
 Frames = Callable[[bytes], list[bytes]]

@@ -6,8 +6,9 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from splitrelay.network.client_session import Link, Refused, channel
+from splitrelay.network.client_session import Link, Refused
 from splitrelay.network.codec import VERSION
+from splitrelay.network.grpc_channel import channel
 from splitrelay.network.messages import Accept, Hello, Terms
 from splitrelay.randomness import Purpose, rng
 

@@ -27,10 +27,10 @@ from splitrelay.deploy.visit_limits import AllowedVisits, ServerBrokeSpec, UsedV
 from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError, StorageError, WorkError
 from splitrelay.kernels.evaluator import SLICE
 from splitrelay.network import limits
-from splitrelay.network.client_session import Ended, Holding, LinkLost, Refused, Session, Stopped, TakenBack, channel
-from splitrelay.network.codec import Bounds
+from splitrelay.network.client_session import Ended, Holding, Refused, Session, Stopped, TakenBack
+from splitrelay.network.codec import BadMessage, Bounds
 from splitrelay.network.connection_handler import FED, JUDGE
-from splitrelay.network.control import BadMessage
+from splitrelay.network.grpc_channel import LinkLost, channel
 from splitrelay.network.messages import Accept, Fail, Lease, Look, Terms
 from splitrelay.runs.spec import Spec
 from splitrelay.security import certificates

@@ -17,9 +17,8 @@ from splitrelay.deploy.visit_limits import UsedVisits, check_evaluation
 from splitrelay.engine.base import LOWER_ETA, Reply, train_client_half
 from splitrelay.errors import Diverged
 from splitrelay.network import limits, messages, tensor_transfer
-from splitrelay.network.background_reconnect import Tended
-from splitrelay.network.client_session import BadMessage, Holding, Session
-from splitrelay.network.codec import finite
+from splitrelay.network.client_session import Holding, Session, Tended
+from splitrelay.network.codec import BadMessage, finite
 from splitrelay.network.messages import Chunk, Commit, Deposit, Fail, Lease, Look, Message, Ready, Score, Want
 from splitrelay.security.encryption import OtherVisit, Tampered
 from splitrelay.security.sealing_session import Sealer

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from splitrelay.algorithms.base import Step
 from splitrelay.errors import Diverged
 from splitrelay.network import limits
-from splitrelay.network.control import BadMessage
+from splitrelay.network.codec import BadMessage
 from splitrelay.runs.spec import Spec
 from splitrelay.security.encryption import NotOurs
 

@@ -21,9 +21,9 @@ from splitrelay.deploy.stalls import Wait, absence
 from splitrelay.deploy.visit_lease import Pending
 from splitrelay.errors import WorkError
 from splitrelay.network import limits, tensor_transfer
-from splitrelay.network.control import BadMessage
+from splitrelay.network.codec import BadMessage
 from splitrelay.network.messages import Cancel, Commit, Deposit, Fail, Handed, Lease, Want, fence_of
-from splitrelay.network.server import Arrived, Gone, Heard
+from splitrelay.network.shared_event_loop import Arrived, Gone, Heard
 
 
 class Handing(SealedClients):

@@ -15,7 +15,7 @@ from splitrelay.deploy.visit_scheduler import pause
 from splitrelay.errors import WorkError
 from splitrelay.network import limits
 from splitrelay.network.messages import Cancel, Fail, Message, Predict, fence_of
-from splitrelay.network.server import Arrived, Gone, Heard
+from splitrelay.network.shared_event_loop import Arrived, Gone, Heard
 
 STEPS = 10  # an answer may take as long as a visit of so many steps
 

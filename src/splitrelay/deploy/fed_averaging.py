@@ -20,8 +20,8 @@ from splitrelay.deploy.half_disputes import SealedClients, Verdict, key_of
 from splitrelay.deploy.sealed_state import Relays, Sealed, sealed_half
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import tensor_transfer
+from splitrelay.network.codec import BadMessage
 from splitrelay.network.connection_handler import FED
-from splitrelay.network.control import BadMessage
 from splitrelay.network.messages import Commit, Deposit, Fail, Look
 from splitrelay.runs.spec import Spec
 

@@ -13,7 +13,8 @@ from splitrelay.deploy.backend_torch import has_buffers, model_spec_of, shape_of
 from splitrelay.deploy.client_visit import CHECK, deposited, received
 from splitrelay.deploy.deposit_bound import check_sealed_half
 from splitrelay.network import limits, tensor_transfer
-from splitrelay.network.client_session import BadMessage, Session
+from splitrelay.network.client_session import Session
+from splitrelay.network.codec import BadMessage
 from splitrelay.network.messages import Commit, Fail, Look, Score, Terms
 from splitrelay.runs.spec import Spec
 from splitrelay.security.encryption import Tampered

@@ -40,7 +40,7 @@ from splitrelay.errors import VisitFailed, WorkError
 from splitrelay.network import tensor_transfer
 from splitrelay.network.connection_handler import FED, JUDGE
 from splitrelay.network.messages import Fail, Look, Ready, Score
-from splitrelay.network.server import Heard
+from splitrelay.network.shared_event_loop import Heard
 
 KEPT = 10_000  # halves whose writers are remembered
 HINT = "Repair the client; the same command goes on from here."

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from splitrelay.errors import InputError
-from splitrelay.network.addresses import refuse_no_address
+from splitrelay.network.grpc_channel import refuse_no_address
 from splitrelay.network.messages import Handed, Lease
 from splitrelay.network.peer_transfer import Courier, Mailbox, Question, Unreached
 from splitrelay.security.certificates import CLIENT

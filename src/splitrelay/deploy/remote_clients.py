@@ -21,10 +21,10 @@ from splitrelay.deploy.visit_lease import Pending, Policy
 from splitrelay.deploy.visit_scheduler import Patience
 from splitrelay.errors import Diverged, SplitrelayError
 from splitrelay.network import limits, messages, tensor_transfer
-from splitrelay.network.control import BadMessage
-from splitrelay.network.event_queue import Answer
+from splitrelay.network.codec import BadMessage
 from splitrelay.network.messages import Cancel, Commit, Deposit, Fail, Lease
-from splitrelay.network.server import Arrived, Gone, Heard, Hub
+from splitrelay.network.server import Hub
+from splitrelay.network.shared_event_loop import Answer, Arrived, Gone, Heard
 
 TICK = 0.5  # seconds between two looks at the clock
 

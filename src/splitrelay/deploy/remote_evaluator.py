@@ -11,7 +11,8 @@ from splitrelay.deploy.backend import ClientContext, TestSet, Vector, engine_bac
 from splitrelay.deploy.backend_torch import BUILDING, model_spec_of
 from splitrelay.models.weights_io import save_weights
 from splitrelay.network import limits, messages
-from splitrelay.network.client_session import BadMessage, Session
+from splitrelay.network.client_session import Session
+from splitrelay.network.codec import BadMessage
 
 
 class Judge:

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from splitrelay.network.control import BadMessage
+from splitrelay.network.codec import BadMessage
 from splitrelay.network.messages import Score
 
 LARGEST_LOSS = float(np.finfo(np.float32).max)

@@ -21,9 +21,9 @@ from splitrelay.engine.torch_engine import is_finite
 from splitrelay.errors import InputError, WorkError
 from splitrelay.evaluation import SLICE, Score
 from splitrelay.network import messages, tensor_transfer
+from splitrelay.network.codec import BadMessage
 from splitrelay.network.codec import finite as numbers
 from splitrelay.network.connection_handler import JUDGE
-from splitrelay.network.control import BadMessage
 from splitrelay.network.messages import Deposit, Lease
 from splitrelay.runs.spec import Spec
 from splitrelay.security.encryption import Tampered, digest_of, label_of

@@ -38,9 +38,10 @@ from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError
 from splitrelay.evaluation import SLICE
 from splitrelay.network import limits
 from splitrelay.network.codec import Bounds
-from splitrelay.network.connection_handler import JUDGE
+from splitrelay.network.connection_handler import JUDGE, House
 from splitrelay.network.messages import Accept, Bye, Hello, Refuse
-from splitrelay.network.server import Arrived, Gone, House, Hub
+from splitrelay.network.server import Hub
+from splitrelay.network.shared_event_loop import Arrived, Gone
 from splitrelay.network.status_rpc import collect_handler, status_handler
 from splitrelay.runs.build import resolve_spec
 from splitrelay.runs.client_records import PREFIX, ClientRecord, make_printable

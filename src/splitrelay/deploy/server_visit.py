@@ -29,8 +29,8 @@ from splitrelay.engine.base import (
 from splitrelay.engine.torch_engine import is_finite
 from splitrelay.errors import Diverged, WorkError
 from splitrelay.network import messages, tensor_transfer
+from splitrelay.network.codec import BadMessage
 from splitrelay.network.codec import finite as numbers
-from splitrelay.network.control import BadMessage
 from splitrelay.network.messages import Deposit, Lease
 from splitrelay.runs.spec import Spec
 

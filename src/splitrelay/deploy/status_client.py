@@ -8,7 +8,7 @@ from typing import Any
 from splitrelay.atomic_files import replace_atomically
 from splitrelay.deploy.authorization import identity_in
 from splitrelay.errors import WorkError, escape_unprintable
-from splitrelay.network.client_session import channel
+from splitrelay.network.grpc_channel import channel
 from splitrelay.network.status_rpc import collected, status_of
 from splitrelay.security.identity import channel_credentials
 from splitrelay.structured_text import parse_json

@@ -1,23 +1,61 @@
-"""A client's standing with the server: blocking, as a client does one thing at a time; lost links are made anew."""
+"""A client's connection to the server: blocking calls, and a new connection whenever one is lost."""
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from threading import Event
+from types import TracebackType
 
 import grpc
 
-from splitrelay.errors import SplitrelayError, WorkError
+from splitrelay.errors import InputError, SplitrelayError, WorkError
 from splitrelay.network import limits
-from splitrelay.network.client_stream import Unresolved, Untrusted
-from splitrelay.network.codec import ANY, VERSION, Bounds
-from splitrelay.network.control import BadMessage
-from splitrelay.network.link import Ended, Link, LinkLost, Meter, Refused, TakenBack, channel
-from splitrelay.network.messages import Accept, Hello, Leave, Message, Resume, Terms, Welcome, fence_of
+from splitrelay.network.client_stream import Stream
+from splitrelay.network.codec import ANY, VERSION, Bounds, decode, encode
+from splitrelay.network.grpc_channel import SERVICE, LinkLost, Unresolved, Untrusted
+from splitrelay.network.messages import (
+    Accept,
+    Bye,
+    Cancel,
+    Heartbeat,
+    Hello,
+    Leave,
+    Message,
+    Refuse,
+    Resume,
+    Terms,
+    Welcome,
+    fence_of,
+)
+from splitrelay.network.protocol import Conversation, End, Verdict
 
 REFUSALS = 5  # in a row, after which trying again makes no sense
+TICK = 1.0  # seconds between two looks at the link
+
+
+class Refused(WorkError):
+    """The server said no; `final` where it will say so again, so that the request was wrong."""
+
+    def __init__(self, why: str, final: bool) -> None:
+        super().__init__(f"the server refused: {why}")
+        self.final = final
+        self.exit_code = InputError.exit_code if final else WorkError.exit_code
+
+
+class Ended(SplitrelayError):
+    """The server said goodbye; `again` where it comes back."""
+
+    def __init__(self, why: str, again: bool) -> None:
+        super().__init__(why)
+        self.again = again
+
+
+class TakenBack(SplitrelayError):
+    """The visit was taken back: whatever was made of it is void."""
 
 
 class NoServer(WorkError):
@@ -26,6 +64,86 @@ class NoServer(WorkError):
 
 class Stopped(SplitrelayError):
     """The client was told to stop while it knocked."""
+
+
+@dataclass
+class Meter:
+    """Frames and their bytes over all links of this client, and the time spent waiting for the server."""
+
+    messages: int = 0
+    sent: int = 0
+    received: int = 0
+    waiting: float = 0.0
+
+
+class Link:
+    """One stream to the server, in words: each is held against the table, whoever says it."""
+
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        heartbeat: float = limits.HEARTBEAT,
+        meter: Meter | None = None,
+        address: str = "",
+        stop: Event | None = None,
+        grace: float = limits.GRACE,
+    ) -> None:
+        self.channel, self.meter = channel, meter or Meter()
+        self.talk = Conversation(End.CLIENT)
+        self.bounds: Bounds = ANY
+        self.stream = Stream(channel.stream_stream(f"/{SERVICE}/Join"), heartbeat, _beat, address, stop, grace)
+        self._come: Message | None = None  # while we waited for nothing in particular
+
+    def send(self, message: Message) -> None:
+        """Say something."""
+        self.talk.say(message)
+        frame = encode(message)
+        self.stream.put(frame)
+        self.meter.messages += 1
+        self.meter.sent += len(frame)
+
+    def receive(self, timeout: float | None = None) -> Message:
+        """The server's next word; LinkLost where none comes in time, which counts from when we have said our own."""
+        began, patience = time.monotonic(), math.inf if timeout is None else timeout
+        message, self._come = self._come, None
+        while message is None:
+            message = self._new(self.stream.read(max(began, self.stream.left) + patience))
+        self.meter.waiting += time.monotonic() - began
+        return _checked(message)
+
+    def waits(self, seconds: float) -> bool:
+        """Whether there is a word within so many seconds; LinkLost where there will be none."""
+        until = time.monotonic() + seconds
+        while self._come is None and self.stream.waits(max(until - time.monotonic(), 0.0)):
+            self._come = self._new(self.stream.read())
+        return self._come is not None
+
+    def close(self) -> None:
+        """Hang up."""
+        self.stream.close()
+        self.channel.close()
+
+    def _new(self, frame: bytes) -> Message | None:
+        """What is said in a frame; None where it has been heard before, or says only that the server is there."""
+        self.meter.received += len(frame)
+        message = decode(frame, self.bounds)
+        verdict = self.talk.hear(message)
+        return message if verdict is Verdict.NEW and not isinstance(message, Heartbeat) else None
+
+
+def _beat(number: int) -> bytes:
+    return encode(Heartbeat(number))
+
+
+def _checked(message: Message) -> Message:
+    """A word that ends something is an error, so that it ends it wherever it is heard."""
+    if isinstance(message, Refuse):
+        raise Refused(message.why, message.final)
+    if isinstance(message, Bye):
+        raise Ended(message.why, message.again)
+    if isinstance(message, Cancel):
+        raise TakenBack(message.why or "the visit was taken back")
+    return message
 
 
 @dataclass
@@ -197,17 +315,42 @@ def hopeless(error: SplitrelayError) -> bool:
     return (isinstance(error, Refused) and error.final) or (isinstance(error, Ended) and not error.again)
 
 
-__all__ = [
-    "BadMessage",
-    "Ended",
-    "Holding",
-    "Link",
-    "LinkLost",
-    "Meter",
-    "NoServer",
-    "Refused",
-    "Session",
-    "Stopped",
-    "TakenBack",
-    "channel",
-]
+class Tended:
+    """While this is entered another thread has the session; whoever computes leaves it alone."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._tending, name="tending", daemon=True)
+        self._failure: SplitrelayError | None = None
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._done.set()
+        self._thread.join()
+        if error is None and self._failure is not None:
+            raise self._failure
+
+    def _tending(self) -> None:
+        try:
+            while not self._done.wait(TICK):
+                self._look()
+        except SplitrelayError as error:  # told to whoever computes, when it is done
+            self._failure = error
+
+    def _look(self) -> None:
+        """Before the half is deposited the server says only what ends the visit, or the link."""
+        try:
+            if self.session.link is not None:
+                if self.session.link.waits(0.0):
+                    self.session.link.receive()
+                return
+        except (LinkLost, Ended, Refused) as error:
+            if hopeless(error):
+                raise
+            self.session.note(f"{error}; connecting again")
+            self.session.hang_up()
+        if not self.session.connect():
+            raise TakenBack("the visit was taken back while the link was lost")

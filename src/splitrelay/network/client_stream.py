@@ -11,24 +11,10 @@ from typing import Any
 
 import grpc
 
-from splitrelay.errors import InputError, WorkError
 from splitrelay.network import limits
+from splitrelay.network.grpc_channel import LinkLost, explain_loss
 
 TICK = 1.0  # seconds between two looks at the clock
-
-
-class LinkLost(WorkError):
-    """The server cannot be heard any more; the visit may go on over another link."""
-
-
-class Unresolved(LinkLost):
-    """The server's name is not known here; it may be mistyped."""
-
-
-class Untrusted(LinkLost):
-    """TLS refuses the server's certificate, or finds none: another attempt helps only after somebody has acted."""
-
-    exit_code = InputError.exit_code
 
 
 class Stream:
@@ -116,7 +102,7 @@ class Stream:
         except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed by us
             if time.monotonic() > self._limit:
                 raise _overdue(asked=self._limit == until) from None
-            raise _lost(error.details() if isinstance(error, grpc.Call) else str(error), self._address) from None
+            raise explain_loss(error.details() if isinstance(error, grpc.Call) else str(error), self._address) from None
         self._heard = time.monotonic()
         return frame
 
@@ -186,50 +172,6 @@ class Aside:
                 self._come.put(self._read())
             except LinkLost as error:
                 self._come.put(error)
-
-
-# What gRPC says of a server that TLS refuses: what that means, and what to do about it.
-DISTRUST = {
-    "has expired": ("the certificate of {0} has expired", "Have it renewed there: splitrelay keys renew NAME"),
-    "not yet valid": ("the certificate of {0} is not valid yet", "Set the clocks of both hosts."),
-    "Hostname Verification": (
-        "the certificate of {0} is not for this host",
-        "Dial a host that it names, or issue it anew: splitrelay keys issue server --host {0}",
-    ),
-    "not in peer certificate": (
-        "the certificate of {0} is not for this host",
-        "Dial a host that it names, or issue it anew: splitrelay keys issue server --host {0}",
-    ),
-    "CERTIFICATE_VERIFY_FAILED": (
-        "the certificate of {0} is not from our authority",
-        "Use keys of the consortium whose server this is, or dial another address.",
-    ),
-    "WRONG_VERSION_NUMBER": (
-        "{0} does not speak TLS",
-        "Is it another program, or a server that was started with --insecure?",
-    ),
-}
-
-
-def untrusted(details: str | None, address: str = "") -> Untrusted | None:
-    """Return the error where gRPC's details say that TLS refused the server; None where they say anything else."""
-    what = " ".join(str(details).split())
-    host = address.rpartition(":")[0].strip("[]") or "the server"
-    for sign, (problem, hint) in DISTRUST.items():
-        if sign in what:
-            return Untrusted(problem.format(host), value=what[-200:], hint=hint.format(host))
-    return None
-
-
-def _lost(details: str | None, address: str = "") -> LinkLost:
-    """What gRPC says of it, where that is known in plainer words."""
-    refused = untrusted(details, address)
-    if refused is not None:
-        return refused
-    what = " ".join(str(details).split())[:200]
-    if "resolving" in what or "DNS resolution failed" in what:
-        return Unresolved("the server's name cannot be resolved", value=what)
-    return LinkLost("nobody listens there" if "Connection refused" in what else "the link was lost", value=what)
 
 
 def _overdue(asked: bool) -> LinkLost:

@@ -21,9 +21,7 @@ import numpy as np
 from splitrelay import __version__
 from splitrelay.errors import WorkError
 from splitrelay.network import limits
-from splitrelay.network.codec import HEADER, LABEL, NUMBER, VERSION, Bounds, OtherVersion
-from splitrelay.network.control import BadMessage
-from splitrelay.network.event_queue import Answer, Arrived, Gone, Heard, Inbox
+from splitrelay.network.codec import HEADER, LABEL, NUMBER, VERSION, BadMessage, Bounds, OtherVersion
 from splitrelay.network.messages import (
     Accept,
     Chunk,
@@ -42,7 +40,7 @@ from splitrelay.network.messages import (
     fence_of,
 )
 from splitrelay.network.protocol import Conversation, End, State, Verdict
-from splitrelay.network.shared_event_loop import Wheel
+from splitrelay.network.shared_event_loop import Answer, Arrived, Gone, Heard, Inbox, Wheel
 from splitrelay.network.tensor_transfer import Assembly
 
 JUDGE = limits.CLIENTS  # the number of an evaluator that is none of the clients

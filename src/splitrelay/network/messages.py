@@ -1,29 +1,91 @@
-"""What is said on the wire, as values. Control messages, which are protobuf, stand here; those with buffers beside."""
+"""Every message of the protocol, as a value.
+
+Six messages carry an array or raw bytes and have their own layout (see codec). All others are protobuf messages.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from splitrelay.network.buffers import (
-    BUFFERS,
-    Chunk,
-    Finish,
-    Floats,
-    Labels,
-    Message,
-    Output,
-    Predict,
-    Reply,
-    Step,
-    fence_of,
-)
+import numpy as np
+import numpy.typing as npt
 
-__all__ = [
-    "BUFFERS", "CONTROL", "Accept", "Bye", "Cancel", "Chunk", "Commit", "Deposit", "Fail", "Finish", "Floats",
-    "Handed", "Heartbeat", "Hello", "Labels", "Lease", "Leave", "Look", "Message", "Output", "Paid", "Predict",
-    "Ready", "Refuse", "Reply", "Resume", "Score", "Step", "Terms", "Want", "Welcome", "fence_of",
-]  # fmt: skip
+Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int32]
+
+
+class Message:
+    """Anything that is said; a `fence` names the grant of the visit that it belongs to."""
+
+    event: ClassVar[str]  # its name in the table of the protocol
+
+    def __init_subclass__(cls) -> None:
+        cls.event = cls.__name__.lower()
+
+
+@dataclass(frozen=True, eq=False)
+class Step(Message):
+    """Step k: smashed data, labels, and the client's squared norm that closes step k - 1."""
+
+    fence: int
+    k: int
+    h: Floats
+    labels: Labels
+    norm2: float
+
+
+@dataclass(frozen=True, eq=False)
+class Reply(Message):
+    """The answer to step k: the gradient at the cut, the squared norms of the server's gradients, the loss."""
+
+    fence: int
+    k: int
+    gradient: Floats
+    norms: tuple[float, ...]
+    loss: float
+
+
+@dataclass(frozen=True)
+class Finish(Message):
+    """The squared norm that closes the last of K steps."""
+
+    fence: int
+    k: int
+    norm2: float
+
+
+@dataclass(frozen=True)
+class Chunk(Message):
+    """Piece k of a half."""
+
+    fence: int
+    k: int
+    data: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Predict(Message):
+    """Slice k of the test set, up to the cut: what comes out above it?"""
+
+    fence: int
+    k: int
+    h: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Output(Message):
+    """What came out for slice k."""
+
+    fence: int
+    k: int
+    out: Floats
+
+
+def fence_of(message: Message) -> int:
+    """The grant that a message belongs to, 0 for none."""
+    fence: int = getattr(message, "fence", 0)
+    return fence
 
 
 @dataclass(frozen=True)
@@ -237,7 +299,8 @@ class Bye(Message):
     again: bool = False
 
 
-CONTROL: tuple[type[Message], ...] = (
+CONTROL_MESSAGES: tuple[type[Message], ...] = (
     Hello, Terms, Accept, Welcome, Resume, Refuse, Lease, Want, Ready, Handed, Deposit, Commit, Cancel, Fail,
     Look, Score, Heartbeat, Paid, Leave, Bye,
 )  # fmt: skip
+BUFFER_MESSAGES: tuple[type[Message], ...] = (Step, Reply, Finish, Chunk, Predict, Output)

@@ -17,10 +17,8 @@ import grpc
 
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import limits, tensor_transfer
-from splitrelay.network.addresses import refuse_no_address
-from splitrelay.network.codec import decode, encode
-from splitrelay.network.control import BadMessage
-from splitrelay.network.grpc_options import PLAIN
+from splitrelay.network.codec import BadMessage, decode, encode
+from splitrelay.network.grpc_channel import PLAIN, refuse_no_address
 from splitrelay.network.messages import Chunk, Handed
 from splitrelay.security.encryption import Tampered, label_of
 

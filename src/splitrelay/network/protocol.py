@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from splitrelay.network.control import BadMessage
+from splitrelay.network.codec import BadMessage
 from splitrelay.network.messages import Message, Reply, Step, fence_of
 
 

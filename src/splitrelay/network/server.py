@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -10,23 +11,24 @@ from typing import Any
 
 import grpc
 
-from splitrelay.errors import InputError, SplitrelayError
+from splitrelay.errors import InputError, OutOfRange, SplitrelayError
 from splitrelay.network import limits
-from splitrelay.network.addresses import refuse_no_address
-from splitrelay.network.codec import VERSION, OtherVersion, decode, encode, in_version
+from splitrelay.network.codec import VERSION, BadMessage, OtherVersion, decode, encode, in_version
 from splitrelay.network.connection_handler import Busy, Caller, House, Reception, Unwelcome
-from splitrelay.network.control import BadMessage
-from splitrelay.network.event_queue import Arrived, Event, Gone, Heard
-from splitrelay.network.grpc_options import SERVICE, options, refuse_too_many
+from splitrelay.network.grpc_channel import PLAIN, SERVICE, refuse_no_address
 from splitrelay.network.messages import Bye, Chunk, Heartbeat, Lease, Look, Message, Paid, Refuse, Resume, Step
 from splitrelay.network.protocol import OVER, State
 from splitrelay.network.shared_event_loop import Wheel
 from splitrelay.network.socket_counters import Carried, Meters
 
-__all__ = ["SERVICE", "Arrived", "Event", "Gone", "Heard", "House", "Hub", "Unwelcome"]
-
 BROKEN = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)  # what reading or writing ends with
 GRANTS = (Lease, Look, Resume)  # whoever is given one is asked for its certificate once more
+OPTIONS = (
+    *PLAIN,
+    ("grpc.max_receive_message_length", limits.MESSAGE),
+    ("grpc.max_send_message_length", limits.MESSAGE),
+    ("grpc.so_reuseport", 0),  # a second server on the same port must fail, not share it
+)
 
 
 class Hub:
@@ -278,3 +280,29 @@ class Hub:
         await self._server.stop(1.0)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.wait(others, timeout=2.0) if others else None
+
+
+def options(house: House) -> tuple[tuple[str, int], ...]:
+    """The limits that gRPC sees to; past them it closes the stream, or the connection."""
+    own = {
+        "grpc.max_receive_message_length": house.largest,
+        "grpc.max_concurrent_streams": limits.STREAMS,
+        "grpc.max_allowed_incoming_connections": connections(),
+        "grpc.server_handshake_timeout_ms": int(1000 * limits.HANDSHAKE),
+        "grpc.max_connection_idle_ms": int(1000 * limits.IDLE),
+    }
+    return tuple({**dict(OPTIONS), **own}.items())
+
+
+def connections() -> int:
+    """How many there may be: files that are open to strangers must not be those that the journal needs."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limits.CONNECTIONS if most == resource.RLIM_INFINITY else min(limits.CONNECTIONS, most - limits.SPARE)
+
+
+def refuse_too_many(clients: int) -> None:
+    """Each takes a connection."""
+    most = min(limits.CLIENTS, connections())
+    if clients > most:
+        hint = "Raise ulimit -n, or take a smaller M."
+        raise OutOfRange("clients at once", value=clients, limit=f"<= {most}", hint=hint)

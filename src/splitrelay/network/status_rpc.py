@@ -15,8 +15,7 @@ import grpc
 
 from splitrelay.errors import WorkError
 from splitrelay.network import control_pb2, limits
-from splitrelay.network.client_stream import untrusted
-from splitrelay.network.grpc_options import SERVICE
+from splitrelay.network.grpc_channel import SERVICE, untrusted
 from splitrelay.network.messages import Chunk
 from splitrelay.network.tensor_transfer import Assembly, sha256
 

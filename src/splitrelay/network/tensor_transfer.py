@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from splitrelay.network import limits
-from splitrelay.network.control import BadMessage
+from splitrelay.network.codec import BadMessage
 from splitrelay.network.messages import Chunk
 
 Vector = npt.NDArray[Any]

@@ -10,11 +10,10 @@ import pytest
 
 from splitrelay.errors import InputError
 from splitrelay.network import client_stream, limits
-from splitrelay.network.addresses import refuse_no_address
-from splitrelay.network.client_session import Session, Stopped
-from splitrelay.network.client_stream import LinkLost, Stream, Unresolved
+from splitrelay.network.client_session import Link, Refused, Session, Stopped
+from splitrelay.network.client_stream import Stream
 from splitrelay.network.codec import decode, encode
-from splitrelay.network.link import Link, Refused, channel
+from splitrelay.network.grpc_channel import LinkLost, Unresolved, channel, refuse_no_address
 from splitrelay.network.messages import Heartbeat
 
 

@@ -14,11 +14,21 @@ from hypothesis import strategies as st
 
 from splitrelay.engine import base
 from splitrelay.network import control_pb2, limits
-from splitrelay.network.codec import CHECKSUM, COVERED, HEADER, SMALL, VERSION, Bounds, checksum, decode, encode
-from splitrelay.network.control import BadMessage
+from splitrelay.network.codec import (
+    CHECKSUM,
+    COVERED,
+    HEADER,
+    SMALL,
+    VERSION,
+    BadMessage,
+    Bounds,
+    checksum,
+    decode,
+    encode,
+)
 from splitrelay.network.messages import (
-    BUFFERS,
-    CONTROL,
+    BUFFER_MESSAGES,
+    CONTROL_MESSAGES,
     Bye,
     Chunk,
     Finish,
@@ -195,10 +205,10 @@ def test_the_stubs_are_those_of_the_proto_file() -> None:
 
 def test_every_control_message_has_the_fields_of_its_stub() -> None:
     made = control_pb2.DESCRIPTOR.message_types_by_name
-    for kind in CONTROL:
+    for kind in CONTROL_MESSAGES:
         ours = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
         assert sorted(ours) == sorted(field.name for field in made[kind.__name__].fields)
-    assert not {kind.__name__ for kind in BUFFERS} & set(made)
+    assert not {kind.__name__ for kind in BUFFER_MESSAGES} & set(made)
 
 
 @pytest.mark.parametrize("samples", [2, 2 * SMALL])

@@ -11,10 +11,9 @@ import grpc
 import pytest
 
 from splitrelay.network import tensor_transfer
-from splitrelay.network.codec import VERSION, decode, encode
-from splitrelay.network.control import BadMessage
-from splitrelay.network.grpc_options import SERVICE
-from splitrelay.network.link import Link, channel
+from splitrelay.network.client_session import Link
+from splitrelay.network.codec import VERSION, BadMessage, decode, encode
+from splitrelay.network.grpc_channel import SERVICE, channel
 from splitrelay.network.messages import Handed, Hello, Refuse, Terms
 from splitrelay.network.peer_transfer import METHOD, Mailbox
 from splitrelay.security.authority import create_authority

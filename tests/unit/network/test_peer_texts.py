@@ -9,11 +9,11 @@ from splitrelay.cli.deploy_options import logger
 from splitrelay.deploy.status_client import ask_status
 from splitrelay.errors import InputError, WorkError, escape_unprintable
 from splitrelay.network import limits, tensor_transfer
-from splitrelay.network.codec import VERSION, Bounds, decode, encode
-from splitrelay.network.control import BadMessage
-from splitrelay.network.link import Ended, Refused
+from splitrelay.network.client_session import Ended, Refused
+from splitrelay.network.codec import VERSION, BadMessage, Bounds, decode, encode
+from splitrelay.network.connection_handler import House
 from splitrelay.network.messages import Accept, Bye, Cancel, Chunk, Fail, Handed, Hello, Leave, Refuse, Terms, Welcome
-from splitrelay.network.server import House, Hub
+from splitrelay.network.server import Hub
 from splitrelay.network.status_rpc import status_handler
 
 FORGED = "all is well\n12:00:00 server: \x1b[2J\x1b]0;title\x07 \u202egnp.exe \x85\u2028\r\x00end"

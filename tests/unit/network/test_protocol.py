@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitrelay.network.control import BadMessage
+from splitrelay.network.codec import BadMessage
 from splitrelay.network.messages import (
     Accept,
     Bye,

@@ -8,8 +8,7 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from splitrelay.network import limits
-from splitrelay.network.event_queue import Gone, Inbox
-from splitrelay.network.shared_event_loop import Wheel
+from splitrelay.network.shared_event_loop import Gone, Inbox, Wheel
 
 
 @pytest.fixture

@@ -1,0 +1,97 @@
+"""Open gRPC channels to other hosts, check addresses, and explain why a connection failed."""
+
+from __future__ import annotations
+
+import grpc
+
+from splitrelay.errors import InputError, WorkError
+from splitrelay.network import limits
+
+SERVICE = "splitrelay.Relay"
+# A compressed message stays as it is, and is refused as none of ours: decompressed it could take a thousand times its
+# length. The option that forbids compression (grpc.compression_enabled_algorithms_bitset) does the same, but makes gRPC
+# write a line to stderr for each attempt.
+PLAIN = (("grpc.per_message_decompression", 0), ("grpc.default_compression_algorithm", 0))
+OPTIONS = (
+    *PLAIN,
+    ("grpc.max_receive_message_length", limits.MESSAGE),
+    ("grpc.max_send_message_length", limits.MESSAGE),
+    ("grpc.use_local_subchannel_pool", 1),  # else a new channel inherits the back-off of the one before it
+)
+PORTS = 65_535
+
+
+class LinkLost(WorkError):
+    """The server cannot be heard any more; the visit may go on over another link."""
+
+
+class Unresolved(LinkLost):
+    """The server's name is not known here; it may be mistyped."""
+
+
+class Untrusted(LinkLost):
+    """TLS refuses the server's certificate, or finds none: another attempt helps only after somebody has acted."""
+
+    exit_code = InputError.exit_code
+
+
+def channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
+    """A way to a server: over mutual TLS, or, where nobody else listens, without."""
+    refuse_no_address(address)
+    if credentials is None:
+        return grpc.insecure_channel(address, OPTIONS)
+    return grpc.secure_channel(address, credentials, OPTIONS)
+
+
+def refuse_no_address(address: str, *, listen: bool = False) -> None:
+    """HOST:PORT, with a port that there is; 0 only to listen, on any that is free."""
+    host, colon, port = address.rpartition(":")
+    if not host or not colon or (":" in host and not (host.startswith("[") and host.endswith("]"))):
+        raise InputError("not an address", value=address, limit="HOST:PORT", hint="Write [::1]:7443 for IPv6.")
+    first = 0 if listen else 1
+    if not (port.isascii() and port.isdigit() and first <= int(port) <= PORTS):
+        raise InputError(f"port of {address}", value=port, limit=f"{first} to {PORTS}")
+
+
+# What gRPC says of a server that TLS refuses: what that means, and what to do about it.
+DISTRUST = {
+    "has expired": ("the certificate of {0} has expired", "Have it renewed there: splitrelay keys renew NAME"),
+    "not yet valid": ("the certificate of {0} is not valid yet", "Set the clocks of both hosts."),
+    "Hostname Verification": (
+        "the certificate of {0} is not for this host",
+        "Dial a host that it names, or issue it anew: splitrelay keys issue server --host {0}",
+    ),
+    "not in peer certificate": (
+        "the certificate of {0} is not for this host",
+        "Dial a host that it names, or issue it anew: splitrelay keys issue server --host {0}",
+    ),
+    "CERTIFICATE_VERIFY_FAILED": (
+        "the certificate of {0} is not from our authority",
+        "Use keys of the consortium whose server this is, or dial another address.",
+    ),
+    "WRONG_VERSION_NUMBER": (
+        "{0} does not speak TLS",
+        "Is it another program, or a server that was started with --insecure?",
+    ),
+}
+
+
+def untrusted(details: str | None, address: str = "") -> Untrusted | None:
+    """Return the error where gRPC's details say that TLS refused the server; None where they say anything else."""
+    what = " ".join(str(details).split())
+    host = address.rpartition(":")[0].strip("[]") or "the server"
+    for sign, (problem, hint) in DISTRUST.items():
+        if sign in what:
+            return Untrusted(problem.format(host), value=what[-200:], hint=hint.format(host))
+    return None
+
+
+def explain_loss(details: str | None, address: str = "") -> LinkLost:
+    """What gRPC says of it, where that is known in plainer words."""
+    refused = untrusted(details, address)
+    if refused is not None:
+        return refused
+    what = " ".join(str(details).split())[:200]
+    if "resolving" in what or "DNS resolution failed" in what:
+        return Unresolved("the server's name cannot be resolved", value=what)
+    return LinkLost("nobody listens there" if "Connection refused" in what else "the link was lost", value=what)
