@@ -153,7 +153,7 @@ def place_of(server: Serving) -> Place:
         server.sealed,
         whole,
         digest_of(spec.identity),
-        min(sealed_sizes(tensor_transfer.size_of({"x": shape.boundary}, spec.model.dtype))),
+        sealed_sizes(tensor_transfer.size_of({"x": shape.boundary}, spec.model.dtype))[0],
     )
 
 
