@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from splitrelay.algorithms.base import Step
-from splitrelay.chaos.verdict import list_skipped_visits
 from splitrelay.data import load
 from splitrelay.deploy import client_program, client_visit
 from splitrelay.deploy.backend import ClientContext
 from splitrelay.deploy.deposit_bound import UnlikelyHalf, check_move, check_sealed_half, move_limit, sealed_limit
-from splitrelay.deploy.rehearsal import replay
+from splitrelay.deploy.event_record import list_skipped_visits
+from splitrelay.deploy.rehearsal import simulate
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import Diverged, VisitFailed, WorkError
 from splitrelay.network import limits
@@ -77,7 +77,7 @@ def test_a_deposit_out_of_bounds_is_a_failed_visit(
     skips = list_skipped_visits(stage.events("skipped"))
     assert skips == {(r, EVIL, 0) for r in range(stage.spec.R)}
     assert [event["client"] for event in stage.events("failed")] == [EVIL] * stage.spec.R
-    expected = replay(stage.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
+    expected = simulate(stage.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
 
 
@@ -114,7 +114,7 @@ def test_smashed_data_cannot_move_the_servers_half_out_of_bounds_either(
     stage.play()
     skips = list_skipped_visits(stage.events("skipped"))
     assert skips == {(r, EVIL, 0) for r in range(stage.spec.R)}
-    expected = replay(stage.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
+    expected = simulate(stage.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
 
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from splitrelay.chaos.verdict import read_record
+from splitrelay.deploy.event_record import read_events
 from splitrelay.deploy.events import FIELD, LINES, OLDER, EventLog, Often
 from splitrelay.deploy.journal import Journal
 
@@ -30,7 +30,7 @@ def test_another_source_has_lines_of_its_own_and_another_reason_has_not(tmp_path
     for number in range(3 * LINES):
         journal.note("refused", source="a certificate", client=-1, why=f"reason {number}")
     journal.note("refused", source="another", client=-1, why="reason")
-    assert len(read_record(journal.events)) == LINES + 1
+    assert len(read_events(journal.events)) == LINES + 1
 
 
 def test_all_sources_together_have_a_limit() -> None:
@@ -52,7 +52,7 @@ def test_what_belongs_to_a_visit_is_always_kept(tmp_path: Path) -> None:
 def test_a_long_text_is_cut(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.note("failed", client=1, why="x" * 10 * FIELD)
-    assert len(read_record(journal.events)[0]["why"]) == FIELD
+    assert len(read_events(journal.events)[0]["why"]) == FIELD
 
 
 def test_a_file_that_has_grown_is_begun_anew_with_all_that_is_read_back(tmp_path: Path) -> None:
@@ -61,9 +61,9 @@ def test_a_file_that_has_grown_is_begun_anew_with_all_that_is_read_back(tmp_path
         log.note("committed", client=3, fence=fence)
         for _ in range(20):
             log.note("refused", source="x", client=3, why="revoked")
-    events = read_record(log.path)
+    events = read_events(log.path)
     committed = [event["fence"] for event in events if event["event"] == "committed"]
     assert committed == list(range(100))
     others = log.path.stat().st_size - sum(len(json.dumps(event)) + 1 for event in events if "fence" in event)
     assert others <= 2000 + 200
-    assert read_record(tmp_path / OLDER) and sorted(file.name for file in tmp_path.iterdir()) == [OLDER, "events.jsonl"]
+    assert read_events(tmp_path / OLDER) and sorted(file.name for file in tmp_path.iterdir()) == [OLDER, "events.jsonl"]

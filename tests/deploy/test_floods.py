@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from splitrelay.chaos.verdict import read_record
 from splitrelay.deploy.authorization import by_certificate
+from splitrelay.deploy.event_record import read_events
 from splitrelay.deploy.events import LINES
 from splitrelay.deploy.journal import Journal
 from splitrelay.network.codec import VERSION, encode
@@ -65,7 +65,7 @@ def test_messages_before_the_greeting_leave_few_lines(authority: Authority, tmp_
         words: list[list[Message]] = [[Leave(f"I leave for the {i}th time")] for i in range(CALLS)]
         flood(here, authority.folder.parent / name, *words, [Heartbeat()])
         until(lambda: not here.hub.reception.all)
-    events = read_record(file)
+    events = read_events(file)
     assert {event["event"] for event in events} <= {"refused", "busy"} and len(events) <= 2 * LINES
 
 
@@ -75,7 +75,7 @@ def test_numbers_that_a_peer_chooses_do_not_make_new_lines(authority: Authority,
         flood(here, authority.folder.parent / "client-1", *([Hello(VERSION, i % 9000)] for i in range(CALLS)))
         flood(here, authority.folder.parent / "client-0", *([Hello(VERSION + 1 + i, 0)] for i in range(CALLS)))
         until(lambda: not here.hub.reception.all)
-    refused = [event for event in read_record(file) if event["event"] == "refused"]
+    refused = [event for event in read_events(file) if event["event"] == "refused"]
     assert LINES <= len(refused) <= 2 * LINES
 
 
@@ -84,7 +84,7 @@ def test_one_flood_does_not_silence_another_certificate(authority: Authority, tm
         flood(here, authority.folder.parent / "client-1", *([Hello(VERSION, 1)] for _ in range(CALLS)))
         flood(here, authority.folder.parent / "client-0", [Hello(VERSION, 3)])
         until(lambda: not here.hub.reception.all)
-    assert any("client-0" in event["why"] for event in read_record(file))
+    assert any("client-0" in event["why"] for event in read_events(file))
 
 
 def test_a_client_that_comes_and_leaves_leaves_few_lines(authority: Authority, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_client_that_comes_and_leaves_leaves_few_lines(authority: Authority, t
             link.stream.finish()
             link.close()
         until(lambda: not here.hub.reception.all)
-    assert sum(event["event"] == "left" for event in read_record(file)) == LINES
+    assert sum(event["event"] == "left" for event in read_events(file)) == LINES
 
 
 def test_lines_stay_whole_json(authority: Authority, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
 from splitrelay.atomic_files import build_write_error
-from splitrelay.chaos.verdict import read_record
+from splitrelay.deploy.event_record import read_events
 from splitrelay.deploy.journal import Journal
 from splitrelay.errors import OutputError, StorageError
 from tests.support.deployment import small_spec
@@ -39,7 +39,7 @@ def test_a_line_that_does_not_fit_is_an_error_and_the_next_one_is_whole(tmp_path
     with room(size + 10), pytest.raises(StorageError, match="cannot write"):
         journal.note("second")
     Journal(tmp_path).note("third")
-    assert [event["event"] for event in read_record(tmp_path / "events.jsonl")] == ["first", "third"]
+    assert [event["event"] for event in read_events(tmp_path / "events.jsonl")] == ["first", "third"]
 
 
 def test_a_visit_that_does_not_fit_is_not_committed(tmp_path: Path) -> None:
@@ -56,8 +56,8 @@ SCRIPT = """
 import subprocess, sys
 from pathlib import Path
 from tests.support.deployment import Stage, simulated, small_spec
-from splitrelay.chaos.verdict import read_record
-from splitrelay.chaos.fault_scheduler import settled, visit_of
+from splitrelay.deploy.event_record import get_visit, read_events
+from splitrelay.chaos.fault_scheduler import count_settled_visits
 from splitrelay.errors import StorageError
 
 place = Path(sys.argv[1])
@@ -75,10 +75,10 @@ second = Stage(spec, place)
 for m in second.partition.clients:
     second.join(m)
 second.play()
-events = read_record(place / "run" / "relay" / "events.jsonl")
-commits = [visit_of(event) for event in events if event["event"] == "committed"]
+events = read_events(place / "run" / "relay" / "events.jsonl")
+commits = [get_visit(event) for event in events if event["event"] == "committed"]
 same = second.serving.directory.model.read_bytes() == expected.model.read_bytes()
-print(settled(events), len(commits) - len(set(commits)), same)
+print(count_settled_visits(events), len(commits) - len(set(commits)), same)
 """
 
 

@@ -1,4 +1,4 @@
-"""Hosts with addresses of their own, over links that double, delay and lose packets: the same bits."""
+"""Rehearse in network namespaces whose links duplicate, reorder and drop packets."""
 
 import os
 import shutil
@@ -9,64 +9,69 @@ from pathlib import Path
 import pytest
 
 from splitrelay.chaos import network_namespaces
-from splitrelay.chaos.namespace_rehearsal import NamespaceRehearsal
-from splitrelay.chaos.network_namespaces import Namespaces, check_address, ip, sweep
-from splitrelay.deploy.rehearsal import Plan
+from splitrelay.chaos.network_namespaces import (
+    NamespaceHosts,
+    get_address,
+    get_namespace,
+    list_namespaces,
+    remove_stale_namespaces,
+    run_ip,
+)
+from splitrelay.chaos.packet_bridge import Noise
+from splitrelay.deploy.rehearsal import Rehearsal, RehearsalOptions
 from splitrelay.errors import InputError, WorkError
 from tests.support.deployment import small_spec
 
 
-def able() -> bool:
-    """Whether this kernel and this user can make a namespace."""
+def can_create_namespaces() -> bool:
+    """Return whether this kernel allows this user to create a namespace."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     try:
-        ip("netns", "add", "splitrelay-0-probe")
-        ip("netns", "delete", "splitrelay-0-probe")
+        run_ip("netns", "add", "splitrelay-0-probe")
+        run_ip("netns", "delete", "splitrelay-0-probe")
     except WorkError:
         return False
     return True
 
 
-needs_root = pytest.mark.skipif(not able(), reason="needs root, iproute2 and network namespaces")
+needs_root = pytest.mark.skipif(not can_create_namespaces(), reason="needs root, iproute2 and network namespaces")
 
 
 @needs_root
-def test_separate_hosts_over_bad_cables_make_the_same_bits(tmp_path: Path) -> None:
+def test_run_over_noisy_links_equals_simulation(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "M=2", "C=5", "K=3", "engine=fast")
-    rehearsal = NamespaceRehearsal(Plan(spec, tmp_path / "run", patience=120), lambda text: None, noise=0.05)
-    (verdict,) = rehearsal.play()
-    packets = rehearsal.packets()
-    assert verdict.same
-    assert packets["doubled"] > 0 and packets["late"] > 0 and packets["lost"] > 0
-    assert not list(network_namespaces.FOLDER.glob(f"splitrelay-{os.getpid()}-*"))
+    hosts = NamespaceHosts(Noise(0.05, 0.05, 0.05))
+    verdict = Rehearsal(RehearsalOptions(spec, tmp_path / "run", timeout=120), lambda text: None, hosts).run()
+    assert verdict.is_same
+    assert min(hosts.count_packets().values()) > 0
+    assert not list_namespaces(get_namespace(""))
 
 
 @needs_root
-def test_what_a_killed_rehearsal_left_behind_is_swept_away() -> None:
+def test_namespaces_of_killed_rehearsal_are_removed() -> None:
     code = (
-        "import os, signal; from splitrelay.chaos.network_namespaces import Namespaces; "
-        "Namespaces([0]).open(); print(os.getpid(), flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, signal; from splitrelay.chaos.network_namespaces import NamespaceHosts; "
+        "NamespaceHosts().open([0]); print(os.getpid(), flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
-    left = f"splitrelay-{dead}-*"
-    assert len(list(network_namespaces.FOLDER.glob(left))) == 3
-    network = Namespaces([0])
-    network.open()
+    assert len(list_namespaces(f"splitrelay-{dead}-")) == 3
+    hosts = NamespaceHosts()
+    hosts.open([0])
     try:
-        assert not list(network_namespaces.FOLDER.glob(left))
-        sweep()
-        assert len(list(network_namespaces.FOLDER.glob(f"{network.mark}-*"))) == 3
+        assert not list_namespaces(f"splitrelay-{dead}-")
+        remove_stale_namespaces()
+        assert len(list_namespaces(get_namespace(""))) == 3
     finally:
-        network.close()
+        hosts.close()
 
 
-def test_without_root_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_namespaces_without_root_raise_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(InputError, match="--namespaces needs root"):
+    with pytest.raises(InputError):
         network_namespaces.check_namespaces_available()
 
 
-def test_every_host_has_an_address_of_its_own() -> None:
-    hosts = [check_address("server"), *(check_address(str(m)) for m in range(1000))]
+def test_each_host_has_its_own_address() -> None:
+    hosts = [get_address("server"), *(get_address(str(m)) for m in range(1000))]
     assert len(set(hosts)) == 1001

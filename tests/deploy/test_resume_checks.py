@@ -12,13 +12,12 @@ import torch
 from click.testing import CliRunner
 
 from splitrelay.algorithms.base import Cost, Done, Skipped, Step, Visit
-from splitrelay.chaos.verdict import list_skipped_visits
 from splitrelay.cli.main import app
 from splitrelay.deploy import deposit_bound
-from splitrelay.deploy.event_record import last_writers, read_events, standing_events
+from splitrelay.deploy.event_record import find_last_writers, list_skipped_visits, list_valid_events, read_events
 from splitrelay.deploy.exclusion import Exclusions
 from splitrelay.deploy.journal import Journal
-from splitrelay.deploy.rehearsal import replay
+from splitrelay.deploy.rehearsal import simulate
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import Diverged, InputError, OutOfRange
 from splitrelay.runs.checkpoint import Checkpoints
@@ -220,7 +219,7 @@ def test_a_run_that_is_set_back_ends_as_if_it_had_not_been(harm: Harm | None, wo
     aside = content(directory.path / "set-aside" / event["set_aside"])
     assert {"checkpoints/000002.json", "checkpoints/000003.json"} <= set(aside)
     assert aside.get("rounds.jsonl") == before.get("rounds.jsonl")
-    made = [(e["round"], e["client"]) for e in standing_events(read_events(directory.path / "relay" / "events.jsonl"))
+    made = [(e["round"], e["client"]) for e in list_valid_events(read_events(directory.path / "relay" / "events.jsonl"))
             if e["event"] == "committed"]  # fmt: skip
     assert len(made) == len(set(made)) == spec.R * len(stage.partition.clients)
     fences = [event["fence"] for event in stage.events("leased")]
@@ -296,7 +295,7 @@ def test_weights_that_no_client_can_use_are_laid_to_the_client_that_wrote_them(
     play(second, EVIL)
     skips = list_skipped_visits(read_events(tmp_path / "run" / "relay" / "events.jsonl"))
     assert skips == {(r, EVIL, 0) for r in range(3)}
-    expected = replay(second.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
+    expected = simulate(second.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
     assert second.serving.directory.model.read_bytes() == expected.model.read_bytes()
 
 
@@ -305,10 +304,10 @@ def test_the_last_writer_is_the_last_in_a_sequence_or_all_of_the_round_before() 
         return {"event": kind, "round": r, "client": m, "occurrence": 0}
 
     events = [event("committed", r, m) for r in (0, 1) for m in (2, 0, 1)] + [event("committed", 2, 0)]
-    assert last_writers(events, in_sequence=True) == (2, [0])
-    assert last_writers(events, in_sequence=False) == (1, [0, 1, 2])
-    assert last_writers(events[:2], in_sequence=False) is None and last_writers([], in_sequence=True) is None
-    assert last_writers([*events, {"event": "back-to", "round": 1}], in_sequence=True) == (0, [1])
+    assert find_last_writers(events, in_sequence=True) == (2, [0])
+    assert find_last_writers(events, in_sequence=False) == (1, [0, 1, 2])
+    assert find_last_writers(events[:2], in_sequence=False) is None and find_last_writers([], in_sequence=True) is None
+    assert find_last_writers([*events, {"event": "back-to", "round": 1}], in_sequence=True) == (0, [1])
 
 
 # A client that is excluded during the run
@@ -338,7 +337,7 @@ def test_a_client_is_excluded_during_the_run_and_let_in_again(words: str, tmp_pa
     skips = list_skipped_visits(last.events("skipped"))
     assert skips and {m for _, m, _ in skips} == {2} and len(skips) < spec.R
     assert 2 in {event["client"] for event in last.events("committed") if event["round"] == spec.R - 1}
-    expected = replay(last.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
+    expected = simulate(last.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
     assert last.serving.directory.model.read_bytes() == expected.model.read_bytes()
 
 
@@ -358,7 +357,7 @@ def test_a_client_is_excluded_from_a_peer_to_peer_run(listen: str, tmp_path: Pat
     second.play()
     skips = list_skipped_visits(second.events("skipped"))
     assert skips and {m for _, m, _ in skips} == {1} and bool(second.events("handed")) == bool(listen)
-    expected = replay(second.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
+    expected = simulate(second.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from splitrelay.chaos.verdict import list_skipped_visits
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.backend import ClientContext
-from splitrelay.deploy.rehearsal import replay
+from splitrelay.deploy.event_record import list_skipped_visits
+from splitrelay.deploy.rehearsal import simulate
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import Diverged
 from splitrelay.network import limits
@@ -75,7 +75,7 @@ def test_a_deposit_that_later_visits_overflow_from_is_dropped_and_its_writer_str
     assert {event["client"] for event in stage.events("quarantined")} == {EVIL}
     skips = list_skipped_visits(stage.events("skipped"))
     assert skips == {(r, EVIL, 0) for r in range(stage.spec.R)}
-    expected = replay(stage.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
+    expected = simulate(stage.serving.spec, RunDirectory(tmp_path / "replayed"), skips)
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from splitrelay.chaos.verdict import list_skipped_visits
 from splitrelay.deploy.client_visit import Visitor
+from splitrelay.deploy.event_record import list_skipped_visits
 from splitrelay.deploy.fed_server import Averaging
-from splitrelay.deploy.rehearsal import replay
+from splitrelay.deploy.rehearsal import simulate
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import WorkError
 from splitrelay.network import tensor_transfer
@@ -94,7 +94,7 @@ def check_replayed(stage: Stage) -> None:
     """The model is that of a run in which exactly the visits of client EVIL were skipped."""
     skips = list_skipped_visits(stage.events("skipped"))
     assert skips == {(r, EVIL, 0) for r in range(stage.spec.R)}
-    expected = replay(stage.serving.spec, RunDirectory(stage.folder / "replay"), skips)
+    expected = simulate(stage.serving.spec, RunDirectory(stage.folder / "replay"), skips)
     assert (stage.folder / "model").read_bytes() == expected.model.read_bytes()
 
 

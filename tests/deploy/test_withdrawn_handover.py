@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from splitrelay.deploy.peer_endpoint import Post
-from splitrelay.deploy.rehearsal import replay
+from splitrelay.deploy.rehearsal import simulate
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.network.client_session import Session, TakenBack
 from splitrelay.network.messages import Chunk, Deposit, Fail, Handed, Message
@@ -53,5 +53,5 @@ def test_a_half_that_is_kept_back_costs_the_visit_and_not_the_run(
     stage.play()
     assert set(skips(stage)) == {(r, BAD) for r in range(3)}
     skipped = frozenset((r, m, 0) for r, m in skips(stage))
-    expected = replay(stage.spec, RunDirectory(tmp_path / "simulated"), skipped)
+    expected = simulate(stage.spec, RunDirectory(tmp_path / "simulated"), skipped)
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()

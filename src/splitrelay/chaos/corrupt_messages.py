@@ -1,4 +1,4 @@
-"""Messages that are wrong in one way each, made from a true one: of a client, or of a malicious server."""
+"""Build messages that are wrong in one way, from correct ones: of a faulty client, or of a malicious server."""
 
 from __future__ import annotations
 
@@ -12,45 +12,56 @@ from splitrelay.deploy.handshake import compute_digest, spec_in
 from splitrelay.network.codec import decode, encode
 from splitrelay.network.messages import Floats, Lease, Reply, Step, Terms
 
-Change = Callable[[Step], Step]
-BEYOND = 2**31 - 1  # a label that is no class of any run
+INVALID_LABEL = 2**31 - 1  # larger than the number of classes of any run
 
 
-def _nan(step: Step) -> Step:
+def _insert_nan(step: Step) -> Step:
     h = step.h.copy()
     h.flat[0] = np.nan
     return replace(step, h=h)
 
 
-def _labels(step: Step) -> Step:
+def _change_label(step: Step) -> Step:
     labels = step.labels.copy()
-    labels[-1] = BEYOND
+    labels[-1] = INVALID_LABEL
     return replace(step, labels=labels)
 
 
-def _shape(step: Step) -> Step:
+def _change_shape(step: Step) -> Step:
     shorter: Floats = step.h[..., :-1].copy()
     return replace(step, h=shorter)
 
 
-CHANGES: dict[str, Change] = {
-    "nan": _nan,
-    "labels": _labels,
-    "shape": _shape,
+STEP_CHANGES: dict[str, Callable[[Step], Step]] = {
+    "nan": _insert_nan,
+    "labels": _change_label,
+    "shape": _change_shape,
     "leap": lambda step: replace(step, k=step.k + 1),
     "wrong-fence": lambda step: replace(step, fence=step.fence + 10**6),
 }
 
 
-def changed(kind: str, frame: bytes) -> bytes:
-    """The step, wrong in the way that the kind names, under a checksum that fits."""
+def change_step(kind: str, frame: bytes) -> bytes:
+    """Return the frame of a step, changed as the kind of fault says, with a correct checksum."""
     step = decode(frame)
     assert isinstance(step, Step)  # these kinds happen at a step
-    return encode(CHANGES[kind](step))
+    return encode(STEP_CHANGES[kind](step))
+
+
+def build_next_step(frame: bytes) -> bytes:
+    """Return the frame of the step after the given one, with the same data."""
+    return change_step("leap", frame)
+
+
+def flip_bit(frame: bytes) -> bytes:
+    """Return the frame with one bit in its middle flipped."""
+    body = bytearray(frame)
+    body[len(body) // 2] ^= 1
+    return bytes(body)
 
 
 def falsify_lease(kind: str, frame: bytes) -> bytes:
-    """Return the lease of a malicious server, made from a true one."""
+    """Return the lease of a malicious server, made from a correct one."""
     lease = decode(frame)
     assert isinstance(lease, Lease)  # these kinds happen at a lease
     changes: dict[str, dict[str, Any]] = {
@@ -62,7 +73,7 @@ def falsify_lease(kind: str, frame: bytes) -> bytes:
 
 
 def falsify_terms(frame: bytes) -> bytes:
-    """Return terms that name another K, under a digest that fits."""
+    """Return terms that name another K, with a digest that fits."""
     terms = decode(frame)
     assert isinstance(terms, Terms)
     spec = spec_in(terms)
@@ -72,19 +83,7 @@ def falsify_terms(frame: bytes) -> bytes:
 
 
 def falsify_gradient(frame: bytes) -> bytes:
-    """Return a reply whose gradient is for one sample more."""
+    """Return a reply whose gradient has one sample too many."""
     reply = decode(frame)
     assert isinstance(reply, Reply)
     return encode(replace(reply, gradient=np.concatenate([reply.gradient, reply.gradient[:1]])))
-
-
-def flipped(frame: bytes) -> bytes:
-    """One bit in the middle is another."""
-    body = bytearray(frame)
-    body[len(body) // 2] ^= 1
-    return bytes(body)
-
-
-def one_more(frame: bytes) -> bytes:
-    """The step after this one, with the same data."""
-    return changed("leap", frame)

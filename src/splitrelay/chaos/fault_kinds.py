@@ -16,10 +16,11 @@ from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.spec import Spec
 from splitrelay.structured_text import parse_toml
 
-ENDS = ("kill-server", "kill-relay", "stop-server", "full-disk")  # faults that end the server
+SERVER_STOPS = ("kill-server", "kill-relay", "stop-server", "full-disk")  # kinds that end the server
 FALSE_LEASES = ("false-steps", "false-rate", "false-round")  # sent by a malicious server
-SKIPPED = ("stay-away", "extra-step", *FALSE_LEASES)  # faults after which the visit is skipped, if the policy allows it
-LOST = ("lost", "gone", "resumed", "restarted")
+# Kinds after which the visit is skipped, if the policy allows it.
+SKIPPING_KINDS = ("stay-away", "extra-step", *FALSE_LEASES)
+CONNECTION_EVENTS = ("lost", "gone", "resumed", "restarted")
 
 
 @dataclass(frozen=True)
@@ -27,44 +28,57 @@ class Kind:
     """One kind of fault.
 
     Attributes:
-        made: How the fault is made.
-        at: The message at which it happens: "turn" (any message of a visit), step, finish, handed or deposit from the
+        method: How the fault is made.
+        at: The message at which it happens: "visit" (any message of a visit), step, finish, handed or deposit from the
             client; lease, reply or commit from the server.
-        follows: What must happen next.
+        result: What must happen next.
         events: Events of which the server must record one; empty if the server cannot notice the fault.
         why: Text that the event must contain.
-        own: Whether the event names the client of the fault.
-        whose: The client that the event names instead.
+        names_client: Whether the event names a client.
+        client: The client that the event names; None for the client of the fault.
     """
 
-    made: str
+    method: str
     at: str
-    follows: str
+    result: str
     events: tuple[str, ...] = ()
     why: str = ""
-    own: bool = True
-    whose: int | None = None
+    names_client: bool = True
+    client: int | None = None
 
 
-RESUMED = "the client reconnects; the visit continues at its step"
-AGAIN = "after a restart the server finds what was committed; the visit is repeated"
-WRONG = "the server ends the connection with the reason; the client reconnects and sends the correct message"
-LEFT = "the client sends nothing of the visit and exits with code 2 and the reason; after a restart it makes the visit"
+RECONNECT = "the client reconnects; the visit continues at its step"
+REPEATED_VISIT = "after a restart the server finds what was committed; the visit is repeated"
+REFUSED_MESSAGE = "the server ends the connection with the reason; the client reconnects and sends the correct message"
+CLIENT_EXIT = (
+    "the client sends nothing of the visit and exits with code 2 and the reason; after a restart it completes the visit"
+)
 KINDS: dict[str, Kind] = {
-    "kill-server": Kind("kill -9", "turn", AGAIN, ("listening",), own=False),
-    "stop-server": Kind("SIGTERM", "turn", "the server says goodbye; " + AGAIN, ("closing",), "stopped", own=False),
-    "kill-relay": Kind("kill -9 while a client half is being uploaded", "deposit", AGAIN, ("listening",), own=False),
+    "kill-server": Kind("kill -9", "visit", REPEATED_VISIT, ("listening",), names_client=False),
+    "stop-server": Kind(
+        "SIGTERM",
+        "visit",
+        "the server tells its clients and ends; " + REPEATED_VISIT,
+        ("closing",),
+        "stopped",
+        names_client=False,
+    ),
+    "kill-relay": Kind(
+        "kill -9 while a client half is being uploaded", "deposit", REPEATED_VISIT, ("listening",), names_client=False
+    ),
     "full-disk": Kind(
         "the kernel refuses the server's writes (RLIMIT_FSIZE)",
         "deposit",
-        "the server stops with one line; " + AGAIN,
+        "the server stops with an error; " + REPEATED_VISIT,
         ("listening",),
-        own=False,
+        names_client=False,
     ),
-    "kill-client": Kind("kill -9", "turn", "after a restart the client repeats the visit from its start", LOST),
+    "kill-client": Kind(
+        "kill -9", "visit", "after a restart the client repeats the visit from its start", CONNECTION_EVENTS
+    ),
     "stay-away": Kind(
         "kill -9; the client returns when the lease has expired",
-        "turn",
+        "visit",
         "the visit is cancelled and repeated, or skipped and recorded",
         ("expired", "skipped"),
     ),
@@ -72,30 +86,38 @@ KINDS: dict[str, Kind] = {
         "kill -9 when the next client has the half and it is not yet deposited",
         "handed",
         "the next deposit replaces it, or the visit is repeated",
-        (*LOST, "unpaid", "undone"),
+        (*CONNECTION_EVENTS, "unpaid", "undone"),
     ),
     "kill-fed": Kind(
         "kill -9 of the fed server",
-        "turn",
+        "visit",
         "after a restart the fed server is asked again; finished averages are not repeated",
         ("gone", "arrived"),
-        whose=FED,
+        client=FED,
     ),
-    "lost-handed": Kind("the message handed is lost with its connection", "handed", RESUMED, LOST),
-    "cut": Kind("the proxy ends the connection", "turn", RESUMED, LOST),
-    "lost-reply": Kind("the reply to a step is lost with its connection", "reply", RESUMED, LOST),
-    "lost-commit": Kind("the message commit is lost with its connection", "commit", "the visit counts, once", LOST),
-    "silence": Kind("nothing is forwarded for 3 s, then the connection ends", "turn", RESUMED, LOST),
-    "half-open": Kind("the connection stays open, but nothing more is forwarded", "turn", RESUMED, LOST),
-    "delay": Kind("all data are delayed by 20 ms from then on", "turn", "only the delay"),
-    "stranger": Kind("bytes that are not TLS are sent to the server's port", "turn", "their connections end"),
+    "lost-handed": Kind("the message handed is lost with its connection", "handed", RECONNECT, CONNECTION_EVENTS),
+    "cut": Kind("the proxy ends the connection", "visit", RECONNECT, CONNECTION_EVENTS),
+    "lost-reply": Kind("the reply to a step is lost with its connection", "reply", RECONNECT, CONNECTION_EVENTS),
+    "lost-commit": Kind(
+        "the message commit is lost with its connection", "commit", "the visit counts, once", CONNECTION_EVENTS
+    ),
+    "silence": Kind("nothing is forwarded for 3 s, then the connection ends", "visit", RECONNECT, CONNECTION_EVENTS),
+    "half-open": Kind(
+        "the connection stays open, but nothing more is forwarded", "visit", RECONNECT, CONNECTION_EVENTS
+    ),
+    "delay": Kind("all data are delayed by 20 ms from then on", "visit", "only the delay"),
+    "stranger": Kind("bytes that are not TLS are sent to the server's port", "visit", "their connections end"),
     "duplicate": Kind("a step is sent twice", "step", "the same reply twice; the step counts once", ("repeated",)),
     "reorder": Kind(
-        "the half is sent before the message that ends the steps", "finish", WRONG, ("refused",), "no place"
+        "the half is sent before the message that ends the steps", "finish", REFUSED_MESSAGE, ("refused",), "no place"
     ),
-    "leap": Kind("a step has the number of the next one", "step", WRONG, ("refused",), "out of order"),
-    "replay": Kind("a step of an earlier visit, byte for byte", "step", "dropped, or refused", ("stale", "refused")),
-    "wrong-fence": Kind("a step with a fence that does not exist", "step", WRONG, ("refused",), "of another visit"),
+    "leap": Kind("a step has the number of the next one", "step", REFUSED_MESSAGE, ("refused",), "out of order"),
+    "replay": Kind(
+        "a step of an earlier visit, byte for byte", "step", "the server drops or refuses it", ("stale", "refused")
+    ),
+    "wrong-fence": Kind(
+        "a step with a fence that does not exist", "step", REFUSED_MESSAGE, ("refused",), "of another visit"
+    ),
     "extra-step": Kind(
         "one step more than K is sent",
         "finish",
@@ -103,30 +125,40 @@ KINDS: dict[str, Kind] = {
         ("failed",),
         "too many steps",
     ),
-    "nan": Kind("smashed data with a NaN", "step", WRONG, ("refused",), "NaN"),
-    "labels": Kind("a label that is not a class", "step", WRONG, ("refused",), "labels out of range"),
-    "shape": Kind("smashed data of another shape", "step", WRONG, ("refused",), "shape of a sample"),
-    "corrupt": Kind("a bit of a frame is flipped", "step", WRONG, ("refused",), "checksum"),
+    "nan": Kind("smashed data with a NaN", "step", REFUSED_MESSAGE, ("refused",), "NaN"),
+    "labels": Kind("a label that is not a class", "step", REFUSED_MESSAGE, ("refused",), "labels out of range"),
+    "shape": Kind("smashed data of another shape", "step", REFUSED_MESSAGE, ("refused",), "shape of a sample"),
+    "corrupt": Kind("a bit of a frame is flipped", "step", REFUSED_MESSAGE, ("refused",), "checksum"),
     "false-terms": Kind(
         "malicious server: the connection ends, and the next terms name another K, with a digest that fits",
-        "turn",
-        "the client refuses the terms and leaves with code 2; started again, it makes the visit",
-        LOST,
+        "visit",
+        "the client refuses the terms and exits with code 2; after a restart it completes the visit",
+        CONNECTION_EVENTS,
     ),
-    "false-steps": Kind("malicious server: a lease of 999 steps more", "lease", LEFT, ("failed",)),
-    "false-rate": Kind("malicious server: a lease with another eta", "lease", LEFT, ("failed",)),
-    "false-round": Kind("malicious server: a lease of a round after the last", "lease", LEFT, ("failed",)),
+    "false-steps": Kind("malicious server: a lease of 999 steps more", "lease", CLIENT_EXIT, ("failed",)),
+    "false-rate": Kind("malicious server: a lease with another eta", "lease", CLIENT_EXIT, ("failed",)),
+    "false-round": Kind("malicious server: a lease of a round after the last", "lease", CLIENT_EXIT, ("failed",)),
     "false-gradient": Kind(
         "malicious server: a gradient for another number of samples",
         "reply",
-        "the client ends the connection, connects again and makes the visit from its start",
-        LOST,
+        "the client ends the connection, connects again and repeats the visit from its start",
+        CONNECTION_EVENTS,
     ),
     "wrong-spec": Kind(
-        "valid keys, another spec", "turn", "refused for good", ("refused",), "this run is of spec", own=False
+        "valid keys, another spec",
+        "visit",
+        "the server refuses the peer permanently",
+        ("refused",),
+        "this run is of spec",
+        names_client=False,
     ),
     "another-name": Kind(
-        "valid keys, another client's number", "turn", "refused for good", ("refused",), "is not that of", own=False
+        "valid keys, another client's number",
+        "visit",
+        "the server refuses the peer permanently",
+        ("refused",),
+        "is not that of",
+        names_client=False,
     ),
 }
 
@@ -207,7 +239,9 @@ def draw_plan(seed: int, spec: Spec, clients: Sequence[int], kinds: Sequence[str
 
 def _is_client_away(fault: Fault, earlier: Sequence[Fault]) -> bool:
     """Return whether an earlier fault may keep the client away until the last round."""
-    return fault.kind in SKIPPED and any(one.kind in SKIPPED and one.client == fault.client for one in earlier)
+    return fault.kind in SKIPPING_KINDS and any(
+        one.kind in SKIPPING_KINDS and one.client == fault.client for one in earlier
+    )
 
 
 def _last_round(name: str, R: int, away: str) -> int:
@@ -221,5 +255,5 @@ def format_kinds() -> str:
     for name, kind in KINDS.items():
         events = ", ".join(kind.events) or "none"
         events += f": ...{kind.why}..." if kind.why else ""
-        lines.append(f"| `{name}` | {kind.made} | {kind.at} | {kind.follows} | {events} |")
+        lines.append(f"| `{name}` | {kind.method} | {kind.at} | {kind.result} | {events} |")
     return "\n".join(lines)

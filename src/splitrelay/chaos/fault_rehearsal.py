@@ -1,4 +1,9 @@
-"""A rehearsal in which a plan of faults is carried out, and the record is held against the plan."""
+"""Rehearse a deployment while a plan of faults is injected, and compare the server's record with the plan.
+
+Each client reaches the server through two proxies: client -> MessageProxy -> TcpProxy -> server. The fed server has a
+TcpProxy only. Faults are made by the threads of the message proxies: `FaultScheduler` decides when, and calls
+`FaultRehearsal._inject`. The main thread starts programs again that a fault has ended.
+"""
 
 from __future__ import annotations
 
@@ -8,319 +13,343 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from splitrelay.chaos.corrupt_messages import (
-    CHANGES,
-    changed,
+    STEP_CHANGES,
+    build_next_step,
+    change_step,
     falsify_gradient,
     falsify_lease,
     falsify_terms,
-    flipped,
-    one_more,
+    flip_bit,
 )
-from splitrelay.chaos.fault_kinds import SKIPPED, Fault, check_faults, list_possible_kinds
+from splitrelay.chaos.fault_kinds import SKIPPING_KINDS, Fault, check_faults, list_possible_kinds
 from splitrelay.chaos.fault_scheduler import FaultScheduler
 from splitrelay.chaos.forkserver_process import ForkedProgram
 from splitrelay.chaos.proxies import MessageProxy, TcpProxy
 from splitrelay.chaos.unauthenticated_clients import is_name_refused, is_spec_refused, send_junk
-from splitrelay.chaos.verdict import Findings, found, list_skipped_visits, missed, read_record
+from splitrelay.chaos.verdict import Findings, compute_findings, is_absence_noticed
 from splitrelay.data.partition import Partition
-from splitrelay.deploy.rehearsal import Plan, Rehearsal
-from splitrelay.deploy.subprocesses import POLL, Program, wait_for_port
+from splitrelay.deploy.event_record import Event, list_skipped_visits, read_events
+from splitrelay.deploy.rehearsal import Deployment, LocalHost, RehearsalOptions, Report, Verdict, stop_programs
+from splitrelay.deploy.subprocesses import POLL_INTERVAL, Program, wait_for_port
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network.connection_handler import FED
 from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
 
-SILENT = 3.0  # seconds that a silenced link carries nothing, before it is cut
-SLOW = 0.02  # seconds that every piece of a slowed link is late
-ROOM = 2048  # bytes that the record may still grow on a full disk
+HOST = LocalHost.server_host
+SILENCE = 3.0  # seconds that a silent connection forwards nothing before it is cut
+DELAY = 0.02  # seconds by which each piece of a slow connection is delayed
+FULL_DISK_MARGIN = 2048  # bytes that text files may still grow on a full disk
 
 
-class FaultRehearsal(Rehearsal):
-    """Every client has somebody in the middle and a proxy of its own before the server."""
+class FaultRehearsal:
+    """One rehearsal with faults.
 
-    program: type[Program] = ForkedProgram
+    Args:
+        options: What is rehearsed.
+        report: Called with messages about the progress.
+        faults: The plan, sorted by `after`.
+    """
 
-    def __init__(self, plan: Plan, say: Callable[[str], None], faults: Sequence[Fault]) -> None:
-        super().__init__(plan, say)
-        self.faults = list(faults)
-        self.scheduler = FaultScheduler(faults, self.events, self._act)
-        self.proxies: dict[int, TcpProxy] = {}
-        self.middles: dict[int, MessageProxy] = {}
-        self.silenced: list[tuple[float, TcpProxy]] = []
-        self.leaving: list[str] = []  # why the server is about to leave
-        self.scheduler.last = SKIPPED if plan.away == "skip" else ()
-        self.scheduler.is_paused = lambda: bool(self.leaving)
-        self.absent: dict[int, int | None] = {}  # clients that were killed; events after which they may come back
-        self.witnessed: dict[Fault, bool] = {}  # of faults that the server cannot know of
-        self.misled: dict[int, Fault] = {}  # clients that a malicious server has lied to, until they have left
-        self.scheduler.falsify_terms = self._falsify_terms
+    def __init__(self, options: RehearsalOptions, report: Report, faults: Sequence[Fault]) -> None:
+        self.options, self.report, self.faults = options, report, list(faults)
+        self.deployment = Deployment(options, LocalHost(), ForkedProgram)
+        self.scheduler = FaultScheduler(
+            faults,
+            self.read_events,
+            self._inject,
+            is_paused=lambda: self.is_server_stopping,
+            change_terms=self._change_terms,
+            final_kinds=SKIPPING_KINDS if options.away == "skip" else (),
+        )
+        self.server: Program | None = None
+        self.clients: dict[int, Program] = {}  # the fed server included
+        self.port = 0
+        self.tcp_proxies: dict[int, TcpProxy] = {}
+        self.message_proxies: dict[int, MessageProxy] = {}
+        self.silences: list[tuple[float, TcpProxy]] = []  # when they end
+        self.is_server_stopping = False  # a fault has ended the server, and it has not been started again
+        # Clients to be started again, and the event number from which their absence must be noticed first, or None.
+        self.restarts: dict[int, int | None] = {}
+        self.observed: dict[Fault, bool] = {}  # faults that the server cannot notice: whether their effect was seen
+        self.expected_exits: dict[int, Fault] = {}  # clients that must exit because of a malicious server
+
+    def run(self) -> Verdict:
+        """Run the deployment with all faults, then the simulation without skipped visits, and compare them.
+
+        Raises:
+            InputError: A fault of the plan cannot happen in this rehearsal.
+            WorkError: A program failed, or the deployed run took too long.
+        """
+        partition = self.prepare()
+        began = time.monotonic()
+        try:
+            self._start_programs(partition)
+            self._wait(began + self.options.timeout)
+        finally:
+            stop_programs([*([self.server] if self.server else []), *self.clients.values()])
+            for message_proxy in self.message_proxies.values():
+                message_proxy.close()
+            for tcp_proxy in self.tcp_proxies.values():
+                tcp_proxy.close()
+        seconds, programs = time.monotonic() - began, 1 + len(self.clients)
+        self.report(f"{programs} programs have ended; the simulation starts")
+        return self.deployment.compare_with_simulation(seconds, programs, list_skipped_visits(self.read_events()))
 
     def prepare(self) -> Partition:
-        """As always; a plan that cannot be carried out is refused."""
-        partition = super().prepare()
-        plan = self.plan
-        kinds = list_possible_kinds(self.spec, len(partition.clients), plan.insecure, plan.direct, plan.fed)
-        check_faults(self.faults, self.spec, partition.clients, kinds)
+        """Create keys and data, and check the plan."""
+        self.partition = partition = self.deployment.prepare()
+        options, spec = self.options, self.deployment.spec
+        kinds = list_possible_kinds(spec, len(partition.clients), options.insecure, options.direct, options.fed)
+        check_faults(self.faults, spec, partition.clients, kinds)
         return partition
 
-    def start_programs(self, partition: Partition) -> None:
-        """As always, with somebody in between."""
-        self.partition = partition
-        self.server = self._server(partition).start()
-        self.port = wait_for_port(self.place / "port", self.server)
-        self.proxies = {m: TcpProxy(self.port) for m in partition.clients}
-        self.middles = {m: self._middle(m) for m in partition.clients}
-        self.clients = [self._client(m, [m]).start() for m in partition.clients]
-        if self.plan.fed:
-            self.proxies[FED] = TcpProxy(self.port)
-            self.clients.append(self._fed().start())
-        self.say(f"server on port {self.port}; {len(self.clients)} clients behind proxies; {len(self.faults)} faults")
+    def read_events(self) -> list[Event]:
+        """Read the server's event record."""
+        return read_events(self._events_file)
 
-    def _server_words(self, partition: Partition) -> list[str]:
-        """Without quarantine: a plan may have many faults of one client, and each must happen."""
-        return [*super()._server_words(partition), "--strikes", "0"]
+    @property
+    def _events_file(self) -> Path:
+        return self.options.out / "relay" / "events.jsonl"
 
-    def wait(self, until: float) -> None:
-        """Carry the plan out; whoever was killed is started again."""
-        assert self.server is not None
-        while True:
-            if time.monotonic() > until:
-                raise WorkError("the rehearsal hangs", limit=f"{self.plan.patience:g} seconds", hint=self._logs())
-            if self.scheduler.error is not None:
-                raise self.scheduler.error
-            gone = not self.server.running  # asked before `leaving`, which is said before anybody is killed
-            if gone and not self.leaving:
-                if self.server.code() == 0:
-                    return
-                what = f"the server fell with code {self.server.code()}"
-                raise WorkError(what, value=self.server.get_log_tail(), hint=self._logs())
-            if gone:
-                self._restart_server()
-            self._bring_back()
-            self._end_silences()
-            time.sleep(POLL)
+    def compute_findings(self) -> Findings:
+        """Compare the record with the plan, after the run."""
+        for m in list(self.expected_exits):  # the run ended before they could be started again
+            self._check_exit(m)
+        for fault in self.observed:
+            if fault.kind == "delay":
+                self.observed[fault] = self.tcp_proxies[fault.client].delayed > 0
+        scheduler, whole = self.scheduler, self.deployment.spec.placement == "whole"
+        events = self.read_events()
+        return compute_findings(scheduler.waiting, scheduler.injected, events, scheduler.K, self.observed, whole)
 
-    def clear(self) -> None:
-        """Nobody stays behind, and nothing in between either."""
-        super().clear()
-        for middle in self.middles.values():
-            middle.close()
-        for proxy in self.proxies.values():
-            proxy.close()
-
-    def events(self) -> list[dict[str, Any]]:
-        """The server's record."""
-        return read_record(self.plan.out / "relay" / "events.jsonl")
-
-    def findings(self) -> Findings:
-        """The record against the plan."""
-        for m in list(self.misled):  # the run ended before they could be started again
-            self._witness_departure(m)
-        late = {fault: self.proxies[fault.client].late > 0 for fault in self.witnessed if fault.kind == "delay"}
-        scheduler = self.scheduler
-        whole = self.spec.placement == "whole"
-        return found(
-            scheduler.waiting, scheduler.happened, self.events(), scheduler.K, {**self.witnessed, **late}, whole
+    def _start_programs(self, partition: Partition) -> None:
+        deployment = self.deployment
+        # Without quarantine: a plan may have many faults of one client, and each must happen.
+        self.server = deployment.build_server(partition, "--strikes", "0").start()
+        self.port = wait_for_port(deployment.port_file, self.server)
+        for i, m in enumerate(partition.clients):
+            self.tcp_proxies[m] = TcpProxy(self.port)
+            self.message_proxies[m] = self._start_message_proxy(m)
+            self.clients[m] = deployment.build_client(i, [m], f"{HOST}:{self.message_proxies[m].port}").start()
+        if self.options.fed:
+            self.tcp_proxies[FED] = TcpProxy(self.port)
+            self.clients[FED] = deployment.build_fed_server(f"{HOST}:{self.tcp_proxies[FED].port}").start()
+        self.report(
+            f"the server listens on port {self.port}; {len(self.clients)} clients behind proxies; "
+            f"{len(self.faults)} faults"
         )
 
-    def skips(self) -> frozenset[tuple[int, int, int]]:
-        """Visits that the simulation must leave out too."""
-        return list_skipped_visits(self.events())
+    def _start_message_proxy(self, m: int) -> MessageProxy:
+        server_keys = self.deployment.folder / "server"
+        near = None if self.options.insecure else server_credentials(load_identity(server_keys))
+        proxy = self.tcp_proxies[m]
+        up, down = partial(self.scheduler.handle_client_frame, m), partial(self.scheduler.handle_server_frame, m)
+        return MessageProxy(lambda: f"{HOST}:{proxy.port}", near, self._load_credentials(m), up, down)
 
-    def _act(self, fault: Fault, frame: bytes) -> list[bytes]:
-        """Make the fault; the frames that go on in the place of this one."""
-        self.say(str(fault))
-        if fault.kind in CHANGES:
-            return [changed(fault.kind, frame)]
-        name = fault.kind.replace("-", "_")
-        act: Callable[[Fault, bytes], list[bytes]] = getattr(self, f"_{name}")
-        return act(fault, frame)
+    def _load_credentials(self, m: int) -> Any:
+        if self.options.insecure:
+            return None
+        return channel_credentials(load_identity(self.deployment.get_keys_folder(m)))
 
-    # The server
-
-    def _kill_server(self, fault: Fault, frame: bytes) -> list[bytes]:
+    def _wait(self, until: float) -> None:
+        """Wait until the server has ended by itself; start programs again that a fault has ended."""
         assert self.server is not None
-        self.leaving.append(fault.kind)
-        self.server.send(signal.SIGKILL)
-        return []
+        while True:
+            self.deployment.check_time(until)
+            if self.scheduler.error is not None:
+                raise self.scheduler.error
+            # Read before `is_server_stopping`, which is set before the server is killed.
+            has_ended = not self.server.is_running
+            if has_ended and not self.is_server_stopping:
+                self.deployment.check_server(self.server)
+                return
+            if has_ended:
+                self._restart_server(self.server)
+            self._restart_clients()
+            self._end_silences()
+            time.sleep(POLL_INTERVAL)
 
-    _kill_relay = _kill_server
-
-    def _stop_server(self, fault: Fault, frame: bytes) -> list[bytes]:
-        assert self.server is not None
-        self.leaving.append(fault.kind)
-        self.server.send(signal.SIGTERM)
-        return [frame]
-
-    def _full_disk(self, fault: Fault, frame: bytes) -> list[bytes]:
-        """From here on the kernel refuses to make a file as long as a model's; lines of the record may still fit."""
-        assert self.server is not None
-        self.leaving.append(fault.kind)
-        lines = (self.plan.out / "relay" / "events.jsonl", self.server.log)
-        models = [file.stat().st_size for file in self.plan.out.glob("checkpoints/*.safetensors")]
-        room = min([max(file.stat().st_size for file in lines) + ROOM, *(size - 1 for size in models)])
-        self.witnessed[fault] = False  # until the server has left of its own accord, with an error
-        with suppress(ProcessLookupError):
-            hard = resource.prlimit(self.server.pid, resource.RLIMIT_FSIZE)[1]
-            resource.prlimit(self.server.pid, resource.RLIMIT_FSIZE, (room, hard))
-        return [frame]
-
-    def _restart_server(self) -> None:
-        assert self.server is not None
-        (self.place / "port").unlink(missing_ok=True)
-        if self.server.code() == 1:  # failed work: a full disk is no wrong input
-            self.witnessed |= {fault: True for fault in self.witnessed if fault.kind == "full-disk"}
-        self.server.start()
-        self.port = wait_for_port(self.place / "port", self.server)
-        self.leaving.clear()  # before anybody can reach it
-        for proxy in self.proxies.values():
+    def _restart_server(self, server: Program) -> None:
+        self.deployment.port_file.unlink(missing_ok=True)
+        if server.get_exit_code() == WorkError.exit_code:
+            self.observed |= {fault: True for fault in self.observed if fault.kind == "full-disk"}
+        server.start()
+        self.port = wait_for_port(self.deployment.port_file, server)
+        self.is_server_stopping = False  # before a client can reach it
+        for proxy in self.tcp_proxies.values():
             proxy.target = self.port
 
-    # Clients
+    def _restart_clients(self) -> None:
+        for m, event_count in list(self.restarts.items()):
+            is_due = event_count is None or is_absence_noticed(m, self.read_events()[event_count:])
+            if is_due and not self.clients[m].is_running:
+                del self.restarts[m]
+                self._check_exit(m)
+                self.clients[m].start()
+        # A fault adds to `restarts` before it kills: read `restarts` last.
+        failed = [m for m, client in self.clients.items() if m != FED and client.has_failed()]
+        self.deployment.check_clients(self.clients[m] for m in failed if m not in self.restarts)
 
-    def _kill_client(self, fault: Fault, frame: bytes) -> list[bytes]:
-        self.absent[fault.client] = None
-        self._program(fault.client).send(signal.SIGKILL)
-        return [frame]
-
-    def _kill_giver(self, fault: Fault, frame: bytes) -> list[bytes]:
-        self.scheduler.get_traffic(fault.client).dead = True  # the deposit follows at once, and would come through
-        return self._kill_client(fault, frame)
-
-    def _kill_fed(self, fault: Fault, frame: bytes) -> list[bytes]:
-        self.absent[FED] = None
-        self._program(FED).send(signal.SIGKILL)
-        return [frame]
-
-    def _stay_away(self, fault: Fault, frame: bytes) -> list[bytes]:
-        self.absent[fault.client] = len(self.events())
-        self.scheduler.get_traffic(fault.client).dead = True  # else what it has said may still end its visit
-        self._program(fault.client).send(signal.SIGKILL)
-        return []
-
-    def _bring_back(self) -> None:
-        for m, after in list(self.absent.items()):
-            over = after is None or missed(m, self.events()[after:])
-            if over and not self._program(m).running:
-                del self.absent[m]
-                self._witness_departure(m)
-                self._program(m).start()
-        fallen = [m for m in self.partition.clients if self._program(m).code() not in (None, 0)]
-        if set(fallen) - set(self.absent):
-            words = self._program(fallen[0]).get_log_tail()
-            raise WorkError("a client fell", value=words, hint=self._logs())
-
-    def _program(self, m: int) -> Program:
-        return self.clients[[*self.partition.clients, FED].index(m)]
-
-    # Links
-
-    def _cut(self, fault: Fault, frame: bytes) -> list[bytes]:
-        self.proxies[fault.client].cut()
-        return []
-
-    _lost_reply = _lost_commit = _lost_handed = _cut
-
-    def _half_open(self, fault: Fault, frame: bytes) -> list[bytes]:
-        self.proxies[fault.client].freeze()
-        return []
-
-    def _silence(self, fault: Fault, frame: bytes) -> list[bytes]:
-        proxy = self.proxies[fault.client]
-        proxy.silent = True
-        self.silenced.append((time.monotonic() + SILENT, proxy))
-        return []
+    def _check_exit(self, m: int) -> None:
+        """Check how a client exited that was deceived by a malicious server."""
+        if m in self.expected_exits:
+            self.observed[self.expected_exits.pop(m)] = self.clients[m].get_exit_code() == InputError.exit_code
 
     def _end_silences(self) -> None:
-        for when, proxy in list(self.silenced):
-            if time.monotonic() > when:
-                self.silenced.remove((when, proxy))
+        for end, proxy in list(self.silences):
+            if time.monotonic() > end:
+                self.silences.remove((end, proxy))
                 proxy.silent = False
-                proxy.cut()  # what vanished cannot be made up for on the same connection
+                proxy.cut()  # the connection cannot continue, because bytes were lost
 
-    def _delay(self, fault: Fault, frame: bytes) -> list[bytes]:
-        self.proxies[fault.client].delay = SLOW
-        self.witnessed[fault] = False  # until a piece was late
+    # Each method _inject_KIND makes one kind of fault and returns the frames that are sent instead of `frame`.
+
+    def _inject(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self.report(str(fault))
+        if fault.kind in STEP_CHANGES:
+            return [change_step(fault.kind, frame)]
+        inject: Callable[[Fault, bytes], list[bytes]] = getattr(self, f"_inject_{fault.kind.replace('-', '_')}")
+        return inject(fault, frame)
+
+    # Faults of the server
+
+    def _inject_kill_server(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self._begin_server_stop().send_signal(signal.SIGKILL)
+        return []
+
+    _inject_kill_relay = _inject_kill_server
+
+    def _inject_stop_server(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self._begin_server_stop().send_signal(signal.SIGTERM)
         return [frame]
 
-    # Words
+    def _inject_full_disk(self, fault: Fault, frame: bytes) -> list[bytes]:
+        """Limit the size of files so that no model can be written, but lines of text files still fit."""
+        server = self._begin_server_stop()
+        texts = max(file.stat().st_size for file in (self._events_file, server.log))
+        models = [file.stat().st_size for file in self.options.out.glob("checkpoints/*.safetensors")]
+        limit = min([texts + FULL_DISK_MARGIN, *(size - 1 for size in models)])
+        self.observed[fault] = False  # until the server has ended with an error
+        with suppress(ProcessLookupError):
+            hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)[1]
+            resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (limit, hard))
+        return [frame]
 
-    def _duplicate(self, fault: Fault, frame: bytes) -> list[bytes]:
+    def _begin_server_stop(self) -> Program:
+        assert self.server is not None
+        self.is_server_stopping = True
+        return self.server
+
+    # Faults of clients
+
+    def _inject_kill_client(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self._kill_client(fault.client)
+        return [frame]
+
+    def _inject_kill_giver(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self.scheduler.get_traffic(fault.client).dead = True  # the deposit would otherwise still arrive
+        return self._inject_kill_client(fault, frame)
+
+    def _inject_kill_fed(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self._kill_client(FED)
+        return [frame]
+
+    def _inject_stay_away(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self.scheduler.get_traffic(fault.client).dead = True  # messages already sent could still end the visit
+        self._kill_client(fault.client, len(self.read_events()))
+        return []
+
+    def _kill_client(self, m: int, event_count: int | None = None) -> None:
+        self.restarts[m] = event_count
+        self.clients[m].send_signal(signal.SIGKILL)
+
+    # Faults of connections
+
+    def _inject_cut(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self.tcp_proxies[fault.client].cut()
+        return []
+
+    _inject_lost_reply = _inject_lost_commit = _inject_lost_handed = _inject_cut
+
+    def _inject_half_open(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self.tcp_proxies[fault.client].freeze()
+        return []
+
+    def _inject_silence(self, fault: Fault, frame: bytes) -> list[bytes]:
+        proxy = self.tcp_proxies[fault.client]
+        proxy.silent = True
+        self.silences.append((time.monotonic() + SILENCE, proxy))
+        return []
+
+    def _inject_delay(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self.tcp_proxies[fault.client].delay = DELAY
+        self.observed[fault] = False  # until the proxy has delayed a piece
+        return [frame]
+
+    # Faults of messages
+
+    def _inject_duplicate(self, fault: Fault, frame: bytes) -> list[bytes]:
         return [frame, frame]
 
-    def _corrupt(self, fault: Fault, frame: bytes) -> list[bytes]:
-        return [flipped(frame)]
+    def _inject_corrupt(self, fault: Fault, frame: bytes) -> list[bytes]:
+        return [flip_bit(frame)]
 
-    def _replay(self, fault: Fault, frame: bytes) -> list[bytes]:
+    def _inject_replay(self, fault: Fault, frame: bytes) -> list[bytes]:
         old = self.scheduler.get_old_step(fault.client)
-        assert old is not None  # the plot has waited for one
+        assert old is not None  # the scheduler has waited for one
         return [old, frame]
 
-    def _extra_step(self, fault: Fault, frame: bytes) -> list[bytes]:
-        return [one_more(self.scheduler.get_traffic(fault.client).last), frame]
+    def _inject_extra_step(self, fault: Fault, frame: bytes) -> list[bytes]:
+        return [build_next_step(self.scheduler.get_traffic(fault.client).last), frame]
 
-    def _reorder(self, fault: Fault, frame: bytes) -> list[bytes]:
+    def _inject_reorder(self, fault: Fault, frame: bytes) -> list[bytes]:
         self.scheduler.get_traffic(fault.client).held = frame
         return []
 
     # A malicious server
 
-    def _false_steps(self, fault: Fault, frame: bytes) -> list[bytes]:
-        self._expect_departure(fault)
+    def _inject_false_steps(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self._expect_exit(fault)
         return [falsify_lease(fault.kind, frame)]
 
-    _false_rate = _false_round = _false_steps
+    _inject_false_rate = _inject_false_round = _inject_false_steps
 
-    def _false_terms(self, fault: Fault, frame: bytes) -> list[bytes]:
-        """The lie follows when the client connects again: see _falsify_terms."""
-        self._expect_departure(fault)
-        return self._cut(fault, frame)
+    def _inject_false_terms(self, fault: Fault, frame: bytes) -> list[bytes]:
+        """Cut the connection; `_change_terms` sends false terms when the client connects again."""
+        self._expect_exit(fault)
+        return self._inject_cut(fault, frame)
 
-    def _falsify_terms(self, m: int, frame: bytes) -> bytes:
-        fault = self.misled.get(m)
+    def _change_terms(self, m: int, frame: bytes) -> bytes:
+        fault = self.expected_exits.get(m)
         return falsify_terms(frame) if fault is not None and fault.kind == "false-terms" else frame
 
-    def _false_gradient(self, fault: Fault, frame: bytes) -> list[bytes]:
+    def _inject_false_gradient(self, fault: Fault, frame: bytes) -> list[bytes]:
         return [falsify_gradient(frame)]
 
-    def _expect_departure(self, fault: Fault) -> None:
-        """The client is to leave with code 2, which is seen when it is started again."""
-        self.absent[fault.client], self.misled[fault.client], self.witnessed[fault] = None, fault, False
+    def _expect_exit(self, fault: Fault) -> None:
+        """Expect the client to exit with the code of an InputError, and start it again then."""
+        self.observed[fault] = False
+        self.expected_exits[fault.client] = fault
+        self.restarts[fault.client] = None
 
-    def _witness_departure(self, m: int) -> None:
-        if m in self.misled:
-            self.witnessed[self.misled.pop(m)] = self._program(m).code() == InputError.exit_code
+    # Other peers
 
-    # Strangers
-
-    def _stranger(self, fault: Fault, frame: bytes) -> list[bytes]:
-        self.witnessed[fault] = send_junk("127.0.0.1", self.port, fault.after) > 0
+    def _inject_stranger(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self.observed[fault] = send_junk(HOST, self.port, fault.after) > 0
         return [frame]
 
-    def _wrong_spec(self, fault: Fault, frame: bytes) -> list[bytes]:
-        m = fault.client
+    def _inject_wrong_spec(self, fault: Fault, frame: bytes) -> list[bytes]:
+        m, address = fault.client, f"{HOST}:{self.port}"
         n = len(self.partition.indices[m])
-        self.witnessed[fault] = is_spec_refused(self._door(), self._keys(m), m, "0" * 12, n)
+        self.observed[fault] = is_spec_refused(address, self._load_credentials(m), m, "0" * 12, n)
         return [frame]
 
-    def _another_name(self, fault: Fault, frame: bytes) -> list[bytes]:
+    def _inject_another_name(self, fault: Fault, frame: bytes) -> list[bytes]:
         other = next(m for m in self.partition.clients if m != fault.client)
-        self.witnessed[fault] = is_name_refused(self._door(), self._keys(fault.client), other)
+        address, credentials = f"{HOST}:{self.port}", self._load_credentials(fault.client)
+        self.observed[fault] = is_name_refused(address, credentials, other)
         return [frame]
-
-    def _door(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def _keys(self, m: int) -> Any:
-        return None if self.plan.insecure else channel_credentials(load_identity(self.place / self._name(m)))
-
-    def _middle(self, m: int) -> MessageProxy:
-        near = None if self.plan.insecure else server_credentials(load_identity(self.place / "server"))
-        proxy = self.proxies[m]
-        up, down = partial(self.scheduler.handle_client_frame, m), partial(self.scheduler.handle_server_frame, m)
-        return MessageProxy(lambda: f"127.0.0.1:{proxy.port}", near, self._keys(m), up, down)
-
-    def _address(self, clients: Sequence[int]) -> str:
-        return f"127.0.0.1:{self.middles[clients[0]].port if clients else self.proxies[FED].port}"

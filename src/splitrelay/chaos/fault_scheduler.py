@@ -9,14 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from splitrelay.chaos.fault_kinds import KINDS, Fault
+from splitrelay.deploy.event_record import COMMIT_EVENTS, Event, get_visit
 from splitrelay.network.codec import CONTROL, BadMessage, decode, header_of
 from splitrelay.network.codec import KINDS as MESSAGE_KINDS
 from splitrelay.network.messages import Lease
 
-Events = Callable[[], list[dict[str, Any]]]
 NAMES = {number: message.__name__.lower() for message, number in MESSAGE_KINDS.items()}
 VISIT_MESSAGES = ("step", "finish", "chunk", "deposit")
 MAX_HOLD = 1.0  # seconds that a fault waits for the event of the one before it
@@ -27,7 +26,7 @@ class InjectedFault:
     """A fault that has happened, and the number of recorded events at that moment."""
 
     fault: Fault
-    before: int
+    event_count: int
 
 
 @dataclass
@@ -48,21 +47,33 @@ class FaultScheduler:
     Args:
         faults: The plan, sorted by `after`.
         events: Returns the events that the server has recorded.
-        act: Makes a fault; returns the frames that are sent in the place of the current one.
+        inject: Makes a fault; returns the frames that are sent in the place of the current one.
+        is_paused: Returns whether the server is being stopped; no fault happens then.
+        change_terms: Maps a client and the frame of its terms to the frame that the client receives.
+        final_kinds: Kinds that happen only after all other faults of their client.
+
+    Attributes:
+        waiting: Faults that have not happened yet.
+        injected: Faults that have happened.
+        error: An exception that was raised while a fault was made.
+        K: The number of steps of each lease, by fence.
     """
 
-    def __init__(self, faults: Sequence[Fault], events: Events, act: Callable[[Fault, bytes], list[bytes]]) -> None:
-        self.waiting, self.events, self.act = list(faults), events, act
-        self.is_paused: Callable[[], bool] = lambda: (
-            False
-        )  # true while the server is being stopped; no fault happens then
-        self.happened: list[InjectedFault] = []
-        self.last: tuple[str, ...] = ()  # kinds that must be the last of their client
-        self.error: Exception | None = None  # raised while a fault was made
-        self.falsify_terms: Callable[[int, bytes], bytes] = lambda m, frame: (
-            frame
-        )  # changes the terms as a malicious server would
-        self.K: dict[int, int] = {}  # number of steps of each lease, by fence
+    def __init__(
+        self,
+        faults: Sequence[Fault],
+        events: Callable[[], list[Event]],
+        inject: Callable[[Fault, bytes], list[bytes]],
+        *,
+        is_paused: Callable[[], bool] = lambda: False,
+        change_terms: Callable[[int, bytes], bytes] = lambda m, frame: frame,
+        final_kinds: Sequence[str] = (),
+    ) -> None:
+        self.waiting, self.injected = list(faults), list[InjectedFault]()
+        self.events, self.inject, self.is_paused, self.change_terms = events, inject, is_paused, change_terms
+        self.final_kinds = final_kinds
+        self.error: Exception | None = None
+        self.K: dict[int, int] = {}
         self.clients: dict[int, ClientTraffic] = {}
         self._lock = threading.RLock()
 
@@ -78,7 +89,7 @@ class FaultScheduler:
             if message == "hello":
                 traffic.held, traffic.dead = b"", False
             elif message == "step":
-                self._remember_step(traffic, frame)
+                self._store_step(traffic, frame)
             if traffic.dead:
                 return []
             if traffic.held and message == "chunk":
@@ -94,22 +105,20 @@ class FaultScheduler:
                 lease = decode(frame)
                 assert isinstance(lease, Lease)
                 self.K[lease.fence] = lease.K
-                self.get_traffic(m).fence, self.get_traffic(m).settled = (
-                    lease.fence,
-                    count_settled_visits(self.events()),
-                )
+                traffic = self.get_traffic(m)
+                traffic.fence, traffic.settled = lease.fence, count_settled_visits(self.events())
             if message == "terms":
-                return [self.falsify_terms(m, frame)]
-            return (
-                [frame] if message == "chunk" else self._apply_due_fault(m, message, k, frame)
-            )  # a half on its way down
+                return [self.change_terms(m, frame)]
+            if message == "chunk":  # no fault happens while the client receives a half
+                return [frame]
+            return self._apply_due_fault(m, message, k, frame)
 
     def get_old_step(self, m: int) -> bytes | None:
         """Return a step of an earlier visit of client m, or None."""
         traffic = self.get_traffic(m)
         return next((step for fence, step in traffic.steps.items() if fence != traffic.fence), None)
 
-    def _remember_step(self, traffic: ClientTraffic, frame: bytes) -> None:
+    def _store_step(self, traffic: ClientTraffic, frame: bytes) -> None:
         traffic.last = frame
         traffic.steps.setdefault(header_of(frame).fence, frame)
         while len(traffic.steps) > 2:
@@ -121,27 +130,29 @@ class FaultScheduler:
             return [frame]
         self.waiting.remove(fault)
         self._wait_for_last_event()
-        self.happened.append(InjectedFault(fault, len(self.events())))
+        self.injected.append(InjectedFault(fault, len(self.events())))
         try:
-            return self.act(fault, frame)
+            return self.inject(fault, frame)
         except Exception as error:  # gRPC would swallow an exception in its thread
             self.error = error
             return [frame]
 
     def _is_due(self, fault: Fault, m: int, message: str, k: int) -> bool:
         at = KINDS[fault.kind].at
-        fits = message in VISIT_MESSAGES if at == "turn" else message == at
+        fits = message in VISIT_MESSAGES if at == "visit" else message == at
         early = message in ("step", "reply") and k < fault.step
         if fault.client != m or not fits or early or self.get_traffic(m).settled < fault.after:
             return False
-        if fault.kind in self.last and any(one.client == m and one.kind not in self.last for one in self.waiting):
+        if fault.kind in self.final_kinds and any(
+            one.client == m and one.kind not in self.final_kinds for one in self.waiting
+        ):
             return False
         return fault.kind != "replay" or self.get_old_step(m) is not None
 
     def _wait_for_last_event(self) -> None:
         """Wait until the last fault is recorded, because two faults at once could hide each other in the record."""
         until = time.monotonic() + MAX_HOLD
-        while self.happened and time.monotonic() < until and not is_recorded(self.happened[-1], self.events()):
+        while self.injected and time.monotonic() < until and not is_recorded(self.injected[-1], self.events()):
             time.sleep(0.02)
 
 
@@ -154,28 +165,18 @@ def identify_frame(frame: bytes) -> tuple[str, int]:
         return "", 0
 
 
-def count_settled_visits(events: Sequence[dict[str, Any]]) -> int:
-    """Count the visits that are committed or skipped.
-
-    A commit whose line was lost with the server is recorded as "found" after the restart.
-    """
-    over = ("committed", "found", "skipped")
-    return len({get_visit(event) for event in events if event["event"] in over})
+def count_settled_visits(events: Sequence[Event]) -> int:
+    """Count the visits that are committed or skipped."""
+    return len({get_visit(event) for event in events if event["event"] in (*COMMIT_EVENTS, "skipped")})
 
 
-def get_visit(event: dict[str, Any]) -> tuple[int, int, int]:
-    """Return (round, client, occurrence) of an event."""
-    return event["round"], event["client"], event["occurrence"]
-
-
-def is_recorded(happened: InjectedFault, events: Sequence[dict[str, Any]]) -> bool:
+def is_recorded(one: InjectedFault, events: Sequence[Event]) -> bool:
     """Return whether the server has recorded a fault; true if it cannot notice this kind."""
-    kind = KINDS[happened.fault.kind]
-    if not kind.events:
-        return True
-    return any(
+    kind = KINDS[one.fault.kind]
+    m = one.fault.client if kind.client is None else kind.client
+    return not kind.events or any(
         event["event"] in kind.events
         and kind.why in event.get("why", "")
-        and (not kind.own or event.get("client") == (happened.fault.client if kind.whose is None else kind.whose))
-        for event in events[happened.before :]
+        and (not kind.names_client or event.get("client") == m)
+        for event in events[one.event_count :]
     )

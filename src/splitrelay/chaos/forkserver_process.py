@@ -28,11 +28,11 @@ class ForkedProgram(Program):
 
     def start(self) -> ForkedProgram:
         """Start the program, or start it again."""
-        self.process = _get_forkserver().Process(target=_run_program, args=(self.words, str(self.log)), daemon=True)
+        self.process = _get_forkserver().Process(target=_run_program, args=(self.arguments, str(self.log)), daemon=True)
         self.process.start()
         return self
 
-    def code(self) -> int | None:
+    def get_exit_code(self) -> int | None:
         """Return the exit code, or None while the program runs."""
         return None if self.process is None else self.process.exitcode
 
@@ -49,9 +49,9 @@ def _get_forkserver() -> Any:
     return context
 
 
-def _run_program(words: Sequence[str], log: str) -> None:
+def _run_program(arguments: Sequence[str], log: str) -> None:
     die_with_parent()
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for stream in (1, 2):
         os.dup2(file, stream)
-    import_module(COMMAND_LINE).run(list(words))
+    import_module(COMMAND_LINE).run(list(arguments))

@@ -1,7 +1,12 @@
-"""Hosts of their own on one machine: a network namespace for the server and for every client, joined by a switch.
+"""Separate hosts on one machine: one network namespace for the server and for each client, connected by a bridge.
 
-Linux, root, and the program `ip`. Nothing appears in the machine's own network: the switch has a namespace too. After a
-kill -9 the next rehearsal sweeps away what the dead one left behind.
+This needs Linux, root and the program `ip`. The bridge has its own namespace, so the machine's own network does not
+change. Namespaces are named splitrelay-PID-HOST. After a kill -9 of a rehearsal, the next rehearsal removes its
+namespaces.
+
+With noise, each client is connected to the bridge by a `PacketBridge` instead of a direct link:
+
+    client: eth0 -- nearM  [PacketBridge]  farM -- portM: bridge
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -17,122 +23,162 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TypeVar
 
+from splitrelay.chaos.packet_bridge import COUNTERS, Noise, PacketBridge, disable_offloads, open_packet_socket
 from splitrelay.errors import InputError, WorkError
 
 T = TypeVar("T")
-MARK = "splitrelay"
-SUBNET = IPv4Network("198.18.0.0/15")  # set aside for benchmarks: nobody's address
+PREFIX = "splitrelay"
+SUBNET = IPv4Network("198.18.0.0/15")  # reserved for benchmarks (RFC 2544)
 FOLDER = Path("/run/netns")
 CLONE_NEWNET = 0x40000000
+NO_NOISE = Noise()
 SWITCH, SERVER = "switch", "server"
 
 
-class Namespaces:
-    """The network of one rehearsal; `noisy` leaves the links of the clients open for a cable to close."""
+class NamespaceHosts:
+    """The hosts of one rehearsal in network namespaces.
 
-    def __init__(self, clients: Sequence[int], noisy: bool = False) -> None:
-        self.clients, self.noisy = list(clients), noisy
-        self.mark = f"{MARK}-{os.getpid()}"
+    Args:
+        noise: How many packets of the clients are duplicated, reordered or dropped.
+    """
 
-    def open(self) -> None:
-        """Namespaces, switch and links."""
+    def __init__(self, noise: Noise = NO_NOISE) -> None:
+        self.noise = noise
+        self.server_host = str(get_address(SERVER))
+        self.bridges: list[PacketBridge] = []
+
+    def check_available(self) -> None:
+        """Raise an InputError if namespaces cannot be created."""
         check_namespaces_available()
-        sweep()
-        for who in (SWITCH, SERVER, *map(str, self.clients)):
-            ip("netns", "add", self.name(who))
-            ip("-n", self.name(who), "link", "set", "lo", "up")
-        ip("-n", self.name(SWITCH), "link", "add", "bridge", "type", "bridge")
-        ip("-n", self.name(SWITCH), "link", "set", "bridge", "up")
-        for who in (SERVER, *map(str, self.clients)):
-            self._plug(who)
 
-    def close(self) -> None:
-        """Links and switch end with their namespaces."""
-        for name in _there(self.mark + "-"):
-            _forget(name)
+    def get_client_host(self, m: int) -> str:
+        """Return the address of client m."""
+        return str(get_address(str(m)))
 
-    def name(self, who: str) -> str:
-        """The namespace of the server, of a client, or of the switch."""
-        return f"{self.mark}-{who}"
+    def get_prefix(self, name: str) -> list[str]:
+        """Return the command that runs a program in the namespace of a host."""
+        return ["ip", "netns", "exec", get_namespace(name)]
 
-    def before(self, who: str) -> list[str]:
-        """The words before a program that runs there."""
-        return ["ip", "netns", "exec", self.name(who)]
+    def open(self, clients: Sequence[int]) -> str:
+        """Create namespaces, bridge and links."""
+        check_namespaces_available()
+        remove_stale_namespaces()
+        hosts = [SERVER, *map(str, clients)]
+        for host in (SWITCH, *hosts):
+            run_ip("netns", "add", get_namespace(host))
+            run_ip("-n", get_namespace(host), "link", "set", "lo", "up")
+        _configure_switch("link", "add", "bridge", "type", "bridge")
+        _configure_switch("link", "set", "bridge", "up")
+        for host in hosts:
+            self._connect(host, noisy=host != SERVER and self.noise != NO_NOISE)
+        return f"{len(hosts)} hosts: the server is {self.server_host}, the clients have the addresses after it"
 
-    def ends(self, who: str) -> tuple[str, str]:
-        """Both ends of a client's link at the switch, to be joined by a cable."""
-        return f"near{who}", f"far{who}"
+    def close(self) -> str:
+        """Remove the namespaces; their links and the bridge disappear with them."""
+        for bridge in self.bridges:
+            bridge.close()
+        for name in list_namespaces(get_namespace("")):
+            delete_namespace(name)
+        counts = ", ".join(f"{number} {name}" for name, number in self.count_packets().items())
+        return f"packets: {counts}" if self.bridges else ""
 
-    def _plug(self, who: str) -> None:
-        home, switch = self.name(who), self.name(SWITCH)
-        near, far = self.ends(who)
-        ip("-n", switch, "link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", home)
-        ip("-n", home, "address", "add", f"{check_address(who)}/{SUBNET.prefixlen}", "dev", "eth0")
-        ip("-n", home, "link", "set", "eth0", "up")
-        ip("-n", switch, "link", "set", near, "up")
-        if not self.noisy or who == SERVER:
-            ip("-n", switch, "link", "set", near, "master", "bridge")
+    def count_packets(self) -> dict[str, int]:
+        """Return the number of packets that were carried, duplicated, reordered and dropped."""
+        return {name: sum(bridge.counts[name] for bridge in self.bridges) for name in COUNTERS}
+
+    def _connect(self, host: str, noisy: bool) -> None:
+        """Connect a host to the bridge."""
+        home, near, far, port = get_namespace(host), f"near{host}", f"far{host}", f"port{host}"
+        _configure_switch("link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", home)
+        run_ip("-n", home, "address", "add", f"{get_address(host)}/{SUBNET.prefixlen}", "dev", "eth0")
+        run_ip("-n", home, "link", "set", "eth0", "up")
+        _configure_switch("link", "set", near, "up")
+        if not noisy:
+            _configure_switch("link", "set", near, "master", "bridge")
             return
-        ip("-n", switch, "link", "add", far, "type", "veth", "peer", "name", f"port{who}")
-        ip("-n", switch, "link", "set", f"port{who}", "master", "bridge")
-        for end in (far, f"port{who}"):
-            ip("-n", switch, "link", "set", end, "up")
+        _configure_switch("link", "add", far, "type", "veth", "peer", "name", port)
+        _configure_switch("link", "set", port, "master", "bridge")
+        for end in (far, port):
+            _configure_switch("link", "set", end, "up")
+        run_in_namespace(home, lambda: disable_offloads("eth0"))
+
+        def open_ends() -> tuple[socket.socket, socket.socket]:
+            disable_offloads(port)
+            return open_packet_socket(near), open_packet_socket(far)
+
+        ends = run_in_namespace(get_namespace(SWITCH), open_ends)
+        self.bridges.append(PacketBridge(ends, self.noise, int(host)))
 
 
-def check_address(who: str) -> IPv4Address:
-    """The server is the first host, client m one of those after it."""
-    return SUBNET[1] if who == SERVER else SUBNET[2 + int(who)]
+def get_address(host: str) -> IPv4Address:
+    """Return the address of a host: the first of the subnet for the server, then one for each client."""
+    return SUBNET[1] if host == SERVER else SUBNET[2 + int(host)]
+
+
+def get_namespace(host: str) -> str:
+    """Return the name of this process's namespace for the server, a client or the switch."""
+    return f"{PREFIX}-{os.getpid()}-{host}"
 
 
 def check_namespaces_available() -> None:
-    """What namespaces need is said before anything starts."""
+    """Raise an InputError if this user cannot create network namespaces."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
-        hint = "Run it as root where iproute2 is installed, or leave --namespaces out."
+        hint = "Run it as root where iproute2 is installed, or leave out --namespaces."
         raise InputError("--namespaces needs root and the program ip", hint=hint)
 
 
-def sweep() -> None:
-    """Namespaces whose rehearsal is no more, as after kill -9."""
-    for name in _there(MARK + "-"):
+def remove_stale_namespaces() -> None:
+    """Remove the namespaces of rehearsals whose process does not exist any more."""
+    for name in list_namespaces(f"{PREFIX}-"):
         owner = name.split("-")[1]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
-            _forget(name)
+            delete_namespace(name)
 
 
-def _there(mark: str) -> list[str]:
-    return sorted(path.name for path in FOLDER.glob(f"{mark}*")) if FOLDER.exists() else []
+def list_namespaces(prefix: str) -> list[str]:
+    """Return the names of all namespaces that start with a prefix."""
+    return sorted(path.name for path in FOLDER.glob(f"{prefix}*")) if FOLDER.exists() else []
 
 
-def _forget(name: str) -> None:
+def delete_namespace(name: str) -> None:
+    """Delete a namespace if it exists."""
     with suppress(WorkError):
-        ip("netns", "delete", name)
+        run_ip("netns", "delete", name)
 
 
-def ip(*words: str) -> None:
-    """One command of iproute2."""
-    done = subprocess.run(["ip", *words], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise WorkError(f"ip {' '.join(words)} failed", value=" ".join(done.stderr.split()))
+def run_ip(*arguments: str) -> None:
+    """Run a command of iproute2; raise a WorkError if it fails."""
+    result = subprocess.run(["ip", *arguments], capture_output=True, text=True)
+    if result.returncode != 0:
+        raise WorkError(f"the command ip {' '.join(arguments)} failed", value=" ".join(result.stderr.split()))
 
 
-def inside(name: str, action: Callable[[], T]) -> T:
-    """Whatever `action` opens belongs to that namespace: a thread of its own enters it, and ends."""
-    found: list[T] = []
+def _configure_switch(*arguments: str) -> None:
+    run_ip("-n", get_namespace(SWITCH), *arguments)
+
+
+def run_in_namespace(name: str, action: Callable[[], T]) -> T:
+    """Call `action` in a thread that has entered a network namespace; sockets that it opens belong to it.
+
+    Raises:
+        WorkError: The namespace cannot be entered, or `action` raised an OSError.
+    """
+    results: list[T] = []
     errors: list[OSError] = []
 
-    def enter() -> None:
+    def enter_and_run() -> None:
         try:
             libc = ctypes.CDLL(None, use_errno=True)
-            with (FOLDER / name).open() as door:
-                if libc.setns(door.fileno(), CLONE_NEWNET) != 0:
+            with (FOLDER / name).open() as namespace:
+                if libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
                     raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-            found.append(action())
+            results.append(action())
         except OSError as error:
             errors.append(error)
 
-    thread = threading.Thread(target=enter)
+    thread = threading.Thread(target=enter_and_run)
     thread.start()
     thread.join()
     if errors:
-        raise WorkError(f"cannot work in the namespace {name}", value=errors[0].strerror)
-    return found[0]
+        raise WorkError(f"cannot work in the network namespace {name}", value=errors[0].strerror)
+    return results[0]

@@ -1,7 +1,7 @@
-"""A bad cable: every packet of a link goes through here, and some come twice, late, or not at all.
+"""Forward network packets between two interfaces and duplicate, delay or drop some of them.
 
-TCP sees to it that none of this reaches the stream; this is where it is shown. In the kernel `tc netem` does the same,
-but not every kernel has it.
+TCP must repair all of this; a rehearsal shows that it does. The kernel's `tc netem` does the same, but not every kernel
+has it.
 """
 
 from __future__ import annotations
@@ -15,112 +15,98 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from splitrelay.chaos.network_namespaces import SWITCH, Namespaces, inside
 from splitrelay.randomness import Purpose, rng
 
-EVERYTHING = 0x0003  # ETH_P_ALL
-FRAME = 65536  # bytes of the longest packet
-LATE = 0.01  # seconds that a packet waits while others overtake it
+ETH_P_ALL = 0x0003
+MAX_PACKET = 65536  # bytes
+REORDER_DELAY = 0.01  # seconds that a packet waits while others overtake it
 SIOCETHTOOL = 0x8946
-OFFLOADS = (0x17, 0x1F, 0x24)  # sums, segments left to the hardware: ETHTOOL_STXCSUM, _STSO, _SGSO
+OFFLOADS = (0x17, 0x1F, 0x24)  # checksums and segmentation in hardware: ETHTOOL_STXCSUM, _STSO, _SGSO
+COUNTERS = ("carried", "duplicated", "reordered", "dropped")
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Shares of packets that are doubled, overtaken by others, or lost."""
+    """Probabilities that a packet is duplicated, reordered or dropped."""
 
-    doubled: float = 0.0
-    late: float = 0.0
-    lost: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    drop: float = 0.0
 
 
 class PacketBridge:
-    """Carries packets between two interfaces, both ways, in a thread."""
+    """Forwards packets between two packet sockets in both directions, in a background thread.
+
+    Attributes:
+        counts: Number of packets for each of COUNTERS.
+    """
 
     def __init__(self, ends: tuple[socket.socket, socket.socket], noise: Noise, seed: int) -> None:
-        self.ends, self.noise, self.draw = ends, noise, rng(seed, Purpose.INSTANCES, 2)
-        self.seen: Counter[str] = Counter()
-        self._due: list[tuple[float, int, bytes, socket.socket]] = []
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._carrying, name="cable", daemon=True)
+        self.ends, self.noise, self.rng = ends, noise, rng(seed, Purpose.INSTANCES, 2)
+        self.counts: Counter[str] = Counter()
+        self._queue: list[tuple[float, int, bytes, socket.socket]] = []  # time, number, packet, destination
+        self._queued = 0
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._forward_packets, name="packet bridge", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Unplug it."""
-        self._over.set()
+        """Stop forwarding and close both sockets."""
+        self._closed.set()
         self._thread.join()
         for end in self.ends:
             end.close()
 
-    def _carrying(self) -> None:
+    def _forward_packets(self) -> None:
         one, other = self.ends
-        while not self._over.is_set():
-            ready, _, _ = select.select(self.ends, [], [], self._patience())
+        while not self._closed.is_set():
+            timeout = max(0.0, self._queue[0][0] - time.monotonic()) if self._queue else 0.1
+            ready, _, _ = select.select(self.ends, [], [], timeout)
             for end in ready:
-                with suppress(OSError):  # the interface is going
-                    packet, address = end.recvfrom(FRAME)
+                with suppress(OSError):  # the interface is being removed
+                    packet, address = end.recvfrom(MAX_PACKET)
                     if address[2] != socket.PACKET_OUTGOING:
-                        self._take(packet, other if end is one else one)
-            self._deliver()
+                        self._handle_packet(packet, other if end is one else one)
+            self._send_due_packets()
 
-    def _patience(self) -> float:
-        return max(0.0, self._due[0][0] - time.monotonic()) if self._due else 0.1
-
-    def _take(self, packet: bytes, to: socket.socket) -> None:
-        lot, noise, now = float(self.draw.random()), self.noise, time.monotonic()
-        self.seen["carried"] += 1
-        if lot < noise.lost:
-            self.seen["lost"] += 1
+    def _handle_packet(self, packet: bytes, destination: socket.socket) -> None:
+        number, noise, now = float(self.rng.random()), self.noise, time.monotonic()
+        self.counts["carried"] += 1
+        if number < noise.drop:
+            self.counts["dropped"] += 1
             return
-        late = lot < noise.lost + noise.late
-        self._lay(now + LATE * late, packet, to)
-        self.seen["late"] += late
-        if float(self.draw.random()) < noise.doubled:
-            self.seen["doubled"] += 1
-            self._lay(now, packet, to)
+        reorder = number < noise.drop + noise.reorder
+        self.counts["reordered"] += reorder
+        self._enqueue(now + REORDER_DELAY * reorder, packet, destination)
+        if float(self.rng.random()) < noise.duplicate:
+            self.counts["duplicated"] += 1
+            self._enqueue(now, packet, destination)
 
-    def _lay(self, when: float, packet: bytes, to: socket.socket) -> None:
-        self.seen["laid"] += 1
-        heapq.heappush(self._due, (when, self.seen["laid"], packet, to))
+    def _enqueue(self, when: float, packet: bytes, destination: socket.socket) -> None:
+        self._queued += 1  # keeps the order of packets with equal times
+        heapq.heappush(self._queue, (when, self._queued, packet, destination))
 
-    def _deliver(self) -> None:
-        while self._due and self._due[0][0] <= time.monotonic():
-            _, _, packet, to = heapq.heappop(self._due)
-            with suppress(OSError):  # no room in the queue: a lost packet more
-                to.send(packet)
-
-
-def cables(network: Namespaces, noise: Noise) -> list[PacketBridge]:
-    """A cable for the link of every client."""
-    made = []
-    for m in network.clients:
-        who = str(m)
-        near, far = network.ends(who)
-        inside(network.name(who), lambda: honest("eth0"))
-        inside(network.name(SWITCH), lambda who=who: honest(f"port{who}"))  # type: ignore[misc]
-        ends = inside(network.name(SWITCH), _pair(near, far))
-        made.append(PacketBridge(ends, noise, m))
-    return made
+    def _send_due_packets(self) -> None:
+        while self._queue and self._queue[0][0] <= time.monotonic():
+            _, _, packet, destination = heapq.heappop(self._queue)
+            with suppress(OSError):  # the kernel's queue is full: one more dropped packet
+                destination.send(packet)
 
 
-def _pair(near: str, far: str) -> Callable[[], tuple[socket.socket, socket.socket]]:
-    return lambda: (_plugged(near), _plugged(far))
+def open_packet_socket(interface: str) -> socket.socket:
+    """Open a raw socket for all packets of an interface of the current network namespace."""
+    packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+    packets.bind((interface, ETH_P_ALL))
+    return packets
 
 
-def _plugged(interface: str) -> socket.socket:
-    end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(EVERYTHING))
-    end.bind((interface, EVERYTHING))
-    return end
-
-
-def honest(interface: str) -> None:
-    """The interface sends packets as they are on a wire, whole and with their sums: nobody else adds them here."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+def disable_offloads(interface: str) -> None:
+    """Let the interface send complete packets with checksums, because no hardware adds them here."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for command in OFFLOADS:
             value = array.array("B", struct.pack("II", command, 0))
             request = struct.pack("16sP", interface.encode(), value.buffer_info()[0])
-            fcntl.ioctl(line.fileno(), SIOCETHTOOL, request.ljust(40, b"\0"))
+            fcntl.ioctl(control.fileno(), SIOCETHTOOL, request.ljust(40, b"\0"))

@@ -31,7 +31,7 @@ class TcpProxy:
     Attributes:
         target: The port to which new connections go.
         delay: Seconds before each piece is forwarded.
-        late: Number of pieces that were delayed.
+        delayed: Number of pieces that were delayed.
         silent: If true, bytes are read and dropped.
         cut_at: Number of bytes from the clients after which all connections are cut, once.
         cuts: Number of times that connections were cut.
@@ -41,7 +41,7 @@ class TcpProxy:
     def __init__(self, port: int, host: str = "127.0.0.1", read_size: int = 65536) -> None:
         self.host, self.target, self.read_size = host, port, read_size
         self.delay = 0.0
-        self.late = 0
+        self.delayed = 0
         self.silent = False
         self.cut_at: int | None = None
         self.carried = 0
@@ -100,7 +100,7 @@ class TcpProxy:
                 if self.silent or source in self._frozen:
                     continue
                 if self.delay:
-                    self.late += 1
+                    self.delayed += 1
                     time.sleep(self.delay)
                 if up and self._cut_if_due(len(piece)):
                     break

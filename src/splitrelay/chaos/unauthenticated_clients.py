@@ -23,11 +23,11 @@ def send_junk(host: str, port: int, seed: int) -> int:
     Returns:
         The number of connections that were accepted.
     """
-    draw, accepted = rng(seed, Purpose.INSTANCES, port), 0
+    generator, accepted = rng(seed, Purpose.INSTANCES, port), 0
     for number in range(CONNECTIONS):
         with suppress(OSError), socket.create_connection((host, port), timeout=1) as connection:
             accepted += 1
-            junk = draw.bytes(int(draw.integers(1, 5000)))
+            junk = generator.bytes(int(generator.integers(1, 5000)))
             connection.sendall((PREFACE if number % 2 else b"") + junk)
     return accepted
 
@@ -43,15 +43,15 @@ def is_spec_refused(address: str, credentials: Any, m: int, spec_hash: str, n: i
 
 
 def _is_refused(address: str, credentials: Any, m: int, spec_hash: str | None, n: int = 1) -> bool:
-    link = Link(channel(address, credentials))
+    connection = Link(channel(address, credentials))
     try:
-        link.send(Hello(VERSION, m, "a stranger"))
-        terms = link.receive(TIMEOUT)
+        connection.send(Hello(VERSION, m, "a stranger"))
+        terms = connection.receive(TIMEOUT)
         if spec_hash is not None and isinstance(terms, Terms):
-            link.send(Accept(spec_hash, terms.engine, terms.cpu, n))
-            link.receive(TIMEOUT)
+            connection.send(Accept(spec_hash, terms.engine, terms.cpu, n))
+            connection.receive(TIMEOUT)
     except Refused as error:
         return error.final
     finally:
-        link.close()
+        connection.close()
     return False

@@ -1,4 +1,4 @@
-"""What a plan of faults has shown, read from the record: did everything happen, and did anything count twice?"""
+"""Compare the server's event record with a fault plan: did every fault happen, and did anything count twice?"""
 
 from __future__ import annotations
 
@@ -6,87 +6,97 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
-from splitrelay.chaos.fault_kinds import ENDS, KINDS, Fault
-from splitrelay.chaos.fault_scheduler import InjectedFault, get_visit, is_recorded
-from splitrelay.deploy.event_record import read_events, standing_events
-
-Event = dict[str, Any]
+from splitrelay.chaos.fault_kinds import KINDS, SERVER_STOPS, Fault
+from splitrelay.chaos.fault_scheduler import InjectedFault, is_recorded
+from splitrelay.deploy.event_record import Event, get_visit, list_valid_events
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything that must be empty or nought after a plan."""
+    """What went wrong in a plan; everything is empty or 0 if nothing did.
 
-    missed: tuple[str, ...]  # faults that never happened
-    unrecorded: tuple[str, ...]  # faults that left no event
-    committed_twice: int  # visits
-    steps_twice: int  # visits whose applied steps are not those that were granted
-    fences_back: int  # fences that did not grow
+    Attributes:
+        missing: Faults that did not happen or had no effect.
+        unrecorded: Faults that left no event in the record.
+        double_commits: Number of visits that were committed more than once.
+        wrong_steps: Number of visits whose applied steps differ from the K of their lease.
+        fence_errors: Number of fences that are not larger than the one before.
+    """
+
+    missing: tuple[str, ...]
+    unrecorded: tuple[str, ...]
+    double_commits: int
+    wrong_steps: int
+    fence_errors: int
 
     @property
-    def sound(self) -> bool:
-        """Nothing to find."""
-        return not (self.missed or self.unrecorded or self.committed_twice or self.steps_twice or self.fences_back)
+    def is_sound(self) -> bool:
+        """Whether nothing went wrong."""
+        return not (self.missing or self.unrecorded or self.double_commits or self.wrong_steps or self.fence_errors)
 
 
-def found(
+def compute_findings(
     waiting: Sequence[Fault],
-    happened: Sequence[InjectedFault],
+    injected: Sequence[InjectedFault],
     events: Sequence[Event],
     K: Mapping[int, int],
-    witnessed: Mapping[Fault, bool],
+    observed: Mapping[Fault, bool],
     whole: bool = False,
 ) -> Findings:
-    """`K`: the steps granted, by fence, as seen on the way; with the `whole` model at the client none is made here."""
-    commits = [event for event in standing_events(events) if event["event"] == "committed"]
+    """Compare the events with the plan.
+
+    Args:
+        waiting: Faults that have not happened.
+        injected: Faults that have happened.
+        events: All events of the server.
+        K: The number of steps of each lease, by fence, as the message proxies saw it.
+        observed: For faults that the server cannot notice: whether the rehearsal saw their effect.
+        whole: Whether the client has the whole model; then the server applies no steps.
+    """
+    commits = [event for event in list_valid_events(events) if event["event"] == "committed"]
     visits = Counter(get_visit(event) for event in commits)
     wrong = [event for event in commits if event["steps"] != (0 if whole else K.get(event["fence"]))]
     fences = [event["fence"] for event in events if event["event"] == "leased"]
+    without_effect = [fault for fault, seen in observed.items() if not seen]
+    unrecorded = [
+        one
+        for one in injected
+        if not (
+            is_recorded(one, events)
+            or is_hidden_by_restart(one, injected, events)
+            or is_after_last_message(one, events)
+        )
+    ]
     return Findings(
-        tuple([str(fault) for fault in waiting] + [str(fault) for fault, seen in witnessed.items() if not seen]),
-        tuple(str(one.fault) for one in happened if not _accounted_for(one, happened, events)),
+        tuple(str(fault) for fault in [*waiting, *without_effect]),
+        tuple(str(one.fault) for one in unrecorded),
         sum(number > 1 for number in visits.values()),
         len(wrong),
         sum(after <= before for before, after in pairwise(fences)),
     )
 
 
-def _accounted_for(one: InjectedFault, happened: Sequence[InjectedFault], events: Sequence[Event]) -> bool:
-    return is_recorded(one, events) or hidden(one, happened, events) or too_late(one, events)
+def is_after_last_message(one: InjectedFault, events: Sequence[Event]) -> bool:
+    """Return True if the client disconnected after its last message, so the server never noticed."""
+    m = one.fault.client
+    later = [event["event"] for event in events[one.event_count :] if event.get("client", m) == m]
+    return "gone" in KINDS[one.fault.kind].events and later in (["committed", "closing"], ["closing"])
 
 
-def too_late(one: InjectedFault, events: Sequence[Event]) -> bool:
-    """Whether a client was lost when its last word of all had gone through: the run was over before it was missed."""
-    after = [
-        event["event"] for event in events[one.before :] if event.get("client", one.fault.client) == one.fault.client
+def is_hidden_by_restart(one: InjectedFault, injected: Sequence[InjectedFault], events: Sequence[Event]) -> bool:
+    """Return True if the server ended before the client made progress, so the server could not notice the fault."""
+    stops = [
+        other.event_count
+        for other in injected
+        if other.fault.kind in SERVER_STOPS and other.event_count >= one.event_count and other != one
     ]
-    return "gone" in KINDS[one.fault.kind].events and after in (["committed", "closing"], ["closing"])
+    between = events[one.event_count : min(stops, default=one.event_count)]
+    committed = any(event["event"] == "committed" and event["client"] == one.fault.client for event in between)
+    return bool(stops) and not committed
 
 
-def hidden(one: InjectedFault, happened: Sequence[InjectedFault], events: Sequence[Event]) -> bool:
-    """Whether the server was gone before it could notice: until then the fault's client had got nowhere."""
-    ends = [
-        other.before for other in happened if other.fault.kind in ENDS and other.before >= one.before and other != one
-    ]
-    between = events[one.before : min(ends, default=one.before)]
-    moved = any(event["event"] == "committed" and event["client"] == one.fault.client for event in between)
-    return bool(ends) and not moved
-
-
-def missed(m: int, events: Sequence[Event]) -> bool:
-    """Whether client m has stayed away for long enough: a server begun anew has nothing to take back from it."""
-    kinds = [event["event"] for event in events if event.get("client", m) == m]
-    return bool({"expired", "skipped", "listening"} & set(kinds))
-
-
-def read_record(file: Path) -> list[Event]:
-    """The server's record; a line that was not written to its end does not count."""
-    return read_events(file)
-
-
-def list_skipped_visits(events: Sequence[Event]) -> frozenset[tuple[int, int, int]]:
-    """Visits that were left out: round, client, occurrence."""
-    return frozenset(get_visit(event) for event in standing_events(events) if event["event"] == "skipped")
+def is_absence_noticed(m: int, events: Sequence[Event]) -> bool:
+    """Return True if the server has cancelled or skipped the visit of client m, or was restarted."""
+    names = {event["event"] for event in events if event.get("client", m) == m}
+    return bool({"expired", "skipped", "listening"} & names)

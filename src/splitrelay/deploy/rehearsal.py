@@ -1,13 +1,18 @@
-"""A rehearsal: server and M clients as real processes here, over mutual TLS, then compared with the simulation."""
+"""Rehearse a deployment on this machine: run server and clients as processes, then compare with the simulation.
+
+`Deployment` creates keys and data and builds the programs. `Rehearsal` runs them and compares the result.
+chaos.fault_rehearsal runs the same programs while it injects faults. The server's run directory is OUT. Keys, data and
+logs are in OUT/rehearsal.
+"""
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,7 +20,7 @@ from splitrelay.atomic_files import write_text
 from splitrelay.data import load
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_io import export_partition, get_client_folder, get_client_labels
-from splitrelay.deploy.subprocesses import POLL, Program, wait_for_port
+from splitrelay.deploy.subprocesses import POLL_INTERVAL, Program, wait_for_port
 from splitrelay.errors import OutputError, WorkError
 from splitrelay.runs.build import build_partition, resolve_spec
 from splitrelay.runs.execute import execute
@@ -25,212 +30,316 @@ from splitrelay.runs.spec import Spec
 from splitrelay.security.authority import create_authority
 
 MODEL = "model.safetensors"
+CLIENT_EXIT_TIMEOUT = 5.0  # seconds that clients have to end after the server has ended
+Report = Callable[[str], None]
+Skips = frozenset[tuple[int, int, int]]  # (round, client, occurrence)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the deployed run was the simulated one: its weights, and every row of its record."""
+    """Whether the deployed run equals the simulation.
+
+    Attributes:
+        weights: Whether the final weights are identical.
+        rows: Whether the rows are identical except for times. Not compared if visits were skipped.
+        seconds: Duration of the deployed run, including the start of the programs.
+        simulated: Duration of the simulation in seconds.
+        programs: Number of programs.
+        skips: Number of visits that were skipped in both runs.
+    """
 
     weights: bool
     rows: bool
-    seconds: float  # of the deployed part, programs' start included
+    seconds: float
     simulated: float
     programs: int
-    skips: int = 0  # visits that were left out, here and in the simulation; rows are not compared then
+    skips: int = 0
 
     @property
-    def same(self) -> bool:
-        """Both."""
+    def is_same(self) -> bool:
+        """Whether weights and rows are the same."""
         return self.weights and self.rows
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Who plays, and with what patience."""
+class RehearsalOptions:
+    """Options of a rehearsal.
+
+    Attributes:
+        spec: The spec of the run.
+        out: The run directory.
+        hosts: Number of client programs; None for one program per client.
+        insecure: Run without keys and encryption.
+        timeout: Seconds for the deployed run.
+        away: The server's policy for absent clients.
+        lease: Seconds that a client may be absent.
+        direct: Clients send their half directly to the next client.
+        fed: Start a fed server, which averages the client halves.
+        simulated: Directory of a simulation that several rehearsals share; None for a directory in `out`.
+    """
 
     spec: Spec
     out: Path
-    hosts: int | None = None  # programs that the clients share; one each unless said
+    hosts: int | None = None
     insecure: bool = False
-    patience: float = 600.0  # seconds for the whole rehearsal
-    away: str = "wait"  # the server's policy, and its lease in seconds
+    timeout: float = 600.0
+    away: str = "wait"
     lease: float = 60.0
-    direct: bool = False  # peer to peer: clients bring the half straight to each other
-    fed: bool = False  # one more program averages the clients' halves
-    simulated: Path | None = None  # where the simulation is kept, if several rehearsals share it
+    direct: bool = False
+    fed: bool = False
+    simulated: Path | None = None
 
 
-class Rehearsal:
-    """The stage: keys, data and logs under OUT/rehearsal, the server's run directory is OUT itself."""
+class Hosts(Protocol):
+    """The hosts of a rehearsal and their network."""
 
-    program: type[Program] = Program
-    host = "127.0.0.1"  # of the server
+    server_host: str
 
-    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
-        self.plan, self.say, self.spec = plan, say, resolve_spec(plan.spec)[0]
-        self.place = plan.out / "rehearsal"
-        self.server: Program | None = None
-        self.clients: list[Program] = []
-        self.port = 0
+    def check_available(self) -> None:
+        """Raise an InputError if the network cannot be created on this machine."""
 
-    def host_of(self, m: int) -> str:
-        """Where other clients reach client m."""
-        return self.host
+    def get_client_host(self, m: int) -> str:
+        """Return the address of client m."""
+
+    def get_prefix(self, name: str) -> list[str]:
+        """Return the command that runs a program on the host of the "server" or of a client (its number)."""
+
+    def open(self, clients: Sequence[int]) -> str:
+        """Create the network; return a description of it, or an empty text."""
+
+    def close(self) -> str:
+        """Remove the network; return a description of its traffic, or an empty text."""
+
+
+class LocalHost:
+    """All programs use the loopback address."""
+
+    server_host = "127.0.0.1"
+
+    def check_available(self) -> None:
+        """Do nothing."""
+
+    def get_client_host(self, m: int) -> str:
+        """Return the loopback address."""
+        return self.server_host
+
+    def get_prefix(self, name: str) -> list[str]:
+        """Return an empty prefix."""
+        return []
+
+    def open(self, clients: Sequence[int]) -> str:
+        """Do nothing."""
+        return ""
+
+    def close(self) -> str:
+        """Do nothing."""
+        return ""
+
+
+class Deployment:
+    """Keys, data and programs of one rehearsal.
+
+    Args:
+        options: What is rehearsed.
+        hosts: Where the programs run.
+        program: How a program is started.
+    """
+
+    def __init__(self, options: RehearsalOptions, hosts: Hosts, program: type[Program] = Program) -> None:
+        self.options, self.hosts, self.program = options, hosts, program
+        self.spec = resolve_spec(options.spec)[0]
+        self.folder = options.out / "rehearsal"
+        self.port_file = self.folder / "port"
+        self.log_hint = f"See {self.folder / 'logs'}."
 
     def prepare(self) -> Partition:
-        """Keys and data, as the hosts would have them."""
-        if self.plan.out.exists() and any(self.plan.out.iterdir()):
-            raise OutputError(f"{self.plan.out} is there already and not empty", hint="Choose another --out.")
-        (self.place / "logs").mkdir(parents=True)
+        """Write data, spec and keys as the hosts would have them.
+
+        Raises:
+            OutputError: The run directory is not empty.
+        """
+        self.hosts.check_available()
+        if self.options.out.exists() and any(self.options.out.iterdir()):
+            raise OutputError(f"the folder {self.options.out} exists and is not empty", hint="Choose another --out.")
+        (self.folder / "logs").mkdir(parents=True)
         data = load(self.spec.data.name)
         partition = build_partition(self.spec, data)
-        export_partition(
-            partition, data.train.x, get_client_labels(data.train.y, data.train.classes), self.place / "data"
-        )
-        np.savez(self.place / "data" / "test.npz", x=data.test.x, y=get_client_labels(data.test.y, data.test.classes))
-        write_text(self.place / "spec.toml", self.spec.to_toml() + "\n")
-        if not self.plan.insecure:
-            authority = create_authority(self.place / "authority", "rehearsal", 2)
-            authority.issue_server("server", [self.host, "localhost"], 1)
-            for m in partition.clients:
-                hosts = [self.host_of(m)] if self.plan.direct else []
-                authority.issue_client(self._name(m), m, evaluator=m == self.spec.evaluator, hosts=hosts, days=1)
-            if self.plan.fed:
-                authority.issue_client("fed", fed=True, days=1)
+        folder = self.folder / "data"
+        export_partition(partition, data.train.x, get_client_labels(data.train.y, data.train.classes), folder)
+        np.savez(folder / "test.npz", x=data.test.x, y=get_client_labels(data.test.y, data.test.classes))
+        write_text(self.folder / "spec.toml", self.spec.to_toml() + "\n")
+        if not self.options.insecure:
+            self._issue_keys(partition.clients)
         return partition
 
-    def play(self) -> Iterator[Verdict]:
-        """The whole piece."""
-        partition = self.prepare()
+    def _issue_keys(self, clients: Sequence[int]) -> None:
+        authority = create_authority(self.folder / "authority", "rehearsal", 2)
+        authority.issue_server("server", [self.hosts.server_host, "localhost"], 1)
+        for m in clients:
+            hosts = [self.hosts.get_client_host(m)] if self.options.direct else []
+            name = self.get_keys_folder(m).name
+            authority.issue_client(name, m, evaluator=m == self.spec.evaluator, hosts=hosts, days=1)
+        if self.options.fed:
+            authority.issue_client("fed", fed=True, days=1)
+
+    def get_keys_folder(self, m: int) -> Path:
+        """Return the folder with the keys of client m."""
+        return self.folder / f"client-{m}"
+
+    def build_server(self, partition: Partition, *extra: str) -> Program:
+        """Build the server program; `extra` are further arguments of `serve`."""
+        options = self.options
+        arguments = ["serve", str(self.folder / "spec.toml"), "--out", str(options.out)]
+        arguments += ["--listen", f"{self.hosts.server_host}:0", "--port-file", str(self.port_file), "--linger", "0"]
+        arguments += ["--fed-server"] * options.fed
+        arguments += ["--away", options.away, "--lease", f"{options.lease:g}"]
+        for m in partition.empty:
+            arguments += ["--without", str(m)]
+        arguments += ["--insecure"] if options.insecure else ["--keys", str(self.folder / "server")]
+        log = self.folder / "logs" / "server.log"
+        return self.program([*arguments, *extra], log, self.hosts.get_prefix("server"))
+
+    def build_client(self, number: int, clients: Sequence[int], address: str) -> Program:
+        """Build client program `number`, which joins the server at `address` as all given clients."""
+        options, spec = self.options, self.spec
+        arguments = ["join", address]
+        for m in clients:
+            data = self.folder / "data" / get_client_folder(m, spec.partition.M) / "data.npz"
+            keys = ["--client", str(m)] if options.insecure else ["--keys", str(self.get_keys_folder(m))]
+            arguments += [*keys, "--data", str(data)]
+            if m == spec.evaluator and (options.fed or spec.route == "peer-to-peer"):
+                arguments += ["--test", str(self.folder / "data" / "test.npz"), "--keep", str(options.out / MODEL)]
+        arguments += ["--insecure"] * options.insecure + ["--sealed"] * options.fed
+        arguments += ["--spec", str(self.folder / "spec.toml")]
+        if options.direct:
+            arguments += ["--listen", f"{self.hosts.get_client_host(clients[0])}:0"]
+        log = self.folder / "logs" / f"host-{number}.log"
+        return self.program(arguments, log, self.hosts.get_prefix(str(clients[0])))
+
+    def build_fed_server(self, address: str) -> Program:
+        """Build the fed server, which joins the server at `address`."""
+        arguments = ["join", address, "--keys", str(self.folder / "fed"), "--fed-server"]
+        return self.program([*arguments, "--spec", str(self.folder / "spec.toml")], self.folder / "logs" / "fed.log")
+
+    def check_clients(self, clients: Iterable[Program]) -> None:
+        """Raise a WorkError if a client has failed."""
+        for client in clients:
+            if client.has_failed():
+                raise WorkError("a client failed", value=client.get_log_tail(), hint=self.log_hint)
+
+    def check_server(self, server: Program) -> None:
+        """Raise a WorkError if the server has failed."""
+        if server.has_failed():
+            raise WorkError("the server failed", value=server.get_log_tail(), hint=self.log_hint)
+
+    def check_time(self, until: float) -> None:
+        """Raise a WorkError if the monotonic time is after `until`."""
+        if time.monotonic() > until:
+            limit = f"at most {self.options.timeout:g} seconds"
+            raise WorkError("the rehearsal takes too long", limit=limit, hint=self.log_hint)
+
+    def compare_with_simulation(self, seconds: float, programs: int, skips: Skips = frozenset()) -> Verdict:
+        """Simulate the same spec without the skipped visits, and compare weights and rows."""
         began = time.monotonic()
-        try:
-            self.start_programs(partition)
-            self.wait(began + self.plan.patience)
-        finally:
-            self.clear()
-        deployed = time.monotonic() - began
-        self.say(f"{1 + len(self.clients)} programs are done; now the simulation")
-        yield self.judged(deployed)
-
-    def start_programs(self, partition: Partition) -> None:
-        """The server, then the clients."""
-        self.server = self._server(partition).start()
-        hosts = self._hosts(partition)  # clients may come first: they knock until the server is there
-        self.port = wait_for_port(self.place / "port", self.server)
-        self.clients = [self._client(number, host).start() for number, host in enumerate(hosts)]
-        self.clients += [self._fed().start()] if self.plan.fed else []
-        self.say(f"server on port {self.port}; {len(partition.clients)} clients in {len(hosts)} programs")
-
-    def wait(self, until: float) -> None:
-        """Until the server has all its rounds."""
-        assert self.server is not None
-        while self.server.running:
-            if time.monotonic() > until:
-                raise WorkError(
-                    "the rehearsal takes too long", limit=f"{self.plan.patience:g} seconds", hint=self._logs()
-                )
-            self._refuse_fallen()
-            time.sleep(POLL)
-        if self.server.code() != 0:
-            raise WorkError("the server fell", value=self.server.get_log_tail(), hint=self._logs())
-
-    def _refuse_fallen(self) -> None:
-        fallen = [client for client in self.clients if client.code() not in (None, 0)]
-        if fallen:
-            raise WorkError("a client fell", value=fallen[0].get_log_tail(), hint=self._logs())
-
-    def clear(self) -> None:
-        """Nobody stays behind."""
-        for program in [*self.clients, *([self.server] if self.server else [])]:
-            until = time.monotonic() + 5.0
-            while program.running and program is not self.server and time.monotonic() < until and self._over():
-                time.sleep(POLL)
-            program.stop()
-
-    def judged(self, deployed: float) -> Verdict:
-        """The same spec in one process, and what differs."""
-        began = time.monotonic()
-        skips = self.skips()
-        ours, theirs = RunDirectory(self.plan.out), self._simulated(skips)
+        shared = None if skips else self.options.simulated
+        simulated = simulate(self.spec, RunDirectory(shared or self.folder / "simulated"), skips)
+        deployed = RunDirectory(self.options.out)
         return Verdict(
-            ours.model.exists() and ours.model.read_bytes() == theirs.model.read_bytes(),
-            bool(skips) or read_untimed_rows(ours) == read_untimed_rows(theirs),
-            deployed,
+            deployed.model.exists() and deployed.model.read_bytes() == simulated.model.read_bytes(),
+            bool(skips) or read_untimed_rows(deployed) == read_untimed_rows(simulated),
+            seconds,
             time.monotonic() - began,
-            1 + len(self.clients),
+            programs,
             len(skips),
         )
 
-    def skips(self) -> frozenset[tuple[int, int, int]]:
-        """Visits (round, client, occurrence) that were left out, and must be in the simulation too: none."""
-        return frozenset()
 
-    def _simulated(self, skips: frozenset[tuple[int, int, int]]) -> RunDirectory:
-        shared = None if skips else self.plan.simulated
-        return replay(self.spec, RunDirectory(shared or self.place / "simulated"), skips)
+class Rehearsal:
+    """One rehearsal without faults.
 
-    def _over(self) -> bool:
-        return self.server is not None and self.server.code() == 0
+    Args:
+        options: What is rehearsed.
+        report: Called with messages about the progress.
+        hosts: Where the programs run; the loopback address by default.
+    """
 
-    def _server(self, partition: Partition) -> Program:
-        return self.program(self._server_words(partition), self.place / "logs" / "server.log")
+    def __init__(self, options: RehearsalOptions, report: Report, hosts: Hosts | None = None) -> None:
+        self.report = report
+        self.deployment = Deployment(options, hosts or LocalHost())
+        self.programs: list[Program] = []  # the server first
 
-    def _server_words(self, partition: Partition) -> list[str]:
-        words = ["serve", str(self.place / "spec.toml"), "--out", str(self.plan.out), "--listen", f"{self.host}:0"]
-        words += ["--port-file", str(self.place / "port"), "--linger", "0"]
-        words += ["--fed-server"] * self.plan.fed
-        words += ["--away", self.plan.away, "--lease", f"{self.plan.lease:g}"]
-        for m in partition.empty:
-            words += ["--without", str(m)]
-        return [*words, *(["--insecure"] if self.plan.insecure else ["--keys", str(self.place / "server")])]
+    def run(self) -> Verdict:
+        """Run the deployment, then the simulation, and compare them.
 
-    def _hosts(self, partition: Partition) -> list[list[int]]:
-        """Which clients share a program."""
-        clients = list(partition.clients)
-        programs = min(self.plan.hosts or len(clients), len(clients))
-        return [clients[number::programs] for number in range(programs)]
+        Raises:
+            OutputError: The run directory is not empty.
+            WorkError: A program failed, or the deployed run took too long.
+        """
+        partition = self.deployment.prepare()
+        began = time.monotonic()
+        try:
+            self._start_programs(partition)
+            self._wait(began + self.deployment.options.timeout)
+        finally:
+            stop_programs(self.programs)
+            self._report(self.deployment.hosts.close())
+        seconds = time.monotonic() - began
+        self.report(f"{len(self.programs)} programs have ended; the simulation starts")
+        return self.deployment.compare_with_simulation(seconds, len(self.programs))
 
-    def _client(self, number: int, clients: Sequence[int]) -> Program:
-        words = ["join", self._address(clients)]
-        for m in clients:
-            data = self.place / "data" / get_client_folder(m, self.spec.partition.M) / "data.npz"
-            who = ["--client", str(m)] if self.plan.insecure else ["--keys", str(self.place / self._name(m))]
-            words += [*who, "--data", str(data)]
-            if m == self.spec.evaluator and (self.plan.fed or self.spec.route == "peer-to-peer"):
-                words += ["--test", str(self.place / "data" / "test.npz"), "--keep", str(self.plan.out / MODEL)]
-        words += ["--insecure"] * self.plan.insecure + ["--sealed"] * self.plan.fed
-        words += ["--spec", str(self.place / "spec.toml")]
-        words += ["--listen", f"{self.host_of(clients[0])}:0"] if self.plan.direct else []
-        return self.program(words, self.place / "logs" / f"host-{number}.log")
+    def _start_programs(self, partition: Partition) -> None:
+        deployment, clients = self.deployment, list(partition.clients)
+        self._report(deployment.hosts.open(clients))
+        server = deployment.build_server(partition).start()
+        self.programs.append(server)
+        port = wait_for_port(deployment.port_file, server)
+        address = f"{deployment.hosts.server_host}:{port}"
+        number = min(deployment.options.hosts or len(clients), len(clients))
+        for i in range(number):
+            self.programs.append(deployment.build_client(i, clients[i::number], address).start())
+        if deployment.options.fed:
+            self.programs.append(deployment.build_fed_server(address).start())
+        self.report(f"the server listens on port {port}; {len(clients)} clients in {number} programs")
 
-    def _fed(self) -> Program:
-        words = ["join", self._address([]), "--keys", str(self.place / "fed"), "--fed-server"]
-        words += ["--spec", str(self.place / "spec.toml")]
-        return self.program(words, self.place / "logs" / "fed.log")
+    def _wait(self, until: float) -> None:
+        """Wait until the server has ended."""
+        server, *clients = self.programs
+        while server.is_running:
+            self.deployment.check_time(until)
+            self.deployment.check_clients(clients)
+            time.sleep(POLL_INTERVAL)
+        self.deployment.check_server(server)
 
-    def _address(self, clients: Sequence[int]) -> str:
-        """Where these clients find the server."""
-        return f"{self.host}:{self.port}"
-
-    def _name(self, m: int) -> str:
-        return f"client-{m}"
-
-    def _logs(self) -> str:
-        return f"See {self.place / 'logs'}."
+    def _report(self, text: str) -> None:
+        if text:
+            self.report(text)
 
 
-def replay(spec: Spec, directory: RunDirectory, skips: frozenset[tuple[int, int, int]]) -> RunDirectory:
-    """The simulation in which the same visits are left out."""
+def stop_programs(programs: Sequence[Program]) -> None:
+    """Stop all programs. If the server, the first one, has ended normally, clients may end by themselves first."""
+    if not programs:
+        return
+    server, *clients = programs
+    for client in clients:
+        until = time.monotonic() + CLIENT_EXIT_TIMEOUT
+        while client.is_running and server.get_exit_code() == 0 and time.monotonic() < until:
+            time.sleep(POLL_INTERVAL)
+        client.stop()
+    server.stop()
+
+
+def simulate(spec: Spec, directory: RunDirectory, skips: Skips) -> RunDirectory:
+    """Run the spec in this process without the skipped visits; return the run directory."""
     for _ in execute(spec, directory, skips=skips):
         pass
     return directory
 
 
 def read_untimed_rows(directory: RunDirectory) -> list[dict[str, Any]]:
-    """The record without its clock."""
+    """Read the rows of a run without measured times."""
     return [remove_measurements(row) for row in directory.read_rows()]
 
 
-def forget(out: Path) -> None:
-    """Keys and data of a rehearsal; its record stays."""
+def remove_keys_and_data(out: Path) -> None:
+    """Remove keys, data and logs of a rehearsal; keep the run."""
     shutil.rmtree(out / "rehearsal", ignore_errors=True)

@@ -22,7 +22,7 @@ from splitrelay.deploy.client_records import ClientsFile, format_now, load_salt
 from splitrelay.deploy.client_usage import Ledger
 from splitrelay.deploy.deployed_run import Census, Hosted, agree, begun, journal_of, refuse_undeployable
 from splitrelay.deploy.direct_handover import Handing
-from splitrelay.deploy.event_record import last_writers, read_events, writers_sentence
+from splitrelay.deploy.event_record import describe_last_writers, find_last_writers, read_events
 from splitrelay.deploy.exclusion import Exclusions
 from splitrelay.deploy.fed_averaging import Averages, Fed
 from splitrelay.deploy.handshake import disagreement, terms_of, write_terms
@@ -232,10 +232,10 @@ class Serving:
 
     def _with_writers(self, error: SplitrelayError) -> SplitrelayError:
         """Add to an error of a visit who wrote the weights that it began from: they may be the reason."""
-        writers = last_writers(read_events(self.journal.events), in_sequence=self.spec.algorithm in PASSES_ON)
+        writers = find_last_writers(read_events(self.journal.events), in_sequence=self.spec.algorithm in PASSES_ON)
         if writers is None:
             return error
-        said = [error.hint, writers_sentence(writers, self.directory.checkpoints.list_rounds())]
+        said = [error.hint, describe_last_writers(writers, self.directory.checkpoints.list_rounds())]
         hint = " ".join(sentence for sentence in said if sentence)
         return type(error)(error.what, value=error.value, limit=error.limit, hint=hint)
 
