@@ -19,10 +19,10 @@ from splitrelay.algorithms import Step, Visit
 from splitrelay.data import load
 from splitrelay.data.partition_io import export_partition, get_client_folder, get_client_labels
 from splitrelay.deploy.authorization import anyone
-from splitrelay.deploy.remote_clients import Remote
-from splitrelay.deploy.server_program import Offer, Serving
-from splitrelay.deploy.server_visit import Tops, Turn
-from splitrelay.deploy.visit_lease import Pending
+from splitrelay.deploy.remote_clients import RemoteClients
+from splitrelay.deploy.server_program import ServerConfig, ServerProgram
+from splitrelay.deploy.server_visit import ServerVisit, ServerVisits
+from splitrelay.deploy.visit_lease import VisitLease
 from splitrelay.engine.base import LocalServerHalf
 from splitrelay.network import messages
 from splitrelay.network.shared_event_loop import Heard
@@ -46,24 +46,24 @@ def spec_on_pictures(place: Path, side: int, channels: int, number: int, *words:
     return load_spec(None, [f"data={place / 'own.npz'}", "partition=iid", f"R={ROUNDS}", f"eta={ETA}", *words])
 
 
-class Timed(Remote):
+class Timed(RemoteClients):
     """Notes when each word of a visit was heard, and when it was answered."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.heard: list[tuple[str, float]] = []
 
-    def _heard(self, event: Heard, now: float) -> None:
+    def _handle_message(self, event: Heard, now: float) -> None:
         if isinstance(event.message, messages.Step):  # see below, wherever it is answered
-            super()._heard(event, now)
+            super()._handle_message(event, now)
             return
         self.heard.append((event.message.event, time.perf_counter()))
-        super()._heard(event, now)
+        super()._handle_message(event, now)
         self.heard.append((f"{event.message.event} answered", time.perf_counter()))
 
-    def _stepped(self, pending: Pending, turn: Turn, said: messages.Step) -> messages.Reply:
+    def _handle_step(self, pending: VisitLease, turn: ServerVisit, said: messages.Step) -> messages.Reply:
         self.heard.append(("step", time.perf_counter()))
-        reply = super()._stepped(pending, turn, said)
+        reply = super()._handle_step(pending, turn, said)
         self.heard.append(("step answered", time.perf_counter()))
         return reply
 
@@ -103,7 +103,7 @@ class Times:
         return self.at("deposit answered")[0] - self.at("deposit")[0]
 
 
-class Stage(Serving):
+class Stage(ServerProgram):
     """A server that plays what it is told, instead of training."""
 
     def __init__(
@@ -128,7 +128,7 @@ class Stage(Serving):
         for m in clients:
             authority.issue_client(f"client-{m}", m)
         credentials = server_credentials(load_identity(place / "server"))
-        offer = Offer(spec, place / "run", credentials=credentials, admit=anyone, quorum=len(clients))
+        offer = ServerConfig(spec, place / "run", credentials=credentials, admit=anyone, quorum=len(clients))
         super().__init__(offer, lambda text: None)
         self.listening = self._start
 
@@ -179,7 +179,7 @@ class Stage(Serving):
 
     def _trained(self) -> Iterator[Progress]:
         self._wait()
-        tops = Tops(self.spec, self.shape, *self._kind(), self._largest())
+        tops = ServerVisits(self.spec, self.shape, *self._kind(), self._largest())
         self.remote: Timed = Timed(self.hub, tops, self.journal, self.offer.policy, self.stop)
         self.remote.arrived = self._counted
         self.play(self)

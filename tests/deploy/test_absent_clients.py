@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from splitrelay.deploy.authorization import Doors
-from splitrelay.deploy.remote_clients import Remote
+from splitrelay.deploy.authorization import Authorizer
+from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.network.messages import Accept
 from splitrelay.network.shared_event_loop import Arrived
@@ -75,7 +75,7 @@ def test_who_comes_after_all_takes_part_from_then_on(tmp_path: Path) -> None:
 
 def test_who_is_revoked_is_skipped_at_once(tmp_path: Path) -> None:
     revoked = set[int]()
-    doors = Doors(lambda _, hello: "revoked" if hello.client in revoked else None, lambda _: None, lambda _: None)
+    doors = Authorizer(lambda _, hello: "revoked" if hello.client in revoked else None, lambda _: None, lambda _: None)
     stage = Stage(small_spec(tmp_path, "R=3"), tmp_path, policy=Policy("skip", lease=FOREVER), admit=doors)
 
     def happened(event: str, facts: dict[str, Any]) -> None:
@@ -93,28 +93,28 @@ def test_who_is_revoked_is_skipped_at_once(tmp_path: Path) -> None:
 def test_a_server_that_no_client_reaches_skips_nobody_at_once() -> None:
     """Else a cable that was pulled at the server would be the end of all rounds."""
     with standing() as here:
-        remote = Remote(here.hub, Any, Any, Policy("skip"), Event())  # type: ignore[arg-type]
+        remote = RemoteClients(here.hub, Any, Any, Policy("skip"), Event())  # type: ignore[arg-type]
         remote.absent[3] = "away"
-        assert remote.given_up(3) is None
+        assert remote.get_absence_reason(3) is None
         here.joined(0)
-        assert remote.given_up(3) == "away"
+        assert remote.get_absence_reason(3) == "away"
         here.joined(3)
-        assert remote.given_up(3) is None
+        assert remote.get_absence_reason(3) is None
 
 
 def test_who_came_back_and_leaves_again_is_waited_for_once_more() -> None:
     with standing() as here:
-        remote = Remote(here.hub, Any, Any, Policy("skip"), Event())  # type: ignore[arg-type]
+        remote = RemoteClients(here.hub, Any, Any, Policy("skip"), Event())  # type: ignore[arg-type]
         remote.absent[3] = "away"
         here.joined(0)
-        remote.overhear(Arrived(3, 2, Accept("h", "fast", "cpu", 5), resumed=False))
-        assert remote.given_up(3) is None
+        remote.handle_event(Arrived(3, 2, Accept("h", "fast", "cpu", 5), resumed=False))
+        assert remote.get_absence_reason(3) is None
 
 
 @pytest.mark.parametrize("away", ["wait", "retry"])
 def test_without_leave_to_skip_everybody_is_waited_for(away: str) -> None:
     with standing() as here:
-        remote = Remote(here.hub, Any, Any, Policy(away), Event())  # type: ignore[arg-type]
+        remote = RemoteClients(here.hub, Any, Any, Policy(away), Event())  # type: ignore[arg-type]
         remote.absent[3] = "away"
         here.joined(0)
-        assert remote.given_up(3) is None
+        assert remote.get_absence_reason(3) is None

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from splitrelay.cli.console import mood
 from splitrelay.cli.deploy_options import alarm, logger, warn_insecure
 from splitrelay.cli.join import join
-from splitrelay.cli.serve import check_address, doors_of, serve
+from splitrelay.cli.serve import build_authorizer, check_address, serve
 from splitrelay.cli.status import collect, status
 from splitrelay.deploy.authorization import by_certificate
 from splitrelay.deploy.status_client import ask_status, collect_model
@@ -181,7 +181,7 @@ def test_the_server_tells_of_a_bad_list_aloud(
     copied(issued, tmp_path)
     monkeypatch.setattr(mood, "quiet", True)
     server, boss = tmp_path / "here" / "server", Shown(tmp_path / "here" / "boss")
-    _, doors = doors_of(small_spec(tmp_path), server, False, ["observer"], "lines")
+    _, doors = build_authorizer(small_spec(tmp_path), server, False, ["observer"], "lines")
     assert doors.status(boss) is None and capsys.readouterr().err == ""
     (server / "crl.pem").write_bytes(b"junk")
     assert doors.status(boss) is None

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from splitrelay.algorithms.base import Step, Visit
-from splitrelay.deploy.direct_handover import Handing
-from splitrelay.deploy.remote_clients import Remote
-from splitrelay.deploy.sealed_state import RelayTurn
-from splitrelay.deploy.visit_lease import Pending, Policy
+from splitrelay.deploy.direct_handover import DirectHandover
+from splitrelay.deploy.remote_clients import RemoteClients
+from splitrelay.deploy.sealed_state import SealedVisit
+from splitrelay.deploy.visit_lease import Policy, VisitLease
 from splitrelay.errors import WorkError
 from splitrelay.network.codec import BadMessage
 from splitrelay.network.messages import Accept, Cancel, Chunk, Fail, Handed, Lease, Message, Ready
@@ -26,7 +26,7 @@ class Quiet:
         pass
 
 
-def remote_of(here: Any, kind: type[Remote] = Remote) -> Remote:
+def remote_of(here: Any, kind: type[RemoteClients] = RemoteClients) -> RemoteClients:
     made = kind(here.hub, Any, Quiet(), Policy(), threading.Event())  # type: ignore[arg-type]
     made.arrived = lambda event: None
     return made
@@ -58,8 +58,8 @@ def test_a_visit_that_is_over_is_taken_back_from_who_goes_on_with_it() -> None:
         said: list[tuple[int, Message]] = []
         here.hub.send = lambda link, *words: said.extend((link, word) for word in words)  # type: ignore[method-assign]
         remote = remote_of(here)
-        remote.pending[0] = Pending(0, Visit(0, 0, 0, 0.0, Step(0.1), 1), 0.0)
-        remote.overhear(Arrived(0, 7, Accept("h", "fast", "cpu", 5, fence=3, k=1), resumed=True))
+        remote.leases[0] = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 1), 0.0)
+        remote.handle_event(Arrived(0, 7, Accept("h", "fast", "cpu", 5, fence=3, k=1), resumed=True))
         assert said == [(7, Cancel(3, "the visit is over"))]
 
 
@@ -67,33 +67,33 @@ def test_a_deposit_that_is_not_needed_any_more_is_not_taken_back() -> None:
     with standing() as here:
         said: list[Any] = []
         here.hub.send = lambda *words: said.append(words)  # type: ignore[method-assign]
-        remote = remote_of(here, Handing)
-        assert isinstance(remote, Handing)
+        remote = remote_of(here, DirectHandover)
+        assert isinstance(remote, DirectHandover)
         remote.covered[0] = 3
-        remote.overhear(Arrived(0, 7, Accept("h", "fast", "cpu", 5, fence=3, k=1), resumed=True))
-        assert not said and remote.busy(0)
+        remote.handle_event(Arrived(0, 7, Accept("h", "fast", "cpu", 5, fence=3, k=1), resumed=True))
+        assert not said and remote.is_busy(0)
 
 
 def test_a_half_is_handed_on_once_over_a_link() -> None:
     with standing() as here:
-        remote = remote_of(here, Handing)
-        assert isinstance(remote, Handing)
-        pending = Pending(0, Visit(0, 0, 0, 0.0, Step(0.1), 1), 0.0)
+        remote = remote_of(here, DirectHandover)
+        assert isinstance(remote, DirectHandover)
+        pending = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 1), 0.0)
         pending.begin(Finished(), 1, 5, 0.0)
-        remote._handed(pending, Handed(1, 0, b"", "nobody is there"))
+        remote._handle_handed(pending, Handed(1, 0, b"", "nobody is there"))
         with pytest.raises(BadMessage, match="handed on twice"):
-            remote._handed(pending, Handed(1, 0, b"", "nobody is there"))
+            remote._handle_handed(pending, Handed(1, 0, b"", "nobody is there"))
         pending.resume(6, 1.0)
-        remote._handed(pending, Handed(1, 0, b"", "nobody is there"))
+        remote._handle_handed(pending, Handed(1, 0, b"", "nobody is there"))
 
 
-class Finished(RelayTurn):
+class Finished(SealedVisit):
     """A turn whose steps are all made."""
 
     def __init__(self) -> None:
         self.finished = True
 
-    def finished_top(self) -> torch.Tensor:
+    def get_top(self) -> torch.Tensor:
         return torch.zeros(1)
 
 

@@ -17,7 +17,7 @@ import pytest
 from splitrelay.data.images import ImageSet
 from splitrelay.deploy.client_program import Joined, Wish
 from splitrelay.deploy.data_digest import DataDigests, compute_digest, describe_data
-from splitrelay.deploy.deployed_run import Census
+from splitrelay.deploy.deployed_run import ClientSizesFile
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.errors import InputError
 from splitrelay.network.client_session import Refused
@@ -127,7 +127,7 @@ def test_arrivals_are_recorded_with_software_processor_and_digest(tmp_path: Path
     assert {event["software"].split()[0] for event in arrived.values()} == {"splitrelay"}
     assert all(event["cpu"] and len(bytes.fromhex(event["digest"])) == 32 for event in arrived.values())
     assert arrived[0]["digest"] != arrived[1]["digest"]
-    known = Census(tmp_path / "run" / "relay" / "clients.json").records()
+    known = ClientSizesFile(tmp_path / "run" / "relay" / "clients.json").records()
     assert {m: one.digest for m, one in known.items()} == {m: arrived[m]["digest"] for m in (0, 1)}
     assert all(one.software and one.cpu and one.arrivals and one.first_arrival for one in known.values())
 
@@ -205,7 +205,7 @@ def test_until_the_run_begins_data_with_the_same_count_may_change(tmp_path: Path
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
     first, second = [event["digest"] for event in stage.events("arrived") if event["client"] == 0]
     assert first != second
-    assert Census(tmp_path / "run" / "relay" / "clients.json").records()[0].digest == second
+    assert ClientSizesFile(tmp_path / "run" / "relay" / "clients.json").records()[0].digest == second
 
 
 def test_another_test_set_is_refused_during_a_run(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_census_of_an_earlier_version_is_read_and_pinned_at_the_next_arrival(t
         stage.join(m)
     stage.play()
     file = tmp_path / "run" / "relay" / "clients.json"
-    census = Census(file)
+    census = ClientSizesFile(file)
     sizes = {m: len(indices) for m, indices in enumerate(stage.partition.indices)}
     assert census.read() == sizes
     file.write_text(json.dumps(sizes))
@@ -256,7 +256,7 @@ def test_a_census_of_an_earlier_version_is_read_and_pinned_at_the_next_arrival(t
 def test_a_damaged_census_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "clients.json").write_text(text)
     with pytest.raises(InputError) as caught:
-        Census(tmp_path / "clients.json").records()
+        ClientSizesFile(tmp_path / "clients.json").records()
     assert "clients.json" in caught.value.what and caught.value.hint
 
 

@@ -12,9 +12,9 @@ from splitrelay.algorithms.base import Step as LocalStep
 from splitrelay.algorithms.base import Visit
 from splitrelay.deploy import evaluation_requests
 from splitrelay.deploy.client_visit import received
-from splitrelay.deploy.evaluation_requests import Question
-from splitrelay.deploy.sealed_state import Judged
-from splitrelay.deploy.visit_lease import Pending, Policy
+from splitrelay.deploy.evaluation_requests import PartyRequest
+from splitrelay.deploy.sealed_state import RemoteEvaluator
+from splitrelay.deploy.visit_lease import Policy, VisitLease
 from splitrelay.errors import WorkError
 from splitrelay.evaluation import SLICE
 from splitrelay.network import limits
@@ -65,7 +65,7 @@ def test_a_visit_in_which_connection_after_connection_is_lost_has_an_end() -> No
 
 
 def test_a_client_that_begins_afresh_gets_no_more_time_for_its_visit() -> None:
-    pending = Pending(0, Visit(0, 0, 0, None, LocalStep(0.1), 5), 0.0)
+    pending = VisitLease(0, Visit(0, 0, 0, None, LocalStep(0.1), 5), 0.0)
     pending.begin(SimpleNamespace(), 1, 1, 10.0)  # type: ignore[arg-type]
     pending.begin(SimpleNamespace(), 2, 2, 99.0)  # type: ignore[arg-type]
     assert pending.granted == 10.0
@@ -93,7 +93,7 @@ class Evaluated:
 
     here = ready
 
-    def busy(self, m: int) -> bool:
+    def is_busy(self, m: int) -> bool:
         return False
 
     def get(self, timeout: float) -> Any:
@@ -104,9 +104,9 @@ class Evaluated:
     def carrying(self, link: int) -> tuple[int, int]:
         return 0, 0
 
-    def overhear(self, event: Any) -> None: ...
+    def handle_event(self, event: Any) -> None: ...
 
-    def tend(self, now: float) -> None: ...
+    def run_periodic_checks(self, now: float) -> None: ...
 
 
 def ticking(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Callable[[], float]:
@@ -117,16 +117,16 @@ def ticking(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Callable[[], flo
         return clock[0]
 
     monkeypatch.setattr(evaluation_requests.time, "monotonic", tick)
-    monkeypatch.setattr(evaluation_requests, "pause", lambda times: 0.0)
+    monkeypatch.setattr(evaluation_requests, "compute_backoff", lambda times: 0.0)
     return tick
 
 
-def ask_for_ever(remote: Evaluated, answers: Callable[[Question], Iterator[Any]]) -> Question:
-    question = Question(remote, 3, lambda link: 7)  # type: ignore[arg-type]
+def ask_for_ever(remote: Evaluated, answers: Callable[[PartyRequest], Iterator[Any]]) -> PartyRequest:
+    question = PartyRequest(remote, 3, lambda link: 7)  # type: ignore[arg-type]
     for event in answers(question):
         remote.events.append(event)
         question.next()
-        question.refuse_hopeless()
+        question.check_failures()
     return question
 
 
@@ -138,7 +138,7 @@ def test_an_evaluator_that_only_reconnects_fails(monkeypatch: pytest.MonkeyPatch
     ticking(monkeypatch, 0.001)
     remote = Evaluated(Policy("wait", retries=2))
 
-    def reconnect(question: Question) -> Iterator[Any]:
+    def reconnect(question: PartyRequest) -> Iterator[Any]:
         for _ in range(1000):
             remote.link += 1
             yield None
@@ -154,7 +154,7 @@ def test_an_evaluator_that_asks_for_ever_fails(growing: bool, monkeypatch: pytes
     remote = Evaluated(Policy("wait", step=10.0, retries=1))
     said = [0]
 
-    def slices(question: Question) -> Iterator[Any]:
+    def slices(question: PartyRequest) -> Iterator[Any]:
         for k in range(10_000):
             said[0] = k
             yield Heard(3, 0, predict(k if growing else 0))
@@ -170,7 +170,7 @@ def test_a_stall_counts_from_the_first_request_however_often_the_peer_reconnects
 ) -> None:
     tick = ticking(monkeypatch, 1.0)
     remote = Evaluated(Policy("wait", lease=5.0))
-    question = Question(remote, 3, lambda link: 7)  # type: ignore[arg-type]
+    question = PartyRequest(remote, 3, lambda link: 7)  # type: ignore[arg-type]
     for _ in range(10):
         remote.link += 1
         remote.events.append(None)
@@ -180,9 +180,9 @@ def test_a_stall_counts_from_the_first_request_however_often_the_peer_reconnects
 
 
 def test_slices_that_are_not_full_end_an_evaluation() -> None:
-    judged = Judged(SimpleNamespace(hub=None), 3)  # type: ignore[arg-type]
+    judged = RemoteEvaluator(SimpleNamespace(hub=None), 3)  # type: ignore[arg-type]
     refused = list[str]()
-    question: Any = SimpleNamespace(refuse=refused.append)
+    question: Any = SimpleNamespace(cancel=refused.append)
     assert judged._is_in_order(predict(0), question) and judged._is_in_order(predict(1, 5), question)
     assert judged._is_in_order(predict(1, 5), question)  # asked again on another connection
     assert not judged._is_in_order(predict(2), question) and len(refused) == 1

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from splitrelay.deploy.fed_server import Averaging
+from splitrelay.deploy.fed_server import FedServer
 from splitrelay.deploy.rehearsal import read_untimed_rows
-from splitrelay.deploy.server_program import Offer, Serving
+from splitrelay.deploy.server_program import ServerConfig, ServerProgram
 from splitrelay.errors import InputError
 from splitrelay.network.connection_handler import FED
 from splitrelay.security.authority import open_authority
@@ -72,8 +72,8 @@ def test_a_fed_server_that_falls_is_asked_again(tmp_path: Path, monkeypatch: pyt
             stage.join(FED, keys=tmp_path / "fed", data=None, fed=True)
             raise RuntimeError("as if it had been killed")
 
-    whole = Averaging.look
-    monkeypatch.setattr(Averaging, "look", lambda self, *words: (falling(stage.clients[FED]), whole(self, *words))[1])
+    whole = FedServer.look
+    monkeypatch.setattr(FedServer, "look", lambda self, *words: (falling(stage.clients[FED]), whole(self, *words))[1])
     everybody(stage)
     stage.play()
     assert fallen.is_set()
@@ -142,7 +142,7 @@ def test_a_fed_server_that_stays_makes_nothing_twice(tmp_path: Path) -> None:
 )
 def test_where_no_halves_are_averaged_a_fed_server_is_refused(words: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a fed server averages the clients' halves"):
-        Serving(Offer(small_spec(tmp_path, *words.split()), tmp_path / "run", fed=True), print)
+        ServerProgram(ServerConfig(small_spec(tmp_path, *words.split()), tmp_path / "run", fed=True), print)
 
 
 def test_a_client_that_insists_on_it_does_not_show_its_half(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from splitrelay.algorithms import Step as AlgorithmStep
 from splitrelay.algorithms import Visit
-from splitrelay.deploy.remote_clients import Remote
-from splitrelay.deploy.visit_lease import Pending, Policy
+from splitrelay.deploy.remote_clients import RemoteClients
+from splitrelay.deploy.visit_lease import Policy, VisitLease
 from splitrelay.errors import Diverged
 from splitrelay.network import limits
 from splitrelay.network.messages import Heartbeat, Reply, Step
@@ -176,13 +176,13 @@ class Once:
 def test_a_visit_that_is_void_is_not_settled(void: bool, here: Standing) -> None:
     """Its net may be at work for another visit by then."""
     nothing: Any = None
-    remote, turn = Remote(here.hub, nothing, nothing, Policy(), threading.Event()), Once()
+    remote, turn = RemoteClients(here.hub, nothing, nothing, Policy(), threading.Event()), Once()
     visit: Visit[Any] = Visit(0, 0, 0, None, AlgorithmStep(0.1), 4)
-    remote.pending[0] = Pending(0, visit, 0.0, turn=turn, fence=1)  # type: ignore[arg-type]
+    remote.leases[0] = VisitLease(0, visit, 0.0, server_visit=turn, fence=1)  # type: ignore[arg-type]
     remote.brief = True
     answer = remote.at_once(Heard(0, 1, step()))
     assert answer is not None
-    remote.pending[0].turn = None if void else remote.pending[0].turn
+    remote.leases[0].server_visit = None if void else remote.leases[0].server_visit
     answer.then()
     assert turn.settled is not void
 
@@ -194,14 +194,14 @@ def test_only_short_steps_are_answered_so_and_the_weights_are_the_same(
     """A step that takes long would keep all links waiting: the loop must be turned meanwhile."""
     monkeypatch.setattr(limits, "STANDSTILL", standstill)
     answers = list[bool]()
-    at_once = Remote.at_once
+    at_once = RemoteClients.at_once
 
-    def noted(self: Remote, heard: Heard) -> Answer | None:
+    def noted(self: RemoteClients, heard: Heard) -> Answer | None:
         answer = at_once(self, heard)
         answers.append(answer is not None)
         return answer
 
-    monkeypatch.setattr(Remote, "at_once", noted)
+    monkeypatch.setattr(RemoteClients, "at_once", noted)
     spec = small_spec(tmp_path, "algorithm=ssl", "clip=1", "K=4")
     expected = simulated(spec, tmp_path / "simulated")
     stage = Stage(spec, tmp_path)

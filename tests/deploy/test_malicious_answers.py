@@ -15,9 +15,9 @@ from splitrelay.data import load
 from splitrelay.data.partition_io import get_client_folder
 from splitrelay.deploy.client_program import Joined, Wish
 from splitrelay.deploy.client_visit import Visitor
-from splitrelay.deploy.fed_server import Averaging
+from splitrelay.deploy.fed_server import FedServer
 from splitrelay.deploy.handshake import AgreedSpec, compute_digest, spec_in, terms_of
-from splitrelay.deploy.server_visit import granted
+from splitrelay.deploy.server_visit import build_lease
 from splitrelay.deploy.visit_limits import SPARE, ServerBrokeSpec, derive_allowed_visits
 from splitrelay.errors import InputError
 from splitrelay.network import server, tensor_transfer
@@ -152,7 +152,7 @@ def test_an_evaluator_and_a_fed_server_make_no_visits(tmp_path: Path) -> None:
     honest = derive_allowed_visits(spec, 0)
     for m in (JUDGE, JUDGE + 1, 2):
         allowed = derive_allowed_visits(spec, m)
-        lease = granted(replace(honest, m=m).make_visit(VISIT, 0.0, None), 1, 1, b"")
+        lease = build_lease(replace(honest, m=m).make_visit(VISIT, 0.0, None), 1, 1, b"")
         replace(honest, m=m).check_lease(lease, 10**6)
         with pytest.raises(ServerBrokeSpec):
             allowed.check_lease(lease, 10**6)
@@ -181,7 +181,7 @@ RECIPES += [json.dumps({"halves": [[0, visit, 0]], "steps": ["half"]}) for visit
 def test_a_fed_server_refuses_a_recipe_that_it_cannot_read(recipe: str, tmp_path: Path) -> None:
     fed, terms = make_fed_server(tmp_path)
     fed._agree(terms)
-    assert isinstance(fed.visitor, Averaging)
+    assert isinstance(fed.visitor, FedServer)
     with pytest.raises(Tampered):
         fed.visitor.combine(b"", recipe)
 

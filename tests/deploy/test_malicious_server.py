@@ -16,7 +16,7 @@ from splitrelay.deploy import handshake as handshake
 from splitrelay.deploy.disclosure import Approval
 from splitrelay.deploy.handshake import AgreedSpec, compute_digest, read_agreed_spec, terms_of, write_terms
 from splitrelay.deploy.peer_endpoint import UNREACHED, Post
-from splitrelay.deploy.server_visit import granted
+from splitrelay.deploy.server_visit import build_lease
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.deploy.visit_limits import SPARE, ServerBrokeSpec, UsedVisits, derive_allowed_visits
 from splitrelay.errors import InputError, SplitrelayError
@@ -260,7 +260,7 @@ def test_a_number_of_steps_that_depends_on_others_stays_what_it_was(tmp_path: Pa
     with pytest.raises(ServerBrokeSpec):
         used(tmp_path, *words).begin_visit(Lease(1, 1, 0, 0, 0, 8, 0.1))
     allowed = used(tmp_path, *words).allowed
-    base = granted(allowed.make_visit(Lease(1, 1, 0, 0, 0, 12, 0.1), 0.0, None), 1, 1, b"")
+    base = build_lease(allowed.make_visit(Lease(1, 1, 0, 0, 0, 12, 0.1), 0.0, None), 1, 1, b"")
     allowed.check_lease(base, 10**6)
     with pytest.raises(ServerBrokeSpec):
         allowed.check_lease(replace(base, K=13), 10**6)
@@ -339,7 +339,7 @@ def test_every_visit_of_an_honest_run_is_allowed(name: str, order: str, tmp_path
         list(learning.run(spec.R, spec.every))
         allowed = {m: derive_allowed_visits(spec, m) for m in range(3)}
         for visit in noted.visits:
-            allowed[visit.m].check_lease(granted(visit, 1, 1, b""), 10**6)
+            allowed[visit.m].check_lease(build_lease(visit, 1, 1, b""), 10**6)
         assert max(Counter((visit.r, visit.m) for visit in noted.visits).values()) <= allowed[0].occurrences
 
 

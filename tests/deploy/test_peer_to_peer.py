@@ -9,8 +9,8 @@ from safetensors.numpy import load_file
 
 from splitrelay.algorithms.base import Visit
 from splitrelay.deploy.rehearsal import read_untimed_rows
-from splitrelay.deploy.sealed_state import Relays, Sealed
-from splitrelay.deploy.server_visit import Turn
+from splitrelay.deploy.sealed_state import Sealed, SealedVisits
+from splitrelay.deploy.server_visit import ServerVisit
 from splitrelay.errors import InputError, WorkError
 from tests.support.deployment import Stage, simulated, small_spec
 
@@ -61,13 +61,13 @@ def test_without_keys_nobody_can_seal(tmp_path: Path) -> None:
     assert isinstance(stage.words[0], InputError) and "sealed" in str(stage.words[0])
 
 
-class Forgetful(Relays):
+class Forgetful(SealedVisits):
     """A server that hands out an older half, as if the last visits had never been."""
 
     before: dict[int, Sealed]
     by, since = 2, 0  # by how many visits, and from which one on
 
-    def __call__(self, visit: Visit[Any]) -> Turn:
+    def __call__(self, visit: Visit[Any]) -> ServerVisit:
         self.before = {**getattr(self, "before", {}), visit.x.visit: visit.x}
         past = visit.x.visit - self.by
         return super().__call__(replace(visit, x=self.before[past]) if past >= self.since else visit)
@@ -76,7 +76,7 @@ class Forgetful(Relays):
 class Lying(Forgetful):
     """The same, and it says that it is the newest one."""
 
-    def __call__(self, visit: Visit[Any]) -> Turn:
+    def __call__(self, visit: Visit[Any]) -> ServerVisit:
         turn: Any = super().__call__(visit)
         turn.x = replace(turn.x, visit=visit.x.visit, fence=visit.x.fence)
         return turn  # type: ignore[no-any-return]
@@ -91,7 +91,7 @@ def test_a_server_that_hands_out_the_past_is_refused_by_name(
 ) -> None:
     """Two clients take turns, so that the one whose turn it is has seen what came after the older half."""
     monkeypatch.setattr(server, "since", since)
-    monkeypatch.setattr("splitrelay.deploy.server_program.Relays", server)
+    monkeypatch.setattr("splitrelay.deploy.server_program.SealedVisits", server)
     stage = staged(tmp_path, "M=2", "C=9", "R=4", "order=fixed", patience=0.5)
     with pytest.raises(WorkError, match=rf"failed 4 times.*{why}"):
         stage.play()
@@ -103,7 +103,7 @@ def test_the_evaluator_refuses_a_half_that_replaces_its_own(tmp_path: Path, monk
     """The other client, set back by one, makes the evaluator's visit once more: it is not the one that counted."""
     monkeypatch.setattr(Forgetful, "by", 1)
     monkeypatch.setattr(Forgetful, "since", 2)
-    monkeypatch.setattr("splitrelay.deploy.server_program.Relays", Forgetful)
+    monkeypatch.setattr("splitrelay.deploy.server_program.SealedVisits", Forgetful)
     stage = staged(tmp_path, "M=2", "C=9", "R=4", "order=fixed", patience=0.5)
     with pytest.raises(WorkError, match=r"client 0 cannot open the half of visit 3.*OldHalf: the half"):
         stage.play()
@@ -114,8 +114,8 @@ def test_a_server_that_drops_a_committed_visit_is_found_out_by_who_made_it(
 ) -> None:
     """The third visit goes on from the first: the client of the second does not find its own in what it is handed."""
 
-    class Forking(Relays):
-        def __call__(self, visit: Visit[Any]) -> Turn:
+    class Forking(SealedVisits):
+        def __call__(self, visit: Visit[Any]) -> ServerVisit:
             if visit.x.visit == 1:
                 Forking.first = visit.x  # type: ignore[attr-defined]
             turn: Any = super().__call__(visit)
@@ -123,7 +123,7 @@ def test_a_server_that_drops_a_committed_visit_is_found_out_by_who_made_it(
                 turn.x = replace(Forking.first, top=visit.x.top)  # type: ignore[attr-defined]
             return turn  # type: ignore[no-any-return]
 
-    monkeypatch.setattr("splitrelay.deploy.server_program.Relays", Forking)
+    monkeypatch.setattr("splitrelay.deploy.server_program.SealedVisits", Forking)
     stage = staged(tmp_path, "M=3", "C=9", "R=3", "order=fixed", patience=0.5)
     with pytest.raises(WorkError, match=r"client 1 failed 4 times.*LeftOut: the half has not been through visit 2"):
         stage.play()

@@ -16,11 +16,11 @@ from splitrelay.algorithms.base import Step, Visit
 from splitrelay.deploy import client_visit, remote_clients, visit_scheduler
 from splitrelay.deploy.backend_torch import shape_of
 from splitrelay.deploy.deployed_run import sized
-from splitrelay.deploy.direct_handover import Handing
-from splitrelay.deploy.pending_deposit import Given
-from splitrelay.deploy.remote_clients import Remote
-from splitrelay.deploy.server_visit import Tops
-from splitrelay.deploy.visit_lease import Pending, Policy, stage_of
+from splitrelay.deploy.direct_handover import DirectHandover
+from splitrelay.deploy.pending_deposit import DeliveredHalf
+from splitrelay.deploy.remote_clients import RemoteClients
+from splitrelay.deploy.server_visit import ServerVisits
+from splitrelay.deploy.visit_lease import Policy, VisitLease, get_stage
 from splitrelay.errors import Diverged, OutputError, VisitFailed
 from splitrelay.network import limits, messages
 from splitrelay.network.client_session import TakenBack
@@ -33,8 +33,8 @@ from tests.support.clock import Clock
 from tests.support.deployment import Stage, small_spec
 
 
-def pending(K: int = 5) -> Pending:
-    made = Pending(0, Visit(0, 0, 0, 0.0, Step(0.1), K), 0.0)
+def pending(K: int = 5) -> VisitLease:
+    made = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), K), 0.0)
     made.begin(object(), 1, 1, 0.0)  # type: ignore[arg-type]
     return made
 
@@ -44,7 +44,7 @@ def pending(K: int = 5) -> Pending:
 
 def test_the_words_of_a_visit_are_one_after_another() -> None:
     words = [Fail(1), Ready(1), *(step(1, k) for k in range(3)), Finish(1, 3, 0.0), Handed(1, 0, b"")]
-    assert [stage_of(word, 3) for word in [*words, Deposit(1, 0, b"")]] == list(range(8))
+    assert [get_stage(word, 3) for word in [*words, Deposit(1, 0, b"")]] == list(range(8))
 
 
 def test_a_word_that_was_said_before_is_no_progress() -> None:
@@ -85,20 +85,20 @@ def test_who_says_not_yet_again_and_again_has_the_time_of_one_that_is_away() -> 
 
 def test_a_client_that_we_keep_waiting_is_not_away() -> None:
     with standing() as here:
-        remote = Remote(here.hub, Any, Quiet(), Policy("skip", lease=1.0), threading.Event())  # type: ignore[arg-type]
-        remote.pending[0] = visit = Pending(0, Visit(0, 0, 0, 0.0, Step(0.1), 5), 0.0)
+        remote = RemoteClients(here.hub, Any, Quiet(), Policy("skip", lease=1.0), threading.Event())  # type: ignore[arg-type]
+        remote.leases[0] = visit = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 5), 0.0)
         visit.after = 50.0
-        remote._expire(40.0)
-        assert 0 in remote.pending
+        remote._check_timeouts(40.0)
+        assert 0 in remote.leases
 
 
 @pytest.mark.parametrize(("lasted", "links"), [(0.5, 4), (100.0, 1)])
 def test_a_link_that_has_lasted_is_none_of_those_that_count(lasted: float, links: int) -> None:
     with standing() as here:
-        remote = Remote(here.hub, Any, Quiet(), Policy(lease=60.0), threading.Event())  # type: ignore[arg-type]
+        remote = RemoteClients(here.hub, Any, Quiet(), Policy(lease=60.0), threading.Event())  # type: ignore[arg-type]
         visit = pending()
         visit.links = 3
-        remote._again(visit, lasted)
+        remote._handle_reconnect(visit, lasted)
         assert visit.links == links
 
 
@@ -190,7 +190,7 @@ def test_a_gradient_that_overflows_at_the_server_is_not_sent(tmp_path: Path) -> 
     """The loss is a number and the gradient at the cut is none: the client could only refuse it, again and again."""
     spec = small_spec(tmp_path, "model=lenet-small", "engine=reference", "cut=flatten")
     shape = shape_of(spec, (1, 8, 8), 10)
-    tops = Tops(spec, shape, (1, 8, 8), 10, 5)
+    tops = ServerVisits(spec, shape, (1, 8, 8), 10, 5)
     submodel = tops.engine().submodel
     low, high = (layer for layer in submodel.layers if isinstance(layer, torch.nn.Linear))
     with torch.no_grad():
@@ -237,15 +237,15 @@ def test_a_client_cannot_bring_more_than_there_can_be() -> None:
 
 def test_a_half_is_asked_for_once() -> None:
     with standing() as here:
-        remote = Handing(here.hub, Any, Quiet(), Policy(), threading.Event())
+        remote = DirectHandover(here.hub, Any, Quiet(), Policy(), threading.Event())
         visit = pending()
         visit.visit = Visit(0, 0, 0, Begun(), Step(0.1), 5)
         with pytest.raises(BadMessage):
-            remote._wanted(visit)
-        remote.given = Given(0, Handed(7, 0, b""))
-        remote._wanted(visit)
+            remote._handle_want(visit)
+        remote.given = DeliveredHalf(0, Handed(7, 0, b""))
+        remote._handle_want(visit)
         with pytest.raises(BadMessage):
-            remote._wanted(visit)
+            remote._handle_want(visit)
 
 
 class Quiet:
@@ -321,4 +321,4 @@ def test_a_record_that_cannot_be_written_is_the_servers_failure_and_no_links() -
 
 def test_remote_is_patient_in_one_place() -> None:
     """What ends a visit stands in patience.py, and nowhere else."""
-    assert not {"_expire", "_failed", "_away", "_skip"} & set(vars(Remote))
+    assert not {"_check_timeouts", "_fail_visit", "_handle_absence", "_skip"} & set(vars(RemoteClients))

@@ -13,8 +13,8 @@ from splitrelay.algorithms.base import Step, Visit
 from splitrelay.cli.main import run
 from splitrelay.deploy import client_visit, remote_clients, visit_scheduler
 from splitrelay.deploy.quarantine import RECORD, Quarantine, read_record, request_lift
-from splitrelay.deploy.remote_clients import Remote
-from splitrelay.deploy.visit_lease import Pending, Policy, stage_of
+from splitrelay.deploy.remote_clients import RemoteClients
+from splitrelay.deploy.visit_lease import Policy, VisitLease, get_stage
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import messages
 from splitrelay.network.client_session import TakenBack
@@ -37,8 +37,8 @@ def misbehave(stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str, times: fl
 
     def be_silent(calls: client_visit.RemoteServerHalf) -> None:
         """Stay connected and make no step until the visit is taken back. Its time passes when the others are done."""
-        pending = stage.serving.remote.pending
-        until(lambda: set(pending) == {BAD} and pending[BAD].stage == stage_of(messages.Ready(0), 1))
+        pending = stage.serving.remote.leases
+        until(lambda: set(pending) == {BAD} and pending[BAD].stage == get_stage(messages.Ready(0), 1))
         clock.advance(stage.offer.policy.step + 1)
         while True:
             message = calls.session.hear(60)
@@ -110,14 +110,14 @@ def test_a_committed_visit_on_probation_ends_the_quarantine(tmp_path: Path, monk
 def test_where_nobody_else_is_here_a_client_in_quarantine_is_waited_for(tmp_path: Path) -> None:
     with standing() as here:
         policy = Policy("skip", strikes=1, probation=LONG)
-        remote = Remote(here.hub, Any, Any, policy, threading.Event(), Quarantine(policy, nothing))  # type: ignore[arg-type]
+        remote = RemoteClients(here.hub, Any, Any, policy, threading.Event(), Quarantine(policy, nothing))  # type: ignore[arg-type]
         remote.quarantine.strike(BAD, "it did nothing")
         here.joined(BAD)
-        assert remote.held_back(BAD) is None
+        assert remote.get_quarantine_reason(BAD) is None
         here.joined(0)
-        assert remote.held_back(BAD) is not None
+        assert remote.get_quarantine_reason(BAD) is not None
         remote.quarantine.strike(0, "it did nothing either")
-        assert remote.held_back(BAD) is None and remote.held_back(0) is None
+        assert remote.get_quarantine_reason(BAD) is None and remote.get_quarantine_reason(0) is None
 
 
 def test_a_client_that_is_never_here_when_it_is_asked_is_put_into_quarantine(tmp_path: Path) -> None:
@@ -303,14 +303,14 @@ class Quiet:
 def test_a_visit_that_always_makes_some_progress_ends_at_its_deadline(visit: float | None, deadline: float) -> None:
     with standing() as here:
         quiet: Any = Quiet()
-        remote = Remote(here.hub, quiet, quiet, Policy("skip", step=10.0, visit=visit), threading.Event())
-        remote.pending[0] = pending = Pending(0, Visit(0, 0, 0, 0.0, Step(0.1), 5), 0.0)
+        remote = RemoteClients(here.hub, quiet, quiet, Policy("skip", step=10.0, visit=visit), threading.Event())
+        remote.leases[0] = pending = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 5), 0.0)
         pending.begin(quiet, 1, 1, 0.0)
         for k, now in enumerate(np.linspace(1.0, deadline, 5)):
             pending.reach(step(1, k), float(now))
             pending.heard = float(now)
-            remote._expire(float(now))
-            assert 0 in remote.pending
-        remote._expire(deadline + 1.0)
-        assert 0 not in remote.pending
+            remote._check_timeouts(float(now))
+            assert 0 in remote.leases
+        remote._check_timeouts(deadline + 1.0)
+        assert 0 not in remote.leases
         assert remote.quarantine.clients[0].strikes == 1

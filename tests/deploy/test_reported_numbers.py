@@ -15,7 +15,7 @@ from splitrelay.deploy.backend import ClientContext
 from splitrelay.deploy.event_record import list_skipped_visits
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.rehearsal import read_untimed_rows
-from splitrelay.deploy.remote_evaluator import Judge
+from splitrelay.deploy.remote_evaluator import EvaluatorClient
 from splitrelay.deploy.reported_numbers import find_score_error
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import InputError, WorkError
@@ -98,14 +98,14 @@ def test_scores_within_their_ranges_are_none() -> None:
 
 def report(monkeypatch: pytest.MonkeyPatch, wrong: Score, times: float) -> None:
     """The evaluator reports so many times a wrong score."""
-    score, said = Judge.score, list[int]()
+    score, said = EvaluatorClient.score, list[int]()
 
-    def acting(judge: Judge, session: Any, fence: int, bottom: Any) -> Score:
+    def acting(judge: EvaluatorClient, session: Any, fence: int, bottom: Any) -> Score:
         found = score(judge, session, fence, bottom)
         said.append(fence)
         return replace(wrong, fence=fence) if len(said) <= times else found
 
-    monkeypatch.setattr(Judge, "score", acting)
+    monkeypatch.setattr(EvaluatorClient, "score", acting)
 
 
 def play(stage: Stage) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import pytest
 
 from splitrelay.deploy import client_program, remote_evaluator, status_report
 from splitrelay.deploy.client_program import Wish, join_all
-from splitrelay.deploy.deployed_run import Census, refuse_undeployable
+from splitrelay.deploy.deployed_run import ClientSizesFile, refuse_undeployable
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.deploy.status_report import Pace
 from splitrelay.deploy.visit_lease import Policy
@@ -55,7 +55,7 @@ def test_until_the_run_begins_a_client_may_come_with_other_data(tmp_path: Path) 
     threading.Thread(target=first, daemon=True).start()
     stage.play()
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
-    counted = Census(tmp_path / "run" / "relay" / "clients.json").read()
+    counted = ClientSizesFile(tmp_path / "run" / "relay" / "clients.json").read()
     assert counted == {m: len(positions) for m, positions in enumerate(stage.partition.indices)}
 
 
@@ -117,7 +117,7 @@ def test_a_run_goes_on_with_those_that_it_began_with(tmp_path: Path) -> None:
 
 
 def test_who_is_left_out_twice_is_left_out(tmp_path: Path) -> None:
-    census = Census(tmp_path / "clients.json")
+    census = ClientSizesFile(tmp_path / "clients.json")
     census.write({0: 5, 1: 7, 3: 0})
     census.refuse_others((3, 3))
     with pytest.raises(InputError, match="Go on with --without 3"):

@@ -11,7 +11,7 @@ import pytest
 
 from splitrelay.chaos import proxies
 from splitrelay.deploy import backend_fast, remote_clients, visit_scheduler
-from splitrelay.deploy.visit_lease import Policy, stage_of
+from splitrelay.deploy.visit_lease import Policy, get_stage
 from splitrelay.network import client_session, limits
 from splitrelay.network.messages import Ready
 from tests.support.bare_server import until
@@ -101,8 +101,8 @@ def test_a_visit_that_is_taken_back_meanwhile_is_told_so(tmp_path: Path, monkeyp
     def long(client: backend_fast.Client, visit: Any) -> Any:
         if not first.is_set():
             first.set()
-            pending = stage.serving.remote.pending
-            until(lambda: all(each.stage == stage_of(Ready(0), 1) for each in pending.values()))
+            pending = stage.serving.remote.leases
+            until(lambda: all(each.stage == get_stage(Ready(0), 1) for each in pending.values()))
             clock.advance(1001.0)
             until(lambda: stage.events("failed"))
         return compute(client, visit)

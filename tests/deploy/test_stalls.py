@@ -11,8 +11,8 @@ import pytest
 from splitrelay.cli.main import run
 from splitrelay.cli.status import STALLED, _table
 from splitrelay.deploy import client_visit
-from splitrelay.deploy.evaluation_requests import Question
-from splitrelay.deploy.remote_clients import Remote
+from splitrelay.deploy.evaluation_requests import PartyRequest
+from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.stalls import MANY, StallReporter, Wait
 from splitrelay.deploy.status_client import ask_status
 from splitrelay.deploy.visit_lease import Policy
@@ -198,8 +198,8 @@ def test_a_run_that_goes_on_is_not_stalled(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_question_says_what_it_waits_for() -> None:
     with standing(judge=True) as here:
-        remote = Remote(here.hub, Any, Any, AT_ONCE, threading.Event())  # type: ignore[arg-type]
-        question = Question(remote, JUDGE, lambda link: 1)
+        remote = RemoteClients(here.hub, Any, Any, AT_ONCE, threading.Event())  # type: ignore[arg-type]
+        question = PartyRequest(remote, JUDGE, lambda link: 1)
 
         def kind() -> str:
             wait = question.wait(question.heard + 1.0)

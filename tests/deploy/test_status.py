@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from splitrelay.cli.status import _table
-from splitrelay.deploy.server_program import Offer, Serving
+from splitrelay.deploy.server_program import ServerConfig, ServerProgram
 from splitrelay.errors import OutputError
 from tests.support.deployment import Stage, small_spec
 
@@ -58,5 +58,5 @@ def test_a_server_that_cannot_keep_its_run_says_nothing_else(tmp_path: Path) -> 
     said: list[str] = []
     (tmp_path / "file").touch()
     with pytest.raises(OutputError):
-        next(Serving(Offer(small_spec(tmp_path), tmp_path / "file" / "run"), said.append).rows())
+        next(ServerProgram(ServerConfig(small_spec(tmp_path), tmp_path / "file" / "run"), said.append).rows())
     assert said == []

@@ -10,7 +10,7 @@ import pytest
 
 from splitrelay.deploy.client_visit import Visitor
 from splitrelay.deploy.event_record import list_skipped_visits
-from splitrelay.deploy.fed_server import Averaging
+from splitrelay.deploy.fed_server import FedServer
 from splitrelay.deploy.rehearsal import simulate
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import WorkError
@@ -198,10 +198,10 @@ def test_a_fed_server_that_claims_not_to_open_a_good_half_is_named_and_no_client
 ) -> None:
     stage = fed_staged(tmp_path, "M=3", "C=9", "algorithm=fedavg", policy=Policy("skip", retries=1))
 
-    def opened(averaging: Averaging, *_: Any) -> Any:
+    def opened(averaging: FedServer, *_: Any) -> Any:
         raise Tampered("I cannot open this")
 
-    monkeypatch.setattr(Averaging, "_opened", opened)
+    monkeypatch.setattr(FedServer, "_opened", opened)
     with pytest.raises(WorkError) as found:
         play_fed(stage)
     assert "the fed server" in found.value.what and not stage.events("strike")

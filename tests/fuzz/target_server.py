@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from splitrelay.deploy.server_program import Offer, Serving
+from splitrelay.deploy.server_program import ServerConfig, ServerProgram
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import SplitrelayError, WorkError
 from splitrelay.network import tensor_transfer
@@ -64,10 +64,10 @@ class Watched(Conversation):
             raise
 
 
-class Besieged(Serving):
+class Besieged(ServerProgram):
     """A server that goes on: a run that its clients have stopped is begun again, on the same links."""
 
-    def __init__(self, house: str, offer: Offer) -> None:
+    def __init__(self, house: str, offer: ServerConfig) -> None:
         super().__init__(offer, lambda text: None)
         self.house = house
         self.seen: defaultdict[int, set[State]] = defaultdict(set)  # by conversation
@@ -121,7 +121,9 @@ def besieged(house: str) -> Iterator[Besieged]:
     words, offer, _ = HOUSES[house]
     with TemporaryDirectory() as folder:
         spec = load_spec(None, [f"data={_images(Path(folder))}", *SPEC, *words])
-        server = Besieged(house, Offer(spec, Path(folder) / "run", policy=POLICY, quorum=1, heartbeat=60.0, **offer))  # type: ignore[arg-type]
+        server = Besieged(
+            house, ServerConfig(spec, Path(folder) / "run", policy=POLICY, quorum=1, heartbeat=60.0, **offer)
+        )  # type: ignore[arg-type]
         server.thread.start()
         server.ready.wait()
         try:
@@ -140,7 +142,7 @@ def _images(folder: Path) -> Path:
     return folder / "own.npz"
 
 
-def place_of(server: Serving) -> Place:
+def place_of(server: ServerProgram) -> Place:
     """What its clients know of it, and a connection of their own."""
     spec, shape, whole = server.spec, server.shape, server.spec.placement == "whole"
     line, classes = channel(f"127.0.0.1:{server.port}", None), len(server.data.train.classes)

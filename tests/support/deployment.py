@@ -14,7 +14,7 @@ from splitrelay.data.partition_io import export_partition, get_client_folder, ge
 from splitrelay.deploy.authorization import by_certificate
 from splitrelay.deploy.client_program import Joined, Wish
 from splitrelay.deploy.handshake import AgreedSpec
-from splitrelay.deploy.server_program import Offer, Serving
+from splitrelay.deploy.server_program import ServerConfig, ServerProgram
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import SplitrelayError
 from splitrelay.runs.build import build_partition
@@ -83,10 +83,10 @@ class Stage:
             identity = load_identity(folder_ / "server")
             admit = by_certificate(Revocations(identity.revocations, identity.ca), spec.partition.M)
             offer = {"credentials": server_credentials(identity), "admit": admit, **offer}
-        self.offer = Offer(
+        self.offer = ServerConfig(
             spec, folder_ / "run", policy=policy or Policy(), heartbeat=0.5, **{"without": absent, **offer}
         )
-        self.serving = Serving(self.offer, self.said.append, self.stop)
+        self.serving = ServerProgram(self.offer, self.said.append, self.stop)
         self.serving.listening = lambda port: self.listening.set()
         self.clients: dict[int, Joined] = {}
         self.words: dict[int, Any] = {}

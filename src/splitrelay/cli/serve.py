@@ -19,7 +19,7 @@ from splitrelay.cli.spec_arguments import list_spec_keys, load_spec_arguments
 from splitrelay.errors import InputError, OutOfRange
 
 if TYPE_CHECKING:
-    from splitrelay.deploy.authorization import Doors
+    from splitrelay.deploy.authorization import Authorizer
     from splitrelay.runs.spec import Spec
 
 
@@ -72,7 +72,7 @@ def serve(
     Stopped (SIGTERM, Ctrl-C) or killed, the same command goes on from the last committed visit, with the same bits.
     """
     address = check_address(listen, insecure)
-    from splitrelay.deploy.server_program import Offer, Serving
+    from splitrelay.deploy.server_program import ServerConfig, ServerProgram
     from splitrelay.deploy.visit_lease import Policy
 
     spec = load_spec_arguments("serve", settings)
@@ -80,10 +80,10 @@ def serve(
     for m in how["readmit"]:
         if not 0 <= m < spec.partition.M:
             raise OutOfRange("--with names no client of this spec", value=m, limit=f"0 to {spec.partition.M - 1}")
-    credentials, admit = doors_of(spec, keys, insecure, how["model_for"], how["log"])
+    credentials, admit = build_authorizer(spec, keys, insecure, how["model_for"], how["log"])
     warn_insecure(insecure, how["log"], who="server")
     log = logger(how["log"], who="server")
-    offer = Offer(
+    offer = ServerConfig(
         spec,
         out or Path("results") / f"{spec.algorithm}-{spec.hash}",
         address,
@@ -110,7 +110,7 @@ def serve(
     )
     _open_files()
     with stopping(None) as stop:
-        serving = Serving(offer, log, stop, alarm(how["log"], who="server"))
+        serving = ServerProgram(offer, log, stop, alarm(how["log"], who="server"))
         serving.listening = lambda port: _listening(port, how["port_file"])
         try:
             for progress in serving.rows():
@@ -152,7 +152,9 @@ def check_address(listen: str | None, insecure: bool) -> str:
     return address
 
 
-def doors_of(spec: Spec, keys: Path | None, insecure: bool, model_for: Sequence[str], log: str) -> tuple[Any, Doors]:
+def build_authorizer(
+    spec: Spec, keys: Path | None, insecure: bool, model_for: Sequence[str], log: str
+) -> tuple[Any, Authorizer]:
     """The server's certificate, which can be renewed while it runs, and whom it lets in."""
     from splitrelay.deploy.authorization import anyone, by_certificate, identity_in
     from splitrelay.security.certificates import SERVER

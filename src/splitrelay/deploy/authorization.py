@@ -19,22 +19,26 @@ from splitrelay.security.certificates import CLIENT, EVALUATOR, FED, OBSERVER, P
 from splitrelay.security.identity import Identity, NotAdmitted, admitted, load_identity
 from splitrelay.security.revocation import Revocations
 
-Question = Callable[[Any], str | None]  # a reason to refuse, or None
+PartyRequest = Callable[[Any], str | None]  # a reason to refuse, or None
 
 
 @dataclass(frozen=True)
-class Doors:
+class Authorizer:
     """Who may join, ask how it goes, have the model: each answers with a reason to refuse, or None."""
 
     join: Callable[[Any, Hello], str | None]
-    status: Question
-    collect: Question
+    status: PartyRequest
+    collect: PartyRequest
 
 
-anyone = Doors(lambda context, hello: None, lambda context: None, lambda context: None)  # without keys all are alike
+anyone = Authorizer(
+    lambda context, hello: None, lambda context: None, lambda context: None
+)  # without keys all are alike
 
 
-def by_certificate(revocations: Revocations, M: int | None = None, model_for: Sequence[str] = (OBSERVER,)) -> Doors:
+def by_certificate(
+    revocations: Revocations, M: int | None = None, model_for: Sequence[str] = (OBSERVER,)
+) -> Authorizer:
     """Only whom the authority has named, and only as what it has named them; the list is read when it changes."""
 
     def join(who: Peer, hello: Hello) -> str | None:
@@ -61,7 +65,7 @@ def by_certificate(revocations: Revocations, M: int | None = None, model_for: Se
         except NotAdmitted as error:
             return str(error)
 
-    return Doors(
+    return Authorizer(
         lambda context, hello: asked(context, lambda who: join(who, hello)),
         lambda context: asked(context, status),
         lambda context: asked(context, collect),

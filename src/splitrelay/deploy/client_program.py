@@ -42,7 +42,7 @@ from splitrelay.security.sealing_keys import NoSecret, WrongEpoch
 from splitrelay.security.sealing_session import Sealer
 
 if TYPE_CHECKING:
-    from splitrelay.deploy.fed_server import Averaging
+    from splitrelay.deploy.fed_server import FedServer
 
 Say = Callable[[str], None]
 DIVERGED = "Check this client's data with join --check. Only the operator of the server can lower eta or set clip."
@@ -68,7 +68,7 @@ class Joined:
             None if self.keys is None else Post(self.keys, lambda text: self.say(text), lambda text: self.warn(text))
         )
         self.stop = stop or Event()
-        self.visitor: Visitor | Averaging | None = None
+        self.visitor: Visitor | FedServer | None = None
         self.images: ImageSet | None = None
         self.test_images: ImageSet | None = None  # an evaluator's
         self.digests = DataDigests(self.m, wish.keys)
@@ -263,7 +263,7 @@ class Joined:
         self.terms = terms
         if self.m == FED:
             assert self.wish.keys is not None  # number_of has seen to it
-            self.visitor = import_backend("fed_server").Averaging(spec, terms, self.wish.keys)  # with torch
+            self.visitor = import_backend("fed_server").FedServer(spec, terms, self.wish.keys)  # with torch
             return
         seals = self._seals(spec, terms)
         self._refuse_blind(spec, terms)
@@ -363,7 +363,9 @@ class Joined:
             return None
         images = own_images(read_raw(self.wish.test, test=True), context.terms)
         self.test_images = images
-        judge: Judging = import_backend("remote_evaluator").Judge(context, images, self.wish.keep)  # with torch
+        judge: Judging = import_backend("remote_evaluator").EvaluatorClient(
+            context, images, self.wish.keep
+        )  # with torch
         return judge
 
 

@@ -14,11 +14,11 @@ from splitrelay.atomic_files import write_text
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
 from splitrelay.deploy.client_records import RecordedClients
-from splitrelay.deploy.fed_averaging import Portion, SealedCut, refuse_unfit
+from splitrelay.deploy.fed_averaging import SealedCut, SealedParams, refuse_unfit
 from splitrelay.deploy.half_disputes import SealedClients, VisitRejected
 from splitrelay.deploy.journal import Journal
-from splitrelay.deploy.remote_clients import Remote
-from splitrelay.deploy.sealed_state import Judged, Relays, unmade
+from splitrelay.deploy.remote_clients import RemoteClients
+from splitrelay.deploy.sealed_state import RemoteEvaluator, SealedVisits, unmade
 from splitrelay.deploy.state_probe import Examiner, Finding, SpoiledDeposit, TestSetVisits
 from splitrelay.engine.base import LOWER_ETA
 from splitrelay.errors import Diverged, InputError, VisitFailed
@@ -59,7 +59,7 @@ def sized(sizes: Mapping[int, int], M: int) -> Partition:
 
 
 @dataclass(frozen=True)
-class Census:
+class ClientSizesFile:
     """How many samples each client holds, as told when the run began or when it came later; 0 for who is left out."""
 
     path: Path
@@ -99,7 +99,7 @@ class Census:
         return {m for m, n in self.read().items() if n == 0}
 
 
-class Hosted:
+class DeployedRun:
     """A run on a server, in its directory: begun, or taken up where it stopped."""
 
     def __init__(
@@ -107,21 +107,21 @@ class Hosted:
         spec: Spec,
         directory: RunDirectory,
         data: DataSet,
-        remote: Remote,
+        remote: RemoteClients,
         sizes: Mapping[int, int],
         judge: int | None = None,  # who scores, peer to peer; the spec's evaluator unless said
         back_to: int | None = None,  # the round to which the run was set back just now: its row may be lost
     ) -> None:
         self.spec, self.directory, self.journal = spec, directory, remote.journal
         self.back_to = back_to
-        self.boundary = remote.tops.shape.boundary
+        self.boundary = remote.server_visits.shape.boundary
         self.measured: Callable[[], dict[str, Any]] = dict  # what the clients have paid so far
         self.recorded = RecordedClients(remote)
         self.learning = Trainer(spec, data, sized(sizes, spec.partition.M), clients=self.recorded)
         who = spec.evaluator if judge is None else judge
-        self.kind = remote.tops.kind if isinstance(remote.tops, Relays) else None
-        self.judged = Judged(remote, who) if isinstance(remote, SealedClients) else None
-        if self.kind is Portion and hasattr(self.learning.algorithm, "cut"):
+        self.kind = remote.server_visits.kind if isinstance(remote.server_visits, SealedVisits) else None
+        self.judged = RemoteEvaluator(remote, who) if isinstance(remote, SealedClients) else None
+        if self.kind is SealedParams and hasattr(self.learning.algorithm, "cut"):
             self.learning.algorithm = replace(self.learning.algorithm, cut=SealedCut())  # type: ignore[type-var]
         if self.judged:
             self.learning.evaluator = self.judged  # type: ignore[assignment]  # it scores, which is all that is asked
@@ -132,7 +132,7 @@ class Hosted:
         """Make what finds deposits that later visits overflow from; it needs halves that the server can read."""
         if not len(data.test):
             return None
-        visits = TestSetVisits(self.spec, data, self.remote.tops)
+        visits = TestSetVisits(self.spec, data, self.remote.server_visits)
         start = (0, self._begun())
         examiner = Examiner(self.learning.algorithm, self.learning.order, self.journal, visits, start)
         self.remote.examine = examiner.examine_visit

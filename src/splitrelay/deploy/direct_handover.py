@@ -14,11 +14,11 @@ from typing import Any
 
 from splitrelay.algorithms.base import Done, Outcome, Visit, enumerate_visits
 from splitrelay.deploy.half_disputes import SealedClients
-from splitrelay.deploy.pending_deposit import Given, Owed, Undone, missing
-from splitrelay.deploy.sealed_state import RelayTurn, Sealed, unmade
-from splitrelay.deploy.server_visit import Turn, tensor
+from splitrelay.deploy.pending_deposit import DeliveredHalf, LostHalf, PendingDeposit, missing
+from splitrelay.deploy.sealed_state import Sealed, SealedVisit, unmade
+from splitrelay.deploy.server_visit import ServerVisit, to_tensor
 from splitrelay.deploy.stalls import Wait, absence
-from splitrelay.deploy.visit_lease import Pending
+from splitrelay.deploy.visit_lease import VisitLease
 from splitrelay.errors import WorkError
 from splitrelay.network import limits, tensor_transfer
 from splitrelay.network.codec import BadMessage
@@ -26,16 +26,16 @@ from splitrelay.network.messages import Cancel, Commit, Deposit, Fail, Handed, L
 from splitrelay.network.shared_event_loop import Arrived, Gone, Heard
 
 
-class Handing(SealedClients):
+class DirectHandover(SealedClients):
     """Clients of which one hands to the next; `order` and `R` say who that is."""
 
     order: Callable[[int], Sequence[int]] = staticmethod(lambda r: ())
     R = 0
 
-    owed: Owed | None = None
-    given: Given | None = None
-    said: tuple[Pending, Handed] | None = None  # handed on while the visit before was still owed
-    wanting: Pending | None = None  # the next client does not have the half after all
+    owed: PendingDeposit | None = None
+    given: DeliveredHalf | None = None
+    said: tuple[VisitLease, Handed] | None = None  # handed on while the visit before was still owed
+    wanting: VisitLease | None = None  # the next client does not have the half after all
     again = False  # a visit is made again: now its half is waited for
 
     def __init__(self, *parts: Any) -> None:
@@ -47,20 +47,20 @@ class Handing(SealedClients):
         while True:
             try:
                 return super().run(visit)
-            except Undone as error:
-                self._make_again(str(error))
+            except LostHalf as error:
+                self._repeat_visit(str(error))
 
     def whole(self, x: Sealed) -> Sealed:
         """x when nothing is owed any more."""
         while self.owed is not None:
             try:
-                self._need()
-                self._once(deque())
-            except Undone as error:
-                self._make_again(str(error))
+                self._require_deposit()
+                self._process_event(deque())
+            except LostHalf as error:
+                self._repeat_visit(str(error))
         return x
 
-    def heir(self, visit: Visit[Any]) -> int | None:
+    def find_next_client(self, visit: Visit[Any]) -> int | None:
         """The client after this one, if it is another."""
         named = list(enumerate_visits(self.order(visit.r)))
         if (visit.i, visit.m) not in named:
@@ -72,244 +72,244 @@ class Handing(SealedClients):
 
     # A visit is leased
 
-    def busy(self, m: int) -> bool:
+    def is_busy(self, m: int) -> bool:
         """Whether client m has still to hear that a visit of its own counts: nothing else can be asked of it."""
         return m in self.covered
 
-    def _lease(self, pending: Pending, link: int) -> None:
+    def _grant_lease(self, lease: VisitLease, link: int) -> None:
         """Only what is here, or at this client, can be begun from."""
-        if self.busy(pending.visit.m):
+        if self.is_busy(lease.visit.m):
             return
-        if missing(pending.visit.x) and self._given_to(pending) is None:
-            self._need()
+        if missing(lease.visit.x) and self._find_delivered(lease) is None:
+            self._require_deposit()
         else:
-            super()._lease(pending, link)
+            super()._grant_lease(lease, link)
 
-    def _words(self, pending: Pending) -> tuple[Lease, bytes]:
-        lease, blob = super()._words(pending)
-        heir = self.heir(pending.visit)
-        lease = replace(lease, heir="" if heir is None else self.hub.reception.address(heir))
-        given = self._given_to(pending)
+    def _build_lease(self, lease: VisitLease) -> tuple[Lease, bytes]:
+        grant, blob = super()._build_lease(lease)
+        heir = self.find_next_client(lease.visit)
+        grant = replace(grant, heir="" if heir is None else self.hub.reception.address(heir))
+        given = self._find_delivered(lease)
         if given is None:
-            return lease, blob
-        return replace(lease, direct=True, bytes=given.word.bytes, sha256=given.word.sha256), b""
+            return grant, blob
+        return replace(grant, direct=True, bytes=given.word.bytes, sha256=given.word.sha256), b""
 
-    def _given_to(self, pending: Pending) -> Given | None:
-        given, visit = self.given, pending.visit
+    def _find_delivered(self, lease: VisitLease) -> DeliveredHalf | None:
+        given, visit = self.given, lease.visit
         return given if given is not None and (given.m, given.word.fence) == (visit.m, visit.x.fence) else None
 
-    def _void(self, pending: Pending, why: str, word: Any = None) -> None:
+    def _roll_back(self, lease: VisitLease, why: str, word: Any = None) -> None:
         """Whoever begins again may have lost what it was given: next time the server sends it."""
-        if self._given_to(pending) is not None and pending.turn is not None:
+        if self._find_delivered(lease) is not None and lease.server_visit is not None:
             self.given = None
-        if self.wanting is pending:
+        if self.wanting is lease:
             self.wanting = None
-        if self.said is not None and self.said[0] is pending:
+        if self.said is not None and self.said[0] is lease:
             self.said = None
-        super()._void(pending, why, word)
+        super()._roll_back(lease, why, word)
 
     # What clients say
 
-    def _given_up_by_client(self, pending: Pending, said: Fail) -> None:
+    def _handle_failure(self, lease: VisitLease, said: Fail) -> None:
         """A client that cannot open what another one handed it gets the half from the server, and may say so again."""
-        is_direct = self._given_to(pending) is not None
-        if is_direct and not (said.later or said.diverged or pending.stage):
-            self._note("unopened", pending, why=said.why)
-            self._void(pending, said.why)
+        is_direct = self._find_delivered(lease) is not None
+        if is_direct and not (said.later or said.diverged or lease.stage):
+            self._note("unopened", lease, why=said.why)
+            self._roll_back(lease, said.why)
         else:
-            super()._given_up_by_client(pending, said)
+            super()._handle_failure(lease, said)
 
-    def _answer(self, pending: Pending, turn: Turn, event: Heard) -> None:
+    def _answer(self, lease: VisitLease, server_visit: ServerVisit, event: Heard) -> None:
         if isinstance(event.message, Want):
-            self._wanted(pending)
+            self._handle_want(lease)
         elif isinstance(event.message, Handed):
-            self._handed(pending, event.message)
+            self._handle_handed(lease, event.message)
         else:
-            super()._answer(pending, turn, event)
+            super()._answer(lease, server_visit, event)
 
-    def _wanted(self, pending: Pending) -> None:
-        if pending.wanted or self._given_to(pending) is None:
+    def _handle_want(self, lease: VisitLease) -> None:
+        if lease.wanted or self._find_delivered(lease) is None:
             raise BadMessage("the half was asked for twice, or was sent with the lease")
-        self._note("wanted", pending)
-        pending.wanted, self.wanting = True, pending
+        self._note("wanted", lease)
+        lease.wanted, self.wanting = True, lease
         self._send_wanted()
 
-    def _handed(self, pending: Pending, word: Handed) -> None:
-        turn, heir = pending.turn, self.heir(pending.visit)
-        assert isinstance(turn, RelayTurn)
-        turn.finished_top()  # Diverged is raised here, where it fails this visit and no other
-        if pending.handed == pending.link:
+    def _handle_handed(self, lease: VisitLease, word: Handed) -> None:
+        server_visit, heir = lease.server_visit, self.find_next_client(lease.visit)
+        assert isinstance(server_visit, SealedVisit)
+        server_visit.get_top()  # Diverged is raised here, where it fails this visit and no other
+        if lease.handed == lease.link:
             raise BadMessage("a half was handed on twice")
-        pending.handed = pending.link
+        lease.handed = lease.link
         if word.why or heir is None:
-            self._note("unreached", pending, why=word.why or "there is no next client")
+            self._note("unreached", lease, why=word.why or "there is no next client")
             return
-        self._note("handed", pending, to=heir, bytes=word.bytes)
-        self.said = pending, word
+        self._note("handed", lease, to=heir, bytes=word.bytes)
+        self.said = lease, word
         if self.owed is None and not self.again:
-            self._owe()
+            self._await_deposit()
 
-    def _owe(self) -> None:
+    def _await_deposit(self) -> None:
         """The next visit may begin."""
         assert self.said is not None
-        (pending, word), self.said = self.said, None
-        turn, heir = pending.turn, self.heir(pending.visit)
-        assert isinstance(turn, RelayTurn) and heir is not None
-        x = replace(unmade(tensor(turn.engine.get_x())), visit=turn.x.visit + 1, fence=pending.fence)
-        done: Done[Any] = Done(x, turn.cost())
-        self.given, self.owed = Given(heir, word), Owed(pending, done, word)
-        self._settle(pending, done)
+        (lease, word), self.said = self.said, None
+        server_visit, heir = lease.server_visit, self.find_next_client(lease.visit)
+        assert isinstance(server_visit, SealedVisit) and heir is not None
+        x = replace(unmade(to_tensor(server_visit.engine.get_x())), visit=server_visit.x.visit + 1, fence=lease.fence)
+        done: Done[Any] = Done(x, server_visit.cost())
+        self.given, self.owed = DeliveredHalf(heir, word), PendingDeposit(lease, done, word)
+        self._end_visit(lease, done)
 
-    def _commit(self, pending: Pending, done: Done[Any], link: int) -> None:
+    def _commit(self, lease: VisitLease, done: Done[Any], link: int) -> None:
         """What is owed of the visit before has gone into this one, and need not come any more.
 
         The later one is written first: without the earlier one it does not count, and both are made again.
         """
-        if self.said is not None and self.said[0] is pending:
-            heir, (_, word), self.said = self.heir(pending.visit), self.said, None
-            self.given = None if heir is None else Given(heir, word)
+        if self.said is not None and self.said[0] is lease:
+            heir, (_, word), self.said = self.find_next_client(lease.visit), self.said, None
+            self.given = None if heir is None else DeliveredHalf(heir, word)
         if self.owed is not None:
-            before = self.owed.pending
-            self.journal.commit(pending.visit, pending.fence, done)
+            before = self.owed.lease
+            self.journal.commit(lease.visit, lease.fence, done)
             if not self.owed.lost:  # else it has left that visit already
                 self.covered[before.visit.m] = before.fence
-            self._count(self.owed)
-        super()._commit(pending, done, link)
+            self._commit_pending(self.owed)
+        super()._commit(lease, done, link)
 
-    def _heard(self, event: Heard, now: float) -> None:
+    def _handle_message(self, event: Heard, now: float) -> None:
         fence, owed = fence_of(event.message), self.owed
-        if owed is not None and (event.m, fence) == (owed.pending.visit.m, owed.pending.fence):
-            owed.pending.reach(event.message, now)
-            self._paid(owed, event)
+        if owed is not None and (event.m, fence) == (owed.lease.visit.m, owed.lease.fence):
+            owed.lease.reach(event.message, now)
+            self._handle_deposit(owed, event)
         elif self.covered.get(event.m) == fence and isinstance(event.message, Deposit):
             del self.covered[event.m]
             self.hub.release(event.m)
             self.hub.send(event.link, Commit(fence))
         else:
-            super()._heard(event, now)
+            super()._handle_message(event, now)
 
-    def _paid(self, owed: Owed, event: Heard) -> None:
+    def _handle_deposit(self, owed: PendingDeposit, event: Heard) -> None:
         """The deposit that was owed, if it is that."""
         said = event.message
         if isinstance(said, Fail):
-            self._lose(owed, said.why, strike=True)
+            self._lose_deposit(owed, said.why, strike=True)
         if not isinstance(said, Deposit):
             return
         try:
             if said.sha256 != owed.word.sha256:
                 raise BadMessage("another half was deposited than was handed on")
-            turn = owed.pending.turn
-            assert isinstance(turn, RelayTurn)
-            owed.done.x.fill(turn.read_deposit(event.half, owed.pending.fence, owed.done.x.top))
+            server_visit = owed.lease.server_visit
+            assert isinstance(server_visit, SealedVisit)
+            owed.done.x.fill(server_visit.read_deposit(event.half, owed.lease.fence, owed.done.x.top))
         except BadMessage as error:
-            self.hub.send(event.link, Cancel(owed.pending.fence, str(error)[: limits.TEXT]))
-            self._lose(owed, str(error), strike=True)
+            self.hub.send(event.link, Cancel(owed.lease.fence, str(error)[: limits.TEXT]))
+            self._lose_deposit(owed, str(error), strike=True)
             return
-        self._count(owed)
+        self._commit_pending(owed)
         self.hub.release(event.m)
-        self.hub.send(event.link, Commit(owed.pending.fence))
+        self.hub.send(event.link, Commit(owed.lease.fence))
         self._send_wanted()
         if self.said is not None:
-            self._owe()
+            self._await_deposit()
 
-    def _count(self, owed: Owed) -> None:
+    def _commit_pending(self, owed: PendingDeposit) -> None:
         """The visit counts, and nothing is owed."""
-        self.journal.commit(owed.pending.visit, owed.pending.fence, owed.done)
-        turn = owed.pending.turn
-        self._note("committed", owed.pending, steps=turn.applied if turn else 0, loss=owed.done.cost.loss)
+        self.journal.commit(owed.lease.visit, owed.lease.fence, owed.done)
+        server_visit = owed.lease.server_visit
+        self._note("committed", owed.lease, steps=server_visit.applied if server_visit else 0, loss=owed.done.cost.loss)
         self.diverged.clear()
-        self.quarantine.commit(owed.pending.visit.m)
+        self.quarantine.commit(owed.lease.visit.m)
         self.owed = None
 
     def _send_wanted(self) -> None:
         """To a client that does not have what it was given; as soon as it is here."""
-        pending = self.wanting
-        if pending is None or pending.link is None:
+        lease = self.wanting
+        if lease is None or lease.link is None:
             return
-        if missing(pending.visit.x):
-            self._need()
+        if missing(lease.visit.x):
+            self._require_deposit()
             return
         self.wanting = None
-        self.hub.send(pending.link, *tensor_transfer.chunks(pending.fence, pending.visit.x.bytes()))
+        self.hub.send(lease.link, *tensor_transfer.chunks(lease.fence, lease.visit.x.bytes()))
 
     # What happens to the client that owes
 
-    def _arrived(self, event: Arrived, now: float) -> None:
+    def _handle_arrival(self, event: Arrived, now: float) -> None:
         owed = self.owed
         if not event.resumed and self.covered.pop(event.m, None) is not None:
             self.hub.release(event.m)  # it begins afresh, and its visit counts all the same
         if event.resumed and self.covered.get(event.m) == event.accept.fence:
             self.arrived(event)  # its deposit may still come, and is thanked for
             return
-        if owed is None or event.m != owed.pending.visit.m:
-            super()._arrived(event, now)
+        if owed is None or event.m != owed.lease.visit.m:
+            super()._handle_arrival(event, now)
             return
         self.arrived(event)
         if event.resumed:
-            owed.pending.resume(event.link, now)
-            self._note("resumed", owed.pending, step=event.accept.k)
+            owed.lease.resume(event.link, now)
+            self._note("resumed", owed.lease, step=event.accept.k)
         else:
-            self._lose(owed, "the client began afresh")
+            self._lose_deposit(owed, "the client began afresh")
 
-    def _gone(self, event: Gone, now: float) -> None:
+    def _handle_departure(self, event: Gone, now: float) -> None:
         owed = self.owed
-        if owed is None or owed.pending.link != event.link:
-            super()._gone(event, now)
+        if owed is None or owed.lease.link != event.link:
+            super()._handle_departure(event, now)
             return
-        owed.pending.link, owed.pending.since, owed.pending.missed = None, now, now
-        self._note("lost", owed.pending, why=event.why)
+        owed.lease.link, owed.lease.since, owed.lease.missed = None, now, now
+        self._note("lost", owed.lease, why=event.why)
 
-    def _expire(self, now: float) -> None:
-        super()._expire(now)
+    def _check_timeouts(self, now: float) -> None:
+        super()._check_timeouts(now)
         if self.owed is not None and not self.owed.lost:
-            pending, policy = self.owed.pending, self.policy
-            if pending.link is not None:
-                pending.move(self.hub.carrying(pending.link), now)
-            away = pending.link is None and now - pending.since > policy.lease
-            if away or now - pending.heard > max(policy.step, policy.lease):
-                if pending.link is not None:
-                    self.hub.send(pending.link, Cancel(pending.fence, "the deposit did not come in time"))
-                self._lose(self.owed, "the deposit did not come in time", strike=pending.link is not None)
+            lease, policy = self.owed.lease, self.policy
+            if lease.link is not None:
+                lease.move(self.hub.carrying(lease.link), now)
+            away = lease.link is None and now - lease.since > policy.lease
+            if away or now - lease.heard > max(policy.step, policy.lease):
+                if lease.link is not None:
+                    self.hub.send(lease.link, Cancel(lease.fence, "the deposit did not come in time"))
+                self._lose_deposit(self.owed, "the deposit did not come in time", strike=lease.link is not None)
 
-    def waits(self, now: float) -> list[Wait]:
+    def list_waits(self, now: float) -> list[Wait]:
         """Return whom the run waits for: perhaps also for a deposit that is owed."""
-        found, owed, here = super().waits(now), self.owed, self.hub.here()
+        found, owed, here = super().list_waits(now), self.owed, self.hub.here()
         if owed is None or owed.lost:
             return found
-        pending, m = owed.pending, owed.pending.visit.m
-        if pending.link is None and m not in here:
-            return [*found, absence(m, pending.missed, True, self.policy)]
-        if now - pending.heard < self.policy.stalled_after:
+        lease, m = owed.lease, owed.lease.visit.m
+        if lease.link is None and m not in here:
+            return [*found, absence(m, lease.missed, True, self.policy)]
+        if now - lease.heard < self.policy.stalled_after:
             return found
-        why = f"its deposit of round {pending.visit.r} has not come"
-        return [*found, Wait(m, "no-deposit", pending.heard, why, "Read the client's log.")]
+        why = f"its deposit of round {lease.visit.r} has not come"
+        return [*found, Wait(m, "no-deposit", lease.heard, why, "Read the client's log.")]
 
-    def _lose(self, owed: Owed, why: str, *, strike: bool = False) -> None:
+    def _lose_deposit(self, owed: PendingDeposit, why: str, *, strike: bool = False) -> None:
         """Nobody else may have the half; the visit that has begun from it goes on. It may be the client's fault."""
         if strike:
-            visit = owed.pending.visit
+            visit = owed.lease.visit
             self.quarantine.strike(visit.m, why, round=visit.r, occurrence=visit.i)
         owed.lost = True
-        self.hub.release(owed.pending.visit.m)
-        self._note("unpaid", owed.pending, why=why)
+        self.hub.release(owed.lease.visit.m)
+        self._note("unpaid", owed.lease, why=why)
         self._send_wanted()
 
-    def _need(self) -> None:
+    def _require_deposit(self) -> None:
         """Somebody asks for the half that is owed: wait for it, or, if it is lost, have it made again."""
         if self.owed is not None and not self.owed.lost:
             return
-        for pending in list(self.pending.values()):
-            self._void(pending, "", Cancel(pending.fence, "the half that the visit began from is lost"))
+        for lease in list(self.leases.values()):
+            self._roll_back(lease, "", Cancel(lease.fence, "the half that the visit began from is lost"))
         if self.owed is None:
             hint = "Remove the run's relay/visits: the same command then goes on from the last checkpoint."
             raise WorkError("the half that a visit begins from is lost", hint=hint)
-        raise Undone(f"the half of round {self.owed.pending.visit.r} is lost with client {self.owed.pending.visit.m}")
+        raise LostHalf(f"the half of round {self.owed.lease.visit.r} is lost with client {self.owed.lease.visit.m}")
 
-    def _make_again(self, why: str) -> None:
+    def _repeat_visit(self, why: str) -> None:
         owed, self.owed, self.given = self.owed, None, None
         assert owed is not None
-        self._note("undone", owed.pending, why=why)
-        visit, self.again = owed.pending.visit, True
+        self._note("undone", owed.lease, why=why)
+        visit, self.again = owed.lease.visit, True
         try:
             outcome = super().run(replace(visit))
         finally:

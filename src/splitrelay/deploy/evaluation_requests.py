@@ -8,10 +8,10 @@ from queue import Empty
 
 from splitrelay.deploy.client_options import name_of
 from splitrelay.deploy.quarantine import printable
-from splitrelay.deploy.remote_clients import TICK, Remote
+from splitrelay.deploy.remote_clients import TICK, RemoteClients
 from splitrelay.deploy.stalls import Wait, absence, inability
-from splitrelay.deploy.visit_lease import grown
-from splitrelay.deploy.visit_scheduler import pause
+from splitrelay.deploy.visit_lease import has_grown
+from splitrelay.deploy.visit_scheduler import compute_backoff
 from splitrelay.errors import WorkError
 from splitrelay.network import limits
 from splitrelay.network.messages import Cancel, Fail, Message, Predict, fence_of
@@ -20,10 +20,10 @@ from splitrelay.network.shared_event_loop import Arrived, Gone, Heard
 STEPS = 10  # an answer may take as long as a visit of so many steps
 
 
-class Question:
+class PartyRequest:
     """One question to client m, until somebody has the answer; `ask` says it on a link, and under which fence."""
 
-    def __init__(self, remote: Remote, m: int, ask: Callable[[int], int]) -> None:
+    def __init__(self, remote: RemoteClients, m: int, ask: Callable[[int], int]) -> None:
         self.remote, self.m, self.ask = remote, m, ask
         self.link: int | None = None  # on which it was asked
         self.fence = 0
@@ -41,16 +41,16 @@ class Question:
         """The next word of the answer; None where none came for a moment."""
         if self.remote.stop.is_set():
             raise KeyboardInterrupt
-        self._said()
-        event = self._event()
+        self._send_request()
+        event = self._get_event()
         if isinstance(event, Gone) and event.link == self.link:
             self.link = None
         elif isinstance(event, Heard) and event.link == self.link and fence_of(event.message) == self.fence:
             self.half = event.half
-            return self._word(event.message)
+            return self._handle_answer(event.message)
         now = time.monotonic()
-        self._expire(now)
-        self.remote.tend(now)
+        self._check_timeouts(now)
+        self.remote.run_periodic_checks(now)
         return None
 
     def wait(self, now: float) -> Wait | None:
@@ -68,22 +68,22 @@ class Question:
             return None
         return Wait(m, "no-answer", heard, "it is connected but does not answer", "Read its log and repair it.")
 
-    def refuse(self, why: str) -> None:
+    def cancel(self, why: str) -> None:
         """It is not answered as it should be, or nobody waits for it any longer."""
         if self.link is not None:
-            self.say(Cancel(self.fence, why[: limits.TEXT]))
-            self._failed(why, later=False)
+            self.send(Cancel(self.fence, why[: limits.TEXT]))
+            self._record_failure(why, later=False)
 
     def reject(self, why: str) -> None:
         """Count an answer that is there, and wrong, as a failure; it is asked again."""
-        self._failed(why, later=False)
+        self._record_failure(why, later=False)
 
-    def say(self, *words: Message) -> None:
+    def send(self, *words: Message) -> None:
         """On the link on which it was asked."""
         if self.link is not None:
             self.remote.hub.send(self.link, *words)
 
-    def refuse_hopeless(self) -> None:
+    def check_failures(self) -> None:
         """After so many failures the run stops; who can not answer yet has as long as a client that is away."""
         policy, who = self.remote.policy, name_of(self.m)
         hint = "Mend it; the same command goes on from here."
@@ -92,54 +92,54 @@ class Question:
         if policy.away == "retry" and time.monotonic() - self.missed > policy.lease * (policy.retries + 1):
             raise WorkError(f"{who} does not answer", value=self.why.rstrip(".") or "it is away", hint=hint)
 
-    def _said(self) -> None:
+    def _send_request(self) -> None:
         here, now = self.remote.hub.ready().get(self.m), time.monotonic()
-        if here is not None and here != self.link and now >= self.after and not self.remote.busy(self.m):
+        if here is not None and here != self.link and now >= self.after and not self.remote.is_busy(self.m):
             self.links += 1
             if self.links > limits.LINKS:
-                self._failed(f"no answer on {limits.LINKS} connections", later=False)
+                self._record_failure(f"no answer on {limits.LINKS} connections", later=False)
                 return
             self.link, self.fence, self.heard, self.moved = here, self.ask(here), now, (0, 0)
             self.began = now if self.began is None else self.began
         if self.link is not None and not self.unable:
             self.missed = now  # since then it is away, or cannot
 
-    def _word(self, message: Message) -> Message | None:
+    def _handle_answer(self, message: Message) -> Message | None:
         self.heard = time.monotonic()
         if isinstance(message, Fail):
             self.refusal = None if message.later else message
-            self._failed(message.why, message.later)
+            self._record_failure(message.why, message.later)
             return None
         k = message.k if isinstance(message, Predict) else self.k + 1
         if k > self.k:  # what was asked before, on another link, is no progress
             self.since, self.k, self.unable, self.links = self.heard, k, False, 0
         return message
 
-    def _expire(self, now: float) -> None:
+    def _check_timeouts(self, now: float) -> None:
         if self.link is None:
             return
         carried, patience = self.remote.hub.carrying(self.link), self.remote.policy.step
-        if grown(self.moved, carried):
+        if has_grown(self.moved, carried):
             self.moved, self.heard = carried, now
         longest = self.remote.policy.deadline(STEPS)
         if now - self.heard > patience:
-            self.refuse(f"no answer for {patience:g} seconds")
+            self.cancel(f"no answer for {patience:g} seconds")
         elif self.began is not None and now - self.began > longest:  # however much it says meanwhile
-            self.refuse(f"the answer took more than {longest:g} seconds")
+            self.cancel(f"the answer took more than {longest:g} seconds")
 
-    def _failed(self, why: str, later: bool) -> None:
+    def _record_failure(self, why: str, later: bool) -> None:
         if why != self.why or not later:
             event = "unable" if later else "failed"
             self.remote.journal.note(event, client=self.m, fence=self.fence, why=why[: limits.TEXT])
         self.failures += not later
         self.unable, self.links, self.began = later, 0, None
         self.why, self.link, self.fence = why, None, 0
-        self.after = time.monotonic() + pause(max(self.failures, int(time.monotonic() - self.since), 1))
+        self.after = time.monotonic() + compute_backoff(max(self.failures, int(time.monotonic() - self.since), 1))
 
-    def _event(self) -> Arrived | Gone | Heard | None:
+    def _get_event(self) -> Arrived | Gone | Heard | None:
         try:
             event = self.remote.hub.inbox.get(timeout=TICK)
         except Empty:
             return None
-        self.remote.overhear(event)
+        self.remote.handle_event(event)
         return event

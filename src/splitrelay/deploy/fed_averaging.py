@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from splitrelay.algorithms.base import Outcome, Visit
-from splitrelay.deploy.evaluation_requests import Question
+from splitrelay.deploy.evaluation_requests import PartyRequest
 from splitrelay.deploy.half_disputes import SealedClients, Verdict, key_of
-from splitrelay.deploy.sealed_state import Relays, Sealed, sealed_half
+from splitrelay.deploy.sealed_state import Sealed, SealedVisits, sealed_half
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import tensor_transfer
 from splitrelay.network.codec import BadMessage
@@ -36,63 +36,63 @@ def refuse_unfit(spec: Spec) -> None:
         raise InputError("a fed server averages the clients' halves of a cut model", value=value, limit=limit)
 
 
-class Portion(Sealed):
+class SealedParams(Sealed):
     """x where a fed server averages the clients' halves."""
 
-    def __add__(self, other: Any) -> Mixed:
-        return Mixed(self.top + other.top, self.steps() + other.steps() + ("+",))
+    def __add__(self, other: Any) -> DeferredAverage:
+        return DeferredAverage(self.top + other.top, self.steps() + other.steps() + ("+",))
 
-    def __sub__(self, other: Any) -> Mixed:
-        return Mixed(self.top - other.top, self.steps() + other.steps() + ("-",))
+    def __sub__(self, other: Any) -> DeferredAverage:
+        return DeferredAverage(self.top - other.top, self.steps() + other.steps() + ("-",))
 
-    def __rmul__(self, scalar: Any) -> Mixed:
-        return Mixed(scalar * self.top, (*self.steps(), ("*", scalar)))
+    def __rmul__(self, scalar: Any) -> DeferredAverage:
+        return DeferredAverage(scalar * self.top, (*self.steps(), ("*", scalar)))
 
-    def __truediv__(self, n: Any) -> Mixed:
-        return Mixed(self.top / n, (*self.steps(), ("/", n)))
+    def __truediv__(self, n: Any) -> DeferredAverage:
+        return DeferredAverage(self.top / n, (*self.steps(), ("/", n)))
 
     def steps(self) -> tuple[Any, ...]:
         """How it is made: halves, and what is done with the last one or two of them."""
         return (self,)
 
-    def over(self, top: torch.Tensor) -> Portion:
+    def over(self, top: torch.Tensor) -> SealedParams:
         """The same half of the clients' under another half of the server's."""
-        return Portion(self.blob, top, self.visit, self.fence)
+        return SealedParams(self.blob, top, self.visit, self.fence)
 
 
-class Mixed(Portion):
+class DeferredAverage(SealedParams):
     """A mean, or another combination, that the fed server has not been asked for yet."""
 
-    def __init__(self, top: torch.Tensor, made: tuple[Any, ...], recipe: Recipe | None = None) -> None:
-        leaves = [step for step in made if isinstance(step, Portion)]
+    def __init__(self, top: torch.Tensor, made: tuple[Any, ...], recipe: AveragingPlan | None = None) -> None:
+        leaves = [step for step in made if isinstance(step, SealedParams)]
         visit, fence = max(leaf.visit for leaf in leaves) + 1, max(leaf.fence for leaf in leaves)
         super().__init__(torch.zeros(0, dtype=torch.uint8), top, visit, fence)
-        self.recipe = recipe or Recipe(made, visit, fence)
+        self.recipe = recipe or AveragingPlan(made, visit, fence)
 
     def steps(self) -> tuple[Any, ...]:
         return self.recipe.steps if self.recipe.found is None else (self.recipe.found.over(self.top),)
 
-    def over(self, top: torch.Tensor) -> Portion:
-        return Mixed(top, self.recipe.steps, self.recipe)
+    def over(self, top: torch.Tensor) -> SealedParams:
+        return DeferredAverage(top, self.recipe.steps, self.recipe)
 
 
 @dataclass
-class Recipe:
+class AveragingPlan:
     """Steps in postfix order; what the fed server made of them, once it has."""
 
     steps: tuple[Any, ...]
     visit: int
     fence: int
-    found: Portion | None = None
+    found: SealedParams | None = None
 
-    def leaves(self) -> list[Portion]:
+    def leaves(self) -> list[SealedParams]:
         """The halves that go in."""
-        return [step for step in self.steps if isinstance(step, Portion)]
+        return [step for step in self.steps if isinstance(step, SealedParams)]
 
     def document(self) -> str:
         """For the fed server: each half by length, visit and fence, and what is done with them."""
         into = [[len(leaf.bytes()), leaf.visit, leaf.fence] for leaf in self.leaves()]
-        done = ["half" if isinstance(step, Portion) else step for step in self.steps]
+        done = ["half" if isinstance(step, SealedParams) else step for step in self.steps]
         return json.dumps({"halves": into, "steps": done})
 
     def name(self) -> str:
@@ -105,22 +105,22 @@ class Recipe:
 class SealedCut:
     """Where x is cut for algorithms that treat its halves differently: one of them is sealed."""
 
-    def halves(self, x: Portion, /) -> tuple[Portion, torch.Tensor]:
+    def halves(self, x: SealedParams, /) -> tuple[SealedParams, torch.Tensor]:
         """The clients' half, over nothing, and the server's."""
         return x.over(x.top[:0]), x.top
 
-    def join(self, bottom: Portion, top: torch.Tensor, /) -> Portion:
+    def join(self, bottom: SealedParams, top: torch.Tensor, /) -> SealedParams:
         """Both."""
         return bottom.over(top)
 
 
-class Averages(Relays):
+class AveragedVisits(SealedVisits):
     """Turns of a spec with a fed server."""
 
-    kind = Portion
+    kind = SealedParams
 
 
-class Fed(SealedClients):
+class FedServerHandover(SealedClients):
     """Clients whose halves only a fed server reads."""
 
     is_chain = False  # all visits of a round begin from what the fed server made
@@ -152,46 +152,46 @@ class Fed(SealedClients):
 
     def whole(self, x: Any) -> Any:
         """x with the half that the fed server makes, if it is a combination."""
-        if not isinstance(x, Mixed):
+        if not isinstance(x, DeferredAverage):
             return x
         if x.recipe.found is None:
-            x.recipe.found = self._combined(x.recipe)
+            x.recipe.found = self._request_average(x.recipe)
         x.fill(x.recipe.found)
         return x.recipe.found.over(x.top)
 
-    def _combined(self, recipe: Recipe) -> Portion:
+    def _request_average(self, recipe: AveragingPlan) -> SealedParams:
         """What the fed server makes of it; written down before it hears so, as it makes nothing twice."""
         name = recipe.name()
         made = self.journal.remembered(self.r, name)
         self.made[recipe.visit, recipe.fence] = self.r, name
         if made is not None:
             with suppress(BadMessage):  # else it is damaged, and asked for again
-                return self._portion(made, recipe)
-        self.question = question = Question(self, FED, lambda link: self._ask(link, recipe))
+                return self._read_half(made, recipe)
+        self.question = question = PartyRequest(self, FED, lambda link: self._ask(link, recipe))
         try:
-            return self._answered(question, recipe, name)
+            return self._await_average(question, recipe, name)
         finally:
             self.question = None
 
-    def _answered(self, question: Question, recipe: Recipe, name: str) -> Portion:
+    def _await_average(self, question: PartyRequest, recipe: AveragingPlan, name: str) -> SealedParams:
         while True:
             word = question.next()
             if isinstance(word, Deposit):
                 try:
-                    found = self._portion(question.half, recipe)
+                    found = self._read_half(question.half, recipe)
                 except BadMessage as error:
-                    question.refuse(str(error))
+                    question.cancel(str(error))
                 else:
                     self.journal.remember(self.r, name, question.half)
-                    question.say(Commit(word.fence))
+                    question.send(Commit(word.fence))
                     self.journal.note("combined", halves=len(recipe.leaves()), fence=word.fence)
                     return found
             if question.refusal is not None:
                 why, question.refusal = question.refusal.why, None
                 self._check_halves(recipe, why)
-            question.refuse_hopeless()
+            question.check_failures()
 
-    def _check_halves(self, recipe: Recipe, why: str) -> None:
+    def _check_halves(self, recipe: AveragingPlan, why: str) -> None:
         """Find the half that the fed server cannot open, and reject its visit if a client cannot open it either.
 
         Raises WorkError where nobody can say who is to blame. Nothing happens where only the fed server is.
@@ -207,10 +207,10 @@ class Fed(SealedClients):
                 what = f"the fed server cannot open the half of visit {leaf.visit}"
                 raise WorkError(f"{what}; {self.describe_dispute(self.writer_of(leaf))}", value=why.rstrip("."))
 
-    def _portion(self, half: bytes, recipe: Recipe) -> Portion:
-        return sealed_half(half, recipe.visit, recipe.fence, torch.zeros(0), Portion, self.tops.spec)
+    def _read_half(self, half: bytes, recipe: AveragingPlan) -> SealedParams:
+        return sealed_half(half, recipe.visit, recipe.fence, torch.zeros(0), SealedParams, self.server_visits.spec)
 
-    def _ask(self, link: int, recipe: Recipe) -> int:
+    def _ask(self, link: int, recipe: AveragingPlan) -> int:
         fence, blob = self.journal.fences.next(), b"".join(leaf.bytes() for leaf in recipe.leaves())
         words = Look(
             fence, 0, len(blob), tensor_transfer.sha256(blob), recipe.visit, recipe.fence, recipe=recipe.document()

@@ -22,7 +22,7 @@ from splitrelay.security.sealing_session import Sealer
 from splitrelay.structured_text import parse_json
 
 
-class Averaging:
+class FedServer:
     """One spec's fed server. It sees the clients' halves, and neither smashed data nor labels nor the server's half."""
 
     def __init__(self, spec: Spec, terms: Terms, keys: Path) -> None:

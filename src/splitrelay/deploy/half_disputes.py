@@ -32,10 +32,10 @@ from typing import Any
 
 from splitrelay.algorithms.base import Done, Outcome, Visit
 from splitrelay.deploy.client_options import name_of
-from splitrelay.deploy.evaluation_requests import Question
-from splitrelay.deploy.remote_clients import Remote
-from splitrelay.deploy.server_visit import Turn
-from splitrelay.deploy.visit_lease import Pending
+from splitrelay.deploy.evaluation_requests import PartyRequest
+from splitrelay.deploy.remote_clients import RemoteClients
+from splitrelay.deploy.server_visit import ServerVisit
+from splitrelay.deploy.visit_lease import VisitLease
 from splitrelay.errors import VisitFailed, WorkError
 from splitrelay.network import tensor_transfer
 from splitrelay.network.connection_handler import FED, JUDGE
@@ -66,11 +66,11 @@ class VisitRejected(WorkError):
 class Complaint:
     """A visit whose client could not open the half that it was given."""
 
-    pending: Pending
+    lease: VisitLease
     why: str
 
 
-class SealedClients(Remote):
+class SealedClients(RemoteClients):
     """Clients whose halves pass the server sealed."""
 
     is_chain = True  # every visit begins from the half of the visit before it
@@ -111,7 +111,7 @@ class SealedClients(Remote):
         """
         writer = self.writer_of(x)
         parties = {complainant, writer}
-        others = {one.pending.visit.m for one in self.complaints if key_of(one.pending.visit.x) == key_of(x)}
+        others = {one.lease.visit.m for one in self.complaints if key_of(one.lease.visit.x) == key_of(x)}
         if others - parties:
             return Verdict.REFUSED
         if not self.is_chain and self.openers.get(key_of(x), set()) - parties:
@@ -128,7 +128,7 @@ class SealedClients(Remote):
 
     def ask_to_open(self, witness: int, x: Any, expected: dict[int, int]) -> Score | Fail | None:
         """Ask a party whether it can open the half of x; None where it does not answer."""
-        question = Question(self, witness, lambda link: self._send_check(link, x, expected))
+        question = PartyRequest(self, witness, lambda link: self._send_check(link, x, expected))
         before, self.question = self.question, question
         until = time.monotonic() + self.policy.lease
         try:
@@ -142,7 +142,7 @@ class SealedClients(Remote):
                     break
         finally:
             self.question = before
-        question.refuse("the server waits no longer")
+        question.cancel("the server waits no longer")
         if witness < JUDGE and not question.unable:
             self.strike_absent(witness, "it did not say whether it can open a half")
         return None
@@ -172,45 +172,45 @@ class SealedClients(Remote):
 
     # What clients say
 
-    def _answer(self, pending: Pending, turn: Turn, event: Heard) -> None:
+    def _answer(self, lease: VisitLease, server_visit: ServerVisit, event: Heard) -> None:
         if isinstance(event.message, Ready):
-            self.openers.setdefault(key_of(pending.visit.x), set()).add(event.m)
-        super()._answer(pending, turn, event)
+            self.openers.setdefault(key_of(lease.visit.x), set()).add(event.m)
+        super()._answer(lease, server_visit, event)
 
-    def _given_up_by_client(self, pending: Pending, said: Fail) -> None:
+    def _handle_failure(self, lease: VisitLease, said: Fail) -> None:
         """A client that fails before it is ready could not open the half."""
-        if said.later or said.diverged or pending.stage or not pending.visit.x.visit:
-            super()._given_up_by_client(pending, said)
+        if said.later or said.diverged or lease.stage or not lease.visit.x.visit:
+            super()._handle_failure(lease, said)
             return
-        self._note("unopened", pending, why=said.why)
-        self._void(pending, said.why)
-        pending.after = math.inf  # nobody leases it before the complaint is decided
-        self.complaints.append(Complaint(pending, said.why))
+        self._note("unopened", lease, why=said.why)
+        self._roll_back(lease, said.why)
+        lease.after = math.inf  # nobody leases it before the complaint is decided
+        self.complaints.append(Complaint(lease, said.why))
 
-    def _once(self, waiting: Any) -> None:
-        super()._once(waiting)
+    def _process_event(self, waiting: Any) -> None:
+        super()._process_event(waiting)
         for complaint in list(self.complaints):
             if not self._others_open(complaint):
                 self._decide(complaint)
 
     def _others_open(self, complaint: Complaint) -> bool:
         """Whether another client, which was given the same half, has not said yet whether it can open it."""
-        key = key_of(complaint.pending.visit.x)
-        opening = (one for one in self.pending.values() if one.turn is not None and one.link is not None)
+        key = key_of(complaint.lease.visit.x)
+        opening = (one for one in self.leases.values() if one.server_visit is not None and one.link is not None)
         return any(one.stage == 0 and key_of(one.visit.x) == key for one in opening)
 
     def _decide(self, complaint: Complaint) -> None:
-        pending, x = complaint.pending, complaint.pending.visit.x
-        m, writer = pending.visit.m, self.writer_of(x)
+        lease, x = complaint.lease, complaint.lease.visit.x
+        m, writer = lease.visit.m, self.writer_of(x)
         verdict = self.find_verdict(x, m)
         with suppress(ValueError):
             self.complaints.remove(complaint)
         self.check_verdict(verdict, x, complaint.why)
         why = complaint.why
         if verdict is Verdict.UNDECIDED:
-            pending.struck = True  # or it would be a strike
+            lease.struck = True  # or it would be a strike
             why = f"{why.rstrip('.')} ({self.describe_dispute(writer)})"
-        self._failed(pending, why, None)
+        self._fail_visit(lease, why, None)
 
     def check_verdict(self, verdict: Verdict, x: Any, why: str) -> None:
         """Reject the visit that left the half of x if the verdict says so."""
@@ -227,10 +227,10 @@ class SealedClients(Remote):
 
     def _witnesses(self, parties: set[int | None]) -> list[int]:
         """List the clients that can be asked now; a separate evaluator comes first."""
-        active = {m for m, pending in self.pending.items() if pending.turn is not None}
+        active = {m for m, lease in self.leases.items() if lease.server_visit is not None}
         found = [m for m in self.hub.ready() if m not in parties and m not in active and m != FED]
         return sorted(
-            (m for m in found if not self.busy(m) and not self.quarantine.is_confined(m)),
+            (m for m in found if not self.is_busy(m) and not self.quarantine.is_confined(m)),
             key=lambda m: (m != JUDGE, m),
         )
 

@@ -7,27 +7,27 @@ from typing import Any
 
 from splitrelay.algorithms.base import Done
 from splitrelay.deploy.sealed_state import Sealed
-from splitrelay.deploy.visit_lease import Pending
+from splitrelay.deploy.visit_lease import VisitLease
 from splitrelay.errors import WorkError
 from splitrelay.network.messages import Handed
 
 
-class Undone(WorkError):
+class LostHalf(WorkError):
     """The half of a visit is lost; the visit is made again."""
 
 
 @dataclass
-class Owed:
+class PendingDeposit:
     """A visit whose half the next client has, and the server not yet."""
 
-    pending: Pending
+    lease: VisitLease
     done: Done[Any]  # as the algorithm was given it, without the half
     word: Handed
     lost: bool = False  # the client that made it has it no more
 
 
 @dataclass(frozen=True)
-class Given:
+class DeliveredHalf:
     """The half that was sealed under this fence is at client m."""
 
     m: int

@@ -15,7 +15,7 @@ from splitrelay.network.client_session import Session
 from splitrelay.network.codec import BadMessage
 
 
-class Judge:
+class EvaluatorClient:
     """Scores halves on a test set with the engine of the spec, as a simulation would; looking changes nothing."""
 
     def __init__(self, context: ClientContext, test: ImageSet, keep: Path) -> None:

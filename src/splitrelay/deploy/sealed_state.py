@@ -12,10 +12,10 @@ import torch
 
 from splitrelay.algorithms.base import Done, Visit
 from splitrelay.deploy.client_options import name_of
-from splitrelay.deploy.evaluation_requests import Question
+from splitrelay.deploy.evaluation_requests import PartyRequest
 from splitrelay.deploy.half_disputes import SealedClients, Verdict
 from splitrelay.deploy.reported_numbers import find_score_error
-from splitrelay.deploy.server_visit import CutTurn, Tops, Turn, arrays, granted, tensor
+from splitrelay.deploy.server_visit import CutVisit, ServerVisit, ServerVisits, build_lease, to_arrays, to_tensor
 from splitrelay.engine.base import HEADER, check_finite
 from splitrelay.engine.torch_engine import is_finite
 from splitrelay.errors import InputError, WorkError
@@ -81,12 +81,12 @@ def sealed_half(half: bytes, visit: int, fence: int, top: torch.Tensor, kind: ty
     return kind(torch.from_numpy(np.frombuffer(half, np.uint8).copy()), top, visit, fence)
 
 
-class RelayTurn(CutTurn):
+class SealedVisit(CutVisit):
     """A visit whose half goes down sealed and comes back sealed."""
 
-    def __init__(self, tops: Tops, visit: Visit[Any], engine: Any) -> None:
-        self.tops, self.visit, self.engine, self.x = tops, visit, engine, visit.x
-        self.above = arrays(replace(visit, x=visit.x.top))
+    def __init__(self, server_visits: ServerVisits, visit: Visit[Any], engine: Any) -> None:
+        self.server_visits, self.visit, self.engine, self.x = server_visits, visit, engine, visit.x
+        self.above = to_arrays(replace(visit, x=visit.x.top))
         self.top = engine.begin(self.above)
         self.up = self.down = 0
         self.losses, self.replies, self.finished = [], {}, False
@@ -94,16 +94,16 @@ class RelayTurn(CutTurn):
     def lease(self, fence: int, visit: int) -> tuple[Lease, bytes]:
         """What the blob was sealed under goes with it: who opens it checks that."""
         blob = self.x.bytes()
-        words = granted(self.visit, fence, self.x.visit + 1, blob)
+        words = build_lease(self.visit, fence, self.x.visit + 1, blob)
         return replace(words, sealed_visit=self.x.visit, sealed_fence=self.x.fence), blob
 
     def done(self, deposit: Deposit, half: bytes, fence: int) -> Done[Any]:
         """Another sealed half, of this visit and fence."""
-        return Done(self.read_deposit(half, fence, self.finished_top()), self.cost())
+        return Done(self.read_deposit(half, fence, self.get_top()), self.cost())
 
     def read_deposit(self, half: bytes, fence: int, top: torch.Tensor) -> Sealed:
         """Return the deposit over this half of the server's. Raises BadMessage where its outside is wrong."""
-        spec, shape = self.tops.spec, self.tops.shape
+        spec, shape = self.server_visits.spec, self.server_visits.shape
         found: Sealed = sealed_half(half, self.x.visit + 1, fence, top, type(self.x), spec)
         if len(half) not in sealed_sizes(tensor_transfer.size_of({"x": shape.boundary}, spec.model.dtype)):
             raise BadMessage("a sealed half has another length than the clients' half", value=len(half))
@@ -112,28 +112,28 @@ class RelayTurn(CutTurn):
             raise BadMessage("a half was sealed in an epoch that is over", value=label_of(half).epoch, limit=before)
         return found
 
-    def finished_top(self) -> torch.Tensor:
+    def get_top(self) -> torch.Tensor:
         """Return the server's half after the last step; raise Diverged if that step overflowed."""
-        self.refuse_unfinished()
-        x = tensor(self.engine.get_x())
+        self.check_finished()
+        x = to_tensor(self.engine.get_x())
         check_finite(is_finite(x), self.visit)
         return x
 
     def handover(self) -> int:
         """As if it were not sealed: the same count as in a simulation."""
-        return HEADER + self.tops.shape.boundary * int(self.x.top.element_size())
+        return HEADER + self.server_visits.shape.boundary * int(self.x.top.element_size())
 
 
-class Relays(Tops):
+class SealedVisits(ServerVisits):
     """Turns in which the clients' half is sealed."""
 
     kind: type[Sealed] = Sealed
 
-    def __call__(self, visit: Visit[Any]) -> Turn:
-        return RelayTurn(self, visit, self.engine())
+    def __call__(self, visit: Visit[Any]) -> ServerVisit:
+        return SealedVisit(self, visit, self.engine())
 
 
-class Judged:
+class RemoteEvaluator:
     """The evaluator client in the place of an evaluator: it has the test set, and the server the upper half."""
 
     def __init__(self, remote: SealedClients, m: int) -> None:
@@ -157,12 +157,12 @@ class Judged:
 
     def _asked(self, x: Sealed, keep: bool) -> messages.Score | None:
         x = self.remote.whole(x)
-        if not keep and self.remote.held_back(self.m) is not None:
+        if not keep and self.remote.get_quarantine_reason(self.m) is not None:
             self.remote.journal.note("unseen", client=self.m)
             return None
         top = tensor_transfer.packed(x=x.top.numpy()) if keep else b""
-        question = Question(self.remote, self.m, lambda link: self._begin(link, x, top))
-        engine = self.remote.tops.engine()
+        question = PartyRequest(self.remote, self.m, lambda link: self._begin(link, x, top))
+        engine = self.remote.server_visits.engine()
         self.remote.question = question
         try:
             while True:
@@ -180,15 +180,15 @@ class Judged:
                     self.remote.journal.note("unseen", client=self.m)
                     return None
                 if not keep and self._too_late(question):  # without the model nothing is finished
-                    question.refuse("nobody waits for it any longer")
+                    question.cancel("nobody waits for it any longer")
                     self.remote.journal.note("unseen", client=self.m)
                     return None
-                question.refuse_hopeless()
+                question.check_failures()
         finally:
             self.remote.question = None
-            self.remote.tops.free.append(engine)
+            self.remote.server_visits.free.append(engine)
 
-    def _is_disputed(self, x: Sealed, question: Question, keep: bool) -> bool:
+    def _is_disputed(self, x: Sealed, question: PartyRequest, keep: bool) -> bool:
         """Whether the evaluation is left out because nobody can say who is to blame for a half that does not open.
 
         Raises VisitRejected where the client that wrote the half is to blame, and WorkError where the run cannot go on
@@ -209,27 +209,27 @@ class Judged:
         return True
 
     def _find_error(self, score: messages.Score) -> str | None:
-        tops = self.remote.tops
-        return find_score_error(score, tops.classes, can_be_negative=":" in tops.spec.model.loss)
+        server_visits = self.remote.server_visits
+        return find_score_error(score, server_visits.classes, can_be_negative=":" in server_visits.spec.model.loss)
 
-    def _is_in_order(self, asked: messages.Predict, question: Question) -> bool:
+    def _is_in_order(self, asked: messages.Predict, question: PartyRequest) -> bool:
         """Refuse slices that are not full, except the last one: short ones would take for ever."""
         if asked.k == 0:
             self.last_slice = None
         if self.last_slice is not None and asked.k > self.last_slice:
-            question.refuse("a slice of the test set that is not the last is too short")
+            question.cancel("a slice of the test set that is not the last is too short")
             return False
         if len(asked.h) < SLICE:
             self.last_slice = asked.k
         return True
 
-    def _above(self, out: Any, asked: messages.Predict, question: Question) -> None:
+    def _above(self, out: Any, asked: messages.Predict, question: PartyRequest) -> None:
         if numbers(out):
-            question.say(messages.Output(asked.fence, asked.k, out))
+            question.send(messages.Output(asked.fence, asked.k, out))
         else:
-            question.refuse("what comes out above the cut are no numbers")
+            question.cancel("what comes out above the cut are no numbers")
 
-    def _too_late(self, question: Question) -> bool:
+    def _too_late(self, question: PartyRequest) -> bool:
         """Whether nobody waits for the evaluator any longer; who was away once is not waited for until it comes."""
         policy, waited = self.remote.policy, time.monotonic() - question.since
         late = policy.away == "skip" and (waited > policy.lease or question.failures > policy.retries)
@@ -237,7 +237,7 @@ class Judged:
             self.remote.strike_absent(self.m, question.why or "no answer", round=self.r)
         if late and self.m not in self.hub.here():
             self.remote.absent[self.m] = "the evaluator has not come back"
-        return late or self.remote.given_up(self.m) is not None
+        return late or self.remote.get_absence_reason(self.m) is not None
 
     def _begin(self, link: int, x: Sealed, top: bytes) -> int:
         fence, blob = self.remote.journal.fences.next(), x.bytes()

@@ -14,23 +14,23 @@ from typing import Any
 from splitrelay import __version__
 from splitrelay.atomic_files import write_text
 from splitrelay.data import load
-from splitrelay.deploy.authorization import Doors, anyone
+from splitrelay.deploy.authorization import Authorizer, anyone
 from splitrelay.deploy.backend import half_bytes
 from splitrelay.deploy.backend_torch import BUILDING, shape_of
 from splitrelay.deploy.client_options import name_of
 from splitrelay.deploy.client_records import ClientsFile, format_now, load_salt
 from splitrelay.deploy.client_usage import Ledger
-from splitrelay.deploy.deployed_run import Census, Hosted, agree, begun, journal_of, refuse_undeployable
-from splitrelay.deploy.direct_handover import Handing
+from splitrelay.deploy.deployed_run import ClientSizesFile, DeployedRun, agree, begun, journal_of, refuse_undeployable
+from splitrelay.deploy.direct_handover import DirectHandover
 from splitrelay.deploy.event_record import describe_last_writers, find_last_writers, read_events
 from splitrelay.deploy.exclusion import Exclusions
-from splitrelay.deploy.fed_averaging import Averages, Fed
+from splitrelay.deploy.fed_averaging import AveragedVisits, FedServerHandover
 from splitrelay.deploy.handshake import disagreement, terms_of, write_terms
 from splitrelay.deploy.quarantine import Quarantine
-from splitrelay.deploy.remote_clients import TICK, Remote
+from splitrelay.deploy.remote_clients import TICK, RemoteClients
 from splitrelay.deploy.restart import go_back, start_again
-from splitrelay.deploy.sealed_state import Relays
-from splitrelay.deploy.server_visit import Tops
+from splitrelay.deploy.sealed_state import SealedVisits
+from splitrelay.deploy.server_visit import ServerVisits
 from splitrelay.deploy.stalls import StallReporter, Wait
 from splitrelay.deploy.status_report import Pace, report
 from splitrelay.deploy.visit_lease import Policy
@@ -54,7 +54,7 @@ TERMS = "terms.toml"  # all that clients agree to, for their operators
 
 
 @dataclass(frozen=True)
-class Offer:
+class ServerConfig:
     """How a spec is served: where, to whom, with how much patience."""
 
     spec: Spec
@@ -64,7 +64,7 @@ class Offer:
     without: tuple[int, ...] = ()  # clients that will not come
     quorum: int | None = None  # clients with whom to begin; all unless said
     credentials: Any = None
-    admit: Doors = anyone
+    admit: Authorizer = anyone
     heartbeat: float = limits.HEARTBEAT
     linger: float = 0.0  # seconds to answer questions after the last round
     fed: bool = False  # the clients' halves are averaged by a fed server, and sealed
@@ -75,12 +75,12 @@ class Offer:
     keep_checkpoints: int = 2
 
 
-class Serving:
+class ServerProgram:
     """The server, from listening to the last row."""
 
     def __init__(
         self,
-        offer: Offer,
+        offer: ServerConfig,
         say: Callable[[str], None],
         stop: Event | None = None,
         warn: Callable[[str], None] | None = None,
@@ -118,7 +118,7 @@ class Serving:
         with self.directory.locked():
             agree(self.spec, self.directory)
             self.journal = journal_of(self.directory)
-            self.census = Census(self.directory.path / "relay" / "clients.json")
+            self.census = ClientSizesFile(self.directory.path / "relay" / "clients.json")
             self.quarantine = Quarantine(self.offer.policy, self._note, self.warn, self.directory.path / "relay")
             self.quarantine.check_lifts(time.monotonic())
             self.stalls = StallReporter(self._note, self.warn, self.offer.policy.stalled_after)
@@ -208,22 +208,28 @@ class Serving:
             return
         self._wait()
         self.phase = "training"
-        turns, clients = (Averages, Fed) if self.offer.fed else (Relays, Handing) if self.sealed else (Tops, Remote)
-        tops = turns(self.spec, self.shape, *self._kind(), self._largest())
+        turns, clients = (
+            (AveragedVisits, FedServerHandover)
+            if self.offer.fed
+            else (SealedVisits, DirectHandover)
+            if self.sealed
+            else (ServerVisits, RemoteClients)
+        )
+        server_visits = turns(self.spec, self.shape, *self._kind(), self._largest())
         watches = (self.quarantine, self.stalls)
-        self.remote = remote = clients(self.hub, tops, self.journal, self.offer.policy, self.stop, *watches)
+        self.remote = remote = clients(self.hub, server_visits, self.journal, self.offer.policy, self.stop, *watches)
         remote.arrived = self._counted
         remote.excluded = self.excluded
         with BUILDING:
             judge = JUDGE if self.offer.judge else self.spec.evaluator
-            hosted = Hosted(
+            hosted = DeployedRun(
                 self.spec, self.directory, self.data, remote, self._dealt(), judge, back_to=self.offer.back_to
             )
             hosted.measured = self.ledger.row
         server = {"software": f"splitrelay {__version__}", "cpu": self.hub.house.terms.cpu}
         order = hosted.learning.order
         self.clients_file = ClientsFile(self.directory.path, order, lambda: self.records, server)
-        if isinstance(remote, Handing):
+        if isinstance(remote, DirectHandover):
             remote.order, remote.R = hosted.learning.order, self.spec.R
         try:
             yield from hosted.rows()
@@ -276,7 +282,7 @@ class Serving:
         while self.awaited:
             if self.stop.is_set():
                 raise KeyboardInterrupt
-            self.stalls.check(time.monotonic(), self.waits)
+            self.stalls.check(time.monotonic(), self.list_waits)
             event = _next(self.hub)
             if isinstance(event, Arrived):
                 self._counted(event)
@@ -295,12 +301,12 @@ class Serving:
     def _note(self, event: str, **facts: Any) -> None:
         self.journal.note(event, **facts)
 
-    def waits(self, now: float) -> list[Wait]:
+    def list_waits(self, now: float) -> list[Wait]:
         """Return whom the run waits for, before the first round and later."""
         if self.phase == "waiting" and self.awaited:
             return [self._start_wait(m) for m in sorted(self._wanted() - set(self.sizes))]
         remote = getattr(self, "remote", None)
-        return [] if remote is None or self.phase == "finished" else remote.waits(now)
+        return [] if remote is None or self.phase == "finished" else remote.list_waits(now)
 
     def _start_wait(self, m: int) -> Wait:
         left = self.left.get(m)

@@ -35,7 +35,7 @@ from splitrelay.network.messages import Deposit, Lease
 from splitrelay.runs.spec import Spec
 
 
-class Turn(Protocol):
+class ServerVisit(Protocol):
     """One visit at the server."""
 
     @property
@@ -64,13 +64,13 @@ class Turn(Protocol):
         ...
 
 
-class CutTurn:
+class CutVisit:
     """The model is cut, and the client's half travels through the server."""
 
-    def __init__(self, tops: Tops, visit: Visit[torch.Tensor], engine: ServerEngine) -> None:
-        self.tops, self.visit, self.engine = tops, visit, engine
-        self.below, above = split_visit(visit, tops.shape.boundary)
-        self.above = arrays(above)
+    def __init__(self, server_visits: ServerVisits, visit: Visit[torch.Tensor], engine: ServerEngine) -> None:
+        self.server_visits, self.visit, self.engine = server_visits, visit, engine
+        self.below, above = split_visit(visit, server_visits.shape.boundary)
+        self.above = to_arrays(above)
         self.top = engine.begin(self.above)
         self.up = self.down = 0
         self.losses: list[float] = []
@@ -84,8 +84,8 @@ class CutTurn:
 
     def lease(self, fence: int, visit: int) -> tuple[Lease, bytes]:
         """The client's half, and its part of the shift."""
-        blob = packed(self.below)
-        return granted(self.below, fence, visit, blob), blob
+        blob = pack_visit(self.below)
+        return build_lease(self.below, fence, visit, blob), blob
 
     def step(self, step: messages.Step) -> messages.Reply:
         """Forward and backward on the server's half."""
@@ -120,20 +120,22 @@ class CutTurn:
             self.top.finish(finish.norm2)
             self.up += HEADER + NORM
             whose = f"the server's half after the steps of client {self.visit.m}"
-            check_move(self.above.x, self.engine.get_x(), self.tops.limit(self.above), whose=whose)
+            check_move(self.above.x, self.engine.get_x(), self.server_visits.limit(self.above), whose=whose)
         self.finished = True
 
     def done(self, deposit: Deposit, half: bytes, fence: int) -> Done[Any]:
         """The joined model."""
-        self.refuse_unfinished()
-        bottom = tensor_transfer.unpacked(half, {"x": self.tops.shape.boundary}, self.tops.spec.model.dtype)["x"]
-        below = arrays(self.below)
-        check_move(below.x, bottom, self.tops.limit(below), whose=f"the deposit of client {self.visit.m}")
-        joined = torch.cat([tensor(bottom), tensor(self.engine.get_x())])
+        self.check_finished()
+        bottom = tensor_transfer.unpacked(
+            half, {"x": self.server_visits.shape.boundary}, self.server_visits.spec.model.dtype
+        )["x"]
+        below = to_arrays(self.below)
+        check_move(below.x, bottom, self.server_visits.limit(below), whose=f"the deposit of client {self.visit.m}")
+        joined = torch.cat([to_tensor(bottom), to_tensor(self.engine.get_x())])
         check_finite(is_finite(joined), self.visit)
         return Done(joined, self.cost())
 
-    def refuse_unfinished(self) -> None:
+    def check_finished(self) -> None:
         """Nothing is deposited before all K steps are made."""
         if not self.finished:
             raise BadMessage("a half was deposited before the visit was finished")
@@ -141,23 +143,23 @@ class CutTurn:
     def cost(self) -> Cost:
         """What the simulation counts, by the same rule."""
         handover = self.handover()
-        down = self.down + handover + count_shift(self.visit_shift())
+        down = self.down + handover + count_shift(self.get_shift())
         return Cost(self.up + handover, down, compute_mean_loss(self.losses, self.visit))
 
     def handover(self) -> int:
         """The bytes of the client's half."""
         return count_message(self.below.x)
 
-    def visit_shift(self) -> torch.Tensor | None:
+    def get_shift(self) -> torch.Tensor | None:
         """The client's part of SCAFFOLD's shift."""
         return self.visit.step.shift if self.visit.step.shift is None else self.below.step.shift
 
 
-class WholeTurn:
+class WholeVisit:
     """The whole model is at the client: it goes down, and comes back trained."""
 
-    def __init__(self, tops: Tops, visit: Visit[torch.Tensor]) -> None:
-        self.tops, self.visit = tops, visit
+    def __init__(self, server_visits: ServerVisits, visit: Visit[torch.Tensor]) -> None:
+        self.server_visits, self.visit = server_visits, visit
 
     @property
     def applied(self) -> int:
@@ -166,8 +168,8 @@ class WholeTurn:
 
     def lease(self, fence: int, visit: int) -> tuple[Lease, bytes]:
         """x, and the shift."""
-        blob = packed(self.visit)
-        return granted(self.visit, fence, visit, blob), blob
+        blob = pack_visit(self.visit)
+        return build_lease(self.visit, fence, visit, blob), blob
 
     def step(self, step: messages.Step) -> messages.Reply:
         """There is nothing to answer."""
@@ -185,15 +187,17 @@ class WholeTurn:
         if len(deposit.losses) != 1:
             raise BadMessage("a visit has one mean loss", value=len(deposit.losses))
         check_loss(deposit.losses[0])
-        after = tensor_transfer.unpacked(half, {"x": self.tops.shape.size}, self.tops.spec.model.dtype)["x"]
-        before = arrays(self.visit)
-        check_move(before.x, after, self.tops.limit(before), whose=f"the deposit of client {self.visit.m}")
-        x = tensor(after)
+        after = tensor_transfer.unpacked(
+            half, {"x": self.server_visits.shape.size}, self.server_visits.spec.model.dtype
+        )["x"]
+        before = to_arrays(self.visit)
+        check_move(before.x, after, self.server_visits.limit(before), whose=f"the deposit of client {self.visit.m}")
+        x = to_tensor(after)
         check_finite(is_finite(x), self.visit)
         return Done(x, get_whole_cost(self.visit, deposit.losses[0]))
 
 
-class Tops:
+class ServerVisits:
     """Turns of a spec; engines of finished ones are used again."""
 
     def __init__(self, spec: Spec, shape: Shape, images: tuple[int, int, int], classes: int, batch: int) -> None:
@@ -215,8 +219,8 @@ class Tops:
         clipped = visit.step.clip is not None
         return move_limit(visit.step, visit.K, visit.x, has_buffers=clipped and self.has_buffers)
 
-    def __call__(self, visit: Visit[Any]) -> Turn:
-        return WholeTurn(self, visit) if self.whole else CutTurn(self, visit, self.engine())
+    def __call__(self, visit: Visit[Any]) -> ServerVisit:
+        return WholeVisit(self, visit) if self.whole else CutVisit(self, visit, self.engine())
 
     def engine(self) -> ServerEngine:
         """Layers of the server's half, with memory of their own."""
@@ -225,14 +229,14 @@ class Tops:
         build: Callable[..., ServerEngine] = engine_backend(self.spec.engine).Server
         return build(self.spec, self.images, self.classes, self.shape, self.batch)
 
-    def back(self, turn: Turn) -> None:
-        """The turn is over, whichever way."""
-        engine = getattr(turn, "engine", None)
+    def release(self, server_visit: ServerVisit) -> None:
+        """The server_visit is over, whichever way."""
+        engine = getattr(server_visit, "engine", None)
         if engine is not None:
             self.free.append(engine)
 
 
-def arrays(visit: Visit[torch.Tensor]) -> Visit[Vector]:
+def to_arrays(visit: Visit[torch.Tensor]) -> Visit[Vector]:
     """The same visit on arrays that share torch's memory."""
     shift = visit.step.shift
     step = visit.step
@@ -243,12 +247,12 @@ def arrays(visit: Visit[torch.Tensor]) -> Visit[Vector]:
     return Visit(visit.r, visit.i, visit.m, visit.x.numpy(), moved, visit.K)
 
 
-def tensor(vector: Vector) -> torch.Tensor:
+def to_tensor(vector: Vector) -> torch.Tensor:
     """A copy of its own: what comes from the wire is read-only."""
     return torch.from_numpy(vector.copy())
 
 
-def packed(visit: Visit[torch.Tensor]) -> bytes:
+def pack_visit(visit: Visit[torch.Tensor]) -> bytes:
     """x, and where there is one the shift, as they travel."""
     vectors = {"x": visit.x.numpy()}
     if visit.step.shift is not None:
@@ -256,7 +260,7 @@ def packed(visit: Visit[torch.Tensor]) -> bytes:
     return tensor_transfer.packed(**vectors)
 
 
-def granted(visit: Visit[Any], fence: int, number: int, blob: bytes) -> Lease:
+def build_lease(visit: Visit[Any], fence: int, number: int, blob: bytes) -> Lease:
     """The visit in words."""
     step: Step[Any] = visit.step
     if not isinstance(step.eta, int | float):

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from splitrelay.deploy.client_options import name_of
 from splitrelay.deploy.quarantine import Quarantine, printable
-from splitrelay.deploy.visit_lease import Pending, Policy
+from splitrelay.deploy.visit_lease import Policy, VisitLease
 from splitrelay.network.connection_handler import FED, JUDGE
 
 CHECK = 1.0  # seconds between two checks of one reporter
@@ -80,26 +80,26 @@ class StallReporter:
 
 
 def visit_wait(
-    pending: Pending, here: bool, seen: bool, policy: Policy, quarantine: Quarantine, slow: float, now: float
+    lease: VisitLease, here: bool, seen: bool, policy: Policy, quarantine: Quarantine, slow: float, now: float
 ) -> Wait | None:
     """Return what a visit waits for; None where it goes on. A connected client may take `slow` seconds for a step."""
-    m = pending.visit.m
-    if pending.turn is None and quarantine.is_held(m):
+    m = lease.visit.m
+    if lease.server_visit is None and quarantine.is_held(m):
         why = printable(quarantine.clients[m].why)
-        return Wait(m, "quarantined", pending.idle, f"it is in quarantine ({why})", quarantine.remedy(m))
-    if pending.link is None and not here:
-        return absence(m, pending.missed, seen, policy)
-    if pending.why:
-        return inability(m, pending.idle, pending.why)
-    if pending.turn is None:
-        if not pending.failures:
+        return Wait(m, "quarantined", lease.idle, f"it is in quarantine ({why})", quarantine.remedy(m))
+    if lease.link is None and not here:
+        return absence(m, lease.missed, seen, policy)
+    if lease.why:
+        return inability(m, lease.idle, lease.why)
+    if lease.server_visit is None:
+        if not lease.failures:
             return None  # its lease is about to be granted
-        why = f"its visit failed {len(pending.failures)} times ({printable(pending.failures[-1])}) and is tried again"
-        return Wait(m, "failed", pending.idle, why, "Read the client's log and repair it.")
-    if now - pending.heard < slow:
+        why = f"its visit failed {len(lease.failures)} times ({printable(lease.failures[-1])}) and is tried again"
+        return Wait(m, "failed", lease.idle, why, "Read the client's log and repair it.")
+    if now - lease.heard < slow:
         return None
     remedy = "Read the client's log. Lower --patience or --visit-deadline to take such visits back earlier."
-    return Wait(m, "no-step", pending.heard, "it is connected but makes no step", remedy)
+    return Wait(m, "no-step", lease.heard, "it is connected but makes no step", remedy)
 
 
 def absence(m: int, since: float, seen: bool, policy: Policy) -> Wait:

@@ -29,7 +29,7 @@ from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
 from splitrelay.deploy.deposit_bound import DepositOutOfBounds, check_move
 from splitrelay.deploy.journal import Journal
-from splitrelay.deploy.server_visit import Tops, arrays
+from splitrelay.deploy.server_visit import ServerVisits, to_arrays
 from splitrelay.engine.base import split_visit
 from splitrelay.errors import Diverged, WorkError
 from splitrelay.runs.build import build_engine, build_network
@@ -59,14 +59,14 @@ class Finding:
 class TestSetVisits:
     """Visits of the server on its own test images: the same steps, batches and bounds as those of a client."""
 
-    def __init__(self, spec: Spec, data: DataSet, tops: Tops) -> None:
+    def __init__(self, spec: Spec, data: DataSet, server_visits: ServerVisits) -> None:
         count = len(data.test)
         chosen = np.unique(np.linspace(0, count - 1, min(count, IMAGES)).astype(np.int64))
-        M = tops.spec.partition.M
+        M = server_visits.spec.partition.M
         images = Partition((chosen,) * M, kind="probe")
         spec = spec.model_copy(update={"data": spec.data.model_copy(update={"validation": 0.0})})
         network, _ = build_network(spec, replace(data, train=data.test), images)
-        self.engine, self.tops = build_engine(spec, network), tops
+        self.engine, self.server_visits = build_engine(spec, network), server_visits
 
     def get_lifetime(self, visit: Visit[torch.Tensor], most: int) -> int:
         """Count the visits in a row that can be made from the start of `visit`; stop at `most`."""
@@ -82,10 +82,10 @@ class TestSetVisits:
         outcome = self.engine.run(visit)
         if not isinstance(outcome, Done):
             raise WorkError("the server could not make a visit on its test images")
-        halves = [visit] if self.tops.whole else split_visit(visit, self.tops.shape.boundary)
-        ends = [outcome.x] if self.tops.whole else outcome.x.tensor_split([self.tops.shape.boundary])
-        for start, end in zip(map(arrays, halves), ends, strict=True):
-            check_move(start.x, end.numpy(), self.tops.limit(start), whose="a visit on test images")
+        halves = [visit] if self.server_visits.whole else split_visit(visit, self.server_visits.shape.boundary)
+        ends = [outcome.x] if self.server_visits.whole else outcome.x.tensor_split([self.server_visits.shape.boundary])
+        for start, end in zip(map(to_arrays, halves), ends, strict=True):
+            check_move(start.x, end.numpy(), self.server_visits.limit(start), whose="a visit on test images")
         return outcome.x
 
 

@@ -11,7 +11,7 @@ from splitrelay.deploy.client_usage import Bill, paid_by
 from splitrelay.network.connection_handler import JUDGE
 
 if TYPE_CHECKING:
-    from splitrelay.deploy.server_program import Serving
+    from splitrelay.deploy.server_program import ServerProgram
 
 
 class Pace:
@@ -36,36 +36,36 @@ class Pace:
         return max((then - began) / (r - start) * (R - r) - (time.monotonic() - then), 0.0) if r < R else 0.0
 
 
-def report(serving: Serving) -> str:
+def report(program: ServerProgram) -> str:
     """The status of a run, as JSON."""
-    return json.dumps(status(serving))
+    return json.dumps(status(program))
 
 
-def status(serving: Serving) -> dict[str, Any]:
+def status(program: ServerProgram) -> dict[str, Any]:
     """Who is here, whose turn it is, how far the run is, what it has sent, how long it will take."""
-    spec, last, here = serving.spec, serving.last, serving.hub.here()
-    remote = getattr(serving, "remote", None)
-    turns = {m: pending.visit.r for m, pending in dict(remote.pending if remote else {}).items()}
-    up, down = serving.hub.traffic()
-    bills = serving.ledger.bills()
-    left = serving.pace.left(spec.R)
-    now, after = time.monotonic(), serving.offer.policy.stalled_after
-    waits = [wait.document(now, after) for wait in serving.waits(now)]
+    spec, last, here = program.spec, program.last, program.hub.here()
+    remote = getattr(program, "remote", None)
+    turns = {m: lease.visit.r for m, lease in dict(remote.leases if remote else {}).items()}
+    up, down = program.hub.traffic()
+    bills = program.ledger.bills()
+    left = program.pace.left(spec.R)
+    now, after = time.monotonic(), program.offer.policy.stalled_after
+    waits = [wait.document(now, after) for wait in program.list_waits(now)]
     return {
         "spec": spec.hash,
         "algorithm": spec.algorithm,
         "route": spec.route,
-        "phase": serving.phase,
+        "phase": program.phase,
         "round": last.get("round", 0),
         "rounds": spec.R,
         "turn": sorted(turns),
-        "awaited": serving.awaited if serving.phase == "waiting" else 0,
+        "awaited": program.awaited if program.phase == "waiting" else 0,
         "stalled": any(wait["stalled"] for wait in waits),
         "waiting_for": waits,
-        "evaluator": JUDGE in here if serving.offer.judge else None,
+        "evaluator": JUDGE in here if program.offer.judge else None,
         "clients": [
-            {"client": m, "here": m in here, "turn": m in turns, "samples": serving.sizes.get(m)}
-            | _conduct(serving, m)
+            {"client": m, "here": m in here, "turn": m in turns, "samples": program.sizes.get(m)}
+            | _conduct(program, m)
             | asdict(bills.get(m, Bill()))
             for m in range(spec.partition.M)
         ],
@@ -77,14 +77,14 @@ def status(serving: Serving) -> dict[str, Any]:
         "frame_bytes_up": up,
         "frame_bytes_down": down,
         **paid_by(bills.values()),
-        "seconds": round(time.monotonic() - serving.pace.began, 1),
+        "seconds": round(time.monotonic() - program.pace.began, 1),
         "seconds_left": None if left is None else round(left, 1),
     }
 
 
-def _conduct(serving: Serving, m: int) -> dict[str, Any]:
+def _conduct(program: ServerProgram, m: int) -> dict[str, Any]:
     """Return the strikes of client m, and its quarantine if it is in one; times are in seconds from now."""
-    conduct = serving.quarantine.clients.get(m)
+    conduct = program.quarantine.clients.get(m)
     if conduct is None:
         return {"strikes": 0, "quarantine": None}
     now, confined = time.time(), None

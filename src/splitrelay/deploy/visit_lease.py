@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from splitrelay.algorithms.base import Visit
-from splitrelay.deploy.server_visit import Turn
+from splitrelay.deploy.server_visit import ServerVisit
 from splitrelay.network import limits
 from splitrelay.network.messages import Deposit, Finish, Handed, Message, Ready, Step
 
@@ -36,13 +36,13 @@ class Policy:
 
 
 @dataclass
-class Pending:
+class VisitLease:
     """A visit that is asked for: at first nobody has it, then it is leased."""
 
     index: int
     visit: Visit[Any]
     since: float  # when the client was last missed
-    turn: Turn | None = None
+    server_visit: ServerVisit | None = None
     fence: int = 0
     link: int | None = None
     granted: float = 0.0  # when it was first leased since it last failed, expired or could not be made yet
@@ -66,15 +66,15 @@ class Pending:
     def __post_init__(self) -> None:
         self.missed = self.idle = self.since
 
-    def begin(self, turn: Turn, fence: int, link: int, now: float) -> None:
+    def begin(self, server_visit: ServerVisit, fence: int, link: int, now: float) -> None:
         """It is leased."""
-        self.turn, self.fence, self.link, self.heard, self.on = turn, fence, link, now, now
+        self.server_visit, self.fence, self.link, self.heard, self.on = server_visit, fence, link, now, now
         self.granted = self.granted or now  # a client that begins afresh has no more time
         self.stage, self.moved, self.wanted, self.handed = 0, (0, 0), False, None
 
     def reach(self, message: Message, now: float) -> None:
         """A word that is further than all before it is progress; one that was said before is not."""
-        stage = stage_of(message, self.visit.K)
+        stage = get_stage(message, self.visit.K)
         if stage > self.stage:
             self.stage, self.heard = stage, now
         if stage > self.best:
@@ -82,7 +82,7 @@ class Pending:
 
     def move(self, carried: tuple[int, int], now: float) -> None:
         """So is a half that grows on its way, piece by piece."""
-        if grown(self.moved, carried):
+        if has_grown(self.moved, carried):
             self.moved, self.heard = carried, now
 
     def resume(self, link: int, now: float) -> None:
@@ -91,12 +91,12 @@ class Pending:
         self.link, self.on, self.moved = link, now, (0, 0)
 
 
-def grown(before: tuple[int, int], now: tuple[int, int]) -> bool:
+def has_grown(before: tuple[int, int], now: tuple[int, int]) -> bool:
     """Whether a half has come a piece further, up or down; a byte at a time is no way to send one."""
     return any(after - then >= limits.PIECE for then, after in zip(before, now, strict=True))
 
 
-def stage_of(message: Message, K: int) -> int:
+def get_stage(message: Message, K: int) -> int:
     """How far a visit of K steps is when this is said in it; 0 for what may be said at any time."""
     if isinstance(message, Step):
         return message.k + 2

@@ -12,10 +12,10 @@ from splitrelay.algorithms.base import Outcome, Skipped, Visit
 from splitrelay.deploy.client_options import name_of
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.quarantine import Quarantine
-from splitrelay.deploy.server_visit import Tops
+from splitrelay.deploy.server_visit import ServerVisits
 from splitrelay.deploy.stalls import StallReporter, Wait, Waiting, visit_wait
 from splitrelay.deploy.state_probe import Finding, SpoiledDeposit
-from splitrelay.deploy.visit_lease import Pending, Policy
+from splitrelay.deploy.visit_lease import Policy, VisitLease
 from splitrelay.engine.base import LOWER_ETA
 from splitrelay.errors import Diverged, VisitFailed, WorkError
 from splitrelay.network import limits
@@ -26,25 +26,25 @@ from splitrelay.network.server import Hub
 RETUNE = f"{LOWER_ETA} If only this client diverges, repair it or run with --away skip."
 
 
-class Patience:
+class VisitScheduler:
     """The visits that are going on. Each ends: it is committed, skipped, or the run stops with the reason."""
 
     def __init__(
         self,
         hub: Hub,
-        tops: Tops,
+        server_visits: ServerVisits,
         journal: Journal,
         policy: Policy,
         stop: Event,
         quarantine: Quarantine | None = None,
         stalls: StallReporter | None = None,
     ) -> None:
-        self.hub, self.tops, self.journal, self.policy, self.stop = hub, tops, journal, policy, stop
+        self.hub, self.server_visits, self.journal, self.policy, self.stop = hub, server_visits, journal, policy, stop
         self.quarantine = quarantine or Quarantine(policy, self._record)
         self.stalls = stalls or StallReporter(self._record, lambda text: None, policy.stalled_after)
         self.question: Waiting | None = None  # what the evaluator or the fed server is being asked
         self.seen = set(hub.here())  # everybody who was here since the first round
-        self.pending: dict[int, Pending] = {}  # by client
+        self.leases: dict[int, VisitLease] = {}  # by client
         self.outcomes: dict[int, Outcome[Any]] = {}
         self.absent: dict[int, str] = {}  # clients for whom nobody waits until they come, and why
         self.diverged = set[int]()  # clients whose visits diverged since the last commit
@@ -53,7 +53,7 @@ class Patience:
         self.dropped: Counter[tuple[int, int, int]] = Counter()  # visits whose deposits were dropped, and how often
         self.at_fault = set[int]()  # clients whose deposits were dropped since the last checkpoint
 
-    def given_up(self, m: int) -> str | None:
+    def get_absence_reason(self, m: int) -> str | None:
         """Why client m is not waited for, if visits may be skipped and it may not come, or was waited for in vain.
 
         A server that no client reaches is perhaps itself the one that is away: it waits.
@@ -62,7 +62,7 @@ class Patience:
         waited_for = self.policy.away != "skip" or m in here or not any(other < JUDGE for other in here)
         return None if waited_for else self.absent.get(m)
 
-    def held_back(self, m: int) -> str | None:
+    def get_quarantine_reason(self, m: int) -> str | None:
         """Return why the visits of client m are skipped at once if it is in quarantine; None if they are not.
 
         They are skipped only while a client that is not in quarantine is here: otherwise nobody would be trained with.
@@ -72,73 +72,75 @@ class Patience:
         others = [other for other in self.hub.here() if other < JUDGE and not self.quarantine.is_confined(other)]
         return f"{name_of(m)} is in quarantine" if others else None
 
-    def waits(self, now: float) -> list[Wait]:
+    def list_waits(self, now: float) -> list[Wait]:
         """Return whom the run waits for; also for other threads."""
-        here, whole = self.hub.here(), self.tops.whole
+        here, whole = self.hub.here(), self.server_visits.whole
         found = []
-        for pending in list(self.pending.values()):
-            slow = self.policy.stalled_after * (pending.visit.K if whole else 1)
-            m = pending.visit.m
-            found.append(visit_wait(pending, m in here, m in self.seen, self.policy, self.quarantine, slow, now))
+        for lease in list(self.leases.values()):
+            slow = self.policy.stalled_after * (lease.visit.K if whole else 1)
+            m = lease.visit.m
+            found.append(visit_wait(lease, m in here, m in self.seen, self.policy, self.quarantine, slow, now))
         if self.question is not None:
             found.append(self.question.wait(now))
         return [wait for wait in found if wait is not None]
 
-    def tend(self, now: float) -> None:
+    def run_periodic_checks(self, now: float) -> None:
         """Follow the operator's files, and report what the run waits for; both at most once a second."""
         self.quarantine.check_lifts(now)
-        self.stalls.check(now, self.waits)
+        self.stalls.check(now, self.list_waits)
 
-    def _passed_over(self) -> bool:
+    def _skip_absent(self) -> bool:
         """Whether visits were skipped at once."""
-        lost = [pending for pending in self.pending.values() if pending.link is None]
-        why = {m: self.given_up(m) or self.held_back(m) for m in (pending.visit.m for pending in lost)}
+        lost = [lease for lease in self.leases.values() if lease.link is None]
+        why = {
+            m: self.get_absence_reason(m) or self.get_quarantine_reason(m) for m in (lease.visit.m for lease in lost)
+        }
         if self.policy.away == "retry":
-            self._refuse_quarantined(pending for pending in lost if pending.turn is None)
-        for pending in lost:
-            reason = why[pending.visit.m]
+            self._refuse_quarantined(lease for lease in lost if lease.server_visit is None)
+        for lease in lost:
+            reason = why[lease.visit.m]
             if reason is not None:
-                self._void(pending, reason)
-                self._skip(pending, reason)
+                self._roll_back(lease, reason)
+                self._skip(lease, reason)
         return any(why.values())
 
-    def _expire(self, now: float) -> None:
-        for pending in list(self.pending.values()):
-            if pending.link is None:
-                if pending.turn is None and self.quarantine.is_held(pending.visit.m):
+    def _check_timeouts(self, now: float) -> None:
+        for lease in list(self.leases.values()):
+            if lease.link is None:
+                if lease.server_visit is None and self.quarantine.is_held(lease.visit.m):
                     continue
-                if now - pending.since > self.policy.lease and now >= pending.after:  # till then it waits for us
-                    self._away(pending, now)
+                if now - lease.since > self.policy.lease and now >= lease.after:  # till then it waits for us
+                    self._handle_absence(lease, now)
                 continue
-            pending.move(self.hub.carrying(pending.link), now)
-            if now - pending.heard > self._patience(pending):
-                self._failed(pending, f"no step for {self._patience(pending):g} seconds", pending.link)
-            elif now - pending.granted > self.policy.deadline(pending.visit.K):
-                seconds = self.policy.deadline(pending.visit.K)
-                self._failed(pending, f"the visit took more than {seconds:g} seconds", pending.link)
+            lease.move(self.hub.carrying(lease.link), now)
+            if now - lease.heard > self._get_step_timeout(lease):
+                self._fail_visit(lease, f"no step for {self._get_step_timeout(lease):g} seconds", lease.link)
+            elif now - lease.granted > self.policy.deadline(lease.visit.K):
+                seconds = self.policy.deadline(lease.visit.K)
+                self._fail_visit(lease, f"the visit took more than {seconds:g} seconds", lease.link)
 
-    def _patience(self, pending: Pending) -> float:
-        return self.policy.step * (pending.visit.K if self.tops.whole else 1)
+    def _get_step_timeout(self, lease: VisitLease) -> float:
+        return self.policy.step * (lease.visit.K if self.server_visits.whole else 1)
 
-    def _away(self, pending: Pending, now: float) -> None:
+    def _handle_absence(self, lease: VisitLease, now: float) -> None:
         """The lease has run out."""
-        m, lacks, pending.since = pending.visit.m, pending.why if pending.unable else "", now
-        pending.tries, pending.unable, pending.granted = pending.tries + 1, None, 0.0
-        if pending.turn is not None:
-            self._note("expired", pending)
-            self._void(pending, "the lease has run out")
+        m, lacks, lease.since = lease.visit.m, lease.why if lease.unable else "", now
+        lease.tries, lease.unable, lease.granted = lease.tries + 1, None, 0.0
+        if lease.server_visit is not None:
+            self._note("expired", lease)
+            self._roll_back(lease, "the lease has run out")
         if self.policy.away == "skip":
             self.absent[m] = f"client {m} has not come back"
             why = lacks or f"client {m} was away for {self.policy.lease:g} seconds"
-            self.strike_absent(m, why, round=pending.visit.r, occurrence=pending.visit.i)
-            self._skip(pending, why)
-        elif self.policy.away == "retry" and pending.tries > self.policy.retries:
-            what = f"client {m} {'cannot make its visit' if lacks else 'stays away'} in round {pending.visit.r}"
+            self.strike_absent(m, why, round=lease.visit.r, occurrence=lease.visit.i)
+            self._skip(lease, why)
+        elif self.policy.away == "retry" and lease.tries > self.policy.retries:
+            what = f"client {m} {'cannot make its visit' if lacks else 'stays away'} in round {lease.visit.r}"
             hint = "Mend or bring it back; the same command goes on from here."
             raise WorkError(what, value=lacks.rstrip(".") or None, hint=hint)
 
-    def _failed(
-        self, pending: Pending, why: str, link: int | None, *, diverged: bool = False, numeric: bool = False
+    def _fail_visit(
+        self, lease: VisitLease, why: str, link: int | None, *, diverged: bool = False, numeric: bool = False
     ) -> None:
         """The client did something wrong in its visit, or could not do it: it is taken back, and asked for again.
 
@@ -149,20 +151,20 @@ class Patience:
             SpoiledDeposit: an earlier deposit is the reason.
             Diverged: the server's own visits overflow from these weights, too, and no deposit is the reason.
         """
-        pending.links, pending.granted = 0, 0.0
-        self._note("failed", pending, why=why)
-        self._void(pending, why, None if link is None else Cancel(pending.fence, why[: limits.TEXT]))
-        finding = self.examine(pending.visit) if self.examine and (diverged or numeric) else Finding(is_sound=True)
+        lease.links, lease.granted = 0, 0.0
+        self._note("failed", lease, why=why)
+        self._roll_back(lease, why, None if link is None else Cancel(lease.fence, why[: limits.TEXT]))
+        finding = self.examine(lease.visit) if self.examine and (diverged or numeric) else Finding(is_sound=True)
         if finding.fault is not None:
             raise SpoiledDeposit(finding.fault)
         if not finding.is_sound:
-            what = f"training diverged in round {pending.visit.r}, at client {pending.visit.m} and on the test images"
+            what = f"training diverged in round {lease.visit.r}, at client {lease.visit.m} and on the test images"
             raise Diverged(what, value=_reason(why), hint=LOWER_ETA)
         if diverged:
-            self.diverged_in = pending.visit.r
-            self._check_divergence(pending, why)
-        self._blamed(pending, why, at_once=self.policy.away == "skip", diverged=diverged)
-        pending.after = time.monotonic() + pause(len(pending.failures))
+            self.diverged_in = lease.visit.r
+            self._check_divergence(lease, why)
+        self._record_failure(lease, why, at_once=self.policy.away == "skip", diverged=diverged)
+        lease.after = time.monotonic() + compute_backoff(len(lease.failures))
 
     def drop_deposit(self, visit: Visit[Any]) -> None:
         """Take back a deposit that makes later visits overflow, and count it as a strike of its writer.
@@ -192,108 +194,108 @@ class Patience:
         if self.diverged_in == R - 1 != self.committed_in:
             raise Diverged("the last round was lost to visits that diverged", value=R - 1, hint=RETUNE)
 
-    def _check_divergence(self, pending: Pending, why: str) -> None:
+    def _check_divergence(self, lease: VisitLease, why: str) -> None:
         """Raise Diverged if visits may be skipped and every client that is here diverged since the last commit.
 
         Skipping would then go on to the last round without training anything. One client alone cannot cause this,
         unless it is the only client of the run.
         """
-        self.diverged.add(pending.visit.m)
+        self.diverged.add(lease.visit.m)
         here = {m for m in self.hub.here() if m < JUDGE}
         several = len(self.diverged) > 1 or self.hub.house.clients == 1
         if self.policy.away == "skip" and several and here <= self.diverged:
-            what = f"the visits of all {len(self.diverged)} clients diverged, the last in round {pending.visit.r}"
+            what = f"the visits of all {len(self.diverged)} clients diverged, the last in round {lease.visit.r}"
             raise Diverged(what, value=_reason(why), hint=RETUNE)
 
-    def _blamed(self, pending: Pending, why: str, at_once: bool = False, diverged: bool = False) -> None:
+    def _record_failure(self, lease: VisitLease, why: str, at_once: bool = False, diverged: bool = False) -> None:
         """One failure more: after so many the visit is skipped, or the run stops."""
-        pending.failures.append(why)
-        self._strike(pending, why)
-        if len(pending.failures) <= self.policy.retries and not at_once:
+        lease.failures.append(why)
+        self._strike(lease, why)
+        if len(lease.failures) <= self.policy.retries and not at_once:
             return
-        self._void(pending, why)
+        self._roll_back(lease, why)
         if self.policy.away == "skip":
-            self._skip(pending, why)
+            self._skip(lease, why)
             return
         if diverged:
-            what = f"the visit of client {pending.visit.m} diverged in round {pending.visit.r}"
+            what = f"the visit of client {lease.visit.m} diverged in round {lease.visit.r}"
             limit = f"at most {self.policy.retries} failures"
             raise Diverged(what, value=_reason(why), limit=limit, hint=RETUNE)
-        where = f"client {pending.visit.m} failed {len(pending.failures)} times in round {pending.visit.r}"
+        where = f"client {lease.visit.m} failed {len(lease.failures)} times in round {lease.visit.r}"
         raise VisitFailed(where, value=why.rstrip("."), hint="Mend the client; the same command goes on from here.")
 
-    def _strike(self, pending: Pending, why: str) -> None:
+    def _strike(self, lease: VisitLease, why: str) -> None:
         """Count the first failure of a visit as a strike of its client."""
-        if pending.struck:
+        if lease.struck:
             return
-        pending.struck, visit = True, pending.visit
+        lease.struck, visit = True, lease.visit
         if self.quarantine.strike(visit.m, why, round=visit.r, occurrence=visit.i):
-            self._void(pending, why)
+            self._roll_back(lease, why)
             if self.policy.away == "retry":
-                self._refuse_quarantined([pending])
+                self._refuse_quarantined([lease])
 
     def strike_absent(self, m: int, why: str, **facts: Any) -> None:
         """Count a lease that was waited out in vain, unless nobody is here: then the server may be the one away."""
         if any(other < JUDGE and other != m for other in self.hub.here()) or m in self.hub.here():
             self.quarantine.strike(m, why, **facts)
 
-    def _refuse_quarantined(self, visits: Iterable[Pending]) -> None:
+    def _refuse_quarantined(self, visits: Iterable[VisitLease]) -> None:
         """Raise WorkError if the client of one of these visits is in quarantine: nobody may change the run silently."""
-        for pending in visits:
-            m = pending.visit.m
+        for lease in visits:
+            m = lease.visit.m
             if self.quarantine.is_held(m):
-                what = f"client {m} is in quarantine in round {pending.visit.r}"
+                what = f"client {m} is in quarantine in round {lease.visit.r}"
                 hint = f"{self.quarantine.remedy(m)}. Then the same command goes on from here."
                 raise WorkError(what, value=self.quarantine.clients[m].why, hint=hint)
 
-    def _again(self, pending: Pending, lasted: float) -> None:
+    def _handle_reconnect(self, lease: VisitLease, lasted: float) -> None:
         """The client is here once more, in the middle of its visit or at its start: not for ever without a step.
 
         A link that has lasted is none of those that count: whoever trains a whole model needs only time.
         """
-        pending.links = pending.links + 1 if lasted <= self.policy.lease else 1
-        pending.after = time.monotonic() + pause(pending.links)
-        if pending.links > limits.LINKS:
-            self._failed(pending, f"no step on {pending.links} links", pending.link)
+        lease.links = lease.links + 1 if lasted <= self.policy.lease else 1
+        lease.after = time.monotonic() + compute_backoff(lease.links)
+        if lease.links > limits.LINKS:
+            self._fail_visit(lease, f"no step on {lease.links} links", lease.link)
 
-    def _unable(self, pending: Pending, why: str) -> None:
+    def _postpone_visit(self, lease: VisitLease, why: str) -> None:
         """The client cannot make its visit yet: it is asked again and again, for as long as one that is away."""
         now = time.monotonic()
-        since = now if pending.unable is None else pending.unable
-        if pending.unable is None:
-            self._note("unable", pending, why=why)
-        self._void(pending, why)
-        pending.unable = pending.since = since
-        pending.granted = 0.0
-        pending.why = why
-        pending.after = now + pause(max(int(now - since), 1))
+        since = now if lease.unable is None else lease.unable
+        if lease.unable is None:
+            self._note("unable", lease, why=why)
+        self._roll_back(lease, why)
+        lease.unable = lease.since = since
+        lease.granted = 0.0
+        lease.why = why
+        lease.after = now + compute_backoff(max(int(now - since), 1))
 
-    def _skip(self, pending: Pending, why: str) -> None:
-        self.journal.skip(pending.visit, why)
-        self._note("skipped", pending, why=why)
-        self._settle(pending, Skipped(why))
+    def _skip(self, lease: VisitLease, why: str) -> None:
+        self.journal.skip(lease.visit, why)
+        self._note("skipped", lease, why=why)
+        self._end_visit(lease, Skipped(why))
 
-    def _void(self, pending: Pending, why: str, word: Message | None = None) -> None:
+    def _roll_back(self, lease: VisitLease, why: str, word: Message | None = None) -> None:
         """Both halves roll back: whatever was made of the visit is forgotten."""
-        if pending.turn is None:
+        if lease.server_visit is None:
             return
-        self.hub.release(pending.visit.m)
-        if pending.link is not None and word is not None:
-            self.hub.send(pending.link, word)
-        self.tops.back(pending.turn)
+        self.hub.release(lease.visit.m)
+        if lease.link is not None and word is not None:
+            self.hub.send(lease.link, word)
+        self.server_visits.release(lease.server_visit)
         now = time.monotonic()
-        pending.missed = pending.missed if pending.link is None else now
-        pending.turn, pending.fence, pending.link, pending.since = None, 0, None, now
+        lease.missed = lease.missed if lease.link is None else now
+        lease.server_visit, lease.fence, lease.link, lease.since = None, 0, None, now
 
-    def _settle(self, pending: Pending, outcome: Outcome[Any]) -> None:
-        if pending.turn is not None:
-            self.tops.back(pending.turn)
-        self.outcomes[pending.index] = outcome
-        del self.pending[pending.visit.m]
+    def _end_visit(self, lease: VisitLease, outcome: Outcome[Any]) -> None:
+        if lease.server_visit is not None:
+            self.server_visits.release(lease.server_visit)
+        self.outcomes[lease.index] = outcome
+        del self.leases[lease.visit.m]
 
-    def _note(self, event: str, pending: Pending, **facts: Any) -> None:
-        visit = pending.visit
-        self.journal.note(event, client=visit.m, round=visit.r, occurrence=visit.i, fence=pending.fence, **facts)
+    def _note(self, event: str, lease: VisitLease, **facts: Any) -> None:
+        visit = lease.visit
+        self.journal.note(event, client=visit.m, round=visit.r, occurrence=visit.i, fence=lease.fence, **facts)
 
     def _record(self, event: str, **facts: Any) -> None:
         self.journal.note(event, **facts)
@@ -304,7 +306,7 @@ def _reason(why: str) -> str:
     return why.rstrip(". ").removesuffix(LOWER_ETA.rstrip(".")).rstrip(". ")
 
 
-def pause(times: int) -> float:
+def compute_backoff(times: int) -> float:
     """Seconds before something is tried once more: longer each time."""
     shortest, longest = limits.BACKOFF
     return float(min(shortest * 2.0 ** min(times, 30), longest))
