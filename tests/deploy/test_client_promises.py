@@ -62,10 +62,11 @@ def _stopping(stage: Stage) -> Any:
     return thread
 
 
-def test_a_client_that_is_drawn_in_some_rounds_only_may_end_after_any_visit(tmp_path: Path) -> None:
+def test_a_client_that_is_drawn_in_some_rounds_only_may_end_at_any_time(tmp_path: Path) -> None:
     for words, last, is_complete in (
         (("order=sampled", "S=1"), 0, True),
-        (("order=sampled", "S=1"), None, False),
+        (("order=sampled", "S=1"), None, True),
+        ((), None, False),
         ((), 0, False),
         ((), 1, True),
     ):

@@ -128,7 +128,7 @@ class Joined:
     def _check_complete(self, error: Ended) -> None:
         """Raise EndedEarly if the server said goodbye before this client has done its part of the last round.
 
-        A client that is drawn in some rounds only cannot know when its last visit was. It must have made one.
+        A client that is drawn in some rounds only cannot know when its last visit was (UsedVisits.is_complete).
         """
         visitor, R = self.visitor, 0 if self.visitor is None else self.visitor.spec.R
         if isinstance(visitor, Visitor):

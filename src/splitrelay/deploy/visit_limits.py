@@ -212,10 +212,13 @@ class UsedVisits:
         self._save()
 
     def is_complete(self, spec: Spec, last_round: int | None) -> bool:
-        """Whether the run can be over for this client, whose last visit in this program was in `last_round`."""
+        """Whether the run can be over for this client, whose last visit in this program was in `last_round`.
+
+        A client that is drawn in some rounds only cannot know which of its visits is the last, or whether it has any.
+        """
         if spec.order in ("permutation", "fixed") and spec.S in (None, spec.partition.M):
             return last_round == spec.R - 1 or self.counts.visits >= self.allowed.visits
-        return last_round is not None or self.counts.visits > 0
+        return True
 
     def begin_check(self) -> None:
         """Count one half more that was opened for a check, or raise ServerBrokeSpec where all of them are used."""
