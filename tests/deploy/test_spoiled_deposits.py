@@ -11,6 +11,7 @@ from splitrelay.deploy import client_visit
 from splitrelay.deploy.backend import ClientContext
 from splitrelay.deploy.event_record import list_skipped_visits
 from splitrelay.deploy.rehearsal import simulate
+from splitrelay.deploy.state_probe import Examiner, Finding
 from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import Diverged
 from splitrelay.network import limits
@@ -145,3 +146,19 @@ def test_a_run_whose_last_round_was_lost_to_divergence_does_not_end_well(
     with pytest.raises(Diverged):
         stage.play()
     assert not stage.serving.directory.model.exists()
+
+
+@pytest.mark.parametrize(("words", "probed"), [("", 5), ("clip=1", 0), ("every=3", 3)])
+def test_states_are_probed_before_a_checkpoint_only_without_clip(
+    words: str, probed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A probe costs as much as some visits; clipped steps cannot overflow."""
+    examine, rounds = Examiner.examine_state, list[int]()
+
+    def count(self: Examiner, r: int, state: Any) -> Finding:
+        rounds.append(r)
+        return examine(self, r, state)
+
+    monkeypatch.setattr(Examiner, "examine_state", count)
+    play(Stage(small_spec(tmp_path, *NET, *words.split()), tmp_path, policy=Policy("wait")))
+    assert len(rounds) == probed

@@ -12,6 +12,9 @@ too, because a client can make its own visit fail on purpose. The server decides
 - If the state before was already near its end, the run itself diverges: nobody is at fault. The run ends at the visit
   that failed, as a simulation would.
 
+With clip no step is long enough to overflow, so the states that become checkpoints are not probed. Without clip a probe
+costs SOUND visits in process per checkpoint, at most LIFETIME times the logarithm of the deposits if it finds a fault.
+
 Nothing here changes a state or draws shared randomness: the bits of a run without such a deposit are the same.
 """
 
