@@ -21,8 +21,7 @@ from splitrelay.data.partition_io import export_partition, get_client_folder, ge
 from splitrelay.deploy.authorization import anyone
 from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_program import ServerConfig, ServerProgram
-from splitrelay.deploy.server_visit import ServerVisit, ServerVisits
-from splitrelay.deploy.visit_lease import VisitLease
+from splitrelay.deploy.server_visit import ServerVisit, ServerVisits, VisitLease
 from splitrelay.engine.base import LocalServerHalf
 from splitrelay.network import messages
 from splitrelay.network.shared_event_loop import Heard

@@ -9,7 +9,7 @@ import pytest
 
 from splitrelay.deploy.authorization import Authorizer
 from splitrelay.deploy.remote_clients import RemoteClients
-from splitrelay.deploy.visit_lease import Policy
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.network.messages import Accept
 from splitrelay.network.shared_event_loop import Arrived
 from tests.deploy.test_faults import load_x, skipping

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.deploy.status_client import ask_status, collect_model
-from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import codec
 from splitrelay.network.client_session import Link, Refused

@@ -10,7 +10,7 @@ import pytest
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.client_program import EndedEarly
 from splitrelay.deploy.disclosure import LINES, UPDATES, WIDTH, Approval, shorten_lines
-from splitrelay.deploy.visit_lease import Policy
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.deploy.visit_limits import UsedVisits, derive_allowed_visits
 from splitrelay.errors import Diverged, InputError
 from splitrelay.network import limits, server

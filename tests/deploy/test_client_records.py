@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from splitrelay.cli.main import app
 from splitrelay.deploy import client_program
-from splitrelay.deploy.visit_lease import Policy
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import InputError
 from splitrelay.reports.html_report import write_report
 from splitrelay.runs.client_records import (

@@ -9,8 +9,7 @@ import torch
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.deploy.direct_handover import DirectHandover
 from splitrelay.deploy.remote_clients import RemoteClients
-from splitrelay.deploy.sealed_state import SealedVisit
-from splitrelay.deploy.visit_lease import Policy, VisitLease
+from splitrelay.deploy.server_visit import CutVisit, Policy, VisitLease
 from splitrelay.errors import WorkError
 from splitrelay.network.codec import BadMessage
 from splitrelay.network.messages import Accept, Cancel, Chunk, Fail, Handed, Lease, Message, Ready
@@ -79,7 +78,7 @@ def test_a_half_is_handed_on_once_over_a_link() -> None:
         remote = remote_of(here, DirectHandover)
         assert isinstance(remote, DirectHandover)
         pending = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 1), 0.0)
-        pending.begin(Finished(), 1, 5, 0.0)
+        pending.start(Finished(), 1, 5, 0.0)
         remote._handle_handed(pending, Handed(1, 0, b"", "nobody is there"))
         with pytest.raises(BadMessage, match="handed on twice"):
             remote._handle_handed(pending, Handed(1, 0, b"", "nobody is there"))
@@ -87,11 +86,11 @@ def test_a_half_is_handed_on_once_over_a_link() -> None:
         remote._handle_handed(pending, Handed(1, 0, b"", "nobody is there"))
 
 
-class Finished(SealedVisit):
+class Finished(CutVisit):
     """A turn whose steps are all made."""
 
     def __init__(self) -> None:
-        self.finished = True
+        self.is_finished = True
 
     def get_top(self) -> torch.Tensor:
         return torch.zeros(1)

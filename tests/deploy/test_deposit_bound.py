@@ -16,7 +16,7 @@ from splitrelay.deploy.backend import ClientContext
 from splitrelay.deploy.deposit_bound import UnlikelyHalf, check_move, check_sealed_half, move_limit, sealed_limit
 from splitrelay.deploy.event_record import list_skipped_visits
 from splitrelay.deploy.rehearsal import simulate
-from splitrelay.deploy.visit_lease import Policy
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import Diverged, VisitFailed, WorkError
 from splitrelay.network import limits
 from splitrelay.network.codec import BadMessage

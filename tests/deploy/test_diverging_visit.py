@@ -11,9 +11,8 @@ from splitrelay.algorithms.base import Step, Visit
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.backend_torch import model_spec_of, shape_of, start
 from splitrelay.deploy.handshake import AgreedSpec
-from splitrelay.deploy.sealed_state import SealedVisits, unmade
-from splitrelay.deploy.server_visit import ServerVisits
-from splitrelay.deploy.visit_lease import Policy
+from splitrelay.deploy.sealed_state import SealedHalf, make_first_state
+from splitrelay.deploy.server_visit import Policy, ServerVisits
 from splitrelay.engine.base import LOWER_ETA
 from splitrelay.errors import Diverged
 from splitrelay.network import messages
@@ -130,18 +129,18 @@ def test_an_engine_that_overflowed_makes_the_same_bits_as_a_new_one(
         turn: Any = tops(Visit(0, 0, 0, x, step, 3))
         for k, h in enumerate(batches):
             turn.step(messages.Step(1, k, h, y, 0.5))
-            turn.settle()
+            turn.apply_early()
         turn.finish(messages.Finish(1, 3, 0.5))
         return bytes(turn.engine.get_x().tobytes())
 
     used, new = (ServerVisits(spec, shape, (1, 8, 8), 10, 5) for _ in range(2))
     turn = used(Visit(0, 0, 1, x, step, 3))
     turn.step(messages.Step(1, 0, batches[0], y, 0.5))
-    turn.settle()
+    turn.apply_early()
     with pytest.raises(Diverged):
         for k, h in enumerate((3e38, 1e30), start=1):
             turn.step(messages.Step(1, k, np.full_like(batches[0], h), y, 0.5))
-            turn.settle()
+            turn.apply_early()
     used.release(turn)
     assert len(used.free) == 1
     assert made(used) == made(new)
@@ -152,13 +151,13 @@ def test_a_server_half_that_overflows_after_the_last_step_is_not_kept(tmp_path: 
     """Peer to peer nobody joins the halves: the loss and the gradient are numbers, the update is none."""
     spec = small_spec(tmp_path, "route=peer-to-peer", "engine=reference")
     shape = shape_of(spec, (1, 8, 8), 10)
-    tops = SealedVisits(spec, shape, (1, 8, 8), 10, 5)
-    x0 = unmade(torch.zeros(shape.size - shape.boundary))
+    tops = ServerVisits(spec, shape, (1, 8, 8), 10, 5, SealedHalf)
+    x0 = make_first_state(torch.zeros(shape.size - shape.boundary))
     turn = tops(Visit(0, 0, 1, x0, Step(1e4), 1))
     turn.step(messages.Step(1, 0, np.full((5, *shape.h), 1e36, np.float32), np.zeros(5, np.int32), 0.0))
     with pytest.raises(Diverged):
         turn.finish(messages.Finish(1, 1, 0.0))
-        turn.done(messages.Deposit(1, 0, b""), b"", 1)
+        turn.read_deposit(messages.Deposit(1, 0, b""), b"", 1)
 
 
 NET = """

@@ -14,8 +14,8 @@ from splitrelay.algorithms.base import Cost, Done, Step, Visit
 from splitrelay.atomic_files import write_text
 from splitrelay.deploy.deployed_run import journal_of
 from splitrelay.deploy.journal import RESERVED, Fences, Journal
-from splitrelay.deploy.sealed_state import Sealed
-from splitrelay.deploy.visit_lease import Policy
+from splitrelay.deploy.sealed_state import SealedState
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import InputError, StorageError, WorkError
 from splitrelay.network.client_session import Session
 from splitrelay.network.messages import Commit, Lease, Message
@@ -26,6 +26,7 @@ from tests.support.deployment import Stage, simulated, small_spec
 
 CHANCE = 0.3  # seconds that a rename waits, so that a word that comes too early is heard first
 X = torch.ones(5)
+EMPTY = torch.zeros(0, dtype=torch.uint8)
 
 
 # Folders
@@ -132,9 +133,18 @@ def done(x: Any = X) -> Done[Any]:
     ("start", "other"),
     [
         (X, X + torch.tensor([0, 0, 1e-6, 0, 0])),
-        (Sealed(torch.zeros(0, dtype=torch.uint8), X, 1, 3), Sealed(torch.zeros(0, dtype=torch.uint8), X, 1, 4)),
-        (Sealed(torch.zeros(0, dtype=torch.uint8), X, 1, 3), Sealed(torch.zeros(0, dtype=torch.uint8), X, 2, 3)),
-        (Sealed(torch.zeros(0, dtype=torch.uint8), X, 1, 3), Sealed(torch.ones(2, dtype=torch.uint8), X, 1, 3)),
+        (
+            SealedState(EMPTY, X, 1, 3),
+            SealedState(EMPTY, X, 1, 4),
+        ),
+        (
+            SealedState(EMPTY, X, 1, 3),
+            SealedState(EMPTY, X, 2, 3),
+        ),
+        (
+            SealedState(EMPTY, X, 1, 3),
+            SealedState(EMPTY.new_ones(2), X, 1, 3),
+        ),
     ],
 )
 def test_a_visit_is_found_where_it_begins_from_the_same_start_only(start: Any, other: Any, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from splitrelay.algorithms.base import Visit
 from splitrelay.deploy import evaluation_requests
 from splitrelay.deploy.client_visit import received
 from splitrelay.deploy.evaluation_requests import PartyRequest
-from splitrelay.deploy.sealed_state import RemoteEvaluator
-from splitrelay.deploy.visit_lease import Policy, VisitLease
+from splitrelay.deploy.remote_evaluator import RemoteEvaluator
+from splitrelay.deploy.server_visit import Policy, VisitLease
 from splitrelay.errors import WorkError
 from splitrelay.evaluation import SLICE
 from splitrelay.network import limits
@@ -66,9 +66,9 @@ def test_a_visit_in_which_connection_after_connection_is_lost_has_an_end() -> No
 
 def test_a_client_that_begins_afresh_gets_no_more_time_for_its_visit() -> None:
     pending = VisitLease(0, Visit(0, 0, 0, None, LocalStep(0.1), 5), 0.0)
-    pending.begin(SimpleNamespace(), 1, 1, 10.0)  # type: ignore[arg-type]
-    pending.begin(SimpleNamespace(), 2, 2, 99.0)  # type: ignore[arg-type]
-    assert pending.granted == 10.0
+    pending.start(SimpleNamespace(), 1, 1, 10.0)  # type: ignore[arg-type]
+    pending.start(SimpleNamespace(), 2, 2, 99.0)  # type: ignore[arg-type]
+    assert pending.granted_at == 10.0
 
 
 def test_a_peer_may_take_as_long_for_a_half_as_the_courier_waits() -> None:

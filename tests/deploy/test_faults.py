@@ -8,7 +8,7 @@ import pytest
 from splitrelay.algorithms.base import Visit
 from splitrelay.chaos.proxies import TcpProxy
 from splitrelay.data import load
-from splitrelay.deploy.visit_lease import Policy
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.engine import Flaky
 from splitrelay.errors import Diverged, WorkError
 from splitrelay.runs.trainer import Trainer

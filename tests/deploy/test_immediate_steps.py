@@ -12,7 +12,7 @@ import pytest
 from splitrelay.algorithms import Step as AlgorithmStep
 from splitrelay.algorithms import Visit
 from splitrelay.deploy.remote_clients import RemoteClients
-from splitrelay.deploy.visit_lease import Policy, VisitLease
+from splitrelay.deploy.server_visit import Policy, VisitLease
 from splitrelay.errors import Diverged
 from splitrelay.network import limits
 from splitrelay.network.messages import Heartbeat, Reply, Step
@@ -168,7 +168,7 @@ class Once:
         self.applied += 1
         return Reply(said.fence, said.k, H, (), 0.5)
 
-    def settle(self) -> None:
+    def apply_early(self) -> None:
         self.settled = True
 
 

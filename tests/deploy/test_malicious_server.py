@@ -16,8 +16,7 @@ from splitrelay.deploy import handshake as handshake
 from splitrelay.deploy.disclosure import Approval
 from splitrelay.deploy.handshake import AgreedSpec, compute_digest, read_agreed_spec, terms_of, write_terms
 from splitrelay.deploy.peer_endpoint import UNREACHED, Post
-from splitrelay.deploy.server_visit import build_lease
-from splitrelay.deploy.visit_lease import Policy
+from splitrelay.deploy.server_visit import Policy, build_lease
 from splitrelay.deploy.visit_limits import SPARE, ServerBrokeSpec, UsedVisits, derive_allowed_visits
 from splitrelay.errors import InputError, SplitrelayError
 from splitrelay.network import client_stream, codec, server

@@ -9,8 +9,8 @@ from safetensors.numpy import load_file
 
 from splitrelay.algorithms.base import Visit
 from splitrelay.deploy.rehearsal import read_untimed_rows
-from splitrelay.deploy.sealed_state import Sealed, SealedVisits
-from splitrelay.deploy.server_visit import ServerVisit
+from splitrelay.deploy.sealed_state import SealedState
+from splitrelay.deploy.server_visit import ServerVisit, ServerVisits
 from splitrelay.errors import InputError, WorkError
 from tests.support.deployment import Stage, simulated, small_spec
 
@@ -61,10 +61,10 @@ def test_without_keys_nobody_can_seal(tmp_path: Path) -> None:
     assert isinstance(stage.words[0], InputError) and "sealed" in str(stage.words[0])
 
 
-class Forgetful(SealedVisits):
+class Forgetful(ServerVisits):
     """A server that hands out an older half, as if the last visits had never been."""
 
-    before: dict[int, Sealed]
+    before: dict[int, SealedState]
     by, since = 2, 0  # by how many visits, and from which one on
 
     def __call__(self, visit: Visit[Any]) -> ServerVisit:
@@ -78,7 +78,7 @@ class Lying(Forgetful):
 
     def __call__(self, visit: Visit[Any]) -> ServerVisit:
         turn: Any = super().__call__(visit)
-        turn.x = replace(turn.x, visit=visit.x.visit, fence=visit.x.fence)
+        turn.half.x = replace(turn.half.x, visit=visit.x.visit, fence=visit.x.fence)
         return turn  # type: ignore[no-any-return]
 
 
@@ -91,7 +91,7 @@ def test_a_server_that_hands_out_the_past_is_refused_by_name(
 ) -> None:
     """Two clients take turns, so that the one whose turn it is has seen what came after the older half."""
     monkeypatch.setattr(server, "since", since)
-    monkeypatch.setattr("splitrelay.deploy.server_program.SealedVisits", server)
+    monkeypatch.setattr("splitrelay.deploy.server_program.ServerVisits", server)
     stage = staged(tmp_path, "M=2", "C=9", "R=4", "order=fixed", patience=0.5)
     with pytest.raises(WorkError, match=rf"failed 4 times.*{why}"):
         stage.play()
@@ -103,7 +103,7 @@ def test_the_evaluator_refuses_a_half_that_replaces_its_own(tmp_path: Path, monk
     """The other client, set back by one, makes the evaluator's visit once more: it is not the one that counted."""
     monkeypatch.setattr(Forgetful, "by", 1)
     monkeypatch.setattr(Forgetful, "since", 2)
-    monkeypatch.setattr("splitrelay.deploy.server_program.SealedVisits", Forgetful)
+    monkeypatch.setattr("splitrelay.deploy.server_program.ServerVisits", Forgetful)
     stage = staged(tmp_path, "M=2", "C=9", "R=4", "order=fixed", patience=0.5)
     with pytest.raises(WorkError, match=r"client 0 cannot open the half of visit 3.*OldHalf: the half"):
         stage.play()
@@ -114,16 +114,16 @@ def test_a_server_that_drops_a_committed_visit_is_found_out_by_who_made_it(
 ) -> None:
     """The third visit goes on from the first: the client of the second does not find its own in what it is handed."""
 
-    class Forking(SealedVisits):
+    class Forking(ServerVisits):
         def __call__(self, visit: Visit[Any]) -> ServerVisit:
             if visit.x.visit == 1:
                 Forking.first = visit.x  # type: ignore[attr-defined]
             turn: Any = super().__call__(visit)
             if (visit.r, visit.x.visit) == (0, 2):
-                turn.x = replace(Forking.first, top=visit.x.top)  # type: ignore[attr-defined]
+                turn.half.x = replace(Forking.first, top=visit.x.top)  # type: ignore[attr-defined]
             return turn  # type: ignore[no-any-return]
 
-    monkeypatch.setattr("splitrelay.deploy.server_program.SealedVisits", Forking)
+    monkeypatch.setattr("splitrelay.deploy.server_program.ServerVisits", Forking)
     stage = staged(tmp_path, "M=3", "C=9", "R=3", "order=fixed", patience=0.5)
     with pytest.raises(WorkError, match=r"client 1 failed 4 times.*LeftOut: the half has not been through visit 2"):
         stage.play()

@@ -19,8 +19,7 @@ from splitrelay.deploy.deployed_run import sized
 from splitrelay.deploy.direct_handover import DirectHandover
 from splitrelay.deploy.pending_deposit import DeliveredHalf
 from splitrelay.deploy.remote_clients import RemoteClients
-from splitrelay.deploy.server_visit import ServerVisits
-from splitrelay.deploy.visit_lease import Policy, VisitLease, get_stage
+from splitrelay.deploy.server_visit import Policy, ServerVisits, VisitLease, get_stage
 from splitrelay.errors import Diverged, OutputError, VisitFailed
 from splitrelay.network import limits, messages
 from splitrelay.network.client_session import TakenBack
@@ -35,7 +34,7 @@ from tests.support.deployment import Stage, small_spec
 
 def pending(K: int = 5) -> VisitLease:
     made = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), K), 0.0)
-    made.begin(object(), 1, 1, 0.0)  # type: ignore[arg-type]
+    made.start(object(), 1, 1, 0.0)  # type: ignore[arg-type]
     return made
 
 
@@ -50,36 +49,36 @@ def test_the_words_of_a_visit_are_one_after_another() -> None:
 def test_a_word_that_was_said_before_is_no_progress() -> None:
     visit = pending()
     for now, word in enumerate([Ready(1), step(1, 0), step(1, 0), step(1, 1), step(1, 0), Want(1)], start=1):
-        visit.reach(word, float(now))
-    assert visit.heard == 4.0
+        visit.record_message(word, float(now))
+    assert visit.progress_at == 4.0
 
 
 def test_time_without_a_link_is_not_the_clients() -> None:
     visit = pending()
-    visit.reach(step(1, 0), 10.0)
+    visit.record_message(step(1, 0), 10.0)
     visit.link, visit.since = None, 12.0
     visit.resume(2, 40.0)
-    assert (visit.heard, visit.link) == (38.0, 2)
+    assert (visit.progress_at, visit.link) == (38.0, 2)
 
 
 def test_a_half_counts_only_where_it_grows_by_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PIECE", 10)
     visit, heard = pending(), []
     for now, carried in enumerate([(0, 100), (0, 100), (10, 100), (4, 100), (19, 100), (20, 100)], start=1):
-        visit.move(carried, float(now))
-        heard.append(visit.heard)
+        visit.record_transfer(carried, float(now))
+        heard.append(visit.progress_at)
     assert heard == [1.0, 1.0, 3.0, 3.0, 3.0, 6.0]
 
 
 def test_who_says_not_yet_again_and_again_has_the_time_of_one_that_is_away() -> None:
     """Its clock runs on from the first time, also where it begins the visit each time before it says so."""
     visit = pending()
-    visit.reach(Ready(1), 1.0)
+    visit.record_message(Ready(1), 1.0)
     visit.unable = 2.0
-    visit.begin(object(), 2, 1, 3.0)  # type: ignore[arg-type]
-    visit.reach(Ready(2), 4.0)
+    visit.start(object(), 2, 1, 3.0)  # type: ignore[arg-type]
+    visit.record_message(Ready(2), 4.0)
     assert visit.unable == 2.0
-    visit.reach(step(2, 0), 5.0)
+    visit.record_message(step(2, 0), 5.0)
     assert visit.unable is None
 
 

@@ -14,7 +14,7 @@ from splitrelay.cli.main import run
 from splitrelay.deploy import client_visit, remote_clients, visit_scheduler
 from splitrelay.deploy.quarantine import RECORD, Quarantine, read_record, request_lift
 from splitrelay.deploy.remote_clients import RemoteClients
-from splitrelay.deploy.visit_lease import Policy, VisitLease, get_stage
+from splitrelay.deploy.server_visit import Policy, VisitLease, get_stage
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import messages
 from splitrelay.network.client_session import TakenBack
@@ -305,10 +305,10 @@ def test_a_visit_that_always_makes_some_progress_ends_at_its_deadline(visit: flo
         quiet: Any = Quiet()
         remote = RemoteClients(here.hub, quiet, quiet, Policy("skip", step=10.0, visit=visit), threading.Event())
         remote.leases[0] = pending = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 5), 0.0)
-        pending.begin(quiet, 1, 1, 0.0)
+        pending.start(quiet, 1, 1, 0.0)
         for k, now in enumerate(np.linspace(1.0, deadline, 5)):
-            pending.reach(step(1, k), float(now))
-            pending.heard = float(now)
+            pending.record_message(step(1, k), float(now))
+            pending.progress_at = float(now)
             remote._check_timeouts(float(now))
             assert 0 in remote.leases
         remote._check_timeouts(deadline + 1.0)

@@ -15,9 +15,8 @@ from splitrelay.deploy.backend import ClientContext
 from splitrelay.deploy.event_record import list_skipped_visits
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.rehearsal import read_untimed_rows
-from splitrelay.deploy.remote_evaluator import EvaluatorClient
-from splitrelay.deploy.reported_numbers import find_score_error
-from splitrelay.deploy.visit_lease import Policy
+from splitrelay.deploy.remote_evaluator import EvaluatorClient, find_score_error
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network.messages import Score
 from tests.deploy.test_direct_handover import enter, expected, staged

@@ -18,7 +18,7 @@ from splitrelay.deploy.event_record import find_last_writers, list_skipped_visit
 from splitrelay.deploy.exclusion import Exclusions
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.rehearsal import simulate
-from splitrelay.deploy.visit_lease import Policy
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import Diverged, InputError, OutOfRange
 from splitrelay.runs.checkpoint import Checkpoints
 from splitrelay.runs.execute import execute

@@ -13,8 +13,8 @@ from splitrelay.deploy import client_program, remote_evaluator, status_report
 from splitrelay.deploy.client_program import Wish, join_all
 from splitrelay.deploy.deployed_run import ClientSizesFile, refuse_undeployable
 from splitrelay.deploy.handshake import AgreedSpec
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.deploy.status_report import Pace
-from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import InputError, OutputError
 from splitrelay.network.client_session import Refused
 from tests.support.bare_server import until

@@ -11,7 +11,7 @@ import pytest
 
 from splitrelay.chaos import proxies
 from splitrelay.deploy import backend_fast, remote_clients, visit_scheduler
-from splitrelay.deploy.visit_lease import Policy, get_stage
+from splitrelay.deploy.server_visit import Policy, get_stage
 from splitrelay.network import client_session, limits
 from splitrelay.network.messages import Ready
 from tests.support.bare_server import until

@@ -11,8 +11,8 @@ from splitrelay.deploy import client_visit
 from splitrelay.deploy.backend import ClientContext
 from splitrelay.deploy.event_record import list_skipped_visits
 from splitrelay.deploy.rehearsal import simulate
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.deploy.state_probe import Examiner, Finding
-from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import Diverged
 from splitrelay.network import limits
 from splitrelay.runs.run_directory import RunDirectory

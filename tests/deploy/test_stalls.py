@@ -13,9 +13,9 @@ from splitrelay.cli.status import STALLED, _table
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.evaluation_requests import PartyRequest
 from splitrelay.deploy.remote_clients import RemoteClients
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.deploy.stalls import MANY, StallReporter, Wait
 from splitrelay.deploy.status_client import ask_status
-from splitrelay.deploy.visit_lease import Policy
 from splitrelay.network import messages
 from splitrelay.network.connection_handler import FED, JUDGE
 from splitrelay.security.sealing_keys import NoSecret

@@ -1,4 +1,4 @@
-"""Sealed halves that nobody can open: the client that wrote one is struck, nobody else, and the run goes on."""
+"""SealedState halves that nobody can open: the client that wrote one is struck, nobody else, and the run goes on."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,7 +12,7 @@ from splitrelay.deploy.client_visit import Visitor
 from splitrelay.deploy.event_record import list_skipped_visits
 from splitrelay.deploy.fed_server import FedServer
 from splitrelay.deploy.rehearsal import simulate
-from splitrelay.deploy.visit_lease import Policy
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import WorkError
 from splitrelay.network import tensor_transfer
 from splitrelay.runs.run_directory import RunDirectory

@@ -7,7 +7,7 @@ import pytest
 
 from splitrelay.deploy.peer_endpoint import Post
 from splitrelay.deploy.rehearsal import simulate
-from splitrelay.deploy.visit_lease import Policy
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.network.client_session import Session, TakenBack
 from splitrelay.network.messages import Chunk, Deposit, Fail, Handed, Message
 from splitrelay.network.tensor_transfer import sha256

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from splitrelay.deploy.server_program import ServerConfig, ServerProgram
-from splitrelay.deploy.visit_lease import Policy
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import SplitrelayError, WorkError
 from splitrelay.network import tensor_transfer
 from splitrelay.network.codec import BadMessage

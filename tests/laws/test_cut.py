@@ -10,7 +10,7 @@ from torch import nn
 from splitrelay.algorithms import SSL, FedAvg, Scaffold, Step, Visit
 from splitrelay.data.augment import Augmentation
 from splitrelay.data.images import ImageSet
-from splitrelay.deploy.sealed_state import unmade
+from splitrelay.deploy.sealed_state import make_first_state
 from splitrelay.engine.thread_pool import Pool
 from splitrelay.engine.torch_engine import SplitEngine, WholeEngine
 from splitrelay.engine.vector import take_local_steps
@@ -242,7 +242,7 @@ def test_the_cut_is_where_the_paper_cuts() -> None:
 
 
 def test_averaging_sealed_halves_is_refused() -> None:
-    x = unmade(torch.zeros(3))
+    x = make_first_state(torch.zeros(3))
     for combine in (lambda: x + x, lambda: x - x, lambda: 0.5 * x, lambda: x / 2):
         with pytest.raises(InputError):
             combine()

@@ -15,7 +15,7 @@ from splitrelay.deploy.authorization import by_certificate
 from splitrelay.deploy.client_program import Joined, Wish
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.deploy.server_program import ServerConfig, ServerProgram
-from splitrelay.deploy.visit_lease import Policy
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import SplitrelayError
 from splitrelay.runs.build import build_partition
 from splitrelay.runs.execute import execute

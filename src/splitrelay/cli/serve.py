@@ -73,7 +73,7 @@ def serve(
     """
     address = check_address(listen, insecure)
     from splitrelay.deploy.server_program import ServerConfig, ServerProgram
-    from splitrelay.deploy.visit_lease import Policy
+    from splitrelay.deploy.server_visit import Policy
 
     spec = load_spec_arguments("serve", settings)
     refuse_nobody(spec.partition.M, how["without"], how["quorum"])

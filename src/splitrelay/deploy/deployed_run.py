@@ -14,11 +14,12 @@ from splitrelay.atomic_files import write_text
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
 from splitrelay.deploy.client_records import RecordedClients
-from splitrelay.deploy.fed_averaging import SealedCut, SealedParams, refuse_unfit
+from splitrelay.deploy.fed_averaging import FedServerHandover, SealedCut, SealedParams, refuse_unfit
 from splitrelay.deploy.half_disputes import SealedClients, VisitRejected
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.remote_clients import RemoteClients
-from splitrelay.deploy.sealed_state import RemoteEvaluator, SealedVisits, unmade
+from splitrelay.deploy.remote_evaluator import RemoteEvaluator
+from splitrelay.deploy.sealed_state import SealedState, make_first_state
 from splitrelay.deploy.state_probe import Examiner, Finding, SpoiledDeposit, TestSetVisits
 from splitrelay.engine.base import LOWER_ETA
 from splitrelay.errors import Diverged, InputError, VisitFailed
@@ -119,7 +120,9 @@ class DeployedRun:
         self.recorded = RecordedClients(remote)
         self.learning = Trainer(spec, data, sized(sizes, spec.partition.M), clients=self.recorded)
         who = spec.evaluator if judge is None else judge
-        self.kind = remote.server_visits.kind if isinstance(remote.server_visits, SealedVisits) else None
+        self.kind: type[SealedState] | None = None
+        if isinstance(remote, SealedClients):
+            self.kind = SealedParams if isinstance(remote, FedServerHandover) else SealedState
         self.judged = RemoteEvaluator(remote, who) if isinstance(remote, SealedClients) else None
         if self.kind is SealedParams and hasattr(self.learning.algorithm, "cut"):
             self.learning.algorithm = replace(self.learning.algorithm, cut=SealedCut())  # type: ignore[type-var]
@@ -220,7 +223,8 @@ class DeployedRun:
     def _begun(self) -> Any:
         """The state before the first round; peer to peer without the clients' half."""
         x0 = self.learning.x0()
-        return self.learning.algorithm.init(unmade(x0[self.boundary :].clone(), self.kind) if self.kind else x0)  # type: ignore[arg-type]
+        x: Any = make_first_state(x0[self.boundary :].clone(), self.kind) if self.kind else x0
+        return self.learning.algorithm.init(x)
 
     def _finish(self, state: Any) -> None:
         self.directory.write_csv()

@@ -27,6 +27,7 @@ from splitrelay.runs.spec import Spec
 from splitrelay.security.encryption import NotOurs
 
 Vector = npt.NDArray[Any]
+LARGEST_LOSS = float(np.finfo(np.float32).max)  # a loss of 1.7e308 is finite, but the sum of two is not
 TOLERANCE = 0.01  # of the bound, for the rounding of norms and of clipped gradients
 WAY_OUT = "Lower eta, or set clip, if the client is honest."
 
@@ -72,6 +73,12 @@ def check_sealed_half(
         what = f"the half of visit {visit}, which {who} wrote last: {found.what}"
         hint = "The server's keeper can go back: serve --back-to ROUND, with --without for that client."
         raise UnlikelyHalf(what, value=found.value, limit=f"at most {found.limit:.6g}", hint=hint)
+
+
+def check_loss(value: float) -> None:
+    """Raise BadMessage if a client reports a loss that sums cannot hold. An honest run in float32 has none."""
+    if not abs(value) <= LARGEST_LOSS:  # also NaN
+        raise BadMessage("a client reports a loss out of range", value=value, limit=f"at most {LARGEST_LOSS:g}")
 
 
 def find_excess(before: Vector, after: Vector, limit: float) -> Excess | None:

@@ -15,10 +15,9 @@ from typing import Any
 from splitrelay.algorithms.base import Done, Outcome, Visit, enumerate_visits
 from splitrelay.deploy.half_disputes import SealedClients
 from splitrelay.deploy.pending_deposit import DeliveredHalf, LostHalf, PendingDeposit, missing
-from splitrelay.deploy.sealed_state import Sealed, SealedVisit, unmade
-from splitrelay.deploy.server_visit import ServerVisit, to_tensor
+from splitrelay.deploy.sealed_state import SealedState, make_first_state
+from splitrelay.deploy.server_visit import CutVisit, ServerVisit, VisitLease
 from splitrelay.deploy.stalls import Wait, absence
-from splitrelay.deploy.visit_lease import VisitLease
 from splitrelay.errors import WorkError
 from splitrelay.network import limits, tensor_transfer
 from splitrelay.network.codec import BadMessage
@@ -50,7 +49,7 @@ class DirectHandover(SealedClients):
             except LostHalf as error:
                 self._repeat_visit(str(error))
 
-    def whole(self, x: Sealed) -> Sealed:
+    def whole(self, x: SealedState) -> SealedState:
         """x when nothing is owed any more."""
         while self.owed is not None:
             try:
@@ -128,19 +127,19 @@ class DirectHandover(SealedClients):
             super()._answer(lease, server_visit, event)
 
     def _handle_want(self, lease: VisitLease) -> None:
-        if lease.wanted or self._find_delivered(lease) is None:
+        if lease.is_half_requested or self._find_delivered(lease) is None:
             raise BadMessage("the half was asked for twice, or was sent with the lease")
         self._note("wanted", lease)
-        lease.wanted, self.wanting = True, lease
+        lease.is_half_requested, self.wanting = True, lease
         self._send_wanted()
 
     def _handle_handed(self, lease: VisitLease, word: Handed) -> None:
         server_visit, heir = lease.server_visit, self.find_next_client(lease.visit)
-        assert isinstance(server_visit, SealedVisit)
+        assert isinstance(server_visit, CutVisit)
         server_visit.get_top()  # Diverged is raised here, where it fails this visit and no other
-        if lease.handed == lease.link:
+        if lease.handover_link == lease.link:
             raise BadMessage("a half was handed on twice")
-        lease.handed = lease.link
+        lease.handover_link = lease.link
         if word.why or heir is None:
             self._note("unreached", lease, why=word.why or "there is no next client")
             return
@@ -154,9 +153,9 @@ class DirectHandover(SealedClients):
         assert self.said is not None
         (lease, word), self.said = self.said, None
         server_visit, heir = lease.server_visit, self.find_next_client(lease.visit)
-        assert isinstance(server_visit, SealedVisit) and heir is not None
-        x = replace(unmade(to_tensor(server_visit.engine.get_x())), visit=server_visit.x.visit + 1, fence=lease.fence)
-        done: Done[Any] = Done(x, server_visit.cost())
+        assert isinstance(server_visit, CutVisit) and heir is not None
+        x = replace(make_first_state(server_visit.get_top()), visit=lease.visit.x.visit + 1, fence=lease.fence)
+        done = server_visit.build_outcome(x)
         self.given, self.owed = DeliveredHalf(heir, word), PendingDeposit(lease, done, word)
         self._end_visit(lease, done)
 
@@ -179,7 +178,7 @@ class DirectHandover(SealedClients):
     def _handle_message(self, event: Heard, now: float) -> None:
         fence, owed = fence_of(event.message), self.owed
         if owed is not None and (event.m, fence) == (owed.lease.visit.m, owed.lease.fence):
-            owed.lease.reach(event.message, now)
+            owed.lease.record_message(event.message, now)
             self._handle_deposit(owed, event)
         elif self.covered.get(event.m) == fence and isinstance(event.message, Deposit):
             del self.covered[event.m]
@@ -199,8 +198,8 @@ class DirectHandover(SealedClients):
             if said.sha256 != owed.word.sha256:
                 raise BadMessage("another half was deposited than was handed on")
             server_visit = owed.lease.server_visit
-            assert isinstance(server_visit, SealedVisit)
-            owed.done.x.fill(server_visit.read_deposit(event.half, owed.lease.fence, owed.done.x.top))
+            assert isinstance(server_visit, CutVisit)
+            owed.done.x.fill(server_visit.half.read_deposit(event.half, owed.lease.fence, owed.done.x.top))
         except BadMessage as error:
             self.hub.send(event.link, Cancel(owed.lease.fence, str(error)[: limits.TEXT]))
             self._lose_deposit(owed, str(error), strike=True)
@@ -256,7 +255,7 @@ class DirectHandover(SealedClients):
         if owed is None or owed.lease.link != event.link:
             super()._handle_departure(event, now)
             return
-        owed.lease.link, owed.lease.since, owed.lease.missed = None, now, now
+        owed.lease.link, owed.lease.since, owed.lease.absent_since = None, now, now
         self._note("lost", owed.lease, why=event.why)
 
     def _check_timeouts(self, now: float) -> None:
@@ -264,9 +263,9 @@ class DirectHandover(SealedClients):
         if self.owed is not None and not self.owed.lost:
             lease, policy = self.owed.lease, self.policy
             if lease.link is not None:
-                lease.move(self.hub.carrying(lease.link), now)
+                lease.record_transfer(self.hub.carrying(lease.link), now)
             away = lease.link is None and now - lease.since > policy.lease
-            if away or now - lease.heard > max(policy.step, policy.lease):
+            if away or now - lease.progress_at > max(policy.step, policy.lease):
                 if lease.link is not None:
                     self.hub.send(lease.link, Cancel(lease.fence, "the deposit did not come in time"))
                 self._lose_deposit(self.owed, "the deposit did not come in time", strike=lease.link is not None)
@@ -278,11 +277,11 @@ class DirectHandover(SealedClients):
             return found
         lease, m = owed.lease, owed.lease.visit.m
         if lease.link is None and m not in here:
-            return [*found, absence(m, lease.missed, True, self.policy)]
-        if now - lease.heard < self.policy.stalled_after:
+            return [*found, absence(m, lease.absent_since, True, self.policy)]
+        if now - lease.progress_at < self.policy.stalled_after:
             return found
         why = f"its deposit of round {lease.visit.r} has not come"
-        return [*found, Wait(m, "no-deposit", lease.heard, why, "Read the client's log.")]
+        return [*found, Wait(m, "no-deposit", lease.progress_at, why, "Read the client's log.")]
 
     def _lose_deposit(self, owed: PendingDeposit, why: str, *, strike: bool = False) -> None:
         """Nobody else may have the half; the visit that has begun from it goes on. It may be the client's fault."""

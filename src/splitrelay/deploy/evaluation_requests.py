@@ -9,8 +9,8 @@ from queue import Empty
 from splitrelay.deploy.client_options import name_of
 from splitrelay.deploy.quarantine import printable
 from splitrelay.deploy.remote_clients import TICK, RemoteClients
+from splitrelay.deploy.server_visit import has_grown
 from splitrelay.deploy.stalls import Wait, absence, inability
-from splitrelay.deploy.visit_lease import has_grown
 from splitrelay.deploy.visit_scheduler import compute_backoff
 from splitrelay.errors import WorkError
 from splitrelay.network import limits

@@ -17,7 +17,7 @@ import torch
 from splitrelay.algorithms.base import Outcome, Visit
 from splitrelay.deploy.evaluation_requests import PartyRequest
 from splitrelay.deploy.half_disputes import SealedClients, Verdict, key_of
-from splitrelay.deploy.sealed_state import Sealed, SealedVisits, sealed_half
+from splitrelay.deploy.sealed_state import SealedState, read_sealed_half
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import tensor_transfer
 from splitrelay.network.codec import BadMessage
@@ -36,7 +36,7 @@ def refuse_unfit(spec: Spec) -> None:
         raise InputError("a fed server averages the clients' halves of a cut model", value=value, limit=limit)
 
 
-class SealedParams(Sealed):
+class SealedParams(SealedState):
     """x where a fed server averages the clients' halves."""
 
     def __add__(self, other: Any) -> DeferredAverage:
@@ -112,12 +112,6 @@ class SealedCut:
     def join(self, bottom: SealedParams, top: torch.Tensor, /) -> SealedParams:
         """Both."""
         return bottom.over(top)
-
-
-class AveragedVisits(SealedVisits):
-    """Turns of a spec with a fed server."""
-
-    kind = SealedParams
 
 
 class FedServerHandover(SealedClients):
@@ -208,7 +202,7 @@ class FedServerHandover(SealedClients):
                 raise WorkError(f"{what}; {self.describe_dispute(self.writer_of(leaf))}", value=why.rstrip("."))
 
     def _read_half(self, half: bytes, recipe: AveragingPlan) -> SealedParams:
-        return sealed_half(half, recipe.visit, recipe.fence, torch.zeros(0), SealedParams, self.server_visits.spec)
+        return read_sealed_half(half, recipe.visit, recipe.fence, torch.zeros(0), SealedParams, self.server_visits.spec)
 
     def _ask(self, link: int, recipe: AveragingPlan) -> int:
         fence, blob = self.journal.fences.next(), b"".join(leaf.bytes() for leaf in recipe.leaves())

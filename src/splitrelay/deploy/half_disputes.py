@@ -34,8 +34,7 @@ from splitrelay.algorithms.base import Done, Outcome, Visit
 from splitrelay.deploy.client_options import name_of
 from splitrelay.deploy.evaluation_requests import PartyRequest
 from splitrelay.deploy.remote_clients import RemoteClients
-from splitrelay.deploy.server_visit import ServerVisit
-from splitrelay.deploy.visit_lease import VisitLease
+from splitrelay.deploy.server_visit import ServerVisit, VisitLease
 from splitrelay.errors import VisitFailed, WorkError
 from splitrelay.network import tensor_transfer
 from splitrelay.network.connection_handler import FED, JUDGE
@@ -208,7 +207,7 @@ class SealedClients(RemoteClients):
         self.check_verdict(verdict, x, complaint.why)
         why = complaint.why
         if verdict is Verdict.UNDECIDED:
-            lease.struck = True  # or it would be a strike
+            lease.has_strike = True  # or it would be a strike
             why = f"{why.rstrip('.')} ({self.describe_dispute(writer)})"
         self._fail_visit(lease, why, None)
 

@@ -18,8 +18,8 @@ from xxhash import xxh3_64, xxh3_128
 
 from splitrelay.algorithms.base import Cost, Done, Outcome, Skipped, Visit
 from splitrelay.atomic_files import create_folder, replace_atomically, write_text
+from splitrelay.deploy.deposit_bound import LARGEST_LOSS
 from splitrelay.deploy.events import EventLog
-from splitrelay.deploy.reported_numbers import LARGEST_LOSS
 from splitrelay.errors import InputError
 from splitrelay.structured_text import parse_json
 

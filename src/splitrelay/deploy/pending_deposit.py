@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from splitrelay.algorithms.base import Done
-from splitrelay.deploy.sealed_state import Sealed
-from splitrelay.deploy.visit_lease import VisitLease
+from splitrelay.deploy.sealed_state import SealedState
+from splitrelay.deploy.server_visit import VisitLease
 from splitrelay.errors import WorkError
 from splitrelay.network.messages import Handed
 
@@ -34,6 +34,6 @@ class DeliveredHalf:
     word: Handed
 
 
-def missing(x: Sealed) -> bool:
+def missing(x: SealedState) -> bool:
     """Whether the server does not have the half."""
     return x.visit > 0 and not len(x.blob)

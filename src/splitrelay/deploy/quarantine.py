@@ -29,7 +29,7 @@ from typing import Any
 
 from splitrelay.atomic_files import write_text
 from splitrelay.deploy.client_options import name_of
-from splitrelay.deploy.visit_lease import Policy
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import InputError
 from splitrelay.network import limits
 from splitrelay.structured_text import parse_json

@@ -14,10 +14,9 @@ from splitrelay.algorithms.base import Done, Outcome, Skipped, Visit
 from splitrelay.deploy.deposit_bound import DepositOutOfBounds
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.quarantine import Quarantine
-from splitrelay.deploy.server_visit import ServerVisit, ServerVisits
+from splitrelay.deploy.server_visit import Policy, ServerVisit, ServerVisits, VisitLease
 from splitrelay.deploy.stalls import StallReporter
 from splitrelay.deploy.state_probe import SpoiledDeposit
-from splitrelay.deploy.visit_lease import Policy, VisitLease
 from splitrelay.deploy.visit_scheduler import VisitScheduler
 from splitrelay.errors import Diverged, SplitrelayError
 from splitrelay.network import limits, messages, tensor_transfer
@@ -74,14 +73,14 @@ class RemoteClients(VisitScheduler):
             return None
         assert lease.server_visit is not None  # as it has a fence
         server_visit = lease.server_visit
-        lease.reach(said, time.monotonic())
+        lease.record_message(said, time.monotonic())
         try:
             reply = self._handle_step(lease, server_visit, said)
         except (BadMessage, Diverged) as error:
             self._fail_for_error(lease, error, event.link)
             return None  # nobody will look at a word of a visit that is void
         return Answer(
-            reply, lambda: server_visit.settle() if lease.server_visit is server_visit else None
+            reply, lambda: server_visit.apply_early() if lease.server_visit is server_visit else None
         )  # else its net is another's
 
     def run(self, visit: Visit[Any], /) -> Outcome[Any]:
@@ -163,7 +162,7 @@ class RemoteClients(VisitScheduler):
                 self._grant_lease(lease, here[lease.visit.m])
 
     def _grant_lease(self, lease: VisitLease, link: int) -> None:
-        lease.begin(self.server_visits(lease.visit), self.journal.fences.next(), link, time.monotonic())
+        lease.start(self.server_visits(lease.visit), self.journal.fences.next(), link, time.monotonic())
         self.visits += 1
         grant, blob = self._build_lease(lease)
         self.hub.grant(lease.visit.m, lease.fence)
@@ -173,7 +172,7 @@ class RemoteClients(VisitScheduler):
     def _build_lease(self, lease: VisitLease) -> tuple[Lease, bytes]:
         """What grants the visit, and the half that goes with it."""
         assert lease.server_visit is not None
-        return lease.server_visit.lease(lease.fence, self.visits)
+        return lease.server_visit.build_lease(lease.fence, self.visits)
 
     def _handle_arrival(self, event: Arrived, now: float) -> None:
         self.arrived(event)
@@ -200,7 +199,7 @@ class RemoteClients(VisitScheduler):
         if lease is None or lease.link != event.link:
             self.journal.note("gone", client=event.m, why=event.why)
             return
-        lease.link, lease.since, lease.missed = None, now, now
+        lease.link, lease.since, lease.absent_since = None, now, now
         self._note("lost", lease, why=event.why)
         if event.refused and not event.final:  # what it said, it will say again
             self._record_failure(lease, event.why)
@@ -209,7 +208,7 @@ class RemoteClients(VisitScheduler):
         lease = self.leases.get(event.m)
         if lease is None or lease.server_visit is None or messages.fence_of(event.message) != lease.fence:
             return
-        lease.reach(event.message, now)
+        lease.record_message(event.message, now)
         if isinstance(event.message, Fail):
             self._handle_failure(lease, event.message)
             return
@@ -225,11 +224,11 @@ class RemoteClients(VisitScheduler):
         said = event.message
         if isinstance(said, messages.Step):
             self.hub.send(event.link, self._handle_step(lease, server_visit, said))
-            server_visit.settle()
+            server_visit.apply_early()
         elif isinstance(said, messages.Finish):
             server_visit.finish(said)
         elif isinstance(said, Deposit):
-            self._commit(lease, server_visit.done(said, event.half, lease.fence), event.link)
+            self._commit(lease, server_visit.read_deposit(said, event.half, lease.fence), event.link)
 
     def _handle_failure(self, lease: VisitLease, said: Fail) -> None:
         """Take a visit back that its client cannot make now, or failed to make."""

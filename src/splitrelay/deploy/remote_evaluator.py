@@ -1,18 +1,168 @@
-"""The evaluator's part, peer to peer: it holds the test set, opens the half, and asks the server for the rest."""
+"""Both ends of an evaluation where the server cannot read the client half.
+
+The evaluator holds the test set. It opens the client half, sends smashed data of the test set to the server, and gets
+the outputs of the server half. `RemoteEvaluator` is the server's end, `EvaluatorClient` the evaluator's.
+"""
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from splitrelay.data.images import ImageSet
 from splitrelay.deploy.backend import ClientContext, TestSet, Vector, engine_backend
 from splitrelay.deploy.backend_torch import BUILDING, model_spec_of
+from splitrelay.deploy.client_options import name_of
+from splitrelay.deploy.deposit_bound import LARGEST_LOSS
+from splitrelay.deploy.evaluation_requests import PartyRequest
+from splitrelay.deploy.half_disputes import SealedClients, Verdict
+from splitrelay.deploy.sealed_state import SealedState
+from splitrelay.errors import WorkError
+from splitrelay.evaluation import SLICE, Score
 from splitrelay.models.weights_io import save_weights
-from splitrelay.network import limits, messages
+from splitrelay.network import limits, messages, tensor_transfer
 from splitrelay.network.client_session import Session
-from splitrelay.network.codec import BadMessage
+from splitrelay.network.codec import BadMessage, finite
+from splitrelay.network.connection_handler import JUDGE
+
+UNSEEN = Score(math.nan, math.nan, ())
+
+
+class RemoteEvaluator:
+    """The evaluator client in the place of an evaluator: it has the test set, and the server the upper half."""
+
+    def __init__(self, remote: SealedClients, m: int) -> None:
+        self.remote, self.hub, self.m = remote, remote.hub, m
+        self.r = 0  # set by whoever takes a run up: the row of the round before it is there
+        self.begun = False
+        self.last_slice: int | None = None  # of the test set, once a slice came that was not full
+
+    def score(self, x: SealedState) -> Score:
+        """What the evaluator sees; not asked again, as clients may know visits after x, and refuse the past."""
+        before, self.begun = not self.begun and self.r > 0, True
+        if before:
+            return UNSEEN
+        found = self._asked(x, keep=False)
+        self.r += 1
+        return UNSEEN if found is None else Score(found.loss, found.accuracy, found.per_class)
+
+    def hand_over(self, x: SealedState) -> None:
+        """The upper half too, so that the evaluator can write the whole model down."""
+        self._asked(x, keep=True)
+
+    def _asked(self, x: SealedState, keep: bool) -> messages.Score | None:
+        x = self.remote.whole(x)
+        if not keep and self.remote.get_quarantine_reason(self.m) is not None:
+            self.remote.journal.note("unseen", client=self.m)
+            return None
+        top = tensor_transfer.packed(x=x.top.numpy()) if keep else b""
+        question = PartyRequest(self.remote, self.m, lambda link: self._begin(link, x, top))
+        engine = self.remote.server_visits.engine()
+        self.remote.question = question
+        try:
+            while True:
+                word = question.next()
+                error = self._find_error(word) if isinstance(word, messages.Score) else None
+                if error is not None:
+                    question.reject(error)
+                elif isinstance(word, messages.Score):
+                    if self.m == JUDGE:  # of a client, its visits are counted
+                        self.remote.quarantine.commit(self.m)
+                    return word
+                if isinstance(word, messages.Predict) and self._is_in_order(word, question):
+                    self._above(engine.predict(x.top.numpy(), word.h), word, question)
+                if question.refusal is not None and question.k < 0 and self._is_disputed(x, question, keep):
+                    self.remote.journal.note("unseen", client=self.m)
+                    return None
+                if not keep and self._too_late(question):  # without the model nothing is finished
+                    question.cancel("nobody waits for it any longer")
+                    self.remote.journal.note("unseen", client=self.m)
+                    return None
+                question.check_failures()
+        finally:
+            self.remote.question = None
+            self.remote.server_visits.free.append(engine)
+
+    def _is_disputed(self, x: SealedState, question: PartyRequest, keep: bool) -> bool:
+        """Whether the evaluation is left out because nobody can say who is to blame for a half that does not open.
+
+        Raises VisitRejected where the client that wrote the half is to blame, and WorkError where the run cannot go on
+        without the evaluation.
+        """
+        assert question.refusal is not None
+        why, writer = question.refusal.why, self.remote.writer_of(x)
+        question.refusal = None
+        if not x.visit or writer == self.m:
+            return False
+        verdict = self.remote.find_verdict(x, self.m)
+        self.remote.check_verdict(verdict, x, why)
+        if verdict is Verdict.OPENED:
+            return False
+        if keep or self.remote.policy.away != "skip":
+            what = f"{name_of(self.m)} cannot open the half of visit {x.visit}"
+            raise WorkError(f"{what}; {self.remote.describe_dispute(writer)}", value=why.rstrip("."))
+        return True
+
+    def _find_error(self, score: messages.Score) -> str | None:
+        server_visits = self.remote.server_visits
+        return find_score_error(score, server_visits.classes, can_be_negative=":" in server_visits.spec.model.loss)
+
+    def _is_in_order(self, asked: messages.Predict, question: PartyRequest) -> bool:
+        """Refuse slices that are not full, except the last one: short ones would take for ever."""
+        if asked.k == 0:
+            self.last_slice = None
+        if self.last_slice is not None and asked.k > self.last_slice:
+            question.cancel("a slice of the test set that is not the last is too short")
+            return False
+        if len(asked.h) < SLICE:
+            self.last_slice = asked.k
+        return True
+
+    def _above(self, out: Any, asked: messages.Predict, question: PartyRequest) -> None:
+        if finite(out):
+            question.send(messages.Output(asked.fence, asked.k, out))
+        else:
+            question.cancel("what comes out above the cut are no numbers")
+
+    def _too_late(self, question: PartyRequest) -> bool:
+        """Whether nobody waits for the evaluator any longer; who was away once is not waited for until it comes."""
+        policy, waited = self.remote.policy, time.monotonic() - question.since
+        late = policy.away == "skip" and (waited > policy.lease or question.failures > policy.retries)
+        if late:
+            self.remote.strike_absent(self.m, question.why or "no answer", round=self.r)
+        if late and self.m not in self.hub.here():
+            self.remote.absent[self.m] = "the evaluator has not come back"
+        return late or self.remote.get_absence_reason(self.m) is not None
+
+    def _begin(self, link: int, x: SealedState, top: bytes) -> int:
+        fence, blob = self.remote.journal.fences.next(), x.bytes()
+        look = messages.Look(
+            fence, self.r, len(blob), tensor_transfer.sha256(blob + top), x.visit, x.fence, top_bytes=len(top)
+        )
+        self.hub.send(link, look, *tensor_transfer.chunks(fence, blob + top))
+        return fence
+
+
+def find_score_error(score: messages.Score, classes: int, *, can_be_negative: bool) -> str | None:
+    """Return what is wrong with a score, or None.
+
+    Args:
+        score: what the evaluator reports. Its accuracy of a class without test images is NaN.
+        classes: how many classes the data have.
+        can_be_negative: whether the loss is a function of the user, which may be negative.
+    """
+    if not abs(score.loss) <= LARGEST_LOSS or (score.loss < 0 and not can_be_negative):
+        return f"the loss of a score is out of range: {score.loss:g}"
+    shares = [score.accuracy, *(share for share in score.per_class if not math.isnan(share))]
+    if not all(0 <= share <= 1 for share in shares):
+        return "an accuracy of a score is out of range: not from 0 to 1"
+    if len(score.per_class) not in (0, classes):
+        return f"a score has {len(score.per_class)} classes, the data have {classes}"
+    return None
 
 
 class EvaluatorClient:

@@ -24,16 +24,15 @@ from splitrelay.deploy.deployed_run import ClientSizesFile, DeployedRun, agree, 
 from splitrelay.deploy.direct_handover import DirectHandover
 from splitrelay.deploy.event_record import describe_last_writers, find_last_writers, read_events
 from splitrelay.deploy.exclusion import Exclusions
-from splitrelay.deploy.fed_averaging import AveragedVisits, FedServerHandover
+from splitrelay.deploy.fed_averaging import FedServerHandover
 from splitrelay.deploy.handshake import disagreement, terms_of, write_terms
 from splitrelay.deploy.quarantine import Quarantine
 from splitrelay.deploy.remote_clients import TICK, RemoteClients
 from splitrelay.deploy.restart import go_back, start_again
-from splitrelay.deploy.sealed_state import SealedVisits
-from splitrelay.deploy.server_visit import ServerVisits
+from splitrelay.deploy.sealed_state import SealedHalf
+from splitrelay.deploy.server_visit import Policy, ReadableHalf, ServerVisits
 from splitrelay.deploy.stalls import StallReporter, Wait
 from splitrelay.deploy.status_report import Pace, report
-from splitrelay.deploy.visit_lease import Policy
 from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError, StorageError, VisitFailed
 from splitrelay.evaluation import SLICE
 from splitrelay.network import limits
@@ -208,14 +207,11 @@ class ServerProgram:
             return
         self._wait()
         self.phase = "training"
-        turns, clients = (
-            (AveragedVisits, FedServerHandover)
-            if self.offer.fed
-            else (SealedVisits, DirectHandover)
-            if self.sealed
-            else (ServerVisits, RemoteClients)
-        )
-        server_visits = turns(self.spec, self.shape, *self._kind(), self._largest())
+        clients: type[RemoteClients] = RemoteClients
+        if self.sealed:
+            clients = FedServerHandover if self.offer.fed else DirectHandover
+        transfer = SealedHalf if self.sealed else ReadableHalf
+        server_visits = ServerVisits(self.spec, self.shape, *self._kind(), self._largest(), transfer)
         watches = (self.quarantine, self.stalls)
         self.remote = remote = clients(self.hub, server_visits, self.journal, self.offer.policy, self.stop, *watches)
         remote.arrived = self._counted

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from splitrelay.deploy.client_options import name_of
 from splitrelay.deploy.quarantine import Quarantine, printable
-from splitrelay.deploy.visit_lease import Policy, VisitLease
+from splitrelay.deploy.server_visit import Policy, VisitLease
 from splitrelay.network.connection_handler import FED, JUDGE
 
 CHECK = 1.0  # seconds between two checks of one reporter
@@ -86,20 +86,20 @@ def visit_wait(
     m = lease.visit.m
     if lease.server_visit is None and quarantine.is_held(m):
         why = printable(quarantine.clients[m].why)
-        return Wait(m, "quarantined", lease.idle, f"it is in quarantine ({why})", quarantine.remedy(m))
+        return Wait(m, "quarantined", lease.progress_ever, f"it is in quarantine ({why})", quarantine.remedy(m))
     if lease.link is None and not here:
-        return absence(m, lease.missed, seen, policy)
+        return absence(m, lease.absent_since, seen, policy)
     if lease.why:
-        return inability(m, lease.idle, lease.why)
+        return inability(m, lease.progress_ever, lease.why)
     if lease.server_visit is None:
         if not lease.failures:
             return None  # its lease is about to be granted
         why = f"its visit failed {len(lease.failures)} times ({printable(lease.failures[-1])}) and is tried again"
-        return Wait(m, "failed", lease.idle, why, "Read the client's log and repair it.")
-    if now - lease.heard < slow:
+        return Wait(m, "failed", lease.progress_ever, why, "Read the client's log and repair it.")
+    if now - lease.progress_at < slow:
         return None
     remedy = "Read the client's log. Lower --patience or --visit-deadline to take such visits back earlier."
-    return Wait(m, "no-step", lease.heard, "it is connected but makes no step", remedy)
+    return Wait(m, "no-step", lease.progress_at, "it is connected but makes no step", remedy)
 
 
 def absence(m: int, since: float, seen: bool, policy: Policy) -> Wait:

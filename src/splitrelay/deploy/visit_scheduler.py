@@ -12,10 +12,9 @@ from splitrelay.algorithms.base import Outcome, Skipped, Visit
 from splitrelay.deploy.client_options import name_of
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.quarantine import Quarantine
-from splitrelay.deploy.server_visit import ServerVisits
+from splitrelay.deploy.server_visit import Policy, ServerVisits, VisitLease
 from splitrelay.deploy.stalls import StallReporter, Wait, Waiting, visit_wait
 from splitrelay.deploy.state_probe import Finding, SpoiledDeposit
-from splitrelay.deploy.visit_lease import Policy, VisitLease
 from splitrelay.engine.base import LOWER_ETA
 from splitrelay.errors import Diverged, VisitFailed, WorkError
 from splitrelay.network import limits
@@ -112,10 +111,10 @@ class VisitScheduler:
                 if now - lease.since > self.policy.lease and now >= lease.after:  # till then it waits for us
                     self._handle_absence(lease, now)
                 continue
-            lease.move(self.hub.carrying(lease.link), now)
-            if now - lease.heard > self._get_step_timeout(lease):
+            lease.record_transfer(self.hub.carrying(lease.link), now)
+            if now - lease.progress_at > self._get_step_timeout(lease):
                 self._fail_visit(lease, f"no step for {self._get_step_timeout(lease):g} seconds", lease.link)
-            elif now - lease.granted > self.policy.deadline(lease.visit.K):
+            elif now - lease.granted_at > self.policy.deadline(lease.visit.K):
                 seconds = self.policy.deadline(lease.visit.K)
                 self._fail_visit(lease, f"the visit took more than {seconds:g} seconds", lease.link)
 
@@ -125,7 +124,7 @@ class VisitScheduler:
     def _handle_absence(self, lease: VisitLease, now: float) -> None:
         """The lease has run out."""
         m, lacks, lease.since = lease.visit.m, lease.why if lease.unable else "", now
-        lease.tries, lease.unable, lease.granted = lease.tries + 1, None, 0.0
+        lease.tries, lease.unable, lease.granted_at = lease.tries + 1, None, 0.0
         if lease.server_visit is not None:
             self._note("expired", lease)
             self._roll_back(lease, "the lease has run out")
@@ -151,7 +150,7 @@ class VisitScheduler:
             SpoiledDeposit: an earlier deposit is the reason.
             Diverged: the server's own visits overflow from these weights, too, and no deposit is the reason.
         """
-        lease.links, lease.granted = 0, 0.0
+        lease.links, lease.granted_at = 0, 0.0
         self._note("failed", lease, why=why)
         self._roll_back(lease, why, None if link is None else Cancel(lease.fence, why[: limits.TEXT]))
         finding = self.examine(lease.visit) if self.examine and (diverged or numeric) else Finding(is_sound=True)
@@ -226,9 +225,9 @@ class VisitScheduler:
 
     def _strike(self, lease: VisitLease, why: str) -> None:
         """Count the first failure of a visit as a strike of its client."""
-        if lease.struck:
+        if lease.has_strike:
             return
-        lease.struck, visit = True, lease.visit
+        lease.has_strike, visit = True, lease.visit
         if self.quarantine.strike(visit.m, why, round=visit.r, occurrence=visit.i):
             self._roll_back(lease, why)
             if self.policy.away == "retry":
@@ -266,7 +265,7 @@ class VisitScheduler:
             self._note("unable", lease, why=why)
         self._roll_back(lease, why)
         lease.unable = lease.since = since
-        lease.granted = 0.0
+        lease.granted_at = 0.0
         lease.why = why
         lease.after = now + compute_backoff(max(int(now - since), 1))
 
@@ -284,7 +283,7 @@ class VisitScheduler:
             self.hub.send(lease.link, word)
         self.server_visits.release(lease.server_visit)
         now = time.monotonic()
-        lease.missed = lease.missed if lease.link is None else now
+        lease.absent_since = lease.absent_since if lease.link is None else now
         lease.server_visit, lease.fence, lease.link, lease.since = None, 0, None, now
 
     def _end_visit(self, lease: VisitLease, outcome: Outcome[Any]) -> None:
