@@ -112,7 +112,7 @@ def _compute_sha256(path: Path) -> str:
 def flatten_state(state: Any) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     """Return the tensors and the numbers of a state, by their paths in it.
 
-    A state is a tensor, a number, a dataclass of states, or a mapping from clients to tensors.
+    A state is a tensor, a number, a dataclass, tuple or list of states, or a mapping from clients to tensors.
     """
     tensors: dict[str, torch.Tensor] = {}
     numbers: dict[str, float] = {}
@@ -122,6 +122,12 @@ def flatten_state(state: Any) -> tuple[dict[str, torch.Tensor], dict[str, float]
         else:
             numbers[path] = value
     return tensors, numbers
+
+
+def check_state(state: Any) -> None:
+    """Raise WorkError if a state cannot be written to a checkpoint."""
+    for _ in _iterate_leaves("state", state):
+        pass
 
 
 def rebuild_state(
@@ -146,6 +152,18 @@ def _rebuild(like: Any, tensors: Mapping[str, torch.Tensor], numbers: Mapping[st
     if is_dataclass(like) and not isinstance(like, type):
         parts = {f.name: _rebuild(getattr(like, f.name), tensors, numbers, f"{path}.{f.name}") for f in fields(like)}
         return replace(like, **parts)
+    if isinstance(like, tuple | list):
+        items = [_rebuild(item, tensors, numbers, f"{path}.{j}") for j, item in enumerate(like)]
+        saved = {
+            name.removeprefix(f"{path}.").partition(".")[0]
+            for name in (*tensors, *numbers)
+            if name.startswith(f"{path}.")
+        }
+        if len(saved) > len(items):
+            raise WorkError(
+                f"{path} has another length in the checkpoint", limit=f"{len(items)} items", value=len(saved)
+            )
+        return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)  # a NamedTuple takes its fields
     if isinstance(like, Mapping):
         clients = sorted(int(name.rpartition(".")[2]) for name in tensors if name.rpartition(".")[0] == path)
         return {m: tensors[f"{path}.{m}"] for m in clients}
@@ -156,10 +174,14 @@ def _iterate_leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
             yield from _iterate_leaves(f"{path}.{field.name}", getattr(value, field.name))
+    elif isinstance(value, tuple | list):
+        for j, item in enumerate(value):
+            yield from _iterate_leaves(f"{path}.{j}", item)
     elif isinstance(value, Mapping):
         for m in sorted(value):
             yield from _iterate_leaves(f"{path}.{m}", value[m])
     elif isinstance(value, torch.Tensor | int | float):
         yield path, value
     else:
-        raise WorkError(f"{path} cannot be written to a checkpoint", value=type(value).__name__)
+        limit = "tensors, numbers, and dataclasses, tuples, lists or mappings of them"
+        raise WorkError(f"{path} of the algorithm cannot be saved", limit=limit, value=type(value).__name__)

@@ -28,6 +28,7 @@ from splitrelay.errors import Diverged, InputError
 from splitrelay.models.weights_io import save_weights
 from splitrelay.reports.html_report import write_report
 from splitrelay.runs.build import build_partition, resolve_spec
+from splitrelay.runs.checkpoint import check_state
 from splitrelay.runs.client_records import Skip
 from splitrelay.runs.machine import describe_environment
 from splitrelay.runs.rows import Row, build_row
@@ -211,7 +212,9 @@ def _find_start(
 ) -> tuple[int, Any] | None:
     """Return (r, state) of the newest checkpoint that has a row, and set the byte counters to those of round r."""
     rounds = {row["round"] for row in directory.read_rows()}
-    newest = directory.checkpoints.load_newest(make_state(), at_most=spec.R)
+    like = make_state()
+    check_state(like)  # before the first round, not at the first checkpoint
+    newest = directory.checkpoints.load_newest(like, at_most=spec.R)
     r = None if newest is None else newest[0].round
     if r is None or r != back_to:
         directory.check_progress(r)
