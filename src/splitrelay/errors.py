@@ -72,9 +72,9 @@ class ContractBroken(WorkError):
 class UnknownName(InputError):
     """A name is unknown. The hint suggests the most similar known name."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str | None = None) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
-        super().__init__(f"unknown {kind} '{name}'", hint=suggest_name(name, self.known))
+        super().__init__(f"unknown {kind} '{name}'", hint=hint or suggest_name(name, self.known))
 
 
 def _restore(kind: type[SplitrelayError], args: tuple[Any, ...]) -> SplitrelayError:

@@ -109,7 +109,8 @@ class ClientContext:
     @property
     def batches(self) -> Batches:
         """How batches are drawn."""
-        return Batches(self.spec.optimiser.batch, self.spec.optimiser.draw)
+        optimiser = self.spec.optimiser
+        return Batches(optimiser.batch, optimiser.draw, optimiser.drop_last)
 
     @property
     def augmentation(self) -> Augmentation | None:

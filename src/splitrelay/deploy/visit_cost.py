@@ -147,7 +147,7 @@ def _get_batch_sizes(spec: Spec, sizes: Sequence[int]) -> tuple[float, list[list
 
     The sizes depend on the number of its samples, not on random draws.
     """
-    batches = Batches(spec.optimiser.batch, spec.optimiser.draw)
+    batches = Batches(spec.optimiser.batch, spec.optimiser.draw, spec.optimiser.drop_last)
     K = compute_local_steps(spec, [torch.arange(n).numpy() for n in sizes])
     each = [K if isinstance(K, int) else K[m] for m in range(len(sizes))]
     visits = sum(each) / len(each) if spec.algorithm == "minibatch-sgd" else 1.0

@@ -114,7 +114,7 @@ def make_draw(
 
 def draw_images(batches: Batches, held: Integers, visit: Visit[Any], seed: int) -> tuple[Integers, list[int]]:
     """Return the images of a visit and the size of each batch. numpy draws where the kernels do not know the way."""
-    if batches.draw not in ("passes", "replacement") or not len(held):
+    if batches.draw not in ("passes", "replacement") or batches.drop_last or not len(held):
         steps = batches.positions(len(held), visit.K, rng(seed, Purpose.BATCHES, visit.r, visit.m, visit.i))
         return held[np.concatenate(steps)], [len(step) for step in steps]
     replace = batches.draw == "replacement"

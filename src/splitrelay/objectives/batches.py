@@ -23,10 +23,12 @@ class Batches:
         size: The number of images of a batch.
         draw: "passes" makes shuffled passes over the data; a short last batch counts as a step, as in the authors'
             code. "replacement" draws independently, as in the theory. "full" uses all samples in every step.
+        drop_last: Leave out the short last batch of a pass. A client with fewer samples than `size` still has one.
     """
 
     size: int = 20
     draw: str = "passes"
+    drop_last: bool = False
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -47,5 +49,6 @@ class Batches:
     def _draw_passes(self, n: int, generator: np.random.Generator) -> Iterator[Positions]:
         while True:
             shuffled = generator.permutation(n)
-            for start in range(0, n, self.size):
+            stop = n - n % self.size if self.drop_last and n > self.size else n
+            for start in range(0, stop, self.size):
                 yield shuffled[start : start + self.size]

@@ -71,7 +71,7 @@ def preset_content(name: str, algorithm: str, given: bool) -> Content:
     return content
 
 
-def protocol_content(name: str, algorithm: str, M_is_S: bool) -> Content:
+def protocol_content(name: str, algorithm: str, M_is_S: bool, kind: str = "exdir") -> Content:
     """What a protocol decides: order, form of the partition, weights, how batches are drawn."""
     if name not in PROTOCOLS:
         raise UnknownName("protocol", name, PROTOCOLS)
@@ -79,7 +79,7 @@ def protocol_content(name: str, algorithm: str, M_is_S: bool) -> Content:
     return {
         "order": "permutation" if M_is_S else "consumed" if algorithm == "ssl" and not authors else "sampled",
         "weighted": authors and algorithm == "fedavg",
-        "partition": {"form": "balanced" if authors else "paper"},
+        "partition": {"form": "balanced" if authors and kind == "exdir" else "paper"},
         "optimiser": {"draw": "passes"},
     }
 
@@ -99,7 +99,8 @@ def expand(content: Mapping[str, Any]) -> Content:
     if protocol is not None:
         both = merged(found, own)
         everyone = both.get("S") is None or str(both["S"]) == str(both.get("partition", {}).get("M", 10))
-        found = merged(found, protocol_content(str(protocol), algorithm, everyone))
+        kind = str(both.get("partition", {}).get("kind", "exdir"))
+        found = merged(found, protocol_content(str(protocol), algorithm, everyone, kind))
     return merged(found, own)
 
 

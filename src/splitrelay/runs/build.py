@@ -59,6 +59,9 @@ def build_partition(spec: Spec, data: DataSet) -> Partition:
         raise UnknownName("partition", part.kind, SCHEMES)
     settings = {**part.model_dump(), "seed": spec.seed if part.seed is None else part.seed}
     known = {name: value for name, value in settings.items() if name in list_settings(part.kind)}
+    for name in ("C", "alpha", "shards", "form"):
+        is_set = getattr(part, name) != type(part).model_fields[name].default
+        _check_effect(name, is_set and name not in known, f"partition={part.kind}")
     return draw_partition(part.kind, data.train.y, **known)
 
 
@@ -83,6 +86,15 @@ def split_validation(holdings: Holdings, share: float, seed: int) -> tuple[Holdi
         hint = f"The largest client has {largest} samples, so the smallest useful share is {1 / largest:.3g}."
         raise InputError("no client has enough samples for validation", value=share, hint=hint)
     return training, np.sort(np.concatenate(validation))
+
+
+def _check_effect(key: str, is_idle: bool, setting: str) -> None:
+    """Refuse a key that has no effect: with it, equal runs would have different names.
+
+    This is checked when a run is built, not when a spec is read, so that older records can still be read.
+    """
+    if is_idle:
+        raise InputError(f"{key} has no effect with {setting}", hint=f"Remove {key}.")
 
 
 def get_dtype(name: str) -> torch.dtype:
@@ -120,12 +132,14 @@ def build_network(
     Returns:
         The objective, and the samples that are kept for validation.
     """
-    dtype = get_dtype(spec.model.dtype)
+    dtype, step = get_dtype(spec.model.dtype), spec.optimiser
+    _check_effect("batch", step.draw == "full" and step.batch != type(step).model_fields["batch"].default, "draw=full")
+    _check_effect("drop_last", step.drop_last and step.draw != "passes", f"draw={step.draw}")
     plan = get_model_spec(model or spec.model.name, data.train.shape, len(data.train.classes), spec.model.cut)
     holdings, validation = split_validation(partition.indices, spec.data.validation, spec.seed)
     images = DeviceImages(data.train, dtype, get_device(device))
     augmentation = data.augmentation if spec.data.augment else None
-    batches = Batches(spec.optimiser.batch, spec.optimiser.draw)
+    batches = Batches(step.batch, step.draw, step.drop_last)
     return Network(plan, images, holdings, batches, augmentation, get_loss(spec.model.loss), dtype), validation
 
 
@@ -158,6 +172,7 @@ def build_algorithm(
     ):
         if is_set and not hasattr(made, name):
             raise InputError(f"{spec.algorithm} {lacks}", hint=f"Remove {key}, or use fedavg.")
+    _check_effect("G", spec.G != 1 and not hasattr(made, "G"), f"algorithm={spec.algorithm}")
     S = spec.S or M
     if hasattr(made, "G") and spec.G > S:  # the last groups would have no client in any round
         raise OutOfRange("number of groups G", limit=f"1 <= G <= {S} clients a round", value=spec.G)

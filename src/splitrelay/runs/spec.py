@@ -41,6 +41,29 @@ ORIGINAL_KEYS = frozenset((  # keys that are always part of the hash; do not add
     "optimiser.momentum", "optimiser.batch", "optimiser.draw",
 ))
 # fmt: on
+STEPS = "There are no epochs: R is the number of rounds, K the number of local steps per visit."
+CLIENTS = "The number of clients is M (S of them per round)."
+OPTIMISER = "The optimiser is SGD, with the keys eta, momentum, weight_decay and clip."
+COMMON_WORDS = {  # words of other programs, and the hint that leads to our key
+    "lr": "The learning rate is eta.",
+    "learning_rate": "The learning rate is eta.",
+    "epochs": STEPS,
+    "epoch": STEPS,
+    "local_epochs": STEPS,
+    "rounds": "The number of rounds is R.",
+    "local_steps": "The number of local steps per visit is K.",
+    "steps": "The number of local steps per visit is K.",
+    "batch_size": "The number of images per step is batch.",
+    "clients": CLIENTS,
+    "num_clients": CLIENTS,
+    "n_clients": CLIENTS,
+    "classes": "The number of classes per client is C.",
+    "dataset": "The data set is data.",
+    "optimizer": OPTIMISER,
+    "optimiser": OPTIMISER,
+    "device": "The device is not part of a spec. Use the option --device of splitrelay run.",
+    "workers": "The number of workers is not part of a spec. Use the option --workers of splitrelay run.",
+}
 
 
 class Part(BaseModel):
@@ -66,6 +89,7 @@ class PartitionSpec(Part):
     M: int = Field(10, ge=1, description="number of clients")
     C: int = Field(2, ge=1, description="classes per client, for exdir and pathological")
     alpha: float = Field(10.0, gt=0, description="parameter of the Dirichlet distribution")
+    shards: int = Field(2, ge=1, description="pieces of the sorted set per client, for shards")
     form: Literal["paper", "balanced"] = Field("paper", description="variant of exdir: paper or balanced")
     seed: int | None = Field(None, ge=0, description="seed of the partition alone (default: seed)")
 
@@ -96,6 +120,7 @@ class OptimiserSpec(Part):
     draw: Literal["passes", "replacement", "full"] = Field(
         "passes", description="how batches are drawn: passes, replacement or full"
     )
+    drop_last: bool = Field(False, description="leave out the last batch of a pass if it is smaller than batch")
 
     @model_validator(mode="before")
     @classmethod
@@ -249,8 +274,12 @@ def get_key(name: str) -> SpecKey:
     """
     key = KEYS.get(name) or PATHS.get(name)
     if key is None:
-        raise UnknownName("key", name, KEYS)
+        raise _make_unknown_key(name)
     return key
+
+
+def _make_unknown_key(name: str) -> UnknownName:
+    return UnknownName("key", name, KEYS, COMMON_WORDS.get(name.rpartition(".")[2].lower()))
 
 
 def load_spec(file: Path | None = None, settings: Sequence[str] = ()) -> Spec:
@@ -321,7 +350,7 @@ def _make_input_error(error: ValidationError) -> InputError:
     first = error.errors()[0]
     path = ".".join(str(step) for step in first["loc"])
     if first["type"] == "extra_forbidden":
-        return UnknownName("key", path, KEYS)
+        return _make_unknown_key(path)
     if not path:  # a combination of keys
         return InputError(first["msg"].removeprefix("Value error, "))
     bounds: dict[str, Any] = first.get("ctx", {})

@@ -133,6 +133,8 @@ class Trainer:
         Yields:
             The evaluation, and the state of the algorithm at that round.
         """
+        if start is None:  # a second run of this trainer must not begin with the bytes of the first
+            self.clients.up, self.clients.down, self.clients.losses = 0, 0, []
         with limit_torch_threads():
             stops = self._train(R, every, start or (0, self.algorithm.init(self.x0())))
             for (row, state), (score, validation) in evaluate_in_background(
