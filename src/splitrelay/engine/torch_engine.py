@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 
@@ -27,6 +28,7 @@ from splitrelay.engine.base import (
     train_client_half,
 )
 from splitrelay.engine.vector import CLIP_FLOOR
+from splitrelay.errors import WorkError
 from splitrelay.models import SubModel, find_cut_index
 from splitrelay.models.submodel import copy_to_canonical
 from splitrelay.objectives.network import Loss, Name, Network
@@ -48,7 +50,24 @@ class LocalTraining:
         """Pass h through the layers with the dropout masks of step k; append the output of each layer to `outputs`."""
         for layer, dropout in self.layers.dropouts:
             dropout.source = partial(self._draw_uniform, k, layer)
-        return self.layers.forward(h, outputs)
+        try:
+            return self.layers.forward(h, outputs)
+        except ValueError as error:
+            if len(h) > 1:
+                raise
+            raise self._explain_single_image(h, error) from error
+
+    def _explain_single_image(self, h: torch.Tensor, error: ValueError) -> WorkError:
+        """Return the error of a layer, such as batch norm, that cannot train on a batch of one image."""
+        entered: list[str] = []
+        for name, module in self.layers.layers.named_modules():
+            module.register_forward_pre_hook(lambda *_, name=name: entered.append(name))
+            module.register_forward_hook(lambda *_: entered.pop() and None)
+        with suppress(ValueError):
+            self.layers.run_layers(h)
+        what = f"layer '{entered[-1] if entered else ''}' cannot train on a batch of one image of client {self.name.m}"
+        hint = "drop_last=true leaves out short batches. Otherwise choose another batch, or a layer such as GroupNorm."
+        return WorkError(what, limit="at least two images per batch", value=str(error).splitlines()[0], hint=hint)
 
     @torch.no_grad()
     def shift_gradient(self) -> Sequence[float]:
