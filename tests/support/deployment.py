@@ -39,6 +39,8 @@ def own_set(path: Path) -> Path:
 
 def small_spec(folder_: Path, *words: str) -> Spec:
     given = {word.partition("=")[0] for word in words}
+    if any(word in words for word in ("partition=iid", "partition=dirichlet")):
+        given.add("C")  # it has no effect there
     kept = [word for word in SMALL if word.partition("=")[0] not in given]
     return load_spec(None, [f"data={own_set(folder_ / 'own.npz')}", *kept, *words])
 

@@ -1,4 +1,8 @@
-"""The cost of each layer and of each possible cut: shapes, parameters, FLOPs and bytes."""
+"""The cost of each layer and of each possible cut: shapes, parameters, FLOPs and bytes.
+
+FLOPs are those of convolutions and matrix products, with a multiply-add as two, as torch's FlopCounterMode counts them.
+Additions of biases and functions of single numbers do not count.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 import torch
-from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from splitrelay.models.model_spec import ModelSpec, find_cut_index
 
@@ -69,9 +73,10 @@ def summarize_model(model_spec: ModelSpec, batch: int = 20) -> Summary:
 def _measure_layers(model_spec: ModelSpec) -> list[LayerRow]:
     h, rows = torch.zeros(1, *model_spec.input_shape), []
     for index, (name, layer) in enumerate(model_spec.net().eval().named_children(), 1):
-        out: torch.Tensor = layer(h)
+        with FlopCounterMode(display=False) as counter:
+            out: torch.Tensor = layer(h)
         shape, parameters = tuple(out.shape[1:]), sum(parameter.numel() for parameter in layer.parameters())
-        rows.append(LayerRow(index, name, type(layer).__name__, shape, parameters, _count_flops(layer, h, out)))
+        rows.append(LayerRow(index, name, type(layer).__name__, shape, parameters, counter.get_total_flops()))
         h = out
     return rows
 
@@ -91,15 +96,3 @@ def _describe_cut(layers: tuple[LayerRow, ...], j: int, usual: bool, batch: int)
         step_bytes=FLOAT * batch * smashed,
         handover_bytes=FLOAT * bottom,
     )
-
-
-def _count_flops(layer: nn.Module, h: torch.Tensor, out: torch.Tensor) -> int:
-    """Count a multiply-add of convolutions and linear layers as two, and one per number for all other layers."""
-    if isinstance(layer, nn.Conv2d):
-        taps = layer.in_channels // layer.groups * prod(layer.kernel_size)
-        return out.numel() * (2 * taps + (layer.bias is not None))
-    if isinstance(layer, nn.Linear):
-        return out.numel() * (2 * layer.in_features + (layer.bias is not None))
-    if isinstance(layer, nn.Flatten):
-        return 0
-    return max(h.numel(), out.numel())
