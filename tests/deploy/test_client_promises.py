@@ -13,7 +13,7 @@ from splitrelay.deploy.disclosure import LINES, UPDATES, WIDTH, Approval, shorte
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.deploy.visit_limits import UsedVisits, derive_allowed_visits
 from splitrelay.errors import Diverged, InputError
-from splitrelay.network import limits, server
+from splitrelay.network import server
 from splitrelay.network.codec import encode
 from splitrelay.network.messages import Accept, Bye, Commit, Lease, Message, Welcome
 from splitrelay.participation import WithReplacement
@@ -127,7 +127,6 @@ def test_draws_with_replacement_are_limited_over_the_whole_run(tmp_path: Path) -
 def test_a_visit_that_diverged_is_told_the_operator_with_a_useful_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.02, 0.1))
     step = client_visit.RemoteServerHalf.step
 
     def overflow(calls: client_visit.RemoteServerHalf, k: int, h: Any, *words: Any, **more: Any) -> Any:

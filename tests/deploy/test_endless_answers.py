@@ -22,8 +22,8 @@ from splitrelay.network.client_session import Holding, Session
 from splitrelay.network.codec import BadMessage
 from splitrelay.network.connection_handler import Caller, House, Reception
 from splitrelay.network.grpc_channel import LinkLost
+from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.network.messages import Chunk, Heartbeat, Message, Paid, Predict
-from splitrelay.network.peer_transfer import HAND, hand_seconds
 from splitrelay.network.protocol import State
 from splitrelay.network.shared_event_loop import Heard
 from tests.support.bare_server import BOUNDS, TERMS, step
@@ -36,11 +36,11 @@ def test_a_half_that_comes_in_tiny_pieces_has_an_end() -> None:
     clock, pieces = [0.0], iter(range(10**6))
 
     def hear(timeout: float) -> Message:
-        clock[0] += limits.STEP - 1
+        clock[0] += Timeouts.step - 1
         return Chunk(1, next(pieces), b"x" * limits.LEAST)
 
     with pytest.raises(BadMessage):
-        received(SimpleNamespace(hear=hear), 10**7, b"", lambda: clock[0])  # type: ignore[arg-type]
+        received(SimpleNamespace(hear=hear, timeouts=Timeouts(), limits=Limits()), 10**7, b"", lambda: clock[0])  # type: ignore[arg-type]
     assert next(pieces) < 10
 
 
@@ -58,7 +58,7 @@ def test_a_visit_in_which_connection_after_connection_is_lost_has_an_end() -> No
     session.connect = connect  # type: ignore[method-assign]
     with pytest.raises(LinkLost):
         session.exchange(say, 1.0)
-    assert session.holding.losses == limits.LINKS + 1
+    assert session.holding.losses == Limits.connections_without_progress + 1
 
 
 # A client that does not stop
@@ -72,7 +72,7 @@ def test_a_client_that_begins_afresh_gets_no_more_time_for_its_visit() -> None:
 
 
 def test_a_peer_may_take_as_long_for_a_half_as_the_courier_waits() -> None:
-    assert hand_seconds(0) == HAND and hand_seconds(5 * 2**20) == HAND + 5
+    assert Timeouts().compute_peer_time(5 * 2**20) == Timeouts.peer + 5
 
 
 # An evaluator, or a fed server, that does not stop
@@ -87,6 +87,7 @@ class Evaluated:
         self.inbox: Any = self
         self.journal: Any = SimpleNamespace(note=lambda *words, **facts: None)
         self.seen = {3}
+        self.limits, self.timeouts = Limits(), Timeouts(first_retry=0.0)
 
     def ready(self) -> dict[int, int]:
         return {3: self.link}
@@ -117,7 +118,6 @@ def ticking(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Callable[[], flo
         return clock[0]
 
     monkeypatch.setattr(evaluation_requests.time, "monotonic", tick)
-    monkeypatch.setattr(evaluation_requests, "compute_backoff", lambda times: 0.0)
     return tick
 
 
@@ -145,7 +145,7 @@ def test_an_evaluator_that_only_reconnects_fails(monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(WorkError) as found:
         ask_for_ever(remote, reconnect)
-    assert "failed 3 times" in found.value.what and remote.link < 4 * (limits.LINKS + 1)
+    assert "failed 3 times" in found.value.what and remote.link < 4 * (Limits.connections_without_progress + 1)
 
 
 @pytest.mark.parametrize("growing", [True, False], ids=["more slices", "the same slice"])
@@ -203,7 +203,7 @@ def reception() -> tuple[Reception, Caller]:
 def test_messages_without_progress_are_limited(kind: Message) -> None:
     here, link = reception()
     with pytest.raises(BadMessage):
-        for _ in range(limits.IDLE_MESSAGES + 2):
+        for _ in range(Limits.idle_messages + 2):
             here.hear(link, kind)
 
 
@@ -212,12 +212,12 @@ def test_repeated_steps_are_limited() -> None:
     link.talk.state, link.talk.fence, link.talk.answered = State.STEPPING, 1, 1
     here.inbox.unread = lambda link: 0  # type: ignore[method-assign]
     with pytest.raises(BadMessage):
-        for _ in range(limits.IDLE_MESSAGES + 2):
+        for _ in range(Limits.idle_messages + 2):
             here.hear(link, step(1, 0))
 
 
 def test_heartbeats_in_time_are_not_limited() -> None:
     here, link = reception()
-    for n in range(3 * limits.IDLE_MESSAGES):
+    for n in range(3 * Limits.idle_messages):
         link.heard = n * limits.SHORTEST_HEARTBEAT
         here.hear(link, Heartbeat(n))

@@ -12,7 +12,7 @@ from torch import nn
 
 from splitrelay.cli.main import run
 from splitrelay.deploy import backend_fast, client_program, handshake, server_program
-from splitrelay.network import limits
+from splitrelay.network.limits import Limits
 from splitrelay.network.messages import Terms
 from splitrelay.runs.spec import Spec
 from tests.deploy.test_admission import onlooker
@@ -34,10 +34,10 @@ class Joining:
         self.data = folder / "data" / "client-0000" / "data.npz"
 
     def __call__(
-        self, *words: str, spec: tuple[str, ...] = TWO, data: Path | None = None, agreed: bool = True
+        self, *words: str, spec: tuple[str, ...] = TWO, data: Path | None = None, agreed: bool = True, **offer: Any
     ) -> tuple[int, list[str]]:
         """How it leaves, and the lines that it says but for the warning; it has the server's spec unless told."""
-        stage = Stage(small_spec(self.folder, *spec), self.folder)
+        stage = Stage(small_spec(self.folder, *spec), self.folder, **offer)
         words = (*words, "--spec", self.mine(*spec)) if agreed and "--spec" not in words else words
         join = ("--insecure", "--client", "0", "--data", str(data or self.data), "--patience", "10", *words)
         (code,) = onlooker(stage, lambda port: left("join", f"127.0.0.1:{port}", *join))
@@ -193,11 +193,10 @@ def test_a_single_image_is_enough(tmp_path: Path) -> None:
     assert [event["steps"] for event in stage.events("committed")] == [2, 2]
 
 
-def test_a_step_on_all_samples_has_a_limit(join: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BATCH", 20)
-    full = (*TWO, "draw=full")
-    assert join("--check", spec=full, data=images(join.folder, (8, 8), [0] * 20))[0] == 0
-    line = join.refused("--check", spec=full, data=images(join.folder, (8, 8), [0] * 21))
+def test_a_step_on_all_samples_has_a_limit(join: Joining) -> None:
+    full: dict[str, Any] = {"spec": (*TWO, "draw=full"), "limits": Limits(batch=20)}
+    assert join("--check", **full, data=images(join.folder, (8, 8), [0] * 20))[0] == 0
+    line = join.refused("--check", **full, data=images(join.folder, (8, 8), [0] * 21))
     assert line.startswith("the server refused: a step on all of 21 samples is too long. Bring at most 20")
     assert join("--check", data=images(join.folder, (8, 8), [0] * 21))[0] == 0
 
@@ -218,9 +217,9 @@ def test_another_engine(join: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     assert WAY_OUT.search(join.refused("--check"))
 
 
-def test_a_step_on_too_many_samples(join: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BATCH", 20)
-    assert WAY_OUT.search(join.refused("--check", spec=(*TWO, "draw=full"), data=images(join.folder, (8, 8), [0] * 21)))
+def test_a_step_on_too_many_samples(join: Joining) -> None:
+    data = images(join.folder, (8, 8), [0] * 21)
+    assert WAY_OUT.search(join.refused("--check", spec=(*TWO, "draw=full"), data=data, limits=Limits(batch=20)))
 
 
 def test_no_images(join: Joining) -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -14,11 +15,11 @@ from splitrelay.algorithms import Visit
 from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import Policy, VisitLease
 from splitrelay.errors import Diverged
-from splitrelay.network import limits
+from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Heartbeat, Reply, Step
 from splitrelay.network.shared_event_loop import Answer, Gone, Heard
 from tests.support.bare_server import H, Standing, standing, step, until
-from tests.support.deployment import Stage, simulated, small_spec
+from tests.support.deployment import SERVER, Stage, simulated, small_spec
 
 
 @pytest.fixture
@@ -187,12 +188,11 @@ def test_a_visit_that_is_void_is_not_settled(void: bool, here: Standing) -> None
     assert turn.settled is not void
 
 
-@pytest.mark.parametrize(("standstill", "some"), [(limits.STANDSTILL, True), (0.0, False)])
+@pytest.mark.parametrize(("standstill", "some"), [(Timeouts.standstill, True), (0.0, False)])
 def test_only_short_steps_are_answered_so_and_the_weights_are_the_same(
     standstill: float, some: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step that takes long would keep all links waiting: the loop must be turned meanwhile."""
-    monkeypatch.setattr(limits, "STANDSTILL", standstill)
     answers = list[bool]()
     at_once = RemoteClients.at_once
 
@@ -204,7 +204,7 @@ def test_only_short_steps_are_answered_so_and_the_weights_are_the_same(
     monkeypatch.setattr(RemoteClients, "at_once", noted)
     spec = small_spec(tmp_path, "algorithm=ssl", "clip=1", "K=4")
     expected = simulated(spec, tmp_path / "simulated")
-    stage = Stage(spec, tmp_path)
+    stage = Stage(spec, tmp_path, timeouts=replace(SERVER, standstill=standstill))
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()

@@ -2,6 +2,7 @@
 
 import resource
 import socket
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -9,19 +10,20 @@ from typing import Any
 import pytest
 
 from splitrelay.errors import OutOfRange, WorkError
-from splitrelay.network import client_stream, limits
+from splitrelay.network import limits
 from splitrelay.network.client_session import Link, Refused
 from splitrelay.network.codec import HEADER, VERSION, Bounds, encode
 from splitrelay.network.connection_handler import House
 from splitrelay.network.grpc_channel import SERVICE, LinkLost, channel
+from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.network.messages import Cancel, Chunk, Deposit, Finish, Heartbeat, Hello, Reply, Step, Terms
 from splitrelay.network.server import Hub, connections
 from splitrelay.network.status_rpc import collect_handler, collected, status_handler, status_of
-from splitrelay.network.tensor_transfer import sha256
+from splitrelay.network.tensor_transfer import Assembly, sha256
 from splitrelay.security.authority import create_authority
 from splitrelay.security.certificates import peer_identity
 from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
-from tests.support.bare_server import TERMS, Standing, closed, lease, standing, step, until
+from tests.support.bare_server import QUIET, TERMS, Standing, closed, lease, standing, step, until
 
 CUT = "hung up|link was lost"  # not: the server does not answer
 
@@ -68,14 +70,14 @@ def test_words_that_nobody_has_answered_are_counted() -> None:
     with standing() as here:
         link = here.leased()
         assert alive(here, link)
-        for _ in range(limits.WAITING + 1):
+        for _ in range(Limits.unanswered + 1):
             link.stream.put(encode(step()))
         with pytest.raises(Refused, match="too many words at once"):
             link.receive(60)
 
 
 def test_heartbeats_without_end_are_refused() -> None:
-    beats = limits.IDLE_MESSAGES + 3000  # more than may come while they are sent
+    beats = Limits.idle_messages + 3000  # more than may come while they are sent
     with standing() as here, channel(f"127.0.0.1:{here.port}", None) as line:
         good, words = here.leased(), SimpleQueue[bytes | None]()
         deaf: Any = line.stream_stream(f"/{SERVICE}/Join")(iter(words.get, None))
@@ -104,9 +106,8 @@ def test_more_clients_than_the_limit_are_refused_at_the_start() -> None:
         Hub(House(TERMS, Bounds(), 0, limits.CLIENTS + 1)).start("127.0.0.1:0")
 
 
-def test_connections_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CONNECTIONS", 5)
-    with standing() as here:
+def test_connections_have_a_limit() -> None:
+    with standing(limits=Limits(connections=5)) as here:
         good = here.leased()
         lines = [socket.create_connection(("127.0.0.1", here.port)) for _ in range(10)]
         assert closed(lines[-1])
@@ -119,16 +120,15 @@ def test_connections_leave_some_files_to_the_server() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
     try:
-        assert connections() == 500 - limits.SPARE
+        assert connections() == 500 - Limits.spare_files
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_streams_of_one_connection_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "STREAMS", 3)
-    with standing() as here:
+def test_streams_of_one_connection_have_a_limit() -> None:
+    with standing(limits=Limits(streams=3)) as here:
         line = channel(f"127.0.0.1:{here.port}", None)
-        links = [Link(line, heartbeat=60.0) for _ in range(4)]
+        links = [Link(line, QUIET) for _ in range(4)]
         until(lambda: len(here.hub.reception.all) == 3)
         for link in links:
             link.send(Hello(VERSION, 0))
@@ -152,24 +152,23 @@ def headers() -> bytes:
 
 
 def test_who_opens_more_streams_than_it_may_gets_an_error_for_each() -> None:
-    wanted = 3 * limits.STREAMS
+    wanted = 3 * Limits.streams
     with standing() as here, socket.create_connection(("127.0.0.1", here.port), timeout=60) as line:
         good = here.leased()
         line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0))
         line.sendall(b"".join(frame(1, 4, 2 * number + 1, headers()) for number in range(wanted)))
         with line.makefile("rb") as stream:
             refused = 0
-            while refused < wanted - limits.STREAMS:
+            while refused < wanted - Limits.streams:
                 head = stream.read(9)
                 stream.read(int.from_bytes(head[:3], "big"))
                 refused += head[3] == 3  # RST_STREAM
-        until(lambda: len(here.hub.reception.all) == limits.STREAMS + 1)
+        until(lambda: len(here.hub.reception.all) == Limits.streams + 1)
         assert alive(here, good)
 
 
-def test_handshakes_have_a_limit_and_who_is_turned_away_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "STRANGERS", 3)
-    with standing() as here:
+def test_handshakes_have_a_limit_and_who_is_turned_away_may_come_again() -> None:
+    with standing(limits=Limits(handshakes=3)) as here:
         good = here.leased()
         young = [here.call() for _ in range(3)]
         until(lambda: len(here.hub.reception.all) == 4)
@@ -183,9 +182,8 @@ def test_handshakes_have_a_limit_and_who_is_turned_away_may_come_again(monkeypat
 
 
 @pytest.mark.parametrize("word", [None, Hello(VERSION, 1)])
-def test_who_does_not_end_its_handshake_is_cut(word: Hello | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HANDSHAKE", 0.5)
-    with standing() as here:
+def test_who_does_not_end_its_handshake_is_cut(word: Hello | None) -> None:
+    with standing(timeouts=Timeouts(handshake=0.5)) as here:
         good, slow = here.leased(), here.call()
         if word is not None:
             slow.send(word)
@@ -195,19 +193,16 @@ def test_who_does_not_end_its_handshake_is_cut(word: Hello | None, monkeypatch: 
         assert alive(here, good)
 
 
-def test_who_came_for_a_check_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HANDSHAKE", 0.5)
-    with standing() as here:
+def test_who_came_for_a_check_does_not_stay() -> None:
+    with standing(timeouts=Timeouts(handshake=0.5)) as here:
         link = here.joined(check=True)
         assert here.hub.here() == {}
         with pytest.raises(LinkLost, match=CUT):
             link.receive(60)
 
 
-def test_who_falls_silent_is_cut_and_who_says_that_it_is_here_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SILENCE", 0.9)
-    monkeypatch.setattr(client_stream, "TICK", 0.05)
-    with standing() as here:
+def test_who_falls_silent_is_cut_and_who_says_that_it_is_here_stays() -> None:
+    with standing(timeouts=Timeouts(silence=0.9), client=replace(QUIET, tick=0.05)) as here:
         good, mute = here.leased(), here.joined(1)
         good.stream.heartbeat = 0.1  # the other one is about to say so in a minute
         until(lambda: set(here.hub.here()) == {0})
@@ -217,20 +212,20 @@ def test_who_falls_silent_is_cut_and_who_says_that_it_is_here_stays(monkeypatch:
         assert alive(here, good)
 
 
-def test_a_connection_without_a_link_is_closed_and_one_that_has_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "IDLE", 0.5)
-    with standing() as here:
+def test_a_connection_without_a_link_is_closed_and_one_that_has_one_stays() -> None:
+    with standing(timeouts=Timeouts(idle=0.5)) as here:
         good, line = here.leased(), socket.create_connection(("127.0.0.1", here.port), timeout=60)
         line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0))
         assert closed(line)
         assert alive(here, good)
 
 
-@pytest.mark.parametrize(("half", "most"), [(limits.HALF, 5000), (10_000, 10_000)], ids=["wire", "spec"])
-def test_a_half_has_a_longest_length(half: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of the wire where it is the smaller one, else that of the spec: whoever sends more is not listened to."""
-    if half == limits.HALF:
-        monkeypatch.setattr(limits, "HALF", most)
+def test_no_half_is_longer_than_the_format_allows() -> None:
+    assert Assembly(2 * limits.HALF).limit == limits.HALF and Assembly(10).limit == 10
+
+
+def test_a_half_longer_than_that_of_the_spec_is_refused() -> None:
+    most = 10_000
     with standing() as here:
         good, bad, fits = here.leased(), here.leased(1), here.leased(2)
         for link, length in ((fits, most), (bad, most + 1)):
@@ -257,7 +252,7 @@ def test_a_half_that_is_said_to_be_longer_than_any_is_refused() -> None:
 def long_greeting(length: int, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """A first word whose control message has this length, by somebody who does not mind the limit."""
     with monkeypatch.context() as patch:
-        patch.setattr(limits, "CONTROL", 2**30)
+        patch.setattr(limits, "CONTROL", 2**30)  # of the sender only: a constant of the format
         spare = len(encode(Hello(VERSION, 1, "x" * 100_000))) - 100_000  # the head, and how protobuf writes the lengths
         return encode(Hello(VERSION, 1, "x" * (length + HEADER.size - spare)))
 
@@ -291,10 +286,9 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_steps_go_on_while_fifty_strangers_stall_their_handshakes(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HANDSHAKE", 2.0)
+def test_steps_go_on_while_fifty_strangers_stall_their_handshakes(keys: Path) -> None:
     hello = bytes.fromhex("160301020001fc0303")  # the first bytes of a TLS hello
-    with standing(server_credentials(load_identity(keys / "server"))) as here:
+    with standing(server_credentials(load_identity(keys / "server")), timeouts=Timeouts(handshake=2.0)) as here:
         good = here.leased(0, channel_credentials(load_identity(keys / "client-0")))
         lines = [socket.create_connection(("127.0.0.1", here.port)) for _ in range(50)]
         for number, line in enumerate(lines):
@@ -307,9 +301,9 @@ def test_steps_go_on_while_fifty_strangers_stall_their_handshakes(keys: Path, mo
 def test_one_certificate_has_few_handshakes_at_once(keys: Path) -> None:
     with standing(server_credentials(load_identity(keys / "server"))) as here:
         mine = channel_credentials(load_identity(keys / "client-0"))
-        for _ in range(limits.HANDSHAKES):
+        for _ in range(Limits.handshakes_per_certificate):
             here.call(mine)
-        until(lambda: len(here.hub.reception.all) == limits.HANDSHAKES)
+        until(lambda: len(here.hub.reception.all) == Limits.handshakes_per_certificate)
         with pytest.raises(LinkLost, match="too many handshakes under one certificate"):
             here.call(mine).receive(60)
         here.joined(1, channel_credentials(load_identity(keys / "client-1")))
@@ -319,11 +313,9 @@ def asked(hub: Hub) -> Any:
     return channel(f"127.0.0.1:{hub.start('127.0.0.1:0')}", None)
 
 
-def test_the_model_goes_to_so_many_at_once_and_nobody_holds_it_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "COLLECTORS", 1)
-    monkeypatch.setattr(limits, "QUESTION", 1.0)
+def test_the_model_goes_to_so_many_at_once_and_nobody_holds_it_for_ever() -> None:
     hub = Hub(House(TERMS, Bounds(), 0, 1))
-    hub.answering("Collect", collect_handler(lambda: bytes(20_000_000), lambda context: None))
+    hub.answering("Collect", collect_handler(lambda: bytes(20_000_000), lambda context: None, Timeouts(rpc=1.0), 1))
     line = asked(hub)
     deaf = line.unary_stream("/splitrelay.Relay/Collect")(b"")
     next(deaf)
@@ -337,15 +329,14 @@ def test_the_model_goes_to_so_many_at_once_and_nobody_holds_it_for_ever(monkeypa
 
 def has_model(line: Any) -> bool:
     try:
-        return len(collected(line)) == 20_000_000
+        return len(collected(line, seconds=1.0)) == 20_000_000
     except WorkError:
         return False
 
 
-def test_a_question_that_is_never_asked_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HANDSHAKE", 0.5)
+def test_a_question_that_is_never_asked_is_ended() -> None:
     hub = Hub(House(TERMS, Bounds(), 0, 1))
-    hub.answering("Status", status_handler(lambda: "{}", lambda context: None))
+    hub.answering("Status", status_handler(lambda: "{}", lambda context: None, Timeouts(handshake=0.5)))
     line = asked(hub)
     silent = SimpleQueue[bytes | None]()
     stream = line.stream_stream(f"/{SERVICE}/Status")(iter(silent.get, None), timeout=60)

@@ -19,7 +19,7 @@ from splitrelay.deploy.peer_endpoint import UNREACHED, Post
 from splitrelay.deploy.server_visit import Policy, build_lease
 from splitrelay.deploy.visit_limits import SPARE, ServerBrokeSpec, UsedVisits, derive_allowed_visits
 from splitrelay.errors import InputError, SplitrelayError
-from splitrelay.network import client_stream, codec, server
+from splitrelay.network import codec, server
 from splitrelay.network.codec import encode
 from splitrelay.network.messages import (
     Accept,
@@ -41,7 +41,7 @@ from splitrelay.runs.registry import ALGORITHMS
 from splitrelay.runs.spec import Spec, load_spec
 from splitrelay.security.credential_reload import Keys
 from splitrelay.security.identity import load_identity
-from tests.support.deployment import Stage, small_spec
+from tests.support.deployment import CLIENT, Stage, small_spec
 
 Change = Callable[[Message], Message]
 SENT = (Step, Chunk, Deposit, Predict)  # messages that carry something of a client's data or model
@@ -59,13 +59,13 @@ class Lies:
             self.received.append(decode(frame, bounds))
             return self.received[-1]
 
-        monkeypatch.setattr(client_stream, "TICK", 0.1)  # a client that leaves does not wait for what it did not read
         monkeypatch.setattr(server, "encode", lambda message: encode(change(message)))
         monkeypatch.setattr(server, "decode", listen)
 
     def join(self, m: int = 0, **wish: Any) -> Any:
         """Return the last words of client m, or its error. The server stops when the client has left."""
-        self.stage.join(m, **wish)
+        # A client that leaves does not wait for what it did not read.
+        self.stage.join(m, **{"timeouts": replace(CLIENT, tick=0.1), **wish})
         self.stage.threads.append(_start(self._stop_after(self.stage.threads[0])))
         with pytest.raises(KeyboardInterrupt):
             self.stage.play()

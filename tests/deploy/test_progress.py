@@ -24,6 +24,7 @@ from splitrelay.errors import Diverged, OutputError, VisitFailed
 from splitrelay.network import limits, messages
 from splitrelay.network.client_session import TakenBack
 from splitrelay.network.codec import VERSION, BadMessage, decode, encode
+from splitrelay.network.limits import Limits
 from splitrelay.network.messages import Accept, Deposit, Fail, Finish, Handed, Hello, Ready, Terms, Want, Welcome
 from splitrelay.network.shared_event_loop import Heard
 from splitrelay.network.tensor_transfer import sha256
@@ -61,11 +62,10 @@ def test_time_without_a_link_is_not_the_clients() -> None:
     assert (visit.progress_at, visit.link) == (38.0, 2)
 
 
-def test_a_half_counts_only_where_it_grows_by_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PIECE", 10)
+def test_a_half_counts_only_where_it_grows_by_a_piece() -> None:
     visit, heard = pending(), []
     for now, carried in enumerate([(0, 100), (0, 100), (10, 100), (4, 100), (19, 100), (20, 100)], start=1):
-        visit.record_transfer(carried, float(now))
+        visit.record_transfer(carried, float(now), piece=10)
         heard.append(visit.progress_at)
     assert heard == [1.0, 1.0, 3.0, 3.0, 3.0, 6.0]
 
@@ -172,15 +172,15 @@ def test_a_half_that_overflows_stops_the_run_as_in_a_simulation(engine: str, tmp
 def test_a_client_that_begins_again_and_again_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "LINKS", 3)
-    stage = Stage(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, policy=Policy("skip"))
+    few = Limits(connections_without_progress=3)
+    stage = Stage(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, policy=Policy("skip"), limits=few)
 
     def falling(*_: Any, **__: Any) -> messages.Reply:
         raise BadMessage("as if the program had fallen")
 
     monkeypatch.setattr(client_visit.RemoteServerHalf, "step", falling)
     for m in stage.partition.clients:
-        stage.join(m, patience=0.5)
+        stage.join(m, patience=0.5, limits=few)
     stage.play()
     assert [event["why"] for event in stage.events("skipped")] == ["no step on 4 links"] * 2
 
@@ -204,8 +204,8 @@ def test_a_gradient_that_overflows_at_the_server_is_not_sent(tmp_path: Path) -> 
 
 
 def test_links_on_which_nothing_happens_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LINKS", 3)
-    stage = Stage(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, policy=Policy("skip"))
+    few = Limits(connections_without_progress=3)
+    stage = Stage(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, policy=Policy("skip"), limits=few)
     step = client_visit.RemoteServerHalf.step
 
     def losing(calls: client_visit.RemoteServerHalf, k: int, *words: Any, **more: Any) -> messages.Reply:
@@ -268,7 +268,7 @@ def test_who_does_not_listen_is_not_answered_for_ever() -> None:
     with standing() as here:
         link = here.leased(0)
         caller = here.hub.reception.here[0]
-        for k in range(limits.WAITING):
+        for k in range(Limits.unanswered):
             caller.outgoing.put_nowait(messages.Cancel(99, str(k)))  # nobody has taken them yet
         heard = Heard(0, caller.number, step(1, 0))
         with pytest.raises(BadMessage):

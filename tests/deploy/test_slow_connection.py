@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,22 @@ import pytest
 from splitrelay.chaos import proxies
 from splitrelay.deploy import backend_fast, remote_clients, visit_scheduler
 from splitrelay.deploy.server_visit import Policy, get_stage
-from splitrelay.network import client_session, limits
+from splitrelay.network.limits import Limits
 from splitrelay.network.messages import Ready
+from splitrelay.runs.spec import Spec
 from tests.support.bare_server import until
 from tests.support.clock import Clock
-from tests.support.deployment import Stage, simulated, small_spec
+from tests.support.deployment import CLIENT, SERVER, Stage, simulated, small_spec
 
 WHOLE = ("algorithm=fedavg", "placement=whole", "M=2", "C=9", "R=1")
+
+PIECE, SILENCE = Limits(piece=2000), 1.5
+SLOW: dict[str, Any] = {"limits": PIECE, "timeouts": replace(CLIENT, silence=SILENCE, tick=0.05)}
+
+
+def make_stage(spec: Spec, folder: Path, policy: Policy | None = None) -> Stage:
+    """Return a stage whose server sends small pieces and gives up after a short silence."""
+    return Stage(spec, folder, policy=policy, limits=PIECE, timeouts=replace(SERVER, silence=SILENCE))
 
 
 class SlowUploadProxy(proxies.TcpProxy):
@@ -46,37 +56,31 @@ class Lines:
 def played(stage: Stage, kind: type[proxies.TcpProxy] = proxies.TcpProxy) -> Lines:
     lines = Lines(stage, kind)
     for m in stage.partition.clients:
-        stage.join(m, address=lines)
+        stage.join(m, address=lines, **SLOW)
     stage.play()
     for line in lines.made:
         line.close()
     return lines
 
 
-@pytest.fixture(autouse=True)
-def _slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PIECE", 2000)
-    monkeypatch.setattr(limits, "SILENCE", 1.5)
-
-
 def test_a_half_that_takes_longer_than_silence_may_last_comes_once(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *WHOLE), tmp_path)
+    stage = make_stage(small_spec(tmp_path, *WHOLE), tmp_path)
     expected = simulated(stage.spec, tmp_path / "simulated")
     lines = played(stage)
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
     assert len(lines.made) == 2 and not stage.events("lost") and not stage.events("silent")
-    assert all(line.late > 2 * 1.5 / 0.05 for line in lines.made)  # down and up, each took longer than that
+    assert all(line.delayed > 2 * 1.5 / 0.05 for line in lines.made)  # down and up, each took longer than that
 
 
 def test_a_half_on_its_way_is_progress_as_steps_are(tmp_path: Path) -> None:
     """A client has less time for a step than its half takes on the way up."""
-    stage = Stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path, policy=Policy(step=1.0))
+    stage = make_stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path, policy=Policy(step=1.0))
     played(stage, SlowUploadProxy)
     assert not stage.events("failed") and len(stage.events("committed")) == 2
 
 
 def test_a_line_that_carries_nothing_is_silent_all_the_same(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path)
+    stage = make_stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path)
     lines, frozen = Lines(stage, delay=0.0), threading.Event()
 
     def note(text: str) -> None:
@@ -86,16 +90,15 @@ def test_a_line_that_carries_nothing_is_silent_all_the_same(tmp_path: Path) -> N
 
     stage.serving.say = note
     for m in stage.partition.clients:
-        stage.join(m, address=lines)
+        stage.join(m, address=lines, **SLOW)
     stage.play()
     assert stage.events("silent") or stage.events("lost")
     assert len(stage.events("committed")) == 2
 
 
 def test_a_visit_that_is_taken_back_meanwhile_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_session, "TICK", 0.05)
     clock = Clock(monkeypatch, remote_clients, visit_scheduler)
-    stage = Stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path, policy=Policy(step=1000.0, retries=1))
+    stage = make_stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path, policy=Policy(step=1000.0, retries=1))
     compute, first = backend_fast.Client.train_whole, threading.Event()
 
     def long(client: backend_fast.Client, visit: Any) -> Any:
@@ -109,7 +112,7 @@ def test_a_visit_that_is_taken_back_meanwhile_is_told_so(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(backend_fast.Client, "train_whole", long)
     for m in stage.partition.clients:
-        stage.join(m)
+        stage.join(m, **SLOW)
     stage.play()
     assert [line for line in stage.said if line.startswith("visit taken back: ")]
     assert not stage.events("refused") and len(stage.events("committed")) == 2
@@ -119,8 +122,7 @@ def test_a_client_that_computes_for_long_keeps_its_visit_over_a_lost_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The link is lost while the whole model is trained, for longer than a client may be away."""
-    monkeypatch.setattr(client_session, "TICK", 0.05)
-    stage = Stage(small_spec(tmp_path, *WHOLE), tmp_path, policy=Policy(lease=1.5))
+    stage = make_stage(small_spec(tmp_path, *WHOLE), tmp_path, policy=Policy(lease=1.5))
     expected = simulated(stage.spec, tmp_path / "simulated")
     lines, compute, done = Lines(stage), backend_fast.Client.train_whole, threading.Event()
 
@@ -137,7 +139,7 @@ def test_a_client_that_computes_for_long_keeps_its_visit_over_a_lost_link(
     lost = time.monotonic()
     monkeypatch.setattr(backend_fast.Client, "train_whole", long)
     for m in stage.partition.clients:
-        stage.join(m, address=lines)
+        stage.join(m, address=lines, **SLOW)
     stage.play()
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
     assert not stage.events("expired") and len(stage.events("committed")) == 2

@@ -5,19 +5,15 @@ from collections.abc import Callable
 
 import pytest
 
-from splitrelay.network import limits
 from splitrelay.network.client_session import Holding, Session, Stopped
 from splitrelay.network.grpc_channel import channel
+from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Accept, Lease, Ready
 from tests.support.bare_server import Standing, lease, standing, step, until
 
 FAR = 30.0  # seconds
-
-
-@pytest.fixture(autouse=True)
-def _wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that withholds a reply can still say that it is there: silence does not end the link."""
-    monkeypatch.setattr(limits, "SILENCE", 600.0)
+# A server that withholds a reply can still send heartbeats: silence does not end the connection.
+TIMEOUTS = Timeouts(silence=600.0, grace=0.0)
 
 
 def join(here: Standing, stop: threading.Event) -> Session:
@@ -27,7 +23,7 @@ def join(here: Standing, stop: threading.Event) -> Session:
         lambda: channel(f"127.0.0.1:{here.port}", None),
         lambda terms: Accept("h", "fast", "cpu", 5),
         stop=stop,
-        grace=0.0,
+        timeouts=TIMEOUTS,
     )
     session.connect()
     until(lambda: 0 in here.hub.here())

@@ -35,7 +35,6 @@ import grpc
 from splitrelay.deploy.client_options import Wish
 from splitrelay.deploy.client_program import Joined
 from splitrelay.errors import SplitrelayError
-from splitrelay.network import client_session, client_stream, limits, peer_transfer
 from splitrelay.network.grpc_channel import SERVICE
 from splitrelay.network.server import OPTIONS
 from splitrelay.randomness import Purpose, rng
@@ -50,29 +49,6 @@ PIECE = 200  # conversations between two readings of memory
 GROWTH = 1.5, 1.15  # times the memory after the first piece, and after half of them, that is not growth
 DEADLINE = 30.0  # seconds within which a client ends after the server has gone
 LONGEST = 20.0  # seconds of one conversation
-
-
-@contextmanager
-def shorten_timeouts() -> Iterator[None]:
-    """Make clients try again and give up within seconds, until this is left."""
-    short: dict[tuple[Any, str], Any] = {
-        (limits, "HEARTBEAT"): 0.5,
-        (limits, "SILENCE"): 3.0,
-        (limits, "BACKOFF"): (0.005, 0.05),
-        (limits, "STEP"): 3.0,
-        (limits, "HANDSHAKE"): 3.0,
-        (client_stream, "TICK"): 0.1,
-        (client_session, "TICK"): 0.02,
-        (peer_transfer, "HAND"): 0.3,
-    }
-    before = {(module, name): getattr(module, name) for module, name in short}
-    for (module, name), value in short.items():
-        setattr(module, name, value)
-    try:
-        yield
-    finally:
-        for (module, name), value in before.items():
-            setattr(module, name, value)
 
 
 class Listener:
@@ -244,8 +220,7 @@ def run_campaign(
         for listener in listeners:
             stack.callback(listener.close)
         for first in range(0, conversations, piece):
-            with shorten_timeouts():
-                run_piece(targets, listeners, range(first, min(first + piece, conversations)), seed, campaign)
+            run_piece(targets, listeners, range(first, min(first + piece, conversations)), seed, campaign)
             (folder / f"honest-{first}").mkdir()
             failure = train_honestly(folder / f"honest-{first}")
             if failure is not None:

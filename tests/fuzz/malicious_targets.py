@@ -13,6 +13,7 @@ from splitrelay.deploy.handshake import FIXED, AgreedSpec, terms_of
 from splitrelay.deploy.visit_limits import derive_allowed_visits
 from splitrelay.network import tensor_transfer
 from splitrelay.network.connection_handler import FED, JUDGE
+from splitrelay.network.limits import Timeouts
 from splitrelay.runs.spec import load_spec
 from splitrelay.security.authority import create_authority
 from tests.fuzz.client_oracle import Expected, get_shape
@@ -29,6 +30,10 @@ ROLES: dict[str, tuple[str, ...]] = {
 }
 NUMBERS = {"evaluator": JUDGE, "fed server": FED}
 WITH_KEYS = {"peer-to-peer": "client-0", "evaluator": "judge", "fed server": "fed"}
+# Clients try again and give up within seconds.
+SHORT = Timeouts(
+    heartbeat=0.5, silence=3.0, first_retry=0.005, longest_retry=0.05, step=3.0, handshake=3.0, tick=0.02, peer=0.3
+)
 ENGINES = ("fast", "reference")
 
 
@@ -59,6 +64,7 @@ class Target:
             keep=(keys or self.folder) / "model.safetensors",
             fed=m == FED,
             repeats=expected.repeats,
+            timeouts=SHORT,
         )
 
 

@@ -22,6 +22,7 @@ from splitrelay.network import tensor_transfer
 from splitrelay.network.codec import BadMessage
 from splitrelay.network.connection_handler import FED, JUDGE, Caller
 from splitrelay.network.grpc_channel import channel
+from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Bye, Message
 from splitrelay.network.protocol import Conversation, End, State
 from splitrelay.runs.execute import Progress
@@ -122,7 +123,10 @@ def besieged(house: str) -> Iterator[Besieged]:
     with TemporaryDirectory() as folder:
         spec = load_spec(None, [f"data={_images(Path(folder))}", *SPEC, *words])
         server = Besieged(
-            house, ServerConfig(spec, Path(folder) / "run", policy=POLICY, quorum=1, heartbeat=60.0, **offer)
+            house,
+            ServerConfig(
+                spec, Path(folder) / "run", policy=POLICY, quorum=1, timeouts=Timeouts(heartbeat=60.0), **offer
+            ),
         )  # type: ignore[arg-type]
         server.thread.start()
         server.ready.wait()

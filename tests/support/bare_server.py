@@ -15,6 +15,7 @@ from splitrelay.network.client_session import Link
 from splitrelay.network.codec import VERSION, Bounds
 from splitrelay.network.connection_handler import House
 from splitrelay.network.grpc_channel import channel
+from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Accept, Hello, Lease, Message, Ready, Step, Terms, Welcome
 from splitrelay.network.server import Hub
 from splitrelay.security.authority import Authority, create_authority, open_authority
@@ -22,13 +23,15 @@ from splitrelay.security.identity import load_identity
 
 TERMS = Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=60.0)
 BOUNDS = Bounds(batch=4, h=(3,), out=2, dtype="float32", classes=10, norms=8, look=4)
+QUIET = Timeouts(heartbeat=60.0)
 H, LABELS = np.ones((4, 3), np.float32), np.zeros(4, np.int32)
 
 
 class Standing:
     """A hub that listens, what it has noted, and its callers."""
 
-    def __init__(self, credentials: Any = None, **house: Any) -> None:
+    def __init__(self, credentials: Any = None, client: Timeouts = QUIET, **house: Any) -> None:
+        self.client = client  # timeouts of the clients
         self.noted: list[tuple[str, dict[str, Any]]] = []
         self.hub = Hub(House(TERMS, BOUNDS, 10_000, house.pop("clients", 4), **house), self._note)
         self.port = self.hub.start("127.0.0.1:0", credentials)
@@ -39,7 +42,7 @@ class Standing:
 
     def call(self, credentials: Any = None) -> Link:
         """A stream, before the first word."""
-        self.links.append(Link(channel(f"127.0.0.1:{self.port}", credentials), heartbeat=60.0))
+        self.links.append(Link(channel(f"127.0.0.1:{self.port}", credentials), self.client))
         return self.links[-1]
 
     def joined(self, m: int = 0, credentials: Any = None, check: bool = False) -> Link:

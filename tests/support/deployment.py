@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.deploy.server_program import ServerConfig, ServerProgram
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import SplitrelayError
+from splitrelay.network.limits import Timeouts
 from splitrelay.runs.build import build_partition
 from splitrelay.runs.execute import execute
 from splitrelay.runs.rows import remove_measurements
@@ -61,6 +63,9 @@ def dealt(spec: Spec, to: Path) -> Partition:
     return partition
 
 
+# Short pauses between two attempts, and between two checks of a deadline. No deadline is shortened.
+CLIENT = Timeouts(first_retry=0.02, longest_retry=0.1)
+SERVER = replace(CLIENT, heartbeat=0.5, server_tick=0.05)
 PATIENCE = 120.0  # seconds that a play may take
 
 
@@ -86,7 +91,7 @@ class Stage:
             admit = by_certificate(Revocations(identity.revocations, identity.ca), spec.partition.M)
             offer = {"credentials": server_credentials(identity), "admit": admit, **offer}
         self.offer = ServerConfig(
-            spec, folder_ / "run", policy=policy or Policy(), heartbeat=0.5, **{"without": absent, **offer}
+            spec, folder_ / "run", policy=policy or Policy(), **{"without": absent, "timeouts": SERVER, **offer}
         )
         self.serving = ServerProgram(self.offer, self.said.append, self.stop)
         self.serving.listening = lambda port: self.listening.set()
@@ -107,7 +112,7 @@ class Stage:
         data = wish.pop("data", self.folder / "data" / get_client_folder(m, self.partition.M) / "data.npz")
         keys = self.folder / f"client-{m}" if self.keys else None
         try:
-            wishes = {"patience": 20.0, "keys": keys, "agreed": AgreedSpec(self.spec), **wish}
+            wishes = {"patience": 20.0, "keys": keys, "agreed": AgreedSpec(self.spec), "timeouts": CLIENT, **wish}
             self.clients[m] = Joined(Wish(where, m, data, **wishes), self.said.append)
             self.words[m] = self.clients[m].run()
         except SplitrelayError as error:

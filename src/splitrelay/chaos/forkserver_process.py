@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from splitrelay.chaos.short_timeouts import SHORT_TIMEOUTS
 from splitrelay.deploy.subprocesses import Program, die_with_parent
 
-PRELOADED = (  # in this order: short_timeouts must come first
-    "chaos.short_timeouts",
+PRELOADED = (
     "deploy.server_program",
     "deploy.client_program",
     "deploy.remote_evaluator",
@@ -54,4 +54,4 @@ def _run_program(arguments: Sequence[str], log: str) -> None:
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for stream in (1, 2):
         os.dup2(file, stream)
-    import_module(COMMAND_LINE).run(list(arguments))
+    import_module(COMMAND_LINE).run(list(arguments), SHORT_TIMEOUTS)

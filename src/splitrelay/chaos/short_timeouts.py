@@ -1,9 +1,7 @@
-"""Shorten heartbeat, silence and back-off for rehearsals with faults; must be imported before other modules."""
+"""Short heartbeat, silence and back-off, for rehearsals with faults."""
 
 from __future__ import annotations
 
-from splitrelay.network import limits
+from splitrelay.network.limits import Timeouts
 
-limits.HEARTBEAT = 0.5
-limits.SILENCE = 4.0
-limits.BACKOFF = (0.05, 0.4)
+SHORT_TIMEOUTS = Timeouts(heartbeat=0.5, silence=4.0, first_retry=0.05, longest_retry=0.4)

@@ -17,6 +17,7 @@ import click
 
 from splitrelay.cli.console import mood
 from splitrelay.errors import escape_unprintable
+from splitrelay.network.limits import Timeouts
 
 LOGS = ("lines", "json")
 
@@ -32,6 +33,11 @@ class Seconds(click.FloatRange):
         if math.isnan(seconds):
             self.fail(f"{value} is not a number of seconds.", param, ctx)
         return seconds
+
+
+def get_timeouts() -> Timeouts:
+    """Return the timeouts with which a rehearsal has started this command, or the usual ones."""
+    return click.get_current_context().find_object(Timeouts) or Timeouts()
 
 
 def keys_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import click
 
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
-from splitrelay.cli.deploy_options import Seconds, alarm, log_option, logger, ready, warn_insecure
+from splitrelay.cli.deploy_options import Seconds, alarm, get_timeouts, log_option, logger, ready, warn_insecure
 from splitrelay.cli.signals import stopping
 from splitrelay.errors import InputError
 
@@ -111,6 +111,7 @@ def join(
             approval,
             repeats,
             state,
+            get_timeouts(),
         )
         for number, place, folder in zip(numbers, places, folders, strict=True)
     ]

@@ -103,18 +103,23 @@ def app(quiet: bool, verbose: bool, traceback: bool) -> None:
     """
 
 
-def run(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run one command line and exit: 0 success, 1 failed work, 2 wrong input, 130 Ctrl-C."""
+def run(argv: Sequence[str] | None = None, context: object = None) -> NoReturn:
+    """Run one command line and exit: 0 success, 1 failed work, 2 wrong input, 130 Ctrl-C.
+
+    Args:
+        argv: the words of the command line; those of this process unless given.
+        context: an object for the command that is not an option, such as the Timeouts of a rehearsal.
+    """
     try:
-        _run(_take_flags(list(sys.argv[1:] if argv is None else argv)))
+        _run(_take_flags(list(sys.argv[1:] if argv is None else argv)), context)
     finally:
         mood.quiet = mood.verbose = mood.traceback = False  # they hold for one command line
 
 
-def _run(arguments: list[str]) -> NoReturn:
+def _run(arguments: list[str], context: object) -> NoReturn:
     form = _log_form(arguments)
     try:
-        app.main(arguments, prog_name="splitrelay", standalone_mode=False)
+        app.main(arguments, prog_name="splitrelay", standalone_mode=False, obj=context)
     except (KeyboardInterrupt, click.Abort):
         _leave("stopped.", 130, form)
     except BrokenPipeError:  # `splitrelay ... | head`: nobody reads on, and that is no error

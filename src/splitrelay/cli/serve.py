@@ -12,7 +12,16 @@ import click
 
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
-from splitrelay.cli.deploy_options import Seconds, alarm, keys_options, log_option, logger, ready, warn_insecure
+from splitrelay.cli.deploy_options import (
+    Seconds,
+    alarm,
+    get_timeouts,
+    keys_options,
+    log_option,
+    logger,
+    ready,
+    warn_insecure,
+)
 from splitrelay.cli.key_values import settings_argument
 from splitrelay.cli.signals import stopping
 from splitrelay.cli.spec_arguments import list_spec_keys, load_spec_arguments
@@ -100,6 +109,7 @@ def serve(
         how["quorum"],
         credentials,
         admit,
+        get_timeouts(),
         linger=how["linger"],
         fed=how["fed_server"],
         judge=how["judge"],

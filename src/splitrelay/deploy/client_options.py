@@ -9,6 +9,7 @@ from splitrelay.deploy.disclosure import Approval
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.errors import InputError
 from splitrelay.network.connection_handler import FED, JUDGE
+from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.security import certificates
 from splitrelay.security.certificates import EVALUATOR
 from splitrelay.security.identity import Identity
@@ -34,6 +35,8 @@ class Wish:
     approval: Approval = field(default_factory=Approval)  # asks the operator, where there is neither
     repeats: int = 1  # how often the whole run may be repeated
     state: Path | None = None  # where it counts its visits; the folder of its keys unless named
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    limits: Limits = field(default_factory=Limits)
 
 
 def number_of(wish: Wish, identity: Identity | None) -> int:

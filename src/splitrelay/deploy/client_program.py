@@ -65,7 +65,9 @@ class Joined:
         self.wish, self.say, self.warn = wish, say, say
         self.keys = None if identity is None else Keys(identity, lambda text: self.warn(text))
         self.post = (
-            None if self.keys is None else Post(self.keys, lambda text: self.say(text), lambda text: self.warn(text))
+            None
+            if self.keys is None
+            else Post(self.keys, lambda text: self.say(text), lambda text: self.warn(text), wish.timeouts)
         )
         self.stop = stop or Event()
         self.visitor: Visitor | FedServer | None = None
@@ -88,6 +90,8 @@ class Joined:
             patience=wish.patience,
             stop=self.stop,
             address=wish.address,
+            timeouts=wish.timeouts,
+            limits=wish.limits,
         )
         self.session.note = say
         self.session.warn = lambda text: self.warn(text)
@@ -284,7 +288,7 @@ class Joined:
         used = UsedVisits(allowed, self._usage_file(spec), self.wish.repeats)
         self.visitor = Visitor(context, used, seals, self._judge(context), self.post, self.purse)
         self.session.bounds = Bounds(
-            batch=limits.BATCH if spec.optimiser.draw == "full" else max(spec.optimiser.batch, SLICE),
+            batch=self.wish.limits.batch if spec.optimiser.draw == "full" else max(spec.optimiser.batch, SLICE),
             h=shape.h,
             out=None if ":" in spec.model.name else len(terms.classes),
             dtype=spec.model.dtype,

@@ -60,7 +60,7 @@ class RemoteServerHalf:
             raise Diverged(f"{where}, at eta={self.lease.eta:g}", hint=LOWER_ETA)
         self.used.count_step()
         step = messages.Step(self.fence, k, h, labels.astype(np.int32), norm2)
-        reply = self.session.exchange(lambda: iter([step]), limits.STEP, meanwhile=self.prepare_next)
+        reply = self.session.exchange(lambda: iter([step]), self.session.timeouts.step, meanwhile=self.prepare_next)
         assert isinstance(reply, messages.Reply) and reply.k == k  # the table allows nothing else
         if reply.gradient.shape != h.shape or reply.gradient.dtype != h.dtype:
             raise BadMessage("the gradient at the cut", value=reply.gradient.shape, limit=f"{h.dtype} {h.shape}")
@@ -121,8 +121,8 @@ class Visitor:
             can_hand_over = self.post is not None and self.spec.route == "peer-to-peer"
             words = [remote.closing, *(self.post.bring(lease, blob) if self.post and can_hand_over else ())]
         words += [self.purse.paid()] if self.purse else []
-        words += deposited(lease.fence, blob, (loss,) * self.whole)
-        answer = session.exchange(lambda: iter(words), limits.STEP)
+        words += deposited(lease.fence, blob, (loss,) * self.whole, piece=session.limits.piece)
+        answer = session.exchange(lambda: iter(words), session.timeouts.step)
         assert isinstance(answer, Commit)
         if self.seals is not None:
             self.seals.committed(blob)
@@ -221,18 +221,21 @@ def is_complete(last: Mapping[int, int], expected: Mapping[int, int]) -> bool:
 def received(session: Session, length: int, digest: bytes, now: Callable[[], float] = time.monotonic) -> bytes:
     """Return a half that is on its way down. Raises BadMessage where it comes too slowly, in however many pieces."""
     assembly, come = tensor_transfer.Assembly(length), 0
-    longest = limits.STEP + length * limits.SILENCE / limits.PIECE
+    timeouts = session.timeouts
+    longest = timeouts.step + length * timeouts.silence / session.limits.piece
     until = now() + longest
     while come < length:
         if now() > until:
             raise BadMessage("a half came too slowly", value=f"{come} bytes", limit=f"{length} bytes in {longest:g} s")
-        chunk = session.hear(limits.STEP)
+        chunk = session.hear(timeouts.step)
         if isinstance(chunk, Chunk):
             come = assembly.add(chunk)
     return assembly.blob(length, digest) if length else b""
 
 
-def deposited(fence: int, blob: bytes, losses: tuple[float, ...] = (), epoch: int = 0) -> Iterator[Message]:
+def deposited(
+    fence: int, blob: bytes, losses: tuple[float, ...] = (), epoch: int = 0, piece: int = limits.PIECE
+) -> Iterator[Message]:
     """A half on its way up."""
-    yield from tensor_transfer.chunks(fence, blob)
+    yield from tensor_transfer.chunks(fence, blob, piece)
     yield Deposit(fence, len(blob), tensor_transfer.sha256(blob), losses, epoch)

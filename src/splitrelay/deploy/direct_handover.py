@@ -229,7 +229,8 @@ class DirectHandover(SealedClients):
             self._require_deposit()
             return
         self.wanting = None
-        self.hub.send(lease.link, *tensor_transfer.chunks(lease.fence, lease.visit.x.bytes()))
+        half, piece = lease.visit.x.bytes(), self.hub.limits.piece
+        self.hub.send(lease.link, *tensor_transfer.chunks(lease.fence, half, piece))
 
     # What happens to the client that owes
 
@@ -263,7 +264,7 @@ class DirectHandover(SealedClients):
         if self.owed is not None and not self.owed.lost:
             lease, policy = self.owed.lease, self.policy
             if lease.link is not None:
-                lease.record_transfer(self.hub.carrying(lease.link), now)
+                lease.record_transfer(self.hub.carrying(lease.link), now, self.hub.limits.piece)
             away = lease.link is None and now - lease.since > policy.lease
             if away or now - lease.progress_at > max(policy.step, policy.lease):
                 if lease.link is not None:

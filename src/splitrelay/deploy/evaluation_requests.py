@@ -8,10 +8,9 @@ from queue import Empty
 
 from splitrelay.deploy.client_options import name_of
 from splitrelay.deploy.quarantine import printable
-from splitrelay.deploy.remote_clients import TICK, RemoteClients
+from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import has_grown
 from splitrelay.deploy.stalls import Wait, absence, inability
-from splitrelay.deploy.visit_scheduler import compute_backoff
 from splitrelay.errors import WorkError
 from splitrelay.network import limits
 from splitrelay.network.messages import Cancel, Fail, Message, Predict, fence_of
@@ -96,8 +95,9 @@ class PartyRequest:
         here, now = self.remote.hub.ready().get(self.m), time.monotonic()
         if here is not None and here != self.link and now >= self.after and not self.remote.is_busy(self.m):
             self.links += 1
-            if self.links > limits.LINKS:
-                self._record_failure(f"no answer on {limits.LINKS} connections", later=False)
+            most = self.remote.hub.limits.connections_without_progress
+            if self.links > most:
+                self._record_failure(f"no answer on {most} connections", later=False)
                 return
             self.link, self.fence, self.heard, self.moved = here, self.ask(here), now, (0, 0)
             self.began = now if self.began is None else self.began
@@ -119,7 +119,7 @@ class PartyRequest:
         if self.link is None:
             return
         carried, patience = self.remote.hub.carrying(self.link), self.remote.policy.step
-        if has_grown(self.moved, carried):
+        if has_grown(self.moved, carried, self.remote.hub.limits.piece):
             self.moved, self.heard = carried, now
         longest = self.remote.policy.deadline(STEPS)
         if now - self.heard > patience:
@@ -134,11 +134,13 @@ class PartyRequest:
         self.failures += not later
         self.unable, self.links, self.began = later, 0, None
         self.why, self.link, self.fence = why, None, 0
-        self.after = time.monotonic() + compute_backoff(max(self.failures, int(time.monotonic() - self.since), 1))
+        self.after = time.monotonic() + self.remote.hub.timeouts.compute_pause(
+            max(self.failures, int(time.monotonic() - self.since), 1)
+        )
 
     def _get_event(self) -> Arrived | Gone | Heard | None:
         try:
-            event = self.remote.hub.inbox.get(timeout=TICK)
+            event = self.remote.hub.inbox.get(timeout=self.remote.hub.timeouts.server_tick)
         except Empty:
             return None
         self.remote.handle_event(event)

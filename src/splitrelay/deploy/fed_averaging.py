@@ -209,5 +209,5 @@ class FedServerHandover(SealedClients):
         words = Look(
             fence, 0, len(blob), tensor_transfer.sha256(blob), recipe.visit, recipe.fence, recipe=recipe.document()
         )
-        self.hub.send(link, words, *tensor_transfer.chunks(fence, blob))
+        self.hub.send(link, words, *tensor_transfer.chunks(fence, blob, self.hub.limits.piece))
         return fence

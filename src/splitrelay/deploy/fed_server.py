@@ -12,7 +12,7 @@ from splitrelay.deploy.backend import Vector
 from splitrelay.deploy.backend_torch import has_buffers, model_spec_of, shape_of, start
 from splitrelay.deploy.client_visit import CHECK, deposited, received
 from splitrelay.deploy.deposit_bound import check_sealed_half
-from splitrelay.network import limits, tensor_transfer
+from splitrelay.network import tensor_transfer
 from splitrelay.network.client_session import Session
 from splitrelay.network.codec import BadMessage
 from splitrelay.network.messages import Commit, Fail, Look, Score, Terms
@@ -48,7 +48,7 @@ class FedServer:
         half = tensor_transfer.packed(x=self.combine(blob, look.recipe))
         sealed = sealer.seal(half, visit=look.sealed_visit, fence=look.sealed_fence)
         words = list(deposited(look.fence, sealed))
-        answer = session.exchange(lambda: iter(words), limits.STEP, look.fence)
+        answer = session.exchange(lambda: iter(words), session.timeouts.step, look.fence)
         assert isinstance(answer, Commit)
         self.newest = look.sealed_visit
 

@@ -246,7 +246,7 @@ class SealedClients(RemoteClients):
         recipe = json.dumps({"check": {str(m): visit for m, visit in expected.items()}})
         digest = tensor_transfer.sha256(blob)
         look = Look(fence, 0, len(blob), digest, x.visit, x.fence, recipe=recipe)
-        self.hub.send(link, look, *tensor_transfer.chunks(fence, blob))
+        self.hub.send(link, look, *tensor_transfer.chunks(fence, blob, self.hub.limits.piece))
         return fence
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from splitrelay.data.images import DataSet
 from splitrelay.deploy.backend import engine_backend
 from splitrelay.errors import InputError
-from splitrelay.network import limits
+from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Accept, Terms
 from splitrelay.runs.spec import Spec, parse_spec, read_toml
 from splitrelay.structured_text import parse_toml
@@ -29,7 +29,7 @@ FIXED = ("shape", "classes", "mean", "std", "peak", "pad", "flip", "plan", "seal
 def terms_of(
     spec: Spec,
     data: DataSet,
-    heartbeat: float = limits.HEARTBEAT,
+    heartbeat: float = Timeouts.heartbeat,
     sealed: bool = False,
     judged: bool = False,
     salt: bytes = b"",

@@ -7,6 +7,7 @@ from typing import Any
 
 from splitrelay.errors import InputError
 from splitrelay.network.grpc_channel import refuse_no_address
+from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Handed, Lease
 from splitrelay.network.peer_transfer import Courier, Mailbox, Question, Unreached
 from splitrelay.security.certificates import CLIENT
@@ -20,16 +21,24 @@ UNREACHED = "the next client was not reached"
 class Post:
     """One client's mailbox, if it listens, and its courier. `address` is what the others are told."""
 
-    def __init__(self, keys: Keys, say: Callable[[str], None], warn: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        say: Callable[[str], None],
+        warn: Callable[[str], None] | None = None,
+        timeouts: Timeouts = Timeouts(),
+    ) -> None:
+        self.timeouts = timeouts
         self.keys, self.say, self.warn, self.address = keys, say, warn or say, ""
-        self.courier = Courier(lambda: channel_credentials(keys.current()))
+        self.courier = Courier(lambda: channel_credentials(keys.current()), timeouts)
         self.mailbox: Mailbox | None = None
 
     def listen(self, address: str) -> None:
         """From here on others can bring something."""
         identity = self.keys.current()
         refuse_hostless(identity)
-        self.mailbox = Mailbox(other_clients(Revocations(identity.revocations, identity.ca, self.warn)))
+        admit = other_clients(Revocations(identity.revocations, identity.ca, self.warn))
+        self.mailbox = Mailbox(admit, timeouts=self.timeouts)
         port = self.mailbox.listen(address, renewed_credentials(self.keys))
         self.address = told(address, identity, port)
         self.say(f"other clients reach this one at {self.address}")

@@ -25,8 +25,6 @@ from splitrelay.network.messages import Cancel, Commit, Deposit, Fail, Lease
 from splitrelay.network.server import Hub
 from splitrelay.network.shared_event_loop import Answer, Arrived, Gone, Heard
 
-TICK = 0.5  # seconds between two looks at the clock
-
 
 class RemoteClients(VisitScheduler):
     """M clients behind a hub. All torch work is done here, in the thread that trains."""
@@ -137,7 +135,7 @@ class RemoteClients(VisitScheduler):
         if self._skip_absent():
             return
         with suppress(Empty):
-            self.handle_event(self.hub.inbox.get(timeout=TICK))
+            self.handle_event(self.hub.inbox.get(timeout=self.hub.timeouts.server_tick))
         now = time.monotonic()
         self._check_timeouts(now)
         self.run_periodic_checks(now)
@@ -166,7 +164,7 @@ class RemoteClients(VisitScheduler):
         self.visits += 1
         grant, blob = self._build_lease(lease)
         self.hub.grant(lease.visit.m, lease.fence)
-        self.hub.send(link, grant, *tensor_transfer.chunks(lease.fence, blob))
+        self.hub.send(link, grant, *tensor_transfer.chunks(lease.fence, blob, self.hub.limits.piece))
         self._note("leased", lease)
 
     def _build_lease(self, lease: VisitLease) -> tuple[Lease, bytes]:
@@ -246,7 +244,7 @@ class RemoteClients(VisitScheduler):
         """The answer to a step, and how long it took."""
         before, began = server_visit.applied, time.monotonic()
         reply = self._compute_step(server_visit, said)
-        self.brief = time.monotonic() - began < limits.STANDSTILL / 2
+        self.brief = time.monotonic() - began < self.hub.timeouts.standstill / 2
         if server_visit.applied == before:  # asked once more, and answered with the same bytes
             self._note("repeated", lease, step=said.k)
         self.hub.grant(lease.visit.m, lease.fence, said.k + 1)

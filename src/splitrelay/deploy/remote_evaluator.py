@@ -24,7 +24,7 @@ from splitrelay.deploy.sealed_state import SealedState
 from splitrelay.errors import WorkError
 from splitrelay.evaluation import SLICE, Score
 from splitrelay.models.weights_io import save_weights
-from splitrelay.network import limits, messages, tensor_transfer
+from splitrelay.network import messages, tensor_transfer
 from splitrelay.network.client_session import Session
 from splitrelay.network.codec import BadMessage, finite
 from splitrelay.network.connection_handler import JUDGE
@@ -143,7 +143,7 @@ class RemoteEvaluator:
         look = messages.Look(
             fence, self.r, len(blob), tensor_transfer.sha256(blob + top), x.visit, x.fence, top_bytes=len(top)
         )
-        self.hub.send(link, look, *tensor_transfer.chunks(fence, blob + top))
+        self.hub.send(link, look, *tensor_transfer.chunks(fence, blob + top, self.hub.limits.piece))
         return fence
 
 
@@ -192,7 +192,7 @@ class EvaluatorClient:
         return messages.Score(fence, *sums.compute_means())
 
     def _above(self, session: Session, question: messages.Predict) -> Vector:
-        answer = session.exchange(lambda: iter([question]), limits.STEP, question.fence)
+        answer = session.exchange(lambda: iter([question]), session.timeouts.step, question.fence)
         assert isinstance(answer, messages.Output)  # the table allows nothing else
         if answer.k != question.k or len(answer.out) != len(question.h):
             found, sent = (answer.k, len(answer.out)), (question.k, len(question.h))  # part, samples

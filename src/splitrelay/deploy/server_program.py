@@ -27,7 +27,7 @@ from splitrelay.deploy.exclusion import Exclusions
 from splitrelay.deploy.fed_averaging import FedServerHandover
 from splitrelay.deploy.handshake import disagreement, terms_of, write_terms
 from splitrelay.deploy.quarantine import Quarantine
-from splitrelay.deploy.remote_clients import TICK, RemoteClients
+from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.restart import go_back, start_again
 from splitrelay.deploy.sealed_state import SealedHalf
 from splitrelay.deploy.server_visit import Policy, ReadableHalf, ServerVisits
@@ -35,9 +35,9 @@ from splitrelay.deploy.stalls import StallReporter, Wait
 from splitrelay.deploy.status_report import Pace, report
 from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError, StorageError, VisitFailed
 from splitrelay.evaluation import SLICE
-from splitrelay.network import limits
 from splitrelay.network.codec import Bounds
 from splitrelay.network.connection_handler import JUDGE, House
+from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.network.messages import Accept, Bye, Hello, Refuse
 from splitrelay.network.server import Hub
 from splitrelay.network.shared_event_loop import Arrived, Gone
@@ -64,7 +64,8 @@ class ServerConfig:
     quorum: int | None = None  # clients with whom to begin; all unless said
     credentials: Any = None
     admit: Authorizer = anyone
-    heartbeat: float = limits.HEARTBEAT
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    limits: Limits = field(default_factory=Limits)
     linger: float = 0.0  # seconds to answer questions after the last round
     fed: bool = False  # the clients' halves are averaged by a fed server, and sealed
     judge: bool = False  # the evaluator is none of the clients: it comes with keys and a connection of its own
@@ -133,8 +134,8 @@ class ServerProgram:
             self.say(f"engine {self.spec.engine}: {self.engine_is}")
             self.hub = Hub(self._house(), self.journal.note)
             self.ledger = self._open_ledger()
-            self.hub.answering("Status", status_handler(self.report, self.offer.admit.status))
-            self.hub.answering("Collect", collect_handler(self.model, self.offer.admit.collect))
+            self.hub.answering("Status", status_handler(self.report, self.offer.admit.status, self.offer.timeouts))
+            self.hub.answering("Collect", collect_handler(self.model, self.offer.admit.collect, self.offer.timeouts))
             self.port = self.hub.start(self.offer.listen, self.offer.credentials)
             self.journal.note("listening", port=self.port)
             self.say(f"listening on port {self.port}, spec {self.spec.hash}")
@@ -393,10 +394,10 @@ class ServerProgram:
 
     def _house(self) -> House:
         shape, dtype = self.shape, self.spec.model.dtype
-        terms = terms_of(self.spec, self.data, self.offer.heartbeat, self.sealed, self.offer.judge, self.salt)
+        terms = terms_of(self.spec, self.data, self.offer.timeouts.heartbeat, self.sealed, self.offer.judge, self.salt)
         full = self.spec.optimiser.draw == "full"
         bounds = Bounds(
-            batch=limits.BATCH if full else self.spec.optimiser.batch,
+            batch=self.offer.limits.batch if full else self.spec.optimiser.batch,
             h=shape.h,
             dtype=dtype,
             classes=len(terms.classes),
@@ -419,17 +420,20 @@ class ServerProgram:
                 return f"client {hello.client} is excluded from this run (serve --without, until serve --with)"
             if hello.client in self.offer.without:
                 return f"client {hello.client} is left out of this run (serve --without)"
-            if full and accept.n > limits.BATCH:
-                return f"a step on all of {accept.n} samples is too long. Bring at most {limits.BATCH}."
+            if full and accept.n > bounds.batch:
+                return f"a step on all of {accept.n} samples is too long. Bring at most {bounds.batch}."
             return None
 
         half = half_bytes(self.spec, shape)
         offer = self.offer
-        return House(terms, bounds, half, self.spec.partition.M, offer.admit.join, agreed, offer.judge, offer.fed)
+        return House(
+            terms, bounds, half, self.spec.partition.M, offer.admit.join, agreed, offer.judge, offer.fed,
+            offer.limits, offer.timeouts,
+        )  # fmt: skip
 
 
 def _next(hub: Hub) -> object:
     try:
-        return hub.inbox.get(timeout=TICK)
+        return hub.inbox.get(timeout=hub.timeouts.server_tick)
     except Empty:
         return None

@@ -33,6 +33,7 @@ from splitrelay.engine.torch_engine import is_finite
 from splitrelay.errors import Diverged, WorkError
 from splitrelay.network import limits, messages, tensor_transfer
 from splitrelay.network.codec import BadMessage, finite
+from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Deposit, Finish, Handed, Lease, Message, Ready
 from splitrelay.runs.spec import Spec
 
@@ -45,8 +46,8 @@ class Policy:
     """
 
     away: str = "wait"
-    lease: float = limits.LEASE  # seconds that a client may be away before its visit is rolled back
-    step: float = limits.STEP  # seconds that a client may take for one step
+    lease: float = Timeouts.lease  # seconds that a client may be away before its visit is rolled back
+    step: float = Timeouts.step  # seconds that a client may take for one step
     retries: int = 3  # leases or failures of one visit after which the run stops, or the visit is skipped
     visit: float | None = None  # seconds that a visit may take; None: see `deadline`
     strikes: int = 3  # failed visits after which a client is in quarantine; 0: never
@@ -112,9 +113,9 @@ class VisitLease:
         if stage > self.best:
             self.best, self.links, self.unable, self.why, self.progress_ever = stage, 0, None, "", now
 
-    def record_transfer(self, transferred: tuple[int, int], now: float) -> None:
+    def record_transfer(self, transferred: tuple[int, int], now: float, piece: int = limits.PIECE) -> None:
         """Record the bytes of a half in transfer. More bytes are progress."""
-        if has_grown(self.transferred, transferred):
+        if has_grown(self.transferred, transferred, piece):
             self.transferred, self.progress_at = transferred, now
 
     def resume(self, link: int, now: float) -> None:
@@ -123,9 +124,9 @@ class VisitLease:
         self.link, self.on, self.transferred = link, now, (0, 0)
 
 
-def has_grown(before: tuple[int, int], now: tuple[int, int]) -> bool:
+def has_grown(before: tuple[int, int], now: tuple[int, int], piece: int = limits.PIECE) -> bool:
     """Return whether a half has grown by a piece, up or down. Single bytes do not count."""
-    return any(after - then >= limits.PIECE for then, after in zip(before, now, strict=True))
+    return any(after - then >= piece for then, after in zip(before, now, strict=True))
 
 
 def get_stage(message: Message, K: int) -> int:

@@ -111,7 +111,7 @@ class VisitScheduler:
                 if now - lease.since > self.policy.lease and now >= lease.after:  # till then it waits for us
                     self._handle_absence(lease, now)
                 continue
-            lease.record_transfer(self.hub.carrying(lease.link), now)
+            lease.record_transfer(self.hub.carrying(lease.link), now, self.hub.limits.piece)
             if now - lease.progress_at > self._get_step_timeout(lease):
                 self._fail_visit(lease, f"no step for {self._get_step_timeout(lease):g} seconds", lease.link)
             elif now - lease.granted_at > self.policy.deadline(lease.visit.K):
@@ -163,7 +163,7 @@ class VisitScheduler:
             self.diverged_in = lease.visit.r
             self._check_divergence(lease, why)
         self._record_failure(lease, why, at_once=self.policy.away == "skip", diverged=diverged)
-        lease.after = time.monotonic() + compute_backoff(len(lease.failures))
+        lease.after = time.monotonic() + self.hub.timeouts.compute_pause(len(lease.failures))
 
     def drop_deposit(self, visit: Visit[Any]) -> None:
         """Take back a deposit that makes later visits overflow, and count it as a strike of its writer.
@@ -253,8 +253,8 @@ class VisitScheduler:
         A link that has lasted is none of those that count: whoever trains a whole model needs only time.
         """
         lease.links = lease.links + 1 if lasted <= self.policy.lease else 1
-        lease.after = time.monotonic() + compute_backoff(lease.links)
-        if lease.links > limits.LINKS:
+        lease.after = time.monotonic() + self.hub.timeouts.compute_pause(lease.links)
+        if lease.links > self.hub.limits.connections_without_progress:
             self._fail_visit(lease, f"no step on {lease.links} links", lease.link)
 
     def _postpone_visit(self, lease: VisitLease, why: str) -> None:
@@ -267,7 +267,7 @@ class VisitScheduler:
         lease.unable = lease.since = since
         lease.granted_at = 0.0
         lease.why = why
-        lease.after = now + compute_backoff(max(int(now - since), 1))
+        lease.after = now + self.hub.timeouts.compute_pause(max(int(now - since), 1))
 
     def _skip(self, lease: VisitLease, why: str) -> None:
         self.journal.skip(lease.visit, why)
@@ -303,9 +303,3 @@ class VisitScheduler:
 def _reason(why: str) -> str:
     """Return a reason without the hint that the client may have added."""
     return why.rstrip(". ").removesuffix(LOWER_ETA.rstrip(".")).rstrip(". ")
-
-
-def compute_backoff(times: int) -> float:
-    """Seconds before something is tried once more: longer each time."""
-    shortest, longest = limits.BACKOFF
-    return float(min(shortest * 2.0 ** min(times, 30), longest))

@@ -13,10 +13,10 @@ from types import TracebackType
 import grpc
 
 from splitrelay.errors import InputError, SplitrelayError, WorkError
-from splitrelay.network import limits
 from splitrelay.network.client_stream import Stream
 from splitrelay.network.codec import ANY, VERSION, Bounds, decode, encode
 from splitrelay.network.grpc_channel import SERVICE, LinkLost, Unresolved, Untrusted
+from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.network.messages import (
     Accept,
     Bye,
@@ -34,7 +34,6 @@ from splitrelay.network.messages import (
 from splitrelay.network.protocol import Conversation, End, Verdict
 
 REFUSALS = 5  # in a row, after which trying again makes no sense
-TICK = 1.0  # seconds between two looks at the link
 
 
 class Refused(WorkError):
@@ -82,16 +81,15 @@ class Link:
     def __init__(
         self,
         channel: grpc.Channel,
-        heartbeat: float = limits.HEARTBEAT,
+        timeouts: Timeouts = Timeouts(),
         meter: Meter | None = None,
         address: str = "",
         stop: Event | None = None,
-        grace: float = limits.GRACE,
     ) -> None:
         self.channel, self.meter = channel, meter or Meter()
         self.talk = Conversation(End.CLIENT)
         self.bounds: Bounds = ANY
-        self.stream = Stream(channel.stream_stream(f"/{SERVICE}/Join"), heartbeat, _beat, address, stop, grace)
+        self.stream = Stream(channel.stream_stream(f"/{SERVICE}/Join"), _beat, timeouts, address, stop)
         self._come: Message | None = None  # while we waited for nothing in particular
 
     def send(self, message: Message) -> None:
@@ -171,13 +169,14 @@ class Session:
         patience: float = 0.0,
         stop: Event | None = None,
         address: str = "",
-        grace: float = limits.GRACE,
+        timeouts: Timeouts = Timeouts(),
+        limits: Limits = Limits(),
     ) -> None:
+        self.timeouts, self.limits = timeouts, limits
         self.client, self.dial, self.agree, self.software = client, dial, agree, software
         self.address = address  # HOST:PORT that is dialed, for messages
         self.welcomed = False  # at least once: a server that TLS refuses later may be mended
         self.stop = stop or Event()  # whoever knocks in vain leaves when it is set
-        self.grace = grace  # seconds that a visit may still take then
         self.patience = patience  # seconds without a server after which the client gives up; 0: never
         self.holding = Holding()
         self.meter = Meter()
@@ -196,7 +195,7 @@ class Session:
 
     def connect(self) -> bool:
         """A link, with the handshake behind it; whether the held visit goes on. Tries until it can be had."""
-        wait, longest = limits.BACKOFF
+        wait, longest = self.timeouts.first_retry, self.timeouts.longest_retry
         began, refusals = time.monotonic(), 0
         while True:
             self._check_stop()
@@ -209,9 +208,8 @@ class Session:
                     raise
                 if 0 < self.patience < time.monotonic() - began:
                     raise NoServer(f"no server within {self.patience:g} seconds", value=str(error)) from None
-                said = (
-                    self.warn if isinstance(error, Unresolved | Untrusted) and wait == limits.BACKOFF[0] else self.note
-                )
+                is_first = wait == self.timeouts.first_retry
+                said = self.warn if is_first and isinstance(error, Unresolved | Untrusted) else self.note
                 said(f"no link yet: {error}; trying again in {wait:.1f} s")
             if self.stop.wait(wait):
                 raise Stopped("told to stop before a server was found")
@@ -266,7 +264,7 @@ class Session:
                 if hopeless(error) or (isinstance(error, Refused) and tries >= REFUSALS):
                     raise
                 self.holding.losses += 1
-                if self.holding.losses > limits.LINKS:
+                if self.holding.losses > self.limits.connections_without_progress:
                     raise LinkLost(f"{self.holding.losses} connections were lost in one visit") from None
                 self.note(f"{error}; connecting again")
             self._pause(tries)
@@ -279,8 +277,7 @@ class Session:
 
     def _pause(self, tries: int) -> None:
         """Not at all, then longer and longer: who loses link after link does not help by calling at once."""
-        shortest, longest = limits.BACKOFF
-        if tries and self.stop.wait(min(shortest * 2.0 ** min(tries, 30), longest)):
+        if tries and self.stop.wait(self.timeouts.compute_pause(tries)):
             raise Stopped("told to stop before it was connected again")
 
     def _answer(self, fence: int, timeout: float) -> Message:
@@ -291,15 +288,15 @@ class Session:
 
     def _handshake(self) -> bool:
         self.hang_up()
-        self.link = Link(self.dial(), meter=self.meter, address=self.address, stop=self.stop, grace=self.grace)
+        self.link = Link(self.dial(), self.timeouts, self.meter, self.address, self.stop)
         self.links += 1
         self.link.send(Hello(VERSION, self.client, self.software))
-        terms = self.link.receive(limits.HANDSHAKE)
+        terms = self.link.receive(self.timeouts.handshake)
         assert isinstance(terms, Terms)  # the table allows nothing else
         accept = self.agree(terms)
         self.link.stream.heartbeat = terms.heartbeat
         self.link.send(Accept(**{**vars(accept), "fence": self.holding.fence, "k": self.holding.k}))
-        answer = self.link.receive(limits.HANDSHAKE)
+        answer = self.link.receive(self.timeouts.handshake)
         self.link.bounds = self.bounds
         self.welcomed = True
         if isinstance(answer, Resume):
@@ -335,7 +332,7 @@ class Tended:
 
     def _tending(self) -> None:
         try:
-            while not self._done.wait(TICK):
+            while not self._done.wait(self.session.timeouts.tick):
                 self._look()
         except SplitrelayError as error:  # told to whoever computes, when it is done
             self._failure = error

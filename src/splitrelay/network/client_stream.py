@@ -11,10 +11,8 @@ from typing import Any
 
 import grpc
 
-from splitrelay.network import limits
 from splitrelay.network.grpc_channel import LinkLost, explain_loss
-
-TICK = 1.0  # seconds between two looks at the clock
+from splitrelay.network.limits import Timeouts
 
 
 class Stream:
@@ -23,15 +21,14 @@ class Stream:
     def __init__(
         self,
         call: Any,
-        heartbeat: float,
         beat: Callable[[int], bytes],
+        timeouts: Timeouts = Timeouts(),
         address: str = "",
         stop: threading.Event | None = None,
-        grace: float = limits.GRACE,
     ) -> None:
-        """Call; `grace` seconds after `stop` is set the stream ends, whatever the server still owes."""
-        self.heartbeat, self._beat, self._address = heartbeat, beat, address
-        self._stop, self._grace = stop or threading.Event(), grace
+        """Call; `timeouts.grace` seconds after `stop` is set the stream ends, whatever the server still owes."""
+        self.timeouts, self.heartbeat, self._beat, self._address = timeouts, timeouts.heartbeat, beat, address
+        self._stop = stop or threading.Event()
         self._outgoing: SimpleQueue[tuple[bytes | None, bool]] = SimpleQueue()  # and whether it was put
         self._leaving = False  # the frame that is about to leave was put
         self._sent = threading.Event()
@@ -52,19 +49,19 @@ class Stream:
     def flush(self) -> None:
         """Wait until it has left: whoever runs Python meanwhile, and be it to wait for the answer, keeps it back."""
         if self._frames.is_active():
-            self._sent.wait(TICK)
+            self._sent.wait(self.timeouts.tick)
 
     def finish(self) -> None:
         """Say no more, and wait a while until the server has heard it all: hanging up takes back what is on its way."""
         self._outgoing.put((None, False))
         if self._frames.is_active():
-            self._ended.wait(2 * TICK)
+            self._ended.wait(2 * self.timeouts.tick)
 
     def read(self, until: float = math.inf) -> bytes:
         """The next frame; LinkLost where none comes until then, or for too long."""
         if self._aside is not None and self._aside.asked:
             return self._from_aside(self._aside, until)
-        self._limit = min(until, time.monotonic() + limits.SILENCE)
+        self._limit = min(until, time.monotonic() + self.timeouts.silence)
         try:
             return self._next(until)
         finally:
@@ -76,7 +73,7 @@ class Stream:
             self._aside = Aside(self._next)
         if self._aside.waits(seconds):
             return True
-        if time.monotonic() > self._heard + limits.SILENCE:
+        if time.monotonic() > self._heard + self.timeouts.silence:
             raise _overdue(asked=False)
         return False
 
@@ -89,7 +86,7 @@ class Stream:
             self._aside.close()
 
     def _from_aside(self, aside: Aside, until: float) -> bytes:
-        while not self.waits(TICK):
+        while not self.waits(self.timeouts.tick):
             if time.monotonic() > until:
                 raise _overdue(asked=True)
         return aside.take()
@@ -121,10 +118,10 @@ class Stream:
 
     def _watching(self) -> None:
         number, last, stopped = 0, time.monotonic(), math.inf
-        while not self._over.wait(min(TICK, max(last + self.heartbeat - time.monotonic(), 0.0))):
+        while not self._over.wait(min(self.timeouts.tick, max(last + self.heartbeat - time.monotonic(), 0.0))):
             now = time.monotonic()
             stopped = min(stopped, now) if self._stop.is_set() else math.inf
-            if now > self._limit or now - stopped >= self._grace:
+            if now > self._limit or now - stopped >= self.timeouts.grace:
                 self._frames.cancel()  # whoever reads learns why
             if now >= last + self.heartbeat:
                 number, last = number + 1, now

@@ -22,6 +22,7 @@ from splitrelay import __version__
 from splitrelay.errors import WorkError
 from splitrelay.network import limits
 from splitrelay.network.codec import HEADER, LABEL, NUMBER, VERSION, BadMessage, Bounds, OtherVersion
+from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.network.messages import (
     Accept,
     Chunk,
@@ -88,7 +89,7 @@ class Caller:
     descriptor: int = -1  # of its socket, see metering
     bytes: tuple[int, int] | None = None
     counted: int = 0  # of those that came, when they were last looked at
-    idle_messages: float = limits.IDLE_MESSAGES  # that it may still send without getting any further
+    idle_messages: float = Limits.idle_messages  # that it may still send without getting any further
     idle_since: float = 0.0  # when they were last counted
     paid_fence: int = -1  # of the visit in which it last said what it has cost
 
@@ -121,6 +122,8 @@ class House:
     agreed: Callable[[Hello, Accept], str | None] = lambda hello, accept: None
     judge: bool = False  # whether an evaluator is expected that is none of the clients
     fed: bool = False  # whether a fed server is
+    limits: Limits = field(default_factory=Limits)
+    timeouts: Timeouts = field(default_factory=Timeouts)
 
     @property
     def largest(self) -> int:
@@ -164,10 +167,11 @@ class Reception:
         """Somebody has called; Busy where too many do."""
         self.all[link.number] = link
         strangers = [other for other in self.all.values() if self.here.get(other.m) is not other]
-        if len(strangers) > limits.STRANGERS:
-            raise Busy("too many handshakes at once", limit=f"<= {limits.STRANGERS}")
-        if link.shown and sum(other.shown == link.shown for other in strangers) > limits.HANDSHAKES:
-            raise Busy("too many handshakes under one certificate", limit=f"<= {limits.HANDSHAKES}")
+        if len(strangers) > self.house.limits.handshakes:
+            raise Busy("too many handshakes at once", limit=f"<= {self.house.limits.handshakes}")
+        most = self.house.limits.handshakes_per_certificate
+        if link.shown and sum(other.shown == link.shown for other in strangers) > most:
+            raise Busy("too many handshakes under one certificate", limit=f"<= {most}")
 
     def hear(self, link: Caller, message: Message) -> Answer | None:
         """One word, and the answer if it can be had at once; BadMessage or Unwelcome where it ends the link."""
@@ -205,10 +209,11 @@ class Reception:
 
     def _count_idle(self, link: Caller) -> None:
         """Raise BadMessage for a client that sends too many messages without getting any further."""
-        refilled = link.idle_messages + (link.heard - link.idle_since) * limits.IDLE_RATE
-        link.idle_messages, link.idle_since = min(refilled, limits.IDLE_MESSAGES) - 1, link.heard
+        most, rate = self.house.limits.idle_messages, self.house.limits.idle_rate
+        refilled = link.idle_messages + (link.heard - link.idle_since) * rate
+        link.idle_messages, link.idle_since = min(refilled, most) - 1, link.heard
         if link.idle_messages < 0:
-            raise BadMessage("too many messages without progress", limit=f"<= {limits.IDLE_RATE:g} a second")
+            raise BadMessage("too many messages without progress", limit=f"<= {rate:g} a second")
 
     def keep_out(self, link: Caller) -> None:
         """Asked again whenever something is granted or counts: Unwelcome for whoever is revoked meanwhile."""
@@ -218,8 +223,8 @@ class Reception:
 
     def _hand_on(self, link: Caller, heard: Heard) -> Answer | None:
         unheard = 0 if isinstance(heard.message, Fail) else link.outgoing.qsize()  # of what is said, it must hear us
-        if max(self.inbox.unread(heard.link), unheard) >= limits.WAITING:
-            raise BadMessage("too many words at once", limit=f"<= {limits.WAITING} that are not answered")
+        if max(self.inbox.unread(heard.link), unheard) >= self.house.limits.unanswered:
+            raise BadMessage("too many words at once", limit=f"<= {self.house.limits.unanswered} that are not answered")
         answer = self.inbox.answer(heard)
         if answer is None:
             self.inbox.put(heard)

@@ -19,6 +19,7 @@ from splitrelay.errors import InputError, WorkError
 from splitrelay.network import limits, tensor_transfer
 from splitrelay.network.codec import BadMessage, decode, encode
 from splitrelay.network.grpc_channel import PLAIN, refuse_no_address
+from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.network.messages import Chunk, Handed
 from splitrelay.security.encryption import Tampered, label_of
 
@@ -27,15 +28,11 @@ OPTIONS = (
     *PLAIN,
     ("grpc.max_receive_message_length", 2 * limits.CHUNK),
     ("grpc.max_concurrent_streams", 2),
-    ("grpc.max_allowed_incoming_connections", limits.PEERS),
-    ("grpc.server_handshake_timeout_ms", int(1000 * limits.HANDSHAKE)),
-    ("grpc.max_connection_idle_ms", int(1000 * limits.IDLE)),
+    ("grpc.max_allowed_incoming_connections", Limits.peers),
     ("grpc.so_reuseport", 0),
 )
 KEPT = 2  # halves that wait for their lease
 AT_ONCE = 4  # calls
-HAND = 10.0  # seconds to reach a peer, and one more for each MiB
-AGAIN = 60.0  # seconds for which a peer that could not be reached is not tried
 Question = Callable[[Any], str | None]  # a reason to refuse a caller, or None
 
 
@@ -46,8 +43,8 @@ class Unreached(WorkError):
 class Mailbox:
     """Sealed halves that other clients have brought, by their SHA-256, until the server's lease asks for one."""
 
-    def __init__(self, admit: Question, largest: int = limits.HALF) -> None:
-        self.admit, self.largest = admit, largest
+    def __init__(self, admit: Question, largest: int = limits.HALF, timeouts: Timeouts = Timeouts()) -> None:
+        self.admit, self.largest, self.timeouts = admit, largest, timeouts
         self._halves: OrderedDict[bytes, bytes] = OrderedDict()
         self._lock = Lock()
         self._server: Any = None
@@ -55,7 +52,12 @@ class Mailbox:
     def listen(self, address: str, credentials: grpc.ServerCredentials) -> int:
         """Begin to listen, and say on which port."""
         refuse_no_address(address, listen=True)
-        server = grpc.server(ThreadPoolExecutor(AT_ONCE), options=OPTIONS, maximum_concurrent_rpcs=AT_ONCE)
+        options = (
+            *OPTIONS,
+            ("grpc.server_handshake_timeout_ms", int(1000 * self.timeouts.handshake)),
+            ("grpc.max_connection_idle_ms", int(1000 * self.timeouts.idle)),
+        )
+        server = grpc.server(ThreadPoolExecutor(AT_ONCE), options=options, maximum_concurrent_rpcs=AT_ONCE)
         method = grpc.stream_unary_rpc_method_handler(self._hand)
         service, _, name = METHOD[1:].partition("/")
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: method}),))
@@ -82,10 +84,10 @@ class Mailbox:
         why = self.admit(context)
         if why is not None:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
-        ends = [self._start_timer(HAND, context)]  # a slow peer occupies one of a few places
+        ends = [self._start_timer(self.timeouts.peer, context)]  # a slow peer occupies one of a few places
         try:
             first = self._first(frames)
-            ends.append(self._start_timer(hand_seconds(first.bytes), context))
+            ends.append(self._start_timer(self.timeouts.compute_peer_time(first.bytes), context))
             ends[0].cancel()
             digest, half = self._whole(first, frames)
         except (BadMessage, Tampered) as error:
@@ -123,28 +125,24 @@ class Mailbox:
         return bytes(first.sha256), half
 
 
-def hand_seconds(length: int) -> float:
-    """Return the seconds that a half of so many bytes may take: the same at both ends."""
-    return HAND + length / 2**20
-
-
 class Courier:
     """Brings sealed halves to other clients; ways that were found are kept."""
 
-    def __init__(self, credentials: Callable[[], grpc.ChannelCredentials]) -> None:
-        self.credentials = credentials
+    def __init__(self, credentials: Callable[[], grpc.ChannelCredentials], timeouts: Timeouts = Timeouts()) -> None:
+        self.credentials, self.timeouts = credentials, timeouts
         self._ways: dict[str, grpc.Channel] = {}
         self._failed: dict[str, float] = {}
 
     def bring(self, address: str, fence: int, half: bytes) -> Handed:
         """The next client has the half when this returns; else Unreached."""
-        since = time.monotonic() - self._failed.get(address, -AGAIN)
-        if since < AGAIN:
+        again = self.timeouts.peer_retry
+        since = time.monotonic() - self._failed.get(address, -again)
+        if since < again:
             raise Unreached(f"{address} could not be reached {since:.0f} seconds ago")
         word = Handed(fence, len(half), tensor_transfer.sha256(half))
         frames = (encode(message) for message in (word, *tensor_transfer.chunks(fence, half)))
         try:
-            self._way(address).stream_unary(METHOD)(frames, timeout=hand_seconds(len(half)))
+            self._way(address).stream_unary(METHOD)(frames, timeout=self.timeouts.compute_peer_time(len(half)))
         except grpc.RpcError as error:
             self._failed[address] = time.monotonic()
             self._ways.pop(address).close()

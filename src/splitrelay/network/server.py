@@ -16,6 +16,7 @@ from splitrelay.network import limits
 from splitrelay.network.codec import VERSION, BadMessage, OtherVersion, decode, encode, in_version
 from splitrelay.network.connection_handler import Busy, Caller, House, Reception, Unwelcome
 from splitrelay.network.grpc_channel import PLAIN, SERVICE, refuse_no_address
+from splitrelay.network.limits import Limits
 from splitrelay.network.messages import Bye, Chunk, Heartbeat, Lease, Look, Message, Paid, Refuse, Resume, Step
 from splitrelay.network.protocol import OVER, State
 from splitrelay.network.shared_event_loop import Wheel
@@ -36,7 +37,8 @@ class Hub:
 
     def __init__(self, house: House, said: Callable[..., None] = lambda event, **facts: None) -> None:
         self.house, self._said = house, said
-        self._wheel = Wheel()
+        self.limits, self.timeouts = house.limits, house.timeouts
+        self._wheel = Wheel(house.timeouts.standstill)
         self.reception = Reception(house, self.said, self._wheel)
         self.inbox = self.reception.inbox
         self.meters = Meters()
@@ -56,7 +58,7 @@ class Hub:
         """Listen, and say on which port."""
         try:
             refuse_no_address(address, listen=True)
-            refuse_too_many(self.house.clients)
+            refuse_too_many(self.house)
             port = self._wheel.finish(self._listen(address, credentials))
         except InputError:
             self._wheel.stop()
@@ -265,7 +267,7 @@ class Hub:
         here = self.reception.here.get(link.m) is link  # not who only came for a check
         if link.bytes is not None and link.bytes[0] != link.counted:
             link.counted, link.heard = link.bytes[0], now
-        if now - link.heard > limits.SILENCE or (not here and now - link.began > limits.HANDSHAKE):
+        if now - link.heard > self.timeouts.silence or (not here and now - link.began > self.timeouts.handshake):
             self.said("silent", source=link.source, client=link.m, peer=link.peer)
             link.task.cancel()
         elif here and link.talk.state not in OVER and not self._kept_out(link):
@@ -286,23 +288,24 @@ def options(house: House) -> tuple[tuple[str, int], ...]:
     """The limits that gRPC sees to; past them it closes the stream, or the connection."""
     own = {
         "grpc.max_receive_message_length": house.largest,
-        "grpc.max_concurrent_streams": limits.STREAMS,
-        "grpc.max_allowed_incoming_connections": connections(),
-        "grpc.server_handshake_timeout_ms": int(1000 * limits.HANDSHAKE),
-        "grpc.max_connection_idle_ms": int(1000 * limits.IDLE),
+        "grpc.max_concurrent_streams": house.limits.streams,
+        "grpc.max_allowed_incoming_connections": connections(house.limits),
+        "grpc.server_handshake_timeout_ms": int(1000 * house.timeouts.handshake),
+        "grpc.max_connection_idle_ms": int(1000 * house.timeouts.idle),
     }
     return tuple({**dict(OPTIONS), **own}.items())
 
 
-def connections() -> int:
+def connections(allowed: Limits = Limits()) -> int:
     """How many there may be: files that are open to strangers must not be those that the journal needs."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return limits.CONNECTIONS if most == resource.RLIM_INFINITY else min(limits.CONNECTIONS, most - limits.SPARE)
+    open_files = most - allowed.spare_files
+    return allowed.connections if most == resource.RLIM_INFINITY else min(allowed.connections, open_files)
 
 
-def refuse_too_many(clients: int) -> None:
+def refuse_too_many(house: House) -> None:
     """Each takes a connection."""
-    most = min(limits.CLIENTS, connections())
+    most, clients = min(limits.CLIENTS, connections(house.limits)), house.clients
     if clients > most:
         hint = "Raise ulimit -n, or take a smaller M."
         raise OutOfRange("clients at once", value=clients, limit=f"<= {most}", hint=hint)

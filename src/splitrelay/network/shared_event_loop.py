@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from queue import Empty
 from typing import Any, TypeVar
 
-from splitrelay.network import limits
+from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Accept, Message
 
 Result = TypeVar("Result")
@@ -26,7 +26,8 @@ Result = TypeVar("Result")
 class Wheel:
     """One loop, and the two threads that may turn it, never both at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, standstill: float = Timeouts.standstill) -> None:
+        self._standstill = standstill
         self._loop = asyncio.new_event_loop()
         self._turning = threading.Lock()  # held by whoever turns it, or does what only it may do
         self._wanted = False  # whether somebody other than the stand-in asks for it
@@ -109,13 +110,13 @@ class Wheel:
     def _standing_in(self) -> None:
         while not self._over.is_set():
             still = time.monotonic() - self._left
-            if still > limits.STANDSTILL and not self._wanted and self._turning.acquire(blocking=False):
+            if still > self._standstill and not self._wanted and self._turning.acquire(blocking=False):
                 try:
                     if not self._over.is_set():
                         self._loop.run_forever()
                 finally:
                     self._turning.release()
-            self._over.wait(limits.STANDSTILL)
+            self._over.wait(self._standstill)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import grpc
 from splitrelay.errors import WorkError
 from splitrelay.network import control_pb2, limits
 from splitrelay.network.grpc_channel import SERVICE, untrusted
+from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.network.messages import Chunk
 from splitrelay.network.tensor_transfer import Assembly, sha256
 
@@ -28,23 +29,25 @@ class Unanswered(WorkError):
     """Nobody answers there, or not in time."""
 
 
-def status_handler(report: Callable[[], str], admit: Question) -> Any:
+def status_handler(report: Callable[[], str], admit: Question, timeouts: Timeouts = Timeouts()) -> Any:
     """Answers with the report, to whoever is admitted."""
 
     async def status(_: Any, context: Any) -> None:
-        async with _asked(context, admit):
+        async with _asked(context, admit, timeouts):
             await context.write(PB.StatusReply(json=report()))
 
     return grpc.stream_stream_rpc_method_handler(status, PB.StatusRequest.FromString, PB.StatusReply.SerializeToString)
 
 
-def collect_handler(model: Callable[[], bytes | str], admit: Question) -> Any:
+def collect_handler(
+    model: Callable[[], bytes | str], admit: Question, timeouts: Timeouts = Timeouts(), most: int = Limits.collectors
+) -> Any:
     """Answers with the model in pieces, or with why there is none; to so many at once."""
     here = set[int]()  # each of them holds the model in memory
 
     async def collect(_: Any, context: Any) -> None:
-        async with _asked(context, admit):
-            if len(here) >= limits.COLLECTORS:
+        async with _asked(context, admit, timeouts):
+            if len(here) >= most:
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many collect the model; ask again later")
             here.add(id(context))
             try:
@@ -58,14 +61,14 @@ def collect_handler(model: Callable[[], bytes | str], admit: Question) -> Any:
 
 
 @asynccontextmanager
-async def _asked(context: Any, admit: Question) -> AsyncIterator[None]:
+async def _asked(context: Any, admit: Question, timeouts: Timeouts) -> AsyncIterator[None]:
     """Whoever may ask has asked, and the answer has its time."""
     why = admit(context)
     if why is not None:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
     try:
-        async with asyncio.timeout(limits.QUESTION):
-            await asyncio.wait_for(context.read(), limits.HANDSHAKE)
+        async with asyncio.timeout(timeouts.rpc):
+            await asyncio.wait_for(context.read(), timeouts.handshake)
             yield
     except TimeoutError:
         await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the question took too long")
@@ -90,12 +93,12 @@ def status_of(channel: grpc.Channel, patience: float = ANSWER, address: str = ""
     return report
 
 
-def collected(channel: grpc.Channel, address: str = "") -> bytes:
+def collected(channel: grpc.Channel, address: str = "", seconds: float = Timeouts.rpc) -> bytes:
     """The final model, whole."""
     ask = channel.unary_stream(f"/{SERVICE}/Collect", PB.CollectRequest.SerializeToString, PB.CollectReply.FromString)
     assembly, length, digest = Assembly(limits.HALF), 0, b""
     try:
-        for k, piece in enumerate(ask(PB.CollectRequest(), timeout=limits.QUESTION)):
+        for k, piece in enumerate(ask(PB.CollectRequest(), timeout=seconds)):
             digest = piece.sha256
             if piece.data:
                 length = assembly.add(Chunk(0, k, piece.data))

@@ -51,10 +51,10 @@ def sha256(blob: bytes | bytearray) -> bytes:
     return hashlib.sha256(blob).digest()
 
 
-def chunks(fence: int, blob: bytes) -> Iterator[Chunk]:
+def chunks(fence: int, blob: bytes, piece: int = limits.PIECE) -> Iterator[Chunk]:
     """The half in pieces, numbered from 0."""
-    for k, start in enumerate(range(0, len(blob), limits.PIECE)):
-        yield Chunk(fence, k, blob[start : start + limits.PIECE])
+    for k, start in enumerate(range(0, len(blob), piece)):
+        yield Chunk(fence, k, blob[start : start + piece])
 
 
 class Assembly:

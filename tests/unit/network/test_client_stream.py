@@ -9,11 +9,11 @@ import grpc
 import pytest
 
 from splitrelay.errors import InputError
-from splitrelay.network import client_stream, limits
 from splitrelay.network.client_session import Link, Refused, Session, Stopped
 from splitrelay.network.client_stream import Stream
 from splitrelay.network.codec import decode, encode
 from splitrelay.network.grpc_channel import LinkLost, Unresolved, channel, refuse_no_address
+from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Heartbeat
 
 
@@ -49,9 +49,11 @@ class Far:
         return True
 
 
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_stream, "TICK", 0.01)
+def make_stream(far: Far, **timeouts: float) -> Stream:
+    """Return a stream that checks its timeouts often and sends no heartbeat unless told otherwise."""
+    return Stream(
+        far, lambda number: encode(Heartbeat(number)), Timeouts(**{"tick": 0.01, "heartbeat": 60.0, **timeouts})
+    )
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def far() -> Far:
 
 @pytest.fixture
 def near(far: Far) -> Iterator[Stream]:
-    made = Stream(far, 60.0, lambda number: encode(Heartbeat(number)))
+    made = make_stream(far)
     yield made
     made.close()
 
@@ -85,16 +87,15 @@ def test_no_answer_in_time_is_a_lost_link(near: Stream, idle: bool) -> None:
 
 
 @pytest.mark.parametrize("idle", [False, True])
-def test_silence_is_a_lost_link(near: Stream, idle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SILENCE", 0.05)
+def test_silence_is_a_lost_link(far: Far, idle: bool) -> None:
+    near = make_stream(far, silence=0.05)
     with pytest.raises(LinkLost, match="silent"):
         while idle:
             near.waits(0.02)
         near.read()
 
 
-def test_computing_for_long_is_no_silence(near: Stream, far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SILENCE", 10.0)
+def test_computing_for_long_is_no_silence(near: Stream, far: Far) -> None:
     near._heard -= 1000  # nobody has read for a while
     far.says.put(b"answer")
     assert near.read() == b"answer"
@@ -109,14 +110,14 @@ def test_what_comes_while_idle_is_there_when_it_is_read(near: Stream, far: Far) 
 
 
 def test_heartbeats_go_out_while_nobody_reads(far: Far) -> None:
-    near = Stream(far, 0.01, lambda number: encode(Heartbeat(number)))
+    near = make_stream(far, heartbeat=0.01)
     assert [decode(far.heard.get(timeout=60)) for _ in range(2)] == [Heartbeat(1), Heartbeat(2)]
     near.close()
 
 
 def test_a_server_that_beats_and_does_not_answer_is_given_up(far: Far) -> None:
     """Neither its heartbeats nor ours are an answer."""
-    near = Stream(far, 0.01, lambda number: encode(Heartbeat(number)))
+    near = make_stream(far, heartbeat=0.01)
     near.put(b"a step")
     near.flush()
     while far.heard.qsize() < 5:
@@ -135,15 +136,14 @@ def test_a_name_that_nobody_knows_is_said_to_be_one() -> None:
     link.close()
 
 
-def test_a_name_that_nobody_knows_is_told_once_whoever_wants_to_hear(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKOFF", (0.001, 0.002))
+def test_a_name_that_nobody_knows_is_told_once_whoever_wants_to_hear() -> None:
     noted, warned = list[str](), list[str]()
     answers = iter([Unresolved("unknown"), Unresolved("unknown"), Refused("no", final=True)])
 
     def dial() -> grpc.Channel:
         raise next(answers)
 
-    session = Session(0, dial, pytest.fail)
+    session = Session(0, dial, pytest.fail, timeouts=Timeouts(first_retry=0.001, longest_retry=0.002))
     session.note, session.warn = noted.append, warned.append
     with pytest.raises(Refused):
         session.connect()
@@ -190,19 +190,15 @@ def test_who_was_sent_away_without_being_asked_anything_comes_back_after_a_while
     assert len(dialled) == 1
 
 
-def test_what_is_to_be_done_meanwhile_waits_until_the_frame_has_left(
-    near: Stream, far: Far, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client_stream, "TICK", 10.0)
+def test_what_is_to_be_done_meanwhile_waits_until_the_frame_has_left(far: Far) -> None:
+    near = make_stream(far, tick=10.0)
     near.put(b"a step")
     near.flush()
     assert far.heard.get_nowait() == b"a step"
 
 
-def test_who_waits_for_a_frame_to_leave_does_not_wait_on_a_stream_that_is_over(
-    near: Stream, far: Far, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client_stream, "TICK", 3.0)
+def test_who_waits_for_a_frame_to_leave_does_not_wait_on_a_stream_that_is_over(far: Far) -> None:
+    near = make_stream(far, tick=3.0)
     near.put(b"the last that was taken")
     near.flush()
     near._sent.clear()  # as if one more were on its way

@@ -7,7 +7,6 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from splitrelay.network import limits
 from splitrelay.network.shared_event_loop import Gone, Inbox, Wheel
 
 
@@ -72,9 +71,9 @@ def test_words_that_are_there_do_not_keep_the_loop_from_turning(wheel: Wheel) ->
     assert turns == [1]
 
 
-def test_two_threads_never_turn_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "STANDSTILL", 0.0)  # the stand-in takes it whenever it can
-    wheel, at_it, clashes = Wheel(), list[int](), list[int]()
+def test_two_threads_never_turn_it_at_once() -> None:
+    # The background thread runs the loop whenever it can.
+    wheel, at_it, clashes = Wheel(standstill=0.0), list[int](), list[int]()
     wheel.start()
 
     def alone() -> None:
@@ -90,10 +89,9 @@ def test_two_threads_never_turn_it_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert clashes == []
 
 
-def test_it_comes_to_an_end_whoever_turns_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "STANDSTILL", 0.0)
+def test_it_comes_to_an_end_whoever_turns_it() -> None:
     for _ in range(50):
-        wheel = Wheel()
+        wheel = Wheel(standstill=0.0)
         wheel.start()
         wheel.stop()
         assert not wheel.turned
