@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from splitrelay.theory import Problem, bound, rate, stepsize
+from splitrelay.theory import Problem
 from splitrelay.theory.theorem_constants import POWER, get_error_constants, get_statement
+from tests.support.paper_statements import bound, rate, stepsize
 from tests.support.theory_problems import ALL_CASES, STATEMENTS, for_all, problems
 
 statements = st.sampled_from(STATEMENTS)

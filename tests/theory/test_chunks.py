@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from splitrelay.theory import Problem, compare
+from splitrelay.theory import Problem
 from splitrelay.theory.results import CHUNK_SIZE, MIN_PER_THREAD, map_chunks
+from tests.support.paper_statements import compare
 from tests.support.theory_problems import ALL_CASES
 
 R = np.unique(np.geomspace(12, 1e6, CHUNK_SIZE + 500).astype(int))  # more than one piece for each K

@@ -14,8 +14,9 @@ from splitrelay.paper.convex import choose_theory_step, compute_bounds, problem,
 from splitrelay.paper.convex_records import Record, Study, mean
 from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng
-from splitrelay.theory import bound, stepsize, weights
+from splitrelay.theory import weights
 from splitrelay.training import train
+from tests.support.paper_statements import bound, stepsize
 
 STUDY = Study(data="tiny", Cs=(1, 3), M=4, K=2, R=120, mu=0.05, batch=3, etas=(0.3,), seeds=(1, 2), points=15)
 

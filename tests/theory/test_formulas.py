@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from splitrelay.theory import Problem, bound, compare, last_iterate, lemmas
+from splitrelay.theory import Problem, lemmas
+from tests.support.paper_statements import bound, compare, last_iterate
 from tests.support.theory_problems import ALL_CASES, STATEMENTS
 
 PROBLEM = Problem(L=2, mu=1, sigma2=1.5, zeta2=4, B2=0.5, M=10, S=4, K=5, R=100, D2=1.25, A=1.75)

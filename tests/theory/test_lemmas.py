@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from splitrelay.errors import InputError
-from splitrelay.theory import Problem, bound, last_iterate, lemmas, useful_local_steps
+from splitrelay.theory import Problem, lemmas
 from splitrelay.theory.lemmas import (
     compute_count_sum,
     compute_count_sum_squares,
@@ -22,6 +22,7 @@ from splitrelay.theory.lemmas import (
     compute_technical_term,
 )
 from splitrelay.theory.recursions import compute_drift_bound, compute_round_bound, compute_simplified_bound
+from tests.support.paper_statements import bound, last_iterate, useful_local_steps
 from tests.support.theory_problems import ALL_CASES, for_all, problems, sizes
 
 SC, GC, NC = ALL_CASES

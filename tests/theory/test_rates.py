@@ -8,7 +8,8 @@ import pytest
 from hypothesis import strategies as st
 
 from splitrelay.errors import InputError
-from splitrelay.theory import RATES, Problem, rate, table_one
+from splitrelay.theory import RATES, Problem
+from tests.support.paper_statements import rate, table_one
 from tests.support.theory_problems import ALL_CASES, for_all, problems
 
 SC, GC, NC = ALL_CASES

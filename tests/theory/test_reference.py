@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from splitrelay.errors import OutOfRange
-from splitrelay.theory import Problem, applicability, bound, rate, stepsize, useful_local_steps
+from splitrelay.theory import Problem, applicability
 from splitrelay.theory.averaging_weights import compute_log_sum, compute_log_weight
 from splitrelay.theory.bounds import compute_error_terms, compute_optimization, get_displayed_rounds
 from splitrelay.theory.lemmas import (
@@ -27,6 +27,7 @@ from splitrelay.theory.lemmas import (
 )
 from splitrelay.theory.recursions import compute_drift_bound, compute_round_bound, compute_simplified_bound
 from splitrelay.theory.theorem_constants import get_statement
+from tests.support.paper_statements import bound, rate, stepsize, useful_local_steps
 
 REFERENCE = json.loads((Path(__file__).parent / "data" / "theory_values.json").read_text())
 FORMULAS = REFERENCE["formulas"]

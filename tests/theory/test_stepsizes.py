@@ -9,7 +9,8 @@ import pytest
 from hypothesis import strategies as st
 
 from splitrelay.errors import OutOfRange
-from splitrelay.theory import Problem, bound, stepsize, stepsizes
+from splitrelay.theory import Problem
+from tests.support.paper_statements import bound, stepsize, stepsizes
 from tests.support.theory_problems import ALL_CASES, STATEMENTS, for_all, problems
 
 SC, GC, NC = ALL_CASES

@@ -43,8 +43,9 @@ def list_keys(keys: Keys) -> list[Key]:
 
 def number(name: str, text: str) -> float:
     """A finite number; fractions such as 4/3 are welcome."""
-    try:
-        value = float(Fraction(text)) if "/" in text else float(text)
+    numerator, slash, denominator = text.partition("/")
+    try:  # Fraction refuses 1/1.8 as a whole
+        value = float(Fraction(numerator) / Fraction(denominator)) if slash else float(text)
     except (ValueError, ZeroDivisionError):
         raise InputError(f"{name} must be a number", value=repr(text)) from None
     if not math.isfinite(value):

@@ -3,7 +3,7 @@
 >>> from splitrelay.theory import Problem, bound
 >>> problem = Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, K=5, R=100, D2=1)
 >>> round(bound("ssl", "strongly-convex", problem, eta_tilde=1 / 12).total, 6)
-0.101303
+0.028592
 """
 
 from splitrelay.theory.averaging_weights import Weights, thetas, weights

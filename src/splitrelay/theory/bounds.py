@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from splitrelay.theory.results import (
     unwrap_truth,
     unwrap_values,
 )
+from splitrelay.theory.sharp_bounds import TINY, compute_sharp_terms, compute_sharp_total
 from splitrelay.theory.theorem_constants import (
     CONVEX_LIMIT,
     MEASURE,
@@ -43,8 +44,15 @@ from splitrelay.theory.theorem_constants import (
     format_last_iterate,
     get_error_constants,
     get_statement,
+    resolve_constants,
 )
-from splitrelay.theory.validity import StepRange, check_step, compute_step_range, resolve_eta_tilde
+from splitrelay.theory.validity import (
+    StepRange,
+    build_client_condition,
+    check_step,
+    compute_step_range,
+    resolve_eta_tilde,
+)
 
 
 def bound(
@@ -54,7 +62,7 @@ def bound(
     *,
     eta: Values | None = None,
     eta_tilde: Values | None = None,
-    constants: Constants = "proved",
+    constants: Constants | None = None,
     horizon: Horizon = "R",
     outside: Outside = "refuse",
 ) -> Bound:
@@ -66,18 +74,21 @@ def bound(
         problem: the quantities of the problem.
         eta: the learning rate of one local step. Give this or eta_tilde.
         eta_tilde: the effective learning rate.
-        constants: "printed" is the formula in the paper. "proved" is what the paper's proof gives after corrections
-            (E6). "tight" is Theorem 1 with the constants of Theorem 2, and wider ranges in the non-convex case.
-        horizon: "R" as in the theorems, or "R+1", the sharper form that their proofs give. The corollaries on partial
-            participation always have R + 1.
+        constants: "sharp" keeps exact counts and needs no R >= 6 kappa; it is the default in the convex cases.
+            "proved" is what the paper's proof gives after corrections (E6), the default in the non-convex case.
+            "printed" is the formula in the paper. "tight" is Theorem 1 with the constants of Theorem 2, partial
+            participation that meets Theorem 2 at S = M, and wider ranges in the non-convex case.
+        horizon: "R" as in the theorems, or "R+1", the sharper form that their proofs give. The sharp bounds and the
+            printed and proved corollaries on partial participation always have R + 1.
         outside: "refuse" raises OutOfRange outside the range of the statement, "mask" returns NaN there.
 
     >>> problem = Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, K=5, R=100, D2=1)
-    >>> round(bound("ssl", "strongly-convex", problem, eta_tilde=1 / 12).total, 6)
+    >>> round(bound("ssl", "strongly-convex", problem, eta_tilde=1 / 12, constants="proved").total, 6)
     0.101303
     """
     check_algorithm(algorithm, case)
-    return evaluate_bound(algorithm, case, problem, None, constants, horizon, outside, eta=eta, eta_tilde=eta_tilde)
+    name = resolve_constants(constants, case)
+    return evaluate_bound(algorithm, case, problem, None, name, horizon, outside, eta=eta, eta_tilde=eta_tilde)
 
 
 def evaluate_bound(
@@ -123,16 +134,19 @@ def evaluate_bound(
         }
 
         def compute_terms() -> dict[str, Array]:
+            if row.is_sharp:
+                return compute_sharp_terms(algorithm, q, step, rounds)
             first = {"optimization": compute_optimization(row, q, step, rounds)}
             return first | compute_error_terms(row, algorithm, q, step)
 
-        total = _compute_total(row, algorithm, q, step, rounds)
+        compute_total = partial(compute_sharp_total if row.is_sharp else partial(_compute_total, row), algorithm)
+        total = compute_total(q, step, rounds)
         return build_bound(facts, total, compute_terms, step, conditions, _compute_start_level(q), outside)
 
 
 def _compute_total(row: Statement, algorithm: str, q: Quantities, step: Array, rounds: Array) -> Array:
     """Add all terms chunk by chunk, without storing the terms."""
-    names, units = list(get_error_constants(row)), compute_units(algorithm, q)
+    names, units = list(get_error_constants(row)), compute_units(algorithm, q, row.recursion)
 
     def add_terms(step: Array, rounds: Array, mu: Array, distance: Array, *units: Array) -> Sequence[Array]:
         errors = _multiply_errors(row, dict(zip(names, units, strict=True)), step)
@@ -156,7 +170,7 @@ def compute_optimization(row: Statement, q: Quantities, eta_tilde: Array, rounds
 
 def compute_error_terms(row: Statement, algorithm: str, q: Quantities, eta_tilde: Array) -> dict[str, Array]:
     """Compute the terms of noise, sampling and drift, by name and in the paper's order."""
-    return _multiply_errors(row, compute_units(algorithm, q), eta_tilde)
+    return _multiply_errors(row, compute_units(algorithm, q, row.recursion), eta_tilde)
 
 
 def _get_start(q: Quantities) -> tuple[Array, Array]:
@@ -168,7 +182,8 @@ def _multiply_optimization(
     row: Statement, case: str, mu: Array, distance: Array, eta_tilde: Array, rounds: Array
 ) -> Array:
     if case == SC:
-        return np.asarray(row.optimization * mu * distance * np.exp(-mu * eta_tilde * rounds / 2))
+        exact = row.optimization * mu * distance * np.exp(-mu * eta_tilde * rounds / 2)
+        return np.maximum(exact, np.where(mu * distance > 0, TINY, 0))  # an upper bound must not round down to zero
     return np.asarray(row.optimization * distance / (eta_tilde * rounds))
 
 
@@ -245,12 +260,13 @@ def last_iterate(
     q = problem.get_quantities(f"the last iterate of {algorithm}")
     with np.errstate(all="ignore"):  # build_bound handles numbers that are not finite
         step = resolve_eta_tilde(algorithm, q, eta, eta_tilde)
-        steps = StepRange(q, np.zeros(()), CONVEX_LIMIT.compute(q), CONVEX_LIMIT)
+        clients = build_client_condition(algorithm, q)
+        steps = StepRange(q, np.zeros(()), CONVEX_LIMIT.compute(q), CONVEX_LIMIT, clients=clients)
         conditions = steps.build_conditions(step)
         if outside == "refuse":
             check_step(steps, step, conditions, eta)
         recursion = get_statement(algorithm, SC, "proved").recursion
-        mu, units, powers = q.positive_mu, compute_units(algorithm, q), {1: step, 2: step * step}
+        mu, units, powers = q.positive_mu, compute_units(algorithm, q, recursion), {1: step, 2: step * step}
         terms = {"optimization": np.exp(q.R * np.log1p(-mu * step / 2)) * q.D2}
         for name, c in get_error_constants(recursion).items():
             terms[name] = 2 / mu * c * units[name] * powers[POWER[name]]
@@ -275,9 +291,9 @@ def applicability(problem: Problem, eta_tilde: Values) -> dict[str, Truth]:
         "strongly_convex": the step is in its range and R >= 6 kappa; "R_ge_6kappa" and "R_plus_1_ge_6kappa": the
         condition on the rounds alone, for R and for R + 1.
     """
-    steps = compute_step_range("ssl", SC, problem, "proved")
+    steps = compute_step_range("ssl", SC, problem.with_all_clients(), "proved")
     conditions = steps.build_conditions(check_numbers("eta_tilde", eta_tilde))
-    longer = compute_step_range("ssl", SC, problem.with_rounds(steps.q.R + 1), "proved")
+    longer = compute_step_range("ssl", SC, steps.q.problem.with_rounds(steps.q.R + 1), "proved")
     return {
         "strongly_convex": unwrap_truth(np.logical_and.reduce(np.broadcast_arrays(*(c.holds for c in conditions)))),
         "R_ge_6kappa": unwrap_truth(steps.is_nonempty),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from splitrelay.theory.results import (
     WINNERS,
     Algorithm,
     Array,
+    Bools,
     Bound,
     Case,
     Codes,
@@ -33,20 +35,33 @@ from splitrelay.theory.results import (
     unwrap_values,
 )
 from splitrelay.theory.stepsizes import choose_step
-from splitrelay.theory.theorem_constants import SC, check_algorithm, check_choice, get_statement
+from splitrelay.theory.theorem_constants import (
+    SC,
+    STATEMENTS,
+    check_algorithm,
+    check_choice,
+    get_statement,
+    resolve_constants,
+)
 from splitrelay.theory.validity import require_at_least
 
 FULL = ("ssl", "fedavg", "minibatch-sgd")
 PARTIAL = {"fedavg-swor": "equal compute, without replacement", "fedavg-swr": "equal compute, with replacement"}
 NONE, SSL, OTHER, EQUAL = range(len(WINNERS))
-NO_PARTIAL = "the paper prints no bound for partial participation beyond strongly-convex"
+SAMPLED = "S clients a round, without replacement"  # SSL and FedAvg with the same S over the same R rounds
+NO_PARTIAL = "there is no bound for partial participation in this case with these constants"
 NO_ROUND = "S R / M is less than one round"
 WORST_CASE = "The bounds order worst cases. They do not say which algorithm or which step is better on a given problem."
 SEQUENCE = "With all clients, equal rounds cost equal compute, but SSL makes its M K steps of a round in sequence."
 ARTEFACT = (
     "FedAvg's bound is smaller at equal rounds only because Theorem 1's constants are up to 1.5 times Theorem 2's,"
-    " even for M=1, where the algorithms are the same. With constants=tight it is never smaller."
+    " even though SSL has the smaller drift. With constants=tight it is never smaller."
 )
+FEWER_STEPS = (
+    "FedAvg's bound is smaller at equal rounds because it makes only K steps in sequence, SSL M K: where heterogeneity"
+    " and noise are small, the longer sequence costs more than it gains."
+)
+SAME = "With one client both algorithms are the same."
 
 
 def compare(
@@ -54,13 +69,14 @@ def compare(
     problem: Problem,
     *,
     eta_tilde: Values | None = None,
-    constants: Constants = "proved",
+    constants: Constants | None = None,
     horizon: Horizon = "R",
     outside: Outside = "mask",
 ) -> Comparison:
     """Compare the bounds at equal rounds with all clients and, if S is given, at equal compute.
 
-    At equal compute, R rounds of FedAvg with S clients stand against S R / M rounds of SSL.
+    At equal compute, R rounds of FedAvg with S clients stand against S R / M rounds of SSL with all clients and, with
+    the sharp constants, against R rounds of SSL with S clients.
 
     Args:
         eta_tilde: the step of all algorithms. By default each algorithm has the step that minimizes its own bound.
@@ -73,28 +89,36 @@ def compare(
     {'equal rounds': 'ssl'}
     """
     check_choice("case", case, CASES)
-    check_choice("constants", constants, CONSTANTS)
-    build_side = partial(
-        _build_side, case=case, eta_tilde=eta_tilde, constants=constants, horizon=horizon, outside=outside
-    )
-    equal_rounds = {name: build_side(name, problem) for name in FULL}
-    winner_codes = {"equal rounds": _find_smaller(equal_rounds["ssl"], equal_rounds["fedavg"])}
+    name = resolve_constants(constants, case)
+    check_choice("constants", name, CONSTANTS)
+    build_side = partial(_build_side, case=case, eta_tilde=eta_tilde, constants=name, horizon=horizon, outside=outside)
+    everyone = problem.with_all_clients()
+    equal_rounds = {algorithm: build_side(algorithm, everyone) for algorithm in FULL}
+    is_single = np.equal(problem.get_quantities("the comparison").M, 1)
+    winner_codes = {"equal rounds": _find_smaller(equal_rounds["ssl"], equal_rounds["fedavg"], is_single)}
     equal_compute = {}
     if problem.S is not None:
-        fewer = problem.with_rounds(compute_rounds_at_equal_compute(problem))
-        equal_compute = {"ssl": build_side("ssl", fewer)} | {name: build_side(name, problem) for name in PARTIAL}
-        for name, label in PARTIAL.items():
-            winner_codes[label] = _find_smaller(equal_compute["ssl"], equal_compute[name])
-    notes = [WORST_CASE, SEQUENCE] + [ARTEFACT] * bool(np.any(winner_codes["equal rounds"] == OTHER))
+        fewer = everyone.with_rounds(compute_rounds_at_equal_compute(problem))
+        equal_compute = {"ssl": build_side("ssl", fewer)}
+        if case in STATEMENTS["ssl-swor"].get(name, {}):
+            equal_compute["ssl-swor"] = build_side("ssl-swor", problem)
+        equal_compute |= {algorithm: build_side(algorithm, problem) for algorithm in PARTIAL}
+        for algorithm, label in PARTIAL.items():
+            winner_codes[label] = _find_smaller(equal_compute["ssl"], equal_compute[algorithm], is_single)
+        if "ssl-swor" in equal_compute:
+            winner_codes[SAMPLED] = _find_smaller(equal_compute["ssl-swor"], equal_compute["fedavg-swor"], is_single)
+    reason = FEWER_STEPS if name == "sharp" else ARTEFACT
+    notes = [WORST_CASE, SEQUENCE] + [reason] * bool(np.any(winner_codes["equal rounds"] == OTHER))
+    notes += [SAME] * bool(np.any(is_single))
     return Comparison(
         case=case,
-        constants=constants,
+        constants=name,
         equal_rounds=equal_rounds,
         equal_compute=equal_compute,
-        conditions=build_comparison_conditions(case, problem),
+        conditions=build_comparison_conditions(case, problem, name),
         notes=tuple(notes),
         winner_codes=winner_codes,
-        compute_useful_K=partial(_compute_useful_K, case, problem, equal_rounds, constants),
+        compute_useful_K=partial(_compute_useful_K, case, everyone, equal_rounds, name),
     )
 
 
@@ -105,23 +129,27 @@ def compute_rounds_at_equal_compute(problem: Problem) -> Values:
     return unwrap_values(np.where(rounds >= 1, rounds, np.nan))
 
 
-def build_comparison_conditions(case: str, problem: Problem) -> tuple[Condition, ...]:
-    """Return the conditions under which SSL has the smaller bound at equal compute (E24)."""
-    if case != SC:
-        return ()
+def build_comparison_conditions(case: str, problem: Problem, constants: str) -> tuple[Condition, ...]:
+    """Return the conditions under which SSL has the smaller bound at equal compute (E24).
+
+    The sharp bounds need no 6 kappa rounds. The last condition concerns sampling without replacement, and only S < M.
+    """
     q = problem.get_quantities("the comparison")
-    kappa = q.L / q.positive_mu
-    conditions = [require_at_least("R >= 6 L/mu (the theorems apply over R rounds)", q.R, 6 * kappa)]
-    if problem.S is not None:
+    if case != SC or not np.all(q.mu > 0):
+        return ()
+    kappa = q.L / q.mu
+    conditions = []
+    if constants != "sharp":
+        conditions.append(require_at_least("R >= 6 L/mu (the theorems apply over R rounds)", q.R, 6 * kappa))
+    if problem.S is None:
+        return tuple(conditions)
+    if constants != "sharp":
+        limit = 6 * kappa * q.M / q.S
+        conditions.append(require_at_least("R >= 6 (L/mu) M/S (Theorem 1 applies over S R/M rounds)", q.R, limit))
+    if np.any(q.M > q.S):
         left_out = np.where(q.M > q.S, q.M - q.S, np.nan)
-        # With S = M there is no sampling term, so SSL's drift cannot be below it.
-        drift_limit = np.where(q.M > q.S, kappa * (q.M / q.S) * (q.M - 1) / left_out, np.inf)
-        conditions += [
-            require_at_least("R >= 6 (L/mu) M/S (Theorem 1 applies over S R/M rounds)", q.R, 6 * kappa * q.M / q.S),
-            require_at_least(
-                "R >= (L/mu) (M/S) (M-1)/(M-S) (SSL's drift is below FedAvg's sampling term)", q.R, drift_limit
-            ),
-        ]
+        name = "R >= (L/mu) (M/S) (M-1)/(M-S) (SSL's drift is below the sampling term of FedAvg without replacement)"
+        conditions.append(require_at_least(name, q.R, kappa * (q.M / q.S) * (q.M - 1) / left_out))
     return tuple(conditions)
 
 
@@ -131,12 +159,12 @@ def _build_side(
     *,
     case: Case,
     eta_tilde: Values | None,
-    constants: Constants,
+    constants: str,
     horizon: str,
     outside: str,
 ) -> Side:
     rounds = unwrap_values(problem.get_quantities("the comparison").R)
-    if name in PARTIAL and case != SC:
+    if case not in STATEMENTS[name].get(constants, {}):
         return Side(name, rounds, None, None, NO_PARTIAL)
     evaluate = partial(_evaluate_side, name, case, problem, eta_tilde, constants, horizon)
     bound, step = evaluate(outside)
@@ -149,10 +177,12 @@ def _build_side(
     return Side(name, rounds, bound, step, why_not, partial(_compute_rate, name, case, problem, constants))
 
 
-def _compute_rate(name: str, case: Case, problem: Problem, constants: Constants) -> Rate | None:
+def _compute_rate(name: str, case: Case, problem: Problem, constants: Any) -> Rate | None:
+    if name in PARTIAL and case != SC:
+        return None
     if name != "minibatch-sgd":
         return rate(name, case, problem, constants=constants)
-    return rate("table-sgd", case, problem) if case == SC else None
+    return rate("table-sgd", case, problem) if case == SC and np.all(np.asarray(problem.mu) > 0) else None
 
 
 def _evaluate_side(
@@ -165,24 +195,25 @@ def _evaluate_side(
     return best.bound, best
 
 
-def _find_smaller(ssl: Side, other: Side) -> Codes:
-    """Return the index into WINNERS of the smaller bound, EQUAL up to 1e-12, NONE where a bound does not apply."""
+def _find_smaller(ssl: Side, other: Side, is_same: Bools) -> Codes:
+    """Return the index into WINNERS of the smaller bound, EQUAL up to 1e-12, NONE where a bound does not apply.
+
+    Where `is_same` the two algorithms are one, and no constants can rank it against itself.
+    """
     if ssl.bound is None or other.bound is None:
         return np.asarray(NONE, dtype=np.int8)
 
-    def compare_totals(left: Array, right: Array) -> Sequence[Codes]:
+    def compare_totals(left: Array, right: Array, same: Bools) -> Sequence[Codes]:
         smaller = np.where(left < right, np.int8(SSL), np.int8(OTHER))
-        codes = np.where(np.abs(left - right) <= 1e-12 * np.abs(right), np.int8(EQUAL), smaller)
+        codes = np.where(same | (np.abs(left - right) <= 1e-12 * np.abs(right)), np.int8(EQUAL), smaller)
         return (np.where(np.isnan(left) | np.isnan(right), np.int8(NONE), codes),)
 
-    totals = np.asarray(ssl.bound.total), np.asarray(other.bound.total)
-    (codes,) = map_chunks(compare_totals, totals, (np.int8,))
+    inputs: Any = (np.asarray(ssl.bound.total), np.asarray(other.bound.total), is_same)
+    (codes,) = map_chunks(compare_totals, inputs, (np.int8,))
     return np.asarray(codes)
 
 
-def _compute_useful_K(
-    case: Case, problem: Problem, sides: Mapping[str, Side], constants: Constants
-) -> dict[str, Values]:
+def _compute_useful_K(case: Case, problem: Problem, sides: Mapping[str, Side], constants: Any) -> dict[str, Values]:
     useful: dict[str, Values] = {}
     names: tuple[Algorithm, ...] = ("ssl", "fedavg")
     for name in names:
@@ -202,22 +233,27 @@ def useful_local_steps(
     problem: Problem,
     *,
     eta_tilde: Values | None = None,
-    constants: Constants = "proved",
+    constants: Constants | None = None,
 ) -> Values:
     """Compute the K above which the noise term is below the heterogeneity drift, so that more local steps do not help.
 
     Without a step this is the order in the paper (SSL, strongly convex): (sigma^2 / zeta_*^2) (mu / L) R. With a step
-    it uses the constants of the bound: (4/5) sigma^2 / (L eta_tilde zeta_*^2). For FedAvg both are M times smaller.
+    it uses the constants of the bound: for the proved ones (4/5) sigma^2 / (L eta_tilde zeta_*^2), for the sharp ones
+    their limit for large K. For FedAvg both are M times smaller (with the sharp constants 2 M times).
     The result is infinite where zeta = 0 and zero where sigma = 0.
     """
     check_algorithm(algorithm, case)
-    row = get_statement(algorithm, case, constants)
+    row = get_statement(algorithm, case, resolve_constants(constants, case))
     q = problem.get_quantities(f"the useful K of {algorithm} {case}", case)
     if algorithm not in ("ssl", "fedavg"):
         raise InputError(f"{q.subject} is not defined: the sampling term does not fall with K")
     clients: Array | float = 1.0 if algorithm == "ssl" else q.M
     if eta_tilde is not None:
-        scale = row.noise / row.heterogeneity_drift / (q.L * check_positive("eta_tilde", eta_tilde))
+        s = q.L * check_positive("eta_tilde", eta_tilde)
+        ratio: Array | float = row.noise / row.heterogeneity_drift
+        if row.is_sharp:  # for large K: 4 k1/n^2 -> 2, and M 4 T/n^3 -> 2/3 for SSL, 4 T/n^3 -> 4/3 for FedAvg
+            ratio = 3 * (1 - 2 * s * s) / ((2 + 3 * s) * (2 / 3 if algorithm == "ssl" else 4 / 3))
+        scale = ratio / s
     elif case == SC:
         scale = q.mu / q.L * q.R
     else:

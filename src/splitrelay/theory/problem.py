@@ -95,6 +95,12 @@ class Problem:
         object.__setattr__(other, "R", unwrap_values(np.asarray(R, dtype=np.float64)))
         return other
 
+    def with_all_clients(self) -> Problem:
+        """Return the same problem without S: all M clients take part in every round."""
+        other = copy(self)
+        object.__setattr__(other, "S", None)
+        return other
+
     def _check_not_above(self, small: str, large: str, shape: tuple[int, ...], hint: str) -> None:
         left, right = getattr(self, small), getattr(self, large)
         if left is None or right is None:
@@ -150,6 +156,13 @@ def check_positive(name: str, value: Any) -> Array:
     """Return the value as an array after a check that all numbers are finite and above 0."""
     array = check_numbers(name, value)
     _check_all(name, array, array > 0, "must be positive", f"{name} > 0")
+    return array
+
+
+def check_nonnegative(name: str, value: Any) -> Array:
+    """Return the value as an array after a check that all numbers are finite and not below 0."""
+    array = check_numbers(name, value)
+    _check_all(name, array, array >= 0, "must not be negative", f"{name} >= 0")
     return array
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from splitrelay.errors import InputError, OutOfRange
 from splitrelay.theory.problem import Problem, Quantities
 from splitrelay.theory.results import CASES, CONSTANTS, DECAYS, Array, Constants, Rate, Values, unwrap_values
-from splitrelay.theory.theorem_constants import GC, MEASURE, NC, SC, check_choice, compute_sampling_factor
+from splitrelay.theory.sharp_bounds import compute_sampling_factors
+from splitrelay.theory.theorem_constants import GC, MEASURE, NC, SC, check_choice, resolve_constants
 
 
 class Term(NamedTuple):
@@ -71,9 +72,21 @@ def compute_partial_participation(algorithm: str, q: Quantities) -> Terms:
     mu, zeta2 = q.positive_mu, q.heterogeneity
     return (
         Term("noise", q.sigma2 / (mu * q.S * q.K * q.R), 1),
-        Term("sampling", compute_sampling_factor(algorithm, q) * zeta2 / (mu * q.R), 1),
+        Term("sampling", compute_sampling_factors(algorithm, q.M, q.S)[0] * zeta2 / (mu * q.R), 1),
         Term("noise drift", q.L * q.sigma2 / (mu**2 * q.K * q.R**2), 2),
         Term("heterogeneity drift", q.L * zeta2 / (mu**2 * q.R**2), 2),
+        Term("optimization", mu * q.D2 * np.exp(-mu * q.R / (12 * q.L)), np.inf),
+    )
+
+
+def compute_ssl_partial_participation(q: Quantities) -> Terms:
+    """Compute SSL with S of M clients, from the sharp bound derived here: its drift is divided by S."""
+    mu, zeta2 = q.positive_mu, q.heterogeneity
+    return (
+        Term("noise", q.sigma2 / (mu * q.S * q.K * q.R), 1),
+        Term("sampling", compute_sampling_factors("ssl-swor", q.M, q.S)[0] * zeta2 / (mu * q.R), 1),
+        Term("noise drift", q.L * q.sigma2 / (mu**2 * q.S * q.K * q.R**2), 2),
+        Term("heterogeneity drift", q.L * zeta2 / (mu**2 * q.S * q.R**2), 2),
         Term("optimization", mu * q.D2 * np.exp(-mu * q.R / (12 * q.L)), np.inf),
     )
 
@@ -143,6 +156,7 @@ ROWS: dict[str, Row] = {
         "partial participation, without replacement", partial(compute_partial_participation, "fedavg-swor")
     ),
     "fedavg-swr": Row("partial participation, with replacement", partial(compute_partial_participation, "fedavg-swr")),
+    "ssl-swor": Row("SSL with S of M clients (derived)", compute_ssl_partial_participation),
     "ssl-equal-compute": Row("Corollary 1 over S R / M rounds", compute_ssl_equal_compute),
     "table-sgd": Row("Table 1, SGD", compute_table_sgd),
     "table-karimireddy": Row(
@@ -160,16 +174,17 @@ ROWS: dict[str, Row] = {
     "lower-bound-quoted": Row("lower bound, quoted", compute_lower_bound_quoted),
 }
 RATES: tuple[str, ...] = ("ssl", "fedavg", *ROWS)
+WITH_SAMPLING = ("fedavg-swor", "fedavg-swr", "ssl-swor", "ssl-equal-compute")  # the rates that depend on S
 
 
-def rate(name: str, case: str, problem: Problem, *, constants: Constants = "proved") -> Rate:
+def rate(name: str, case: str, problem: Problem, *, constants: Constants | None = None) -> Rate:
     """Compute an order of convergence.
 
     Args:
         name: one of RATES.
         case: one of CASES. Only "ssl" and "fedavg" have rates for cases other than "strongly-convex".
         problem: the quantities of the problem.
-        constants: matter only in the non-convex case. "printed" has the term L B^2 A / R, "proved" has
+        constants: matter only in the non-convex case. "printed" has the term L B^2 A / R, "proved" (default) has
             L (1 + B^2) A / R (E5), and "tight" has the term of the wider step range, for SSL L sqrt(1 + B^2/M) A / R.
 
     >>> problem = Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, K=5, R=1000, D2=1)
@@ -178,16 +193,21 @@ def rate(name: str, case: str, problem: Problem, *, constants: Constants = "prov
     """
     check_choice("rate", name, RATES)
     check_choice("case", case, CASES)
-    check_choice("constants", constants, CONSTANTS)
+    chosen = resolve_constants(constants, case)
+    check_choice("constants", chosen, CONSTANTS)
     q = problem.get_quantities(f"the rate of {name} {case}", case)
     if name not in ("ssl", "fedavg") and case != SC:
         hint = f"There is one for {name} strongly-convex; ssl and fedavg have all three."
         raise InputError(f"the paper prints no rate for {name} {case}", hint=hint)
+    if name not in WITH_SAMPLING and problem.S is not None and not np.all(q.S == q.M):
+        sampled = {"ssl": "ssl-swor", "fedavg": "fedavg-swor or fedavg-swr"}.get(name)
+        use = f"{sampled} has S of M clients; " if sampled else ""
+        raise InputError(f"{q.subject} has all M clients in every round, not S", hint=f"{use}omit S otherwise.")
     with np.errstate(all="ignore"):  # _build_rate checks for overflow
         if name in ROWS:
             return _build_rate(name, q, ROWS[name].location, ROWS[name].measure, ROWS[name].compute(q))
         location = "Corollary 1" if name == "ssl" else "Theorem 2, tuned"
-        return _build_rate(name, q, location, MEASURE[case], _compute_corollary(name, q, constants))
+        return _build_rate(name, q, location, MEASURE[case], _compute_corollary(name, q, chosen))
 
 
 def table_one(problem: Problem) -> dict[str, Rate]:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from splitrelay.theory.problem import Problem, Quantities, check_numbers
+from splitrelay.errors import OutOfRange
+from splitrelay.theory.problem import Problem, Quantities, check_nonnegative, check_positive
 from splitrelay.theory.results import Algorithm, Array, Case, Constants, Values, unwrap_values
+from splitrelay.theory.sharp_bounds import compute_sampling_factors
 from splitrelay.theory.theorem_constants import (
+    CONVEX_LIMIT,
     NC,
     POWER,
+    StepLimit,
     check_algorithm,
-    compute_sampling_factor,
     compute_step_ratio,
     compute_units,
     get_error_constants,
@@ -45,7 +48,7 @@ def compute_round_bound(
         errors = 3 * g**2 * q.sigma2 / (q.M * q.K) + q.L * eta * (2 + 3 * q.L * g) * drift
     else:  # display (8) after correction: 4 K eta^2 sigma^2 / S and 2 + 4 L K eta (E7)
         progress = (1 - mu * g / 2) * distance2 - g * (2 - 8 * q.L * g) * gap
-        sampling = 4 * g**2 * compute_sampling_factor(algorithm, q) * q.heterogeneity
+        sampling = 4 * g**2 * compute_sampling_factors(algorithm, q.M, q.S)[0] * q.heterogeneity
         errors = 4 * g**2 * q.sigma2 / (q.S * q.K) + sampling + q.L * eta * (2 + 4 * q.L * g) * drift
     return unwrap_values(progress + errors)
 
@@ -89,8 +92,12 @@ def compute_simplified_bound(
 
     In the non-convex case the result is without r_t, because it bounds the difference F(x^{r+1}) - F(x^r).
     """
-    q, g, (_, distance2, gap, gradient2) = _check_inputs(algorithm, case, problem, eta_tilde, 0.0, r2, DF, G2)
-    row, units = get_statement(algorithm, case, constants).recursion, compute_units(algorithm, q)
+    statement = get_statement(algorithm, case, constants)
+    q, g, (_, distance2, gap, gradient2) = _check_inputs(
+        algorithm, case, problem, eta_tilde, 0.0, r2, DF, G2, simplified_limit=statement.step_limit
+    )
+    row = statement.recursion
+    units = compute_units(algorithm, q, row)
     errors = sum(
         (c * units[name] * g ** (POWER[name] + 1) for name, c in get_error_constants(row).items()), np.zeros(())
     )
@@ -101,13 +108,21 @@ def compute_simplified_bound(
 
 
 def _check_inputs(
-    algorithm: str, case: str, problem: Problem, eta_tilde: Values, *measured: Values
+    algorithm: str,
+    case: str,
+    problem: Problem,
+    eta_tilde: Values,
+    *measured: Values,
+    simplified_limit: StepLimit | None = None,
 ) -> tuple[Quantities, Array, list[Array]]:
+    """Check the step and the measured quantities. Every lemma needs eta_tilde <= 1/(6 L), or its own limit."""
     check_algorithm(algorithm, case)
     get_statement(algorithm, case, "proved")  # raises InputError if the paper has no such statement
     q = problem.get_quantities(f"the recursion of {algorithm} {case}", case)
-    return (
-        q,
-        check_numbers("eta_tilde", eta_tilde),
-        [check_numbers("the measured quantity", value) for value in measured],
-    )
+    step = check_positive("eta_tilde", eta_tilde)
+    limit = simplified_limit if simplified_limit is not None else CONVEX_LIMIT
+    too_large = step > limit.compute(q) * (1 + 1e-12)
+    if np.any(too_large):
+        value = float(np.broadcast_to(step, too_large.shape)[too_large][0])
+        raise OutOfRange(q.subject, limit=f"eta_tilde <= {limit.formula}", value=value, hint="Take a smaller step.")
+    return q, step, [check_nonnegative("the measured quantity", value) for value in measured]

@@ -26,16 +26,16 @@ Values = float | Array  # a number for one setting, an array for many
 Truth = bool | Bools
 Labels = str | Strings
 
-Algorithm = Literal["ssl", "fedavg", "fedavg-swor", "fedavg-swr"]
+Algorithm = Literal["ssl", "ssl-swor", "fedavg", "fedavg-swor", "fedavg-swr"]
 Case = Literal["strongly-convex", "general-convex", "non-convex"]
-Constants = Literal["proved", "printed", "tight"]
+Constants = Literal["sharp", "proved", "printed", "tight"]
 Horizon = Literal["R", "R+1"]
 Outside = Literal["refuse", "mask"]
 Rule = Literal["printed", "mended", "best"]
 
-ALGORITHMS: tuple[str, ...] = ("ssl", "fedavg", "fedavg-swor", "fedavg-swr")
+ALGORITHMS: tuple[str, ...] = ("ssl", "ssl-swor", "fedavg", "fedavg-swor", "fedavg-swr")
 CASES: tuple[str, ...] = ("strongly-convex", "general-convex", "non-convex")
-CONSTANTS: tuple[str, ...] = ("proved", "printed", "tight")
+CONSTANTS: tuple[str, ...] = ("sharp", "proved", "printed", "tight")
 HORIZONS: tuple[str, ...] = ("R", "R+1")
 OUTSIDE: tuple[str, ...] = ("refuse", "mask")
 RULES: tuple[str, ...] = ("printed", "mended", "best")

@@ -1,13 +1,13 @@
 """Step sizes: the rule in the paper, the corrected rule (E14), and the exact minimizer of the bound.
 
-Every bound has the form  optimization(g) + c1 g + c2 g^2  with g = eta_tilde, and is convex in g. A rule is a function
-of a RuleInput that returns a Choice; RULE_FUNCTIONS lists them.
+Every bound but the sharp ones has the form  optimization(g) + c1 g + c2 g^2  with g = eta_tilde, and is convex in g. A
+rule is a function of a RuleInput that returns a Choice; RULE_FUNCTIONS lists them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from splitrelay.theory.results import (
     unwrap_truth,
     unwrap_values,
 )
+from splitrelay.theory.sharp_bounds import minimize_sharp_bound
 from splitrelay.theory.theorem_constants import (
     NC,
     POWER,
@@ -43,8 +44,9 @@ from splitrelay.theory.theorem_constants import (
     compute_units,
     get_error_constants,
     get_statement,
+    resolve_constants,
 )
-from splitrelay.theory.validity import StepRange, check_rounds, compute_step_range
+from splitrelay.theory.validity import StepRange, check_clients, check_rounds, compute_step_range
 
 NEWTON_STEPS, QUARTIC_STEPS = 8, 2
 MAX_EXPONENT = 1e3  # no exponent of a double is larger
@@ -73,7 +75,8 @@ class RuleInput:
 
     def compute_orders(self, row: Statement | Recursion) -> tuple[Array, Array]:
         """Compute c1 and c2: the sums of the error terms of first and second order in eta_tilde."""
-        units, c = compute_units(self.algorithm, self.q), {1: np.zeros(()), 2: np.zeros(())}
+        recursion = row.recursion if isinstance(row, Statement) else row
+        units, c = compute_units(self.algorithm, self.q, recursion), {1: np.zeros(()), 2: np.zeros(())}
         for name, constant in get_error_constants(row).items():
             c[POWER[name]] = c[POWER[name]] + constant * units[name]
         return c[1], c[2]
@@ -90,7 +93,7 @@ def stepsize(
     problem: Problem,
     *,
     rule: Rule = "best",
-    constants: Constants = "proved",
+    constants: Constants | None = None,
     horizon: Horizon = "R",
     outside: Outside = "refuse",
 ) -> StepSize:
@@ -98,16 +101,16 @@ def stepsize(
 
     Args:
         rule: "printed" is the paper's rule. "mended" is the same rule with both error terms (E14, strongly convex).
-            "best" minimizes the bound itself, on [1/(mu R), 1/(6 L)] in the strongly convex case.
+            "best" minimizes the bound itself over its range of steps.
 
     The other arguments are those of `bound`.
 
     >>> problem = Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, K=5, R=1000, D2=1)
-    >>> round(stepsize("ssl", "strongly-convex", problem).eta_tilde, 6)
+    >>> round(stepsize("ssl", "strongly-convex", problem, constants="proved").eta_tilde, 6)
     0.016803
     """
     check_algorithm(algorithm, case)
-    return choose_step(algorithm, case, problem, rule, constants, horizon, outside)
+    return choose_step(algorithm, case, problem, rule, resolve_constants(constants, case), horizon, outside)
 
 
 def stepsizes(
@@ -115,13 +118,14 @@ def stepsizes(
     case: Case,
     problem: Problem,
     *,
-    constants: Constants = "proved",
+    constants: Constants | None = None,
     horizon: Horizon = "R",
     outside: Outside = "refuse",
 ) -> dict[str, StepSize]:
     """Choose the step by all three rules. The arguments are those of `stepsize`."""
     check_algorithm(algorithm, case)
-    return {rule: choose_step(algorithm, case, problem, rule, constants, horizon, outside) for rule in RULES}
+    name = resolve_constants(constants, case)
+    return {rule: choose_step(algorithm, case, problem, rule, name, horizon, outside) for rule in RULES}
 
 
 def choose_step(
@@ -131,10 +135,14 @@ def choose_step(
     check_choice("rule", rule, RULES)
     row, steps = get_statement(algorithm, case, constants), compute_step_range(algorithm, case, problem, constants)
     if outside == "refuse":
+        check_clients(steps)
         check_rounds(steps)
     s = RuleInput(algorithm, steps.q, steps, row, get_displayed_rounds(row, steps.q, horizon))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        choice = RULE_FUNCTIONS[rule, case == SC](s)
+        rule_function = minimize_sharp if rule == "best" and row.is_sharp else RULE_FUNCTIONS[rule, case == SC]
+        choice = rule_function(s)
+        if row.is_sharp:  # the lemma's explicit bound belongs to the other statements
+            choice = replace(choice, explicit=None)
     return _build_stepsize(s, rule, choice, constants, horizon, outside)
 
 
@@ -198,6 +206,12 @@ def _solve_exponential(
     u = np.where((c1 == 0) & (c2 == 0), highest, u)
     above, below = u >= highest, (u <= lowest) | (P == 0)
     return np.where(above, high, np.where(below, low, u / per_g)), np.where(above, CAP, np.where(below, LOW, INTERIOR))
+
+
+def minimize_sharp(s: RuleInput) -> Choice:
+    """Minimize the sharp bound over (0, 1/(6 L)]. It has one minimum; see `sharp_bounds`."""
+    step, is_capped = minimize_sharp_bound(s.algorithm, s.q, s.rounds, s.steps.high)
+    return Choice(step, np.where(is_capped, CAP, INTERIOR).astype(np.int8))
 
 
 def minimize_unweighted(s: RuleInput) -> Choice:

@@ -9,7 +9,13 @@ import numpy as np
 from splitrelay.errors import InputError, OutOfRange
 from splitrelay.theory.problem import Problem, Quantities, check_positive
 from splitrelay.theory.results import Array, Bools, Condition, Values, map_chunks, unwrap_truth, unwrap_values
-from splitrelay.theory.theorem_constants import SC, StepLimit, compute_step_ratio, get_statement
+from splitrelay.theory.theorem_constants import (
+    SAMPLING_FACTOR,
+    SC,
+    StepLimit,
+    compute_step_ratio,
+    get_statement,
+)
 
 TOLERANCE = 1e-12  # the limits belong to the range, with this relative precision
 
@@ -26,18 +32,21 @@ class StepRange:
     high: Array
     limit: StepLimit
     rounds: Condition | None = None
+    clients: Condition | None = None  # on S, if the statement has one
 
     @property
     def is_nonempty(self) -> Bools:
         """Whether the range contains a step, for each setting."""
-        return np.asarray(True if self.rounds is None else self.rounds.holds)
+        rounds, clients = (True if one is None else one.holds for one in (self.rounds, self.clients))
+        return np.logical_and(rounds, clients)
 
     def build_conditions(self, eta_tilde: Array) -> tuple[Condition, ...]:
         """Return every condition of the statement with its two sides."""
         below = require_at_most("eta_tilde <= " + self.limit.formula, eta_tilde, self.high)
+        clients = () if self.clients is None else (self.clients,)
         if self.rounds is None:
-            return (below,)
-        return self.rounds, require_at_least("eta_tilde >= 1/(mu R)", eta_tilde, self.low), below
+            return (*clients, below)
+        return *clients, self.rounds, require_at_least("eta_tilde >= 1/(mu R)", eta_tilde, self.low), below
 
 
 def require_at_least(name: str, left: Array, right: Array) -> Condition:
@@ -55,13 +64,25 @@ def require_at_most(name: str, left: Array, right: Array) -> Condition:
 def compute_step_range(algorithm: str, case: str, problem: Problem, constants: str) -> StepRange:
     """Compute the range of eta_tilde of a statement. Only the strongly convex case has a lower limit."""
     q = problem.get_quantities(f"{algorithm} {case}", case)
-    limit = get_statement(algorithm, case, constants).step_limit
-    if case != SC:
-        return StepRange(q, np.zeros(()), limit.compute(q), limit)
+    row = get_statement(algorithm, case, constants)
+    limit, clients = row.step_limit, build_client_condition(algorithm, q, needs_two=row.needs_two_clients)
+    if case != SC or row.is_sharp:
+        return StepRange(q, np.zeros(()), limit.compute(q), limit, clients=clients)
     mu, R = q.mu, q.R  # read before min_step, so that an error about a missing one names this statement
     with np.errstate(divide="ignore"):
         kappa = q.L / mu
-    return StepRange(q, problem.min_step, limit.compute(q), limit, require_at_least("R >= 6 L/mu", R, 6 * kappa))
+    return StepRange(
+        q, problem.min_step, limit.compute(q), limit, require_at_least("R >= 6 L/mu", R, 6 * kappa), clients
+    )
+
+
+def build_client_condition(algorithm: str, q: Quantities, *, needs_two: bool = False) -> Condition | None:
+    """Build the condition on S: statements about all clients need S = M, some about sampled clients need S >= 2."""
+    if algorithm in SAMPLING_FACTOR:
+        return require_at_least("S >= 2", q.S, np.where(q.M > 1, 2.0, 1.0)) if needs_two else None
+    if q.problem.S is None or np.all(q.S == q.M):
+        return None
+    return require_at_least("S >= M", q.S, q.M)
 
 
 def resolve_eta_tilde(algorithm: str, q: Quantities, eta: Values | None, eta_tilde: Values | None) -> Array:
@@ -87,6 +108,7 @@ def check_step(
     steps: StepRange, eta_tilde: Array, conditions: tuple[Condition, ...], eta: Values | None = None
 ) -> None:
     """Raise OutOfRange with the allowed range for the first setting that is outside of it."""
+    check_clients(steps)
     check_rounds(steps)
     inside = np.asarray(np.logical_and.reduce(np.broadcast_arrays(*(c.holds for c in conditions))))
     if np.all(inside):
@@ -105,6 +127,23 @@ def check_step(
     if eta is not None:
         got = f"{got}, from eta={get_first(eta):.6g}"
     raise OutOfRange(f"{q.subject}, {setting}", limit=limits, value=got, hint=_format_count(count, inside.size))
+
+
+def check_clients(steps: StepRange) -> None:
+    """Raise OutOfRange where the statement does not cover S."""
+    if steps.clients is None or np.all(steps.clients.holds):
+        return
+    q, shape = steps.q, steps.q.problem.shape
+    first, count = _find_first_outside(np.asarray(steps.clients.holds), shape)
+    S, M = (int(np.broadcast_to(value, shape)[first]) for value in (q.S, q.M))
+    algorithm = q.subject.split()[-2] if len(q.subject.split()) > 1 else q.subject
+    hint = _format_count(count, max(1, int(np.prod(shape))))
+    if steps.clients.name == "S >= M":
+        sampled = {"ssl": "ssl-swor", "fedavg": "fedavg-swor or fedavg-swr"}.get(algorithm)
+        use = f"{sampled} has S of M clients; " if sampled else ""
+        hint = hint or f"All clients take part here: {use}omit S otherwise."
+        raise OutOfRange(f"{q.subject}, M={M}", limit=f"S = M = {M}", value=S, hint=hint)
+    raise OutOfRange(f"{q.subject}, M={M}", limit="S >= 2", value=S, hint=hint or "constants=sharp covers S = 1.")
 
 
 def check_rounds(steps: StepRange) -> None:

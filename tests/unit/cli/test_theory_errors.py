@@ -25,12 +25,12 @@ from tests.support.theory_commands import BASE, GOOD, get_error, run_process, ru
         ),
         (f"bound ssl strongly-convex {GOOD.replace('K=5', 'K=0')}", OutOfRange, {"value": "0", "limit": "K >= 1"}),
         (
-            f"bound ssl strongly-convex {GOOD.replace('R=100', 'R=10')}",
+            f"bound ssl strongly-convex {GOOD.replace('R=100', 'R=10')} constants=proved",
             OutOfRange,
             {"value": "10", "limit": "R >= 6 L/mu = 12"},
         ),
         (
-            f"bound ssl strongly-convex {GOOD.replace('1/12', '1/2')}",
+            f"bound ssl strongly-convex {GOOD.replace('1/12', '1/2')} constants=proved",
             OutOfRange,
             {"value": "0.5", "limit": "0.01 <= eta_tilde <= 0.0833"},
         ),
@@ -42,8 +42,22 @@ from tests.support.theory_commands import BASE, GOOD, get_error, run_process, ru
         (f"rate ssl convex {BASE} R=100", UnknownName, {"kind": "case", "name": "convex"}),
         (f"rate fedavg-swr non-convex {BASE} R=100", InputError, {}),
         (f"stepsize ssl strongly-convex {GOOD}", InputError, {}),
+        (f"bound ssl strongly-convex {GOOD} S=2", OutOfRange, {"value": 2, "limit": "S = M = 10"}),
+        (f"stepsize fedavg general-convex {BASE} R=100 S=2", OutOfRange, {"value": 2, "limit": "S = M = 10"}),
+        (f"last-iterate ssl {BASE} S=2 R=9 eta_tilde=1/12", OutOfRange, {"value": 2, "limit": "S = M = 10"}),
+        (f"rate ssl {BASE} R=100 S=2", InputError, {}),
+        (f"bound fedavg-swor strongly-convex {GOOD} S=1 constants=tight", OutOfRange, {"value": 1, "limit": "S >= 2"}),
+        (
+            "lemmas L=1 mu=1 sigma2=0 zeta2=0 M=1 K=10 R=100 D2=1 eta_tilde=30 r2=1 DF=0.5",
+            OutOfRange,
+            {"value": 30.0, "limit": "eta_tilde <= 1/(6 L)"},
+        ),
         (f"stepsize ssl strongly-convex {BASE}", InputError, {}),
-        (f"stepsize ssl strongly-convex {BASE} R=3", OutOfRange, {"value": "3", "limit": "R >= 6 L/mu = 12"}),
+        (
+            f"stepsize ssl strongly-convex {BASE} R=3 constants=proved",
+            OutOfRange,
+            {"value": "3", "limit": "R >= 6 L/mu = 12"},
+        ),
         (f"compare {BASE}", InputError, {}),
         (f"compare strongly-convex {BASE} R=100 eta=0.1", InputError, {}),
         (f"compare strongly-convex {BASE} R=100 S=11", OutOfRange, {"value": "S=11, M=10"}),
@@ -69,7 +83,7 @@ from tests.support.theory_commands import BASE, GOOD, get_error, run_process, ru
         ("check instances=0", OutOfRange, {"value": "0", "limit": "instances >= 1"}),
         ("check seed=-1", OutOfRange, {"value": "-1", "limit": "seed >= 0"}),
         ("check instance=3", UnknownName, {"kind": "key", "name": "instance"}),
-        (f"rate all {BASE} S=2 R=1:100 --figure a.pdf", InputError, {"value": 13}),
+        (f"rate all {BASE} S=2 R=1:100 --figure a.pdf", InputError, {"value": 14}),
         (f"bound ssl strongly-convex {GOOD} --figure a.doc", InputError, {"value": "a.doc"}),
     ],
 )
@@ -87,10 +101,10 @@ def test_too_many_panels_name_the_keys_to_fix() -> None:
 
 
 def test_without_a_step_the_allowed_range_is_shown() -> None:
-    error = get_error(f"bound ssl strongly-convex {BASE} R=100")
+    error = get_error(f"bound ssl strongly-convex {BASE} R=100 constants=proved")
     assert "eta_tilde >= 1/(mu R) = 0.01, eta_tilde <= 1/(6 L) = 0.083333; eta is eta_tilde/50" in str(error.limit)
     assert "splitrelay theory stepsize" in str(error.hint)
-    many = get_error(f"bound ssl strongly-convex {BASE} R=100,200")
+    many = get_error(f"bound ssl strongly-convex {BASE} R=100,200 constants=proved")
     assert str(many.limit).startswith("R >= 6 L/mu, eta_tilde >= 1/(mu R)")
 
 

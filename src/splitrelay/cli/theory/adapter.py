@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 NAMES = {
     "ssl": "SSL",
+    "ssl-swor": "SSL with S of M clients",
     "fedavg": "FedAvg",
     "fedavg-swor": "FedAvg with S of M clients",
     "fedavg-swr": "FedAvg with S clients, drawn with replacement",

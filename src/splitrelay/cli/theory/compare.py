@@ -19,6 +19,7 @@ NAMES = {
     "ssl": "SSL",
     "fedavg": "FedAvg",
     "minibatch-sgd": "minibatch SGD",
+    "ssl-swor": "SSL SWOR",
     "fedavg-swor": "FedAvg SWOR",
     "fedavg-swr": "FedAvg SWR",
     "equal": "both are equal",
@@ -30,8 +31,9 @@ NOTES = (
     "Minibatch SGD makes one step per round with the mean of M K gradients, so it has no drift. In order, neither of"
     " the two beats it, as the paper says.",
     "You may conclude: which worst case is smaller in rounds (not in time or bytes); that eta up to 1/(6 L M K) for SSL"
-    " and 1/(6 L K) for FedAvg is safe; that a search for SSL's eta should start near FedAvg's divided by M.",
-    "You may not conclude: that an algorithm is worse on your problem, which eta or K is best, or which error remains."
+    " (1/(6 L S K) with S clients a round) and 1/(6 L K) for FedAvg is safe.",
+    "You may not conclude: that an algorithm is worse on your problem, which eta or K is best, how the best eta of"
+    " the two relate, or which error remains."
     " A short pilot over a grid of eta answers these questions.",
 )
 USEFUL_K = {
@@ -51,8 +53,8 @@ def compare(case: str, settings: tuple[str, ...], shape: str, figure: Path | Non
     """Compare the bounds of SSL, FedAvg and minibatch SGD, term by term.
 
     The comparison is at equal rounds with all clients. If S is given, it is also at equal compute: R rounds of FedAvg
-    with S clients against S R/M rounds of SSL. Each algorithm has the step that minimizes its own bound, or all have
-    the eta_tilde that you give.
+    with S clients against S R/M rounds of SSL with all clients and R rounds of SSL with S clients. Each algorithm has
+    the step that minimizes its own bound, or all have the eta_tilde that you give.
     """
     adapter.show(CompareCalculation(case), settings, shape, figure)
 
@@ -90,10 +92,14 @@ class CompareCalculation(adapter.Calculation["Comparison"]):
         emit(_build_side_table(record["equal_rounds"], "At equal rounds, all clients taking part"), None, shape)
         say(f"Smaller bound: {NAMES[record['smaller']['equal rounds']]}.\n")
         if record["equal_compute"]:
-            title = "At equal compute, S of M clients taking part in FedAvg, SSL over S R/M rounds"
+            title = "At equal compute, SSL over S R/M rounds with all clients, the others with S of M clients"
             emit(_build_side_table(record["equal_compute"], title), None, shape)
             for sampling in ("without replacement", "with replacement"):
-                say(f"Smaller bound {sampling}: {NAMES[record['smaller'][f'equal compute, {sampling}']]}.")
+                smaller = NAMES[record["smaller"][f"equal compute, {sampling}"]]
+                say(f"Smaller bound, SSL over S R/M rounds against FedAvg {sampling}: {smaller}.")
+            if "S clients a round, without replacement" in record["smaller"]:
+                smaller = NAMES[record["smaller"]["S clients a round, without replacement"]]
+                say(f"Smaller bound, both with S clients a round without replacement: {smaller}.")
             say("")
         if record["conditions"]:
             parts = [condition["name"].rsplit(" (", 1) for condition in record["conditions"]]
@@ -117,7 +123,7 @@ class CompareCalculation(adapter.Calculation["Comparison"]):
         return "", [adapter.wrap(note) for note in (*result.notes, *NOTES)]
 
     def count_panels(self, grid: Grid) -> int:
-        return 6 if "S" in grid.values else 3
+        return 7 if "S" in grid.values else 3
 
     def get_panels(self, result: Comparison) -> Mapping[str, Bound]:
         return _get_bounds(result, "SSL over $SR/M$ rounds")

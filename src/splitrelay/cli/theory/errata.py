@@ -17,7 +17,7 @@ from splitrelay.cli.table_output import Table, emit, format_option
 if TYPE_CHECKING:
     from splitrelay.theory import Erratum
 
-COUNT = 28  # a copy of len(ERRATA), so that completion does not load numpy
+COUNT = 30  # a copy of len(ERRATA), so that completion does not load numpy
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -29,22 +29,27 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @click.argument("number", required=False, shell_complete=_complete, metavar="[NUMBER]")
 @format_option
 def errata(number: str | None, shape: str) -> None:
-    """List the errors in the paper, E1 to E28: the place, the printed text and the correction.
+    """List the errors in the paper, E1 to E30: the place, the printed text, the correction, and the kind of each.
 
     With a NUMBER, show this one in full. E5, E7, E11, E13, E14, E19 and E26 have a counterexample that is computed
     when you call the command.
     """
     from splitrelay.theory import ERRATA, erratum
+    from splitrelay.theory.errata import SEVERITIES
 
     if number is not None:
         _print_one(erratum(number), shape)
     elif shape == "table":
         say(
             _format_columns(
-                [(e.name + "*" * (e.counterexample is not None), e.where, e.printed, e.right) for e in ERRATA]
+                [
+                    (e.name + "*" * (e.counterexample is not None), f"{e.where} ({e.severity})", e.printed, e.right)
+                    for e in ERRATA
+                ]
             )
         )
-        say("\n* has a counterexample: splitrelay theory errata NUMBER computes it.")
+        counts = ", ".join(f"{sum(e.severity == kind for e in ERRATA)} {kind}" for kind in SEVERITIES)
+        say(f"\n{len(ERRATA)} entries: {counts}. * has a counterexample: splitrelay theory errata NUMBER computes it.")
     else:
         rows = [(e.name, e.where, e.printed, e.right, e.severity) for e in ERRATA]
         columns = ("number", "where", "printed", "right", "severity")

@@ -16,9 +16,9 @@ from splitrelay.errors import InputError, UnknownName
 from splitrelay.notation import describe_symbol
 
 # Copies of the names in splitrelay.theory. Importing them would load numpy for every --help. A test compares them.
-ALGORITHMS = ("ssl", "fedavg", "fedavg-swor", "fedavg-swr")
+ALGORITHMS = ("ssl", "ssl-swor", "fedavg", "fedavg-swor", "fedavg-swr")
 CASES = ("strongly-convex", "general-convex", "non-convex")
-CONSTANTS = ("proved", "printed", "tight")
+CONSTANTS = ("sharp", "proved", "printed", "tight")
 HORIZONS = ("R", "R+1")
 
 QUANTITIES = (
@@ -38,7 +38,10 @@ ZETA2_STAR = Key("zeta2_star", number, "heterogeneity at the optimum, if it diff
 SIGMA2_STAR = Key("sigma2_star", number, "variance of a stochastic gradient at the optimum")
 ETA, ETA_TILDE = (Key(name, number, describe_symbol(name)) for name in ("eta", "eta_tilde"))
 CONSTANTS_KEY = Key(
-    "constants", choice(*CONSTANTS), "proved (default), printed (as in the paper), tight (sharpened)", many=False
+    "constants",
+    choice(*CONSTANTS),
+    "sharp (default if convex), proved (default if non-convex), printed (as in the paper), tight (simple constants)",
+    many=False,
 )
 HORIZON_KEY = Key(
     "horizon", choice(*HORIZONS), "R (default, as in the theorems) or R+1 (sharper, as proved)", many=False

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 TABLE_ONE = ("table-sgd", "table-karimireddy", "table-koloskova", "table-fedavg", "table-ssl")
 RATES = (
-    *("ssl", "fedavg", "fedavg-swor", "fedavg-swr", "ssl-equal-compute"),
+    *("ssl", "fedavg", "fedavg-swor", "fedavg-swr", "ssl-swor", "ssl-equal-compute"),
     *TABLE_ONE,
     *("reshuffling", "reshuffling-quoted", "lower-bound-quoted"),
 )
+SAMPLED = ("fedavg-swor", "fedavg-swr", "ssl-swor", "ssl-equal-compute")  # the rates that depend on S
 GROUPS = {"table-one": TABLE_ONE, "all": RATES}
 KEYS = (*options.QUANTITIES, options.ZETA2_STAR, options.SIGMA2_STAR, options.CONSTANTS_KEY)
 TERMS = ("noise", "sampling", "noise drift", "heterogeneity drift", "optimization", "lower bound")
@@ -44,6 +45,7 @@ def rate(names: tuple[str, ...], settings: tuple[str, ...], shape: str, figure: 
     \b
       ssl, fedavg                         Corollary 1
       fedavg-swor, fedavg-swr             S of M clients, without and with replacement
+      ssl-swor                            SSL with S of M clients, without replacement
       ssl-equal-compute                   SSL over S R/M rounds
       table-sgd, table-karimireddy, table-koloskova, table-fedavg, table-ssl
       table-one                           these five rows of Table 1
@@ -68,8 +70,15 @@ class RateCalculation(adapter.Calculation[Sequence["Rate"]]):
 
     def compute(self, grid: Grid) -> Sequence[Rate]:
         from splitrelay.theory import rate
+        from splitrelay.theory.rates import WITH_SAMPLING
 
-        return [rate(name, self.case, grid.problem, **grid.choices) for name in self.names]
+        problem = grid.problem
+        if len(self.names) == 1:
+            return [rate(self.names[0], self.case, problem, **grid.choices)]
+        everyone = problem.with_all_clients()  # of several rates, those without sampling have all clients
+        return [
+            rate(name, self.case, problem if name in WITH_SAMPLING else everyone, **grid.choices) for name in self.names
+        ]
 
     def format_title(self, result: Sequence[Rate]) -> str:
         if len(result) > 1:
@@ -113,7 +122,10 @@ class RateCalculation(adapter.Calculation[Sequence["Rate"]]):
     def get_notes(self, result: Sequence[Rate], grid: Grid) -> tuple[str, Sequence[str]]:
         measure = result[0].measure
         others = [f"{rate.name} is an order of {rate.measure}." for rate in result if rate.measure != measure]
-        return "", [*others, NO_CONSTANTS]
+        sampled = [rate.name for rate in result if rate.name in SAMPLED]
+        if "S" in grid.values and len(result) > len(sampled) > 0:
+            others.append(f"S matters to {', '.join(sampled)} only: all clients take part in the others.")
+        return "", [*map(adapter.wrap, others), NO_CONSTANTS]
 
     def count_panels(self, grid: Grid) -> int:
         if len(self.names) > MAX_PANELS:

@@ -59,6 +59,11 @@ def build_problem(problem: Quadratics, K: int, S: int, **more: Any) -> Problem:
     return Problem(**{**known, **more})
 
 
+def take_clients(algorithm: Algorithm, known: Problem) -> Problem:
+    """Leave S out for an algorithm in which all clients take part."""
+    return known if algorithm in PARTIAL else known.with_all_clients()
+
+
 def compute_ratio(bound: Any, actual: Any, scale: float) -> Array:
     """Compute bound / actual; infinite where the actual value is zero."""
     bound, actual = np.broadcast_arrays(np.asarray(bound, dtype=float), np.asarray(actual, dtype=float))

@@ -21,6 +21,7 @@ from splitrelay.paper.theory_check.exact_runs import (
     build_problem,
     compute_ratio,
     run_exactly,
+    take_clients,
 )
 from splitrelay.paper.theory_check.random_problems import Instance
 from splitrelay.theory import Problem, bound, last_iterate
@@ -70,7 +71,8 @@ def check_strongly_convex(instance: Instance, name: str, mu: float) -> dict[str,
     step = settings.eta_tilde
 
     def compare(algorithm: Algorithm, actual: Array, **choice: Any) -> Array:
-        total = bound(algorithm, "strongly-convex", known, eta_tilde=step, **choice).total
+        statement: Any = {"eta_tilde": step, "constants": "proved", **choice}
+        total = bound(algorithm, "strongly-convex", take_clients(algorithm, known), **statement).total
         return compute_ratio(total, _select(actual, algorithm, settings), _compute_scale(instance))
 
     ratios = {f"Theorem 1, strongly convex, mu = {name} mu_m": compare(SSL, exact.psi)}
@@ -93,11 +95,12 @@ def check_general_convex(instance: Instance) -> dict[str, Array]:
     exact, step = _run(instance, problem, settings), settings.eta_tilde
     known, ratios = _build_problem(instance, problem, settings), {}
     for algorithm, constants, label in GENERAL_CONVEX:
-        total = bound(algorithm, "general-convex", known, eta_tilde=step, constants=constants).total
+        one = take_clients(algorithm, known)
+        total = bound(algorithm, "general-convex", one, eta_tilde=step, constants=constants).total
         ratios[label] = compute_ratio(total, _select(exact.psi, algorithm, settings), _compute_scale(instance))
     known = _build_problem(instance, problem, settings, mu=min(problem.mu_mean, problem.L))
     for algorithm in ALGORITHMS:
-        total = last_iterate(algorithm, known, eta_tilde=step).total
+        total = last_iterate(algorithm, take_clients(algorithm, known), eta_tilde=step).total
         ratios[f"last iterate, {LABEL[algorithm]}"] = compute_ratio(
             total, _select(exact.r2, algorithm, settings), _compute_scale(instance)
         )
@@ -118,7 +121,8 @@ def check_non_convex(instance: Instance, problem: Quadratics) -> dict[str, Array
     for at, ((algorithm, constants, label), (B2, zeta2), settings) in enumerate(checks):
         known = _build_problem(instance, problem, settings, B2=B2, zeta2=zeta2)
         step, size = settings.eta_tilde, len(settings.R)
-        total = bound(algorithm, "non-convex", known, eta_tilde=step, constants=constants).total
+        one = take_clients(algorithm, known)
+        total = bound(algorithm, "non-convex", one, eta_tilde=step, constants=constants).total
         actual = _select(mean[..., at * size : (at + 1) * size], algorithm, settings)
         ratios[label] = np.append(ratios.get(label, []), compute_ratio(total, actual, _compute_scale(instance)))
     return ratios
