@@ -26,7 +26,7 @@ from benchmarks.wire_stage import Stage, apart, computing, resident, spec_on_pic
 from splitrelay.network.codec import VERSION, encode
 from splitrelay.network.grpc_channel import channel
 from splitrelay.network.messages import Accept, Heartbeat, Hello
-from splitrelay.security.identity import channel_credentials, load_identity
+from splitrelay.security.identity import build_channel_credentials, load_identity
 
 WINDOWS, K = 24, 25  # windows of each, and the steps of one
 NEAR = 60  # windows of a step next door: it is short, and whatever else wakes up hits it
@@ -209,7 +209,7 @@ def idle(port: str, folder: str, spec_hash: str, engine: str) -> None:
     """The clients that wait; heartbeats keep them."""
     queues: list[SimpleQueue[bytes]] = []
     lines = []  # a channel that nobody holds is closed
-    credentials = channel_credentials(load_identity(Path(folder) / "client-0"))
+    credentials = build_channel_credentials(load_identity(Path(folder) / "client-0"))
     for m in range(1, IDLE + 1):
         line = channel(f"127.0.0.1:{port}", credentials)
         queue: SimpleQueue[bytes] = SimpleQueue()

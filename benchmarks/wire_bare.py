@@ -22,7 +22,7 @@ import grpc
 
 from splitrelay.network import limits
 from splitrelay.network.grpc_channel import channel
-from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
+from splitrelay.security.identity import build_channel_credentials, build_server_credentials, load_identity
 
 OPTIONS = (("grpc.max_receive_message_length", limits.MESSAGE), ("grpc.max_send_message_length", limits.MESSAGE))
 
@@ -69,7 +69,7 @@ def serve(keys: str, methods: dict[str, Any]) -> None:
     """Such methods on a loop, until nobody asks any more; whoever asks is told the port."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
-    credentials = server_credentials(load_identity(Path(keys)))
+    credentials = build_server_credentials(load_identity(Path(keys)))
     server, port = asyncio.run_coroutine_threadsafe(_listen(credentials, methods), loop).result()
     for _ in sys.stdin:
         print(port, flush=True)
@@ -133,7 +133,7 @@ class Child:
 
 def calling(port: str, keys: str) -> None:
     """The caller's side."""
-    line = channel(f"127.0.0.1:{port}", channel_credentials(load_identity(Path(keys))))
+    line = channel(f"127.0.0.1:{port}", build_channel_credentials(load_identity(Path(keys))))
     queue: SimpleQueue[bytes] = SimpleQueue()
     streams: dict[str, Any] = {}
 

@@ -27,7 +27,7 @@ from splitrelay.deploy.handshake import terms_of
 from splitrelay.engine.base import Reply, train_client_half
 from splitrelay.network.grpc_channel import channel
 from splitrelay.runs.spec import Spec, load_spec
-from splitrelay.security.identity import channel_credentials, load_identity
+from splitrelay.security.identity import build_channel_credentials, load_identity
 
 HEAD = struct.Struct("<qd")  # which step, and the squared norm; of an answer: how many norms, and the loss
 
@@ -97,7 +97,7 @@ class Top:
     """The server's half, as the client's engine asks it."""
 
     def __init__(self, place: Path, port: str) -> None:
-        self._line = channel(f"127.0.0.1:{port}", channel_credentials(load_identity(place / "client-0")))
+        self._line = channel(f"127.0.0.1:{port}", build_channel_credentials(load_identity(place / "client-0")))
         self._queue: SimpleQueue[bytes] = SimpleQueue()
         self._answers: Any = self._line.stream_stream("/bare/Step")(iter(self._queue.get, None))
         self.asked: list[float] = []

@@ -30,7 +30,7 @@ from splitrelay.runs.build import build_engine, build_network, build_partition
 from splitrelay.runs.execute import Progress
 from splitrelay.runs.spec import Spec, load_spec
 from splitrelay.security.authority import create_authority
-from splitrelay.security.identity import load_identity, server_credentials
+from splitrelay.security.identity import build_server_credentials, load_identity
 
 START = "from splitrelay.cli.main import run; run()"
 ETA = 0.001
@@ -126,7 +126,7 @@ class Stage(ServerProgram):
         clients = sorted(m for program in programs for m in program)
         for m in clients:
             authority.issue_client(f"client-{m}", m)
-        credentials = server_credentials(load_identity(place / "server"))
+        credentials = build_server_credentials(load_identity(place / "server"))
         offer = ServerConfig(spec, place / "run", credentials=credentials, admit=anyone, quorum=len(clients))
         super().__init__(offer, lambda text: None)
         self.listening = self._start

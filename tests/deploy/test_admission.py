@@ -18,7 +18,7 @@ from splitrelay.network.codec import VERSION
 from splitrelay.network.grpc_channel import LinkLost, channel
 from splitrelay.network.messages import Accept, Deposit, Hello, Lease, Message, Ready, Step, Terms
 from splitrelay.security.authority import open_authority
-from splitrelay.security.identity import channel_credentials, load_identity
+from splitrelay.security.identity import build_channel_credentials, load_identity
 from tests.support.deployment import Stage, small_spec
 
 
@@ -151,7 +151,7 @@ def test_nobody_joins_under_another_name(tmp_path: Path) -> None:
     stage = Stage(small_spec(tmp_path), tmp_path, keys=True)
 
     def act(port: int) -> Any:
-        link = Link(channel(f"127.0.0.1:{port}", channel_credentials(load_identity(tmp_path / "client-1"))))
+        link = Link(channel(f"127.0.0.1:{port}", build_channel_credentials(load_identity(tmp_path / "client-1"))))
         link.send(Hello(VERSION, 0))
         return link.receive(60)
 

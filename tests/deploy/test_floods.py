@@ -17,7 +17,7 @@ from splitrelay.network.codec import VERSION, encode
 from splitrelay.network.grpc_channel import SERVICE
 from splitrelay.network.messages import Accept, Heartbeat, Hello, Leave, Message
 from splitrelay.security.authority import Authority, create_authority
-from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
+from splitrelay.security.identity import build_channel_credentials, build_server_credentials, load_identity
 from splitrelay.security.revocation import Revocations
 from tests.support.bare_server import TERMS, Standing, standing, until
 
@@ -39,16 +39,16 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def served(authority: Authority, tmp_path: Path) -> Iterator[tuple[Standing, Path]]:
     """A server with keys whose events go into a real file."""
     identity = load_identity(authority.folder.parent / "server")
-    doors = by_certificate(Revocations(identity.revocations, identity.ca), 4)
+    doors = by_certificate(Revocations(identity.revocation_file, identity.ca), 4)
     journal = Journal(tmp_path / "relay")
-    with standing(server_credentials(identity), admitted=doors.join) as here:
+    with standing(build_server_credentials(identity), admitted=doors.join) as here:
         here.hub._said = journal.note
         yield here, journal.events
 
 
 def flood(here: Standing, keys: Path, *calls: list[Message]) -> None:
     """One stream per list of messages, as fast as they are answered."""
-    credentials = channel_credentials(load_identity(keys))
+    credentials = build_channel_credentials(load_identity(keys))
     with grpc.secure_channel(f"127.0.0.1:{here.port}", credentials) as line:
         join: Any = line.stream_stream(f"/{SERVICE}/Join")
         for messages in calls:
@@ -91,7 +91,7 @@ def test_a_client_that_comes_and_leaves_leaves_few_lines(authority: Authority, t
     accept = Accept(TERMS.spec_hash, TERMS.engine, TERMS.cpu, 5, check=True)
     with served(authority, tmp_path) as (here, file):
         for i in range(2 * LINES):
-            link = here.call(channel_credentials(load_identity(authority.folder.parent / "client-0")))
+            link = here.call(build_channel_credentials(load_identity(authority.folder.parent / "client-0")))
             for word in (Hello(VERSION, 0), accept):
                 link.send(word)
                 link.receive(60)

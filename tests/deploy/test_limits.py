@@ -21,8 +21,8 @@ from splitrelay.network.server import Hub, connections
 from splitrelay.network.status_rpc import collect_handler, collected, status_handler, status_of
 from splitrelay.network.tensor_transfer import Assembly, sha256
 from splitrelay.security.authority import create_authority
-from splitrelay.security.certificates import peer_identity
-from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
+from splitrelay.security.certificates import parse_peer
+from splitrelay.security.identity import build_channel_credentials, build_server_credentials, load_identity
 from tests.support.bare_server import QUIET, TERMS, Standing, closed, lease, standing, step, until
 
 CUT = "hung up|link was lost"  # not: the server does not answer
@@ -288,8 +288,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_steps_go_on_while_fifty_strangers_stall_their_handshakes(keys: Path) -> None:
     hello = bytes.fromhex("160301020001fc0303")  # the first bytes of a TLS hello
-    with standing(server_credentials(load_identity(keys / "server")), timeouts=Timeouts(handshake=2.0)) as here:
-        good = here.leased(0, channel_credentials(load_identity(keys / "client-0")))
+    with standing(build_server_credentials(load_identity(keys / "server")), timeouts=Timeouts(handshake=2.0)) as here:
+        good = here.leased(0, build_channel_credentials(load_identity(keys / "client-0")))
         lines = [socket.create_connection(("127.0.0.1", here.port)) for _ in range(50)]
         for number, line in enumerate(lines):
             line.sendall(hello[: number % len(hello)])
@@ -299,14 +299,14 @@ def test_steps_go_on_while_fifty_strangers_stall_their_handshakes(keys: Path) ->
 
 
 def test_one_certificate_has_few_handshakes_at_once(keys: Path) -> None:
-    with standing(server_credentials(load_identity(keys / "server"))) as here:
-        mine = channel_credentials(load_identity(keys / "client-0"))
+    with standing(build_server_credentials(load_identity(keys / "server"))) as here:
+        mine = build_channel_credentials(load_identity(keys / "client-0"))
         for _ in range(Limits.handshakes_per_certificate):
             here.call(mine)
         until(lambda: len(here.hub.reception.all) == Limits.handshakes_per_certificate)
         with pytest.raises(LinkLost, match="too many handshakes under one certificate"):
             here.call(mine).receive(60)
-        here.joined(1, channel_credentials(load_identity(keys / "client-1")))
+        here.joined(1, build_channel_credentials(load_identity(keys / "client-1")))
 
 
 def asked(hub: Hub) -> Any:
@@ -361,13 +361,13 @@ def test_a_link_that_is_lost_while_it_is_written_to_is_over() -> None:
 def test_who_a_link_belongs_to_can_be_asked_after_its_end(issued_here: Path) -> None:
     """gRPC cannot be asked any more: it would take the server with it."""
     kept: list[Any] = []
-    credentials = server_credentials(load_identity(issued_here / "server"))
-    with standing(credentials, admitted=lambda caller, hello: kept.append(caller)) as here:
-        link = here.joined(0, channel_credentials(load_identity(issued_here / "client-0")))
+    credentials = build_server_credentials(load_identity(issued_here / "server"))
+    with standing(credentials, authenticate_peer=lambda caller, hello: kept.append(caller)) as here:
+        link = here.joined(0, build_channel_credentials(load_identity(issued_here / "client-0")))
         link.close()
         until(lambda: here.hub.here() == {})
         shown = kept[0].auth_context()["x509_pem_cert"]
-    assert peer_identity(*shown).name == "client-0"
+    assert parse_peer(*shown).name == "client-0"
 
 
 @pytest.fixture

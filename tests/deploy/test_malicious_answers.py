@@ -26,7 +26,7 @@ from splitrelay.network.connection_handler import JUDGE
 from splitrelay.network.messages import Lease, Message, Output, Reply, Step, Terms
 from splitrelay.network.protocol import Conversation, End, State
 from splitrelay.security.authority import create_authority
-from splitrelay.security.encryption import Tampered
+from splitrelay.security.encryption import TamperedHalf
 from tests.deploy.test_malicious_server import TWO
 from tests.support.deployment import Stage, dealt, small_spec
 
@@ -182,7 +182,7 @@ def test_a_fed_server_refuses_a_recipe_that_it_cannot_read(recipe: str, tmp_path
     fed, terms = make_fed_server(tmp_path)
     fed._agree(terms)
     assert isinstance(fed.visitor, FedServer)
-    with pytest.raises(Tampered):
+    with pytest.raises(TamperedHalf):
         fed.visitor.combine(b"", recipe)
 
 

@@ -39,7 +39,7 @@ from splitrelay.network.peer_transfer import Courier, Unreached
 from splitrelay.runs.execute import build_trainer
 from splitrelay.runs.registry import ALGORITHMS
 from splitrelay.runs.spec import Spec, load_spec
-from splitrelay.security.credential_reload import Keys
+from splitrelay.security.credential_reload import IdentityReloader
 from splitrelay.security.identity import load_identity
 from tests.support.deployment import CLIENT, Stage, small_spec
 
@@ -305,7 +305,7 @@ def test_a_client_dials_other_hosts_only_peer_to_peer_and_tells_nothing_of_them(
         centralized.join(m)
     centralized.play()
     assert set(centralized.words.values()) == {"all rounds are done"} and not dialed
-    post = Post(Keys(load_identity(tmp_path / "client-0"), lambda text: None), lambda text: None)
+    post = Post(IdentityReloader(load_identity(tmp_path / "client-0"), lambda text: None), lambda text: None)
     for address in ("127.0.0.1:22", "unix:/run/docker.sock", "dns:///example.org:443"):
         (handed,) = post.bring(Lease(1, 1, 0, 0, 0, 2, 0.1, heir=address), b"half")
         assert handed.why == UNREACHED

@@ -23,7 +23,7 @@ from splitrelay.network.messages import Accept, Refuse
 from splitrelay.network.status_rpc import status_handler
 from splitrelay.security import identity
 from splitrelay.security.authority import create_authority
-from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
+from splitrelay.security.identity import build_channel_credentials, build_server_credentials, load_identity
 from tests.support.bare_server import TERMS, standing
 
 OLDER = VERSION - 1
@@ -64,7 +64,7 @@ def joined(version: int, port: int, data: Path) -> subprocess.CompletedProcess[s
 
 def session(port: int, host: str = "127.0.0.1", keys: Path | None = None, patience: float = 0.0) -> Session:
     address = f"{host}:{port}"
-    credentials = None if keys is None else channel_credentials(load_identity(keys))
+    credentials = None if keys is None else build_channel_credentials(load_identity(keys))
     accept = Accept(TERMS.spec_hash, TERMS.engine, TERMS.cpu, 5)
     return Session(0, lambda: channel(address, credentials), lambda terms: accept, patience=patience, address=address)
 
@@ -144,7 +144,7 @@ DISTRUSTED = {
 def test_a_server_that_tls_refuses_is_not_tried_again(case: str, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, host, hint = DISTRUSTED[case]
     monkeypatch.setattr(identity, "_refuse_date", lambda *_: None)  # a server that does not look at its own keys
-    with standing(server_credentials(load_identity(keys / folder))) as here:
+    with standing(build_server_credentials(load_identity(keys / folder))) as here:
         client = session(here.port, host, keys / "client-0")
         with pytest.raises(Untrusted) as caught:
             client.connect()
@@ -170,7 +170,7 @@ def test_a_port_that_nobody_listens_on_is_tried_again(keys: Path) -> None:
 def test_a_server_that_was_trusted_before_is_tried_again(keys: Path) -> None:
     client = session(1, keys=keys / "client-0", patience=0.3)
     client.welcomed = True
-    with standing(server_credentials(load_identity(keys / "elsewhere"))) as here:
+    with standing(build_server_credentials(load_identity(keys / "elsewhere"))) as here:
         client.dial = session(here.port, keys=keys / "client-0").dial
         with pytest.raises(NoServer):
             client.connect()
@@ -178,7 +178,7 @@ def test_a_server_that_was_trusted_before_is_tried_again(keys: Path) -> None:
 
 
 def test_a_question_to_a_wrong_host_is_an_error_of_the_user(keys: Path) -> None:
-    with standing(server_credentials(load_identity(keys / "elsewhere"))) as here:
+    with standing(build_server_credentials(load_identity(keys / "elsewhere"))) as here:
         here.hub.answering("Status", status_handler(lambda: "{}", lambda context: None))
         with pytest.raises(Untrusted) as caught:
             ask_status(f"127.0.0.1:{here.port}", keys / "client-0", insecure=False)

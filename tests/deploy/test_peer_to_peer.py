@@ -125,5 +125,5 @@ def test_a_server_that_drops_a_committed_visit_is_found_out_by_who_made_it(
 
     monkeypatch.setattr("splitrelay.deploy.server_program.ServerVisits", Forking)
     stage = staged(tmp_path, "M=3", "C=9", "R=3", "order=fixed", patience=0.5)
-    with pytest.raises(WorkError, match=r"client 1 failed 4 times.*LeftOut: the half has not been through visit 2"):
+    with pytest.raises(WorkError, match=r"client 1 failed 4 times.*MissingVisit: "):
         stage.play()

@@ -19,9 +19,9 @@ from splitrelay.network.server import Hub
 from splitrelay.network.shared_event_loop import Heard
 from splitrelay.network.tensor_transfer import sha256
 from splitrelay.security.authority import Authority, open_authority
-from splitrelay.security.certificates import peer_identity
-from splitrelay.security.credential_reload import Keys, renewed_credentials
-from splitrelay.security.identity import channel_credentials, load_identity
+from splitrelay.security.certificates import parse_peer
+from splitrelay.security.credential_reload import IdentityReloader, build_reloading_credentials
+from splitrelay.security.identity import build_channel_credentials, load_identity
 from tests.support.bare_server import consortium, copied, lease, standing, until
 from tests.support.deployment import Stage, small_spec
 
@@ -82,12 +82,12 @@ def test_a_revoked_client_comes_no_further_than_its_greeting() -> None:
 
 def test_renewed_keys_are_those_of_the_next_question(issued: Authority, tmp_path: Path) -> None:
     authority = copied(issued, tmp_path)
-    keys = Keys(load_identity(tmp_path / "here" / "client-0"), pytest.fail)
-    before = keys.current()
-    assert keys.current() is before
+    keys = IdentityReloader(load_identity(tmp_path / "here" / "client-0"), pytest.fail)
+    before = keys.get_identity()
+    assert keys.get_identity() is before
     authority.renew("client-0")
-    assert keys.current().serial != before.serial
-    assert keys.current() == load_identity(tmp_path / "here" / "client-0")
+    assert keys.get_identity().serial != before.serial
+    assert keys.get_identity() == load_identity(tmp_path / "here" / "client-0")
 
 
 def test_keys_that_are_only_half_there_are_told_of_once_and_the_old_ones_stay(
@@ -95,24 +95,24 @@ def test_keys_that_are_only_half_there_are_told_of_once_and_the_old_ones_stay(
 ) -> None:
     authority, told = copied(issued, tmp_path), list[str]()
     folder = tmp_path / "here" / "client-0"
-    keys = Keys(load_identity(folder), told.append)
-    before, old = keys.current(), (folder / "key.pem").read_bytes()
+    keys = IdentityReloader(load_identity(folder), told.append)
+    before, old = keys.get_identity(), (folder / "key.pem").read_bytes()
     authority.renew("client-0")
     new = (folder / "key.pem").read_bytes()
     (folder / "key.pem").write_bytes(old)
-    assert [keys.current() for _ in range(3)] == [before] * 3
+    assert [keys.get_identity() for _ in range(3)] == [before] * 3
     assert len(told) == 1 and "stay in use" in told[0]
     (folder / "key.pem").write_bytes(new)
-    assert keys.current().serial != before.serial
+    assert keys.get_identity().serial != before.serial
 
 
 def test_renewing_is_not_becoming_somebody_else(issued: Authority, tmp_path: Path) -> None:
     copied(issued, tmp_path)
     told, folder = list[str](), tmp_path / "here" / "client-0"
-    keys = Keys(load_identity(folder), told.append)
+    keys = IdentityReloader(load_identity(folder), told.append)
     for file in (tmp_path / "here" / "client-9").iterdir():
         file.replace(folder / file.name)
-    assert keys.current().name == "client-0" and "another holder" in told[0]
+    assert keys.get_identity().name == "client-0" and "another holder" in told[0]
 
 
 def served(port: int, folder: Path) -> int:
@@ -129,9 +129,9 @@ def served(port: int, folder: Path) -> int:
 
 def test_a_server_shows_its_renewed_certificate_without_a_restart(issued: Authority, tmp_path: Path) -> None:
     authority, place = copied(issued, tmp_path), tmp_path / "here"
-    keys = Keys(load_identity(place / "server"), pytest.fail)
-    mine = channel_credentials(load_identity(place / "client-0"))
-    with standing(renewed_credentials(keys)) as here:
+    keys = IdentityReloader(load_identity(place / "server"), pytest.fail)
+    mine = build_channel_credentials(load_identity(place / "client-0"))
+    with standing(build_reloading_credentials(keys)) as here:
         old = here.joined(0, mine)
         assert served(here.port, place / "client-0") == load_identity(place / "server").serial
         authority.renew("server")
@@ -142,8 +142,8 @@ def test_a_server_shows_its_renewed_certificate_without_a_restart(issued: Author
 
 def test_whoever_shows_no_certificate_does_not_get_past_renewed_credentials(issued: Authority) -> None:
     place = issued.folder.parent
-    keys, bare = Keys(load_identity(place / "server"), pytest.fail), load_identity(place / "boss").ca
-    with standing(renewed_credentials(keys)) as here, pytest.raises(WorkError, match="lost"):
+    keys, bare = IdentityReloader(load_identity(place / "server"), pytest.fail), load_identity(place / "boss").ca
+    with standing(build_reloading_credentials(keys)) as here, pytest.raises(WorkError, match="lost"):
         here.call(grpc.ssl_channel_credentials(bare)).receive(60)
 
 
@@ -152,7 +152,7 @@ def test_a_client_dials_with_the_keys_that_it_has_by_then(tmp_path: Path) -> Non
     admit = stage.offer.admit.join
 
     def noted(context: Any, hello: Hello) -> str | None:
-        serial = peer_identity(next(iter(context.auth_context()["x509_pem_cert"]))).serial
+        serial = parse_peer(next(iter(context.auth_context()["x509_pem_cert"]))).serial
         if serial not in seen:
             seen.append(serial)
         return admit(context, hello)

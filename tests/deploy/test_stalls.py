@@ -18,7 +18,7 @@ from splitrelay.deploy.stalls import MANY, StallReporter, Wait
 from splitrelay.deploy.status_client import ask_status
 from splitrelay.network import messages
 from splitrelay.network.connection_handler import FED, JUDGE
-from splitrelay.security.sealing_keys import NoSecret
+from splitrelay.security.encryption import SecretUnavailable
 from tests.deploy.test_absent_clients import told
 from tests.deploy.test_fed_server import everybody
 from tests.deploy.test_fed_server import staged as fed_stage
@@ -134,7 +134,7 @@ def test_a_client_that_cannot_open_the_half_yet(tmp_path: Path, monkeypatch: pyt
     def lacking(visitor: client_visit.Visitor, session: Any, lease: messages.Lease) -> None:
         if lease.m == LAST and not seen.reported.is_set():
             client_visit.received(session, lease.bytes, lease.sha256)
-            raise NoSecret("no secret of epoch 2 here")
+            raise SecretUnavailable("no secret of epoch 2 here")
         honest(visitor, session, lease)
 
     monkeypatch.setattr(client_visit.Visitor, "visit", lacking)

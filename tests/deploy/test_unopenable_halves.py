@@ -16,7 +16,7 @@ from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import WorkError
 from splitrelay.network import tensor_transfer
 from splitrelay.runs.run_directory import RunDirectory
-from splitrelay.security.encryption import HEADER, Tampered
+from splitrelay.security.encryption import HEADER, TamperedHalf
 from splitrelay.security.sealing_session import Sealer
 from tests.deploy.test_direct_handover import enter, staged
 from tests.deploy.test_fed_server import everybody
@@ -74,7 +74,7 @@ def lie(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def opening(visitor: Visitor, blob: bytes, words: Any) -> Any:
         if visitor.used.allowed.m == EVIL and words.sealed_visit:
-            raise Tampered("I cannot open this")
+            raise TamperedHalf("I cannot open this")
         return opened(visitor, blob, words)
 
     monkeypatch.setattr(Visitor, "opened", opening)
@@ -199,7 +199,7 @@ def test_a_fed_server_that_claims_not_to_open_a_good_half_is_named_and_no_client
     stage = fed_staged(tmp_path, "M=3", "C=9", "algorithm=fedavg", policy=Policy("skip", retries=1))
 
     def opened(averaging: FedServer, *_: Any) -> Any:
-        raise Tampered("I cannot open this")
+        raise TamperedHalf("I cannot open this")
 
     monkeypatch.setattr(FedServer, "_opened", opened)
     with pytest.raises(WorkError) as found:

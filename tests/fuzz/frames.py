@@ -20,7 +20,7 @@ from splitrelay.network.server import Hub
 from splitrelay.network.tensor_transfer import Assembly, unpacked
 from splitrelay.randomness import Purpose, rng
 from splitrelay.security.authority import create_authority
-from splitrelay.security.credential_reload import Keys, renewed_credentials
+from splitrelay.security.credential_reload import IdentityReloader, build_reloading_credentials
 from splitrelay.security.identity import load_identity
 from tests.fuzz.mutations import TERMS, damaged, vocabulary
 
@@ -78,7 +78,10 @@ def fuzz(frames: int, seed: int = 0) -> Counter[str]:
 def stand(folder: Path) -> None:
     """A server with keys that says its port and waits to be killed."""
     hub = Hub(House(TERMS, BOUNDS, 1000, 4))
-    print(hub.start("127.0.0.1:0", renewed_credentials(Keys(load_identity(folder), print))), flush=True)
+    print(
+        hub.start("127.0.0.1:0", build_reloading_credentials(IdentityReloader(load_identity(folder), print))),
+        flush=True,
+    )
     sys.stdin.read()
 
 

@@ -38,7 +38,7 @@ from splitrelay.errors import SplitrelayError
 from splitrelay.network.grpc_channel import SERVICE
 from splitrelay.network.server import OPTIONS
 from splitrelay.randomness import Purpose, rng
-from splitrelay.security.identity import load_identity, server_credentials
+from splitrelay.security.identity import build_server_credentials, load_identity
 from tests.fuzz.malicious_script import Script
 from tests.fuzz.malicious_targets import Target, make_targets
 from tests.fuzz.target_server import Alarm
@@ -60,7 +60,7 @@ class Listener:
         method = grpc.stream_stream_rpc_method_handler(self._join)
         self.server: Any = grpc.server(self.threads, options=OPTIONS)
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Join": method}),))
-        credentials = server_credentials(load_identity(folder / "server"))
+        credentials = build_server_credentials(load_identity(folder / "server"))
         self.ports = {
             False: int(self.server.add_insecure_port("127.0.0.1:0")),
             True: int(self.server.add_secure_port("127.0.0.1:0", credentials)),

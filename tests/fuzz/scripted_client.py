@@ -246,7 +246,7 @@ class Talk:
     def _half(self, visit: int, fence: int) -> bytes:
         """A half that the server takes, unless it is spoilt."""
         if self.place.sealed:
-            blob = Label(self.place.spec_digest, visit, fence, 1, bytes(24)).header() + self.draw.bytes(
+            blob = Label(self.place.spec_digest, visit, fence, 1, bytes(24)).pack() + self.draw.bytes(
                 self.place.sealed_bytes - HEADER.size
             )
         elif self.start and self.below(8):

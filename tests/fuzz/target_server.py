@@ -27,8 +27,8 @@ from splitrelay.network.messages import Bye, Message
 from splitrelay.network.protocol import Conversation, End, State
 from splitrelay.runs.execute import Progress
 from splitrelay.runs.spec import load_spec
-from splitrelay.security.encryption import digest_of
-from splitrelay.security.sealing_session import sealed_sizes
+from splitrelay.security.encryption import compute_spec_digest
+from splitrelay.security.sealing_session import list_sealed_sizes
 from tests.fuzz.scripted_client import WHOSE, Place
 
 GUESTS = 6  # hostile clients at once; one more number is kept for an honest one
@@ -158,8 +158,8 @@ def place_of(server: ServerProgram) -> Place:
         shape.size if whole else shape.boundary,
         server.sealed,
         whole,
-        digest_of(spec.identity),
-        sealed_sizes(tensor_transfer.size_of({"x": shape.boundary}, spec.model.dtype))[0],
+        compute_spec_digest(spec.identity),
+        list_sealed_sizes(tensor_transfer.size_of({"x": shape.boundary}, spec.model.dtype))[0],
     )
 
 

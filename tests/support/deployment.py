@@ -25,7 +25,7 @@ from splitrelay.runs.rows import remove_measurements
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec, load_spec
 from splitrelay.security.authority import create_authority
-from splitrelay.security.identity import load_identity, server_credentials
+from splitrelay.security.identity import build_server_credentials, load_identity
 from splitrelay.security.revocation import Revocations
 
 SMALL = ("M=4", "C=3", "K=2", "R=2", "batch=5", "model=mlp")
@@ -88,8 +88,8 @@ class Stage:
                 authority.issue_client(f"client-{m}", m)
         if keys:
             identity = load_identity(folder_ / "server")
-            admit = by_certificate(Revocations(identity.revocations, identity.ca), spec.partition.M)
-            offer = {"credentials": server_credentials(identity), "admit": admit, **offer}
+            admit = by_certificate(Revocations(identity.revocation_file, identity.ca), spec.partition.M)
+            offer = {"credentials": build_server_credentials(identity), "admit": admit, **offer}
         self.offer = ServerConfig(
             spec, folder_ / "run", policy=policy or Policy(), **{"without": absent, "timeouts": SERVER, **offer}
         )

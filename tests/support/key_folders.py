@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from splitrelay.security.authority import Authority, create_authority, open_authority
+from splitrelay.security.encryption import format_secrets, load_secrets
 from splitrelay.security.key_files import KEY
-from splitrelay.security.sealing_keys import epochs_file, load_epochs
 
 TODAY = datetime(2026, 11, 16, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -34,8 +34,8 @@ def secrets_of(folder: Path) -> list[bytes]:
     lines = [line for line in (folder / KEY).read_bytes().splitlines() if not line.startswith(b"-----")]
     if not (folder / "sealing.json").exists():
         return lines
-    epochs = load_epochs(folder)
-    texts = [line.split(b'"')[3] for line in epochs_file(epochs).splitlines() if line.endswith((b'="', b'=",'))]
+    epochs = load_secrets(folder)
+    texts = [line.split(b'"')[3] for line in format_secrets(epochs).splitlines() if line.endswith((b'="', b'=",'))]
     raw = list(epochs.secrets.values())
     return [
         *lines,

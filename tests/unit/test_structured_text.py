@@ -15,7 +15,7 @@ from splitrelay.deploy.visit_limits import UsedVisits, derive_allowed_visits
 from splitrelay.errors import InputError, SplitrelayError
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import load_spec, read_toml
-from splitrelay.security.sealing_keys import load_epochs
+from splitrelay.security.encryption import load_secrets
 from splitrelay.structured_text import parse_json, parse_toml
 
 DEEP = "[" * 100_000
@@ -48,7 +48,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "usage": lambda folder: UsedVisits(derive_allowed_visits(load_spec(None, []), 0), write(folder / "u.json"), 0),
     "paid": lambda folder: read_usage(write(folder / "paid.json")),
     "quarantine": lambda folder: read_record(write(folder / "quarantine.json").parent),
-    "sealing": lambda folder: load_epochs(write(folder / "sealing.json").parent),
+    "sealing": lambda folder: load_secrets(write(folder / "sealing.json").parent),
     "spec": lambda folder: read_toml(write(folder / "spec.toml", "a = " + DEEP)),
     "rows": lambda folder: RunDirectory(write(folder / "rounds.jsonl", DEEP + "\n").parent).read_rows(),
 }

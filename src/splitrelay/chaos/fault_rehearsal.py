@@ -37,7 +37,7 @@ from splitrelay.deploy.rehearsal import Deployment, LocalHost, RehearsalOptions,
 from splitrelay.deploy.subprocesses import POLL_INTERVAL, Program, wait_for_port
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network.connection_handler import FED
-from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
+from splitrelay.security.identity import build_channel_credentials, build_server_credentials, load_identity
 
 HOST = LocalHost.server_host
 SILENCE = 3.0  # seconds that a silent connection forwards nothing before it is cut
@@ -145,7 +145,7 @@ class FaultRehearsal:
 
     def _start_message_proxy(self, m: int) -> MessageProxy:
         server_keys = self.deployment.folder / "server"
-        near = None if self.options.insecure else server_credentials(load_identity(server_keys))
+        near = None if self.options.insecure else build_server_credentials(load_identity(server_keys))
         proxy = self.tcp_proxies[m]
         up, down = partial(self.scheduler.handle_client_frame, m), partial(self.scheduler.handle_server_frame, m)
         return MessageProxy(lambda: f"{HOST}:{proxy.port}", near, self._load_credentials(m), up, down)
@@ -153,7 +153,7 @@ class FaultRehearsal:
     def _load_credentials(self, m: int) -> Any:
         if self.options.insecure:
             return None
-        return channel_credentials(load_identity(self.deployment.get_keys_folder(m)))
+        return build_channel_credentials(load_identity(self.deployment.get_keys_folder(m)))
 
     def _wait(self, until: float) -> None:
         """Wait until the server has ended by itself; start programs again that a fault has ended."""

@@ -168,7 +168,7 @@ def build_authorizer(
     """The server's certificate, which can be renewed while it runs, and whom it lets in."""
     from splitrelay.deploy.authorization import anyone, by_certificate, identity_in
     from splitrelay.security.certificates import SERVER
-    from splitrelay.security.credential_reload import Keys, renewed_credentials
+    from splitrelay.security.credential_reload import IdentityReloader, build_reloading_credentials
     from splitrelay.security.revocation import Revocations
 
     identity, tell = identity_in(keys, insecure, (SERVER,)), alarm(log, who="server")
@@ -176,9 +176,11 @@ def build_authorizer(
         return None, anyone
     if "nobody" in model_for and len(model_for) > 1:
         raise InputError("--model-for nobody stands alone", value=" ".join(model_for))
-    revocations = Revocations(identity.revocations, identity.ca, tell)
+    revocations = Revocations(identity.revocation_file, identity.ca, tell)
     roles = [role for role in model_for if role != "nobody"]
-    return renewed_credentials(Keys(identity, tell)), by_certificate(revocations, spec.partition.M, roles)
+    return build_reloading_credentials(IdentityReloader(identity, tell)), by_certificate(
+        revocations, spec.partition.M, roles
+    )
 
 
 def _listening(port: int, file: Path | None) -> None:

@@ -16,7 +16,7 @@ from splitrelay.network import connection_handler
 from splitrelay.network.connection_handler import JUDGE
 from splitrelay.network.messages import Hello
 from splitrelay.security.certificates import CLIENT, EVALUATOR, FED, OBSERVER, Peer
-from splitrelay.security.identity import Identity, NotAdmitted, admitted, load_identity
+from splitrelay.security.identity import AccessDenied, Identity, authenticate_peer, load_identity
 from splitrelay.security.revocation import Revocations
 
 PartyRequest = Callable[[Any], str | None]  # a reason to refuse, or None
@@ -61,8 +61,8 @@ def by_certificate(
 
     def asked(context: Any, rule: Callable[[Peer], str | None]) -> str | None:
         try:
-            return rule(admitted(context.auth_context(), revocations))
-        except NotAdmitted as error:
+            return rule(authenticate_peer(context.auth_context(), revocations))
+        except AccessDenied as error:
             return str(error)
 
     return Authorizer(

@@ -35,10 +35,9 @@ from splitrelay.network.messages import Accept, Fail, Lease, Look, Terms
 from splitrelay.runs.spec import Spec
 from splitrelay.security import certificates
 from splitrelay.security.certificates import CLIENT, EVALUATOR
-from splitrelay.security.credential_reload import Keys
-from splitrelay.security.encryption import NotOurs
-from splitrelay.security.identity import channel_credentials
-from splitrelay.security.sealing_keys import NoSecret, WrongEpoch
+from splitrelay.security.credential_reload import IdentityReloader
+from splitrelay.security.encryption import RejectedHalf, SecretUnavailable, WrongEpoch
+from splitrelay.security.identity import build_channel_credentials
 from splitrelay.security.sealing_session import Sealer
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class Joined:
         identity = identity_in(wish.keys, wish.keys is None, (CLIENT, EVALUATOR, certificates.FED))
         self.m = number_of(wish, identity)
         self.wish, self.say, self.warn = wish, say, say
-        self.keys = None if identity is None else Keys(identity, lambda text: self.warn(text))
+        self.keys = None if identity is None else IdentityReloader(identity, lambda text: self.warn(text))
         self.post = (
             None
             if self.keys is None
@@ -198,14 +197,14 @@ class Joined:
             self._tell(f"the visit failed: {error.what}. {DIVERGED}")
             self.session.say(Fail(word.fence, str(error)[: limits.TEXT], diverged=True))
         except (
-            NotOurs,
+            RejectedHalf,
             WrongEpoch,
-            NoSecret,
+            SecretUnavailable,
             OutputError,
             StorageError,
         ) as error:  # the server is told, and this client keeps what it knows
             why = f"{type(error).__name__}: {error}"
-            later = not isinstance(error, NotOurs)  # keys that are still on their way, a place that has no room
+            later = not isinstance(error, RejectedHalf)  # keys that are still on their way, a place that has no room
             self._tell(f"{'not yet' if later else 'refused'}: {why}")
             self.session.say(Fail(word.fence, why[: limits.TEXT], later=later))
         finally:
@@ -239,7 +238,7 @@ class Joined:
         return None
 
     def _dial(self) -> Any:
-        credentials = None if self.keys is None else channel_credentials(self.keys.current())
+        credentials = None if self.keys is None else build_channel_credentials(self.keys.get_identity())
         return channel(self.wish.address, credentials)
 
     def _agree(self, terms: Terms) -> Accept:

@@ -20,7 +20,7 @@ from splitrelay.network import limits, messages, tensor_transfer
 from splitrelay.network.client_session import Holding, Session, Tended
 from splitrelay.network.codec import BadMessage, finite
 from splitrelay.network.messages import Chunk, Commit, Deposit, Fail, Lease, Look, Message, Ready, Score, Want
-from splitrelay.security.encryption import OtherVisit, Tampered
+from splitrelay.security.encryption import TamperedHalf, WrongVisit
 from splitrelay.security.sealing_session import Sealer
 from splitrelay.structured_text import parse_json
 
@@ -125,7 +125,7 @@ class Visitor:
         answer = session.exchange(lambda: iter(words), session.timeouts.step)
         assert isinstance(answer, Commit)
         if self.seals is not None:
-            self.seals.committed(blob)
+            self.seals.confirm_own(blob)
 
     def begun(self, session: Session, lease: Lease) -> bytes:
         """The half to begin from: it comes after the lease, unless the client before has brought it."""
@@ -164,22 +164,22 @@ class Visitor:
         assert self.seals is not None
         if isinstance(words, Lease) and words.visit != words.sealed_visit + 1:
             value, limit = words.sealed_visit, f"visit {words.visit - 1}"
-            raise OtherVisit("the half is not that of the visit before", value=value, limit=limit)
+            raise WrongVisit("the half is not that of the visit before", value=value, limit=limit)
         if not blob and words.sealed_visit == 0:
             self.seals.begin()
             return self.engine.compute_x0()
         half = self.seals.unseal(blob, visit=words.sealed_visit, fence=words.sealed_fence, committed=False)
-        x = self.read_half(half, words.sealed_visit, self.seals.writer(words.sealed_visit))
+        x = self.read_half(half, words.sealed_visit, self.seals.find_writer(words.sealed_visit))
         if isinstance(words, Look) or not words.direct:
             self.seals.confirm(blob)  # only now: a half that is refused must not bind this client
         return x
 
     def read_half(self, half: bytes, visit: int, writer: int | None) -> Vector:
-        """Return the weights of a half that was unsealed. Raises NotOurs where no honest client can have left them."""
+        """Return the weights of an opened half. Raises RejectedHalf if no honest client can have sent them."""
         try:
             x = self.vectors(half)[0]
         except BadMessage as error:
-            raise Tampered(f"the half of visit {visit} is not the clients' half of this model: {error}") from None
+            raise TamperedHalf(f"the half of visit {visit} is not the clients' half of this model: {error}") from None
         check_sealed_half(x, self.x0, self.spec, visit, writer, has_buffers=self.engine.has_buffers)
         return x
 

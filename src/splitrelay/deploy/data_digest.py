@@ -24,7 +24,7 @@ import numpy as np
 from splitrelay.data.images import ImageSet
 from splitrelay.network.connection_handler import JUDGE
 from splitrelay.runs.client_records import PREFIX, make_printable
-from splitrelay.security.sealing_keys import load_epochs
+from splitrelay.security.encryption import load_secrets
 
 TAG = b"splitrelay data digest 1\0"
 SHOWN = 40  # classes that are listed
@@ -51,8 +51,8 @@ def load_secret(keys: Path | None) -> bytes:
     """Return the sealing secret of the first epoch, or no bytes for a client without keys."""
     if keys is None:
         return b""
-    epochs = load_epochs(keys)
-    return epochs.secret(min(epochs.secrets))
+    epochs = load_secrets(keys)
+    return epochs.get_secret(min(epochs.secrets))
 
 
 class DataDigests:

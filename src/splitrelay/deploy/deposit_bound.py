@@ -24,7 +24,7 @@ from splitrelay.errors import Diverged
 from splitrelay.network import limits
 from splitrelay.network.codec import BadMessage
 from splitrelay.runs.spec import Spec
-from splitrelay.security.encryption import NotOurs
+from splitrelay.security.encryption import RejectedHalf
 
 Vector = npt.NDArray[Any]
 LARGEST_LOSS = float(np.finfo(np.float32).max)  # a loss of 1.7e308 is finite, but the sum of two is not
@@ -36,7 +36,7 @@ class DepositOutOfBounds(BadMessage):
     """Weights that a visit has moved further than it may."""
 
 
-class UnlikelyHalf(NotOurs):
+class UnlikelyHalf(RejectedHalf):
     """A sealed half that no honest visit can have left."""
 
 

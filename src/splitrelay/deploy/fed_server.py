@@ -17,7 +17,7 @@ from splitrelay.network.client_session import Session
 from splitrelay.network.codec import BadMessage
 from splitrelay.network.messages import Commit, Fail, Look, Score, Terms
 from splitrelay.runs.spec import Spec
-from splitrelay.security.encryption import Tampered
+from splitrelay.security.encryption import TamperedHalf
 from splitrelay.security.sealing_session import Sealer
 from splitrelay.structured_text import parse_json
 
@@ -55,7 +55,7 @@ class FedServer:
     def combine(self, blob: bytes, document: str) -> Vector:
         """Combine the halves as the recipe in this document says, on torch's vectors as in a simulation.
 
-        Raises Tampered where the recipe cannot be followed.
+        Raises TamperedHalf where the recipe cannot be followed.
         """
         try:
             recipe = parse_json(document)
@@ -67,7 +67,7 @@ class FedServer:
             if found.shape != (self.size,) or not bool(torch.isfinite(found).all()):
                 raise ValueError("the recipe does not end with one half")
         except (KeyError, ValueError, TypeError, IndexError, ArithmeticError, RuntimeError, RecursionError):
-            raise Tampered("the server's recipe cannot be followed", hint="Ask the server's keeper.") from None
+            raise TamperedHalf("the server's recipe cannot be followed", hint="Ask the server's keeper.") from None
         made: Vector = found.numpy()
         return made
 
@@ -85,8 +85,8 @@ class FedServer:
         try:
             x = tensor_transfer.unpacked(half, {"x": self.size}, self.spec.model.dtype)["x"]
         except BadMessage as error:
-            raise Tampered(f"the half of visit {visit} is not the clients' half of this model: {error}") from None
-        check_sealed_half(x, self.x0, self.spec, visit, sealer.writer(visit), has_buffers=self.has_buffers)
+            raise TamperedHalf(f"the half of visit {visit} is not the clients' half of this model: {error}") from None
+        check_sealed_half(x, self.x0, self.spec, visit, sealer.find_writer(visit), has_buffers=self.has_buffers)
         return torch.from_numpy(x.copy())
 
 

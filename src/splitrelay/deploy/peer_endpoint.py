@@ -11,8 +11,8 @@ from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Handed, Lease
 from splitrelay.network.peer_transfer import Courier, Mailbox, Question, Unreached
 from splitrelay.security.certificates import CLIENT
-from splitrelay.security.credential_reload import Keys, renewed_credentials
-from splitrelay.security.identity import Identity, NotAdmitted, admitted, channel_credentials
+from splitrelay.security.credential_reload import IdentityReloader, build_reloading_credentials
+from splitrelay.security.identity import AccessDenied, Identity, authenticate_peer, build_channel_credentials
 from splitrelay.security.revocation import Revocations
 
 UNREACHED = "the next client was not reached"
@@ -23,23 +23,23 @@ class Post:
 
     def __init__(
         self,
-        keys: Keys,
+        keys: IdentityReloader,
         say: Callable[[str], None],
         warn: Callable[[str], None] | None = None,
         timeouts: Timeouts = Timeouts(),
     ) -> None:
         self.timeouts = timeouts
         self.keys, self.say, self.warn, self.address = keys, say, warn or say, ""
-        self.courier = Courier(lambda: channel_credentials(keys.current()), timeouts)
+        self.courier = Courier(lambda: build_channel_credentials(keys.get_identity()), timeouts)
         self.mailbox: Mailbox | None = None
 
     def listen(self, address: str) -> None:
         """From here on others can bring something."""
-        identity = self.keys.current()
+        identity = self.keys.get_identity()
         refuse_hostless(identity)
-        admit = other_clients(Revocations(identity.revocations, identity.ca, self.warn))
+        admit = other_clients(Revocations(identity.revocation_file, identity.ca, self.warn))
         self.mailbox = Mailbox(admit, timeouts=self.timeouts)
-        port = self.mailbox.listen(address, renewed_credentials(self.keys))
+        port = self.mailbox.listen(address, build_reloading_credentials(self.keys))
         self.address = told(address, identity, port)
         self.say(f"other clients reach this one at {self.address}")
 
@@ -89,8 +89,8 @@ def other_clients(revocations: Revocations) -> Question:
 
     def admit(context: Any) -> str | None:
         try:
-            who = admitted(context.auth_context(), revocations)
-        except NotAdmitted as error:
+            who = authenticate_peer(context.auth_context(), revocations)
+        except AccessDenied as error:
             return str(error)
         return None if CLIENT in who.roles else f"{who.name} is no client"
 

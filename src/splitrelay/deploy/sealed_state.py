@@ -15,8 +15,8 @@ from splitrelay.network import tensor_transfer
 from splitrelay.network.codec import BadMessage
 from splitrelay.network.messages import Lease
 from splitrelay.runs.spec import Spec
-from splitrelay.security.encryption import Tampered, digest_of, label_of
-from splitrelay.security.sealing_session import sealed_sizes
+from splitrelay.security.encryption import TamperedHalf, compute_spec_digest, read_label
+from splitrelay.security.sealing_session import list_sealed_sizes
 
 WAY_OUT = "Use route=centralized, or an algorithm that only passes x on, such as ssl."
 
@@ -60,12 +60,12 @@ def make_first_state(top: torch.Tensor, kind: type[SealedState] = SealedState) -
 def read_sealed_half(half: bytes, visit: int, fence: int, top: torch.Tensor, kind: type[State], spec: Spec) -> State:
     """Return the state with a sealed half. Raise BadMessage if its label names another visit, fence or spec."""
     try:
-        label = label_of(half)
-    except Tampered as error:
+        label = read_label(half)
+    except TamperedHalf as error:
         raise BadMessage(error.what) from None
     if (label.visit, label.fence) != (visit, fence):
         raise BadMessage("a half was sealed for another visit", value=(label.visit, label.fence))
-    if label.spec_digest != digest_of(spec.identity):
+    if label.spec_digest != compute_spec_digest(spec.identity):
         raise BadMessage("a half was sealed for another spec")
     return kind(torch.from_numpy(np.frombuffer(half, np.uint8).copy()), top, visit, fence)
 
@@ -91,9 +91,9 @@ class SealedHalf:
         """Return x after the visit. Raise BadMessage if the label, the length or the key epoch of the half is wrong."""
         spec, shape = self.server_visits.spec, self.server_visits.shape
         after: SealedState = read_sealed_half(half, self.x.visit + 1, fence, top, type(self.x), spec)
-        if len(half) not in sealed_sizes(tensor_transfer.size_of({"x": shape.boundary}, spec.model.dtype)):
+        if len(half) not in list_sealed_sizes(tensor_transfer.size_of({"x": shape.boundary}, spec.model.dtype)):
             raise BadMessage("a sealed half has another length than the clients' half", value=len(half))
-        before = label_of(self.x.bytes()).epoch if len(self.x.blob) else 0
-        if label_of(half).epoch < before:
-            raise BadMessage("a half was sealed in an epoch that is over", value=label_of(half).epoch, limit=before)
+        before = read_label(self.x.bytes()).epoch if len(self.x.blob) else 0
+        if read_label(half).epoch < before:
+            raise BadMessage("a half was sealed in an epoch that is over", value=read_label(half).epoch, limit=before)
         return after

@@ -10,7 +10,7 @@ from splitrelay.deploy.authorization import identity_in
 from splitrelay.errors import WorkError, escape_unprintable
 from splitrelay.network.grpc_channel import channel
 from splitrelay.network.status_rpc import collected, status_of
-from splitrelay.security.identity import channel_credentials
+from splitrelay.security.identity import build_channel_credentials
 from splitrelay.structured_text import parse_json
 
 
@@ -44,4 +44,4 @@ def _printable(report: Any) -> Any:
 
 def _channel(address: str, keys: Path | None, insecure: bool) -> Any:
     identity = identity_in(keys, insecure)
-    return channel(address, None if identity is None else channel_credentials(identity))
+    return channel(address, None if identity is None else build_channel_credentials(identity))

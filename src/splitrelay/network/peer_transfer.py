@@ -21,7 +21,7 @@ from splitrelay.network.codec import BadMessage, decode, encode
 from splitrelay.network.grpc_channel import PLAIN, refuse_no_address
 from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.network.messages import Chunk, Handed
-from splitrelay.security.encryption import Tampered, label_of
+from splitrelay.security.encryption import TamperedHalf, read_label
 
 METHOD = "/splitrelay.Peer/Hand"
 OPTIONS = (
@@ -90,7 +90,7 @@ class Mailbox:
             ends.append(self._start_timer(self.timeouts.compute_peer_time(first.bytes), context))
             ends[0].cancel()
             digest, half = self._whole(first, frames)
-        except (BadMessage, Tampered) as error:
+        except (BadMessage, TamperedHalf) as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             for end in ends:
@@ -121,7 +121,7 @@ class Mailbox:
                 raise BadMessage("a peer hands over one half", value=chunk.event, limit="chunks")
             assembly.add(chunk)
         half = assembly.blob(first.bytes, first.sha256)
-        label_of(half)  # whether it can be opened is seen when its lease comes
+        read_label(half)  # whether it can be opened is seen when its lease comes
         return bytes(first.sha256), half
 
 

@@ -1,4 +1,4 @@
-"""What an authority has issued: every certificate by its serial number, and which of them are revoked."""
+"""The registry of an authority: all certificates that it has issued, and which of them are revoked."""
 
 from __future__ import annotations
 
@@ -8,100 +8,112 @@ from datetime import datetime
 from typing import Any
 
 from splitrelay.errors import UnknownName
-from splitrelay.security.certificates import Peer, shown_serial
+from splitrelay.security.certificates import Peer, format_serial
 from splitrelay.structured_text import parse_json
 
 
 @dataclass(frozen=True)
-class Issued:
-    """One certificate; if it is revoked, since when, and in which epoch of the sealing secret that was."""
+class IssuedCertificate:
+    """One certificate of the registry.
 
-    who: Peer
+    Attributes:
+        peer: Its holder.
+        revoked_at: When it was revoked, or None.
+        revoked_in: The key epoch in which it was revoked, or None.
+    """
+
+    peer: Peer
     revoked_at: datetime | None = None
     revoked_in: int | None = None
 
-    def revoked(self, now: datetime, epoch: int) -> Issued:
-        """The same, revoked now unless it was before."""
-        return self if self.revoked_at else replace(self, revoked_at=now, revoked_in=epoch)
-
 
 @dataclass(frozen=True)
-class Register:
-    """All that was issued, oldest first, and the number of the last revocation list."""
+class CertificateRegistry:
+    """All issued certificates, oldest first, and the number of the last revocation list.
+
+    The registry is immutable. Methods that change something return a new registry.
+    """
 
     consortium: str
     list_number: int = 0
-    issued: tuple[Issued, ...] = ()
+    certificates: tuple[IssuedCertificate, ...] = ()
 
-    def newest(self, name: str) -> Issued:
-        """The last certificate under this name."""
-        found = [one for one in self.issued if one.who.name == name]
-        if not found:
-            raise UnknownName("name", name, {one.who.name for one in self.issued})
-        return found[-1]
+    def get_newest(self, name: str) -> IssuedCertificate:
+        """Return the last certificate with this name.
 
-    def holders(self, now: datetime) -> list[Issued]:
-        """The last certificate of each name, where it is neither revoked nor expired."""
-        last = {one.who.name: one for one in self.issued}
-        return [one for one in last.values() if not one.revoked_at and one.who.not_after > now]
+        Raises:
+            UnknownName: No certificate has this name.
+        """
+        matches = [one for one in self.certificates if one.peer.name == name]
+        if not matches:
+            raise UnknownName("name", name, {one.peer.name for one in self.certificates})
+        return matches[-1]
 
-    def revoked(self) -> list[Issued]:
-        """Every certificate that is out."""
-        return [one for one in self.issued if one.revoked_at]
+    def list_valid(self, now: datetime) -> list[Peer]:
+        """Return the holder of the last certificate of each name, if it is neither revoked nor expired."""
+        last = {one.peer.name: one for one in self.certificates}
+        return [one.peer for one in last.values() if not one.revoked_at and one.peer.not_after > now]
 
-    def least_epoch(self) -> int:
-        """The first epoch whose secret no revoked certificate came with."""
-        return 1 + max((one.revoked_in or 0 for one in self.revoked() if one.who.opens_halves), default=0)
+    def list_revoked(self) -> list[IssuedCertificate]:
+        """Return all revoked certificates."""
+        return [one for one in self.certificates if one.revoked_at]
 
-    def adding(self, who: Peer) -> Register:
-        """The same with one certificate more."""
-        return replace(self, issued=(*self.issued, Issued(who)))
+    def get_min_epoch(self) -> int:
+        """Return the first key epoch whose secret no revoked holder has received."""
+        epochs = (one.revoked_in or 0 for one in self.list_revoked() if one.peer.can_open_halves)
+        return 1 + max(epochs, default=0)
 
-    def revoking(self, name: str, now: datetime, epoch: int) -> Register:
-        """The same with every certificate of this name revoked, also those that a renewal has replaced."""
-        return replace(
-            self, issued=tuple(one.revoked(now, epoch) if one.who.name == name else one for one in self.issued)
+    def add(self, peer: Peer) -> CertificateRegistry:
+        """Add a certificate."""
+        return replace(self, certificates=(*self.certificates, IssuedCertificate(peer)))
+
+    def revoke(self, name: str, now: datetime, epoch: int) -> CertificateRegistry:
+        """Revoke all certificates with this name, including those that were replaced by a renewal."""
+        certificates = tuple(
+            replace(one, revoked_at=now, revoked_in=epoch) if one.peer.name == name and not one.revoked_at else one
+            for one in self.certificates
         )
+        return replace(self, certificates=certificates)
 
-    def listing(self) -> Register:
-        """The same, about to sign its next revocation list."""
+    def increment_list_number(self) -> CertificateRegistry:
+        """Advance to the number of the next revocation list."""
         return replace(self, list_number=self.list_number + 1)
 
 
-def register_file(register: Register) -> bytes:
-    """The register as the authority keeps it."""
+def format_registry(registry: CertificateRegistry) -> bytes:
+    """Return the content of the registry file."""
     rows = [
-        {**written(one.who), "revoked_at": _text(one.revoked_at), "revoked_in": one.revoked_in}
-        for one in register.issued
+        {**_encode_peer(one.peer), "revoked_at": _format_time(one.revoked_at), "revoked_in": one.revoked_in}
+        for one in registry.certificates
     ]
-    content = {"consortium": register.consortium, "list_number": register.list_number, "issued": rows}
+    content = {"consortium": registry.consortium, "list_number": registry.list_number, "issued": rows}
     return json.dumps(content, indent=2).encode() + b"\n"
 
 
-def parsed_register(content: bytes) -> Register:
-    """The register from its file."""
-    read = parse_json(content)
-    return Register(str(read["consortium"]), int(read["list_number"]), tuple(_issued(row) for row in read["issued"]))
+def parse_registry(content: bytes) -> CertificateRegistry:
+    """Parse the registry file."""
+    table = parse_json(content)
+    certificates = tuple(_decode_certificate(row) for row in table["issued"])
+    return CertificateRegistry(str(table["consortium"]), int(table["list_number"]), certificates)
 
 
-def written(who: Peer) -> dict[str, Any]:
-    """A certificate's holder as JSON."""
-    times = {"not_before": _text(who.not_before), "not_after": _text(who.not_after)}
-    return {**asdict(who), "serial": shown_serial(who.serial), **times}
+def format_identity(peer: Peer) -> bytes:
+    """Return the content of identity.json, which repeats the certificate for people and scripts."""
+    return json.dumps(_encode_peer(peer), indent=2).encode() + b"\n"
 
 
-def note_of(who: Peer) -> bytes:
-    """identity.json: what the certificate says, for people and scripts."""
-    return json.dumps(written(who), indent=2).encode() + b"\n"
+def _encode_peer(peer: Peer) -> dict[str, Any]:
+    times = {"not_before": _format_time(peer.not_before), "not_after": _format_time(peer.not_after)}
+    return {**asdict(peer), "serial": format_serial(peer.serial), **times}
 
 
-def _issued(row: dict[str, Any]) -> Issued:
+def _decode_certificate(row: dict[str, Any]) -> IssuedCertificate:
     at, epoch = row.pop("revoked_at"), row.pop("revoked_in")
     lists = {name: tuple(row[name]) for name in ("roles", "hosts")}
     times = {name: datetime.fromisoformat(row[name]) for name in ("not_before", "not_after")}
-    who = Peer(**{**row, **lists, **times, "serial": int(row["serial"], 16)})
-    return Issued(who, datetime.fromisoformat(at) if at else None, epoch)
+    peer = Peer(**{**row, **lists, **times, "serial": int(row["serial"], 16)})
+    return IssuedCertificate(peer, datetime.fromisoformat(at) if at else None, epoch)
 
 
-def _text(time: datetime | None) -> str | None:
+def _format_time(time: datetime | None) -> str | None:
     return time.isoformat() if time else None

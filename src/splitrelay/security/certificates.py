@@ -1,4 +1,8 @@
-"""Whom a certificate names: one authority signs them all, and each says what its holder is."""
+"""Certificates of a consortium: one authority signs them all, and each names its holder and the holder's roles.
+
+A certificate has the subject O=consortium, CN=name. Its alternative names contain the hosts of the holder and one URI
+for each role: splitrelay:server, splitrelay:client:3, splitrelay:evaluator, splitrelay:observer, splitrelay:fed-server.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +22,33 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from splitrelay.errors import InputError
 
 SERVER, CLIENT, EVALUATOR, OBSERVER, FED = ROLES = ("server", "client", "evaluator", "observer", "fed-server")
-SCHEME = "splitrelay"  # roles stand in the certificate as splitrelay:server, splitrelay:client:3, ...
-SKEW = timedelta(hours=1)  # a host whose clock is this much behind takes a new certificate at once
+SCHEME = "splitrelay"  # of the URIs
+CLOCK_SKEW = timedelta(hours=1)  # certificates are valid from this long ago, for hosts whose clock is late
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
-LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
+CLIENT_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
+DNS_LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 
-Key = ec.EllipticCurvePrivateKey
+PrivateKey = ec.EllipticCurvePrivateKey
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Whom a certificate names, what it may be, and until when."""
+    """The holder of a certificate, its roles, and the time for which the certificate is valid.
+
+    Attributes:
+        name: Name in the consortium.
+        roles: Some of ROLES.
+        m: The client's number, or None.
+        hosts: DNS names and IP addresses at which others can reach it.
+        consortium: Name of the consortium.
+        serial: Serial number of the certificate.
+        not_before: Start of validity.
+        not_after: End of validity.
+    """
 
     name: str
     roles: tuple[str, ...]
-    m: int | None  # the client's number
+    m: int | None
     hosts: tuple[str, ...]
     consortium: str
     serial: int
@@ -42,118 +57,136 @@ class Peer:
 
     @property
     def role(self) -> str:
-        """The first of its roles."""
+        """The first role."""
         return self.roles[0]
 
     @property
-    def opens_halves(self) -> bool:
-        """Whether the clients' sealing secret is for it: never the server's, never an observer's."""
+    def can_open_halves(self) -> bool:
+        """Whether it receives the clients' sealing secret. The server and observers do not."""
         return bool({CLIENT, EVALUATOR, FED} & set(self.roles))
 
-    def days_left(self, now: datetime) -> int:
-        """Whole days until it expires; negative afterwards."""
+    def count_days_left(self, now: datetime) -> int:
+        """Return the whole days until the certificate expires; negative afterwards."""
         return (self.not_after - now) // timedelta(days=1)
 
 
 @dataclass(frozen=True)
 class Signer:
-    """The authority's certificate; its key is never shown."""
+    """The authority's certificate and private key. Its repr does not contain the key."""
 
     certificate: x509.Certificate
-    key: Key
+    key: PrivateKey
 
     def __repr__(self) -> str:
         return f"Signer({self.certificate.subject.rfc4514_string()})"
 
 
-def new_key() -> Key:
-    """A private key on P-256, which every TLS library takes."""
+def generate_key() -> PrivateKey:
+    """Generate a private key on the curve P-256, which every TLS library supports."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def own_authority(consortium: str, key: Key, not_before: datetime, not_after: datetime) -> x509.Certificate:
-    """The certificate that a consortium signs for itself; it signs certificates and revocation lists, nothing else."""
+def build_authority_certificate(
+    consortium: str, key: PrivateKey, not_before: datetime, not_after: datetime
+) -> x509.Certificate:
+    """Build the self-signed certificate of an authority. It can only sign certificates and revocation lists."""
     subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, consortium)])
-    bare = _bare(subject, subject, key.public_key(), x509.random_serial_number(), not_before, not_after)
-    signs = bare.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    signs = signs.add_extension(_usage(signs_others=True), critical=True)
-    named = signs.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    return named.sign(key, SHA256())
+    serial = x509.random_serial_number()
+    builder = _start_certificate(subject, subject, key.public_key(), serial, not_before, not_after)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_build_key_usage(signs_others=True), critical=True)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    return builder.sign(key, SHA256())
 
 
-def signed(who: Peer, public_key: ec.EllipticCurvePublicKey, signer: Signer) -> x509.Certificate:
-    """The certificate of one holder."""
+def build_certificate(peer: Peer, public_key: ec.EllipticCurvePublicKey, signer: Signer) -> x509.Certificate:
+    """Build and sign the certificate of a holder."""
     subject = x509.Name(
         [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, who.consortium),
-            x509.NameAttribute(NameOID.COMMON_NAME, who.name),
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, peer.consortium),
+            x509.NameAttribute(NameOID.COMMON_NAME, peer.name),
         ]
     )
-    above = signer.certificate
-    bare = _bare(subject, above.subject, public_key, who.serial, who.not_before, who.not_after)
-    leaf = bare.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    leaf = leaf.add_extension(_usage(signs_others=False), critical=True)
-    leaf = leaf.add_extension(x509.ExtendedKeyUsage(_purposes(who)), critical=False)
-    leaf = leaf.add_extension(x509.SubjectAlternativeName([*_role_names(who), *map(host_name, who.hosts)]), False)
+    if SERVER in peer.roles:
+        purposes = [ExtendedKeyUsageOID.SERVER_AUTH]
+    else:  # peers can connect to a client that has hosts
+        purposes = [ExtendedKeyUsageOID.CLIENT_AUTH] + [ExtendedKeyUsageOID.SERVER_AUTH] * bool(peer.hosts)
+    roles = [f"{role}:{peer.m}" if role == CLIENT else role for role in peer.roles]
+    uris = [x509.UniformResourceIdentifier(f"{SCHEME}:{role}") for role in roles]
+    names = x509.SubjectAlternativeName([*uris, *map(build_host_name, peer.hosts)])
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.key.public_key())
-    return leaf.add_extension(issuer, critical=False).sign(signer.key, SHA256())
+    builder = _start_certificate(
+        subject, signer.certificate.subject, public_key, peer.serial, peer.not_before, peer.not_after
+    )
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_build_key_usage(signs_others=False), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+    builder = builder.add_extension(names, critical=False)
+    return builder.add_extension(issuer, critical=False).sign(signer.key, SHA256())
 
 
-@lru_cache(maxsize=1024)  # a server asks again and again for every open link
-def peer_identity(certificate: bytes) -> Peer:
-    """Whom a certificate names, from its PEM or DER bytes; that our authority signed it is for TLS to see to."""
-    with _a_certificate_of_ours():
-        return described(parsed(certificate))
+@lru_cache(maxsize=1024)  # the server asks repeatedly for every open connection
+def parse_peer(certificate: bytes) -> Peer:
+    """Return the holder of a certificate in PEM or DER. TLS has already checked the signature."""
+    return read_peer(parse_certificate(certificate))
 
 
-def parsed(certificate: bytes) -> x509.Certificate:
-    """A certificate from PEM or DER bytes."""
-    with _a_certificate_of_ours():
+def parse_certificate(certificate: bytes) -> x509.Certificate:
+    """Parse a certificate in PEM or DER."""
+    with _convert_errors():
         if certificate.lstrip().startswith(b"-----BEGIN"):
             return x509.load_pem_x509_certificate(certificate)
         return x509.load_der_x509_certificate(certificate)
 
 
-def described(certificate: x509.Certificate) -> Peer:
-    """What a certificate says."""
-    with _a_certificate_of_ours():
+def read_peer(certificate: x509.Certificate) -> Peer:
+    """Return the holder that a certificate names.
+
+    Raises:
+        InputError: The certificate was not issued by a Splitrelay authority.
+    """
+    with _convert_errors():
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        roles, m = _roles(names.get_values_for_type(x509.UniformResourceIdentifier))
+        roles, m = _parse_roles(names.get_values_for_type(x509.UniformResourceIdentifier))
         addresses = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
         return Peer(
-            name=_one(certificate.subject, NameOID.COMMON_NAME),
+            name=_get_attribute(certificate.subject, NameOID.COMMON_NAME),
             roles=roles,
             m=m,
             hosts=(*names.get_values_for_type(x509.DNSName), *addresses),
-            consortium=_one(certificate.subject, NameOID.ORGANIZATION_NAME),
+            consortium=_get_attribute(certificate.subject, NameOID.ORGANIZATION_NAME),
             serial=certificate.serial_number,
             not_before=certificate.not_valid_before_utc,
             not_after=certificate.not_valid_after_utc,
         )
 
 
-def host_name(host: str) -> x509.GeneralName:
-    """A host as certificates spell it: an address, or a DNS name."""
+def build_host_name(host: str) -> x509.GeneralName:
+    """Return a host as an alternative name: an IP address, or a DNS name.
+
+    Raises:
+        InputError: It is neither.
+    """
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:
-        if len(host) <= 253 and all(LABEL.fullmatch(label) for label in host.split(".")):
+        if len(host) <= 253 and all(DNS_LABEL.fullmatch(label) for label in host.split(".")):
             return x509.DNSName(host)
-    hint = "Give a DNS name (in its xn-- form if it is not ASCII) or an IP address, without port and wildcard."
-    raise InputError("not a host", value=repr(host), hint=hint)
+    hint = "Give a DNS name (in its xn-- form if it is not ASCII) or an IP address, without a port or a wildcard."
+    raise InputError("the host is not valid", value=repr(host), hint=hint)
 
 
-def shown_serial(serial: int) -> str:
-    """A serial number as people compare it."""
+def format_serial(serial: int) -> str:
+    """Return a serial number as 40 hexadecimal digits."""
     return f"{serial:040x}"
 
 
-def instant(now: datetime | None) -> datetime:
-    """The time of day, to the second as certificates have it."""
+def round_time(now: datetime | None) -> datetime:
+    """Return a time, or the current one if it is None, in whole seconds as in certificates."""
     return (now or datetime.now(UTC)).replace(microsecond=0)
 
 
-def _bare(
+def _start_certificate(
     subject: x509.Name,
     issuer: x509.Name,
     public_key: ec.EllipticCurvePublicKey,
@@ -161,11 +194,11 @@ def _bare(
     not_before: datetime,
     not_after: datetime,
 ) -> x509.CertificateBuilder:
-    bare = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public_key)
-    return bare.serial_number(serial).not_valid_before(not_before).not_valid_after(not_after)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public_key)
+    return builder.serial_number(serial).not_valid_before(not_before).not_valid_after(not_after)
 
 
-def _usage(signs_others: bool) -> x509.KeyUsage:
+def _build_key_usage(signs_others: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not signs_others,
         content_commitment=False,
@@ -179,38 +212,27 @@ def _usage(signs_others: bool) -> x509.KeyUsage:
     )
 
 
-def _purposes(who: Peer) -> list[x509.ObjectIdentifier]:
-    """The server only serves; everybody else calls, and serves too if peers shall reach it at a host."""
-    if SERVER in who.roles:
-        return [ExtendedKeyUsageOID.SERVER_AUTH]
-    return [ExtendedKeyUsageOID.CLIENT_AUTH] + [ExtendedKeyUsageOID.SERVER_AUTH] * bool(who.hosts)
-
-
-def _role_names(who: Peer) -> list[x509.GeneralName]:
-    words = [f"{role}:{who.m}" if role == CLIENT else role for role in who.roles]
-    return [x509.UniformResourceIdentifier(f"{SCHEME}:{word}") for word in words]
-
-
-def _roles(names: list[str]) -> tuple[tuple[str, ...], int | None]:
-    ours = [name.removeprefix(f"{SCHEME}:").partition(":") for name in names if name.startswith(f"{SCHEME}:")]
-    roles = tuple(role for role, _, _ in ours)
-    numbers = [number for role, _, number in ours if role == CLIENT]
+def _parse_roles(uris: list[str]) -> tuple[tuple[str, ...], int | None]:
+    """Return the roles and the client's number; raise a ValueError if they are not valid."""
+    parts = [uri.removeprefix(f"{SCHEME}:").partition(":") for uri in uris if uri.startswith(f"{SCHEME}:")]
+    roles = tuple(role for role, _, _ in parts)
+    numbers = [number for role, _, number in parts if role == CLIENT]
     if not roles or len(set(roles)) < len(roles) or not set(roles) <= set(ROLES):
         raise ValueError("roles")
-    if not all(NUMBER.fullmatch(number) for number in numbers):
+    if not all(CLIENT_NUMBER.fullmatch(number) for number in numbers):
         raise ValueError("number")
     return roles, int(numbers[0]) if numbers else None
 
 
-def _one(subject: x509.Name, which: x509.ObjectIdentifier) -> str:
+def _get_attribute(subject: x509.Name, which: x509.ObjectIdentifier) -> str:
     (attribute,) = subject.get_attributes_for_oid(which)
     return str(attribute.value)
 
 
 @contextmanager
-def _a_certificate_of_ours() -> Iterator[None]:
+def _convert_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, x509.ExtensionNotFound, x509.DuplicateExtension):
-        hint = "Use one made by splitrelay keys issue."
-        raise InputError("this is no certificate of a splitrelay authority", hint=hint) from None
+        hint = "Use a certificate made by splitrelay keys issue."
+        raise InputError("the certificate was not issued by a Splitrelay authority", hint=hint) from None

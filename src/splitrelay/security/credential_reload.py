@@ -1,4 +1,4 @@
-"""Keys that are renewed while a program runs: a client reads them at every dial, a server at every handshake."""
+"""Use renewed keys without a restart: clients read them for each connection, servers for each TLS handshake."""
 
 from __future__ import annotations
 
@@ -10,79 +10,83 @@ from pathlib import Path
 import grpc
 
 from splitrelay.errors import InputError, SplitrelayError
-from splitrelay.security.identity import Identity, load_identity, refuse_uncallable
+from splitrelay.security.identity import Identity, check_has_hosts, load_identity
 from splitrelay.security.key_files import CA, CERTIFICATE, IDENTITY, KEY
-from splitrelay.security.revocation import Stamp, stamp_of
+from splitrelay.security.revocation import FileStamp, get_file_stamp
 
 FILES = (CERTIFICATE, KEY, IDENTITY, CA)
-DRAIN = 0.2  # seconds; what must be over by then takes a ten-thousandth of a second
+DRAIN = 0.2  # seconds for handshakes with the old certificate; they need 0.0001
 
 
-class Keys:
-    """The identity in a folder as it is now. Files that are of no use are told of once, and the last good ones stay."""
+class IdentityReloader:
+    """The identity in a folder, read again when the files change. Several threads may use it.
 
-    def __init__(self, identity: Identity, tell: Callable[[str], None]) -> None:
-        self.folder, self._identity, self._tell = identity.folder, identity, tell
-        self._stamps = stamps(self.folder)
-        self._lock = threading.Lock()  # gRPC asks on threads of its own
+    Args:
+        identity: The identity as it was loaded first.
+        warn: Called once for each change that cannot be used. The last valid identity stays in use.
+    """
 
-    def current(self) -> Identity:
-        """Read again if the folder has changed; a question costs a look at four files."""
+    def __init__(self, identity: Identity, warn: Callable[[str], None]) -> None:
+        self.folder, self._identity, self._warn = identity.folder, identity, warn
+        self._stamps = get_stamps(self.folder)
+        self._lock = threading.Lock()  # gRPC calls from its own threads
+
+    def get_identity(self) -> Identity:
+        """Return the identity; read the files if one of them has changed."""
         with self._lock:
-            now = stamps(self.folder)
-            if now != self._stamps:
-                self._stamps = now
-                self._take_over()
+            stamps = get_stamps(self.folder)
+            if stamps != self._stamps:
+                self._stamps = stamps
+                try:
+                    new = load_identity(self.folder)
+                    check_same_holder(self._identity, new)
+                    self._identity = new
+                except SplitrelayError as error:
+                    self._warn(f"the old keys stay in use: {error}")
             return self._identity
 
-    def _take_over(self) -> None:
-        try:
-            found = load_identity(self.folder)
-            refuse_other_holder(self._identity, found)
-        except SplitrelayError as error:
-            self._tell(f"the keys that were read before stay in use: {error}")
-        else:
-            self._identity = found
+
+def get_stamps(folder: Path) -> tuple[FileStamp, ...]:
+    """Return values that change when a file of the identity changes."""
+    return tuple(get_file_stamp(folder / name) for name in FILES)
 
 
-def stamps(folder: Path) -> tuple[Stamp, ...]:
-    """When each of the files was last changed."""
-    return tuple(stamp_of(folder / name) for name in FILES)
-
-
-def refuse_other_holder(old: Identity, new: Identity) -> None:
-    """Renewing is for the same holder under the same authority."""
+def check_same_holder(old: Identity, new: Identity) -> None:
+    """Raise an InputError if the new keys have another holder, other roles or another authority."""
     if (old.name, old.roles, old.m, old.ca) != (new.name, new.roles, new.m, new.ca):
-        hint = "Start the program again to be somebody else."
-        raise InputError(f"{new.folder} is another holder's now", value=new.name, limit=old.name, hint=hint)
+        hint = "Start the program again to use another identity."
+        raise InputError(f"{new.folder} now belongs to another holder", value=new.name, limit=old.name, hint=hint)
 
 
-def renewed_credentials(keys: Keys) -> grpc.ServerCredentials:
-    """Mutual TLS as in server_credentials, with the certificate that lies in the folder when a caller comes."""
-    identity = keys.current()
-    refuse_uncallable(identity)
-    return grpc.dynamic_ssl_server_credentials(_shown(identity), _news(keys, identity), True)
+def build_reloading_credentials(reloader: IdentityReloader) -> grpc.ServerCredentials:
+    """Build server credentials for mutual TLS that use the certificate in the folder at each handshake."""
+    identity = reloader.get_identity()
+    check_has_hosts(identity)
+    fetch = _build_fetcher(reloader, identity)
+    return grpc.dynamic_ssl_server_credentials(_build_configuration(identity), fetch, True)
 
 
-def _news(keys: Keys, shown: Identity) -> Callable[[], grpc.ServerCertificateConfiguration | None]:
-    """What gRPC asks at every handshake: None unless the keys are others than before.
+def _build_fetcher(
+    reloader: IdentityReloader, identity: Identity
+) -> Callable[[], grpc.ServerCertificateConfiguration | None]:
+    """Return the function that gRPC calls before each handshake: it returns None unless the keys have changed.
 
-    An answer makes gRPC (1.85) throw the old certificates away while another handshake may be about to use them, and
-    then it falls. It asks one handshake at a time, so whoever was let pass is given time to be through with them.
+    When it returns new certificates, gRPC 1.85 frees the old ones while another handshake may still use them, and
+    crashes. gRPC calls it for one handshake at a time, so a short wait lets earlier handshakes finish.
     """
-    last = shown
+    last = identity
 
-    def news() -> grpc.ServerCertificateConfiguration | None:
+    def fetch_configuration() -> grpc.ServerCertificateConfiguration | None:
         nonlocal last
-        before, last = last, keys.current()
+        before, last = last, reloader.get_identity()
         if last is before:
             return None
         time.sleep(DRAIN)
-        return _shown(last)
+        return _build_configuration(last)
 
-    return news
+    return fetch_configuration
 
 
-def _shown(identity: Identity) -> grpc.ServerCertificateConfiguration:
+def _build_configuration(identity: Identity) -> grpc.ServerCertificateConfiguration:
     pair = [(identity.key, identity.certificate)]
     return grpc.ssl_server_certificate_configuration(pair, root_certificates=identity.ca)

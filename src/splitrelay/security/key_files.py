@@ -1,4 +1,8 @@
-"""Keys on disk: nobody else may read them, and a folder of them is there whole or not at all."""
+"""Read and write folders of keys.
+
+Private files must not be readable by other users, and no file may be writable by them. A new folder appears complete or
+not at all, because it is written under another name and then renamed.
+"""
 
 from __future__ import annotations
 
@@ -16,61 +20,66 @@ from splitrelay.errors import InputError, OutputError
 
 CA, CERTIFICATE, KEY, IDENTITY = "ca.pem", "cert.pem", "key.pem", "identity.json"
 REVOKED, SEALING = "crl.pem", "sealing.json"
-CA_KEY, REGISTER = "ca-key.pem", "register.json"
-PRIVATE = {KEY, SEALING, CA_KEY, REGISTER}
-LARGEST = 16_000_000  # bytes of any of these files; a revocation list of 10^5 certificates takes 5 MB
+CA_KEY, REGISTRY = "ca-key.pem", "register.json"
+PRIVATE = {KEY, SEALING, CA_KEY, REGISTRY}
+MAX_BYTES = 16_000_000  # of any of these files; a revocation list of 10^5 certificates takes 5 MB
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder of keys in which others can put or replace files."""
-    _check_own(folder, folder.stat().st_mode)
-
-
-def _check_own(path: Path, mode: int) -> None:
-    if mode & 0o022:
-        hint = f"Run: chmod go-w {path}; if others could change it, replace the keys."
-        value = f"{stat.S_IMODE(mode):04o}"
-        raise InputError(f"others can write to {path}", value=value, limit="a mode without 022", hint=hint)
+    """Raise an InputError if other users can add or replace files in a folder of keys."""
+    _check_not_writable(folder, folder.stat().st_mode)
 
 
 def read_public(path: Path) -> bytes:
-    """A file that anybody may read, and nobody else may write, else it is refused."""
-    with _reading(path) as descriptor:
-        _check_own(path, os.fstat(descriptor).st_mode)
-        return _content(path, descriptor)
+    """Read a file.
+
+    Raises:
+        InputError: It is missing, too large or not a file, or other users can write to it.
+    """
+    with _open_file(path) as descriptor:
+        _check_not_writable(path, os.fstat(descriptor).st_mode)
+        return _read_content(path, descriptor)
 
 
 def read_private(path: Path) -> bytes:
-    """A file that nobody else may read, else it is refused."""
-    with _reading(path) as descriptor:
+    """Read a private file.
+
+    Raises:
+        InputError: It is missing, too large or not a file, or other users can read or write it.
+    """
+    with _open_file(path) as descriptor:
         mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
         if mode & 0o077:
-            hint = f"Run: chmod 600 {path}; if others could read it, replace it."
-            raise InputError(f"{path} is open to others", value=f"{mode:04o}", limit="mode 0600", hint=hint)
-        return _content(path, descriptor)
+            hint = f"Run: chmod 600 {path}; if other users could read it, replace it."
+            raise InputError(f"other users can access {path}", value=f"{mode:04o}", limit="mode 0600", hint=hint)
+        return _read_content(path, descriptor)
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """A new folder with these files, by one rename; where there is one, its files are replaced one by one."""
-    with _writing(folder):
+    """Write files into a folder: create a new folder with one rename, or replace files of an existing one.
+
+    Raises:
+        OutputError: The folder cannot be written.
+    """
+    with _convert_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _workshop(folder) as work:
+        with _create_temporary_folder(folder) as temporary:
             for name, content in files.items():
-                _write(work / name, content)
-            if folder.exists():  # whatever else lies in it stays
+                _write_file(temporary / name, content)
+            if folder.exists():  # its other files stay
                 for name in files:
-                    (work / name).replace(folder / name)
-                _flush(folder)
+                    (temporary / name).replace(folder / name)
+                _flush_folder(folder)
             else:
-                _flush(work)
-                work.rename(folder)
-        _flush(folder.parent)
+                _flush_folder(temporary)
+                temporary.rename(folder)
+        _flush_folder(folder.parent)
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One process at a time; the system drops the lock with the process, however that ends."""
-    with _writing(folder):
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Let one process at a time change a folder. The system releases the lock when the process ends."""
+    with _convert_errors(folder):
         handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -79,10 +88,17 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def _check_not_writable(path: Path, mode: int) -> None:
+    if mode & 0o022:
+        hint = f"Run: chmod go-w {path}; if other users could change it, replace the keys."
+        value = f"{stat.S_IMODE(mode):04o}"
+        raise InputError(f"other users can write to {path}", value=value, limit="a mode without 022", hint=hint)
+
+
 @contextmanager
-def _reading(path: Path) -> Iterator[int]:
+def _open_file(path: Path) -> Iterator[int]:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is refused, not waited for
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # do not wait for the writer of a pipe
     except OSError as error:
         problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
         hint = "Give the whole folder as splitrelay keys issue wrote it."
@@ -93,40 +109,40 @@ def _reading(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _content(path: Path, descriptor: int) -> bytes:
+def _read_content(path: Path, descriptor: int) -> bytes:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise InputError(f"{path} is not a file")
     with os.fdopen(descriptor, "rb", closefd=False) as file:
-        content = file.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise InputError(f"{path} is too large", limit=f"at most {LARGEST} bytes")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise InputError(f"{path} is too large", limit=f"at most {MAX_BYTES} bytes")
     return content
 
 
 @contextmanager
-def _workshop(folder: Path) -> Iterator[Path]:
-    """A folder of our own beside the one to be written; what a killed process left there is removed first."""
+def _create_temporary_folder(folder: Path) -> Iterator[Path]:
+    """Create a folder next to the one to be written; remove those of killed processes."""
     prefix = f".splitrelay-{folder.name}-"
-    for left in folder.parent.glob(f"{escape(prefix)}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    work = Path(tempfile.mkdtemp(prefix=prefix, dir=folder.parent))  # mode 0700
+    for old in folder.parent.glob(f"{escape(prefix)}*"):
+        shutil.rmtree(old, ignore_errors=True)
+    temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=folder.parent))  # mode 0700
     try:
-        yield work
+        yield temporary
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write_file(path: Path, content: bytes) -> None:
     mode = 0o600 if path.name in PRIVATE else 0o644
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)  # whatever the umask
+        os.fchmod(descriptor, mode)  # independent of the umask
         file.write(content)
         file.flush()
         os.fsync(descriptor)
 
 
-def _flush(folder: Path) -> None:
+def _flush_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -135,7 +151,7 @@ def _flush(folder: Path) -> None:
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def _convert_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

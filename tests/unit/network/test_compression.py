@@ -17,7 +17,7 @@ from splitrelay.network.grpc_channel import SERVICE, channel
 from splitrelay.network.messages import Handed, Hello, Refuse, Terms
 from splitrelay.network.peer_transfer import METHOD, Mailbox
 from splitrelay.security.authority import create_authority
-from splitrelay.security.identity import channel_credentials, load_identity, server_credentials
+from splitrelay.security.identity import build_channel_credentials, build_server_credentials, load_identity
 
 BOMB = 200_000_000  # bytes; compressed it is shorter than any limit
 FLAT = 50_000  # kB that the receiver may grow by
@@ -96,8 +96,8 @@ def test_a_client_that_listens_refuses_a_compressed_message(tmp_path: Path) -> N
     authority.issue_server("server", ["127.0.0.1"])
     authority.issue_client("client-0", 0)
     box = Mailbox(lambda context: None)
-    port = box.listen("127.0.0.1:0", server_credentials(load_identity(tmp_path / "server")))
-    mine = channel_credentials(load_identity(tmp_path / "client-0"))
+    port = box.listen("127.0.0.1:0", build_server_credentials(load_identity(tmp_path / "server")))
+    mine = build_channel_credentials(load_identity(tmp_path / "client-0"))
     try:
         with grpc.secure_channel(f"127.0.0.1:{port}", mine) as line, pytest.raises(grpc.RpcError) as caught:
             hand: Any = line.stream_unary(METHOD)

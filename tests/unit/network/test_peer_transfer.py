@@ -10,7 +10,7 @@ from splitrelay.errors import InputError
 from splitrelay.network.messages import Handed, Lease
 from splitrelay.network.peer_transfer import KEPT, Unreached
 from splitrelay.security.authority import Authority, create_authority
-from splitrelay.security.credential_reload import Keys
+from splitrelay.security.credential_reload import IdentityReloader
 from splitrelay.security.identity import load_identity
 from splitrelay.security.sealing_session import Sealer
 from tests.support.key_folders import copied
@@ -32,7 +32,7 @@ def authority(issued: Authority, tmp_path: Path) -> Authority:
 
 
 def post(authority: Authority, name: str) -> Post:
-    return Post(Keys(load_identity(authority.folder.parent / name), lambda text: None), lambda text: None)
+    return Post(IdentityReloader(load_identity(authority.folder.parent / name), lambda text: None), lambda text: None)
 
 
 @pytest.fixture
