@@ -63,7 +63,7 @@ def pieces(images: ImageSet) -> dict[str, np.ndarray]:
     first = images.x.reshape(len(images), -1)
     last = images.x.transpose(0, 2, 3, 1).reshape(len(images), -1)
     levels = images.normalize(images.x)
-    forms = {
+    forms: dict[str, tuple[Any, ...]] = {
         "pixels": (np.uint8, first, last),
         "greys": ("<f4", first / 255, last / 255),
         "levels": ("<f4", levels.reshape(first.shape), levels.transpose(0, 2, 3, 1).reshape(first.shape)),

@@ -12,7 +12,7 @@ import numpy as np
 
 from splitrelay.chaos.unauthenticated_clients import send_junk
 from splitrelay.errors import WorkError
-from splitrelay.network import messages as say
+from splitrelay.network import messages as msg
 from splitrelay.network.codec import BadMessage, Bounds, decode, encode
 from splitrelay.network.connection_handler import House
 from splitrelay.network.protocol import HELD, OPEN, OVER, TABLE, Conversation, End
@@ -22,61 +22,61 @@ from splitrelay.randomness import Purpose, rng
 from splitrelay.security.authority import create_authority
 from splitrelay.security.credential_reload import IdentityReloader, build_reloading_credentials
 from splitrelay.security.identity import load_identity
-from tests.fuzz.mutations import TERMS, damaged, vocabulary
+from tests.fuzz.mutations import TERMS, damage_frame, list_messages
 
 ROOT = Path(__file__).resolve().parents[2]
 BOUNDS = Bounds(batch=4, h=(3,), out=2, dtype="float32", classes=10, norms=8, look=4)
-WORDS = tuple(word for k in range(3) for word in vocabulary(fence=1, k=k))
+MESSAGES = tuple(message for k in range(3) for message in list_messages(fence=1, k=k))
 EVENTS = {event for _, end, event in TABLE if end is End.SERVER}  # what a server says
-GRANTS = tuple(word for fence in (1, 2) for word in vocabulary(fence) if word.event in EVENTS)
+GRANTS = tuple(message for fence in (1, 2) for message in list_messages(fence) if message.event in EVENTS)
 
 
-def said(talk: Conversation, frame: bytes, seen: Counter[str]) -> None:
-    """One frame at the server's door."""
+def deliver_frame(conversation: Conversation, frame: bytes, seen: Counter[str]) -> None:
+    """Give the server one frame and count what it does."""
     try:
         message = decode(frame, BOUNDS)
-        verdict = talk.hear(message)
-        if isinstance(message, say.Chunk):
+        verdict = conversation.hear(message)
+        if isinstance(message, msg.Chunk):
             Assembly(100).add(message)
             unpacked(message.data, {"x": 4}, "float32")
-        seen[f"heard {verdict}"] += 1
+        seen[f"accepted: {verdict}"] += 1
     except BadMessage as error:
         seen[f"refused: {error.what}"] += 1
 
 
-def answered(talk: Conversation, draw: np.random.Generator) -> None:
-    """The server goes on as it would, now and then."""
-    before = talk.state
+def answer_at_random(conversation: Conversation, draw: np.random.Generator) -> None:
+    """Let the server send a message, if its state allows one."""
+    before = conversation.state
     try:
-        talk.say(GRANTS[int(draw.integers(len(GRANTS)))])
+        conversation.say(GRANTS[int(draw.integers(len(GRANTS)))])
     except BadMessage:
-        talk.state = before
+        conversation.state = before
 
 
-def begun(draw: np.random.Generator) -> Conversation:
-    """A conversation somewhere in its middle."""
-    talk = Conversation(End.SERVER)
-    talk.state = OPEN[int(draw.integers(len(OPEN)))]
-    talk.fence = int(talk.state in HELD)
-    return talk
+def start_conversation(draw: np.random.Generator) -> Conversation:
+    """Start a conversation in a random state."""
+    conversation = Conversation(End.SERVER)
+    conversation.state = OPEN[int(draw.integers(len(OPEN)))]
+    conversation.fence = int(conversation.state in HELD)
+    return conversation
 
 
-def fuzz(frames: int, seed: int = 0) -> Counter[str]:
-    """So many hostile frames in conversations of some twenty words; what became of them."""
-    draw, seen, talk = rng(seed, Purpose.INSTANCES), Counter[str](), Conversation(End.SERVER)
-    true = [encode(word) for word in WORDS]
+def fuzz_frames(frames: int, seed: int = 0) -> Counter[str]:
+    """Send hostile frames in conversations of about twenty messages, and count what the server did with them."""
+    draw, seen, conversation = rng(seed, Purpose.INSTANCES), Counter[str](), Conversation(End.SERVER)
+    true = [encode(message) for message in MESSAGES]
     for _ in range(frames):
-        if talk.state in OVER or not draw.integers(20):
-            talk = begun(draw)
+        if conversation.state in OVER or not draw.integers(20):
+            conversation = start_conversation(draw)
         frame = true[int(draw.integers(len(true)))]
-        said(talk, damaged(frame, draw) if draw.integers(4) else frame, seen)
+        deliver_frame(conversation, damage_frame(frame, draw) if draw.integers(4) else frame, seen)
         if not draw.integers(3):
-            answered(talk, draw)
+            answer_at_random(conversation, draw)
     return seen
 
 
-def stand(folder: Path) -> None:
-    """A server with keys that says its port and waits to be killed."""
+def run_server(folder: Path) -> None:
+    """Run a server with keys: print its port and wait until it is killed."""
     hub = Hub(House(TERMS, BOUNDS, 1000, 4))
     print(
         hub.start("127.0.0.1:0", build_reloading_credentials(IdentityReloader(load_identity(folder), print))),
@@ -85,8 +85,8 @@ def stand(folder: Path) -> None:
     sys.stdin.read()
 
 
-def junk(calls: int, folder: Path) -> int:
-    """So many times some connections that are no TLS, to a server in a process of its own; how many were taken."""
+def send_junk_connections(calls: int, folder: Path) -> int:
+    """Open connections that are no TLS to a server in another process. Return how many it accepted."""
     create_authority(folder / "authority", "fuzzing").issue_server("server", ["127.0.0.1"])
     words = [sys.executable, "-m", "tests.fuzz.frames", str(folder / "server")]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -102,4 +102,4 @@ def junk(calls: int, folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    stand(Path(sys.argv[1]))
+    run_server(Path(sys.argv[1]))

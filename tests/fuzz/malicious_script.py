@@ -168,15 +168,15 @@ class Script:
     def _steps(self, line: Line, lease: msg.Lease, patience: Callable[[], float]) -> Iterator[Message]:
         chunks: list[bytes] = []
         while True:
-            word = line.expect(patience(), msg.Step, msg.Chunk, msg.Finish, msg.Deposit)
-            if isinstance(word, msg.Step):
-                self.k = word.k
+            message = line.expect(patience(), msg.Step, msg.Chunk, msg.Finish, msg.Deposit)
+            if isinstance(message, msg.Step):
+                self.k = message.k
                 norms = (0.5,) * self.shape.norms if self.expected.spec.optimiser.clip else ()
-                gradient = (0.01 * self.draw.standard_normal(word.h.shape)).astype(word.h.dtype)
-                yield msg.Reply(lease.fence, word.k, gradient, norms, 1.0)
-            elif isinstance(word, msg.Chunk):
-                chunks.append(word.data)
-            elif isinstance(word, msg.Deposit):
+                gradient: Any = (0.01 * self.draw.standard_normal(message.h.shape)).astype(message.h.dtype)
+                yield msg.Reply(lease.fence, message.k, gradient, norms, 1.0)
+            elif isinstance(message, msg.Chunk):
+                chunks.append(message.data)
+            elif isinstance(message, msg.Deposit):
                 break
         self.held = None
         yield msg.Commit(lease.fence)
@@ -201,14 +201,14 @@ class Script:
         yield look
         yield from tensor_transfer.chunks(look.fence, self.half)
         while True:
-            word = line.expect(patience(), msg.Predict, msg.Score, msg.Deposit, msg.Fail)
-            if isinstance(word, msg.Predict):
-                self.k = word.k
-                out = self.draw.standard_normal((len(word.h), len(self.expected.terms.classes)))
-                yield msg.Output(look.fence, word.k, out.astype(word.h.dtype))
+            message = line.expect(patience(), msg.Predict, msg.Score, msg.Deposit, msg.Fail)
+            if isinstance(message, msg.Predict):
+                self.k = message.k
+                out: Any = self.draw.standard_normal((len(message.h), len(self.expected.terms.classes)))
+                yield msg.Output(look.fence, message.k, out.astype(message.h.dtype))
             else:
                 break
-        if isinstance(word, msg.Deposit):
+        if isinstance(message, msg.Deposit):
             yield msg.Commit(look.fence)
         self.round += 1
         self._seal_next()

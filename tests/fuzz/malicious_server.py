@@ -41,7 +41,7 @@ from splitrelay.randomness import Purpose, rng
 from splitrelay.security.identity import build_server_credentials, load_identity
 from tests.fuzz.malicious_script import Script
 from tests.fuzz.malicious_targets import Target, make_targets
-from tests.fuzz.target_server import Alarm
+from tests.fuzz.target_server import ErrorLog
 from tests.support.deployment import Stage, small_spec
 
 WORKERS = 8  # conversations at once: most of their time they wait
@@ -200,9 +200,9 @@ def watch_threads(wrong: Counter[str]) -> Iterator[None]:
 
     threading.excepthook = note
     try:
-        with Alarm() as alarms:
+        with ErrorLog() as logged:
             yield
-            wrong.update(alarms)
+            wrong.update(logged)
     finally:
         threading.excepthook = before
 

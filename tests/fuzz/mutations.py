@@ -1,4 +1,4 @@
-"""Ways to talk to a server that no honest client takes: at random, right up to a point, link after link."""
+"""Behaviours of hostile clients: random messages, correct up to a point, many connections."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from splitrelay.network import limits, tensor_transfer
-from splitrelay.network import messages as say
+from splitrelay.network import messages as msg
 from splitrelay.network.codec import CHECKSUM, COVERED, HEADER, VERSION, checksum
 from splitrelay.network.messages import Message
-from tests.fuzz.scripted_client import LONG, SAMPLES, SHORT, Over, Talk
+from tests.fuzz.scripted_client import LONG, SAMPLES, SHORT, ConversationEnded, ScriptedClient
 
-TERMS = say.Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=1.0)
+TERMS = msg.Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=1.0)
 FIELDS = (
     (4, "<B"), (5, "<B"), (6, "<B"), (7, "<B"), (8, "<Q"), (16, "<I"), (20, "<I"), (24, "<I"), (28, "<I"), (40, "<Q"),
 )  # fmt: skip
@@ -23,219 +23,230 @@ NUMBERS = (np.nan, np.inf, -np.inf, -1.0, 3e38, 1e-45)
 Frames = Sequence[bytes]
 
 
-def vocabulary(fence: int = 1, k: int = 0, sample: tuple[int, ...] = (3,), m: int = 0) -> tuple[Message, ...]:
-    """Every word that there is, whoever may say it, as it fits into a visit; first the greeting."""
+def list_messages(fence: int = 1, k: int = 0, sample: tuple[int, ...] = (3,), m: int = 0) -> tuple[Message, ...]:
+    """List one message of every kind, of both ends, that fits into a visit; hello comes first."""
     h, labels, proof = np.ones((2, *sample), np.float32), np.zeros(2, np.int32), b"x" * 32
     return (
-        say.Hello(VERSION, m, "me"), TERMS, say.Accept("h", "fast", "cpu", SAMPLES), say.Welcome(), say.Resume(fence),
-        say.Refuse("no"), say.Lease(fence, 1, 0, 0, m, 2, 0.1), say.Want(fence), say.Ready(fence),
-        say.Handed(fence, 80, proof), say.Deposit(fence, 80, proof, (0.5,)), say.Commit(fence), say.Cancel(fence),
-        say.Fail(fence, "no"), say.Look(fence, 0, 8, proof), say.Score(fence, 0.5, 0.5, (0.5,)), say.Heartbeat(1),
-        say.Paid(1, 1, 0.5, 0.5, 1), say.Leave("bye"), say.Bye("bye"), say.Step(fence, k, h, labels, 0.5),
-        say.Reply(fence, k, h, (), 0.5), say.Finish(fence, k, 0.5),
-        say.Chunk(fence, k, tensor_transfer.packed(x=np.ones(4, np.float32))), say.Predict(fence, k, h),
-        say.Output(fence, k, np.ones((2, 2), np.float32)),
+        msg.Hello(VERSION, m, "me"), TERMS, msg.Accept("h", "fast", "cpu", SAMPLES), msg.Welcome(), msg.Resume(fence),
+        msg.Refuse("no"), msg.Lease(fence, 1, 0, 0, m, 2, 0.1), msg.Want(fence), msg.Ready(fence),
+        msg.Handed(fence, 80, proof), msg.Deposit(fence, 80, proof, (0.5,)), msg.Commit(fence), msg.Cancel(fence),
+        msg.Fail(fence, "no"), msg.Look(fence, 0, 8, proof), msg.Score(fence, 0.5, 0.5, (0.5,)), msg.Heartbeat(1),
+        msg.Paid(1, 1, 0.5, 0.5, 1), msg.Leave("bye"), msg.Bye("bye"), msg.Step(fence, k, h, labels, 0.5),
+        msg.Reply(fence, k, h, (), 0.5), msg.Finish(fence, k, 0.5),
+        msg.Chunk(fence, k, tensor_transfer.packed(x=np.ones(4, np.float32))), msg.Predict(fence, k, h),
+        msg.Output(fence, k, np.ones((2, 2), np.float32)),
     )  # fmt: skip
 
 
-def damaged(frame: bytes, draw: np.random.Generator) -> bytes:
-    """The frame, or what is left of it."""
-    body, way = bytearray(frame), int(draw.integers(6))
-    if way == 0:
+def damage_frame(frame: bytes, draw: np.random.Generator) -> bytes:
+    """Return the frame with one random damage."""
+    body, kind = bytearray(frame), int(draw.integers(6))
+    if kind == 0:
         body[int(draw.integers(len(body)))] ^= 1 << int(draw.integers(8))
-    elif way == 1:
+    elif kind == 1:
         body = body[: int(draw.integers(len(body)))]
-    elif way == 2:
+    elif kind == 2:
         body += draw.bytes(int(draw.integers(1, 50)))
-    elif way == 3:
+    elif kind == 3:
         offset, form = FIELDS[int(draw.integers(len(FIELDS)))]
         value = int(draw.integers(2 ** (8 * struct.calcsize(form)) - 1, dtype=np.uint64)) >> int(draw.integers(60))
         struct.pack_into(form, body, offset, value % 2 ** (8 * struct.calcsize(form)))
-    elif way == 4 and len(body) > HEADER.size:
+    elif kind == 4 and len(body) > HEADER.size:
         body[int(draw.integers(HEADER.size, len(body)))] = int(draw.integers(256))
     if len(body) >= HEADER.size and draw.integers(2):  # under a checksum that fits
         CHECKSUM.pack_into(body, COVERED, checksum(bytes(body[:COVERED]), bytes(body[HEADER.size :])))
     return bytes(body)
 
 
-def spoilt(half: bytes, draw: np.random.Generator) -> bytes:
-    """A half with another last number, of another length, damaged, or none."""
+def spoil_half(half: bytes, draw: np.random.Generator) -> bytes:
+    """Return a half with another last number, of another length, damaged, or empty."""
     number = np.float32(NUMBERS[int(draw.integers(len(NUMBERS)))])
     other = tensor_transfer.packed(x=np.zeros(7, np.float32))
-    return (half[:-4] + number.tobytes(), half[:-4], other, damaged(half, draw), b"")[int(draw.integers(5))]
+    return (half[:-4] + number.tobytes(), half[:-4], other, damage_frame(half, draw), b"")[int(draw.integers(5))]
 
 
-# What is said in the place of a word
+# What a client sends instead of an honest message
 
 
-def _any_word(talk: Talk, word: Message) -> Frames:
-    known = vocabulary(talk.fence, talk.k, talk.place.sample, talk.m)
-    return [talk.frame(known[talk.below(len(known))])]
+def _send_any(client: ScriptedClient, message: Message) -> Frames:
+    known = list_messages(client.fence, client.k, client.server_info.sample, client.m)
+    return [client.encode(known[client.draw_below(len(known))])]
 
 
-def _changed(talk: Talk, word: Message, **values: Any) -> Frames:
-    """The word with other values, of those that it has; any word, where it has none of them."""
-    own: Any = word
-    known = {name: value for name, value in values.items() if hasattr(word, name)}
-    return [talk.frame(replace(own, **known))] if known else _any_word(talk, word)
+def _send_changed(client: ScriptedClient, message: Message, /, **values: Any) -> Frames:
+    """Send the message with those of the values that it has; any message if it has none of them."""
+    own: Any = message
+    known = {name: value for name, value in values.items() if hasattr(message, name)}
+    return [client.encode(replace(own, **known))] if known else _send_any(client, message)
 
 
-def _broken(talk: Talk, word: Message) -> Frames:
-    return [damaged(talk.frame(word), talk.draw)]
+def _send_damaged(client: ScriptedClient, message: Message) -> Frames:
+    return [damage_frame(client.encode(message), client.draw)]
 
 
-def _other_fence(talk: Talk, word: Message) -> Frames:
-    fence = talk.fence
+def _send_other_fence(client: ScriptedClient, message: Message) -> Frames:
+    fence = client.fence
     others = (0, fence - 1, fence + 1, fence + 1000, 2**64 - 1)
-    return _changed(talk, word, fence=others[talk.below(len(others))])
+    return _send_changed(client, message, fence=others[client.draw_below(len(others))])
 
 
-def _other_k(talk: Talk, word: Message) -> Frames:
-    k: int = getattr(word, "k", 0)
+def _send_other_k(client: ScriptedClient, message: Message) -> Frames:
+    k: int = getattr(message, "k", 0)
     others = (max(k - 1, 0), k + 1, k + 2, 2**31, 2**32 - 1)
-    return _changed(talk, word, k=others[talk.below(len(others))])
+    return _send_changed(client, message, k=others[client.draw_below(len(others))])
 
 
-def _other_value(talk: Talk, word: Message) -> Frames:
-    """Another client, another number of samples, another length; or texts that nobody has seen before."""
-    number = (0, 1, 10**9, 2**31, 2**32 - 1)[talk.below(5)]
-    text = talk.draw.bytes(1 + talk.below(limits.TEXT) // 2).hex()
+def _send_other_value(client: ScriptedClient, message: Message) -> Frames:
+    """Change the client, the number of samples, the length, or the texts."""
+    number = (0, 1, 10**9, 2**31, 2**32 - 1)[client.draw_below(5)]
+    text = client.draw.bytes(1 + client.draw_below(limits.TEXT) // 2).hex()
     texts = dict.fromkeys(("why", "cpu", "software"), text)
-    return _changed(talk, word, **(texts if talk.below(2) else {("client", "n", "bytes")[talk.below(3)]: number}))
+    return _send_changed(
+        client, message, **(texts if client.draw_below(2) else {("client", "n", "bytes")[client.draw_below(3)]: number})
+    )
 
 
-def _no_number(talk: Talk, word: Message) -> Frames:
-    """Something else for every float."""
-    own: Any = word
-    number, values = NUMBERS[talk.below(len(NUMBERS))], dict[str, Any]()
+def _send_no_numbers(client: ScriptedClient, message: Message) -> Frames:
+    """Replace every float by a special value."""
+    own: Any = message
+    number, values = NUMBERS[client.draw_below(len(NUMBERS))], dict[str, Any]()
     for name in (field.name for field in fields(own)):
-        value = getattr(word, name)
+        value = getattr(message, name)
         if isinstance(value, np.ndarray) and value.dtype.kind == "f":
             values[name] = np.full_like(value, number)
         elif isinstance(value, float):
             values[name] = number
-    return _changed(talk, word, **values)
+    return _send_changed(client, message, **values)
 
 
-def _other_shape(talk: Talk, word: Message) -> Frames:
-    batch, sample = talk.place.batch, talk.place.sample
+def _send_other_shape(client: ScriptedClient, message: Message) -> Frames:
+    batch, sample = client.server_info.batch, client.server_info.sample
     shapes = ((batch + 1, *sample), (1, *sample, 1), (2, 3), (1, sample[0] + 1), (500, *sample), (1, *sample))
-    h = np.ones(shapes[talk.below(len(shapes))], (np.float32, np.float64)[talk.below(2)])
-    labels = np.full(len(h) + talk.below(2), talk.below(2 * talk.place.classes) - 2, np.int32)
-    return _changed(talk, word, h=h, labels=labels)
+    h = np.ones(shapes[client.draw_below(len(shapes))], (np.float32, np.float64)[client.draw_below(2)])
+    labels = np.full(len(h) + client.draw_below(2), client.draw_below(2 * client.server_info.classes) - 2, np.int32)
+    return _send_changed(client, message, h=h, labels=labels)
 
 
-def _too_many(talk: Talk, word: Message) -> Frames:
-    """One after the other, without waiting for an answer."""
-    own: Any = word
-    k: int = getattr(word, "k", -1)
-    many = range(k, k + 2 + talk.below(40))
-    return [talk.frame(replace(own, k=j)) for j in many] if k >= 0 else _again(talk, word)
+def _send_too_many(client: ScriptedClient, message: Message) -> Frames:
+    """Send several steps without waiting for an answer."""
+    own: Any = message
+    k: int = getattr(message, "k", -1)
+    many = range(k, k + 2 + client.draw_below(40))
+    return [client.encode(replace(own, k=j)) for j in many] if k >= 0 else _send_again(client, message)
 
 
-def _again(talk: Talk, word: Message) -> Frames:
-    return [talk.frame(word)] * (2 + talk.below(40))
+def _send_again(client: ScriptedClient, message: Message) -> Frames:
+    return [client.encode(message)] * (2 + client.draw_below(40))
 
 
-def _storm(talk: Talk, word: Message) -> Frames:
-    """Words that change no state, so many of them."""
+def _send_storm(client: ScriptedClient, message: Message) -> Frames:
+    """Send many messages that change no state."""
     storms: Sequence[Message] = (
-        say.Want(talk.fence), say.Handed(talk.fence, 80, b"x" * 32), say.Handed(talk.fence, 0, b"", "no"),
-        say.Heartbeat(1), say.Paid(2, 1, 0.1, 0.1, 1),
+        msg.Want(client.fence), msg.Handed(client.fence, 80, b"x" * 32), msg.Handed(client.fence, 0, b"", "no"),
+        msg.Heartbeat(1), msg.Paid(2, 1, 0.1, 0.1, 1),
     )  # fmt: skip
-    return [*[talk.frame(storms[talk.below(len(storms))])] * (10 + talk.below(200)), talk.frame(word)]
+    return [
+        *[client.encode(storms[client.draw_below(len(storms))])] * (10 + client.draw_below(200)),
+        client.encode(message),
+    ]
 
 
-def _replayed(talk: Talk, word: Message) -> Frames:
-    return [*talk.sent[talk.below(len(talk.sent) + 1) :], talk.frame(word)]
+def _replay(client: ScriptedClient, message: Message) -> Frames:
+    return [*client.sent[client.draw_below(len(client.sent) + 1) :], client.encode(message)]
 
 
-def _junk(talk: Talk, word: Message) -> Frames:
-    return [talk.draw.bytes(talk.below(500))]
+def _send_junk(client: ScriptedClient, message: Message) -> Frames:
+    return [client.draw.bytes(client.draw_below(500))]
 
 
-def _too_long(talk: Talk, word: Message) -> Frames:
-    return [talk.frame(say.Chunk(talk.fence, 0, bytes(limits.CHUNK + talk.below(2))))]
+def _send_too_long(client: ScriptedClient, message: Message) -> Frames:
+    return [client.encode(msg.Chunk(client.fence, 0, bytes(limits.CHUNK + client.draw_below(2))))]
 
 
-def _given_up(talk: Talk, word: Message) -> Frames:
-    diverged = talk.below(4) == 0
-    ends: Sequence[Message] = (say.Fail(talk.fence, "no", diverged=diverged), say.Leave("bye"))
-    return [talk.frame(ends[talk.below(2)])]
+def _give_up(client: ScriptedClient, message: Message) -> Frames:
+    diverged = client.draw_below(4) == 0
+    ends: Sequence[Message] = (msg.Fail(client.fence, "no", diverged=diverged), msg.Leave("bye"))
+    return [client.encode(ends[client.draw_below(2)])]
 
 
-def _silence(talk: Talk, word: Message) -> Frames:
+def _send_nothing(client: ScriptedClient, message: Message) -> Frames:
     return []
 
 
-def _hung_up(talk: Talk, word: Message) -> Frames:
-    """In the middle of the stream; or no more words, but still an ear."""
-    talk.line.end()
-    if talk.below(2):
-        raise Over("hung up")
+def _hang_up(client: ScriptedClient, message: Message) -> Frames:
+    """End the stream, or only our side of it."""
+    client.stream.end()
+    if client.draw_below(2):
+        raise ConversationEnded("hung up")
     return []
 
 
-def _back(talk: Talk, word: Message) -> Frames:
-    """On another link, with the visit that it holds, or almost; the old one is left open, perhaps."""
-    if talk.below(2):
-        talk.line.close()
-    talk.dial()
-    talk.k = max(talk.k + (0, 0, 0, 1, -1)[talk.below(5)], 0)
+def _reconnect(client: ScriptedClient, message: Message) -> Frames:
+    """Reconnect in the middle of a visit, perhaps at another step; the old connection may stay open."""
+    if client.draw_below(2):
+        client.stream.close()
+    client.connect()
+    client.k = max(client.k + (0, 0, 0, 1, -1)[client.draw_below(5)], 0)
     return []
 
 
-FAULTS: tuple[Callable[[Talk, Message], Frames], ...] = (
-    _any_word, _broken, _other_fence, _other_k, _other_value, _no_number, _other_shape, _too_many, _again, _storm,
-    _replayed, _junk, _too_long, _given_up, _silence, _hung_up, _back, _back,
+FAULTS: tuple[Callable[[ScriptedClient, Message], Frames], ...] = (
+    _send_any, _send_damaged, _send_other_fence, _send_other_k, _send_other_value, _send_no_numbers,
+    _send_other_shape, _send_too_many, _send_again, _send_storm,
+    _replay, _send_junk, _send_too_long, _give_up, _send_nothing, _hang_up, _reconnect, _reconnect,
 )  # fmt: skip
 
 
-# Ways to talk
+# Behaviours
 
 
-def at_random(talk: Talk) -> None:
-    """Any words, whole or damaged, some of them after a greeting; then only an ear."""
-    known = vocabulary(1, 0, talk.place.sample, talk.m)
-    words = [known[talk.below(len(known))] for _ in range(1 + talk.below(6))]
-    frames = [talk.frame(word) for word in (*known[: talk.below(2)], *words)]
-    talk.put(*(damaged(frame, talk.draw) if talk.below(2) else frame for frame in frames))
-    talk.line.end()
-    talk.expect()
+def send_random_messages(client: ScriptedClient) -> None:
+    """Send any messages, whole or damaged, some of them after a hello; then only listen."""
+    known = list_messages(1, 0, client.server_info.sample, client.m)
+    messages = [known[client.draw_below(len(known))] for _ in range(1 + client.draw_below(6))]
+    frames = [client.encode(message) for message in (*known[: client.draw_below(2)], *messages)]
+    client.send(*(damage_frame(frame, client.draw) if client.draw_below(2) else frame for frame in frames))
+    client.stream.end()
+    client.expect()
 
 
-def astray(talk: Talk) -> None:
-    """Right up to a point, and wrong there; then right again, if the server still listens, and wrong again."""
-    talk.several = talk.below(3) == 0
-    talk.spoil = (lambda half: spoilt(half, talk.draw)) if talk.below(6) == 0 else talk.spoil
-    talk.patience = SHORT if talk.below(8) else LONG
-    right = talk.below(12)
+def deviate(client: ScriptedClient) -> None:
+    """Send correct messages up to a point, then a wrong one; repeat this while the server answers."""
+    client.makes_several_visits = client.draw_below(3) == 0
+    client.spoil = (lambda half: spoil_half(half, client.draw)) if client.draw_below(6) == 0 else client.spoil
+    client.patience = SHORT if client.draw_below(8) else LONG
+    right = client.draw_below(12)
     while True:
-        word = next(talk.script)
+        message = next(client.script)
         right -= 1
         if right >= 0:
-            talk.put(talk.frame(word))
+            client.send(client.encode(message))
         else:
-            right = talk.below(10)
-            talk.put(*FAULTS[talk.below(len(FAULTS))](talk, word))
+            right = client.draw_below(10)
+            client.send(*FAULTS[client.draw_below(len(FAULTS))](client, message))
 
 
-def in_and_out(talk: Talk) -> None:
-    """Link after link, each left where it stands, hung up or not; then astray, with whatever it holds."""
-    for _ in range(3 + talk.below(10)):
-        for _ in range(talk.below(5)):
-            talk.put(talk.frame(next(talk.script)))
-        if talk.below(4):
-            talk.line.close()
-        talk.dial()
-    astray(talk)
+def reconnect_repeatedly(client: ScriptedClient) -> None:
+    """Open connection after connection, closed or not; then deviate with the visit that it has."""
+    for _ in range(3 + client.draw_below(10)):
+        for _ in range(client.draw_below(5)):
+            client.send(client.encode(next(client.script)))
+        if client.draw_below(4):
+            client.stream.close()
+        client.connect()
+    deviate(client)
 
 
-def honestly(talk: Talk) -> None:
-    """Right to the end."""
+def behave_honestly(client: ScriptedClient) -> None:
+    """Send only correct messages."""
     while True:
-        talk.put(talk.frame(next(talk.script)))
+        client.send(client.encode(next(client.script)))
 
 
-WAYS: tuple[Callable[[Talk], None], ...] = (at_random, astray, in_and_out, honestly)
+BEHAVIOURS: tuple[Callable[[ScriptedClient], None], ...] = (
+    send_random_messages,
+    deviate,
+    reconnect_repeatedly,
+    behave_honestly,
+)
 SHARES = (0.3, 0.5, 0.12, 0.08)  # of the conversations

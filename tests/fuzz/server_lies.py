@@ -17,7 +17,7 @@ from splitrelay.network import messages as msg
 from splitrelay.network.codec import encode
 from splitrelay.network.messages import Message, Terms
 from splitrelay.runs.spec import Spec
-from tests.fuzz.mutations import NUMBERS, damaged, vocabulary
+from tests.fuzz.mutations import NUMBERS, damage_frame, list_messages
 
 if TYPE_CHECKING:
     from tests.fuzz.malicious_script import Script
@@ -211,7 +211,7 @@ def change_half(half: bytes, draw: np.random.Generator) -> bytes:
         lambda: tensor_transfer.packed(x=x.reshape(-1, 1)),
         lambda: tensor_transfer.packed(x=x, shift=x[:-1]),
         lambda: draw.bytes(len(half)),
-        lambda: damaged(half + header, draw),
+        lambda: damage_frame(half + header, draw),
         lambda: struct.pack("<Q", len(header)) + header + x.tobytes(),
         lambda: half * 2,
         lambda: struct.pack("<Q", 2**63) + header,
@@ -250,12 +250,12 @@ def send_changed(script: Script, message: Message) -> Iterator[bytes]:
 
 def send_damaged(script: Script, message: Message) -> Iterator[bytes]:
     """Send a damaged frame."""
-    yield damaged(encode(message), script.draw)
+    yield damage_frame(encode(message), script.draw)
 
 
 def send_other(script: Script, message: Message) -> Iterator[bytes]:
     """Send any message of the protocol, perhaps with other values, then perhaps the right one."""
-    known = vocabulary(script.fence, script.k, script.shape.h, script.expected.m)
+    known = list_messages(script.fence, script.k, script.shape.h, script.expected.m)
     other = known[script.below(len(known))]
     if isinstance(other, Terms):
         other = script.expected.terms
@@ -362,8 +362,8 @@ def send_nothing(script: Script, message: Message) -> Iterator[bytes]:
 
 def hang_up(script: Script, message: Message) -> Iterator[bytes]:
     """End the stream: in order, or not."""
+    yield from ()
     raise HangUp(script.below(2) == 0)
-    yield b""
 
 
 class HangUp(Exception):

@@ -1,4 +1,4 @@
-"""A real server among hostile clients: it trains with whoever comes, and begins anew whatever they have stopped."""
+"""A real server for hostile clients: it trains with all clients, and restarts a run that they have stopped."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from splitrelay.runs.execute import Progress
 from splitrelay.runs.spec import load_spec
 from splitrelay.security.encryption import compute_spec_digest
 from splitrelay.security.sealing_session import list_sealed_sizes
-from tests.fuzz.scripted_client import WHOSE, Place
+from tests.fuzz.scripted_client import CONVERSATION_KEY, ServerInfo
 
-GUESTS = 6  # hostile clients at once; one more number is kept for an honest one
-SPEC = (f"M={GUESTS + 1}", "C=2", "K=2", "R=10", "batch=5", "model=mlp", "clip=1", "eta=0.001")
-HOUSES: dict[str, tuple[tuple[str, ...], dict[str, bool], tuple[int, ...]]] = {  # spec, offer, who comes besides
+CLIENTS = 6  # hostile clients at once; one more number belongs to an honest one
+SPEC = (f"M={CLIENTS + 1}", "C=2", "K=2", "R=10", "batch=5", "model=mlp", "clip=1", "eta=0.001")
+SERVER_KINDS: dict[str, tuple[tuple[str, ...], dict[str, Any], tuple[int, ...]]] = {  # spec, config, other parties
     "peer-to-peer": (("route=peer-to-peer",), {"judge": True}, (JUDGE,)),
     "centralized": ((), {}, ()),
     "whole": (("placement=whole", "algorithm=fedavg"), {}, ()),
     "fed server": (("algorithm=fedavg",), {"fed": True, "judge": True}, (FED, JUDGE)),
 }
 POLICY = Policy("skip", lease=0.1, step=0.1, retries=0, strikes=0)  # the fuzzer needs a lease for every hostile client
-NONE = -1  # the number of conversations that are not counted
-PATIENCE = 30.0  # seconds after which a server that has not done what it should is taken for hung
+UNCOUNTED = -1  # the number of conversations that are not counted
+TIMEOUT = 30.0  # seconds after which a server that has not done what it should is taken for hung
 
 
-class Watched(Conversation):
-    """A conversation whose states are noted, and the server's words that have no place in it."""
+class ObservedConversation(Conversation):
+    """A conversation that records its states, and messages of the server that the table does not allow."""
 
-    def __init__(self, seen: set[State], slips: Counter[str]) -> None:
-        self.seen, self.slips = seen, slips
+    def __init__(self, seen: set[State], violations: Counter[str]) -> None:
+        self.seen, self.violations = seen, violations
         super().__init__(End.SERVER)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -57,57 +57,57 @@ class Watched(Conversation):
         super().__setattr__(name, value)
 
     def say(self, message: Message) -> None:
-        """As always."""
+        """Send a message; record it if the table does not allow it."""
         try:
             super().say(message)
         except BadMessage as error:
-            self.slips[error.what] += 1
+            self.violations[error.what] += 1
             raise
 
 
-class Besieged(ServerProgram):
-    """A server that goes on: a run that its clients have stopped is begun again, on the same links."""
+class TargetServer(ServerProgram):
+    """A server that restarts a run which its clients have stopped, on the same connections."""
 
-    def __init__(self, house: str, offer: ServerConfig) -> None:
+    def __init__(self, kind: str, offer: ServerConfig) -> None:
         super().__init__(offer, lambda text: None)
-        self.house = house
+        self.kind = kind
         self.seen: defaultdict[int, set[State]] = defaultdict(set)  # by conversation
-        self.stops = Counter[str]()  # why runs have ended
-        self.slips = Counter[str]()  # what the server said against its own table
-        self.fallen: BaseException | None = None
+        self.run_ends = Counter[str]()  # why runs have ended
+        self.violations = Counter[str]()  # messages that the table does not allow
+        self.crash: BaseException | None = None
         self.ready = threading.Event()
-        self.thread = threading.Thread(target=self._training, name="besieged", daemon=True)
+        self.thread = threading.Thread(target=self._train_until_stopped, name="target server", daemon=True)
 
-    def _training(self) -> None:
+    def _train_until_stopped(self) -> None:
         try:
             for _ in self.rows():
                 pass
-        except KeyboardInterrupt:  # told to stop
+        except KeyboardInterrupt:  # it was asked to stop
             pass
         except BaseException as error:
-            self.fallen = error
+            self.crash = error
         finally:
             self.ready.set()
 
     def _trained(self) -> Iterator[Progress]:
         reception = self.hub.reception
-        self._enter, reception.enter = reception.enter, self._entered  # type: ignore[method-assign]
+        self._enter, reception.enter = reception.enter, self._observe_connection  # type: ignore[method-assign]
         self.ready.set()
         while not self.stop.is_set():
             try:
                 yield from super()._trained()
-                self.stops["all rounds are done"] += 1
+                self.run_ends["all rounds are done"] += 1
             except SplitrelayError as error:
-                self.stops[re.sub(r"\d+", "m", f"{type(error).__name__}: {error.what}")] += 1
-            self._forget()
+                self.run_ends[re.sub(r"\d+", "m", f"{type(error).__name__}: {error.what}")] += 1
+            self._reset_run()
 
-    def _entered(self, link: Caller) -> None:
-        told = dict(link.context.invocation_metadata())
-        link.talk = Watched(self.seen[int(told.get(WHOSE, NONE))], self.slips)
+    def _observe_connection(self, link: Caller) -> None:
+        metadata = dict(link.context.invocation_metadata())
+        link.talk = ObservedConversation(self.seen[int(metadata.get(CONVERSATION_KEY, UNCOUNTED))], self.violations)
         self._enter(link)
 
-    def _forget(self) -> None:
-        """As if the run had not been; but fences only grow, who holds how much stays, and clients must come again."""
+    def _reset_run(self) -> None:
+        """Delete the run. Fences keep growing, the sizes of clients remain, and clients must reconnect."""
         for link in self.hub.here().values():
             self.hub.send(link, Bye("the run begins anew", again=True))
         self.journal.forget(10**9)
@@ -117,41 +117,41 @@ class Besieged(ServerProgram):
 
 
 @contextmanager
-def besieged(house: str) -> Iterator[Besieged]:
-    """The server of a house, in a thread of its own."""
-    words, offer, _ = HOUSES[house]
+def run_target_server(kind: str) -> Iterator[TargetServer]:
+    """Run a server of this kind in a thread of its own."""
+    words, offer, _ = SERVER_KINDS[kind]
     with TemporaryDirectory() as folder:
-        spec = load_spec(None, [f"data={_images(Path(folder))}", *SPEC, *words])
-        server = Besieged(
-            house,
+        spec = load_spec(None, [f"data={_write_images(Path(folder))}", *SPEC, *words])
+        server = TargetServer(
+            kind,
             ServerConfig(
                 spec, Path(folder) / "run", policy=POLICY, quorum=1, timeouts=Timeouts(heartbeat=60.0), **offer
             ),
-        )  # type: ignore[arg-type]
+        )
         server.thread.start()
         server.ready.wait()
         try:
             yield server
         finally:
             server.stop.set()
-            server.thread.join(PATIENCE)
+            server.thread.join(TIMEOUT)
             if server.thread.is_alive():
-                raise WorkError(f"the server of {house} does not stop", limit=f"{PATIENCE:g} seconds")
+                raise WorkError(f"the server ({kind}) does not stop", limit=f"{TIMEOUT:g} seconds")
 
 
-def _images(folder: Path) -> Path:
-    """Fifty grey images of ten kinds."""
+def _write_images(folder: Path) -> Path:
+    """Write fifty grey images of ten classes."""
     y = np.arange(50) % 10
     np.savez(folder / "own.npz", x=(np.arange(16)[None] * (y[:, None] + 3)).reshape(-1, 4, 4).astype(np.uint8), y=y)
     return folder / "own.npz"
 
 
-def place_of(server: ServerProgram) -> Place:
-    """What its clients know of it, and a connection of their own."""
+def describe_server(server: ServerProgram) -> ServerInfo:
+    """Return what its clients know of it, with a channel of their own."""
     spec, shape, whole = server.spec, server.shape, server.spec.placement == "whole"
-    line, classes = channel(f"127.0.0.1:{server.port}", None), len(server.data.train.classes)
-    return Place(
-        line,
+    connection, classes = channel(f"127.0.0.1:{server.port}", None), len(server.data.train.classes)
+    return ServerInfo(
+        connection,
         shape.h,
         spec.optimiser.batch,
         classes,
@@ -163,23 +163,23 @@ def place_of(server: ServerProgram) -> Place:
     )
 
 
-class Alarm(logging.Handler):
-    """Counts what gRPC and asyncio complain of: exceptions that nobody took."""
+class ErrorLog(logging.Handler):
+    """Counts the exceptions that gRPC and asyncio log because nobody handled them."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.heard = Counter[str]()
+        self.errors = Counter[str]()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """By its first line; gRPC also tells of callers that hang up while it says goodbye, which they may."""
+        """Count the record by its first line. ExecuteBatchError is allowed: a client hung up while gRPC closed."""
         error = record.exc_info[1] if record.exc_info else None
         if type(error).__name__ != "ExecuteBatchError":
-            self.heard[f"{record.getMessage()[:200].splitlines()[0]} {error!r}"] += 1
+            self.errors[f"{record.getMessage()[:200].splitlines()[0]} {error!r}"] += 1
 
     def __enter__(self) -> Counter[str]:
         for name in ("grpc", "asyncio"):
             logging.getLogger(name).addHandler(self)
-        return self.heard
+        return self.errors
 
     def __exit__(self, *_: object) -> None:
         for name in ("grpc", "asyncio"):

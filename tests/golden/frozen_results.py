@@ -28,7 +28,7 @@ from splitrelay.runs.registry import ALGORITHMS
 from splitrelay.runs.rows import remove_measurements
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec, load_spec
-from tests.fuzz.mutations import vocabulary
+from tests.fuzz.mutations import list_messages
 
 TABLE = Path(__file__).with_suffix(".json")
 ONLY_CUT = ("splitfed-v2", "splitfed-v3", "sflg")
@@ -90,7 +90,7 @@ def compute_run(case: str, folder: Path, **how: Any) -> Result:
 def compute_formats() -> dict[str, Any]:
     """Compute what stands on disk and on the wire: spec hashes, one frame of each message, keys of a checkpoint."""
     frames = {}
-    for message in vocabulary():
+    for message in list_messages():
         if isinstance(message, Terms):
             message = replace(message, spec="R = 1\n", salt=b"s" * 32)
         frames[message.event] = encode(message).hex()
