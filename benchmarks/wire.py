@@ -24,7 +24,7 @@ from benchmarks.wire_bare import Bare, Line
 from benchmarks.wire_floor import Floor
 from benchmarks.wire_stage import Stage, apart, computing, resident, spec_on_pictures
 from splitrelay.network.codec import VERSION, encode
-from splitrelay.network.grpc_channel import channel
+from splitrelay.network.grpc_channel import open_channel
 from splitrelay.network.messages import Accept, Heartbeat, Hello
 from splitrelay.security.identity import build_channel_credentials, load_identity
 
@@ -211,7 +211,7 @@ def idle(port: str, folder: str, spec_hash: str, engine: str) -> None:
     lines = []  # a channel that nobody holds is closed
     credentials = build_channel_credentials(load_identity(Path(folder) / "client-0"))
     for m in range(1, IDLE + 1):
-        line = channel(f"127.0.0.1:{port}", credentials)
+        line = open_channel(f"127.0.0.1:{port}", credentials)
         queue: SimpleQueue[bytes] = SimpleQueue()
         queue.put(encode(Hello(VERSION, m)))
         stream: Any = line.stream_stream("/splitrelay.Relay/Join")(iter(queue.get, None))

@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 
 from splitrelay.network import limits
-from splitrelay.network.grpc_channel import channel
+from splitrelay.network.grpc_channel import open_channel
 from splitrelay.security.identity import build_channel_credentials, build_server_credentials, load_identity
 
 OPTIONS = (("grpc.max_receive_message_length", limits.MESSAGE), ("grpc.max_send_message_length", limits.MESSAGE))
@@ -133,7 +133,7 @@ class Child:
 
 def calling(port: str, keys: str) -> None:
     """The caller's side."""
-    line = channel(f"127.0.0.1:{port}", build_channel_credentials(load_identity(Path(keys))))
+    line = open_channel(f"127.0.0.1:{port}", build_channel_credentials(load_identity(Path(keys))))
     queue: SimpleQueue[bytes] = SimpleQueue()
     streams: dict[str, Any] = {}
 

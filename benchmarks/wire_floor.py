@@ -23,9 +23,9 @@ from splitrelay.algorithms import Step, Visit
 from splitrelay.data import load
 from splitrelay.deploy.backend import ClientContext, Labels, Vector, engine_backend
 from splitrelay.deploy.backend_torch import model_spec_of, shape_of, start
-from splitrelay.deploy.handshake import terms_of
+from splitrelay.deploy.handshake import build_terms
 from splitrelay.engine.base import Reply, train_client_half
-from splitrelay.network.grpc_channel import channel
+from splitrelay.network.grpc_channel import open_channel
 from splitrelay.runs.spec import Spec, load_spec
 from splitrelay.security.identity import build_channel_credentials, load_identity
 
@@ -97,7 +97,7 @@ class Top:
     """The server's half, as the client's engine asks it."""
 
     def __init__(self, place: Path, port: str) -> None:
-        self._line = channel(f"127.0.0.1:{port}", build_channel_credentials(load_identity(place / "client-0")))
+        self._line = open_channel(f"127.0.0.1:{port}", build_channel_credentials(load_identity(place / "client-0")))
         self._queue: SimpleQueue[bytes] = SimpleQueue()
         self._answers: Any = self._line.stream_stream("/bare/Step")(iter(self._queue.get, None))
         self.asked: list[float] = []
@@ -122,7 +122,7 @@ class Top:
 def calling(place: str, port: str) -> None:
     """The client's half."""
     world, top = World(Path(place)), Top(Path(place), port)
-    terms = terms_of(world.spec, world.data)
+    terms = build_terms(world.spec, world.data)
     client = world.room.Client(ClientContext(0, world.spec, terms, world.data.train))
     for _ in sys.stdin:
         top.asked = []

@@ -24,7 +24,7 @@ from splitrelay.deploy.server_program import ServerConfig, ServerProgram
 from splitrelay.deploy.server_visit import ServerVisit, ServerVisits, VisitLease
 from splitrelay.engine.base import LocalServerHalf
 from splitrelay.network import messages
-from splitrelay.network.shared_event_loop import Heard
+from splitrelay.network.shared_event_loop import MessageReceived
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.build import build_engine, build_network, build_partition
 from splitrelay.runs.execute import Progress
@@ -52,7 +52,7 @@ class Timed(RemoteClients):
         super().__init__(*parts)
         self.heard: list[tuple[str, float]] = []
 
-    def _handle_message(self, event: Heard, now: float) -> None:
+    def _handle_message(self, event: MessageReceived, now: float) -> None:
         if isinstance(event.message, messages.Step):  # see below, wherever it is answered
             super()._handle_message(event, now)
             return

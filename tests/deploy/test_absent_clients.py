@@ -11,7 +11,7 @@ from splitrelay.deploy.authorization import Authorizer
 from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.network.messages import Accept
-from splitrelay.network.shared_event_loop import Arrived
+from splitrelay.network.shared_event_loop import ClientConnected
 from tests.deploy.test_faults import load_x, skipping
 from tests.support.bare_server import standing, until
 from tests.support.deployment import Stage, small_spec
@@ -107,7 +107,7 @@ def test_who_came_back_and_leaves_again_is_waited_for_once_more() -> None:
         remote = RemoteClients(here.hub, Any, Any, Policy("skip"), Event())  # type: ignore[arg-type]
         remote.absent[3] = "away"
         here.joined(0)
-        remote.handle_event(Arrived(3, 2, Accept("h", "fast", "cpu", 5), resumed=False))
+        remote.handle_event(ClientConnected(3, 2, Accept("h", "fast", "cpu", 5), resumed=False))
         assert remote.get_absence_reason(3) is None
 
 

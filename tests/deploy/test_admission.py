@@ -13,9 +13,9 @@ from splitrelay.deploy.server_visit import Policy
 from splitrelay.deploy.status_client import ask_status, collect_model
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import codec
-from splitrelay.network.client_session import Link, Refused
+from splitrelay.network.client_session import Connection, ServerRefused
 from splitrelay.network.codec import VERSION
-from splitrelay.network.grpc_channel import LinkLost, channel
+from splitrelay.network.grpc_channel import ConnectionLost, open_channel
 from splitrelay.network.messages import Accept, Deposit, Hello, Lease, Message, Ready, Step, Terms
 from splitrelay.security.authority import open_authority
 from splitrelay.security.identity import build_channel_credentials, load_identity
@@ -41,8 +41,8 @@ def onlooker(stage: Stage, act: Callable[[int], Any]) -> list[Any]:
     return seen
 
 
-def greeted(port: int, m: int = 0, version: int = VERSION) -> tuple[Link, Terms]:
-    link = Link(channel(f"127.0.0.1:{port}", None))
+def greeted(port: int, m: int = 0, version: int = VERSION) -> tuple[Connection, Terms]:
+    link = Connection(open_channel(f"127.0.0.1:{port}", None))
     link.send(Hello(version, m))
     terms = link.receive(60)
     assert isinstance(terms, Terms)
@@ -55,12 +55,12 @@ def greeted(port: int, m: int = 0, version: int = VERSION) -> tuple[Link, Terms]
 )
 def test_a_wrong_greeting_is_refused_for_good(hello: Hello, why: str, tmp_path: Path) -> None:
     def act(port: int) -> Any:
-        link = Link(channel(f"127.0.0.1:{port}", None))
+        link = Connection(open_channel(f"127.0.0.1:{port}", None))
         link.send(hello)
         return link.receive(60)
 
     (error,) = onlooker(Stage(small_spec(tmp_path), tmp_path), act)
-    assert isinstance(error, Refused) and error.final and why in str(error)
+    assert isinstance(error, ServerRefused) and error.final and why in str(error)
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_who_does_not_agree_is_refused_with_the_reason(changes: dict[str, Any], 
         return link.receive(60)
 
     (error,) = onlooker(Stage(small_spec(tmp_path), tmp_path), act)
-    assert isinstance(error, Refused) and error.final and why in str(error)
+    assert isinstance(error, ServerRefused) and error.final and why in str(error)
 
 
-def leased(port: int) -> tuple[Link, Lease]:
+def leased(port: int) -> tuple[Connection, Lease]:
     link, terms = greeted(port)
     link.send(Accept(terms.spec_hash, terms.engine, "any", 50))
     link.receive(60)
@@ -129,7 +129,7 @@ def test_a_wrong_word_ends_the_link_and_the_server_goes_on(which: str, tmp_path:
             link.stream.put(wrong(lease.fence, which))
             try:
                 seen.append(link.receive(60))
-            except (Refused, LinkLost) as error:
+            except (ServerRefused, ConnectionLost) as error:
                 seen.append(error)
             link.close()
             noticed(stage, "lost")
@@ -142,7 +142,7 @@ def test_a_wrong_word_ends_the_link_and_the_server_goes_on(which: str, tmp_path:
     stage.serving.listening = listening
     with pytest.raises(KeyboardInterrupt):
         stage.play()
-    assert isinstance(seen[0], Refused), seen
+    assert isinstance(seen[0], ServerRefused), seen
     assert [event["client"] for event in stage.events("refused")] == [0]
     assert stage.events("lost") and not stage.events("committed")
 
@@ -151,12 +151,14 @@ def test_nobody_joins_under_another_name(tmp_path: Path) -> None:
     stage = Stage(small_spec(tmp_path), tmp_path, keys=True)
 
     def act(port: int) -> Any:
-        link = Link(channel(f"127.0.0.1:{port}", build_channel_credentials(load_identity(tmp_path / "client-1"))))
+        link = Connection(
+            open_channel(f"127.0.0.1:{port}", build_channel_credentials(load_identity(tmp_path / "client-1")))
+        )
         link.send(Hello(VERSION, 0))
         return link.receive(60)
 
     (error,) = onlooker(stage, act)
-    assert isinstance(error, Refused) and error.final and "is not that of client 0" in str(error)
+    assert isinstance(error, ServerRefused) and error.final and "is not that of client 0" in str(error)
 
 
 def test_a_revoked_client_is_refused_without_a_restart(tmp_path: Path) -> None:
@@ -170,7 +172,7 @@ def test_a_revoked_client_is_refused_without_a_restart(tmp_path: Path) -> None:
         stage.threads[0].join(60)
 
     onlooker(stage, act)
-    assert isinstance(stage.words[0], Refused) and "revoked" in str(stage.words[0])
+    assert isinstance(stage.words[0], ServerRefused) and "revoked" in str(stage.words[0])
 
 
 def test_status_tells_who_is_here(tmp_path: Path) -> None:

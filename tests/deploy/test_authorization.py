@@ -15,9 +15,9 @@ from splitrelay.cli.status import collect, status
 from splitrelay.deploy.authorization import by_certificate
 from splitrelay.deploy.status_client import ask_status, collect_model
 from splitrelay.errors import InputError, WorkError
-from splitrelay.network.client_session import Refused
+from splitrelay.network.client_session import ServerRefused
 from splitrelay.network.codec import VERSION
-from splitrelay.network.connection_handler import FED, JUDGE
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.network.messages import Hello
 from splitrelay.security.authority import Authority, open_authority
 from splitrelay.security.revocation import Revocations
@@ -65,7 +65,9 @@ def test_the_model_is_for_observers_unless_the_server_says_otherwise(issued: Aut
     assert through(issued, by_certificate(revocations(issued), 4).collect) == {"boss"}
 
 
-@pytest.mark.parametrize(("m", "who"), [(0, {"client-0"}), (1, {"both"}), (JUDGE, {"judge", "both"}), (FED, set())])
+@pytest.mark.parametrize(
+    ("m", "who"), [(0, {"client-0"}), (1, {"both"}), (EVALUATOR_NUMBER, {"judge", "both"}), (FED_SERVER_NUMBER, set())]
+)
 def test_each_joins_as_what_it_is(m: int, who: set[str], issued: Authority) -> None:
     doors = by_certificate(revocations(issued), 4)
     assert through(issued, lambda context: doors.join(context, Hello(VERSION, m))) == who
@@ -195,7 +197,7 @@ def judged(tmp_path: Path, judge: bool) -> Stage:
     stage = Stage(small_spec(tmp_path, "route=peer-to-peer"), tmp_path, keys=True, judge=judge)
     open_authority(tmp_path / "authority").issue_client("judge", evaluator=True)
     test = tmp_path / "data" / "test.npz"
-    stage.join(JUDGE, keys=tmp_path / "judge", data=None, test=test, keep=tmp_path / "model")
+    stage.join(EVALUATOR_NUMBER, keys=tmp_path / "judge", data=None, test=test, keep=tmp_path / "model")
     return stage
 
 
@@ -221,7 +223,9 @@ def test_an_evaluator_that_nobody_expects_is_refused(tmp_path: Path) -> None:
     stage.serving.listening = listening
     with pytest.raises(KeyboardInterrupt):
         stage.play()
-    assert isinstance(stage.words[JUDGE], Refused) and "serve --judge expects another" in str(stage.words[JUDGE])
+    assert isinstance(stage.words[EVALUATOR_NUMBER], ServerRefused) and "serve --judge expects another" in str(
+        stage.words[EVALUATOR_NUMBER]
+    )
 
 
 def test_where_the_server_scores_no_judge_is_expected(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from splitrelay.cli.main import run
-from splitrelay.network.client_session import Refused
+from splitrelay.network.client_session import ServerRefused
 from tests.support.bare_server import standing
 
 JOIN = ("join", "127.0.0.1:1", "--data", "x.npz")
@@ -129,4 +129,4 @@ def test_who_is_refused_for_good_leaves_with_2(client: str, why: str, capsys: py
 
 
 def test_who_may_try_again_leaves_with_1() -> None:
-    assert Refused("too many words at once", final=False).exit_code == 1
+    assert ServerRefused("too many words at once", final=False).exit_code == 1

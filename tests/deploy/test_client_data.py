@@ -12,8 +12,8 @@ from PIL import Image
 from splitrelay.data import load_user_dataset, save
 from splitrelay.data.images import DataSet, ImageSet, compute_moments
 from splitrelay.data.user_datasets import Raw
-from splitrelay.deploy.client_data import labels, own_images, read_raw
-from splitrelay.deploy.handshake import terms_of
+from splitrelay.deploy.client_data import convert_images, convert_labels, read_raw
+from splitrelay.deploy.handshake import build_terms
 from splitrelay.errors import InputError
 from splitrelay.network.messages import Terms
 from splitrelay.randomness import Purpose, rng
@@ -44,7 +44,7 @@ def set_of(classes: tuple[str, ...], shape: tuple[int, int, int] = (1, 4, 7), pe
 
 def terms_for(data: DataSet) -> Terms:
     spec = load_spec(None, ["data=digits", "engine=reference", "M=2", "R=1", "model=mlp"])
-    return terms_of(spec, data)
+    return build_terms(spec, data)
 
 
 def small_terms(*classes: str, **given: Any) -> Terms:
@@ -91,7 +91,7 @@ def parquet(path: Path, x: np.ndarray, y: Any, classes: tuple[str, ...] | None) 
 
 def refusal(raw: Raw, terms: Terms) -> str:
     with pytest.raises(InputError) as refused:
-        own_images(raw, terms)
+        convert_images(raw, terms)
     assert "\n" not in str(refused.value)
     return str(refused.value)
 
@@ -109,7 +109,7 @@ def flat(x: np.ndarray) -> Raw:
 @pytest.mark.parametrize("form", FORMS)
 def test_the_same_images_in_every_form(tmp_path: Path, form: str, classes: tuple[str, ...], shape: Any) -> None:
     data = set_of(classes, shape)
-    found = own_images(read_raw(brought(tmp_path, form, data)), terms_for(data))
+    found = convert_images(read_raw(brought(tmp_path, form, data)), terms_for(data))
     assert np.array_equal(found.x, data.train.x) and np.array_equal(found.y, data.train.y)
     assert (found.classes, found.mean, found.std, found.peak) == (classes, data.train.mean, data.train.std, 255)
 
@@ -117,7 +117,7 @@ def test_the_same_images_in_every_form(tmp_path: Path, form: str, classes: tuple
 @pytest.mark.parametrize("form", FORMS)
 def test_the_same_images_up_to_another_white(tmp_path: Path, form: str) -> None:
     data = set_of(NUMBERS, peak=16)
-    found = own_images(read_raw(brought(tmp_path, form, data)), terms_for(data))
+    found = convert_images(read_raw(brought(tmp_path, form, data)), terms_for(data))
     assert np.array_equal(found.x, data.train.x) and np.array_equal(found.y, data.train.y) and found.peak == 16
 
 
@@ -125,14 +125,14 @@ def test_the_same_images_up_to_another_white(tmp_path: Path, form: str) -> None:
 def test_a_client_that_holds_only_some_classes(tmp_path: Path, form: str) -> None:
     data = set_of(NUMBERS)
     some = replace(data, train=data.train.part(np.repeat(np.arange(4, 8), 3)))
-    found = own_images(read_raw(brought(tmp_path, form, some)), terms_for(data))
+    found = convert_images(read_raw(brought(tmp_path, form, some)), terms_for(data))
     assert set(found.y.tolist()) == {1}
 
 
 def test_what_a_server_and_a_client_read_in_the_same_file_is_the_same(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=np.repeat(images_of((1, 4, 7)), 5, axis=0), y=np.repeat(Y + 1, 5))
     data = load_user_dataset(tmp_path / "d.npz")
-    found = own_images(read_raw(tmp_path / "d.npz"), terms_for(data))
+    found = convert_images(read_raw(tmp_path / "d.npz"), terms_for(data))
     assert data.train.classes == NUMBERS and found.y.tolist() == np.repeat(Y, 5).tolist()
 
 
@@ -144,7 +144,7 @@ def test_a_saved_folder_is_its_training_part(tmp_path: Path) -> None:
 
 def test_a_saved_folder_may_have_its_classes_in_another_order(tmp_path: Path) -> None:
     data = set_of(WORDS)
-    found = own_images(read_raw(save(data, tmp_path / "saved")), replace(terms_for(data), classes=WORDS[::-1]))
+    found = convert_images(read_raw(save(data, tmp_path / "saved")), replace(terms_for(data), classes=WORDS[::-1]))
     assert found.y.tolist() == (2 - Y).tolist()
 
 
@@ -184,13 +184,13 @@ TEN = tuple(map(str, range(1, 11)))
     ],
 )
 def test_numbers_are_names_where_classes_are_and_else_positions(y: Any, classes: Any, positions: list[int]) -> None:
-    found = labels(Raw(np.zeros((2, 4)), y, "mine"), classes)
+    found = convert_labels(Raw(np.zeros((2, 4)), y, "mine"), classes)
     assert found.tolist() == positions and found.dtype == np.int64
 
 
 def test_folders_named_by_numbers_are_names(tmp_path: Path) -> None:
     raw = Raw(np.zeros((2, 4)), np.array([0, 1]), "mine", ("02", "3"))
-    assert labels(raw, NUMBERS).tolist() == [1, 2]
+    assert convert_labels(raw, NUMBERS).tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_pixels_beyond_the_white_of_the_run_are_one_line(dtype: type) -> None:
 @pytest.mark.parametrize("peak", [16, 255])
 def test_fractions_are_parts_of_the_white_of_the_run(peak: int) -> None:
     x = np.array([[0, 1, peak // 2, peak]])
-    found = own_images(flat(x / peak), small_terms(*WORDS, shape=(1, 2, 2), peak=peak))
+    found = convert_images(flat(x / peak), small_terms(*WORDS, shape=(1, 2, 2), peak=peak))
     assert found.x.ravel().tolist() == x.ravel().tolist()
 
 

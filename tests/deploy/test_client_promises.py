@@ -37,8 +37,8 @@ def test_a_goodbye_before_the_last_round_is_an_error(
         if any(isinstance(word, when) for word in words):
             send(hub, link, Bye("all rounds are done"))
 
-    send = server.Hub.send
-    monkeypatch.setattr(server.Hub, "send", bye)
+    send = server.NetworkServer.send
+    monkeypatch.setattr(server.NetworkServer, "send", bye)
     if when is Welcome:
         monkeypatch.setattr(
             server, "encode", lambda word: encode(Bye("all rounds are done") if isinstance(word, Lease) else word)

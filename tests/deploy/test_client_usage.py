@@ -7,18 +7,18 @@ import pytest
 from click.testing import CliRunner
 
 from splitrelay.cli.main import app
-from splitrelay.deploy.client_usage import Account, Bill, Ledger, Purse, read
+from splitrelay.deploy.client_usage import ClientUsage, Usage, UsageLog, UsageTimer, read_usage
 from splitrelay.deploy.status_report import status
 from splitrelay.errors import InputError
 from splitrelay.network.codec import BadMessage, decode, encode
-from splitrelay.network.messages import Paid
-from splitrelay.network.socket_counters import Carried, Meters
+from splitrelay.network.messages import UsageReport
+from splitrelay.network.socket_counters import SocketCounters, SocketTraffic
 from tests.support.deployment import Stage, small_spec
 
 
 def test_what_is_not_waiting_is_computing() -> None:
     waited = iter([1.0, 6.0, 6.0])
-    purse = Purse(lambda: next(waited))
+    purse = UsageTimer(lambda: next(waited))
     with purse.visit():
         pass
     paid = purse.paid()
@@ -26,22 +26,26 @@ def test_what_is_not_waiting_is_computing() -> None:
 
 
 def test_a_program_is_counted_once_and_the_next_one_added() -> None:
-    account = Account()
-    for paid in (Paid(7, 1, 1.0, 2.0, 50), Paid(7, 2, 3.0, 4.0, 60), Paid(8, 1, 10.0, 20.0, 40)):
+    account = ClientUsage()
+    for paid in (UsageReport(7, 1, 1.0, 2.0, 50), UsageReport(7, 2, 3.0, 4.0, 60), UsageReport(8, 1, 10.0, 20.0, 40)):
         account = account.told(paid)
-    assert account.bill == Bill(3, 13.0, 24.0, 60)
+    assert account.bill == Usage(3, 13.0, 24.0, 60)
 
 
 def test_a_server_that_restarts_goes_on_counting(tmp_path: Path) -> None:
-    first = Ledger(tmp_path / "paid.json", lambda: {0: Paid(7, 2, 3.0, 4.0, 60)}, lambda: {0: Carried(10, 100, 200)})
+    first = UsageLog(
+        tmp_path / "paid.json", lambda: {0: UsageReport(7, 2, 3.0, 4.0, 60)}, lambda: {0: SocketTraffic(10, 100, 200)}
+    )
     first.save()
     first.save()
-    later = Ledger(tmp_path / "paid.json", lambda: {0: Paid(7, 3, 5.0, 6.0, 60)}, lambda: {0: Carried(1, 1, 2)})
-    assert later.bills() == {0: Bill(3, 5.0, 6.0, 60, 11, 101, 202)}
+    later = UsageLog(
+        tmp_path / "paid.json", lambda: {0: UsageReport(7, 3, 5.0, 6.0, 60)}, lambda: {0: SocketTraffic(1, 1, 2)}
+    )
+    assert later.bills() == {0: Usage(3, 5.0, 6.0, 60, 11, 101, 202)}
 
 
 def test_a_system_that_does_not_count_says_so(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "paid.json", dict, lambda: {0: Carried(4)})
+    ledger = UsageLog(tmp_path / "paid.json", dict, lambda: {0: SocketTraffic(4)})
     assert ledger.row()["socket_bytes_up"] is None and ledger.row()["socket_messages"] == 4
 
 
@@ -50,15 +54,16 @@ def test_a_lost_link_stays_in_the_account() -> None:
         m, peer, messages, descriptor = 3, "ipv4:127.0.0.1:9", 5, -1
         bytes: tuple[int, int] | None = (10, 20)
 
-    meters = Meters()
+    meters = SocketCounters()
     meters.parted(Line())
-    assert meters.by_client([Line()]) == {3: Carried(10, 20, 40)}
+    assert meters.by_client([Line()]) == {3: SocketTraffic(10, 20, 40)}
 
 
 @pytest.mark.parametrize(
-    "paid", [Paid(1, 1, float("nan"), 0.0, 1), Paid(1, 1, 0.0, -1.0, 1), Paid(1, 1, 0.0, 0.0, 2**60)]
+    "paid",
+    [UsageReport(1, 1, float("nan"), 0.0, 1), UsageReport(1, 1, 0.0, -1.0, 1), UsageReport(1, 1, 0.0, 0.0, 2**60)],
 )
-def test_numbers_that_nobody_can_have_paid_are_refused(paid: Paid) -> None:
+def test_numbers_that_nobody_can_have_paid_are_refused(paid: UsageReport) -> None:
     with pytest.raises(BadMessage, match="outside its limits"):
         decode(encode(paid))
 
@@ -74,7 +79,7 @@ def test_the_record_and_the_status_tell_what_clients_paid(tmp_path: Path) -> Non
     assert [one["visits"] for one in told["clients"]] == [spec.R] * spec.partition.M
     assert told["computing_seconds"] > 0 and told["waiting_seconds"] > 0
     assert 0 < last["socket_bytes_up"] <= told["socket_bytes_up"]
-    saved = read(tmp_path / "run" / "relay" / "paid.json")
+    saved = read_usage(tmp_path / "run" / "relay" / "paid.json")
     assert {m: account.bill.visits for m, account in saved.items()} == dict.fromkeys(stage.partition.clients, spec.R)
     header = (tmp_path / "run" / "rounds.csv").read_text().splitlines()[0].split(",")
     assert {"socket_bytes_up", "waiting_seconds", "memory_bytes"} <= set(header)
@@ -95,7 +100,7 @@ DAMAGED = [
 def test_a_damaged_account_is_one_line_that_names_the_file(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "paid.json").write_bytes(content)
     with pytest.raises(InputError) as found:
-        read(tmp_path / "paid.json")
+        read_usage(tmp_path / "paid.json")
     assert str(tmp_path / "paid.json") in found.value.what and found.value.hint
     assert len(str(found.value).splitlines()) == 1
 
@@ -120,4 +125,4 @@ def test_a_server_sets_a_damaged_account_aside_and_goes_on(tmp_path: Path) -> No
     assert event["file"].endswith("paid.json")
     assert (tmp_path / "run" / event["to"]).read_text() == "{"
     assert [line for line in stage.said if "paid.json" in line]
-    assert sum(account.bill.visits for account in read(tmp_path / "run" / "relay" / "paid.json").values()) == 4
+    assert sum(account.bill.visits for account in read_usage(tmp_path / "run" / "relay" / "paid.json").values()) == 4

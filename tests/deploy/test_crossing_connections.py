@@ -12,9 +12,9 @@ from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import CutVisit, Policy, VisitLease
 from splitrelay.errors import WorkError
 from splitrelay.network.codec import BadMessage
-from splitrelay.network.messages import Accept, Cancel, Chunk, Fail, Handed, Lease, Message, Ready
+from splitrelay.network.messages import Accept, Cancel, Chunk, Fail, HandoverReport, Lease, Message, Ready
 from splitrelay.network.protocol import State
-from splitrelay.network.shared_event_loop import Arrived
+from splitrelay.network.shared_event_loop import ClientConnected
 from tests.support.bare_server import lease, standing, until
 
 
@@ -35,7 +35,7 @@ def heard(here: Any, *, links: int) -> None:
     """The thread that trains hears of so many arrivals."""
     seen = 0
     while seen < links:
-        seen += isinstance(here.hub.inbox.get(timeout=60), Arrived)
+        seen += isinstance(here.hub.inbox.get(timeout=60), ClientConnected)
 
 
 def test_nobody_is_ready_before_its_arrival_was_heard_of() -> None:
@@ -58,7 +58,7 @@ def test_a_visit_that_is_over_is_taken_back_from_who_goes_on_with_it() -> None:
         here.hub.send = lambda link, *words: said.extend((link, word) for word in words)  # type: ignore[method-assign]
         remote = remote_of(here)
         remote.leases[0] = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 1), 0.0)
-        remote.handle_event(Arrived(0, 7, Accept("h", "fast", "cpu", 5, fence=3, k=1), resumed=True))
+        remote.handle_event(ClientConnected(0, 7, Accept("h", "fast", "cpu", 5, fence=3, k=1), resumed=True))
         assert said == [(7, Cancel(3, "the visit is over"))]
 
 
@@ -69,7 +69,7 @@ def test_a_deposit_that_is_not_needed_any_more_is_not_taken_back() -> None:
         remote = remote_of(here, DirectHandover)
         assert isinstance(remote, DirectHandover)
         remote.covered[0] = 3
-        remote.handle_event(Arrived(0, 7, Accept("h", "fast", "cpu", 5, fence=3, k=1), resumed=True))
+        remote.handle_event(ClientConnected(0, 7, Accept("h", "fast", "cpu", 5, fence=3, k=1), resumed=True))
         assert not said and remote.is_busy(0)
 
 
@@ -79,11 +79,11 @@ def test_a_half_is_handed_on_once_over_a_link() -> None:
         assert isinstance(remote, DirectHandover)
         pending = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 1), 0.0)
         pending.start(Finished(), 1, 5, 0.0)
-        remote._handle_handed(pending, Handed(1, 0, b"", "nobody is there"))
+        remote._handle_handed(pending, HandoverReport(1, 0, b"", "nobody is there"))
         with pytest.raises(BadMessage, match="handed on twice"):
-            remote._handle_handed(pending, Handed(1, 0, b"", "nobody is there"))
+            remote._handle_handed(pending, HandoverReport(1, 0, b"", "nobody is there"))
         pending.resume(6, 1.0)
-        remote._handle_handed(pending, Handed(1, 0, b"", "nobody is there"))
+        remote._handle_handed(pending, HandoverReport(1, 0, b"", "nobody is there"))
 
 
 class Finished(CutVisit):

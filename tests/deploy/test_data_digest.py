@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from splitrelay.data.images import ImageSet
-from splitrelay.deploy.client_program import Joined, Wish
+from splitrelay.deploy.client_program import ClientOptions, ClientProgram
 from splitrelay.deploy.data_digest import DataDigests, compute_digest, describe_data
 from splitrelay.deploy.deployed_run import ClientSizesFile
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.errors import InputError
-from splitrelay.network.client_session import Refused
+from splitrelay.network.client_session import ServerRefused
 from splitrelay.randomness import Purpose, rng
 from splitrelay.security.authority import create_authority, open_authority
 from tests.support.bare_server import until
@@ -156,7 +156,7 @@ def test_a_lost_salt_is_an_error_once_digests_are_pinned(tmp_path: Path) -> None
     assert "salt" in caught.value.what and caught.value.hint
 
 
-def late_client(stage: Stage, make: Callable[[], Wish]) -> list[Any]:
+def late_client(stage: Stage, make: Callable[[], ClientOptions]) -> list[Any]:
     """After the first round one more program joins, with this wish; how it ended."""
     found: list[Any] = []
 
@@ -164,8 +164,8 @@ def late_client(stage: Stage, make: Callable[[], Wish]) -> list[Any]:
         if r == 1:
             try:
                 wish = replace(make(), agreed=AgreedSpec(stage.spec))
-                found.append(Joined(wish, stage.said.append).run())
-            except Refused as error:
+                found.append(ClientProgram(wish, stage.said.append).run())
+            except ServerRefused as error:
                 found.append(error)
 
     stage.serving.pace.look = look  # type: ignore[method-assign]
@@ -177,12 +177,12 @@ def test_other_data_with_the_same_count_are_refused_during_a_run(keys: bool, tmp
     stage = Stage(small_spec(tmp_path, *TWO), tmp_path, keys=keys)
     wrong = other_data(own_file(tmp_path, 0), tmp_path / "wrong.npz")
     folder = tmp_path / "client-0" if keys else None
-    late = late_client(stage, lambda: Wish(f"127.0.0.1:{stage.serving.port}", 0, wrong, folder))
+    late = late_client(stage, lambda: ClientOptions(f"127.0.0.1:{stage.serving.port}", 0, wrong, folder))
     for m in (0, 1):
         stage.join(m)
     stage.play()
     (error,) = late
-    assert isinstance(error, Refused) and error.final and error.exit_code == 2
+    assert isinstance(error, ServerRefused) and error.final and error.exit_code == 2
     assert "data" in str(error) and "first took part" in str(error)
 
 
@@ -214,7 +214,7 @@ def test_another_test_set_is_refused_during_a_run(tmp_path: Path) -> None:
     wrong = other_data(test, tmp_path / "wrong.npz")
     late = late_client(
         stage,
-        lambda: Wish(
+        lambda: ClientOptions(
             f"127.0.0.1:{stage.serving.port}", 0, own_file(tmp_path, 0), tmp_path / "client-0", test=wrong,
             keep=tmp_path / "other",
         ),
@@ -224,7 +224,7 @@ def test_another_test_set_is_refused_during_a_run(tmp_path: Path) -> None:
         stage.join(m, **more)
     stage.play()
     (error,) = late
-    assert isinstance(error, Refused) and error.final and not (tmp_path / "other").exists()
+    assert isinstance(error, ServerRefused) and error.final and not (tmp_path / "other").exists()
 
 
 # The file of the clients
@@ -270,8 +270,8 @@ def test_a_check_prints_count_shape_classes_and_digest(tmp_path: Path) -> None:
     def check(port: int) -> None:
         stage.listening.set()
         options = {"agreed": AgreedSpec(stage.spec), "check": True, "patience": 20.0}
-        wish = Wish(f"127.0.0.1:{port}", 0, own_file(tmp_path, 0), tmp_path / "client-0", **options)
-        checked.append(Joined(wish, stage.said.append).run())
+        wish = ClientOptions(f"127.0.0.1:{port}", 0, own_file(tmp_path, 0), tmp_path / "client-0", **options)
+        checked.append(ClientProgram(wish, stage.said.append).run())
         for m in (0, 1):
             stage.join(m)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from splitrelay.deploy.client_program import Joined, Wish
+from splitrelay.deploy.client_program import ClientOptions, ClientProgram
 from splitrelay.deploy.rehearsal import read_untimed_rows
 from splitrelay.errors import InputError
 from splitrelay.network.client_session import Session
@@ -210,6 +210,6 @@ def test_the_last_client_of_a_round_that_falls_before_its_deposit_makes_its_visi
 
 
 def test_without_keys_nobody_can_listen(tmp_path: Path) -> None:
-    wish = Wish("127.0.0.1:1", 0, tmp_path / "data.npz", listen="127.0.0.1:0")
+    wish = ClientOptions("127.0.0.1:1", 0, tmp_path / "data.npz", listen="127.0.0.1:0")
     with pytest.raises(InputError, match="only who has keys"):
-        Joined(wish, lambda text: None).run()
+        ClientProgram(wish, lambda text: None).run()

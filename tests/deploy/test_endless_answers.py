@@ -11,21 +11,21 @@ import pytest
 from splitrelay.algorithms.base import Step as LocalStep
 from splitrelay.algorithms.base import Visit
 from splitrelay.deploy import evaluation_requests
-from splitrelay.deploy.client_visit import received
+from splitrelay.deploy.client_visit import receive_half
 from splitrelay.deploy.evaluation_requests import PartyRequest
 from splitrelay.deploy.remote_evaluator import RemoteEvaluator
 from splitrelay.deploy.server_visit import Policy, VisitLease
 from splitrelay.errors import WorkError
 from splitrelay.evaluation import SLICE
 from splitrelay.network import limits
-from splitrelay.network.client_session import Holding, Session
+from splitrelay.network.client_session import HeldVisit, Session
 from splitrelay.network.codec import BadMessage
-from splitrelay.network.connection_handler import Caller, House, Reception
-from splitrelay.network.grpc_channel import LinkLost
+from splitrelay.network.connection_handler import ConnectionHandler, ServerConnection, ServerContext
+from splitrelay.network.grpc_channel import ConnectionLost
 from splitrelay.network.limits import Limits, Timeouts
-from splitrelay.network.messages import Chunk, Heartbeat, Message, Paid, Predict
+from splitrelay.network.messages import Chunk, Heartbeat, Message, Predict, UsageReport
 from splitrelay.network.protocol import State
-from splitrelay.network.shared_event_loop import Heard
+from splitrelay.network.shared_event_loop import MessageReceived
 from tests.support.bare_server import BOUNDS, TERMS, step
 
 # A server that does not stop
@@ -40,23 +40,23 @@ def test_a_half_that_comes_in_tiny_pieces_has_an_end() -> None:
         return Chunk(1, next(pieces), b"x" * limits.LEAST)
 
     with pytest.raises(BadMessage):
-        received(SimpleNamespace(hear=hear, timeouts=Timeouts(), limits=Limits()), 10**7, b"", lambda: clock[0])  # type: ignore[arg-type]
+        receive_half(SimpleNamespace(hear=hear, timeouts=Timeouts(), limits=Limits()), 10**7, b"", lambda: clock[0])  # type: ignore[arg-type]
     assert next(pieces) < 10
 
 
 def test_a_visit_in_which_connection_after_connection_is_lost_has_an_end() -> None:
     session = Session(0, lambda: None, lambda terms: None)  # type: ignore[arg-type, return-value]
-    session.holding, session._pause = Holding(5), lambda tries: None  # type: ignore[method-assign]
+    session.holding, session._pause = HeldVisit(5), lambda tries: None  # type: ignore[method-assign]
 
     def connect() -> bool:
         session.link = SimpleNamespace(close=lambda: None)  # type: ignore[assignment]
         return True
 
     def say() -> Iterator[Message]:
-        raise LinkLost("the server hung up")
+        raise ConnectionLost("the server hung up")
 
     session.connect = connect  # type: ignore[method-assign]
-    with pytest.raises(LinkLost):
+    with pytest.raises(ConnectionLost):
         session.exchange(say, 1.0)
     assert session.holding.losses == Limits.connections_without_progress + 1
 
@@ -157,7 +157,7 @@ def test_an_evaluator_that_asks_for_ever_fails(growing: bool, monkeypatch: pytes
     def slices(question: PartyRequest) -> Iterator[Any]:
         for k in range(10_000):
             said[0] = k
-            yield Heard(3, 0, predict(k if growing else 0))
+            yield MessageReceived(3, 0, predict(k if growing else 0))
             yield None
 
     with pytest.raises(WorkError) as found:
@@ -192,14 +192,14 @@ def test_slices_that_are_not_full_end_an_evaluation() -> None:
 # Messages without progress
 
 
-def reception() -> tuple[Reception, Caller]:
+def reception() -> tuple[ConnectionHandler, ServerConnection]:
     wheel: Any = SimpleNamespace(ring=lambda: None, waiting=False)
-    link = Caller(1, None, None, "peer", 0.0, 0.0)  # type: ignore[arg-type]
+    link = ServerConnection(1, None, None, "peer", 0.0, 0.0)  # type: ignore[arg-type]
     link.m, link.talk.state = 0, State.IDLE
-    return Reception(House(TERMS, BOUNDS, 100, 4), lambda *words, **facts: None, wheel), link
+    return ConnectionHandler(ServerContext(TERMS, BOUNDS, 100, 4), lambda *words, **facts: None, wheel), link
 
 
-@pytest.mark.parametrize("kind", [Heartbeat(), Paid(1, 1, 0.0, 0.0, 1)], ids=["heartbeat", "paid"])
+@pytest.mark.parametrize("kind", [Heartbeat(), UsageReport(1, 1, 0.0, 0.0, 1)], ids=["heartbeat", "paid"])
 def test_messages_without_progress_are_limited(kind: Message) -> None:
     here, link = reception()
     with pytest.raises(BadMessage):

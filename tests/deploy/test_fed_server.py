@@ -12,7 +12,7 @@ from splitrelay.deploy.fed_server import FedServer
 from splitrelay.deploy.rehearsal import read_untimed_rows
 from splitrelay.deploy.server_program import ServerConfig, ServerProgram
 from splitrelay.errors import InputError
-from splitrelay.network.connection_handler import FED
+from splitrelay.network.connection_handler import FED_SERVER_NUMBER
 from splitrelay.security.authority import open_authority
 from tests.support.deployment import Stage, simulated, small_spec
 
@@ -32,7 +32,7 @@ def staged(folder: Path, *words: str, **offer: Any) -> Stage:
 
 
 def everybody(stage: Stage, patience: float = 20.0) -> None:
-    stage.join(FED, keys=stage.folder / "fed", data=None, fed=True, patience=patience)
+    stage.join(FED_SERVER_NUMBER, keys=stage.folder / "fed", data=None, fed=True, patience=patience)
     for m in stage.partition.clients:
         keep = {"test": stage.folder / "data" / "test.npz", "keep": stage.folder / "model"}
         stage.join(m, patience=patience, **(keep if m == stage.spec.evaluator else {}))
@@ -69,11 +69,13 @@ def test_a_fed_server_that_falls_is_asked_again(tmp_path: Path, monkeypatch: pyt
         if not fallen.is_set():
             fallen.set()
             joined.session.hang_up()
-            stage.join(FED, keys=tmp_path / "fed", data=None, fed=True)
+            stage.join(FED_SERVER_NUMBER, keys=tmp_path / "fed", data=None, fed=True)
             raise RuntimeError("as if it had been killed")
 
     whole = FedServer.look
-    monkeypatch.setattr(FedServer, "look", lambda self, *words: (falling(stage.clients[FED]), whole(self, *words))[1])
+    monkeypatch.setattr(
+        FedServer, "look", lambda self, *words: (falling(stage.clients[FED_SERVER_NUMBER]), whole(self, *words))[1]
+    )
     everybody(stage)
     stage.play()
     assert fallen.is_set()
@@ -118,7 +120,7 @@ def test_a_fed_server_that_stays_makes_nothing_twice(tmp_path: Path) -> None:
     first = staged(tmp_path, *words)
     expected = simulated(first.spec, tmp_path / "simulated")
     stopped_after(first, 10)  # in the middle of the third round
-    first.join(FED, keys=tmp_path / "fed", data=None, fed=True, patience=20.0)
+    first.join(FED_SERVER_NUMBER, keys=tmp_path / "fed", data=None, fed=True, patience=20.0)
     fed_server = first.threads.pop()
     for m in first.partition.clients:
         keep = {"test": tmp_path / "data" / "test.npz", "keep": tmp_path / "model"}

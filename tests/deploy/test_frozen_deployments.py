@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from splitrelay.network.connection_handler import FED
+from splitrelay.network.connection_handler import FED_SERVER_NUMBER
 from splitrelay.runs.spec import load_spec
 from splitrelay.security.authority import open_authority
 from tests.golden.frozen_results import get_cases, get_processor, hash_file, hash_rows, read_table, write_images
@@ -53,7 +53,7 @@ def test_peer_to_peer_ends_with_the_frozen_weights(engine: str, tmp_path: Path) 
 def test_a_fed_server_ends_with_the_frozen_weights(case: str, tmp_path: Path) -> None:
     frozen, stage = get_frozen(case), make_stage(case, tmp_path, keys=True, fed=True)
     open_authority(tmp_path / "authority").issue_client("fed", fed=True)
-    stage.join(FED, keys=tmp_path / "fed", data=None, fed=True)
+    stage.join(FED_SERVER_NUMBER, keys=tmp_path / "fed", data=None, fed=True)
     join_all(stage)
     stage.play()
     assert hash_file(tmp_path / "model") == frozen["weights"]

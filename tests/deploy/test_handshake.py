@@ -112,12 +112,12 @@ def test_code_that_the_server_names_is_run_only_where_the_client_names_it_too(jo
 def offering(monkeypatch: pytest.MonkeyPatch, change: Callable[[Spec], Spec], **more: Any) -> None:
     """A server that offers something else than it runs."""
 
-    def terms_of(spec: Spec, *rest: Any) -> Terms:
+    def build_terms(spec: Spec, *rest: Any) -> Terms:
         other = change(spec)
-        offered = replace(handshake.terms_of(spec, *rest), spec=other.to_toml())
+        offered = replace(handshake.build_terms(spec, *rest), spec=other.to_toml())
         return replace(offered, **{"spec_hash": handshake.compute_digest(offered, other), **more})
 
-    monkeypatch.setattr(server_program, "terms_of", terms_of)
+    monkeypatch.setattr(server_program, "build_terms", build_terms)
 
 
 @pytest.mark.parametrize("what", ["name", "loss"])

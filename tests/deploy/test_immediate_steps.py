@@ -17,7 +17,7 @@ from splitrelay.deploy.server_visit import Policy, VisitLease
 from splitrelay.errors import Diverged
 from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Heartbeat, Reply, Step
-from splitrelay.network.shared_event_loop import Answer, Gone, Heard
+from splitrelay.network.shared_event_loop import Answer, ClientDisconnected, MessageReceived
 from tests.support.bare_server import H, Standing, standing, step, until
 from tests.support.deployment import SERVER, Stage, simulated, small_spec
 
@@ -40,7 +40,7 @@ class Trainer:
         self.inbox.at_once = self.at_once
         self.thread.start()
 
-    def at_once(self, heard: Heard) -> Answer | None:
+    def at_once(self, heard: MessageReceived) -> Answer | None:
         word = heard.message
         if not isinstance(word, Step):
             return None
@@ -51,7 +51,7 @@ class Trainer:
         self.over.set()
         self.thread.join(60)
 
-    def _late(self, event: Heard) -> None:
+    def _late(self, event: MessageReceived) -> None:
         answer = self.inbox.at_once(event)
         assert answer is not None
         self.send(event.link, answer.message)
@@ -61,7 +61,7 @@ class Trainer:
         while not self.over.is_set():
             try:
                 event = self.inbox.get(timeout=0.05)
-                if isinstance(event, Heard) and isinstance(event.message, Step):  # it came between two waits
+                if isinstance(event, MessageReceived) and isinstance(event.message, Step):  # it came between two waits
                     self._late(event)
             except Empty:
                 continue
@@ -83,7 +83,7 @@ def test_who_computes_is_not_asked(here: Standing) -> None:
     """The stand-in turns the loop then, and may not touch what is being trained."""
     link, inbox, asked = here.leased(), here.hub.inbox, list[str]()
     inbox.at_once = lambda heard: asked.append(threading.current_thread().name)  # type: ignore[func-returns-value]
-    while not isinstance(inbox.get(timeout=60), Heard):
+    while not isinstance(inbox.get(timeout=60), MessageReceived):
         pass  # up to the word that it is ready
     link.send(step())
     until(lambda: inbox._events)
@@ -94,21 +94,21 @@ def test_nobody_else_settles_when_the_training_thread_has_left(here: Standing) -
     """It computes on a net that may be another visit's by now, and with as many threads as it likes."""
     link, inbox, settled, gone = here.leased(), here.hub.inbox, list[str](), threading.Event()
 
-    def leaving(heard: Heard) -> Answer | None:
+    def leaving(heard: MessageReceived) -> Answer | None:
         if not isinstance(heard.message, Step):
             return None
-        inbox.put(Gone(3, 3, "so that the thread that waits goes"))
+        inbox.put(ClientDisconnected(3, 3, "so that the thread that waits goes"))
         name = threading.current_thread().name
         return Answer(Reply(1, 0, H, (), 0.5), lambda: settled.append(f"{name}, by {threading.current_thread().name}"))
 
     def trains() -> None:
-        while not isinstance(inbox.get(timeout=60), Gone):
+        while not isinstance(inbox.get(timeout=60), ClientDisconnected):
             pass
         gone.set()
 
     inbox.at_once = leaving
     thread = threading.Thread(target=trains, name="trains", daemon=True)
-    while not isinstance(inbox.get(timeout=60), Heard):
+    while not isinstance(inbox.get(timeout=60), MessageReceived):
         pass  # up to the word that it is ready
     thread.start()
     until(lambda: here.hub._wheel._waiting)
@@ -121,19 +121,19 @@ def test_nobody_else_settles_when_the_training_thread_has_left(here: Standing) -
 
 def test_words_that_came_before_are_read_before(here: Standing) -> None:
     """Nothing overtakes an event that waits."""
-    inbox, asked = here.hub.inbox, list[Heard]()
+    inbox, asked = here.hub.inbox, list[MessageReceived]()
     inbox.at_once = lambda heard: asked.append(heard)  # type: ignore[func-returns-value]
     with here.hub._wheel:
-        inbox.put(Heard(0, 1, step()))
+        inbox.put(MessageReceived(0, 1, step()))
         inbox._wheel._waiting = threading.get_ident()
-        assert inbox.answer(Heard(0, 1, step(k=1))) is None and asked == []
+        assert inbox.answer(MessageReceived(0, 1, step(k=1))) is None and asked == []
         inbox._wheel._waiting = 0
 
 
 def test_what_goes_wrong_is_the_training_threads_and_the_link_stays(here: Standing) -> None:
     link, trainer = here.leased(), Trainer(here)
 
-    def diverged(heard: Heard) -> Answer | None:
+    def diverged(heard: MessageReceived) -> Answer | None:
         if isinstance(heard.message, Step):
             raise Diverged("the loss became nan")
         return None
@@ -181,7 +181,7 @@ def test_a_visit_that_is_void_is_not_settled(void: bool, here: Standing) -> None
     visit: Visit[Any] = Visit(0, 0, 0, None, AlgorithmStep(0.1), 4)
     remote.leases[0] = VisitLease(0, visit, 0.0, server_visit=turn, fence=1)  # type: ignore[arg-type]
     remote.brief = True
-    answer = remote.at_once(Heard(0, 1, step()))
+    answer = remote.at_once(MessageReceived(0, 1, step()))
     assert answer is not None
     remote.leases[0].server_visit = None if void else remote.leases[0].server_visit
     answer.then()
@@ -196,7 +196,7 @@ def test_only_short_steps_are_answered_so_and_the_weights_are_the_same(
     answers = list[bool]()
     at_once = RemoteClients.at_once
 
-    def noted(self: RemoteClients, heard: Heard) -> Answer | None:
+    def noted(self: RemoteClients, heard: MessageReceived) -> Answer | None:
         answer = at_once(self, heard)
         answers.append(answer is not None)
         return answer

@@ -11,15 +11,15 @@ import pytest
 
 from splitrelay.errors import OutOfRange, WorkError
 from splitrelay.network import limits
-from splitrelay.network.client_session import Link, Refused
+from splitrelay.network.client_session import Connection, ServerRefused
 from splitrelay.network.codec import HEADER, VERSION, Bounds, encode
-from splitrelay.network.connection_handler import House
-from splitrelay.network.grpc_channel import SERVICE, LinkLost, channel
+from splitrelay.network.connection_handler import ServerContext
+from splitrelay.network.grpc_channel import SERVICE, ConnectionLost, open_channel
 from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.network.messages import Cancel, Chunk, Deposit, Finish, Heartbeat, Hello, Reply, Step, Terms
-from splitrelay.network.server import Hub, connections
-from splitrelay.network.status_rpc import collect_handler, collected, status_handler, status_of
-from splitrelay.network.tensor_transfer import Assembly, sha256
+from splitrelay.network.server import NetworkServer, get_connection_limit
+from splitrelay.network.status_rpc import collect_handler, fetch_model, fetch_status, status_handler
+from splitrelay.network.tensor_transfer import Assembly, compute_sha256
 from splitrelay.security.authority import create_authority
 from splitrelay.security.certificates import parse_peer
 from splitrelay.security.identity import build_channel_credentials, build_server_credentials, load_identity
@@ -28,7 +28,7 @@ from tests.support.bare_server import QUIET, TERMS, Standing, closed, lease, sta
 CUT = "hung up|link was lost"  # not: the server does not answer
 
 
-def alive(here: Standing, link: Link) -> bool:
+def alive(here: Standing, link: Connection) -> bool:
     """Whether this client's steps are still answered."""
     asked = link.talk.answered
     link.send(step(k=asked))
@@ -47,7 +47,7 @@ def test_a_message_longer_than_any_of_this_run_ends_its_stream(tmp_path: Path) -
     with standing() as here:
         good, bad = here.leased(), here.call()
         bad.stream.put(b"x" * (here.hub.house.largest + 1))
-        with pytest.raises(LinkLost, match="larger than max"):
+        with pytest.raises(ConnectionLost, match="larger than max"):
             bad.receive(60)
         assert alive(here, good)
 
@@ -62,7 +62,7 @@ def test_a_message_longer_than_any_of_this_run_ends_its_stream(tmp_path: Path) -
     ],
 )
 def test_the_longest_message_is_that_of_the_spec(bounds: Bounds, largest: int) -> None:
-    assert House(TERMS, bounds, 0, 1).largest == largest
+    assert ServerContext(TERMS, bounds, 0, 1).largest == largest
 
 
 def test_words_that_nobody_has_answered_are_counted() -> None:
@@ -72,13 +72,13 @@ def test_words_that_nobody_has_answered_are_counted() -> None:
         assert alive(here, link)
         for _ in range(Limits.unanswered + 1):
             link.stream.put(encode(step()))
-        with pytest.raises(Refused, match="too many words at once"):
+        with pytest.raises(ServerRefused, match="too many words at once"):
             link.receive(60)
 
 
 def test_heartbeats_without_end_are_refused() -> None:
     beats = Limits.idle_messages + 3000  # more than may come while they are sent
-    with standing() as here, channel(f"127.0.0.1:{here.port}", None) as line:
+    with standing() as here, open_channel(f"127.0.0.1:{here.port}", None) as line:
         good, words = here.leased(), SimpleQueue[bytes | None]()
         deaf: Any = line.stream_stream(f"/{SERVICE}/Join")(iter(words.get, None))
         words.put(encode(Hello(VERSION, 1)))
@@ -103,7 +103,7 @@ def test_a_word_that_is_late_is_noted_once_for_each_visit() -> None:
 
 def test_more_clients_than_the_limit_are_refused_at_the_start() -> None:
     with pytest.raises(OutOfRange, match="clients at once; needs <= 10000; got 10001"):
-        Hub(House(TERMS, Bounds(), 0, limits.CLIENTS + 1)).start("127.0.0.1:0")
+        NetworkServer(ServerContext(TERMS, Bounds(), 0, limits.CLIENTS + 1)).start("127.0.0.1:0")
 
 
 def test_connections_have_a_limit() -> None:
@@ -120,15 +120,15 @@ def test_connections_leave_some_files_to_the_server() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
     try:
-        assert connections() == 500 - Limits.spare_files
+        assert get_connection_limit() == 500 - Limits.spare_files
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_streams_of_one_connection_have_a_limit() -> None:
     with standing(limits=Limits(streams=3)) as here:
-        line = channel(f"127.0.0.1:{here.port}", None)
-        links = [Link(line, QUIET) for _ in range(4)]
+        line = open_channel(f"127.0.0.1:{here.port}", None)
+        links = [Connection(line, QUIET) for _ in range(4)]
         until(lambda: len(here.hub.reception.all) == 3)
         for link in links:
             link.send(Hello(VERSION, 0))
@@ -172,7 +172,7 @@ def test_handshakes_have_a_limit_and_who_is_turned_away_may_come_again() -> None
         good = here.leased()
         young = [here.call() for _ in range(3)]
         until(lambda: len(here.hub.reception.all) == 4)
-        with pytest.raises(LinkLost, match="too many handshakes"):
+        with pytest.raises(ConnectionLost, match="too many handshakes"):
             here.call().receive(60)
         assert alive(here, good)
         young[0].close()
@@ -188,7 +188,7 @@ def test_who_does_not_end_its_handshake_is_cut(word: Hello | None) -> None:
         if word is not None:
             slow.send(word)
             assert isinstance(slow.receive(60), Terms)
-        with pytest.raises(LinkLost, match=CUT):
+        with pytest.raises(ConnectionLost, match=CUT):
             slow.receive(60)
         assert alive(here, good)
 
@@ -197,7 +197,7 @@ def test_who_came_for_a_check_does_not_stay() -> None:
     with standing(timeouts=Timeouts(handshake=0.5)) as here:
         link = here.joined(check=True)
         assert here.hub.here() == {}
-        with pytest.raises(LinkLost, match=CUT):
+        with pytest.raises(ConnectionLost, match=CUT):
             link.receive(60)
 
 
@@ -206,7 +206,7 @@ def test_who_falls_silent_is_cut_and_who_says_that_it_is_here_stays() -> None:
         good, mute = here.leased(), here.joined(1)
         good.stream.heartbeat = 0.1  # the other one is about to say so in a minute
         until(lambda: set(here.hub.here()) == {0})
-        with pytest.raises(LinkLost, match=CUT):
+        with pytest.raises(ConnectionLost, match=CUT):
             mute.receive(60)
         assert [facts["client"] for event, facts in here.noted if event == "silent"] == [1]
         assert alive(here, good)
@@ -233,7 +233,7 @@ def test_a_half_longer_than_that_of_the_spec_is_refused() -> None:
             link.send(Finish(fence, 0, 0.0))
             link.send(Chunk(fence, 0, bytes(1000)))
             link.send(Chunk(fence, 1, bytes(length - 1000)))
-        with pytest.raises(Refused, match=f"a half is too long; needs <= {most} bytes"):
+        with pytest.raises(ServerRefused, match=f"a half is too long; needs <= {most} bytes"):
             bad.receive(60)
         until(lambda: here.hub.reception.here[2].half and here.hub.reception.here[2].half.length == most)
         assert alive(here, good)
@@ -242,9 +242,9 @@ def test_a_half_longer_than_that_of_the_spec_is_refused() -> None:
 def test_a_half_that_is_said_to_be_longer_than_any_is_refused() -> None:
     with standing() as here:
         good, bad = here.leased(), here.leased(1)
-        for word in (Finish(2, 0, 0.0), Chunk(2, 0, b"half"), Deposit(2, limits.HALF + 1, sha256(b"half"))):
+        for word in (Finish(2, 0, 0.0), Chunk(2, 0, b"half"), Deposit(2, limits.HALF + 1, compute_sha256(b"half"))):
             bad.send(word)
-        with pytest.raises(Refused, match=f"bytes of deposit is outside its limits; got {limits.HALF + 1}"):
+        with pytest.raises(ServerRefused, match=f"bytes of deposit is outside its limits; got {limits.HALF + 1}"):
             bad.receive(60)
         assert alive(here, good)
 
@@ -266,7 +266,7 @@ def test_a_control_message_has_a_longest_length(more: int, why: str, monkeypatch
     with standing() as here:
         good, bad = here.leased(), here.call()
         bad.stream.put(long_greeting(limits.CONTROL + more, monkeypatch))
-        with pytest.raises(Refused, match=why):
+        with pytest.raises(ServerRefused, match=why):
             bad.receive(60)
         assert alive(here, good)
 
@@ -304,23 +304,23 @@ def test_one_certificate_has_few_handshakes_at_once(keys: Path) -> None:
         for _ in range(Limits.handshakes_per_certificate):
             here.call(mine)
         until(lambda: len(here.hub.reception.all) == Limits.handshakes_per_certificate)
-        with pytest.raises(LinkLost, match="too many handshakes under one certificate"):
+        with pytest.raises(ConnectionLost, match="too many handshakes under one certificate"):
             here.call(mine).receive(60)
         here.joined(1, build_channel_credentials(load_identity(keys / "client-1")))
 
 
-def asked(hub: Hub) -> Any:
-    return channel(f"127.0.0.1:{hub.start('127.0.0.1:0')}", None)
+def asked(hub: NetworkServer) -> Any:
+    return open_channel(f"127.0.0.1:{hub.start('127.0.0.1:0')}", None)
 
 
 def test_the_model_goes_to_so_many_at_once_and_nobody_holds_it_for_ever() -> None:
-    hub = Hub(House(TERMS, Bounds(), 0, 1))
+    hub = NetworkServer(ServerContext(TERMS, Bounds(), 0, 1))
     hub.answering("Collect", collect_handler(lambda: bytes(20_000_000), lambda context: None, Timeouts(rpc=1.0), 1))
     line = asked(hub)
     deaf = line.unary_stream("/splitrelay.Relay/Collect")(b"")
     next(deaf)
     with pytest.raises(WorkError, match="too many collect the model"):
-        collected(line)
+        fetch_model(line)
     until(lambda: has_model(line))
     deaf.cancel()
     line.close()
@@ -329,20 +329,20 @@ def test_the_model_goes_to_so_many_at_once_and_nobody_holds_it_for_ever() -> Non
 
 def has_model(line: Any) -> bool:
     try:
-        return len(collected(line, seconds=1.0)) == 20_000_000
+        return len(fetch_model(line, seconds=1.0)) == 20_000_000
     except WorkError:
         return False
 
 
 def test_a_question_that_is_never_asked_is_ended() -> None:
-    hub = Hub(House(TERMS, Bounds(), 0, 1))
+    hub = NetworkServer(ServerContext(TERMS, Bounds(), 0, 1))
     hub.answering("Status", status_handler(lambda: "{}", lambda context: None, Timeouts(handshake=0.5)))
     line = asked(hub)
     silent = SimpleQueue[bytes | None]()
     stream = line.stream_stream(f"/{SERVICE}/Status")(iter(silent.get, None), timeout=60)
     with pytest.raises(Exception, match="took too long"):
         next(stream)
-    assert status_of(line) == "{}"
+    assert fetch_status(line) == "{}"
     silent.put(None)
     line.close()
     hub.close("enough", again=False)

@@ -13,16 +13,16 @@ import pytest
 
 from splitrelay.data import load
 from splitrelay.data.partition_io import get_client_folder
-from splitrelay.deploy.client_program import Joined, Wish
-from splitrelay.deploy.client_visit import Visitor
+from splitrelay.deploy.client_program import ClientOptions, ClientProgram
+from splitrelay.deploy.client_visit import VisitRunner
 from splitrelay.deploy.fed_server import FedServer
-from splitrelay.deploy.handshake import AgreedSpec, compute_digest, spec_in, terms_of
+from splitrelay.deploy.handshake import AgreedSpec, build_terms, compute_digest, read_spec
 from splitrelay.deploy.server_visit import build_lease
 from splitrelay.deploy.visit_limits import SPARE, ServerBrokeSpec, derive_allowed_visits
 from splitrelay.errors import InputError
 from splitrelay.network import server, tensor_transfer
 from splitrelay.network.codec import BadMessage, decode, encode
-from splitrelay.network.connection_handler import JUDGE
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER
 from splitrelay.network.messages import Lease, Message, Output, Reply, Step, Terms
 from splitrelay.network.protocol import Conversation, End, State
 from splitrelay.security.authority import create_authority
@@ -94,7 +94,7 @@ def play_with_one_lie(
 # The number of visits
 
 
-def make_client(folder: Path, *words: str, with_keys: bool = False, **wish: Any) -> tuple[Joined, Terms]:
+def make_client(folder: Path, *words: str, with_keys: bool = False, **wish: Any) -> tuple[ClientProgram, Terms]:
     """Return client 0, which has not connected to a server, and the terms of its server."""
     spec = small_spec(folder, *TWO, *(words if "engine=reference" in words else ("engine=fast", *words)))
     dealt(spec, folder / "data")
@@ -104,20 +104,22 @@ def make_client(folder: Path, *words: str, with_keys: bool = False, **wish: Any)
         create_authority(folder / "authority", "tests").issue_client("client-0", 0)
     data = folder / "data" / get_client_folder(0, 2) / "data.npz"
     given: dict[str, Any] = {"keys": keys, "agreed": AgreedSpec(spec), **wish}
-    return Joined(Wish("127.0.0.1:1", 0, data, **given), lambda text: None), terms_of(spec, load(spec.data.name))
+    return ClientProgram(ClientOptions("127.0.0.1:1", 0, data, **given), lambda text: None), build_terms(
+        spec, load(spec.data.name)
+    )
 
 
 def change_terms(terms: Terms, **values: Any) -> Terms:
     """Return other terms of the same spec, with a digest that fits."""
     other = replace(terms, **values)
-    return replace(other, spec_hash=compute_digest(other, spec_in(terms)))
+    return replace(other, spec_hash=compute_digest(other, read_spec(terms)))
 
 
-def begin_visit(client: Joined, terms: Terms) -> int:
+def begin_visit(client: ClientProgram, terms: Terms) -> int:
     """Start the client's program again, let it begin a visit under these terms, and return how many it has counted."""
-    again = Joined(client.wish, lambda text: None)
+    again = ClientProgram(client.wish, lambda text: None)
     again._agree(terms)
-    assert isinstance(again.visitor, Visitor)
+    assert isinstance(again.visitor, VisitRunner)
     again.visitor.used.begin_visit(VISIT)
     return again.visitor.used.counts.visits
 
@@ -136,7 +138,7 @@ def test_visits_are_counted_over_terms_that_differ_beside_the_spec(tmp_path: Pat
 
 def test_visits_are_counted_over_both_engines(tmp_path: Path) -> None:
     client, terms = make_client(tmp_path, "engine=reference", with_keys=True, repeats=0)
-    spec = spec_in(terms)
+    spec = read_spec(terms)
     client.wish = replace(client.wish, agreed=AgreedSpec(spec.model_copy(update={"engine": "auto"})))
     fast = spec.model_copy(update={"engine": "fast"})
     other = replace(terms, spec=fast.to_toml(), engine="fast")
@@ -150,7 +152,7 @@ def test_visits_are_counted_over_both_engines(tmp_path: Path) -> None:
 def test_an_evaluator_and_a_fed_server_make_no_visits(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, *TWO)
     honest = derive_allowed_visits(spec, 0)
-    for m in (JUDGE, JUDGE + 1, 2):
+    for m in (EVALUATOR_NUMBER, EVALUATOR_NUMBER + 1, 2):
         allowed = derive_allowed_visits(spec, m)
         lease = build_lease(replace(honest, m=m).make_visit(VISIT, 0.0, None), 1, 1, b"")
         replace(honest, m=m).check_lease(lease, 10**6)
@@ -158,11 +160,11 @@ def test_an_evaluator_and_a_fed_server_make_no_visits(tmp_path: Path) -> None:
             allowed.check_lease(lease, 10**6)
 
 
-def make_fed_server(folder: Path) -> tuple[Joined, Terms]:
+def make_fed_server(folder: Path) -> tuple[ClientProgram, Terms]:
     spec = small_spec(folder, *TWO, "algorithm=fedavg", "engine=fast")
     create_authority(folder / "authority", "tests").issue_client("fed", fed=True)
-    wish = Wish("127.0.0.1:1", None, None, keys=folder / "fed", fed=True, agreed=AgreedSpec(spec))
-    return Joined(wish, lambda text: None), terms_of(spec, load(spec.data.name), sealed=True, judged=True)
+    wish = ClientOptions("127.0.0.1:1", None, None, keys=folder / "fed", fed=True, agreed=AgreedSpec(spec))
+    return ClientProgram(wish, lambda text: None), build_terms(spec, load(spec.data.name), sealed=True, judged=True)
 
 
 def test_a_fed_server_refuses_a_lease(tmp_path: Path) -> None:
@@ -194,12 +196,12 @@ def test_only_an_algorithm_with_a_shift_takes_one(words: str, tmp_path: Path) ->
     assert derive_allowed_visits(small_spec(tmp_path, *TWO, "algorithm=scaffold"), 0).has_shift
     client, terms = make_client(tmp_path, *words.split())
     client._agree(terms)
-    assert isinstance(client.visitor, Visitor) and not client.visitor.used.allowed.has_shift
+    assert isinstance(client.visitor, VisitRunner) and not client.visitor.used.allowed.has_shift
     shape = client.visitor.engine.shape
     x = np.zeros(shape.size if client.visitor.whole else shape.boundary, np.float32)
-    client.visitor.vectors(tensor_transfer.packed(x=x))
+    client.visitor.vectors(tensor_transfer.pack_vectors(x=x))
     with pytest.raises(BadMessage):
-        client.visitor.vectors(tensor_transfer.packed(x=x, shift=x))
+        client.visitor.vectors(tensor_transfer.pack_vectors(x=x, shift=x))
 
 
 # The spec
@@ -220,7 +222,7 @@ def test_only_an_algorithm_with_a_shift_takes_one(words: str, tmp_path: Path) ->
 def test_a_spec_that_cannot_be_read_is_an_input_error(text: str, tmp_path: Path) -> None:
     _, terms = make_client(tmp_path)
     with pytest.raises(InputError):
-        spec_in(replace(terms, spec=text))
+        read_spec(replace(terms, spec=text))
 
 
 @pytest.mark.parametrize("text", ["# " + "x" * 5000, "# x\n" * 5000, "a." * 5000 + "b = 1", "[" + "a." * 5000 + "b]"])
@@ -228,6 +230,6 @@ def test_a_spec_that_would_take_much_memory_is_not_parsed(text: str, tmp_path: P
     """A dotted key takes memory and time that grow with the square of its length."""
     client, terms = make_client(tmp_path)
     with pytest.raises(InputError) as caught:
-        spec_in(replace(terms, spec=terms.spec + "\n" + text))
+        read_spec(replace(terms, spec=terms.spec + "\n" + text))
     assert isinstance(caught.value.value, int) and caught.value.value > 4096
     assert client.visitor is None

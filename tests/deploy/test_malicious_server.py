@@ -14,8 +14,8 @@ from torch import nn
 from splitrelay.deploy import backend_fast
 from splitrelay.deploy import handshake as handshake
 from splitrelay.deploy.disclosure import Approval
-from splitrelay.deploy.handshake import AgreedSpec, compute_digest, read_agreed_spec, terms_of, write_terms
-from splitrelay.deploy.peer_endpoint import UNREACHED, Post
+from splitrelay.deploy.handshake import AgreedSpec, build_terms, compute_digest, read_agreed_spec, write_terms
+from splitrelay.deploy.peer_endpoint import UNREACHED, PeerEndpoint
 from splitrelay.deploy.server_visit import Policy, build_lease
 from splitrelay.deploy.visit_limits import SPARE, ServerBrokeSpec, UsedVisits, derive_allowed_visits
 from splitrelay.errors import InputError, SplitrelayError
@@ -25,8 +25,8 @@ from splitrelay.network.messages import (
     Accept,
     Chunk,
     Deposit,
+    EvaluationRequest,
     Lease,
-    Look,
     Message,
     Predict,
     Refuse,
@@ -35,7 +35,7 @@ from splitrelay.network.messages import (
     Terms,
     Welcome,
 )
-from splitrelay.network.peer_transfer import Courier, Unreached
+from splitrelay.network.peer_transfer import HalfSender, PeerUnreachable
 from splitrelay.runs.execute import build_trainer
 from splitrelay.runs.registry import ALGORITHMS
 from splitrelay.runs.spec import Spec, load_spec
@@ -134,7 +134,7 @@ def test_a_client_refuses_every_spec_but_its_own(words: str, tmp_path: Path, mon
 
 def test_a_digest_covers_the_whole_terms(tmp_path: Path) -> None:
     stage = quorum(tmp_path)
-    spec, terms = stage.serving.spec, terms_of(stage.serving.spec, stage.serving.data)
+    spec, terms = stage.serving.spec, build_terms(stage.serving.spec, stage.serving.data)
     others = [
         replace(terms, **change)
         for change in (
@@ -189,7 +189,7 @@ def test_a_client_refuses_an_evaluation_of_a_round_that_does_not_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def change(message: Message) -> Message:
-        return replace(message, r=99) if isinstance(message, Look) else message
+        return replace(message, r=99) if isinstance(message, EvaluationRequest) else message
 
     stage = Stage(small_spec(tmp_path, *TWO, "route=peer-to-peer"), tmp_path, quorum=1, keys=True)
     lies = Lies(stage, monkeypatch, change)
@@ -296,16 +296,16 @@ def test_a_client_dials_other_hosts_only_peer_to_peer_and_tells_nothing_of_them(
 
     def bring(courier: Any, address: str, *_: Any) -> Any:
         dialed.append(address)
-        raise Unreached("connection refused by 10.0.0.1")
+        raise PeerUnreachable("connection refused by 10.0.0.1")
 
-    monkeypatch.setattr(Courier, "bring", bring)
+    monkeypatch.setattr(HalfSender, "bring", bring)
     centralized = Stage(small_spec(tmp_path, *TWO, "R=1"), tmp_path, keys=True)
     monkeypatch.setattr(server, "encode", lambda message: encode(lease(heir="127.0.0.1:22")(message)))
     for m in (0, 1):
         centralized.join(m)
     centralized.play()
     assert set(centralized.words.values()) == {"all rounds are done"} and not dialed
-    post = Post(IdentityReloader(load_identity(tmp_path / "client-0"), lambda text: None), lambda text: None)
+    post = PeerEndpoint(IdentityReloader(load_identity(tmp_path / "client-0"), lambda text: None), lambda text: None)
     for address in ("127.0.0.1:22", "unix:/run/docker.sock", "dns:///example.org:443"):
         (handed,) = post.bring(Lease(1, 1, 0, 0, 0, 2, 0.1, heir=address), b"half")
         assert handed.why == UNREACHED
@@ -380,7 +380,7 @@ def test_the_operator_is_shown_what_would_leave_and_decides(
 
 def test_a_digest_can_be_accepted_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(small_spec(tmp_path, *TWO), tmp_path)
-    digest = terms_of(stage.serving.spec, stage.serving.data).spec_hash
+    digest = build_terms(stage.serving.spec, stage.serving.data).spec_hash
     for m, accepted in ((0, digest), (1, digest.upper())):
         stage.join(m, agreed=None, accept_spec=accepted)
     stage.play()
@@ -394,7 +394,7 @@ def test_a_digest_can_be_accepted_beforehand(tmp_path: Path, monkeypatch: pytest
 def test_terms_written_by_the_server_are_agreed_to_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = quorum(tmp_path)
     file = tmp_path / "terms.toml"
-    file.write_text(write_terms(terms_of(stage.serving.spec, stage.serving.data)), encoding="utf-8")
+    file.write_text(write_terms(build_terms(stage.serving.spec, stage.serving.data)), encoding="utf-8")
     agreed = read_agreed_spec(file)
     assert agreed.spec == stage.serving.spec and agreed.terms is not None
     lies = Lies(stage, monkeypatch, offer(stage.serving.spec, mean=(0.5,)))
@@ -418,7 +418,7 @@ def test_features_leave_only_where_the_clients_own_spec_says_so(
     assert set(named.words.values()) == {"all rounds are done"}
     (tmp_path / "again").mkdir()
     unnamed = Stage(small_spec(tmp_path / "again", *words), tmp_path / "again", quorum=1)
-    digest = terms_of(unnamed.serving.spec, unnamed.serving.data).spec_hash
+    digest = build_terms(unnamed.serving.spec, unnamed.serving.data).spec_hash
     lies = Lies(unnamed, monkeypatch, lambda message: message)
     error = lies.join(**({} if engine == "fast" else {"agreed": None, "accept_spec": digest}))
     assert isinstance(error, InputError) and not lies.sent
@@ -439,7 +439,7 @@ def test_layers_that_the_operator_has_agreed_to_need_no_torch_at_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(small_spec(tmp_path, *OWN), tmp_path)
-    terms = terms_of(stage.serving.spec, stage.serving.data)
+    terms = build_terms(stage.serving.spec, stage.serving.data)
     (tmp_path / "terms.toml").write_text(write_terms(terms), encoding="utf-8")
     stage.join(0, agreed=read_agreed_spec(tmp_path / "terms.toml"))
     stage.join(1, agreed=None, accept_spec=terms.spec_hash)
@@ -483,15 +483,15 @@ def _count(calls: list[Any]) -> Any:
 )  # fmt: skip
 def test_terms_outside_their_range_are_refused_when_they_are_read(values: dict[str, Any], tmp_path: Path) -> None:
     stage = quorum(tmp_path)
-    terms = terms_of(stage.serving.spec, stage.serving.data)
-    assert codec.from_bytes(codec.to_bytes(terms)) == terms
+    terms = build_terms(stage.serving.spec, stage.serving.data)
+    assert codec.decode_control(codec.encode_control(terms)) == terms
     with pytest.raises(codec.BadMessage):
-        codec.from_bytes(codec.to_bytes(replace(terms, **values)))
+        codec.decode_control(codec.encode_control(replace(terms, **values)))
 
 
 def test_an_agreed_spec_is_compared_in_every_key(tmp_path: Path) -> None:
     stage = quorum(tmp_path)
-    spec, terms = stage.serving.spec, terms_of(stage.serving.spec, stage.serving.data)
+    spec, terms = stage.serving.spec, build_terms(stage.serving.spec, stage.serving.data)
     handshake.check_agreed(AgreedSpec(spec), spec, terms)
     handshake.check_agreed(AgreedSpec(spec.model_copy(update={"engine": "auto"})), spec, terms)
     for word in ("order=fixed", "gamma=0.5", "every=2", "C=8", "augment=false", "tau=proportional", "init=x"):

@@ -16,9 +16,9 @@ import pytest
 
 from splitrelay import __version__
 from splitrelay.deploy.status_client import ask_status
-from splitrelay.network.client_session import NoServer, Refused, Session
-from splitrelay.network.codec import VERSION, OtherVersion, encode, in_version
-from splitrelay.network.grpc_channel import SERVICE, Untrusted, channel
+from splitrelay.network.client_session import ServerNotFound, ServerRefused, Session
+from splitrelay.network.codec import VERSION, OtherVersion, encode, rewrite_version
+from splitrelay.network.grpc_channel import SERVICE, UntrustedServer, open_channel
 from splitrelay.network.messages import Accept, Refuse
 from splitrelay.network.status_rpc import status_handler
 from splitrelay.security import identity
@@ -39,9 +39,10 @@ import sys
 from splitrelay.network import codec
 codec.VERSION = int(sys.argv[1])
 from splitrelay.network.messages import Terms
-from splitrelay.network.server import House, Hub
+from splitrelay.network.connection_handler import ServerContext
+from splitrelay.network.server import NetworkServer
 terms = Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=60.0)
-hub = Hub(House(terms, codec.Bounds(), 10_000, 4))
+hub = NetworkServer(ServerContext(terms, codec.Bounds(), 10_000, 4))
 print(hub.start("127.0.0.1:0"), flush=True)
 sys.stdin.read()
 hub.close("enough", again=False)
@@ -66,7 +67,9 @@ def session(port: int, host: str = "127.0.0.1", keys: Path | None = None, patien
     address = f"{host}:{port}"
     credentials = None if keys is None else build_channel_credentials(load_identity(keys))
     accept = Accept(TERMS.spec_hash, TERMS.engine, TERMS.cpu, 5)
-    return Session(0, lambda: channel(address, credentials), lambda terms: accept, patience=patience, address=address)
+    return Session(
+        0, lambda: open_channel(address, credentials), lambda terms: accept, patience=patience, address=address
+    )
 
 
 @pytest.mark.parametrize("version", [OLDER, VERSION + 1])
@@ -86,7 +89,7 @@ def test_a_server_of_another_version_refuses_for_good(version: int) -> None:
     command = [sys.executable, "-c", SERVE, str(version)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(ServerRefused) as caught:
             session(int(process.stdout.readline())).connect()
         process.stdin.close()
     assert caught.value.final and caught.value.exit_code == 2
@@ -108,7 +111,7 @@ def old_server(*frames: bytes) -> Iterator[int]:
 
 
 def test_a_server_that_answers_in_its_own_version_is_not_tried_again() -> None:
-    answer = in_version(encode(Refuse("not a message of this protocol")), OLDER)
+    answer = rewrite_version(encode(Refuse("not a message of this protocol")), OLDER)
     with old_server(answer) as port, pytest.raises(OtherVersion) as caught:
         session(port).connect()
     assert caught.value.version == OLDER and caught.value.exit_code == 2
@@ -146,7 +149,7 @@ def test_a_server_that_tls_refuses_is_not_tried_again(case: str, keys: Path, mon
     monkeypatch.setattr(identity, "_refuse_date", lambda *_: None)  # a server that does not look at its own keys
     with standing(build_server_credentials(load_identity(keys / folder))) as here:
         client = session(here.port, host, keys / "client-0")
-        with pytest.raises(Untrusted) as caught:
+        with pytest.raises(UntrustedServer) as caught:
             client.connect()
         assert client.links == 1
     assert caught.value.exit_code == 2
@@ -154,7 +157,7 @@ def test_a_server_that_tls_refuses_is_not_tried_again(case: str, keys: Path, mon
 
 
 def test_a_server_without_tls_is_not_tried_again(keys: Path) -> None:
-    with standing() as here, pytest.raises(Untrusted):
+    with standing() as here, pytest.raises(UntrustedServer):
         session(here.port, keys=keys / "client-0").connect()
 
 
@@ -162,7 +165,7 @@ def test_a_port_that_nobody_listens_on_is_tried_again(keys: Path) -> None:
     with socket.socket() as line:
         line.bind(("127.0.0.1", 0))
         client = session(line.getsockname()[1], keys=keys / "client-0", patience=0.5)
-        with pytest.raises(NoServer):
+        with pytest.raises(ServerNotFound):
             client.connect()
     assert client.links > 1
 
@@ -172,7 +175,7 @@ def test_a_server_that_was_trusted_before_is_tried_again(keys: Path) -> None:
     client.welcomed = True
     with standing(build_server_credentials(load_identity(keys / "elsewhere"))) as here:
         client.dial = session(here.port, keys=keys / "client-0").dial
-        with pytest.raises(NoServer):
+        with pytest.raises(ServerNotFound):
             client.connect()
     assert client.links > 1
 
@@ -180,6 +183,6 @@ def test_a_server_that_was_trusted_before_is_tried_again(keys: Path) -> None:
 def test_a_question_to_a_wrong_host_is_an_error_of_the_user(keys: Path) -> None:
     with standing(build_server_credentials(load_identity(keys / "elsewhere"))) as here:
         here.hub.answering("Status", status_handler(lambda: "{}", lambda context: None))
-        with pytest.raises(Untrusted) as caught:
+        with pytest.raises(UntrustedServer) as caught:
             ask_status(f"127.0.0.1:{here.port}", keys / "client-0", insecure=False)
     assert caught.value.exit_code == 2 and "127.0.0.1" in caught.value.what

@@ -22,12 +22,23 @@ from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import Policy, ServerVisits, VisitLease, get_stage
 from splitrelay.errors import Diverged, OutputError, VisitFailed
 from splitrelay.network import limits, messages
-from splitrelay.network.client_session import TakenBack
+from splitrelay.network.client_session import VisitCancelled
 from splitrelay.network.codec import VERSION, BadMessage, decode, encode
 from splitrelay.network.limits import Limits
-from splitrelay.network.messages import Accept, Deposit, Fail, Finish, Handed, Hello, Ready, Terms, Want, Welcome
-from splitrelay.network.shared_event_loop import Heard
-from splitrelay.network.tensor_transfer import sha256
+from splitrelay.network.messages import (
+    Accept,
+    Deposit,
+    Fail,
+    Finish,
+    HalfRequest,
+    HandoverReport,
+    Hello,
+    Ready,
+    Terms,
+    Welcome,
+)
+from splitrelay.network.shared_event_loop import MessageReceived
+from splitrelay.network.tensor_transfer import compute_sha256
 from tests.support.bare_server import Standing, lease, standing, step, until
 from tests.support.clock import Clock
 from tests.support.deployment import Stage, small_spec
@@ -43,13 +54,13 @@ def pending(K: int = 5) -> VisitLease:
 
 
 def test_the_words_of_a_visit_are_one_after_another() -> None:
-    words = [Fail(1), Ready(1), *(step(1, k) for k in range(3)), Finish(1, 3, 0.0), Handed(1, 0, b"")]
+    words = [Fail(1), Ready(1), *(step(1, k) for k in range(3)), Finish(1, 3, 0.0), HandoverReport(1, 0, b"")]
     assert [get_stage(word, 3) for word in [*words, Deposit(1, 0, b"")]] == list(range(8))
 
 
 def test_a_word_that_was_said_before_is_no_progress() -> None:
     visit = pending()
-    for now, word in enumerate([Ready(1), step(1, 0), step(1, 0), step(1, 1), step(1, 0), Want(1)], start=1):
+    for now, word in enumerate([Ready(1), step(1, 0), step(1, 0), step(1, 1), step(1, 0), HalfRequest(1)], start=1):
         visit.record_message(word, float(now))
     assert visit.progress_at == 4.0
 
@@ -119,7 +130,7 @@ def test_a_step_that_is_only_repeated_runs_out_of_time(tmp_path: Path, monkeypat
                 message = decode(link.stream.read(time.monotonic() + 60))
                 if isinstance(message, messages.Cancel):
                     link.talk.hear(message)
-                    raise TakenBack(message.why)
+                    raise VisitCancelled(message.why)
                 if number == 3:
                     clock.advance(1001.0)
             raise AssertionError
@@ -137,7 +148,7 @@ def test_a_step_that_is_refused_again_and_again_ends_the_visit(
     away: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that does not look at its own numbers goes on saying what is refused."""
-    monkeypatch.setattr(client_visit, "finite", lambda h: True)
+    monkeypatch.setattr(client_visit, "is_finite_array", lambda h: True)
     step = client_visit.RemoteServerHalf.step
     nan = np.float32("nan")
     monkeypatch.setattr(
@@ -241,7 +252,7 @@ def test_a_half_is_asked_for_once() -> None:
         visit.visit = Visit(0, 0, 0, Begun(), Step(0.1), 5)
         with pytest.raises(BadMessage):
             remote._handle_want(visit)
-        remote.given = DeliveredHalf(0, Handed(7, 0, b""))
+        remote.given = DeliveredHalf(0, HandoverReport(7, 0, b""))
         remote._handle_want(visit)
         with pytest.raises(BadMessage):
             remote._handle_want(visit)
@@ -270,7 +281,7 @@ def test_who_does_not_listen_is_not_answered_for_ever() -> None:
         caller = here.hub.reception.here[0]
         for k in range(Limits.unanswered):
             caller.outgoing.put_nowait(messages.Cancel(99, str(k)))  # nobody has taken them yet
-        heard = Heard(0, caller.number, step(1, 0))
+        heard = MessageReceived(0, caller.number, step(1, 0))
         with pytest.raises(BadMessage):
             here.hub.reception._hand_on(caller, heard)
         assert link
@@ -295,7 +306,7 @@ def _deposited(here: Standing) -> None:
     link.send(Ready(1))
     link.send(Finish(1, 0, 0.0))
     link.send(messages.Chunk(1, 0, b"half"))
-    link.send(Deposit(1, 4, sha256(b"half")))
+    link.send(Deposit(1, 4, compute_sha256(b"half")))
     until(lambda: any(isinstance(getattr(event, "message", None), Deposit) for event in here.hub.inbox._events))
 
 

@@ -17,7 +17,7 @@ from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import Policy, VisitLease, get_stage
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import messages
-from splitrelay.network.client_session import TakenBack
+from splitrelay.network.client_session import VisitCancelled
 from tests.deploy.test_absent_clients import model, skips, told
 from tests.deploy.test_faults import skipping
 from tests.deploy.test_peer_to_peer import staged
@@ -43,7 +43,7 @@ def misbehave(stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str, times: fl
         while True:
             message = calls.session.hear(60)
             if isinstance(message, messages.Cancel):
-                raise TakenBack(message.why)
+                raise VisitCancelled(message.why)
 
     def acting(calls: client_visit.RemoteServerHalf, k: int, h: Any, *words: Any, **more: Any) -> messages.Reply:
         if calls.lease.m == BAD and len({*fences, calls.fence}) <= times:
@@ -140,19 +140,19 @@ def test_a_client_that_is_never_here_when_it_is_asked_is_put_into_quarantine(tmp
 def test_an_evaluator_that_never_answers_is_asked_a_bounded_number_of_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, asked = client_visit.Visitor.look, list[int]()
+    look, asked = client_visit.VisitRunner.look, list[int]()
 
-    def silent(visitor: client_visit.Visitor, session: Any, word: messages.Look) -> None:
+    def silent(visitor: client_visit.VisitRunner, session: Any, word: messages.EvaluationRequest) -> None:
         if word.top_bytes:  # the model at the end
             look(visitor, session, word)
             return
         asked.append(word.fence)
-        client_visit.received(session, word.bytes, word.sha256)
+        client_visit.receive_half(session, word.bytes, word.sha256)
         while True:
             if isinstance(session.hear(60), messages.Cancel):
-                raise TakenBack("enough")
+                raise VisitCancelled("enough")
 
-    monkeypatch.setattr(client_visit.Visitor, "look", silent)
+    monkeypatch.setattr(client_visit.VisitRunner, "look", silent)
     stage = staged(tmp_path, *THREE, "R=6", "evaluator=1", policy=Policy("skip", lease=0.3, strikes=2, probation=LONG))
     stage.play()
     assert len(asked) == 2 == len(stage.events("strike"))

@@ -12,12 +12,12 @@ import grpc
 import pytest
 
 from splitrelay.errors import WorkError
-from splitrelay.network.client_session import Refused
+from splitrelay.network.client_session import ServerRefused
 from splitrelay.network.codec import VERSION
 from splitrelay.network.messages import Chunk, Deposit, Finish, Hello
-from splitrelay.network.server import Hub
-from splitrelay.network.shared_event_loop import Heard
-from splitrelay.network.tensor_transfer import sha256
+from splitrelay.network.server import NetworkServer
+from splitrelay.network.shared_event_loop import MessageReceived
+from splitrelay.network.tensor_transfer import compute_sha256
 from splitrelay.security.authority import Authority, open_authority
 from splitrelay.security.certificates import parse_peer
 from splitrelay.security.credential_reload import IdentityReloader, build_reloading_credentials
@@ -40,7 +40,7 @@ def test_a_lease_is_not_granted_to_whoever_was_revoked_just_before() -> None:
         link = here.joined()
         out.append("client 0 is revoked")
         here.say(0, lease(), Chunk(1, 0, b"the half"))
-        with pytest.raises(Refused, match="client 0 is revoked"):
+        with pytest.raises(ServerRefused, match="client 0 is revoked"):
             link.receive(60)
 
 
@@ -52,27 +52,27 @@ def test_what_a_revoked_client_deposits_does_not_count() -> None:
             link.send(word)
         until(lambda: here.hub.reception.here[0].half)
         out.append("client 0 is revoked")
-        link.send(Deposit(1, len(half), sha256(half)))
-        with pytest.raises(Refused, match="client 0 is revoked"):
+        link.send(Deposit(1, len(half), compute_sha256(half)))
+        with pytest.raises(ServerRefused, match="client 0 is revoked"):
             link.receive(60)
         until(lambda: here.hub.here() == {})
         assert [type(event.message).__name__ for event in heard(here.hub)] == ["Ready", "Finish"]
 
 
-def heard(hub: Hub) -> list[Heard]:
+def heard(hub: NetworkServer) -> list[MessageReceived]:
     """What the training thread was told so far."""
     found = []
     with suppress(Empty):
         while True:
             found.append(hub.inbox.get(timeout=0.01))
-    return [event for event in found if isinstance(event, Heard)]
+    return [event for event in found if isinstance(event, MessageReceived)]
 
 
 def test_a_revoked_client_comes_no_further_than_its_greeting() -> None:
     with standing(admitted=lambda context, hello: "client 0 is revoked") as here:
         link = here.call()
         link.send(Hello(VERSION, 0))
-        with pytest.raises(Refused, match="client 0 is revoked") as caught:
+        with pytest.raises(ServerRefused, match="client 0 is revoked") as caught:
             link.receive(60)
         assert caught.value.final
 

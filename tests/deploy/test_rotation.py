@@ -10,7 +10,7 @@ import pytest
 
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.rehearsal import read_untimed_rows
-from splitrelay.network.client_session import Refused
+from splitrelay.network.client_session import ServerRefused
 from splitrelay.security.authority import Authority, open_authority
 from splitrelay.security.encryption import load_secrets
 from splitrelay.security.key_files import REVOKED, SEALING
@@ -240,6 +240,6 @@ def test_a_revoked_clients_successor_takes_its_place_and_the_others_follow(tmp_p
     here.play(happened)
     assert who(stage, "unable") == [1] and not stage.events("failed")
     (refused,) = [word for word in words.all if word != "all rounds are done"]
-    assert isinstance(refused, Refused) and refused.final and "client-2 is revoked" in str(refused)
+    assert isinstance(refused, ServerRefused) and refused.final and "client-2 is revoked" in str(refused)
     assert len(words.all) == 4
     assert load_secrets(tmp_path / "client-2").current == 1  # it was given nothing

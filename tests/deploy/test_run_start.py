@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from splitrelay.deploy import client_program, remote_evaluator, status_report
-from splitrelay.deploy.client_program import Wish, join_all
+from splitrelay.deploy.client_program import ClientOptions, join_all
 from splitrelay.deploy.deployed_run import ClientSizesFile, refuse_undeployable
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.deploy.status_report import Pace
 from splitrelay.errors import InputError, OutputError
-from splitrelay.network.client_session import Refused
+from splitrelay.network.client_session import ServerRefused
 from tests.support.bare_server import until
 from tests.support.deployment import Stage, simulated, small_spec
 
@@ -67,8 +67,12 @@ def test_once_it_has_begun_the_data_stay_the_same(tmp_path: Path) -> None:
     def late(row: dict[str, Any]) -> None:
         if row["round"] == 1:
             try:
-                list(_joined(stage, Wish(f"127.0.0.1:{stage.serving.port}", 0, wrong, agreed=AgreedSpec(stage.spec))))
-            except Refused as error:
+                list(
+                    _joined(
+                        stage, ClientOptions(f"127.0.0.1:{stage.serving.port}", 0, wrong, agreed=AgreedSpec(stage.spec))
+                    )
+                )
+            except ServerRefused as error:
                 refused.append(error)
 
     stage.serving.pace.look = lambda r, afresh: late({"round": r})  # type: ignore[method-assign]
@@ -80,7 +84,7 @@ def test_once_it_has_begun_the_data_stay_the_same(tmp_path: Path) -> None:
     assert "samples now and had" in str(error) and "bring the same data" in str(error)
 
 
-def _joined(stage: Stage, *wishes: Wish) -> Any:
+def _joined(stage: Stage, *wishes: ClientOptions) -> Any:
     def quiet(m: int) -> Any:
         return lambda text: stage.said.append(f"{m}: {text}")
 
@@ -188,7 +192,7 @@ def test_a_model_that_finds_no_room_is_handed_over_once_more(tmp_path: Path, mon
 def test_what_is_wrong_with_one_of_several_clients_is_said_before_any_calls(tmp_path: Path) -> None:
     stage = Stage(small_spec(tmp_path, *TWO), tmp_path)
     right = tmp_path / "data" / "client-0001" / "data.npz"
-    wishes = [Wish("127.0.0.1:1", 0, tmp_path / "missing.npz"), Wish("127.0.0.1:1", 1, right)]
+    wishes = [ClientOptions("127.0.0.1:1", 0, tmp_path / "missing.npz"), ClientOptions("127.0.0.1:1", 1, right)]
     with pytest.raises(InputError, match="there is no file or folder"):
         list(_joined(stage, *wishes))
 
@@ -202,17 +206,17 @@ def test_of_several_clients_one_that_is_refused_says_so_and_the_others_go_on(tmp
         assert stage.listening.wait(60)
         data = [tmp_path / "data" / f"client-000{m}" / "data.npz" for m in (0, 1)]
         address, agreed = f"127.0.0.1:{stage.serving.port}", AgreedSpec(stage.spec)
-        wishes = [Wish(address, m, data[m], agreed=agreed) for m in (0, 1)]
+        wishes = [ClientOptions(address, m, data[m], agreed=agreed) for m in (0, 1)]
         try:
             found.extend(_joined(stage, *wishes))
-        except Refused as error:
+        except ServerRefused as error:
             found.append(error)
 
     thread = threading.Thread(target=both, daemon=True)
     thread.start()
     stage.play()
     thread.join(60)
-    assert found[0] == "all rounds are done" and isinstance(found[1], Refused)
+    assert found[0] == "all rounds are done" and isinstance(found[1], ServerRefused)
     assert [line for line in stage.said if line.startswith("1: the server refused")]
 
 

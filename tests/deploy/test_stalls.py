@@ -17,7 +17,7 @@ from splitrelay.deploy.server_visit import Policy
 from splitrelay.deploy.stalls import MANY, StallReporter, Wait
 from splitrelay.deploy.status_client import ask_status
 from splitrelay.network import messages
-from splitrelay.network.connection_handler import FED, JUDGE
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.security.encryption import SecretUnavailable
 from tests.deploy.test_absent_clients import told
 from tests.deploy.test_fed_server import everybody
@@ -129,15 +129,15 @@ def test_a_client_that_is_connected_and_makes_no_step(tmp_path: Path, monkeypatc
 
 def test_a_client_that_cannot_open_the_half_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(small_spec(tmp_path, *THREE, "R=1"), tmp_path, policy=AT_ONCE)
-    seen, honest = Seen(stage, LAST, "unable", lambda: None), client_visit.Visitor.visit
+    seen, honest = Seen(stage, LAST, "unable", lambda: None), client_visit.VisitRunner.visit
 
-    def lacking(visitor: client_visit.Visitor, session: Any, lease: messages.Lease) -> None:
+    def lacking(visitor: client_visit.VisitRunner, session: Any, lease: messages.Lease) -> None:
         if lease.m == LAST and not seen.reported.is_set():
-            client_visit.received(session, lease.bytes, lease.sha256)
+            client_visit.receive_half(session, lease.bytes, lease.sha256)
             raise SecretUnavailable("no secret of epoch 2 here")
         honest(visitor, session, lease)
 
-    monkeypatch.setattr(client_visit.Visitor, "visit", lacking)
+    monkeypatch.setattr(client_visit.VisitRunner, "visit", lacking)
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()
@@ -156,13 +156,13 @@ class Unasked(Seen):
 
 def test_an_evaluator_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = peer_stage(tmp_path, *THREE, "R=1", f"evaluator={LAST}", policy=AT_ONCE)
-    seen, look = Unasked(stage, LAST, "no-answer", lambda: None), client_visit.Visitor.look
+    seen, look = Unasked(stage, LAST, "no-answer", lambda: None), client_visit.VisitRunner.look
 
     def waiting(*given: Any) -> None:
         assert seen.reported.wait(60)
         look(*given)
 
-    monkeypatch.setattr(client_visit.Visitor, "look", waiting)
+    monkeypatch.setattr(client_visit.VisitRunner, "look", waiting)
     stage.play()
     seen.check()
 
@@ -170,8 +170,10 @@ def test_an_evaluator_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.M
 def test_a_fed_server_that_is_not_here(tmp_path: Path) -> None:
     stage = fed_stage(tmp_path, *THREE, "algorithm=fedavg", "R=1", policy=AT_ONCE)
     join, missing = stage.join, list[Callable[[], None]]()
-    stage.join = lambda m, **wish: missing.append(lambda: join(m, **wish)) if m == FED else join(m, **wish)  # type: ignore[method-assign]
-    seen = Unasked(stage, FED, "never-joined", lambda: missing[0]())
+    stage.join = lambda m, **wish: (
+        missing.append(lambda: join(m, **wish)) if m == FED_SERVER_NUMBER else join(m, **wish)
+    )  # type: ignore[method-assign]
+    seen = Unasked(stage, FED_SERVER_NUMBER, "never-joined", lambda: missing[0]())
     everybody(stage)
     stage.play()
     assert seen.check()["who"] == "the fed server"
@@ -199,7 +201,7 @@ def test_a_run_that_goes_on_is_not_stalled(tmp_path: Path, capsys: pytest.Captur
 def test_a_question_says_what_it_waits_for() -> None:
     with standing(judge=True) as here:
         remote = RemoteClients(here.hub, Any, Any, AT_ONCE, threading.Event())  # type: ignore[arg-type]
-        question = PartyRequest(remote, JUDGE, lambda link: 1)
+        question = PartyRequest(remote, EVALUATOR_NUMBER, lambda link: 1)
 
         def kind() -> str:
             wait = question.wait(question.heard + 1.0)
@@ -207,9 +209,9 @@ def test_a_question_says_what_it_waits_for() -> None:
             return wait.kind
 
         assert kind() == "never-joined"
-        remote.seen.add(JUDGE)
+        remote.seen.add(EVALUATOR_NUMBER)
         assert kind() == "away"
-        here.joined(JUDGE)
+        here.joined(EVALUATOR_NUMBER)
         assert kind() == "no-answer"
         question.unable, question.why = True, "no secret"
         assert kind() == "unable"

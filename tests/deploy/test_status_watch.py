@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from splitrelay.cli.main import run
-from splitrelay.network.connection_handler import House
-from splitrelay.network.server import Hub
+from splitrelay.network.connection_handler import ServerContext
+from splitrelay.network.server import NetworkServer
 from splitrelay.network.status_rpc import status_handler
 from tests.support.bare_server import BOUNDS, TERMS
 from tests.support.programs import programs
@@ -27,7 +27,7 @@ class Answering:
     def __init__(self, port: int, rounds: Iterator[int], refuses: str | None = None) -> None:
         self.rounds, self.r, self.refuses = rounds, 0, refuses
         self.asked = 0
-        self.hub = Hub(House(TERMS, BOUNDS, 10_000, 4))
+        self.hub = NetworkServer(ServerContext(TERMS, BOUNDS, 10_000, 4))
         self.hub.answering("Status", status_handler(self.report, self.admit))
         self.port = self.hub.start(f"127.0.0.1:{port}")
 

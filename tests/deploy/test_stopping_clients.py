@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from splitrelay.network.client_session import Holding, Session, Stopped
-from splitrelay.network.grpc_channel import channel
+from splitrelay.network.client_session import ClientStopped, HeldVisit, Session
+from splitrelay.network.grpc_channel import open_channel
 from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Accept, Lease, Ready
 from tests.support.bare_server import Standing, lease, standing, step, until
@@ -20,7 +20,7 @@ def join(here: Standing, stop: threading.Event) -> Session:
     """Join as client 0, and begin a visit."""
     session = Session(
         0,
-        lambda: channel(f"127.0.0.1:{here.port}", None),
+        lambda: open_channel(f"127.0.0.1:{here.port}", None),
         lambda terms: Accept("h", "fast", "cpu", 5),
         stop=stop,
         timeouts=TIMEOUTS,
@@ -29,7 +29,7 @@ def join(here: Standing, stop: threading.Event) -> Session:
     until(lambda: 0 in here.hub.here())
     here.say(0, lease(1))
     assert isinstance(session.hear(FAR), Lease)
-    session.holding = Holding(1)
+    session.holding = HeldVisit(1)
     session.say(Ready(1))
     return session
 
@@ -59,6 +59,6 @@ def test_a_server_that_withholds_a_message_cannot_keep_a_client_that_is_told_to_
         stop.set()
         thread.join(FAR)
         assert not thread.is_alive() and len(ended) == 1
-        with pytest.raises(Stopped):
+        with pytest.raises(ClientStopped):
             session.connect()  # nor does it connect again
         session.hang_up()

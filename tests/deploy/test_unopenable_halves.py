@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from splitrelay.deploy.client_visit import Visitor
+from splitrelay.deploy.client_visit import VisitRunner
 from splitrelay.deploy.event_record import list_skipped_visits
 from splitrelay.deploy.fed_server import FedServer
 from splitrelay.deploy.rehearsal import simulate
@@ -33,7 +33,7 @@ def pack(change: Callable[[Any], Any]) -> Change:
 
     def changed(half: bytes) -> bytes:
         size = len(np.frombuffer(half[8 + int.from_bytes(half[:8], "little") :], np.float32))
-        return tensor_transfer.packed(x=change(tensor_transfer.unpacked(half, {"x": size}, "float32")["x"]))
+        return tensor_transfer.pack_vectors(x=change(tensor_transfer.unpack_vectors(half, {"x": size}, "float32")["x"]))
 
     return changed
 
@@ -70,14 +70,14 @@ def corrupt(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
 
 def lie(monkeypatch: pytest.MonkeyPatch) -> None:
     """Client EVIL says of every half that it cannot open it."""
-    opened = Visitor.opened
+    opened = VisitRunner.opened
 
-    def opening(visitor: Visitor, blob: bytes, words: Any) -> Any:
+    def opening(visitor: VisitRunner, blob: bytes, words: Any) -> Any:
         if visitor.used.allowed.m == EVIL and words.sealed_visit:
             raise TamperedHalf("I cannot open this")
         return opened(visitor, blob, words)
 
-    monkeypatch.setattr(Visitor, "opened", opening)
+    monkeypatch.setattr(VisitRunner, "opened", opening)
 
 
 def play(stage: Stage, listen: str = "") -> None:

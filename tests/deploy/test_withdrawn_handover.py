@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from splitrelay.deploy.peer_endpoint import Post
+from splitrelay.deploy.peer_endpoint import PeerEndpoint
 from splitrelay.deploy.rehearsal import simulate
 from splitrelay.deploy.server_visit import Policy
-from splitrelay.network.client_session import Session, TakenBack
-from splitrelay.network.messages import Chunk, Deposit, Fail, Handed, Message
-from splitrelay.network.tensor_transfer import sha256
+from splitrelay.network.client_session import Session, VisitCancelled
+from splitrelay.network.messages import Chunk, Deposit, Fail, HandoverReport, Message
+from splitrelay.network.tensor_transfer import compute_sha256
 from splitrelay.runs.run_directory import RunDirectory
 from tests.deploy.test_absent_clients import skips
 from tests.deploy.test_direct_handover import enter, staged
@@ -21,14 +21,14 @@ BAD = 1
 
 def lie(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Client BAD says that it handed its half on, brings it to nobody, and never deposits it."""
-    bring, exchange = Post.bring, Session.exchange
+    bring, exchange = PeerEndpoint.bring, Session.exchange
 
     def is_bad(session: Session) -> bool:
         return stage.clients[BAD].session is session
 
-    def claimed(post: Post, lease: Any, half: bytes) -> Any:
+    def claimed(post: PeerEndpoint, lease: Any, half: bytes) -> Any:
         if lease.m == BAD and lease.heir:
-            return iter([Handed(lease.fence, len(half), sha256(half))])
+            return iter([HandoverReport(lease.fence, len(half), compute_sha256(half))])
         return bring(post, lease, half)
 
     def withheld(session: Session, messages: Any, *given: Any, **more: Any) -> Message:
@@ -37,9 +37,9 @@ def lie(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
             return exchange(session, lambda: iter(words), *given, **more)
         session.say(*(word for word in words if not isinstance(word, Chunk | Deposit)))
         session.say(Fail(session.holding.fence, "I keep it"))
-        raise TakenBack("given up")
+        raise VisitCancelled("given up")
 
-    monkeypatch.setattr(Post, "bring", claimed)
+    monkeypatch.setattr(PeerEndpoint, "bring", claimed)
     monkeypatch.setattr(Session, "exchange", withheld)
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields
 from itertools import repeat
 from pathlib import Path
 
-from splitrelay.deploy.client_options import Wish
-from splitrelay.deploy.client_program import Joined
+from splitrelay.deploy.client_options import ClientOptions
+from splitrelay.deploy.client_program import ClientProgram
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.errors import SplitrelayError
 from splitrelay.network.protocol import State
@@ -153,7 +153,7 @@ def _run_real_client(server: TargetServer) -> None:
 
     watch = threading.Timer(TIMEOUT, stop.set)
     watch.start()
-    wish = Wish(
+    wish = ClientOptions(
         f"127.0.0.1:{server.port}",
         CLIENTS,
         Path(server.spec.data.name),
@@ -161,5 +161,5 @@ def _run_real_client(server: TargetServer) -> None:
         agreed=AgreedSpec(server.spec),
     )
     with suppress(SplitrelayError):
-        Joined(wish, stop_after_commit, stop).run()
+        ClientProgram(wish, stop_after_commit, stop).run()
     watch.cancel()

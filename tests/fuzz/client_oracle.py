@@ -30,7 +30,7 @@ from splitrelay.kernels.evaluator import SLICE
 from splitrelay.network import messages as msg
 from splitrelay.network import tensor_transfer
 from splitrelay.network.codec import BadMessage, decode, encode
-from splitrelay.network.connection_handler import FED, JUDGE
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.network.messages import Message, Terms
 from splitrelay.runs.spec import Spec
 from splitrelay.security import encryption
@@ -188,7 +188,7 @@ class Oracle:
         expected, shape = self.expected, get_shape(self.expected.spec, terms)
         spec, visit = expected.spec, connection.visit
         batch = len(expected.images) if spec.optimiser.draw == "full" else spec.optimiser.batch
-        self._check_role(step, expected.m >= JUDGE, "a step of a party that does not train")
+        self._check_role(step, expected.m >= EVALUATOR_NUMBER, "a step of a party that does not train")
         self._check_role(step, spec.placement == "whole", "smashed data of a whole model")
         self._check_role(step, terms.shape != expected.terms.shape, "smashed data of images of another shape")
         self._check_role(step, step.h.shape[1:] != shape.h, f"shape of smashed data {step.h.shape[1:]}")
@@ -204,7 +204,7 @@ class Oracle:
 
     def _check_predict(self, connection: Connection, terms: Terms, predict: msg.Predict) -> None:
         expected, shape = self.expected, get_shape(self.expected.spec, terms)
-        self._check_role(predict, expected.m != JUDGE, "test data of a party that does not evaluate")
+        self._check_role(predict, expected.m != EVALUATOR_NUMBER, "test data of a party that does not evaluate")
         self._check_role(predict, predict.h.shape[1:] != shape.h, "shape of smashed data")
         self._check_role(predict, predict.h.dtype.name != expected.spec.model.dtype, "dtype of smashed data")
         self._check_role(predict, len(predict.h) > SLICE, "more samples than a slice")
@@ -218,16 +218,16 @@ class Oracle:
         connection.chunks = []
         shape = get_shape(spec, terms)
         numbers = shape.size if spec.placement == "whole" else shape.boundary
-        plain, extra = tensor_transfer.size_of({"x": numbers}, spec.model.dtype), 0
-        is_sealed = spec.route == "peer-to-peer" or self.expected.m == FED
+        plain, extra = tensor_transfer.compute_packed_size({"x": numbers}, spec.model.dtype), 0
+        is_sealed = spec.route == "peer-to-peer" or self.expected.m == FED_SERVER_NUMBER
         if is_sealed:
             self._check_role(deposit, not blob.startswith(encryption.MAGIC), "a half that is not sealed")
             extra = len(blob) - plain - encryption.OVERHEAD - COUNT.size
-            most = 0 if self.expected.m == FED else spec.partition.M * ENTRY.size
+            most = 0 if self.expected.m == FED_SERVER_NUMBER else spec.partition.M * ENTRY.size
             self._check_role(deposit, extra % ENTRY.size != 0 or not 0 <= extra <= most, "length of a sealed half")
         else:
             self._check_role(deposit, len(blob) != plain, f"length of a half, {len(blob)} not {plain}")
-        fits = deposit.bytes == len(blob) and deposit.sha256 == tensor_transfer.sha256(blob)
+        fits = deposit.bytes == len(blob) and deposit.sha256 == tensor_transfer.compute_sha256(blob)
         self._check_role(deposit, not fits, "a deposit does not describe its half")
 
     def check_pixels(self) -> None:

@@ -14,10 +14,10 @@ from splitrelay.chaos.unauthenticated_clients import send_junk
 from splitrelay.errors import WorkError
 from splitrelay.network import messages as msg
 from splitrelay.network.codec import BadMessage, Bounds, decode, encode
-from splitrelay.network.connection_handler import House
+from splitrelay.network.connection_handler import ServerContext
 from splitrelay.network.protocol import HELD, OPEN, OVER, TABLE, Conversation, End
-from splitrelay.network.server import Hub
-from splitrelay.network.tensor_transfer import Assembly, unpacked
+from splitrelay.network.server import NetworkServer
+from splitrelay.network.tensor_transfer import Assembly, unpack_vectors
 from splitrelay.randomness import Purpose, rng
 from splitrelay.security.authority import create_authority
 from splitrelay.security.credential_reload import IdentityReloader, build_reloading_credentials
@@ -38,7 +38,7 @@ def deliver_frame(conversation: Conversation, frame: bytes, seen: Counter[str]) 
         verdict = conversation.hear(message)
         if isinstance(message, msg.Chunk):
             Assembly(100).add(message)
-            unpacked(message.data, {"x": 4}, "float32")
+            unpack_vectors(message.data, {"x": 4}, "float32")
         seen[f"accepted: {verdict}"] += 1
     except BadMessage as error:
         seen[f"refused: {error.what}"] += 1
@@ -77,7 +77,7 @@ def fuzz_frames(frames: int, seed: int = 0) -> Counter[str]:
 
 def run_server(folder: Path) -> None:
     """Run a server with keys: print its port and wait until it is killed."""
-    hub = Hub(House(TERMS, BOUNDS, 1000, 4))
+    hub = NetworkServer(ServerContext(TERMS, BOUNDS, 1000, 4))
     print(
         hub.start("127.0.0.1:0", build_reloading_credentials(IdentityReloader(load_identity(folder), print))),
         flush=True,

@@ -19,7 +19,7 @@ import numpy as np
 from splitrelay.network import messages as msg
 from splitrelay.network import tensor_transfer
 from splitrelay.network.codec import encode
-from splitrelay.network.connection_handler import FED, JUDGE
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.network.messages import Message
 from splitrelay.security.sealing_session import Sealer
 from tests.fuzz.client_oracle import Connection, Oracle, get_shape
@@ -128,7 +128,7 @@ class Script:
         else:
             yield msg.Welcome()
         while True:
-            if self.expected.m >= JUDGE:
+            if self.expected.m >= EVALUATOR_NUMBER:
                 yield from self._evaluate(line, patience)
             else:
                 yield from self._visit(line, patience)
@@ -137,7 +137,7 @@ class Script:
         lease = self.make_lease()
         self.held, self.k = lease, 0
         yield lease
-        yield from tensor_transfer.chunks(lease.fence, self.half)
+        yield from tensor_transfer.split_into_chunks(lease.fence, self.half)
         line.expect(patience(), msg.Ready)
         yield from self._steps(line, lease, patience)
 
@@ -160,7 +160,7 @@ class Script:
             prox=step.prox,
             per_half=step.per_half,
             bytes=len(self.half),
-            sha256=tensor_transfer.sha256(self.half) if self.half else b"",
+            sha256=tensor_transfer.compute_sha256(self.half) if self.half else b"",
             sealed_visit=self.visit,
             sealed_fence=self.sealed_fence,
         )
@@ -187,19 +187,19 @@ class Script:
     def _evaluate(self, line: Line, patience: Callable[[], float]) -> Iterator[Message]:
         """Ask the evaluator for a score, or the fed server for an average, of a half that a client has sealed."""
         self.fence += 1
-        look = msg.Look(
+        look = msg.EvaluationRequest(
             self.fence,
             self.round % 3,
             len(self.half),
-            tensor_transfer.sha256(self.half) if self.half else b"",
+            tensor_transfer.compute_sha256(self.half) if self.half else b"",
             self.visit,
             self.sealed_fence,
         )
-        if self.expected.m == FED:
+        if self.expected.m == FED_SERVER_NUMBER:
             recipe = json.dumps({"halves": [[len(self.half), self.visit, self.sealed_fence]], "steps": ["half"]})
             look = replace(look, recipe=recipe, sealed_visit=self.visit + 1, sealed_fence=self.fence)
         yield look
-        yield from tensor_transfer.chunks(look.fence, self.half)
+        yield from tensor_transfer.split_into_chunks(look.fence, self.half)
         while True:
             message = line.expect(patience(), msg.Predict, msg.Score, msg.Deposit, msg.Fail)
             if isinstance(message, msg.Predict):
@@ -219,7 +219,7 @@ class Script:
         x = (0.05 * self.draw.standard_normal(self.shape.boundary)).astype(np.float32)
         self.visit, self.sealed_fence = self.visit + 1, self.fence
         sealer = Sealer(keys, spec.identity, 0, chain=spec.route == "peer-to-peer")
-        self.half = sealer.seal(tensor_transfer.packed(x=x), visit=self.visit, fence=self.fence)
+        self.half = sealer.seal(tensor_transfer.pack_vectors(x=x), visit=self.visit, fence=self.fence)
 
 
 # Ways to talk
@@ -264,7 +264,7 @@ def talk_at_random(script: Script, line: Line) -> Iterator[bytes]:
 
 def take_all(script: Script, line: Line) -> Iterator[bytes]:
     """Keep to the form and ask for as many visits as the client makes; commit few of them, and change the terms."""
-    script.most_links, script.most_frames = 300, 600 if script.expected.m == FED else 5000
+    script.most_links, script.most_frames = 300, 600 if script.expected.m == FED_SERVER_NUMBER else 5000
     if script.below(2):
         mean = tuple(number + 1e-3 * script.below(1000) for number in script.expected.terms.mean)
         script.terms = fit_digest(replace(script.expected.terms, mean=mean))

@@ -32,8 +32,8 @@ from typing import Any
 
 import grpc
 
-from splitrelay.deploy.client_options import Wish
-from splitrelay.deploy.client_program import Joined
+from splitrelay.deploy.client_options import ClientOptions
+from splitrelay.deploy.client_program import ClientProgram
 from splitrelay.errors import SplitrelayError
 from splitrelay.network.grpc_channel import SERVICE
 from splitrelay.network.server import OPTIONS
@@ -103,14 +103,14 @@ class Campaign:
             self.lies.update(script.lies)
 
 
-def run_client(script: Script, wish: Wish, wrong: list[str]) -> str:
+def run_client(script: Script, wish: ClientOptions, wrong: list[str]) -> str:
     """Run one client program until it ends, and return how it ended."""
     found: list[str] = []
     stop = threading.Event()
 
     def work() -> None:
         try:
-            Joined(wish, lambda text: None, stop).run()
+            ClientProgram(wish, lambda text: None, stop).run()
             found.append("returned")
         except SplitrelayError as error:
             found.append(type(error).__name__)

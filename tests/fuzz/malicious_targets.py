@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from splitrelay.data import load
-from splitrelay.deploy.client_options import Wish
-from splitrelay.deploy.handshake import FIXED, AgreedSpec, terms_of
+from splitrelay.deploy.client_options import ClientOptions
+from splitrelay.deploy.handshake import FIXED, AgreedSpec, build_terms
 from splitrelay.deploy.visit_limits import derive_allowed_visits
 from splitrelay.network import tensor_transfer
-from splitrelay.network.connection_handler import FED, JUDGE
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.network.limits import Timeouts
 from splitrelay.runs.spec import load_spec
 from splitrelay.security.authority import create_authority
@@ -28,7 +28,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "evaluator": ("model=mlp", "route=peer-to-peer"),
     "fed server": ("model=mlp", "algorithm=fedavg"),
 }
-NUMBERS = {"evaluator": JUDGE, "fed server": FED}
+NUMBERS = {"evaluator": EVALUATOR_NUMBER, "fed server": FED_SERVER_NUMBER}
 WITH_KEYS = {"peer-to-peer": "client-0", "evaluator": "judge", "fed server": "fed"}
 # Clients try again and give up within seconds.
 SHORT = Timeouts(
@@ -48,21 +48,21 @@ class Target:
     half: bytes  # an honest one
     keys: Path | None
 
-    def make_wish(self, port: int, keys: Path | None) -> Wish:
+    def make_wish(self, port: int, keys: Path | None) -> ClientOptions:
         """Return what the client is started with."""
         expected, m = self.expected, self.expected.m
         agreed = AgreedSpec(expected.spec)
         if expected.is_pinned:
             agreed = replace(agreed, terms={name: getattr(expected.terms, name) for name in FIXED})
-        return Wish(
+        return ClientOptions(
             f"127.0.0.1:{port}",
-            m if m < JUDGE else None,
-            None if m >= JUDGE else self.folder / "data.npz",
+            m if m < EVALUATOR_NUMBER else None,
+            None if m >= EVALUATOR_NUMBER else self.folder / "data.npz",
             keys=keys,
             agreed=agreed,
-            test=self.folder / "test.npz" if m == JUDGE else None,
+            test=self.folder / "test.npz" if m == EVALUATOR_NUMBER else None,
             keep=(keys or self.folder) / "model.safetensors",
-            fed=m == FED,
+            fed=m == FED_SERVER_NUMBER,
             repeats=expected.repeats,
             timeouts=SHORT,
         )
@@ -90,7 +90,7 @@ def make_targets(folder: Path, draw: np.random.Generator) -> list[Target]:
 def _make_target(folder: Path, role: str, engine: str, is_pinned: bool, draw: np.random.Generator) -> Target:
     spec = load_spec(None, [f"data={folder / 'own.npz'}", *SMALL, *ROLES[role], f"engine={engine}"])
     data, m = load(spec.data.name), NUMBERS.get(role, 0)
-    terms = terms_of(spec, data, heartbeat=0.5, sealed=role in WITH_KEYS, judged=role in WITH_KEYS)
+    terms = build_terms(spec, data, heartbeat=0.5, sealed=role in WITH_KEYS, judged=role in WITH_KEYS)
     images = load(str(folder / "own.npz")).train.part(np.arange(50))
     keys = folder / WITH_KEYS[role] if role in WITH_KEYS else None
     allowed = derive_allowed_visits(spec, m)
@@ -98,5 +98,7 @@ def _make_target(folder: Path, role: str, engine: str, is_pinned: bool, draw: np
     shape = get_shape(spec, terms)
     numbers = shape.size if spec.placement == "whole" else shape.boundary
     x = (0.05 * draw.standard_normal(numbers)).astype(np.float32)
-    half = tensor_transfer.packed(x=x, shift=0.01 * x) if role == "scaffold" else tensor_transfer.packed(x=x)
+    half = (
+        tensor_transfer.pack_vectors(x=x, shift=0.01 * x) if role == "scaffold" else tensor_transfer.pack_vectors(x=x)
+    )
     return Target(role, engine, folder, expected, b"" if keys else half, keys)

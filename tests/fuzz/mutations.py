@@ -11,7 +11,7 @@ import numpy as np
 
 from splitrelay.network import limits, tensor_transfer
 from splitrelay.network import messages as msg
-from splitrelay.network.codec import CHECKSUM, COVERED, HEADER, VERSION, checksum
+from splitrelay.network.codec import CHECKSUM, COVERED, HEADER, VERSION, compute_checksum
 from splitrelay.network.messages import Message
 from tests.fuzz.scripted_client import LONG, SAMPLES, SHORT, ConversationEnded, ScriptedClient
 
@@ -28,12 +28,14 @@ def list_messages(fence: int = 1, k: int = 0, sample: tuple[int, ...] = (3,), m:
     h, labels, proof = np.ones((2, *sample), np.float32), np.zeros(2, np.int32), b"x" * 32
     return (
         msg.Hello(VERSION, m, "me"), TERMS, msg.Accept("h", "fast", "cpu", SAMPLES), msg.Welcome(), msg.Resume(fence),
-        msg.Refuse("no"), msg.Lease(fence, 1, 0, 0, m, 2, 0.1), msg.Want(fence), msg.Ready(fence),
-        msg.Handed(fence, 80, proof), msg.Deposit(fence, 80, proof, (0.5,)), msg.Commit(fence), msg.Cancel(fence),
-        msg.Fail(fence, "no"), msg.Look(fence, 0, 8, proof), msg.Score(fence, 0.5, 0.5, (0.5,)), msg.Heartbeat(1),
-        msg.Paid(1, 1, 0.5, 0.5, 1), msg.Leave("bye"), msg.Bye("bye"), msg.Step(fence, k, h, labels, 0.5),
+        msg.Refuse("no"), msg.Lease(fence, 1, 0, 0, m, 2, 0.1), msg.HalfRequest(fence), msg.Ready(fence),
+        msg.HandoverReport(fence, 80, proof), msg.Deposit(fence, 80, proof, (0.5,)), msg.Commit(fence),
+        msg.Cancel(fence),
+        msg.Fail(fence, "no"), msg.EvaluationRequest(fence, 0, 8, proof), msg.Score(fence, 0.5, 0.5, (0.5,)),
+        msg.Heartbeat(1),
+        msg.UsageReport(1, 1, 0.5, 0.5, 1), msg.Leave("bye"), msg.Bye("bye"), msg.Step(fence, k, h, labels, 0.5),
         msg.Reply(fence, k, h, (), 0.5), msg.Finish(fence, k, 0.5),
-        msg.Chunk(fence, k, tensor_transfer.packed(x=np.ones(4, np.float32))), msg.Predict(fence, k, h),
+        msg.Chunk(fence, k, tensor_transfer.pack_vectors(x=np.ones(4, np.float32))), msg.Predict(fence, k, h),
         msg.Output(fence, k, np.ones((2, 2), np.float32)),
     )  # fmt: skip
 
@@ -54,14 +56,14 @@ def damage_frame(frame: bytes, draw: np.random.Generator) -> bytes:
     elif kind == 4 and len(body) > HEADER.size:
         body[int(draw.integers(HEADER.size, len(body)))] = int(draw.integers(256))
     if len(body) >= HEADER.size and draw.integers(2):  # under a checksum that fits
-        CHECKSUM.pack_into(body, COVERED, checksum(bytes(body[:COVERED]), bytes(body[HEADER.size :])))
+        CHECKSUM.pack_into(body, COVERED, compute_checksum(bytes(body[:COVERED]), bytes(body[HEADER.size :])))
     return bytes(body)
 
 
 def spoil_half(half: bytes, draw: np.random.Generator) -> bytes:
     """Return a half with another last number, of another length, damaged, or empty."""
     number = np.float32(NUMBERS[int(draw.integers(len(NUMBERS)))])
-    other = tensor_transfer.packed(x=np.zeros(7, np.float32))
+    other = tensor_transfer.pack_vectors(x=np.zeros(7, np.float32))
     return (half[:-4] + number.tobytes(), half[:-4], other, damage_frame(half, draw), b"")[int(draw.integers(5))]
 
 
@@ -142,8 +144,9 @@ def _send_again(client: ScriptedClient, message: Message) -> Frames:
 def _send_storm(client: ScriptedClient, message: Message) -> Frames:
     """Send many messages that change no state."""
     storms: Sequence[Message] = (
-        msg.Want(client.fence), msg.Handed(client.fence, 80, b"x" * 32), msg.Handed(client.fence, 0, b"", "no"),
-        msg.Heartbeat(1), msg.Paid(2, 1, 0.1, 0.1, 1),
+        msg.HalfRequest(client.fence), msg.HandoverReport(client.fence, 80, b"x" * 32),
+        msg.HandoverReport(client.fence, 0, b"", "no"),
+        msg.Heartbeat(1), msg.UsageReport(2, 1, 0.1, 0.1, 1),
     )  # fmt: skip
     return [
         *[client.encode(storms[client.draw_below(len(storms))])] * (10 + client.draw_below(200)),

@@ -19,9 +19,9 @@ import numpy as np
 from splitrelay.network import messages as msg
 from splitrelay.network import tensor_transfer
 from splitrelay.network.codec import VERSION, BadMessage, decode, encode
-from splitrelay.network.connection_handler import JUDGE
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER
 from splitrelay.network.grpc_channel import SERVICE
-from splitrelay.network.messages import Lease, Look, Message
+from splitrelay.network.messages import EvaluationRequest, Lease, Message
 from splitrelay.security.encryption import HEADER, Label
 
 SAMPLES = 5  # that every scripted client reports
@@ -172,24 +172,24 @@ class ScriptedClient:
         """Yield the messages of an honest client, in order, while the server sends what it should."""
         yield msg.Hello(VERSION, self.m, "fuzzing")
         terms, held = self.expect(msg.Terms), self.lease
-        n = SAMPLES if self.m < JUDGE else 0
+        n = SAMPLES if self.m < EVALUATOR_NUMBER else 0
         agreed = msg.Accept(terms.spec_hash, terms.engine, terms.cpu, n, held.fence if held else 0, self.k)
         yield replace(agreed, address="127.0.0.1:1")
         answer: Message = self.expect(msg.Welcome, msg.Resume)
         if isinstance(answer, msg.Resume) and held is not None:
             yield from self._make_steps(held)
         while True:
-            message: Message = self.expect(Lease, Look)
+            message: Message = self.expect(Lease, EvaluationRequest)
             if isinstance(message, Lease):
                 yield from self._make_visit(message)
-            elif isinstance(message, Look):
+            elif isinstance(message, EvaluationRequest):
                 yield from self._evaluate(message)
 
     def _make_visit(self, lease: Lease) -> Iterator[Message]:
         self.lease, self.k = lease, 0
         wants = lease.direct and self.draw_below(2)
         if wants:
-            yield msg.Want(lease.fence)
+            yield msg.HalfRequest(lease.fence)
         if wants or not lease.direct:
             self._receive_half(lease.bytes)
         yield msg.Ready(lease.fence)
@@ -204,17 +204,17 @@ class ScriptedClient:
             yield msg.Finish(lease.fence, lease.K, 0.5)
         blob = self._make_half(lease.visit, lease.fence)
         if self.server_info.sealed and self.draw_below(2):
-            yield msg.Handed(lease.fence, len(blob), tensor_transfer.sha256(blob))
-        yield msg.Paid(1, 1, 0.1, 0.1, 10**6)
+            yield msg.HandoverReport(lease.fence, len(blob), tensor_transfer.compute_sha256(blob))
+        yield msg.UsageReport(1, 1, 0.1, 0.1, 10**6)
         yield from self._deposit(lease.fence, blob)
 
     def _deposit(self, fence: int, blob: bytes) -> Iterator[Message]:
-        yield from tensor_transfer.chunks(fence, blob)
-        yield msg.Deposit(fence, len(blob), tensor_transfer.sha256(blob), (0.5,) * self.server_info.whole)
+        yield from tensor_transfer.split_into_chunks(fence, blob)
+        yield msg.Deposit(fence, len(blob), tensor_transfer.compute_sha256(blob), (0.5,) * self.server_info.whole)
         self.expect(msg.Commit)
         yield from self._end_visit("committed")
 
-    def _evaluate(self, look: Look) -> Iterator[Message]:
+    def _evaluate(self, look: EvaluationRequest) -> Iterator[Message]:
         self._receive_half(look.bytes + look.top_bytes)
         if look.recipe:
             yield from self._deposit(look.fence, self._make_half(look.sealed_visit, look.sealed_fence))
@@ -252,7 +252,7 @@ class ScriptedClient:
         elif self.start and self.draw_below(8):
             blob = self.start  # unchanged: any other half would be out of bounds
         else:
-            blob = tensor_transfer.packed(
+            blob = tensor_transfer.pack_vectors(
                 x=0.01 * self.draw.standard_normal(self.server_info.numbers).astype(np.float32)
             )
         return self.spoil(blob)

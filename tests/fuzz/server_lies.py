@@ -202,14 +202,14 @@ def change_half(half: bytes, draw: np.random.Generator) -> bytes:
         lambda: half[:-4],
         lambda: b"",
         lambda: half + b"\x00",
-        lambda: tensor_transfer.packed(x=np.full_like(x, number)),
-        lambda: tensor_transfer.packed(x=x.astype(np.float64)),
-        lambda: tensor_transfer.packed(x=x, shift=x),
-        lambda: tensor_transfer.packed(x=x, shift=np.full_like(x, number)),
-        lambda: tensor_transfer.packed(y=x),
-        lambda: tensor_transfer.packed(x=x[:-1]),
-        lambda: tensor_transfer.packed(x=x.reshape(-1, 1)),
-        lambda: tensor_transfer.packed(x=x, shift=x[:-1]),
+        lambda: tensor_transfer.pack_vectors(x=np.full_like(x, number)),
+        lambda: tensor_transfer.pack_vectors(x=x.astype(np.float64)),
+        lambda: tensor_transfer.pack_vectors(x=x, shift=x),
+        lambda: tensor_transfer.pack_vectors(x=x, shift=np.full_like(x, number)),
+        lambda: tensor_transfer.pack_vectors(y=x),
+        lambda: tensor_transfer.pack_vectors(x=x[:-1]),
+        lambda: tensor_transfer.pack_vectors(x=x.reshape(-1, 1)),
+        lambda: tensor_transfer.pack_vectors(x=x, shift=x[:-1]),
         lambda: draw.bytes(len(half)),
         lambda: damage_frame(half + header, draw),
         lambda: struct.pack("<Q", len(header)) + header + x.tobytes(),
@@ -310,7 +310,7 @@ def send_chunks(script: Script, message: Message) -> Iterator[bytes]:
     """Send chunks of any kind: tiny, out of order, too many, too long, of another half."""
     fence = script.fence
     half = change_half(script.half, script.draw) if script.below(2) else script.half
-    pieces = list(tensor_transfer.chunks(fence, half))
+    pieces = list(tensor_transfer.split_into_chunks(fence, half))
     way = script.below(6)
     if way == 0:
         size = 1 + script.below(7)
@@ -330,12 +330,12 @@ def send_chunks(script: Script, message: Message) -> Iterator[bytes]:
 def send_other_half(script: Script, message: Message) -> Iterator[bytes]:
     """Send a lease or an evaluation with another half, described correctly."""
     half = change_half(script.half, script.draw)
-    if isinstance(message, msg.Lease | msg.Look) and len(half) <= 2**31:
-        top = len(half) // 2 if isinstance(message, msg.Look) and script.below(3) == 0 else 0
-        described = replace(message, bytes=len(half) - top, sha256=tensor_transfer.sha256(half))
-        described = replace(described, top_bytes=top) if isinstance(described, msg.Look) else described
+    if isinstance(message, msg.Lease | msg.EvaluationRequest) and len(half) <= 2**31:
+        top = len(half) // 2 if isinstance(message, msg.EvaluationRequest) and script.below(3) == 0 else 0
+        described = replace(message, bytes=len(half) - top, sha256=tensor_transfer.compute_sha256(half))
+        described = replace(described, top_bytes=top) if isinstance(described, msg.EvaluationRequest) else described
         yield encode(described)
-        for chunk in tensor_transfer.chunks(message.fence, half):
+        for chunk in tensor_transfer.split_into_chunks(message.fence, half):
             yield encode(chunk)
     else:
         yield from send_chunks(script, message)
@@ -350,7 +350,7 @@ def send_peers(script: Script, message: Message) -> Iterator[bytes]:
     heir = f"{hosts[script.below(len(hosts))]}:{ports[script.below(len(ports))]}"
     heir = (heir, heir, "", change_text(heir, script.draw))[script.below(4)]
     yield from encode_or_none(replace(message, direct=script.below(2) == 0, heir=heir))
-    for chunk in tensor_transfer.chunks(message.fence, script.half):
+    for chunk in tensor_transfer.split_into_chunks(message.fence, script.half):
         yield encode(chunk)
 
 

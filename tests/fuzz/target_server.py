@@ -20,8 +20,8 @@ from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import SplitrelayError, WorkError
 from splitrelay.network import tensor_transfer
 from splitrelay.network.codec import BadMessage
-from splitrelay.network.connection_handler import FED, JUDGE, Caller
-from splitrelay.network.grpc_channel import channel
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER, ServerConnection
+from splitrelay.network.grpc_channel import open_channel
 from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Bye, Message
 from splitrelay.network.protocol import Conversation, End, State
@@ -34,10 +34,10 @@ from tests.fuzz.scripted_client import CONVERSATION_KEY, ServerInfo
 CLIENTS = 6  # hostile clients at once; one more number belongs to an honest one
 SPEC = (f"M={CLIENTS + 1}", "C=2", "K=2", "R=10", "batch=5", "model=mlp", "clip=1", "eta=0.001")
 SERVER_KINDS: dict[str, tuple[tuple[str, ...], dict[str, Any], tuple[int, ...]]] = {  # spec, config, other parties
-    "peer-to-peer": (("route=peer-to-peer",), {"judge": True}, (JUDGE,)),
+    "peer-to-peer": (("route=peer-to-peer",), {"judge": True}, (EVALUATOR_NUMBER,)),
     "centralized": ((), {}, ()),
     "whole": (("placement=whole", "algorithm=fedavg"), {}, ()),
-    "fed server": (("algorithm=fedavg",), {"fed": True, "judge": True}, (FED, JUDGE)),
+    "fed server": (("algorithm=fedavg",), {"fed": True, "judge": True}, (FED_SERVER_NUMBER, EVALUATOR_NUMBER)),
 }
 POLICY = Policy("skip", lease=0.1, step=0.1, retries=0, strikes=0)  # the fuzzer needs a lease for every hostile client
 UNCOUNTED = -1  # the number of conversations that are not counted
@@ -101,7 +101,7 @@ class TargetServer(ServerProgram):
                 self.run_ends[re.sub(r"\d+", "m", f"{type(error).__name__}: {error.what}")] += 1
             self._reset_run()
 
-    def _observe_connection(self, link: Caller) -> None:
+    def _observe_connection(self, link: ServerConnection) -> None:
         metadata = dict(link.context.invocation_metadata())
         link.talk = ObservedConversation(self.seen[int(metadata.get(CONVERSATION_KEY, UNCOUNTED))], self.violations)
         self._enter(link)
@@ -149,7 +149,7 @@ def _write_images(folder: Path) -> Path:
 def describe_server(server: ServerProgram) -> ServerInfo:
     """Return what its clients know of it, with a channel of their own."""
     spec, shape, whole = server.spec, server.shape, server.spec.placement == "whole"
-    connection, classes = channel(f"127.0.0.1:{server.port}", None), len(server.data.train.classes)
+    connection, classes = open_channel(f"127.0.0.1:{server.port}", None), len(server.data.train.classes)
     return ServerInfo(
         connection,
         shape.h,
@@ -159,7 +159,7 @@ def describe_server(server: ServerProgram) -> ServerInfo:
         server.sealed,
         whole,
         compute_spec_digest(spec.identity),
-        list_sealed_sizes(tensor_transfer.size_of({"x": shape.boundary}, spec.model.dtype))[0],
+        list_sealed_sizes(tensor_transfer.compute_packed_size({"x": shape.boundary}, spec.model.dtype))[0],
     )
 
 

@@ -54,7 +54,7 @@ def test_an_exception_of_a_client_is_found(target: Target, tmp_path: Path, monke
     def fall(*given: Any) -> None:
         raise KeyError("planted")
 
-    monkeypatch.setattr(client_program, "spec_in", fall)
+    monkeypatch.setattr(client_program, "read_spec", fall)
     (what,) = talk(target, talk_honestly, tmp_path)
     assert "planted" in what
 
@@ -77,7 +77,7 @@ WRONG: dict[str, Callable[[Target], list[Message]]] = {
     "another label": lambda target: [replace(make_step(target), labels=np.full(5, 10, np.int32))],
     "another visit": lambda target: [replace(make_step(target), fence=2)],
     "test data": lambda target: [msg.Predict(1, 0, make_step(target).h)],
-    "another half": lambda target: make_deposit(tensor_transfer.packed(x=np.zeros(3, np.float32))),
+    "another half": lambda target: make_deposit(tensor_transfer.pack_vectors(x=np.zeros(3, np.float32))),
     "another digest": lambda target: [*make_deposit(target.half)[:-1], msg.Deposit(1, len(target.half), b"x" * 32)],
     "pixels": lambda target: [msg.Chunk(1, 0, target.expected.images.x[7].tobytes())],
     "levels": lambda target: [msg.Chunk(1, 0, target.expected.images.normalize(target.expected.images.x).tobytes())],
@@ -100,7 +100,10 @@ def test_the_oracle_refuses_everything_before_the_agreed_terms(target: Target) -
 
 
 def make_deposit(half: bytes) -> list[Message]:
-    return [*tensor_transfer.chunks(1, half), msg.Deposit(1, len(half), tensor_transfer.sha256(half))]
+    return [
+        *tensor_transfer.split_into_chunks(1, half),
+        msg.Deposit(1, len(half), tensor_transfer.compute_sha256(half)),
+    ]
 
 
 def observe(target: Target, *messages: Message) -> list[str]:

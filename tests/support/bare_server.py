@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from splitrelay.network.client_session import Link
+from splitrelay.network.client_session import Connection
 from splitrelay.network.codec import VERSION, Bounds
-from splitrelay.network.connection_handler import House
-from splitrelay.network.grpc_channel import channel
+from splitrelay.network.connection_handler import ServerContext
+from splitrelay.network.grpc_channel import open_channel
 from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Accept, Hello, Lease, Message, Ready, Step, Terms, Welcome
-from splitrelay.network.server import Hub
+from splitrelay.network.server import NetworkServer
 from splitrelay.security.authority import Authority, create_authority, open_authority
 from splitrelay.security.identity import load_identity
 
@@ -33,19 +33,19 @@ class Standing:
     def __init__(self, credentials: Any = None, client: Timeouts = QUIET, **house: Any) -> None:
         self.client = client  # timeouts of the clients
         self.noted: list[tuple[str, dict[str, Any]]] = []
-        self.hub = Hub(House(TERMS, BOUNDS, 10_000, house.pop("clients", 4), **house), self._note)
+        self.hub = NetworkServer(ServerContext(TERMS, BOUNDS, 10_000, house.pop("clients", 4), **house), self._note)
         self.port = self.hub.start("127.0.0.1:0", credentials)
-        self.links: list[Link] = []
+        self.links: list[Connection] = []
 
     def _note(self, event: str, **facts: Any) -> None:
         self.noted.append((event, facts))
 
-    def call(self, credentials: Any = None) -> Link:
+    def call(self, credentials: Any = None) -> Connection:
         """A stream, before the first word."""
-        self.links.append(Link(channel(f"127.0.0.1:{self.port}", credentials), self.client))
+        self.links.append(Connection(open_channel(f"127.0.0.1:{self.port}", credentials), self.client))
         return self.links[-1]
 
-    def joined(self, m: int = 0, credentials: Any = None, check: bool = False) -> Link:
+    def joined(self, m: int = 0, credentials: Any = None, check: bool = False) -> Connection:
         """A stream with the handshake behind it."""
         link = self.call(credentials)
         link.send(Hello(VERSION, m))
@@ -54,7 +54,7 @@ class Standing:
         assert isinstance(link.receive(60), Welcome)
         return link
 
-    def leased(self, m: int = 0, credentials: Any = None) -> Link:
+    def leased(self, m: int = 0, credentials: Any = None) -> Connection:
         """A stream in the middle of a visit."""
         link = self.joined(m, credentials)
         self.say(m, lease(m + 1))

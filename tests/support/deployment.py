@@ -13,7 +13,7 @@ from splitrelay.data import load
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_io import export_partition, get_client_folder, get_client_labels
 from splitrelay.deploy.authorization import by_certificate
-from splitrelay.deploy.client_program import Joined, Wish
+from splitrelay.deploy.client_program import ClientOptions, ClientProgram
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.deploy.server_program import ServerConfig, ServerProgram
 from splitrelay.deploy.server_visit import Policy
@@ -95,7 +95,7 @@ class Stage:
         )
         self.serving = ServerProgram(self.offer, self.said.append, self.stop)
         self.serving.listening = lambda port: self.listening.set()
-        self.clients: dict[int, Joined] = {}
+        self.clients: dict[int, ClientProgram] = {}
         self.words: dict[int, Any] = {}
         self.crashes: dict[int, Exception] = {}  # errors of clients that are mistakes in the code
         self.threads: list[threading.Thread] = []
@@ -113,7 +113,7 @@ class Stage:
         keys = self.folder / f"client-{m}" if self.keys else None
         try:
             wishes = {"patience": 20.0, "keys": keys, "agreed": AgreedSpec(self.spec), "timeouts": CLIENT, **wish}
-            self.clients[m] = Joined(Wish(where, m, data, **wishes), self.said.append)
+            self.clients[m] = ClientProgram(ClientOptions(where, m, data, **wishes), self.said.append)
             self.words[m] = self.clients[m].run()
         except SplitrelayError as error:
             self.words[m] = error

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import splitrelay
-from splitrelay.deploy.client_usage import read as read_usage
+from splitrelay.deploy.client_usage import read_usage as read_usage
 from splitrelay.deploy.quarantine import read_record
 from splitrelay.deploy.visit_limits import UsedVisits, derive_allowed_visits
 from splitrelay.errors import InputError, SplitrelayError

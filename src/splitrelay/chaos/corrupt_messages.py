@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from splitrelay.deploy.handshake import compute_digest, spec_in
+from splitrelay.deploy.handshake import compute_digest, read_spec
 from splitrelay.network.codec import decode, encode
 from splitrelay.network.messages import Floats, Lease, Reply, Step, Terms
 
@@ -76,7 +76,7 @@ def falsify_terms(frame: bytes) -> bytes:
     """Return terms that name another K, with a digest that fits."""
     terms = decode(frame)
     assert isinstance(terms, Terms)
-    spec = spec_in(terms)
+    spec = read_spec(terms)
     other = spec.model_copy(update={"K": spec.K + 999})
     changed_terms = replace(terms, spec=other.to_toml())
     return encode(replace(changed_terms, spec_hash=compute_digest(changed_terms, other)))

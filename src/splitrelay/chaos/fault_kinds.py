@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from splitrelay.errors import InputError, OutOfRange, UnknownName
-from splitrelay.network.connection_handler import FED
+from splitrelay.network.connection_handler import FED_SERVER_NUMBER
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.spec import Spec
 from splitrelay.structured_text import parse_toml
@@ -93,7 +93,7 @@ KINDS: dict[str, Kind] = {
         "visit",
         "after a restart the fed server is asked again; finished averages are not repeated",
         ("gone", "arrived"),
-        client=FED,
+        client=FED_SERVER_NUMBER,
     ),
     "lost-handed": Kind("the message handed is lost with its connection", "handed", RECONNECT, CONNECTION_EVENTS),
     "cut": Kind("the proxy ends the connection", "visit", RECONNECT, CONNECTION_EVENTS),

@@ -36,7 +36,7 @@ from splitrelay.deploy.event_record import Event, list_skipped_visits, read_even
 from splitrelay.deploy.rehearsal import Deployment, LocalHost, RehearsalOptions, Report, Verdict, stop_programs
 from splitrelay.deploy.subprocesses import POLL_INTERVAL, Program, wait_for_port
 from splitrelay.errors import InputError, WorkError
-from splitrelay.network.connection_handler import FED
+from splitrelay.network.connection_handler import FED_SERVER_NUMBER
 from splitrelay.security.identity import build_channel_credentials, build_server_credentials, load_identity
 
 HOST = LocalHost.server_host
@@ -136,8 +136,10 @@ class FaultRehearsal:
             self.message_proxies[m] = self._start_message_proxy(m)
             self.clients[m] = deployment.build_client(i, [m], f"{HOST}:{self.message_proxies[m].port}").start()
         if self.options.fed:
-            self.tcp_proxies[FED] = TcpProxy(self.port)
-            self.clients[FED] = deployment.build_fed_server(f"{HOST}:{self.tcp_proxies[FED].port}").start()
+            self.tcp_proxies[FED_SERVER_NUMBER] = TcpProxy(self.port)
+            self.clients[FED_SERVER_NUMBER] = deployment.build_fed_server(
+                f"{HOST}:{self.tcp_proxies[FED_SERVER_NUMBER].port}"
+            ).start()
         self.report(
             f"the server listens on port {self.port}; {len(self.clients)} clients behind proxies; "
             f"{len(self.faults)} faults"
@@ -191,7 +193,7 @@ class FaultRehearsal:
                 self._check_exit(m)
                 self.clients[m].start()
         # A fault adds to `restarts` before it kills: read `restarts` last.
-        failed = [m for m, client in self.clients.items() if m != FED and client.has_failed()]
+        failed = [m for m, client in self.clients.items() if m != FED_SERVER_NUMBER and client.has_failed()]
         self.deployment.check_clients(self.clients[m] for m in failed if m not in self.restarts)
 
     def _check_exit(self, m: int) -> None:
@@ -255,7 +257,7 @@ class FaultRehearsal:
         return self._inject_kill_client(fault, frame)
 
     def _inject_kill_fed(self, fault: Fault, frame: bytes) -> list[bytes]:
-        self._kill_client(FED)
+        self._kill_client(FED_SERVER_NUMBER)
         return [frame]
 
     def _inject_stay_away(self, fault: Fault, frame: bytes) -> list[bytes]:

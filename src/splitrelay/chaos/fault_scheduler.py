@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from splitrelay.chaos.fault_kinds import KINDS, Fault
 from splitrelay.deploy.event_record import COMMIT_EVENTS, Event, get_visit
-from splitrelay.network.codec import CONTROL, BadMessage, decode, header_of
+from splitrelay.network.codec import CONTROL, BadMessage, decode, read_header
 from splitrelay.network.codec import KINDS as MESSAGE_KINDS
 from splitrelay.network.messages import Lease
 
@@ -120,7 +120,7 @@ class FaultScheduler:
 
     def _store_step(self, traffic: ClientTraffic, frame: bytes) -> None:
         traffic.last = frame
-        traffic.steps.setdefault(header_of(frame).fence, frame)
+        traffic.steps.setdefault(read_header(frame).fence, frame)
         while len(traffic.steps) > 2:
             del traffic.steps[min(traffic.steps)]
 
@@ -159,7 +159,7 @@ class FaultScheduler:
 def identify_frame(frame: bytes) -> tuple[str, int]:
     """Return the name of the message in a frame and its step number; ("", 0) if it cannot be decoded."""
     try:
-        header = header_of(frame)
+        header = read_header(frame)
         return (decode(frame).event if header.kind == CONTROL else NAMES.get(header.kind, "")), header.k
     except BadMessage:
         return "", 0

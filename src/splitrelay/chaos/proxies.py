@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from splitrelay.network.grpc_channel import SERVICE, channel
+from splitrelay.network.grpc_channel import SERVICE, open_channel
 from splitrelay.network.server import OPTIONS
 
 STREAMS = 16  # concurrent streams of a message proxy; one is in use, others may not have noticed their end yet
@@ -148,7 +148,7 @@ class MessageProxy:
         self.server.stop(0)
 
     def _join(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        grpc_channel = channel(self.to(), self.far)
+        grpc_channel = open_channel(self.to(), self.far)
         call: Any = grpc_channel.stream_stream(f"/{SERVICE}/Join")(self._forward_up(requests))
         context.add_callback(call.cancel)  # when the client ends the connection
         try:

@@ -6,9 +6,9 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from splitrelay.network.client_session import Link, Refused
+from splitrelay.network.client_session import Connection, ServerRefused
 from splitrelay.network.codec import VERSION
-from splitrelay.network.grpc_channel import channel
+from splitrelay.network.grpc_channel import open_channel
 from splitrelay.network.messages import Accept, Hello, Terms
 from splitrelay.randomness import Purpose, rng
 
@@ -43,14 +43,14 @@ def is_spec_refused(address: str, credentials: Any, m: int, spec_hash: str, n: i
 
 
 def _is_refused(address: str, credentials: Any, m: int, spec_hash: str | None, n: int = 1) -> bool:
-    connection = Link(channel(address, credentials))
+    connection = Connection(open_channel(address, credentials))
     try:
         connection.send(Hello(VERSION, m, "a stranger"))
         terms = connection.receive(TIMEOUT)
         if spec_hash is not None and isinstance(terms, Terms):
             connection.send(Accept(spec_hash, terms.engine, terms.cpu, n))
             connection.receive(TIMEOUT)
-    except Refused as error:
+    except ServerRefused as error:
         return error.final
     finally:
         connection.close()

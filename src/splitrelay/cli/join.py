@@ -78,7 +78,7 @@ def join(
     gives --test and no --data, a fed server --fed-server.
     """
     _refuse_two_names(keys, insecure, client)
-    from splitrelay.deploy.client_program import Wish, join_all, name_of
+    from splitrelay.deploy.client_program import ClientOptions, get_client_name, join_all
     from splitrelay.deploy.disclosure import Approval
     from splitrelay.deploy.handshake import read_agreed_spec
 
@@ -94,7 +94,7 @@ def join(
     folders = [None] * len(who) if insecure else list(keys)
     numbers = list(client) if insecure else [None] * len(who)
     wishes = [
-        Wish(
+        ClientOptions(
             address,
             number,
             place,
@@ -117,7 +117,10 @@ def join(
     ]
     with stopping(None) as stop:
         ready()
-        tell, warn = (lambda m: logger(log, client=name_of(m))), (lambda m: alarm(log, client=name_of(m)))
+        tell, warn = (
+            (lambda m: logger(log, client=get_client_name(m))),
+            (lambda m: alarm(log, client=get_client_name(m))),
+        )
         for words in join_all(wishes, tell, warn, stop):
             say(words)
 

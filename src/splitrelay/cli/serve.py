@@ -155,10 +155,10 @@ def refuse_nobody(M: int, without: Sequence[int], quorum: int | None) -> None:
 
 def check_address(listen: str | None, insecure: bool) -> str:
     """Where to listen: everywhere, but without keys only where this machine itself can call."""
-    from splitrelay.network.grpc_channel import refuse_no_address
+    from splitrelay.network.grpc_channel import check_address
 
     address = listen or ("127.0.0.1:7443" if insecure else "0.0.0.0:7443")
-    refuse_no_address(address, listen=True)
+    check_address(address, listen=True)
     return address
 
 

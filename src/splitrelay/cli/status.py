@@ -64,7 +64,7 @@ def collect(address: str, keys: Path | None, insecure: bool, out: Path) -> None:
 
 def _reports(ask: Callable[[], dict[str, Any]], every: float) -> Iterator[dict[str, Any]]:
     """One after another; a server that has answered once may be away for a while, which is said once."""
-    from splitrelay.network.status_rpc import Unanswered
+    from splitrelay.network.status_rpc import NoAnswer
 
     yield ask()
     away = False
@@ -72,7 +72,7 @@ def _reports(ask: Callable[[], dict[str, Any]], every: float) -> Iterator[dict[s
         time.sleep(every)
         try:
             report = ask()
-        except Unanswered as error:
+        except NoAnswer as error:
             if not away:
                 note(f"{error.what}; asking again every {every:g} s, Ctrl-C ends it.")
             away = True

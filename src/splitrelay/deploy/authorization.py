@@ -13,7 +13,7 @@ from typing import Any
 
 from splitrelay.errors import InputError
 from splitrelay.network import connection_handler
-from splitrelay.network.connection_handler import JUDGE
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER
 from splitrelay.network.messages import Hello
 from splitrelay.security.certificates import CLIENT, EVALUATOR, FED, OBSERVER, Peer
 from splitrelay.security.identity import AccessDenied, Identity, authenticate_peer, load_identity
@@ -42,9 +42,9 @@ def by_certificate(
     """Only whom the authority has named, and only as what it has named them; the list is read when it changes."""
 
     def join(who: Peer, hello: Hello) -> str | None:
-        if hello.client == JUDGE:
+        if hello.client == EVALUATOR_NUMBER:
             return None if EVALUATOR in who.roles else f"the certificate of {who.name} is not that of an evaluator"
-        if hello.client == connection_handler.FED:
+        if hello.client == connection_handler.FED_SERVER_NUMBER:
             return None if FED in who.roles else f"the certificate of {who.name} is not that of a fed server"
         return None if who.m == hello.client else f"the certificate of {who.name} is not that of client {hello.client}"
 

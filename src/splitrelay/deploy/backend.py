@@ -127,7 +127,7 @@ SEALING = 4096  # bytes by which a sealed half may be longer than the half, with
 def half_bytes(spec: Spec, shape: Shape) -> int:
     """Return the bytes of the longest half of a spec, sealed or not."""
     numbers = shape.size if spec.placement == "whole" else shape.boundary
-    return tensor_transfer.size_of({"x": numbers}, spec.model.dtype) + SEALING + 16 * spec.partition.M
+    return tensor_transfer.compute_packed_size({"x": numbers}, spec.model.dtype) + SEALING + 16 * spec.partition.M
 
 
 def import_backend(name: str) -> Any:

@@ -32,18 +32,18 @@ def read_raw(path: Path, test: bool = False) -> Raw:
     return Raw(part.x, part.y, str(place), part.classes)
 
 
-def own_images(raw: Raw, terms: Terms) -> ImageSet:
+def convert_images(raw: Raw, terms: Terms) -> ImageSet:
     """These images as this run's: its shape, its classes, its way to make a pixel a number."""
     x = to_pixels(raw, (terms.shape[0], terms.shape[1], terms.shape[2]), terms.peak)
-    return ImageSet(x, labels(raw, terms.classes), terms.classes, terms.mean, terms.std, terms.peak)
+    return ImageSet(x, convert_labels(raw, terms.classes), terms.classes, terms.mean, terms.std, terms.peak)
 
 
-def labels(raw: Raw, classes: tuple[str, ...]) -> Labels:
+def convert_labels(raw: Raw, classes: tuple[str, ...]) -> Labels:
     """Each label as a position among the run's classes: numbers are positions only where no class is a number."""
-    y = _written(raw, classes)
+    y = _normalize_labels(raw, classes)
     written, which = np.unique(y, return_inverse=True)
-    known, limit = _known(classes, by_name=y.dtype.kind not in "iu" or any(map(WHOLE.fullmatch, classes)))
-    keys = [_key(str(label)) for label in written.tolist()]
+    known, limit = _list_labels(classes, by_name=y.dtype.kind not in "iu" or any(map(WHOLE.fullmatch, classes)))
+    keys = [_normalize_name(str(label)) for label in written.tolist()]
     strangers = [str(label) for label, key in zip(written, keys, strict=True) if key not in known]
     if strangers:
         what = f"labels of {raw.of} are not this run's classes"
@@ -51,14 +51,14 @@ def labels(raw: Raw, classes: tuple[str, ...]) -> Labels:
     return np.array([known[key] for key in keys], dtype=np.int64)[which]
 
 
-def _known(classes: tuple[str, ...], by_name: bool) -> tuple[dict[str, int], str]:
+def _list_labels(classes: tuple[str, ...], by_name: bool) -> tuple[dict[str, int], str]:
     """The labels that this run knows, with their positions; and how to say which."""
     if by_name:
-        return {_key(name): n for n, name in enumerate(classes)}, "one of " + ", ".join(classes[:20])
-    return {str(n): n for n in range(len(classes))}, _span(classes)
+        return {_normalize_name(name): n for n, name in enumerate(classes)}, "one of " + ", ".join(classes[:20])
+    return {str(n): n for n in range(len(classes))}, _describe_range(classes)
 
 
-def _written(raw: Raw, classes: tuple[str, ...]) -> npt.NDArray[Any]:
+def _normalize_labels(raw: Raw, classes: tuple[str, ...]) -> npt.NDArray[Any]:
     """The labels as names or numbers; positions among the source's own names as these names."""
     y = simplify_labels(raw)
     if y.dtype.kind == "b" and not {"False", "True"} & set(classes):
@@ -68,16 +68,18 @@ def _written(raw: Raw, classes: tuple[str, ...]) -> npt.NDArray[Any]:
     strangers = np.unique(y[(y < 0) | (y >= len(raw.classes))])
     if strangers.size:
         found = ", ".join(map(str, strangers[:5].tolist()))
-        raise InputError(f"{raw.of} has labels outside its own classes", value=found, limit=_span(raw.classes))
+        raise InputError(
+            f"{raw.of} has labels outside its own classes", value=found, limit=_describe_range(raw.classes)
+        )
     names: npt.NDArray[Any] = np.asarray(raw.classes)[y]
     return names
 
 
-def _key(name: str) -> str:
+def _normalize_name(name: str) -> str:
     """What makes 7, 07 and 7.0 one name."""
     whole = WHOLE.fullmatch(name)
     return name if whole is None else str(int(whole[1]))
 
 
-def _span(classes: tuple[str, ...]) -> str:
+def _describe_range(classes: tuple[str, ...]) -> str:
     return f"whole numbers from 0 to {len(classes) - 1}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from splitrelay.deploy.disclosure import Approval
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.errors import InputError
-from splitrelay.network.connection_handler import FED, JUDGE
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.security import certificates
 from splitrelay.security.certificates import EVALUATOR
@@ -16,7 +16,7 @@ from splitrelay.security.identity import Identity
 
 
 @dataclass(frozen=True)
-class Wish:
+class ClientOptions:
     """What a client wants: which server, who it is, its data; the spec it insists on, if any."""
 
     address: str
@@ -39,17 +39,17 @@ class Wish:
     limits: Limits = field(default_factory=Limits)
 
 
-def number_of(wish: Wish, identity: Identity | None) -> int:
+def get_client_number(wish: ClientOptions, identity: Identity | None) -> int:
     """Which client this is: the certificate says it; or the evaluator, if it brings a test set and no data."""
     m = wish.client if identity is None else identity.m
     if wish.fed:
         if identity is None or certificates.FED not in identity.roles:
             raise InputError("these are not the keys of a fed server", hint="Use keys issued with --fed-server.")
-        return FED
+        return FED_SERVER_NUMBER
     if wish.data is None and identity is not None and EVALUATOR in identity.roles:
         if wish.test is None:
             raise InputError("an evaluator brings a test set", hint="Give --test.")
-        return JUDGE
+        return EVALUATOR_NUMBER
     name = "this client" if identity is None else identity.name
     if m is None:
         raise InputError(f"{name} has no client's number", hint="Use keys issued with --client, or --client m.")
@@ -58,6 +58,6 @@ def number_of(wish: Wish, identity: Identity | None) -> int:
     return m
 
 
-def name_of(m: int) -> str:
+def get_client_name(m: int) -> str:
     """As people call it."""
-    return {JUDGE: "the evaluator", FED: "the fed server"}.get(m, f"client {m}")
+    return {EVALUATOR_NUMBER: "the evaluator", FED_SERVER_NUMBER: "the fed server"}.get(m, f"client {m}")

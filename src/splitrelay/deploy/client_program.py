@@ -15,23 +15,30 @@ from splitrelay.data.images import ImageSet
 from splitrelay.data.user_datasets import Raw
 from splitrelay.deploy.authorization import identity_in
 from splitrelay.deploy.backend import ClientContext, Shape, engine_backend, half_bytes, import_backend
-from splitrelay.deploy.client_data import own_images, read_raw
-from splitrelay.deploy.client_options import Wish, name_of, number_of
-from splitrelay.deploy.client_usage import Purse
-from splitrelay.deploy.client_visit import Judging, Visitor
+from splitrelay.deploy.client_data import convert_images, read_raw
+from splitrelay.deploy.client_options import ClientOptions, get_client_name, get_client_number
+from splitrelay.deploy.client_usage import UsageTimer
+from splitrelay.deploy.client_visit import Evaluator, VisitRunner
 from splitrelay.deploy.data_digest import DataDigests, describe_data
 from splitrelay.deploy.disclosure import Disclosure, check_client_half, compute_disclosure
-from splitrelay.deploy.handshake import check_agreed, spec_in
-from splitrelay.deploy.peer_endpoint import Post
+from splitrelay.deploy.handshake import check_agreed, read_spec
+from splitrelay.deploy.peer_endpoint import PeerEndpoint
 from splitrelay.deploy.visit_limits import AllowedVisits, ServerBrokeSpec, UsedVisits, derive_allowed_visits
 from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError, StorageError, WorkError
 from splitrelay.kernels.evaluator import SLICE
 from splitrelay.network import limits
-from splitrelay.network.client_session import Ended, Holding, Refused, Session, Stopped, TakenBack
+from splitrelay.network.client_session import (
+    ClientStopped,
+    HeldVisit,
+    ServerEnded,
+    ServerRefused,
+    Session,
+    VisitCancelled,
+)
 from splitrelay.network.codec import BadMessage, Bounds
-from splitrelay.network.connection_handler import FED, JUDGE
-from splitrelay.network.grpc_channel import LinkLost, channel
-from splitrelay.network.messages import Accept, Fail, Lease, Look, Terms
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
+from splitrelay.network.grpc_channel import ConnectionLost, open_channel
+from splitrelay.network.messages import Accept, EvaluationRequest, Fail, Lease, Terms
 from splitrelay.runs.spec import Spec
 from splitrelay.security import certificates
 from splitrelay.security.certificates import CLIENT, EVALUATOR
@@ -51,25 +58,25 @@ class EndedEarly(WorkError):
     """The server said goodbye before the last round."""
 
 
-class Unagreed(SplitrelayError):
+class TermsNotAgreed(SplitrelayError):
     """A check ends before anything is sent, as nobody has agreed to the server's terms."""
 
 
-class Joined:
+class ClientProgram:
     """A client that takes part until the server says goodbye."""
 
-    def __init__(self, wish: Wish, say: Say, stop: Event | None = None) -> None:
+    def __init__(self, wish: ClientOptions, say: Say, stop: Event | None = None) -> None:
         identity = identity_in(wish.keys, wish.keys is None, (CLIENT, EVALUATOR, certificates.FED))
-        self.m = number_of(wish, identity)
+        self.m = get_client_number(wish, identity)
         self.wish, self.say, self.warn = wish, say, say
         self.keys = None if identity is None else IdentityReloader(identity, lambda text: self.warn(text))
         self.post = (
             None
             if self.keys is None
-            else Post(self.keys, lambda text: self.say(text), lambda text: self.warn(text), wish.timeouts)
+            else PeerEndpoint(self.keys, lambda text: self.say(text), lambda text: self.warn(text), wish.timeouts)
         )
         self.stop = stop or Event()
-        self.visitor: Visitor | FedServer | None = None
+        self.visitor: VisitRunner | FedServer | None = None
         self.images: ImageSet | None = None
         self.test_images: ImageSet | None = None  # an evaluator's
         self.digests = DataDigests(self.m, wish.keys)
@@ -80,7 +87,7 @@ class Joined:
         self.disclosure: Disclosure | None = None
         self.visits = 0
         self.last_round: int | None = None  # of its last committed visit
-        self.purse = Purse(lambda: self.session.meter.waiting)
+        self.purse = UsageTimer(lambda: self.session.meter.waiting)
         self.session = Session(
             self.m,
             self._dial,
@@ -99,7 +106,7 @@ class Joined:
         """Whatever does not depend on the server, before anybody is called: its own port, its data."""
         if not self.brought:
             self._listen()
-            self.raw = None if self.m == FED else self._read()
+            self.raw = None if self.m == FED_SERVER_NUMBER else self._read()
         self.brought = True
 
     def leave(self) -> None:
@@ -116,26 +123,26 @@ class Joined:
             if self.wish.check:
                 self.session.leave("it was a check")
                 return "\n".join([*self._describe(), "all is well: the server would take this client"])
-            self.say(f"joined as {name_of(self.m)} with {len(self.images or ())} images")
+            self.say(f"joined as {get_client_name(self.m)} with {len(self.images or ())} images")
             return self._taking_part()
-        except Ended as error:
+        except ServerEnded as error:
             self._check_complete(error)
             return str(error)
-        except Unagreed as error:
+        except TermsNotAgreed as error:
             return "\n".join([*self._describe(), str(error)])
-        except Stopped:
+        except ClientStopped:
             return "left"
         finally:
             self.leave()
 
-    def _check_complete(self, error: Ended) -> None:
+    def _check_complete(self, error: ServerEnded) -> None:
         """Raise EndedEarly if the server said goodbye before this client has done its part of the last round.
 
         A client that is drawn in some rounds only cannot know when its last visit was (UsedVisits.is_complete).
         """
         visitor, R = self.visitor, 0 if self.visitor is None else self.visitor.spec.R
-        if isinstance(visitor, Visitor):
-            if self.m == JUDGE:
+        if isinstance(visitor, VisitRunner):
+            if self.m == EVALUATOR_NUMBER:
                 is_complete = visitor.has_model
             else:
                 is_complete = visitor.used.is_complete(visitor.spec, self.last_round)
@@ -145,13 +152,15 @@ class Joined:
             last = "none" if self.last_round is None else f"in round {self.last_round}"
             hint = "Ask the operator of the server whether it was stopped, or went on without this client."
             what = f"the server ended the run early ({error})"
-            raise EndedEarly(what, value=f"last part of {name_of(self.m)}: {last}", limit=f"{R} rounds", hint=hint)
+            raise EndedEarly(
+                what, value=f"last part of {get_client_name(self.m)}: {last}", limit=f"{R} rounds", hint=hint
+            )
 
     def _describe(self) -> list[str]:
         """Say what was brought, for --check."""
-        found = [] if self.images is None else [describe_data(name_of(self.m), self.images, self.digest)]
-        if self.test_images is not None and self.m != JUDGE:
-            found.append(describe_data(f"{name_of(self.m)} as the evaluator", self.test_images))
+        found = [] if self.images is None else [describe_data(get_client_name(self.m), self.images, self.digest)]
+        if self.test_images is not None and self.m != EVALUATOR_NUMBER:
+            found.append(describe_data(f"{get_client_name(self.m)} as the evaluator", self.test_images))
         if self.disclosure is not None and self.terms is not None:
             found += ["it would send", *(f"  {line}" for line in self.disclosure.describe())]
             found.append(f"  digest of the terms: {self.terms.spec_hash}")
@@ -169,14 +178,16 @@ class Joined:
         while not self.stop.is_set():
             try:
                 self._turn()
-            except TakenBack as error:
+            except VisitCancelled as error:
                 self.say(f"visit taken back: {error}")
-                self.session.holding = Holding()
-            except (LinkLost, Ended, Refused, BadMessage) as error:
-                if (isinstance(error, Ended) and not error.again) or (isinstance(error, Refused) and error.final):
+                self.session.holding = HeldVisit()
+            except (ConnectionLost, ServerEnded, ServerRefused, BadMessage) as error:
+                if (isinstance(error, ServerEnded) and not error.again) or (
+                    isinstance(error, ServerRefused) and error.final
+                ):
                     raise
                 self.say(f"{error}; connecting again")
-                self.session.holding = Holding()
+                self.session.holding = HeldVisit()
                 self.session.reconnect()
         self.session.leave("the client was told to stop")
         return "left"
@@ -208,42 +219,42 @@ class Joined:
             self._tell(f"{'not yet' if later else 'refused'}: {why}")
             self.session.say(Fail(word.fence, why[: limits.TEXT], later=later))
         finally:
-            self.session.holding = Holding()
+            self.session.holding = HeldVisit()
 
     def _tell(self, text: str) -> None:
         """Once, to whoever must see to it; the same again only to who listens."""
         (self.say if text == self.told else self.warn)(text)
         self.told = text
 
-    def _follow(self, word: Lease | Look) -> None:
+    def _follow(self, word: Lease | EvaluationRequest) -> None:
         assert self.visitor is not None
-        if isinstance(word, Look):
+        if isinstance(word, EvaluationRequest):
             self.visitor.look(self.session, word)
             return
-        if not isinstance(self.visitor, Visitor):
+        if not isinstance(self.visitor, VisitRunner):
             raise ServerBrokeSpec("the server asks the fed server for a visit", hint="Ask its operator.")
         with self.purse.visit():
             self.visitor.visit(self.session, word)
         self.visits, self.last_round = self.visits + 1, word.r
         self.say(f"round {word.r}: {word.K} steps, committed")
 
-    def _next_word(self) -> Lease | Look | None:
+    def _next_word(self) -> Lease | EvaluationRequest | None:
         link = self.session.link
         assert link is not None
         while not self.stop.is_set():
             if link.waits(1.0):
                 word = self.session.hear()
-                if isinstance(word, Lease | Look):
+                if isinstance(word, Lease | EvaluationRequest):
                     return word
         return None
 
     def _dial(self) -> Any:
         credentials = None if self.keys is None else build_channel_credentials(self.keys.get_identity())
-        return channel(self.wish.address, credentials)
+        return open_channel(self.wish.address, credentials)
 
     def _agree(self, terms: Terms) -> Accept:
         """Everything is checked before the first turn; what does not fit is an error here, not at the server."""
-        spec = spec_in(terms)
+        spec = read_spec(terms)
         if self.terms is None:
             self._prepare(spec, terms)
         elif terms.spec_hash != self.terms.spec_hash:
@@ -252,9 +263,11 @@ class Joined:
             raise InputError(what, value=terms.spec_hash, limit=self.terms.spec_hash, hint=hint)
         if self.wish.check and not self._has_agreed():
             accept = f"--accept-spec {terms.spec_hash}"
-            raise Unagreed(f"nothing was sent. Give --spec or {accept} to ask the server whether it takes this client")
+            raise TermsNotAgreed(
+                f"nothing was sent. Give --spec or {accept} to ask the server whether it takes this client"
+            )
         cpu = engine_backend(spec.engine).get_cpu_level()
-        n = 0 if self.m >= JUDGE else len(self.images or ())
+        n = 0 if self.m >= EVALUATOR_NUMBER else len(self.images or ())
         address = "" if self.post is None or spec.route == "centralized" else self.post.address
         self.digest = self.digests.find(terms.salt, self.images, self.test_images)
         return Accept(
@@ -264,7 +277,7 @@ class Joined:
     def _prepare(self, spec: Spec, terms: Terms) -> None:
         self._check_terms(spec, terms)
         self.terms = terms
-        if self.m == FED:
+        if self.m == FED_SERVER_NUMBER:
             assert self.wish.keys is not None  # number_of has seen to it
             self.visitor = import_backend("fed_server").FedServer(spec, terms, self.wish.keys)  # with torch
             return
@@ -281,11 +294,11 @@ class Joined:
         # end of the connection whether they fit.
         raw = self.raw or self._read()
         self._approve(spec, terms, shape, allowed, len(raw.x))
-        self.images = own_images(raw, terms)
+        self.images = convert_images(raw, terms)
         self.raw = None
         context = ClientContext(self.m, spec, terms, self.images, plan)
         used = UsedVisits(allowed, self._usage_file(spec), self.wish.repeats)
-        self.visitor = Visitor(context, used, seals, self._judge(context), self.post, self.purse)
+        self.visitor = VisitRunner(context, used, seals, self._judge(context), self.post, self.purse)
         self.session.bounds = Bounds(
             batch=self.wish.limits.batch if spec.optimiser.draw == "full" else max(spec.optimiser.batch, SLICE),
             h=shape.h,
@@ -338,12 +351,12 @@ class Joined:
 
     def _refuse_blind(self, spec: Spec, terms: Terms) -> None:
         """Where the server does not score, its evaluator brings a test set, and can write the model down."""
-        judges = self.m == JUDGE or (self.m == spec.evaluator and not terms.judged)
+        judges = self.m == EVALUATOR_NUMBER or (self.m == spec.evaluator and not terms.judged)
         if not terms.sealed or not judges:
             return
         if self.wish.test is None:
             hint = "Give --test; or have the server started with --judge, for an evaluator of its own."
-            raise InputError(f"{name_of(self.m)} is this run's evaluator and brings no test set", hint=hint)
+            raise InputError(f"{get_client_name(self.m)} is this run's evaluator and brings no test set", hint=hint)
         check_writable(self.wish.keep)
 
     def _seals(self, spec: Spec, terms: Terms) -> Sealer | None:
@@ -357,26 +370,26 @@ class Joined:
 
     def _read(self) -> Raw:
         """Who only judges trains on nothing, and brings what it judges on."""
-        brought = self.wish.test if self.m == JUDGE else self.wish.data
+        brought = self.wish.test if self.m == EVALUATOR_NUMBER else self.wish.data
         assert brought is not None  # number_of has seen to it
-        return read_raw(brought, test=self.m == JUDGE)
+        return read_raw(brought, test=self.m == EVALUATOR_NUMBER)
 
-    def _judge(self, context: ClientContext) -> Judging | None:
-        if self.wish.test is None or self.m not in (context.spec.evaluator, JUDGE):
+    def _judge(self, context: ClientContext) -> Evaluator | None:
+        if self.wish.test is None or self.m not in (context.spec.evaluator, EVALUATOR_NUMBER):
             return None
-        images = own_images(read_raw(self.wish.test, test=True), context.terms)
+        images = convert_images(read_raw(self.wish.test, test=True), context.terms)
         self.test_images = images
-        judge: Judging = import_backend("remote_evaluator").EvaluatorClient(
+        judge: Evaluator = import_backend("remote_evaluator").EvaluatorClient(
             context, images, self.wish.keep
         )  # with torch
         return judge
 
 
 def join_all(
-    wishes: Sequence[Wish], say: Callable[[int], Say], warn: Callable[[int], Say], stop: Event
+    wishes: Sequence[ClientOptions], say: Callable[[int], Say], warn: Callable[[int], Say], stop: Event
 ) -> Iterator[str]:
     """Each client on a thread and a connection of its own; their last words, as they leave."""
-    joined = [Joined(wish, lambda text: None, stop) for wish in wishes]
+    joined = [ClientProgram(wish, lambda text: None, stop) for wish in wishes]
     for one in joined:
         one.say = one.session.note = say(one.m)
         one.warn = warn(one.m)
@@ -393,7 +406,7 @@ def join_all(
         yield from _together(joined, stop)
 
 
-def _together(joined: Sequence[Joined], stop: Event) -> Iterator[str]:
+def _together(joined: Sequence[ClientProgram], stop: Event) -> Iterator[str]:
     """Who fails says so at once and the others go on; the first failure is raised when all have left."""
     failures = []
     with ThreadPoolExecutor(len(joined)) as threads:
@@ -411,4 +424,4 @@ def _together(joined: Sequence[Joined], stop: Event) -> Iterator[str]:
         raise failures[0]
 
 
-__all__ = ["Joined", "Wish", "join_all", "name_of"]
+__all__ = ["ClientOptions", "ClientProgram", "get_client_name", "join_all"]

@@ -21,7 +21,7 @@ from typing import Any
 from splitrelay.algorithms.base import Clients, Outcome, Skipped, Visit
 from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError, OutputError
-from splitrelay.network.connection_handler import JUDGE
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER
 from splitrelay.runs.client_records import CLIENTS, ClientRecord, RunClients, format_clients, make_printable
 
 SALT = "salt"
@@ -132,9 +132,9 @@ class ClientsFile:
     def save(self) -> None:
         """Write the file."""
         known = self.records()
-        numbers = sorted({m for m in known if m < JUDGE} | set(self._asked))
+        numbers = sorted({m for m in known if m < EVALUATOR_NUMBER} | set(self._asked))
         clients = tuple(self._count(known.get(m, ClientRecord(m))) for m in numbers)
-        others = tuple(one for m, one in sorted(known.items()) if m >= JUDGE)
+        others = tuple(one for m, one in sorted(known.items()) if m >= EVALUATOR_NUMBER)
         write_text(self.path, format_clients(RunClients(self.round, self.server, clients, others)))
         self._saved = time.monotonic()
 

@@ -10,16 +10,27 @@ from typing import Protocol
 import numpy as np
 
 from splitrelay.deploy.backend import ClientContext, Labels, Vector, build_client_engine, half_bytes
-from splitrelay.deploy.client_usage import Purse
+from splitrelay.deploy.client_usage import UsageTimer
 from splitrelay.deploy.deposit_bound import check_sealed_half
-from splitrelay.deploy.peer_endpoint import Post
+from splitrelay.deploy.peer_endpoint import PeerEndpoint
 from splitrelay.deploy.visit_limits import UsedVisits, check_evaluation
 from splitrelay.engine.base import LOWER_ETA, Reply, train_client_half
 from splitrelay.errors import Diverged
 from splitrelay.network import limits, messages, tensor_transfer
-from splitrelay.network.client_session import Holding, Session, Tended
-from splitrelay.network.codec import BadMessage, finite
-from splitrelay.network.messages import Chunk, Commit, Deposit, Fail, Lease, Look, Message, Ready, Score, Want
+from splitrelay.network.client_session import BackgroundReconnect, HeldVisit, Session
+from splitrelay.network.codec import BadMessage, is_finite_array
+from splitrelay.network.messages import (
+    Chunk,
+    Commit,
+    Deposit,
+    EvaluationRequest,
+    Fail,
+    HalfRequest,
+    Lease,
+    Message,
+    Ready,
+    Score,
+)
 from splitrelay.security.encryption import TamperedHalf, WrongVisit
 from splitrelay.security.sealing_session import Sealer
 from splitrelay.structured_text import parse_json
@@ -28,7 +39,7 @@ LARGEST_NUMBER = 8  # bytes of a float64
 CHECK = '{"check":'  # how the recipe of a request begins that asks whether a half opens
 
 
-class Judging(Protocol):
+class Evaluator(Protocol):
     """Whoever scores: with torch, so it is brought only where it is needed."""
 
     def written(self, bottom: Vector, top: Vector) -> None:
@@ -55,7 +66,7 @@ class RemoteServerHalf:
 
     def step(self, k: int, h: Vector, labels: Labels, norm2: float, /) -> Reply[Vector]:
         """Send the step and wait for the reply, over a new connection if this one is lost."""
-        if not finite(h):  # the server would refuse it, however often it is said
+        if not is_finite_array(h):  # the server would refuse it, however often it is said
             where = f"the smashed data of client {self.lease.m} overflowed in round {self.lease.r}, step {k}"
             raise Diverged(f"{where}, at eta={self.lease.eta:g}", hint=LOWER_ETA)
         self.used.count_step()
@@ -72,7 +83,7 @@ class RemoteServerHalf:
         self.closing = messages.Finish(self.fence, self.session.holding.k, norm2)
 
 
-class Visitor:
+class VisitRunner:
     """One client, ready to train."""
 
     def __init__(
@@ -80,9 +91,9 @@ class Visitor:
         context: ClientContext,
         used: UsedVisits,
         seals: Sealer | None = None,
-        judge: Judging | None = None,
-        post: Post | None = None,
-        purse: Purse | None = None,
+        judge: Evaluator | None = None,
+        post: PeerEndpoint | None = None,
+        purse: UsageTimer | None = None,
     ) -> None:
         self.spec, self.engine, self.used = context.spec, build_client_engine(context), used
         self.largest_half = half_bytes(self.spec, self.engine.shape)
@@ -105,23 +116,23 @@ class Visitor:
         self.used.begin_visit(lease)
         blob = self.begun(session, lease)
         x, shift = (self.opened(blob, lease), None) if self.seals else self.vectors(blob)
-        session.holding = Holding(lease.fence)
+        session.holding = HeldVisit(lease.fence)
         session.say(Ready(lease.fence))
         visit = self.used.allowed.make_visit(lease, x, shift)
         if self.whole:
-            with Tended(session):
+            with BackgroundReconnect(session):
                 after, loss = self.engine.train_whole(visit)
-            blob, words = tensor_transfer.packed(x=after), list[Message]()
+            blob, words = tensor_transfer.pack_vectors(x=after), list[Message]()
         else:
             half, loss = self.engine.begin(visit), 0.0
             remote = RemoteServerHalf(session, lease, self.used, half.prepare_next)
             train_client_half(half, remote, visit.K)
-            blob = self.closed(tensor_transfer.packed(x=self.engine.get_x(visit)), lease)
+            blob = self.closed(tensor_transfer.pack_vectors(x=self.engine.get_x(visit)), lease)
             assert remote.closing is not None
             can_hand_over = self.post is not None and self.spec.route == "peer-to-peer"
             words = [remote.closing, *(self.post.bring(lease, blob) if self.post and can_hand_over else ())]
         words += [self.purse.paid()] if self.purse else []
-        words += deposited(lease.fence, blob, (loss,) * self.whole, piece=session.limits.piece)
+        words += build_deposit(lease.fence, blob, (loss,) * self.whole, piece=session.limits.piece)
         answer = session.exchange(lambda: iter(words), session.timeouts.step)
         assert isinstance(answer, Commit)
         if self.seals is not None:
@@ -133,13 +144,13 @@ class Visitor:
             brought = None if self.post is None else self.post.come(lease)
             if brought is not None:
                 return brought
-            session.say(Want(lease.fence))
-        return received(session, lease.bytes, lease.sha256)
+            session.say(HalfRequest(lease.fence))
+        return receive_half(session, lease.bytes, lease.sha256)
 
-    def look(self, session: Session, look: Look) -> None:
+    def look(self, session: Session, look: EvaluationRequest) -> None:
         """Score the half that comes, or keep the model."""
         check_evaluation(self.used.allowed, look, self.largest_half + self.engine.shape.size * LARGEST_NUMBER)
-        blob = received(session, look.bytes + look.top_bytes, look.sha256)
+        blob = receive_half(session, look.bytes + look.top_bytes, look.sha256)
         if look.recipe.startswith(CHECK) and self.seals is not None:
             self.used.begin_check()
             session.say(self.check_half(blob, look))
@@ -152,14 +163,14 @@ class Visitor:
         if look.top_bytes:
             size = self.engine.shape.size - self.engine.shape.boundary
             self.judge.written(
-                bottom, tensor_transfer.unpacked(blob[look.bytes :], {"x": size}, self.spec.model.dtype)["x"]
+                bottom, tensor_transfer.unpack_vectors(blob[look.bytes :], {"x": size}, self.spec.model.dtype)["x"]
             )
             self.has_model = True
             session.say(Score(look.fence, 0.0, 0.0))
         else:
             session.say(self.judge.score(session, look.fence, bottom))
 
-    def opened(self, blob: bytes, words: Lease | Look) -> Vector:
+    def opened(self, blob: bytes, words: Lease | EvaluationRequest) -> Vector:
         """The half that the client before us sealed; before the first visit, x_c^0."""
         assert self.seals is not None
         if isinstance(words, Lease) and words.visit != words.sealed_visit + 1:
@@ -170,7 +181,7 @@ class Visitor:
             return self.engine.compute_x0()
         half = self.seals.unseal(blob, visit=words.sealed_visit, fence=words.sealed_fence, committed=False)
         x = self.read_half(half, words.sealed_visit, self.seals.find_writer(words.sealed_visit))
-        if isinstance(words, Look) or not words.direct:
+        if isinstance(words, EvaluationRequest) or not words.direct:
             self.seals.confirm(blob)  # only now: a half that is refused must not bind this client
         return x
 
@@ -183,7 +194,7 @@ class Visitor:
         check_sealed_half(x, self.x0, self.spec, visit, writer, has_buffers=self.engine.has_buffers)
         return x
 
-    def check_half(self, blob: bytes, look: Look) -> Score:
+    def check_half(self, blob: bytes, look: EvaluationRequest) -> Score:
         """Open a half because somebody else could not; answer whether its list of visits is complete, too."""
         assert self.seals is not None
         expected = read_check(look.recipe)
@@ -201,7 +212,7 @@ class Visitor:
         size = self.engine.shape.size if self.whole else self.engine.shape.boundary
         has_shift = self.used.allowed.has_shift and b'"shift"' in blob[:1000]
         names = ("x", "shift") if has_shift else ("x",)
-        found = tensor_transfer.unpacked(blob, dict.fromkeys(names, size), self.spec.model.dtype)
+        found = tensor_transfer.unpack_vectors(blob, dict.fromkeys(names, size), self.spec.model.dtype)
         return found["x"].copy(), found["shift"].copy() if "shift" in found else None
 
 
@@ -218,7 +229,7 @@ def is_complete(last: Mapping[int, int], expected: Mapping[int, int]) -> bool:
     return all(last.get(m, 0) >= visit for m, visit in expected.items())
 
 
-def received(session: Session, length: int, digest: bytes, now: Callable[[], float] = time.monotonic) -> bytes:
+def receive_half(session: Session, length: int, digest: bytes, now: Callable[[], float] = time.monotonic) -> bytes:
     """Return a half that is on its way down. Raises BadMessage where it comes too slowly, in however many pieces."""
     assembly, come = tensor_transfer.Assembly(length), 0
     timeouts = session.timeouts
@@ -233,9 +244,9 @@ def received(session: Session, length: int, digest: bytes, now: Callable[[], flo
     return assembly.blob(length, digest) if length else b""
 
 
-def deposited(
+def build_deposit(
     fence: int, blob: bytes, losses: tuple[float, ...] = (), epoch: int = 0, piece: int = limits.PIECE
 ) -> Iterator[Message]:
     """A half on its way up."""
-    yield from tensor_transfer.chunks(fence, blob, piece)
-    yield Deposit(fence, len(blob), tensor_transfer.sha256(blob), losses, epoch)
+    yield from tensor_transfer.split_into_chunks(fence, blob, piece)
+    yield Deposit(fence, len(blob), tensor_transfer.compute_sha256(blob), losses, epoch)

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from splitrelay.data.images import ImageSet
-from splitrelay.network.connection_handler import JUDGE
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER
 from splitrelay.runs.client_records import PREFIX, make_printable
 from splitrelay.security.encryption import load_secrets
 
@@ -76,8 +76,10 @@ class DataDigests:
     def _compute(self, salt: bytes, images: ImageSet, test: ImageSet | None) -> bytes:
         if self._secret is None:
             self._secret = load_secret(self.keys)
-        found = compute_digest(images, salt=salt, secret=self._secret, client=self.client, test=self.client == JUDGE)
-        if test is None or self.client == JUDGE:
+        found = compute_digest(
+            images, salt=salt, secret=self._secret, client=self.client, test=self.client == EVALUATOR_NUMBER
+        )
+        if test is None or self.client == EVALUATOR_NUMBER:
             return found
         other = compute_digest(test, salt=salt, secret=self._secret, client=self.client, test=True)
         return combine_digests(found, other, self._secret)

@@ -24,7 +24,7 @@ from splitrelay.deploy.state_probe import Examiner, Finding, SpoiledDeposit, Tes
 from splitrelay.engine.base import LOWER_ETA
 from splitrelay.errors import Diverged, InputError, VisitFailed
 from splitrelay.models.weights_io import save_weights
-from splitrelay.network.connection_handler import JUDGE
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER
 from splitrelay.runs.client_records import ClientRecord, parse_record
 from splitrelay.runs.execute import Progress
 from splitrelay.runs.machine import describe_environment
@@ -67,7 +67,7 @@ class ClientSizesFile:
 
     def read(self) -> dict[int, int]:
         """Clients that have been here, and their n_m."""
-        return {m: one.samples for m, one in self.records().items() if m < JUDGE}
+        return {m: one.samples for m, one in self.records().items() if m < EVALUATOR_NUMBER}
 
     def records(self) -> dict[int, ClientRecord]:
         """Return what clients, evaluator and fed server told; a file of an earlier version has only counts."""
@@ -83,7 +83,7 @@ class ClientSizesFile:
     def write(self, sizes: Mapping[int, int], records: Mapping[int, ClientRecord] | None = None) -> None:
         """All that is known: the sizes, and with each what the client told; where that is not given, as it was."""
         known = self.records() if records is None else records
-        others = {m: one for m, one in known.items() if m >= JUDGE}
+        others = {m: one for m, one in known.items() if m >= EVALUATOR_NUMBER}
         clients = {m: replace(known.get(m, ClientRecord(m)), samples=n) for m, n in sizes.items()}
         content = {m: {name: getattr(one, name) for name in TOLD} for m, one in sorted({**clients, **others}.items())}
         write_text(self.path, json.dumps(content, indent=1) + "\n", private=True)

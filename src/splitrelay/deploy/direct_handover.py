@@ -21,8 +21,8 @@ from splitrelay.deploy.stalls import Wait, absence
 from splitrelay.errors import WorkError
 from splitrelay.network import limits, tensor_transfer
 from splitrelay.network.codec import BadMessage
-from splitrelay.network.messages import Cancel, Commit, Deposit, Fail, Handed, Lease, Want, fence_of
-from splitrelay.network.shared_event_loop import Arrived, Gone, Heard
+from splitrelay.network.messages import Cancel, Commit, Deposit, Fail, HalfRequest, HandoverReport, Lease, get_fence
+from splitrelay.network.shared_event_loop import ClientConnected, ClientDisconnected, MessageReceived
 
 
 class DirectHandover(SealedClients):
@@ -33,7 +33,7 @@ class DirectHandover(SealedClients):
 
     owed: PendingDeposit | None = None
     given: DeliveredHalf | None = None
-    said: tuple[VisitLease, Handed] | None = None  # handed on while the visit before was still owed
+    said: tuple[VisitLease, HandoverReport] | None = None  # handed on while the visit before was still owed
     wanting: VisitLease | None = None  # the next client does not have the half after all
     again = False  # a visit is made again: now its half is waited for
 
@@ -118,10 +118,10 @@ class DirectHandover(SealedClients):
         else:
             super()._handle_failure(lease, said)
 
-    def _answer(self, lease: VisitLease, server_visit: ServerVisit, event: Heard) -> None:
-        if isinstance(event.message, Want):
+    def _answer(self, lease: VisitLease, server_visit: ServerVisit, event: MessageReceived) -> None:
+        if isinstance(event.message, HalfRequest):
             self._handle_want(lease)
-        elif isinstance(event.message, Handed):
+        elif isinstance(event.message, HandoverReport):
             self._handle_handed(lease, event.message)
         else:
             super()._answer(lease, server_visit, event)
@@ -133,7 +133,7 @@ class DirectHandover(SealedClients):
         lease.is_half_requested, self.wanting = True, lease
         self._send_wanted()
 
-    def _handle_handed(self, lease: VisitLease, word: Handed) -> None:
+    def _handle_handed(self, lease: VisitLease, word: HandoverReport) -> None:
         server_visit, heir = lease.server_visit, self.find_next_client(lease.visit)
         assert isinstance(server_visit, CutVisit)
         server_visit.get_top()  # Diverged is raised here, where it fails this visit and no other
@@ -175,8 +175,8 @@ class DirectHandover(SealedClients):
             self._commit_pending(self.owed)
         super()._commit(lease, done, link)
 
-    def _handle_message(self, event: Heard, now: float) -> None:
-        fence, owed = fence_of(event.message), self.owed
+    def _handle_message(self, event: MessageReceived, now: float) -> None:
+        fence, owed = get_fence(event.message), self.owed
         if owed is not None and (event.m, fence) == (owed.lease.visit.m, owed.lease.fence):
             owed.lease.record_message(event.message, now)
             self._handle_deposit(owed, event)
@@ -187,7 +187,7 @@ class DirectHandover(SealedClients):
         else:
             super()._handle_message(event, now)
 
-    def _handle_deposit(self, owed: PendingDeposit, event: Heard) -> None:
+    def _handle_deposit(self, owed: PendingDeposit, event: MessageReceived) -> None:
         """The deposit that was owed, if it is that."""
         said = event.message
         if isinstance(said, Fail):
@@ -230,11 +230,11 @@ class DirectHandover(SealedClients):
             return
         self.wanting = None
         half, piece = lease.visit.x.bytes(), self.hub.limits.piece
-        self.hub.send(lease.link, *tensor_transfer.chunks(lease.fence, half, piece))
+        self.hub.send(lease.link, *tensor_transfer.split_into_chunks(lease.fence, half, piece))
 
     # What happens to the client that owes
 
-    def _handle_arrival(self, event: Arrived, now: float) -> None:
+    def _handle_arrival(self, event: ClientConnected, now: float) -> None:
         owed = self.owed
         if not event.resumed and self.covered.pop(event.m, None) is not None:
             self.hub.release(event.m)  # it begins afresh, and its visit counts all the same
@@ -251,7 +251,7 @@ class DirectHandover(SealedClients):
         else:
             self._lose_deposit(owed, "the client began afresh")
 
-    def _handle_departure(self, event: Gone, now: float) -> None:
+    def _handle_departure(self, event: ClientDisconnected, now: float) -> None:
         owed = self.owed
         if owed is None or owed.lease.link != event.link:
             super()._handle_departure(event, now)

@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable
 from queue import Empty
 
-from splitrelay.deploy.client_options import name_of
+from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.quarantine import printable
 from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import has_grown
 from splitrelay.deploy.stalls import Wait, absence, inability
 from splitrelay.errors import WorkError
 from splitrelay.network import limits
-from splitrelay.network.messages import Cancel, Fail, Message, Predict, fence_of
-from splitrelay.network.shared_event_loop import Arrived, Gone, Heard
+from splitrelay.network.messages import Cancel, Fail, Message, Predict, get_fence
+from splitrelay.network.shared_event_loop import ClientConnected, ClientDisconnected, MessageReceived
 
 STEPS = 10  # an answer may take as long as a visit of so many steps
 
@@ -42,9 +42,9 @@ class PartyRequest:
             raise KeyboardInterrupt
         self._send_request()
         event = self._get_event()
-        if isinstance(event, Gone) and event.link == self.link:
+        if isinstance(event, ClientDisconnected) and event.link == self.link:
             self.link = None
-        elif isinstance(event, Heard) and event.link == self.link and fence_of(event.message) == self.fence:
+        elif isinstance(event, MessageReceived) and event.link == self.link and get_fence(event.message) == self.fence:
             self.half = event.half
             return self._handle_answer(event.message)
         now = time.monotonic()
@@ -84,7 +84,7 @@ class PartyRequest:
 
     def check_failures(self) -> None:
         """After so many failures the run stops; who can not answer yet has as long as a client that is away."""
-        policy, who = self.remote.policy, name_of(self.m)
+        policy, who = self.remote.policy, get_client_name(self.m)
         hint = "Mend it; the same command goes on from here."
         if self.failures > policy.retries:
             raise WorkError(f"{who} failed {self.failures} times", value=self.why.rstrip("."), hint=hint)
@@ -138,7 +138,7 @@ class PartyRequest:
             max(self.failures, int(time.monotonic() - self.since), 1)
         )
 
-    def _get_event(self) -> Arrived | Gone | Heard | None:
+    def _get_event(self) -> ClientConnected | ClientDisconnected | MessageReceived | None:
         try:
             event = self.remote.hub.inbox.get(timeout=self.remote.hub.timeouts.server_tick)
         except Empty:

@@ -21,8 +21,8 @@ from splitrelay.deploy.sealed_state import SealedState, read_sealed_half
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import tensor_transfer
 from splitrelay.network.codec import BadMessage
-from splitrelay.network.connection_handler import FED
-from splitrelay.network.messages import Commit, Deposit, Fail, Look
+from splitrelay.network.connection_handler import FED_SERVER_NUMBER
+from splitrelay.network.messages import Commit, Deposit, EvaluationRequest, Fail
 from splitrelay.runs.spec import Spec
 
 ALGORITHMS = ("fedavg", "splitfed-v2", "sflg")
@@ -97,7 +97,7 @@ class AveragingPlan:
 
     def name(self) -> str:
         """Of these very halves, combined in this way."""
-        return tensor_transfer.sha256(
+        return tensor_transfer.compute_sha256(
             b"".join([self.document().encode(), *(leaf.bytes() for leaf in self.leaves())])
         ).hex()
 
@@ -127,7 +127,7 @@ class FedServerHandover(SealedClients):
     def writer_of(self, x: Any) -> int | None:
         """Return the client that left this half; where none did, the fed server."""
         writer = super().writer_of(x)
-        return FED if writer is None else writer
+        return FED_SERVER_NUMBER if writer is None else writer
 
     def reject(self, x: Any, why: str) -> None:
         """Reject the visit that left the half of x. Always raises; WorkError where the fed server made it."""
@@ -161,7 +161,7 @@ class FedServerHandover(SealedClients):
         if made is not None:
             with suppress(BadMessage):  # else it is damaged, and asked for again
                 return self._read_half(made, recipe)
-        self.question = question = PartyRequest(self, FED, lambda link: self._ask(link, recipe))
+        self.question = question = PartyRequest(self, FED_SERVER_NUMBER, lambda link: self._ask(link, recipe))
         try:
             return self._await_average(question, recipe, name)
         finally:
@@ -191,11 +191,11 @@ class FedServerHandover(SealedClients):
         Raises WorkError where nobody can say who is to blame. Nothing happens where only the fed server is.
         """
         for leaf in recipe.leaves():
-            if not leaf.visit or not isinstance(self.ask_to_open(FED, leaf, {}), Fail):
+            if not leaf.visit or not isinstance(self.ask_to_open(FED_SERVER_NUMBER, leaf, {}), Fail):
                 continue
-            if self.writer_of(leaf) == FED:
+            if self.writer_of(leaf) == FED_SERVER_NUMBER:
                 self.reject(leaf, why)
-            verdict = self.find_verdict(leaf, FED)
+            verdict = self.find_verdict(leaf, FED_SERVER_NUMBER)
             self.check_verdict(verdict, leaf, why)
             if verdict is Verdict.UNDECIDED:
                 what = f"the fed server cannot open the half of visit {leaf.visit}"
@@ -206,8 +206,14 @@ class FedServerHandover(SealedClients):
 
     def _ask(self, link: int, recipe: AveragingPlan) -> int:
         fence, blob = self.journal.fences.next(), b"".join(leaf.bytes() for leaf in recipe.leaves())
-        words = Look(
-            fence, 0, len(blob), tensor_transfer.sha256(blob), recipe.visit, recipe.fence, recipe=recipe.document()
+        words = EvaluationRequest(
+            fence,
+            0,
+            len(blob),
+            tensor_transfer.compute_sha256(blob),
+            recipe.visit,
+            recipe.fence,
+            recipe=recipe.document(),
         )
-        self.hub.send(link, words, *tensor_transfer.chunks(fence, blob, self.hub.limits.piece))
+        self.hub.send(link, words, *tensor_transfer.split_into_chunks(fence, blob, self.hub.limits.piece))
         return fence

@@ -10,12 +10,12 @@ import torch
 
 from splitrelay.deploy.backend import Vector
 from splitrelay.deploy.backend_torch import has_buffers, model_spec_of, shape_of, start
-from splitrelay.deploy.client_visit import CHECK, deposited, received
+from splitrelay.deploy.client_visit import CHECK, build_deposit, receive_half
 from splitrelay.deploy.deposit_bound import check_sealed_half
 from splitrelay.network import tensor_transfer
 from splitrelay.network.client_session import Session
 from splitrelay.network.codec import BadMessage
-from splitrelay.network.messages import Commit, Fail, Look, Score, Terms
+from splitrelay.network.messages import Commit, EvaluationRequest, Fail, Score, Terms
 from splitrelay.runs.spec import Spec
 from splitrelay.security.encryption import TamperedHalf
 from splitrelay.security.sealing_session import Sealer
@@ -33,9 +33,9 @@ class FedServer:
         self.newest = 0
         self.has_buffers = has_buffers(spec, *self.kind)
 
-    def look(self, session: Session, look: Look) -> None:
+    def look(self, session: Session, look: EvaluationRequest) -> None:
         """Whatever the server asks for, from the halves that it relays; never from a round that is over."""
-        blob = received(session, look.bytes, look.sha256)
+        blob = receive_half(session, look.bytes, look.sha256)
         if look.recipe.startswith(CHECK):  # somebody could not open this half
             self._opened(blob, look.sealed_visit, look.sealed_fence)
             session.say(Score(look.fence, 0.0, 1.0))
@@ -45,9 +45,9 @@ class FedServer:
             session.say(Fail(look.fence, what))
             return
         sealer = Sealer(self.keys, self.spec.identity)
-        half = tensor_transfer.packed(x=self.combine(blob, look.recipe))
+        half = tensor_transfer.pack_vectors(x=self.combine(blob, look.recipe))
         sealed = sealer.seal(half, visit=look.sealed_visit, fence=look.sealed_fence)
-        words = list(deposited(look.fence, sealed))
+        words = list(build_deposit(look.fence, sealed))
         answer = session.exchange(lambda: iter(words), session.timeouts.step, look.fence)
         assert isinstance(answer, Commit)
         self.newest = look.sealed_visit
@@ -83,7 +83,7 @@ class FedServer:
         sealer = Sealer(self.keys, self.spec.identity)
         half = sealer.unseal(piece, visit=visit, fence=fence)
         try:
-            x = tensor_transfer.unpacked(half, {"x": self.size}, self.spec.model.dtype)["x"]
+            x = tensor_transfer.unpack_vectors(half, {"x": self.size}, self.spec.model.dtype)["x"]
         except BadMessage as error:
             raise TamperedHalf(f"the half of visit {visit} is not the clients' half of this model: {error}") from None
         check_sealed_half(x, self.x0, self.spec, visit, sealer.find_writer(visit), has_buffers=self.has_buffers)

@@ -31,15 +31,15 @@ from enum import StrEnum
 from typing import Any
 
 from splitrelay.algorithms.base import Done, Outcome, Visit
-from splitrelay.deploy.client_options import name_of
+from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.evaluation_requests import PartyRequest
 from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import ServerVisit, VisitLease
 from splitrelay.errors import VisitFailed, WorkError
 from splitrelay.network import tensor_transfer
-from splitrelay.network.connection_handler import FED, JUDGE
-from splitrelay.network.messages import Fail, Look, Ready, Score
-from splitrelay.network.shared_event_loop import Heard
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
+from splitrelay.network.messages import EvaluationRequest, Fail, Ready, Score
+from splitrelay.network.shared_event_loop import MessageReceived
 
 KEPT = 10_000  # halves whose writers are remembered
 HINT = "Repair the client; the same command goes on from here."
@@ -142,7 +142,7 @@ class SealedClients(RemoteClients):
         finally:
             self.question = before
         question.cancel("the server waits no longer")
-        if witness < JUDGE and not question.unable:
+        if witness < EVALUATOR_NUMBER and not question.unable:
             self.strike_absent(witness, "it did not say whether it can open a half")
         return None
 
@@ -171,7 +171,7 @@ class SealedClients(RemoteClients):
 
     # What clients say
 
-    def _answer(self, lease: VisitLease, server_visit: ServerVisit, event: Heard) -> None:
+    def _answer(self, lease: VisitLease, server_visit: ServerVisit, event: MessageReceived) -> None:
         if isinstance(event.message, Ready):
             self.openers.setdefault(key_of(lease.visit.x), set()).add(event.m)
         super()._answer(lease, server_visit, event)
@@ -219,7 +219,7 @@ class SealedClients(RemoteClients):
 
     def describe_dispute(self, writer: int | None) -> str:
         """Say who wrote a half, and that nobody else could be asked."""
-        who = "an unknown client" if writer is None else name_of(writer)
+        who = "an unknown client" if writer is None else get_client_name(writer)
         return f"{who} wrote it, and no other client could say who is to blame"
 
     # The witnesses
@@ -227,15 +227,15 @@ class SealedClients(RemoteClients):
     def _witnesses(self, parties: set[int | None]) -> list[int]:
         """List the clients that can be asked now; a separate evaluator comes first."""
         active = {m for m, lease in self.leases.items() if lease.server_visit is not None}
-        found = [m for m in self.hub.ready() if m not in parties and m not in active and m != FED]
+        found = [m for m in self.hub.ready() if m not in parties and m not in active and m != FED_SERVER_NUMBER]
         return sorted(
             (m for m in found if not self.is_busy(m) and not self.quarantine.is_confined(m)),
-            key=lambda m: (m != JUDGE, m),
+            key=lambda m: (m != EVALUATOR_NUMBER, m),
         )
 
     def _expected_history(self, m: int) -> dict[int, int] | None:
         """Return the last visit of client m as the half must list it; None where the server does not know it."""
-        if not self.is_chain or m >= JUDGE:
+        if not self.is_chain or m >= EVALUATOR_NUMBER:
             return {}
         if m in self.last_visits:
             return {m: self.last_visits[m]}
@@ -244,9 +244,9 @@ class SealedClients(RemoteClients):
     def _send_check(self, link: int, x: Any, expected: dict[int, int]) -> int:
         fence, blob = self.journal.fences.next(), x.bytes()
         recipe = json.dumps({"check": {str(m): visit for m, visit in expected.items()}})
-        digest = tensor_transfer.sha256(blob)
-        look = Look(fence, 0, len(blob), digest, x.visit, x.fence, recipe=recipe)
-        self.hub.send(link, look, *tensor_transfer.chunks(fence, blob, self.hub.limits.piece))
+        digest = tensor_transfer.compute_sha256(blob)
+        look = EvaluationRequest(fence, 0, len(blob), digest, x.visit, x.fence, recipe=recipe)
+        self.hub.send(link, look, *tensor_transfer.split_into_chunks(fence, blob, self.hub.limits.piece))
         return fence
 
 

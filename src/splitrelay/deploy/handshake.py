@@ -26,7 +26,7 @@ SPEC_LENGTH, LINE_LENGTH = 2**14, 2**12  # characters of a spec that a client pa
 FIXED = ("shape", "classes", "mean", "std", "peak", "pad", "flip", "plan", "sealed", "judged")  # beside the spec
 
 
-def terms_of(
+def build_terms(
     spec: Spec,
     data: DataSet,
     heartbeat: float = Timeouts.heartbeat,
@@ -90,7 +90,7 @@ def read_agreed_spec(file: Path) -> AgreedSpec:
     return AgreedSpec(parse_spec(content), terms)
 
 
-def spec_in(terms: Terms) -> Spec:
+def read_spec(terms: Terms) -> Spec:
     """Return the spec that the server sent, if it is the one that it names and if this host has its engine."""
     _check_length(terms.spec)
     try:

@@ -9,7 +9,7 @@ from splitrelay.algorithms.base import Done
 from splitrelay.deploy.sealed_state import SealedState
 from splitrelay.deploy.server_visit import VisitLease
 from splitrelay.errors import WorkError
-from splitrelay.network.messages import Handed
+from splitrelay.network.messages import HandoverReport
 
 
 class LostHalf(WorkError):
@@ -22,7 +22,7 @@ class PendingDeposit:
 
     lease: VisitLease
     done: Done[Any]  # as the algorithm was given it, without the half
-    word: Handed
+    word: HandoverReport
     lost: bool = False  # the client that made it has it no more
 
 
@@ -31,7 +31,7 @@ class DeliveredHalf:
     """The half that was sealed under this fence is at client m."""
 
     m: int
-    word: Handed
+    word: HandoverReport
 
 
 def missing(x: SealedState) -> bool:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.atomic_files import write_text
-from splitrelay.deploy.client_options import name_of
+from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import InputError
 from splitrelay.network import limits
@@ -139,13 +139,13 @@ class Quarantine:
         conduct.times += 1
         conduct.since, conduct.until = conduct.since or now, now + seconds
         self.note("quarantined", client=m, strikes=conduct.strikes, probation_in=seconds, why=conduct.why)
-        what = f"{name_of(m)} is in quarantine after {conduct.strikes} strikes ({conduct.why})"
+        what = f"{get_client_name(m)} is in quarantine after {conduct.strikes} strikes ({conduct.why})"
         self.say(f"{what}; a visit on probation follows in {seconds:g} s. {self.remedy(m)}")
 
     def _released(self, m: int, by: str) -> None:
         self._save()
         self.note("released", client=m, by=by)
-        self.say(f"{name_of(m)} is released from quarantine ({by})")
+        self.say(f"{get_client_name(m)} is released from quarantine ({by})")
 
     def _save(self) -> None:
         if self.folder is not None:

@@ -22,8 +22,8 @@ from splitrelay.errors import Diverged, SplitrelayError
 from splitrelay.network import limits, messages, tensor_transfer
 from splitrelay.network.codec import BadMessage
 from splitrelay.network.messages import Cancel, Commit, Deposit, Fail, Lease
-from splitrelay.network.server import Hub
-from splitrelay.network.shared_event_loop import Answer, Arrived, Gone, Heard
+from splitrelay.network.server import NetworkServer
+from splitrelay.network.shared_event_loop import Answer, ClientConnected, ClientDisconnected, MessageReceived
 
 
 class RemoteClients(VisitScheduler):
@@ -31,7 +31,7 @@ class RemoteClients(VisitScheduler):
 
     def __init__(
         self,
-        hub: Hub,
+        hub: NetworkServer,
         server_visits: ServerVisits,
         journal: Journal,
         policy: Policy,
@@ -41,7 +41,7 @@ class RemoteClients(VisitScheduler):
     ) -> None:
         super().__init__(hub, server_visits, journal, policy, stop, quarantine, stalls)
         self.visits = 0
-        self.arrived: Callable[[Arrived], None] = lambda event: None
+        self.arrived: Callable[[ClientConnected], None] = lambda event: None
         self.excluded: frozenset[int] = frozenset()  # clients whose visits are skipped from now on
         self.brief = False  # whether a step takes so little time that the links may wait for it
         hub.inbox.at_once = self.at_once
@@ -50,21 +50,21 @@ class RemoteClients(VisitScheduler):
         """Whether nothing can be asked of client m yet."""
         return False
 
-    def handle_event(self, event: Arrived | Gone | Heard) -> None:
+    def handle_event(self, event: ClientConnected | ClientDisconnected | MessageReceived) -> None:
         """Whatever comes in, also while no visit is going on."""
         now = time.monotonic()
-        if isinstance(event, Arrived):
+        if isinstance(event, ClientConnected):
             self.absent.pop(event.m, None)
             self.seen.add(event.m)
             self._handle_arrival(event, now)
-        elif isinstance(event, Gone):
+        elif isinstance(event, ClientDisconnected):
             if event.final:
                 self.absent[event.m] = event.why
             self._handle_departure(event, now)
         else:
             self._handle_message(event, now)
 
-    def at_once(self, event: Heard) -> Answer | None:
+    def at_once(self, event: MessageReceived) -> Answer | None:
         """A step of a visit that is going on, answered where it was read; nothing else is that urgent."""
         lease, said = self.leases.get(event.m), event.message
         if not (self.brief and isinstance(said, messages.Step)) or lease is None or lease.fence != said.fence:
@@ -164,7 +164,7 @@ class RemoteClients(VisitScheduler):
         self.visits += 1
         grant, blob = self._build_lease(lease)
         self.hub.grant(lease.visit.m, lease.fence)
-        self.hub.send(link, grant, *tensor_transfer.chunks(lease.fence, blob, self.hub.limits.piece))
+        self.hub.send(link, grant, *tensor_transfer.split_into_chunks(lease.fence, blob, self.hub.limits.piece))
         self._note("leased", lease)
 
     def _build_lease(self, lease: VisitLease) -> tuple[Lease, bytes]:
@@ -172,7 +172,7 @@ class RemoteClients(VisitScheduler):
         assert lease.server_visit is not None
         return lease.server_visit.build_lease(lease.fence, self.visits)
 
-    def _handle_arrival(self, event: Arrived, now: float) -> None:
+    def _handle_arrival(self, event: ClientConnected, now: float) -> None:
         self.arrived(event)
         lease = self.leases.get(event.m)
         if lease is None or lease.server_visit is None or (event.resumed and lease.fence != event.accept.fence):
@@ -186,13 +186,13 @@ class RemoteClients(VisitScheduler):
             self._roll_back(lease, "the client began afresh")
             self._handle_reconnect(lease, lasted)
 
-    def _resume_visit(self, lease: VisitLease, event: Arrived, now: float) -> None:
+    def _resume_visit(self, lease: VisitLease, event: ClientConnected, now: float) -> None:
         lasted = lease.since - lease.on
         lease.resume(event.link, now)
         self._note("resumed", lease, step=event.accept.k)
         self._handle_reconnect(lease, lasted)
 
-    def _handle_departure(self, event: Gone, now: float) -> None:
+    def _handle_departure(self, event: ClientDisconnected, now: float) -> None:
         lease = self.leases.get(event.m)
         if lease is None or lease.link != event.link:
             self.journal.note("gone", client=event.m, why=event.why)
@@ -202,9 +202,9 @@ class RemoteClients(VisitScheduler):
         if event.refused and not event.final:  # what it said, it will say again
             self._record_failure(lease, event.why)
 
-    def _handle_message(self, event: Heard, now: float) -> None:
+    def _handle_message(self, event: MessageReceived, now: float) -> None:
         lease = self.leases.get(event.m)
-        if lease is None or lease.server_visit is None or messages.fence_of(event.message) != lease.fence:
+        if lease is None or lease.server_visit is None or messages.get_fence(event.message) != lease.fence:
             return
         lease.record_message(event.message, now)
         if isinstance(event.message, Fail):
@@ -218,7 +218,7 @@ class RemoteClients(VisitScheduler):
             what = Diverged("the numbers of the visit overflow", value=str(error))
             self._fail_for_error(lease, what, event.link)
 
-    def _answer(self, lease: VisitLease, server_visit: ServerVisit, event: Heard) -> None:
+    def _answer(self, lease: VisitLease, server_visit: ServerVisit, event: MessageReceived) -> None:
         said = event.message
         if isinstance(said, messages.Step):
             self.hub.send(event.link, self._handle_step(lease, server_visit, said))

@@ -16,7 +16,7 @@ import torch
 from splitrelay.data.images import ImageSet
 from splitrelay.deploy.backend import ClientContext, TestSet, Vector, engine_backend
 from splitrelay.deploy.backend_torch import BUILDING, model_spec_of
-from splitrelay.deploy.client_options import name_of
+from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.deposit_bound import LARGEST_LOSS
 from splitrelay.deploy.evaluation_requests import PartyRequest
 from splitrelay.deploy.half_disputes import SealedClients, Verdict
@@ -26,8 +26,8 @@ from splitrelay.evaluation import SLICE, Score
 from splitrelay.models.weights_io import save_weights
 from splitrelay.network import messages, tensor_transfer
 from splitrelay.network.client_session import Session
-from splitrelay.network.codec import BadMessage, finite
-from splitrelay.network.connection_handler import JUDGE
+from splitrelay.network.codec import BadMessage, is_finite_array
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER
 
 UNSEEN = Score(math.nan, math.nan, ())
 
@@ -59,7 +59,7 @@ class RemoteEvaluator:
         if not keep and self.remote.get_quarantine_reason(self.m) is not None:
             self.remote.journal.note("unseen", client=self.m)
             return None
-        top = tensor_transfer.packed(x=x.top.numpy()) if keep else b""
+        top = tensor_transfer.pack_vectors(x=x.top.numpy()) if keep else b""
         question = PartyRequest(self.remote, self.m, lambda link: self._begin(link, x, top))
         engine = self.remote.server_visits.engine()
         self.remote.question = question
@@ -70,7 +70,7 @@ class RemoteEvaluator:
                 if error is not None:
                     question.reject(error)
                 elif isinstance(word, messages.Score):
-                    if self.m == JUDGE:  # of a client, its visits are counted
+                    if self.m == EVALUATOR_NUMBER:  # of a client, its visits are counted
                         self.remote.quarantine.commit(self.m)
                     return word
                 if isinstance(word, messages.Predict) and self._is_in_order(word, question):
@@ -103,7 +103,7 @@ class RemoteEvaluator:
         if verdict is Verdict.OPENED:
             return False
         if keep or self.remote.policy.away != "skip":
-            what = f"{name_of(self.m)} cannot open the half of visit {x.visit}"
+            what = f"{get_client_name(self.m)} cannot open the half of visit {x.visit}"
             raise WorkError(f"{what}; {self.remote.describe_dispute(writer)}", value=why.rstrip("."))
         return True
 
@@ -123,7 +123,7 @@ class RemoteEvaluator:
         return True
 
     def _above(self, out: Any, asked: messages.Predict, question: PartyRequest) -> None:
-        if finite(out):
+        if is_finite_array(out):
             question.send(messages.Output(asked.fence, asked.k, out))
         else:
             question.cancel("what comes out above the cut are no numbers")
@@ -140,10 +140,10 @@ class RemoteEvaluator:
 
     def _begin(self, link: int, x: SealedState, top: bytes) -> int:
         fence, blob = self.remote.journal.fences.next(), x.bytes()
-        look = messages.Look(
-            fence, self.r, len(blob), tensor_transfer.sha256(blob + top), x.visit, x.fence, top_bytes=len(top)
+        look = messages.EvaluationRequest(
+            fence, self.r, len(blob), tensor_transfer.compute_sha256(blob + top), x.visit, x.fence, top_bytes=len(top)
         )
-        self.hub.send(link, look, *tensor_transfer.chunks(fence, blob + top, self.hub.limits.piece))
+        self.hub.send(link, look, *tensor_transfer.split_into_chunks(fence, blob + top, self.hub.limits.piece))
         return fence
 
 

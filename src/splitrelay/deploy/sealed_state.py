@@ -91,7 +91,9 @@ class SealedHalf:
         """Return x after the visit. Raise BadMessage if the label, the length or the key epoch of the half is wrong."""
         spec, shape = self.server_visits.spec, self.server_visits.shape
         after: SealedState = read_sealed_half(half, self.x.visit + 1, fence, top, type(self.x), spec)
-        if len(half) not in list_sealed_sizes(tensor_transfer.size_of({"x": shape.boundary}, spec.model.dtype)):
+        if len(half) not in list_sealed_sizes(
+            tensor_transfer.compute_packed_size({"x": shape.boundary}, spec.model.dtype)
+        ):
             raise BadMessage("a sealed half has another length than the clients' half", value=len(half))
         before = read_label(self.x.bytes()).epoch if len(self.x.blob) else 0
         if read_label(half).epoch < before:

@@ -17,15 +17,15 @@ from splitrelay.data import load
 from splitrelay.deploy.authorization import Authorizer, anyone
 from splitrelay.deploy.backend import half_bytes
 from splitrelay.deploy.backend_torch import BUILDING, shape_of
-from splitrelay.deploy.client_options import name_of
+from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.client_records import ClientsFile, format_now, load_salt
-from splitrelay.deploy.client_usage import Ledger
+from splitrelay.deploy.client_usage import UsageLog
 from splitrelay.deploy.deployed_run import ClientSizesFile, DeployedRun, agree, begun, journal_of, refuse_undeployable
 from splitrelay.deploy.direct_handover import DirectHandover
 from splitrelay.deploy.event_record import describe_last_writers, find_last_writers, read_events
 from splitrelay.deploy.exclusion import Exclusions
 from splitrelay.deploy.fed_averaging import FedServerHandover
-from splitrelay.deploy.handshake import disagreement, terms_of, write_terms
+from splitrelay.deploy.handshake import build_terms, disagreement, write_terms
 from splitrelay.deploy.quarantine import Quarantine
 from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.restart import go_back, start_again
@@ -36,11 +36,11 @@ from splitrelay.deploy.status_report import Pace, report
 from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError, StorageError, VisitFailed
 from splitrelay.evaluation import SLICE
 from splitrelay.network.codec import Bounds
-from splitrelay.network.connection_handler import JUDGE, House
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER, ServerContext
 from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.network.messages import Accept, Bye, Hello, Refuse
-from splitrelay.network.server import Hub
-from splitrelay.network.shared_event_loop import Arrived, Gone
+from splitrelay.network.server import NetworkServer
+from splitrelay.network.shared_event_loop import ClientConnected, ClientDisconnected
 from splitrelay.network.status_rpc import collect_handler, status_handler
 from splitrelay.runs.build import resolve_spec
 from splitrelay.runs.client_records import PREFIX, ClientRecord, make_printable
@@ -132,7 +132,7 @@ class ServerProgram:
             pinned = any(one.digest for one in self.records.values())
             self.salt = load_salt(self.directory.path / "relay", pinned)
             self.say(f"engine {self.spec.engine}: {self.engine_is}")
-            self.hub = Hub(self._house(), self.journal.note)
+            self.hub = NetworkServer(self._house(), self.journal.note)
             self.ledger = self._open_ledger()
             self.hub.answering("Status", status_handler(self.report, self.offer.admit.status, self.offer.timeouts))
             self.hub.answering("Collect", collect_handler(self.model, self.offer.admit.collect, self.offer.timeouts))
@@ -177,11 +177,11 @@ class ServerProgram:
         elif not directory.is_finished(self.spec.R):
             directory.check_progress(max(directory.checkpoints.list_complete_rounds(self.spec.R), default=None))
 
-    def _open_ledger(self) -> Ledger:
+    def _open_ledger(self) -> UsageLog:
         """Nothing depends on it: one that is damaged is set aside, with a warning, and another one is begun."""
         path = self.directory.path / "relay" / "paid.json"
         try:
-            return Ledger(path, self.hub.paid, self.hub.carried)
+            return UsageLog(path, self.hub.paid, self.hub.carried)
         except InputError as error:
             folder, what = self.directory.set_aside("damaged", [path]), error.what
             if folder is None:
@@ -189,7 +189,7 @@ class ServerProgram:
         to = folder.relative_to(self.directory.path) / "relay" / path.name
         self.journal.note("set-aside", file=str(path), to=str(to), why=what)
         self.say(f"{what}: it is in {self.directory.path / to} now, and another one is begun")
-        return Ledger(path, self.hub.paid, self.hub.carried)
+        return UsageLog(path, self.hub.paid, self.hub.carried)
 
     def _close(self, why: str, again: bool, reason: str) -> None:
         """The clients are told also where the record has no room for it."""
@@ -218,7 +218,7 @@ class ServerProgram:
         remote.arrived = self._counted
         remote.excluded = self.excluded
         with BUILDING:
-            judge = JUDGE if self.offer.judge else self.spec.evaluator
+            judge = EVALUATOR_NUMBER if self.offer.judge else self.spec.evaluator
             hosted = DeployedRun(
                 self.spec, self.directory, self.data, remote, self._dealt(), judge, back_to=self.offer.back_to
             )
@@ -259,7 +259,7 @@ class ServerProgram:
             self.hub.send(link, Bye(why))
         while not self.stop.is_set() and time.monotonic() < until:
             event = _next(self.hub)
-            if isinstance(event, Arrived):
+            if isinstance(event, ClientConnected):
                 self.hub.send(event.link, Bye(why))
 
     def report(self) -> str:
@@ -281,10 +281,10 @@ class ServerProgram:
                 raise KeyboardInterrupt
             self.stalls.check(time.monotonic(), self.list_waits)
             event = _next(self.hub)
-            if isinstance(event, Arrived):
+            if isinstance(event, ClientConnected):
                 self._counted(event)
                 self._greet(event.m)
-            elif isinstance(event, Gone) and not self.begun:  # it may come back with other data
+            elif isinstance(event, ClientDisconnected) and not self.begun:  # it may come back with other data
                 self.journal.note("gone", client=event.m, why=event.why)
                 self.sizes.pop(event.m, None)
                 self.records.pop(event.m, None)
@@ -314,7 +314,7 @@ class ServerProgram:
     def _greet(self, m: int) -> None:
         """Some times each: two programs with the same keys come again and again."""
         if self.greeted[m] < GREETINGS:
-            self.say(f"{name_of(m)} is here; {self.awaited} clients to come")
+            self.say(f"{get_client_name(m)} is here; {self.awaited} clients to come")
         self.greeted[m] += 1
 
     @property
@@ -346,7 +346,7 @@ class ServerProgram:
             hint = "Leave --quorum out, or take weighted=false, tau=same, draw=passes."
             raise InputError("weights and steps by size need all clients before the first round", hint=hint)
 
-    def _counted(self, event: Arrived) -> None:
+    def _counted(self, event: ClientConnected) -> None:
         told = {"software": make_printable(event.software), "cpu": make_printable(event.accept.cpu)}
         digest = event.accept.data_digest.hex()
         self.journal.note("arrived", client=event.m, samples=event.accept.n, **told, digest=digest)
@@ -360,7 +360,7 @@ class ServerProgram:
         self.records[event.m] = after
         if self.begun and (before.digest, before.software, before.cpu) != (after.digest, after.software, after.cpu):
             self._keep_records()
-        if event.m < JUDGE and not (self.begun and event.m in self.sizes):
+        if event.m < EVALUATOR_NUMBER and not (self.begun and event.m in self.sizes):
             self.sizes[event.m] = event.accept.n
             if self.begun:  # it comes later than the others
                 self.census.write({**self.census.read(), event.m: event.accept.n}, self.records)
@@ -380,7 +380,7 @@ class ServerProgram:
         digest = accept.data_digest.hex()
         if not self.begun or known is None or not known.digest or digest == known.digest:
             return None
-        what = f"the data of {name_of(m)} differ from those it first took part with"
+        what = f"the data of {get_client_name(m)} differ from those it first took part with"
         digests = f"digest {digest[:PREFIX] or 'not given'} now, {known.digest[:PREFIX]} then"
         return f"{what} ({digests}): bring the same data, or begin another run"
 
@@ -389,12 +389,14 @@ class ServerProgram:
         here = self.hub.house.terms.cpu
         if cpu != here and m not in self.other:
             self.journal.note("other-cpu", client=m, cpu=cpu, server=here)
-            self.say(f"{name_of(m)} computes with {cpu}, this server with {here}: equal bits are not promised")
+            self.say(f"{get_client_name(m)} computes with {cpu}, this server with {here}: equal bits are not promised")
             self.other.add(m)
 
-    def _house(self) -> House:
+    def _house(self) -> ServerContext:
         shape, dtype = self.shape, self.spec.model.dtype
-        terms = terms_of(self.spec, self.data, self.offer.timeouts.heartbeat, self.sealed, self.offer.judge, self.salt)
+        terms = build_terms(
+            self.spec, self.data, self.offer.timeouts.heartbeat, self.sealed, self.offer.judge, self.salt
+        )
         full = self.spec.optimiser.draw == "full"
         bounds = Bounds(
             batch=self.offer.limits.batch if full else self.spec.optimiser.batch,
@@ -406,7 +408,7 @@ class ServerProgram:
         )
 
         def agreed(hello: Hello, accept: Accept) -> str | None:
-            different = disagreement(terms, accept, trains=hello.client < JUDGE)
+            different = disagreement(terms, accept, trains=hello.client < EVALUATOR_NUMBER)
             if different is not None:
                 return different
             known = self.sizes.get(hello.client, accept.n)
@@ -426,13 +428,13 @@ class ServerProgram:
 
         half = half_bytes(self.spec, shape)
         offer = self.offer
-        return House(
+        return ServerContext(
             terms, bounds, half, self.spec.partition.M, offer.admit.join, agreed, offer.judge, offer.fed,
             offer.limits, offer.timeouts,
         )  # fmt: skip
 
 
-def _next(hub: Hub) -> object:
+def _next(hub: NetworkServer) -> object:
     try:
         return hub.inbox.get(timeout=hub.timeouts.server_tick)
     except Empty:

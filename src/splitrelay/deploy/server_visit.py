@@ -32,9 +32,9 @@ from splitrelay.engine.base import (
 from splitrelay.engine.torch_engine import is_finite
 from splitrelay.errors import Diverged, WorkError
 from splitrelay.network import limits, messages, tensor_transfer
-from splitrelay.network.codec import BadMessage, finite
+from splitrelay.network.codec import BadMessage, is_finite_array
 from splitrelay.network.limits import Timeouts
-from splitrelay.network.messages import Deposit, Finish, Handed, Lease, Message, Ready
+from splitrelay.network.messages import Deposit, Finish, HandoverReport, Lease, Message, Ready
 from splitrelay.runs.spec import Spec
 
 
@@ -133,7 +133,7 @@ def get_stage(message: Message, K: int) -> int:
     """Return how far a visit of K steps is with this message; 0 for a message that is allowed at any time."""
     if isinstance(message, messages.Step):
         return message.k + 2
-    stages: dict[type[Message], int] = {Ready: 1, Finish: K + 2, Handed: K + 3, Deposit: K + 4}
+    stages: dict[type[Message], int] = {Ready: 1, Finish: K + 2, HandoverReport: K + 3, Deposit: K + 4}
     return stages.get(type(message), 0)
 
 
@@ -201,7 +201,7 @@ class ReadableHalf:
     def read_deposit(self, half: bytes, fence: int, top: torch.Tensor) -> torch.Tensor:
         """Return both halves joined. Raise Diverged or DepositOutOfBounds if the client half moved too far."""
         visit, dtype = self.client_part, self.server_visits.spec.model.dtype
-        bottom = tensor_transfer.unpacked(half, {"x": self.server_visits.shape.boundary}, dtype)["x"]
+        bottom = tensor_transfer.unpack_vectors(half, {"x": self.server_visits.shape.boundary}, dtype)["x"]
         before = to_arrays(visit)
         check_move(before.x, bottom, self.server_visits.limit(before), whose=f"the deposit of client {visit.m}")
         joined = torch.cat([to_tensor(bottom), top])
@@ -249,7 +249,7 @@ class CutVisit:
         self.losses.append(loss if is_valid else math.nan)  # sums of the largest float64 would overflow
         if not is_valid:
             compute_mean_loss(self.losses, self.visit)  # raises, with the round, the client and the step
-        if not finite(gradient):
+        if not is_finite_array(gradient):
             what = f"the gradient at the cut of client {self.visit.m} overflowed"
             where = f"in round {self.visit.r}, step {k}, at eta={self.visit.step.eta}"
             raise Diverged(f"{what} {where}", hint=LOWER_ETA)
@@ -319,7 +319,7 @@ class WholeVisit:
             raise BadMessage("a visit has one mean loss", value=len(deposit.losses))
         check_loss(deposit.losses[0])
         size, dtype = self.server_visits.shape.size, self.server_visits.spec.model.dtype
-        after = tensor_transfer.unpacked(half, {"x": size}, dtype)["x"]
+        after = tensor_transfer.unpack_vectors(half, {"x": size}, dtype)["x"]
         before = to_arrays(self.visit)
         whose = f"the deposit of client {self.visit.m}"
         check_move(before.x, after, self.server_visits.limit(before), whose=whose)
@@ -408,7 +408,7 @@ def pack_visit(visit: Visit[torch.Tensor]) -> bytes:
     vectors = {"x": visit.x.numpy()}
     if visit.step.shift is not None:
         vectors["shift"] = visit.step.shift.numpy()
-    return tensor_transfer.packed(**vectors)
+    return tensor_transfer.pack_vectors(**vectors)
 
 
 def build_lease(visit: Visit[Any], fence: int, number: int, blob: bytes) -> Lease:
@@ -419,5 +419,6 @@ def build_lease(visit: Visit[Any], fence: int, number: int, blob: bytes) -> Leas
     return Lease(
         fence, number, visit.r, visit.i, visit.m, visit.K,
         eta=float(step.eta), weight_decay=step.weight_decay, clip=step.clip or 0.0, momentum=step.momentum,
-        prox=step.prox, per_half=step.per_half, bytes=len(blob), sha256=tensor_transfer.sha256(blob) if blob else b"",
+        prox=step.prox, per_half=step.per_half, bytes=len(blob),
+        sha256=tensor_transfer.compute_sha256(blob) if blob else b"",
     )  # fmt: skip

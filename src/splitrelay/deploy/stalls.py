@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from splitrelay.deploy.client_options import name_of
+from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.quarantine import Quarantine, printable
 from splitrelay.deploy.server_visit import Policy, VisitLease
-from splitrelay.network.connection_handler import FED, JUDGE
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 
 CHECK = 1.0  # seconds between two checks of one reporter
 MANY = 10  # waits that are reported one by one
@@ -33,7 +33,7 @@ class Wait:
     @property
     def who(self) -> str:
         """The name in reports."""
-        return name_of(self.m)
+        return get_client_name(self.m)
 
     def document(self, now: float, after: float) -> dict[str, Any]:
         """Return the wait as `status` gives it; it counts as stalled after so many seconds."""
@@ -106,11 +106,11 @@ def absence(m: int, since: float, seen: bool, policy: Policy) -> Wait:
     """Return the wait for a client, an evaluator or a fed server that is not connected."""
     kind, why = ("away", "it is away") if seen else ("never-joined", "it has not joined yet")
     remedy = "Bring it back" if seen else "Start it with splitrelay join"
-    if m == FED:
+    if m == FED_SERVER_NUMBER:
         remedy += "; the run cannot go on without it"
     elif policy.away == "skip":
         remedy += "; after --lease seconds the run goes on without it"
-    elif m == JUDGE:
+    elif m == EVALUATOR_NUMBER:
         remedy += ", or start the server again with --away skip"
     else:
         remedy += f", or start the server again with --away skip or with --without {m}"

@@ -8,8 +8,8 @@ from typing import Any
 from splitrelay.atomic_files import replace_atomically
 from splitrelay.deploy.authorization import identity_in
 from splitrelay.errors import WorkError, escape_unprintable
-from splitrelay.network.grpc_channel import channel
-from splitrelay.network.status_rpc import collected, status_of
+from splitrelay.network.grpc_channel import open_channel
+from splitrelay.network.status_rpc import fetch_model, fetch_status
 from splitrelay.security.identity import build_channel_credentials
 from splitrelay.structured_text import parse_json
 
@@ -18,7 +18,7 @@ def ask_status(address: str, keys: Path | None, insecure: bool) -> dict[str, Any
     """Who is here, whose turn it is, how far the run is."""
     with _channel(address, keys, insecure) as line:
         try:
-            report: dict[str, Any] = _printable(parse_json(status_of(line, address=address)))
+            report: dict[str, Any] = _printable(parse_json(fetch_status(line, address=address)))
         except ValueError:
             raise WorkError("the server's report cannot be read") from None
     return report
@@ -27,7 +27,7 @@ def ask_status(address: str, keys: Path | None, insecure: bool) -> dict[str, Any
 def collect_model(address: str, keys: Path | None, insecure: bool, out: Path) -> int:
     """The final model, written to a file; how many bytes it has."""
     with _channel(address, keys, insecure) as line:
-        model = collected(line, address)
+        model = fetch_model(line, address)
     with replace_atomically(out) as temporary:
         temporary.write_bytes(model)
     return len(model)
@@ -44,4 +44,4 @@ def _printable(report: Any) -> Any:
 
 def _channel(address: str, keys: Path | None, insecure: bool) -> Any:
     identity = identity_in(keys, insecure)
-    return channel(address, None if identity is None else build_channel_credentials(identity))
+    return open_channel(address, None if identity is None else build_channel_credentials(identity))

@@ -7,8 +7,8 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from splitrelay.deploy.client_usage import Bill, paid_by
-from splitrelay.network.connection_handler import JUDGE
+from splitrelay.deploy.client_usage import Usage, sum_usage
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER
 
 if TYPE_CHECKING:
     from splitrelay.deploy.server_program import ServerProgram
@@ -62,11 +62,11 @@ def status(program: ServerProgram) -> dict[str, Any]:
         "awaited": program.awaited if program.phase == "waiting" else 0,
         "stalled": any(wait["stalled"] for wait in waits),
         "waiting_for": waits,
-        "evaluator": JUDGE in here if program.offer.judge else None,
+        "evaluator": EVALUATOR_NUMBER in here if program.offer.judge else None,
         "clients": [
             {"client": m, "here": m in here, "turn": m in turns, "samples": program.sizes.get(m)}
             | _conduct(program, m)
-            | asdict(bills.get(m, Bill()))
+            | asdict(bills.get(m, Usage()))
             for m in range(spec.partition.M)
         ],
         "test_accuracy": last.get("test_accuracy"),
@@ -76,7 +76,7 @@ def status(program: ServerProgram) -> dict[str, Any]:
         "bytes_down": last.get("bytes_down", 0),
         "frame_bytes_up": up,
         "frame_bytes_down": down,
-        **paid_by(bills.values()),
+        **sum_usage(bills.values()),
         "seconds": round(time.monotonic() - program.pace.began, 1),
         "seconds_left": None if left is None else round(left, 1),
     }

@@ -11,7 +11,7 @@ import torch
 
 from splitrelay.data import load
 from splitrelay.deploy.backend_torch import model_spec_of
-from splitrelay.deploy.client_usage import Bill, read
+from splitrelay.deploy.client_usage import Usage, read_usage
 from splitrelay.engine.base import HEADER, LABEL, LOSS, NORM
 from splitrelay.errors import InputError
 from splitrelay.models import find_cut_index
@@ -122,8 +122,8 @@ def load_measured(spec: Spec, run: Path) -> Measured:
     Raises:
         InputError: The run has no measured visit, or is a run of another spec.
     """
-    accounts = read(run / "relay" / "paid.json")
-    whole = sum((account.bill for account in accounts.values()), Bill())
+    accounts = read_usage(run / "relay" / "paid.json")
+    whole = sum((account.bill for account in accounts.values()), Usage())
     if not whole.visits:
         hint = "Name the --out of a splitrelay serve or rehearse whose clients have made a visit."
         raise InputError(f"nothing was measured in {run}", hint=hint)

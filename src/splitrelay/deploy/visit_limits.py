@@ -16,7 +16,7 @@ from typing import Any
 from splitrelay.algorithms.base import AlgorithmSettings, Done, Outcome, Step, Visit
 from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError, SplitrelayError
-from splitrelay.network.messages import Lease, Look
+from splitrelay.network.messages import EvaluationRequest, Lease
 from splitrelay.runs.registry import algorithm
 from splitrelay.runs.spec import Spec
 from splitrelay.structured_text import parse_json
@@ -79,7 +79,7 @@ class AllowedVisits:
         return Visit(lease.r, lease.i, self.m, x, replace(self.step, shift=shift), lease.K)
 
 
-def check_evaluation(allowed: AllowedVisits, request: Look, largest: int) -> None:
+def check_evaluation(allowed: AllowedVisits, request: EvaluationRequest, largest: int) -> None:
     """Raise ServerBrokeSpec unless the evaluation belongs to a round of this spec and its halves are not too long."""
     if request.r > allowed.R + 1:  # the last one hands over the model
         raise _refuse("an evaluation after the last round", request.r, f"evaluations 0 to {allowed.R + 1}")

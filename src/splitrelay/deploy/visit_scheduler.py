@@ -9,7 +9,7 @@ from threading import Event
 from typing import Any
 
 from splitrelay.algorithms.base import Outcome, Skipped, Visit
-from splitrelay.deploy.client_options import name_of
+from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.quarantine import Quarantine
 from splitrelay.deploy.server_visit import Policy, ServerVisits, VisitLease
@@ -18,9 +18,9 @@ from splitrelay.deploy.state_probe import Finding, SpoiledDeposit
 from splitrelay.engine.base import LOWER_ETA
 from splitrelay.errors import Diverged, VisitFailed, WorkError
 from splitrelay.network import limits
-from splitrelay.network.connection_handler import JUDGE
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER
 from splitrelay.network.messages import Cancel, Message
-from splitrelay.network.server import Hub
+from splitrelay.network.server import NetworkServer
 
 RETUNE = f"{LOWER_ETA} If only this client diverges, repair it or run with --away skip."
 
@@ -30,7 +30,7 @@ class VisitScheduler:
 
     def __init__(
         self,
-        hub: Hub,
+        hub: NetworkServer,
         server_visits: ServerVisits,
         journal: Journal,
         policy: Policy,
@@ -58,7 +58,7 @@ class VisitScheduler:
         A server that no client reaches is perhaps itself the one that is away: it waits.
         """
         here = self.hub.here()
-        waited_for = self.policy.away != "skip" or m in here or not any(other < JUDGE for other in here)
+        waited_for = self.policy.away != "skip" or m in here or not any(other < EVALUATOR_NUMBER for other in here)
         return None if waited_for else self.absent.get(m)
 
     def get_quarantine_reason(self, m: int) -> str | None:
@@ -68,8 +68,10 @@ class VisitScheduler:
         """
         if self.policy.away != "skip" or not self.quarantine.is_held(m):
             return None
-        others = [other for other in self.hub.here() if other < JUDGE and not self.quarantine.is_confined(other)]
-        return f"{name_of(m)} is in quarantine" if others else None
+        others = [
+            other for other in self.hub.here() if other < EVALUATOR_NUMBER and not self.quarantine.is_confined(other)
+        ]
+        return f"{get_client_name(m)} is in quarantine" if others else None
 
     def list_waits(self, now: float) -> list[Wait]:
         """Return whom the run waits for; also for other threads."""
@@ -200,7 +202,7 @@ class VisitScheduler:
         unless it is the only client of the run.
         """
         self.diverged.add(lease.visit.m)
-        here = {m for m in self.hub.here() if m < JUDGE}
+        here = {m for m in self.hub.here() if m < EVALUATOR_NUMBER}
         several = len(self.diverged) > 1 or self.hub.house.clients == 1
         if self.policy.away == "skip" and several and here <= self.diverged:
             what = f"the visits of all {len(self.diverged)} clients diverged, the last in round {lease.visit.r}"
@@ -235,7 +237,7 @@ class VisitScheduler:
 
     def strike_absent(self, m: int, why: str, **facts: Any) -> None:
         """Count a lease that was waited out in vain, unless nobody is here: then the server may be the one away."""
-        if any(other < JUDGE and other != m for other in self.hub.here()) or m in self.hub.here():
+        if any(other < EVALUATOR_NUMBER and other != m for other in self.hub.here()) or m in self.hub.here():
             self.quarantine.strike(m, why, **facts)
 
     def _refuse_quarantined(self, visits: Iterable[VisitLease]) -> None:

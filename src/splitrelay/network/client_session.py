@@ -15,7 +15,7 @@ import grpc
 from splitrelay.errors import InputError, SplitrelayError, WorkError
 from splitrelay.network.client_stream import Stream
 from splitrelay.network.codec import ANY, VERSION, Bounds, decode, encode
-from splitrelay.network.grpc_channel import SERVICE, LinkLost, Unresolved, Untrusted
+from splitrelay.network.grpc_channel import SERVICE, ConnectionLost, UnknownHost, UntrustedServer
 from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.network.messages import (
     Accept,
@@ -29,14 +29,14 @@ from splitrelay.network.messages import (
     Resume,
     Terms,
     Welcome,
-    fence_of,
+    get_fence,
 )
 from splitrelay.network.protocol import Conversation, End, Verdict
 
 REFUSALS = 5  # in a row, after which trying again makes no sense
 
 
-class Refused(WorkError):
+class ServerRefused(WorkError):
     """The server said no; `final` where it will say so again, so that the request was wrong."""
 
     def __init__(self, why: str, final: bool) -> None:
@@ -45,7 +45,7 @@ class Refused(WorkError):
         self.exit_code = InputError.exit_code if final else WorkError.exit_code
 
 
-class Ended(SplitrelayError):
+class ServerEnded(SplitrelayError):
     """The server said goodbye; `again` where it comes back."""
 
     def __init__(self, why: str, again: bool) -> None:
@@ -53,20 +53,20 @@ class Ended(SplitrelayError):
         self.again = again
 
 
-class TakenBack(SplitrelayError):
+class VisitCancelled(SplitrelayError):
     """The visit was taken back: whatever was made of it is void."""
 
 
-class NoServer(WorkError):
+class ServerNotFound(WorkError):
     """The client's patience is at an end."""
 
 
-class Stopped(SplitrelayError):
+class ClientStopped(SplitrelayError):
     """The client was told to stop while it knocked."""
 
 
 @dataclass
-class Meter:
+class TrafficMeter:
     """Frames and their bytes over all links of this client, and the time spent waiting for the server."""
 
     messages: int = 0
@@ -75,21 +75,21 @@ class Meter:
     waiting: float = 0.0
 
 
-class Link:
+class Connection:
     """One stream to the server, in words: each is held against the table, whoever says it."""
 
     def __init__(
         self,
         channel: grpc.Channel,
         timeouts: Timeouts = Timeouts(),
-        meter: Meter | None = None,
+        meter: TrafficMeter | None = None,
         address: str = "",
         stop: Event | None = None,
     ) -> None:
-        self.channel, self.meter = channel, meter or Meter()
+        self.channel, self.meter = channel, meter or TrafficMeter()
         self.talk = Conversation(End.CLIENT)
         self.bounds: Bounds = ANY
-        self.stream = Stream(channel.stream_stream(f"/{SERVICE}/Join"), _beat, timeouts, address, stop)
+        self.stream = Stream(channel.stream_stream(f"/{SERVICE}/Join"), _encode_heartbeat, timeouts, address, stop)
         self._come: Message | None = None  # while we waited for nothing in particular
 
     def send(self, message: Message) -> None:
@@ -107,7 +107,7 @@ class Link:
         while message is None:
             message = self._new(self.stream.read(max(began, self.stream.left) + patience))
         self.meter.waiting += time.monotonic() - began
-        return _checked(message)
+        return _raise_if_end(message)
 
     def waits(self, seconds: float) -> bool:
         """Whether there is a word within so many seconds; LinkLost where there will be none."""
@@ -129,23 +129,23 @@ class Link:
         return message if verdict is Verdict.NEW and not isinstance(message, Heartbeat) else None
 
 
-def _beat(number: int) -> bytes:
+def _encode_heartbeat(number: int) -> bytes:
     return encode(Heartbeat(number))
 
 
-def _checked(message: Message) -> Message:
+def _raise_if_end(message: Message) -> Message:
     """A word that ends something is an error, so that it ends it wherever it is heard."""
     if isinstance(message, Refuse):
-        raise Refused(message.why, message.final)
+        raise ServerRefused(message.why, message.final)
     if isinstance(message, Bye):
-        raise Ended(message.why, message.again)
+        raise ServerEnded(message.why, message.again)
     if isinstance(message, Cancel):
-        raise TakenBack(message.why or "the visit was taken back")
+        raise VisitCancelled(message.why or "the visit was taken back")
     return message
 
 
 @dataclass
-class Holding:
+class HeldVisit:
     """The visit that the client is at: its fence, and how many of its steps were answered."""
 
     fence: int = 0
@@ -178,10 +178,10 @@ class Session:
         self.welcomed = False  # at least once: a server that TLS refuses later may be mended
         self.stop = stop or Event()  # whoever knocks in vain leaves when it is set
         self.patience = patience  # seconds without a server after which the client gives up; 0: never
-        self.holding = Holding()
-        self.meter = Meter()
+        self.holding = HeldVisit()
+        self.meter = TrafficMeter()
         self.bounds: Bounds = ANY
-        self.link: Link | None = None
+        self.link: Connection | None = None
         self.note: Callable[[str], None] = lambda text: None
         self.warn: Callable[[str], None] = lambda text: self.note(text)  # what somebody must see to
         self.links = 0
@@ -201,18 +201,18 @@ class Session:
             self._check_stop()
             try:
                 return self._handshake()
-            except (LinkLost, Refused, Ended) as error:
-                refusals += isinstance(error, Refused)
-                stranger = isinstance(error, Untrusted) and not self.welcomed
-                if hopeless(error) or stranger or refusals >= REFUSALS:
+            except (ConnectionLost, ServerRefused, ServerEnded) as error:
+                refusals += isinstance(error, ServerRefused)
+                stranger = isinstance(error, UntrustedServer) and not self.welcomed
+                if is_final(error) or stranger or refusals >= REFUSALS:
                     raise
                 if 0 < self.patience < time.monotonic() - began:
-                    raise NoServer(f"no server within {self.patience:g} seconds", value=str(error)) from None
+                    raise ServerNotFound(f"no server within {self.patience:g} seconds", value=str(error)) from None
                 is_first = wait == self.timeouts.first_retry
-                said = self.warn if is_first and isinstance(error, Unresolved | Untrusted) else self.note
+                said = self.warn if is_first and isinstance(error, UnknownHost | UntrustedServer) else self.note
                 said(f"no link yet: {error}; trying again in {wait:.1f} s")
             if self.stop.wait(wait):
-                raise Stopped("told to stop before a server was found")
+                raise ClientStopped("told to stop before a server was found")
             self.meter.waiting += wait
             wait = min(2 * wait, longest)
 
@@ -251,21 +251,21 @@ class Session:
         while True:
             try:
                 if self.link is None and not self.connect():
-                    raise TakenBack("the visit was taken back while the link was lost")
+                    raise VisitCancelled("the visit was taken back while the link was lost")
                 assert self.link is not None
                 self.say(*messages())
                 self.link.stream.flush()
                 if meanwhile is not None:
                     meanwhile()
                 return self._answer(fence, timeout)
-            except (LinkLost, Ended, Refused) as error:
+            except (ConnectionLost, ServerEnded, ServerRefused) as error:
                 self.hang_up()
                 self._check_stop()
-                if hopeless(error) or (isinstance(error, Refused) and tries >= REFUSALS):
+                if is_final(error) or (isinstance(error, ServerRefused) and tries >= REFUSALS):
                     raise
                 self.holding.losses += 1
                 if self.holding.losses > self.limits.connections_without_progress:
-                    raise LinkLost(f"{self.holding.losses} connections were lost in one visit") from None
+                    raise ConnectionLost(f"{self.holding.losses} connections were lost in one visit") from None
                 self.note(f"{error}; connecting again")
             self._pause(tries)
             tries += 1
@@ -273,22 +273,22 @@ class Session:
     def _check_stop(self) -> None:
         """Raise Stopped where the client was told to stop: it does not begin anew then."""
         if self.stop.is_set():
-            raise Stopped("told to stop")
+            raise ClientStopped("told to stop")
 
     def _pause(self, tries: int) -> None:
         """Not at all, then longer and longer: who loses link after link does not help by calling at once."""
         if tries and self.stop.wait(self.timeouts.compute_pause(tries)):
-            raise Stopped("told to stop before it was connected again")
+            raise ClientStopped("told to stop before it was connected again")
 
     def _answer(self, fence: int, timeout: float) -> Message:
         while True:
             answer = self.hear(timeout)
-            if fence_of(answer) == fence:
+            if get_fence(answer) == fence:
                 return answer
 
     def _handshake(self) -> bool:
         self.hang_up()
-        self.link = Link(self.dial(), self.timeouts, self.meter, self.address, self.stop)
+        self.link = Connection(self.dial(), self.timeouts, self.meter, self.address, self.stop)
         self.links += 1
         self.link.send(Hello(VERSION, self.client, self.software))
         terms = self.link.receive(self.timeouts.handshake)
@@ -303,16 +303,16 @@ class Session:
             self.link.talk.take_up(self.holding.k)
             return True
         assert isinstance(answer, Welcome)
-        self.holding = Holding()
+        self.holding = HeldVisit()
         return False
 
 
-def hopeless(error: SplitrelayError) -> bool:
+def is_final(error: SplitrelayError) -> bool:
     """Whether another link would not help."""
-    return (isinstance(error, Refused) and error.final) or (isinstance(error, Ended) and not error.again)
+    return (isinstance(error, ServerRefused) and error.final) or (isinstance(error, ServerEnded) and not error.again)
 
 
-class Tended:
+class BackgroundReconnect:
     """While this is entered another thread has the session; whoever computes leaves it alone."""
 
     def __init__(self, session: Session) -> None:
@@ -344,10 +344,10 @@ class Tended:
                 if self.session.link.waits(0.0):
                     self.session.link.receive()
                 return
-        except (LinkLost, Ended, Refused) as error:
-            if hopeless(error):
+        except (ConnectionLost, ServerEnded, ServerRefused) as error:
+            if is_final(error):
                 raise
             self.session.note(f"{error}; connecting again")
             self.session.hang_up()
         if not self.session.connect():
-            raise TakenBack("the visit was taken back while the link was lost")
+            raise VisitCancelled("the visit was taken back while the link was lost")

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from splitrelay.network.grpc_channel import LinkLost, explain_loss
+from splitrelay.network.grpc_channel import ConnectionLost, explain_loss
 from splitrelay.network.limits import Timeouts
 
 
@@ -35,7 +35,7 @@ class Stream:
         self._over = threading.Event()
         self._heard = self.left = time.monotonic()  # when a frame last came, and when one that was put last left
         self._limit = math.inf  # when whoever reads has waited for too long
-        self._aside: Aside | None = None
+        self._aside: BackgroundReader | None = None
         self._ended = threading.Event()
         self._frames: Any = call(iter(self._taken, None))
         self._frames.add_callback(self._end)
@@ -70,11 +70,11 @@ class Stream:
     def waits(self, seconds: float) -> bool:
         """Whether a frame is there within so many seconds: it is read aside, so as not to hang."""
         if self._aside is None:
-            self._aside = Aside(self._next)
+            self._aside = BackgroundReader(self._next)
         if self._aside.waits(seconds):
             return True
         if time.monotonic() > self._heard + self.timeouts.silence:
-            raise _overdue(asked=False)
+            raise _build_timeout_error(asked=False)
         return False
 
     def close(self) -> None:
@@ -85,20 +85,20 @@ class Stream:
         if self._aside is not None:
             self._aside.close()
 
-    def _from_aside(self, aside: Aside, until: float) -> bytes:
+    def _from_aside(self, aside: BackgroundReader, until: float) -> bytes:
         while not self.waits(self.timeouts.tick):
             if time.monotonic() > until:
-                raise _overdue(asked=True)
+                raise _build_timeout_error(asked=True)
         return aside.take()
 
     def _next(self, until: float = math.inf) -> bytes:
         try:
             frame: bytes = next(self._frames)
         except StopIteration:
-            raise LinkLost("the server hung up") from None
+            raise ConnectionLost("the server hung up") from None
         except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed by us
             if time.monotonic() > self._limit:
-                raise _overdue(asked=self._limit == until) from None
+                raise _build_timeout_error(asked=self._limit == until) from None
             raise explain_loss(error.details() if isinstance(error, grpc.Call) else str(error), self._address) from None
         self._heard = time.monotonic()
         return frame
@@ -128,15 +128,15 @@ class Stream:
                 self._outgoing.put((self._beat(number), False))  # every state allows it, none changes
 
 
-class Aside:
+class BackgroundReader:
     """A thread that reads one frame when asked, so that whoever asked can look at something else meanwhile."""
 
     def __init__(self, read: Callable[[], bytes]) -> None:
         self.asked = False
         self._read = read
         self._asking: SimpleQueue[bool] = SimpleQueue()
-        self._come: SimpleQueue[bytes | LinkLost] = SimpleQueue()
-        self._found: bytes | LinkLost | None = None
+        self._come: SimpleQueue[bytes | ConnectionLost] = SimpleQueue()
+        self._found: bytes | ConnectionLost | None = None
         threading.Thread(target=self._reading, name="link", daemon=True).start()
 
     def waits(self, seconds: float) -> bool:
@@ -154,7 +154,7 @@ class Aside:
     def take(self) -> bytes:
         """What has come; LinkLost where nothing will."""
         found, self._found, self.asked = self._found, None, False
-        if isinstance(found, LinkLost):
+        if isinstance(found, ConnectionLost):
             raise found
         assert found is not None  # it has waited
         return found
@@ -167,9 +167,9 @@ class Aside:
         while self._asking.get():
             try:
                 self._come.put(self._read())
-            except LinkLost as error:
+            except ConnectionLost as error:
                 self._come.put(error)
 
 
-def _overdue(asked: bool) -> LinkLost:
-    return LinkLost("the server does not answer" if asked else "the server has fallen silent")
+def _build_timeout_error(asked: bool) -> ConnectionLost:
+    return ConnectionLost("the server does not answer" if asked else "the server has fallen silent")

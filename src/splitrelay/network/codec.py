@@ -35,7 +35,7 @@ from splitrelay.network.messages import (
     Refuse,
     Reply,
     Step,
-    fence_of,
+    get_fence,
 )
 
 MAGIC, VERSION = b"SRLY", 3
@@ -51,7 +51,7 @@ LAST, CHECKSUM = struct.Struct("<d"), struct.Struct("<Q")
 SMALL = 8192  # numbers that BLAS adds up in one thread
 NO_SIDES = (0,) * limits.AXES
 PB: Any = control_pb2
-BY_EVENT = {kind.__name__.lower(): kind for kind in CONTROL_MESSAGES}
+BY_EVENT = {kind.event: kind for kind in CONTROL_MESSAGES}
 SHA256 = 32  # bytes
 
 
@@ -67,7 +67,7 @@ class OtherVersion(BadMessage):
     def __init__(self, version: int, said: Message | None = None) -> None:
         super().__init__(
             "the peer speaks another version of the protocol",
-            value=f"version {version}{_software(said)}",
+            value=f"version {version}{_describe_software(said)}",
             limit=f"version {VERSION} (splitrelay {__version__} here)",
             hint=f"Install the same splitrelay on both hosts: {__version__} there, or the peer's version here.",
         )
@@ -75,7 +75,7 @@ class OtherVersion(BadMessage):
         self.said = said  # the message, if it can be read all the same
 
 
-def _software(said: Message | None) -> str:
+def _describe_software(said: Message | None) -> str:
     """What the peer says of its own software, if anything."""
     if isinstance(said, Hello) and said.software:
         return f" ({said.software})"
@@ -116,33 +116,33 @@ def encode(message: Message) -> bytes:
     """The message as it travels."""
     if isinstance(message, Step):
         tail = message.labels.astype(LABEL, copy=False).tobytes() + LAST.pack(message.norm2)
-        return _framed(1, message.fence, message.k, len(message.labels), message.h, tail)
+        return _build_frame(1, message.fence, message.k, len(message.labels), message.h, tail)
     if isinstance(message, Reply):
         tail = struct.pack(f"<{len(message.norms)}dd", *message.norms, message.loss)
-        return _framed(2, message.fence, message.k, len(message.norms), message.gradient, tail)
+        return _build_frame(2, message.fence, message.k, len(message.norms), message.gradient, tail)
     if isinstance(message, Finish):
-        return _framed(3, message.fence, message.k, 0, None, LAST.pack(message.norm2))
+        return _build_frame(3, message.fence, message.k, 0, None, LAST.pack(message.norm2))
     if isinstance(message, Chunk):
-        return _framed(4, message.fence, message.k, 0, None, message.data)
+        return _build_frame(4, message.fence, message.k, 0, None, message.data)
     if isinstance(message, Predict):
-        return _framed(5, message.fence, message.k, 0, message.h, b"")
+        return _build_frame(5, message.fence, message.k, 0, message.h, b"")
     if isinstance(message, Output):
-        return _framed(6, message.fence, message.k, 0, message.out, b"")
-    return _framed(CONTROL, fence_of(message), 0, 0, None, to_bytes(message))
+        return _build_frame(6, message.fence, message.k, 0, message.out, b"")
+    return _build_frame(CONTROL, get_fence(message), 0, 0, None, encode_control(message))
 
 
 def decode(frame: bytes, bounds: Bounds = ANY) -> Message:
     """The message in a frame; BadMessage, with the reason, where it is not one that was expected."""
-    header = header_of(frame)
+    header = read_header(frame)
     payload = memoryview(frame)[HEADER.size :]
-    if checksum(frame[:COVERED], payload) != header.checksum:
+    if compute_checksum(frame[:COVERED], payload) != header.checksum:
         raise BadMessage("a message does not match its checksum")
     if header.kind not in READERS:
         raise BadMessage("unknown kind of message", value=header.kind, limit=f"1 to {CONTROL}")
     return READERS[header.kind](header, payload, bounds)
 
 
-def header_of(frame: bytes) -> Header:
+def read_header(frame: bytes) -> Header:
     """The header, checked against the length of the frame."""
     if not HEADER.size <= len(frame) <= limits.MESSAGE:
         raise BadMessage("length of a message", value=len(frame), limit=f"{HEADER.size} to {limits.MESSAGE} bytes")
@@ -151,7 +151,7 @@ def header_of(frame: bytes) -> Header:
     if magic != MAGIC:
         raise BadMessage("not a message of this protocol", value=repr(magic), limit=repr(MAGIC))
     if version != VERSION:
-        raise OtherVersion(version, _said_otherwise(frame))
+        raise OtherVersion(version, _read_other_version(frame))
     if length != len(frame) - HEADER.size:
         raise BadMessage("a message was cut short", value=len(frame) - HEADER.size, limit=f"{length} bytes")
     if axes > limits.AXES or any(shape[axes:]):
@@ -159,28 +159,28 @@ def header_of(frame: bytes) -> Header:
     return Header(kind, dtype, axes, fence, k, count, shape[:axes], length, found)
 
 
-def in_version(frame: bytes, version: int) -> bytes:
+def rewrite_version(frame: bytes, version: int) -> bytes:
     """Return the frame as a program with another version of the protocol reads it: only the version differs.
 
     Header and control messages have had the same layout since version 2, so that a refusal can be read by all.
     """
     head = frame[:4] + bytes([version]) + frame[5:COVERED]
     body = memoryview(frame)[HEADER.size :]
-    return b"".join((head, CHECKSUM.pack(checksum(head, body)), body))
+    return b"".join((head, CHECKSUM.pack(compute_checksum(head, body)), body))
 
 
-def _said_otherwise(frame: bytes) -> Message | None:
+def _read_other_version(frame: bytes) -> Message | None:
     """Return the control message in a frame of another version; None where it cannot be read."""
     body = memoryview(frame)[HEADER.size :]
-    if frame[5] != CONTROL or CHECKSUM.pack(checksum(frame[:COVERED], body)) != frame[COVERED : HEADER.size]:
+    if frame[5] != CONTROL or CHECKSUM.pack(compute_checksum(frame[:COVERED], body)) != frame[COVERED : HEADER.size]:
         return None
     try:
-        return from_bytes(body)
+        return decode_control(body)
     except BadMessage:
         return None
 
 
-def _framed(kind: int, fence: int, k: int, count: int, array: Floats | None, tail: bytes) -> bytes:
+def _build_frame(kind: int, fence: int, k: int, count: int, array: Floats | None, tail: bytes) -> bytes:
     body: bytes | memoryview
     if array is None:
         code, body, shape, length = 0, b"", (), len(tail)
@@ -189,10 +189,10 @@ def _framed(kind: int, fence: int, k: int, count: int, array: Floats | None, tai
         code, body, shape, length = CODES[little.dtype], little.data, array.shape, little.nbytes + len(tail)
     sides = shape + NO_SIDES[len(shape) :]
     head = HEADER.pack(MAGIC, VERSION, kind, code, len(shape), fence, k, count, *sides, length, 0)[:COVERED]
-    return b"".join((head, CHECKSUM.pack(checksum(head, body, tail)), body, tail))
+    return b"".join((head, CHECKSUM.pack(compute_checksum(head, body, tail)), body, tail))
 
 
-def checksum(head: bytes, *rest: bytes | memoryview) -> int:
+def compute_checksum(head: bytes, *rest: bytes | memoryview) -> int:
     """Of a header up to its checksum, and of all that follows it. TLS checks the same; damage in memory it does not."""
     digest = xxh3_64(head)
     for part in rest:
@@ -200,7 +200,9 @@ def checksum(head: bytes, *rest: bytes | memoryview) -> int:
     return digest.intdigest()
 
 
-def _array(header: Header, payload: memoryview, bounds: Bounds, sample: tuple[int, ...] | None, tail: int) -> Floats:
+def _read_array(
+    header: Header, payload: memoryview, bounds: Bounds, sample: tuple[int, ...] | None, tail: int
+) -> Floats:
     """The array at the head of the buffer: a view, read-only. `tail` bytes must follow it."""
     dtype = DTYPES.get(header.dtype)
     if dtype is None or bounds.dtype not in (None, NAMES[header.dtype]):
@@ -213,18 +215,18 @@ def _array(header: Header, payload: memoryview, bounds: Bounds, sample: tuple[in
     if numbers * dtype.itemsize + tail != len(payload):
         raise BadMessage("a buffer does not fill its shape", value=len(payload), limit=numbers * dtype.itemsize + tail)
     array: Floats = np.frombuffer(payload, dtype, numbers).reshape(header.shape)
-    if not finite(array):
+    if not is_finite_array(array):
         raise BadMessage("a buffer holds NaN or infinity", hint="Lower eta, or set clip.")
     return array
 
 
-def finite(array: Floats) -> bool:
+def is_finite_array(array: Floats) -> bool:
     """Numbers whose squares have a finite sum are finite; where it overflows each is asked."""
     small = array.size <= SMALL
     return (small and math.isfinite(np.vdot(array, array))) or bool(np.isfinite(array).all())
 
 
-def _number(payload: memoryview) -> float:
+def _read_norm2(payload: memoryview) -> float:
     """The last eight bytes."""
     value: float = LAST.unpack_from(payload, len(payload) - LAST.size)[0]
     if not math.isfinite(value) or value < 0:
@@ -232,72 +234,74 @@ def _number(payload: memoryview) -> float:
     return value
 
 
-def _step(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+def _read_step(header: Header, payload: memoryview, bounds: Bounds) -> Message:
     if not header.shape or header.count != header.shape[0]:
         raise BadMessage("labels of a step", value=header.count, limit="one for each sample")
     tail = header.count * LABEL.itemsize + NUMBER.itemsize
-    h = _array(header, payload, bounds, bounds.h, tail)
+    h = _read_array(header, payload, bounds, bounds.h, tail)
     labels = np.frombuffer(payload, LABEL, header.count, h.nbytes)
     if np.maximum.reduce(labels.view(ANY_LABEL)) >= bounds.classes:  # a negative one is large there
         raise BadMessage("labels out of range", value=f"{labels.min()} to {labels.max()}", limit=f"< {bounds.classes}")
-    return Step(header.fence, header.k, h, labels, _number(payload))
+    return Step(header.fence, header.k, h, labels, _read_norm2(payload))
 
 
-def _reply(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+def _read_reply(header: Header, payload: memoryview, bounds: Bounds) -> Message:
     if header.count > bounds.norms:
         raise BadMessage("norms of a reply", value=header.count, limit=f"<= {bounds.norms}")
-    gradient = _array(header, payload, bounds, bounds.h, (header.count + 1) * NUMBER.itemsize)
+    gradient = _read_array(header, payload, bounds, bounds.h, (header.count + 1) * NUMBER.itemsize)
     *norms, loss = struct.unpack_from(f"<{header.count + 1}d", payload, gradient.nbytes)
     if not all(square >= 0 for square in norms):  # NaN is not
         raise BadMessage("a squared norm is negative or not a number", limit=">= 0")
     return Reply(header.fence, header.k, gradient, tuple(norms), loss)
 
 
-def _finish(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+def _read_finish(header: Header, payload: memoryview, bounds: Bounds) -> Message:
     if len(payload) != NUMBER.itemsize:
         raise BadMessage("length of a finish", value=len(payload), limit=NUMBER.itemsize)
-    return Finish(header.fence, header.k, _number(payload))
+    return Finish(header.fence, header.k, _read_norm2(payload))
 
 
-def _chunk(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+def _read_chunk(header: Header, payload: memoryview, bounds: Bounds) -> Message:
     if not 1 <= len(payload) <= limits.CHUNK:
         raise BadMessage("length of a chunk", value=len(payload), limit=f"1 to {limits.CHUNK}")
     return Chunk(header.fence, header.k, bytes(payload))
 
 
-def _predict(header: Header, payload: memoryview, bounds: Bounds) -> Message:
-    return Predict(header.fence, header.k, _array(header, payload, replace(bounds, batch=bounds.look), bounds.h, 0))
+def _read_predict(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+    return Predict(
+        header.fence, header.k, _read_array(header, payload, replace(bounds, batch=bounds.look), bounds.h, 0)
+    )
 
 
-def _output(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+def _read_output(header: Header, payload: memoryview, bounds: Bounds) -> Message:
     sample = None if bounds.out is None else (bounds.out,)
-    return Output(header.fence, header.k, _array(header, payload, bounds, sample, 0))
+    return Output(header.fence, header.k, _read_array(header, payload, bounds, sample, 0))
 
 
-def _control(header: Header, payload: memoryview, bounds: Bounds) -> Message:
-    message = from_bytes(payload)
-    if fence_of(message) != header.fence:
-        raise BadMessage("a control message under another fence", value=header.fence, limit=fence_of(message))
+def _read_control(header: Header, payload: memoryview, bounds: Bounds) -> Message:
+    message = decode_control(payload)
+    if get_fence(message) != header.fence:
+        raise BadMessage("a control message under another fence", value=header.fence, limit=get_fence(message))
     return message
 
 
 Reader = Callable[[Header, memoryview, Bounds], Message]
 READERS: dict[int, Reader] = {
-    1: _step, 2: _reply, 3: _finish, 4: _chunk, 5: _predict, 6: _output, CONTROL: _control,
+    1: _read_step, 2: _read_reply, 3: _read_finish, 4: _read_chunk, 5: _read_predict, 6: _read_output,
+    CONTROL: _read_control,
 }  # fmt: skip
 
 
-def to_bytes(message: Message) -> bytes:
+def encode_control(message: Message) -> bytes:
     """A control message, as it travels."""
-    kind = type(message)
     content = {field.name: getattr(message, field.name) for field in fields(message)}  # type: ignore[arg-type]
-    wrapped: bytes = PB.Control(**{message.event: getattr(PB, kind.__name__)(**content)}).SerializeToString()
+    wrapped: bytes = PB.Control(**{message.event: content}).SerializeToString()
     if len(wrapped) > limits.CONTROL:
         raise WorkError(f"{message.event} is too long to be sent", value=len(wrapped), limit=f"<= {limits.CONTROL}")
     return wrapped
 
 
-def from_bytes(payload: bytes | memoryview) -> Message:
+def decode_control(payload: bytes | memoryview) -> Message:
     """The message in these bytes; BadMessage where there is none, or one outside its limits."""
     if len(payload) > limits.CONTROL:
         raise BadMessage("control message too long", value=len(payload), limit=f"<= {limits.CONTROL} bytes")
@@ -309,14 +313,14 @@ def from_bytes(payload: bytes | memoryview) -> Message:
     if event is None:
         raise BadMessage("control message is empty")
     content = getattr(wrapped, event)
-    values = {field.name: _plain(getattr(content, field.name)) for field in fields(BY_EVENT[event])}  # type: ignore[arg-type]
+    values = {field.name: _to_plain(getattr(content, field.name)) for field in fields(BY_EVENT[event])}  # type: ignore[arg-type]
     _check(event, values)
     for name in SHOWN & values.keys():
         values[name] = escape_unprintable(values[name])[: limits.TEXT]
     return BY_EVENT[event](**values)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | bytes) else tuple(value)
 
 

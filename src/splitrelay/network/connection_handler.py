@@ -32,32 +32,39 @@ from splitrelay.network.messages import (
     Hello,
     Leave,
     Message,
-    Paid,
     Ready,
     Refuse,
     Resume,
     Terms,
+    UsageReport,
     Welcome,
-    fence_of,
+    get_fence,
 )
 from splitrelay.network.protocol import Conversation, End, State, Verdict
-from splitrelay.network.shared_event_loop import Answer, Arrived, Gone, Heard, Inbox, Wheel
+from splitrelay.network.shared_event_loop import (
+    Answer,
+    ClientConnected,
+    ClientDisconnected,
+    EventQueue,
+    MessageReceived,
+    SharedLoop,
+)
 from splitrelay.network.tensor_transfer import Assembly
 
-JUDGE = limits.CLIENTS  # the number of an evaluator that is none of the clients
-FED = limits.CLIENTS + 1  # that of the fed server
+EVALUATOR_NUMBER = limits.CLIENTS  # the number of an evaluator that is none of the clients
+FED_SERVER_NUMBER = limits.CLIENTS + 1  # that of the fed server
 
 
-class Busy(WorkError):
+class TooManyConnections(WorkError):
     """Too many are at the door; later there may be room."""
 
 
-class Unwelcome(WorkError):
+class ClientRejected(WorkError):
     """A client that cannot take part, however often it asks."""
 
 
 @dataclass(eq=False)
-class Caller:
+class ServerConnection:
     """One connection, as the event loop sees it."""
 
     number: int
@@ -111,7 +118,7 @@ class Caller:
 
 
 @dataclass(frozen=True)
-class House:
+class ServerContext:
     """What the server stands for: its terms, who may come, what it expects of buffers."""
 
     terms: Terms
@@ -135,15 +142,15 @@ class House:
         return min(limits.MESSAGE, HEADER.size + buffer)
 
 
-class Reception:
+class ConnectionHandler:
     """Who is here, and what becomes of their words."""
 
-    def __init__(self, house: House, said: Callable[..., None], wheel: Wheel) -> None:
+    def __init__(self, house: ServerContext, said: Callable[..., None], wheel: SharedLoop) -> None:
         self.house, self.said = house, said
-        self.inbox = Inbox(wheel)
-        self.here: dict[int, Caller] = {}  # by client
-        self.all: dict[int, Caller] = {}  # by number, strangers too
-        self.paid: dict[int, Paid] = {}  # what each client last said that it has cost it
+        self.inbox = EventQueue(wheel)
+        self.here: dict[int, ServerConnection] = {}  # by client
+        self.all: dict[int, ServerConnection] = {}  # by number, strangers too
+        self.paid: dict[int, UsageReport] = {}  # what each client last said that it has cost it
         self._grants: dict[int, tuple[int, int]] = {}  # client: (fence, steps answered)
         self._lock = threading.Lock()
 
@@ -163,17 +170,17 @@ class Reception:
         link = self.here.get(m)
         return "" if link is None else link.address
 
-    def enter(self, link: Caller) -> None:
+    def enter(self, link: ServerConnection) -> None:
         """Somebody has called; Busy where too many do."""
         self.all[link.number] = link
         strangers = [other for other in self.all.values() if self.here.get(other.m) is not other]
         if len(strangers) > self.house.limits.handshakes:
-            raise Busy("too many handshakes at once", limit=f"<= {self.house.limits.handshakes}")
+            raise TooManyConnections("too many handshakes at once", limit=f"<= {self.house.limits.handshakes}")
         most = self.house.limits.handshakes_per_certificate
         if link.shown and sum(other.shown == link.shown for other in strangers) > most:
-            raise Busy("too many handshakes under one certificate", limit=f"<= {most}")
+            raise TooManyConnections("too many handshakes under one certificate", limit=f"<= {most}")
 
-    def hear(self, link: Caller, message: Message) -> Answer | None:
+    def hear(self, link: ServerConnection, message: Message) -> Answer | None:
         """One word, and the answer if it can be had at once; BadMessage or Unwelcome where it ends the link."""
         if isinstance(message, Ready) and link.owing and message.fence == link.talk.fence:
             raise BadMessage("ready was said before the half had come", value=link.owing, limit="no chunk on its way")
@@ -188,7 +195,7 @@ class Reception:
             self._greet(link, message)
         elif isinstance(message, Accept):
             self._accept(link, message)
-        elif isinstance(message, Paid):
+        elif isinstance(message, UsageReport):
             self.paid[link.m], link.paid_fence = message, link.talk.fence
         elif isinstance(message, Leave):
             self.said("left", source=link.source, client=link.m, why=message.why)
@@ -202,12 +209,12 @@ class Reception:
             half = (link.half or Assembly(0)).blob(message.bytes, message.sha256)
             link.half = None
             self.release(link.m, message.fence)  # it counts or it does not: whoever comes back holding it starts afresh
-            return self._hand_on(link, Heard(link.m, link.number, message, half))
+            return self._hand_on(link, MessageReceived(link.m, link.number, message, half))
         else:
-            return self._hand_on(link, Heard(link.m, link.number, message))
+            return self._hand_on(link, MessageReceived(link.m, link.number, message))
         return None
 
-    def _count_idle(self, link: Caller) -> None:
+    def _count_idle(self, link: ServerConnection) -> None:
         """Raise BadMessage for a client that sends too many messages without getting any further."""
         most, rate = self.house.limits.idle_messages, self.house.limits.idle_rate
         refilled = link.idle_messages + (link.heard - link.idle_since) * rate
@@ -215,13 +222,13 @@ class Reception:
         if link.idle_messages < 0:
             raise BadMessage("too many messages without progress", limit=f"<= {rate:g} a second")
 
-    def keep_out(self, link: Caller) -> None:
+    def keep_out(self, link: ServerConnection) -> None:
         """Asked again whenever something is granted or counts: Unwelcome for whoever is revoked meanwhile."""
         why = None if link.hello is None else self.house.admitted(link, link.hello)
         if why is not None:
-            raise Unwelcome(why)
+            raise ClientRejected(why)
 
-    def _hand_on(self, link: Caller, heard: Heard) -> Answer | None:
+    def _hand_on(self, link: ServerConnection, heard: MessageReceived) -> Answer | None:
         unheard = 0 if isinstance(heard.message, Fail) else link.outgoing.qsize()  # of what is said, it must hear us
         if max(self.inbox.unread(heard.link), unheard) >= self.house.limits.unanswered:
             raise BadMessage("too many words at once", limit=f"<= {self.house.limits.unanswered} that are not answered")
@@ -230,13 +237,13 @@ class Reception:
             self.inbox.put(heard)
         return answer
 
-    def _late(self, link: Caller, message: Message) -> None:
+    def _late(self, link: ServerConnection, message: Message) -> None:
         """Told of once for each visit: who goes on saying it must not fill the disk."""
-        if link.stale < fence_of(message):
-            link.stale = fence_of(message)
+        if link.stale < get_fence(message):
+            link.stale = get_fence(message)
             self.said("stale", source=link.source, client=link.m, word=message.event)
 
-    def refuse(self, link: Caller, why: str, *, final: bool = False) -> None:
+    def refuse(self, link: ServerConnection, why: str, *, final: bool = False) -> None:
         """The last word on a link. The table is not asked: it may be the reason."""
         self.said("refused", source=link.source, client=link.m, peer=link.peer, why=why)
         link.why, link.final, link.refused = why, final, True
@@ -244,39 +251,39 @@ class Reception:
         link.outgoing.put_nowait(Refuse(why[: limits.TEXT], final))
         link.outgoing.put_nowait(None)
 
-    def refuse_version(self, link: Caller, error: OtherVersion) -> None:
+    def refuse_version(self, link: ServerConnection, error: OtherVersion) -> None:
         """Refuse a program of another version for good, in the version that it can read."""
         link.version = error.version
-        self.refuse(link, version_conflict(error.version, error.said), final=True)
+        self.refuse(link, describe_version_conflict(error.version, error.said), final=True)
 
-    def leave(self, link: Caller) -> None:
+    def leave(self, link: ServerConnection) -> None:
         """The link is over."""
         self.all.pop(link.number, None)
         if self.here.get(link.m) is link:
             del self.here[link.m]
-            self.inbox.put(Gone(link.m, link.number, link.why, link.final, link.refused))
+            self.inbox.put(ClientDisconnected(link.m, link.number, link.why, link.final, link.refused))
 
-    def _greet(self, link: Caller, hello: Hello) -> None:
+    def _greet(self, link: ServerConnection, hello: Hello) -> None:
         why = self.house.admitted(link, hello)
         if hello.version != VERSION:
-            why = version_conflict(hello.version, hello)
-        elif hello.client == JUDGE and not self.house.judge:
+            why = describe_version_conflict(hello.version, hello)
+        elif hello.client == EVALUATOR_NUMBER and not self.house.judge:
             why = "the evaluator of this run is one of its clients; serve --judge expects another"
-        elif hello.client == FED and not self.house.fed:
+        elif hello.client == FED_SERVER_NUMBER and not self.house.fed:
             why = "this run has no fed server; serve --fed-server expects one"
-        elif self.house.clients <= hello.client < JUDGE:
+        elif self.house.clients <= hello.client < EVALUATOR_NUMBER:
             why = f"there is no client {hello.client}: this run has clients 0 to {self.house.clients - 1}"
         if why is not None:
-            raise Unwelcome(why)
+            raise ClientRejected(why)
         link.hello = hello
         link.outgoing.put_nowait(self.house.terms)
 
-    def _accept(self, link: Caller, accept: Accept) -> None:
+    def _accept(self, link: ServerConnection, accept: Accept) -> None:
         assert link.hello is not None  # the table has seen it
         self.keep_out(link)
         why = self.house.agreed(link.hello, accept)
         if why is not None:
-            raise Unwelcome(why)
+            raise ClientRejected(why)
         link.m = link.hello.client
         if accept.check:
             link.outgoing.put_nowait(Welcome("all is well"))
@@ -284,7 +291,7 @@ class Reception:
         before = self.here.pop(link.m, None)
         if before is not None:  # its end may not have been noticed yet
             self.refuse(before, "the client came back on another link")
-            self.inbox.put(Gone(before.m, before.number, "the client came back on another link"))
+            self.inbox.put(ClientDisconnected(before.m, before.number, "the client came back on another link"))
         self.inbox.expect(link.number)
         self.here[link.m], link.address = link, accept.address
         with self._lock:
@@ -292,17 +299,17 @@ class Reception:
         resumed = 0 < fence == accept.fence and accept.k in (answered, answered - 1)
         link.answered = answered
         link.outgoing.put_nowait(Resume(fence) if resumed else Welcome())
-        self.inbox.put(Arrived(link.m, link.number, accept, resumed, link.hello.software))
+        self.inbox.put(ClientConnected(link.m, link.number, accept, resumed, link.hello.software))
 
 
-def _is_idle(link: Caller, message: Message, verdict: Verdict) -> bool:
+def _is_idle(link: ServerConnection, message: Message, verdict: Verdict) -> bool:
     """Whether a message does not bring the run any further; chunks of a visit that was taken back may be many."""
-    if isinstance(message, Paid):
+    if isinstance(message, UsageReport):
         return link.paid_fence == link.talk.fence
     return isinstance(message, Heartbeat) or (verdict is not Verdict.NEW and not isinstance(message, Chunk))
 
 
-def version_conflict(version: int, said: Message | None) -> str:
+def describe_version_conflict(version: int, said: Message | None) -> str:
     """Say which versions the two ends have, and which one to install where."""
     software = said.software if isinstance(said, Hello) and said.software else "another splitrelay"
     ours = f"this server has splitrelay {__version__} with version {VERSION} of the protocol"

@@ -21,29 +21,29 @@ OPTIONS = (
 PORTS = 65_535
 
 
-class LinkLost(WorkError):
+class ConnectionLost(WorkError):
     """The server cannot be heard any more; the visit may go on over another link."""
 
 
-class Unresolved(LinkLost):
+class UnknownHost(ConnectionLost):
     """The server's name is not known here; it may be mistyped."""
 
 
-class Untrusted(LinkLost):
+class UntrustedServer(ConnectionLost):
     """TLS refuses the server's certificate, or finds none: another attempt helps only after somebody has acted."""
 
     exit_code = InputError.exit_code
 
 
-def channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
+def open_channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
     """A way to a server: over mutual TLS, or, where nobody else listens, without."""
-    refuse_no_address(address)
+    check_address(address)
     if credentials is None:
         return grpc.insecure_channel(address, OPTIONS)
     return grpc.secure_channel(address, credentials, OPTIONS)
 
 
-def refuse_no_address(address: str, *, listen: bool = False) -> None:
+def check_address(address: str, *, listen: bool = False) -> None:
     """HOST:PORT, with a port that there is; 0 only to listen, on any that is free."""
     host, colon, port = address.rpartition(":")
     if not host or not colon or (":" in host and not (host.startswith("[") and host.endswith("]"))):
@@ -76,22 +76,22 @@ DISTRUST = {
 }
 
 
-def untrusted(details: str | None, address: str = "") -> Untrusted | None:
+def explain_distrust(details: str | None, address: str = "") -> UntrustedServer | None:
     """Return the error where gRPC's details say that TLS refused the server; None where they say anything else."""
     what = " ".join(str(details).split())
     host = address.rpartition(":")[0].strip("[]") or "the server"
     for sign, (problem, hint) in DISTRUST.items():
         if sign in what:
-            return Untrusted(problem.format(host), value=what[-200:], hint=hint.format(host))
+            return UntrustedServer(problem.format(host), value=what[-200:], hint=hint.format(host))
     return None
 
 
-def explain_loss(details: str | None, address: str = "") -> LinkLost:
+def explain_loss(details: str | None, address: str = "") -> ConnectionLost:
     """What gRPC says of it, where that is known in plainer words."""
-    refused = untrusted(details, address)
+    refused = explain_distrust(details, address)
     if refused is not None:
         return refused
     what = " ".join(str(details).split())[:200]
     if "resolving" in what or "DNS resolution failed" in what:
-        return Unresolved("the server's name cannot be resolved", value=what)
-    return LinkLost("nobody listens there" if "Connection refused" in what else "the link was lost", value=what)
+        return UnknownHost("the server's name cannot be resolved", value=what)
+    return ConnectionLost("nobody listens there" if "Connection refused" in what else "the link was lost", value=what)

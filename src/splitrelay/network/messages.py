@@ -18,14 +18,14 @@ Labels = npt.NDArray[np.int32]
 class Message:
     """Anything that is said; a `fence` names the grant of the visit that it belongs to."""
 
-    event: ClassVar[str]  # its name in the table of the protocol
+    event: ClassVar[str]  # its name in the table of the protocol, in control.proto and in records
 
-    def __init_subclass__(cls) -> None:
-        cls.event = cls.__name__.lower()
+    def __init_subclass__(cls, event: str) -> None:
+        cls.event = event
 
 
 @dataclass(frozen=True, eq=False)
-class Step(Message):
+class Step(Message, event="step"):
     """Step k: smashed data, labels, and the client's squared norm that closes step k - 1."""
 
     fence: int
@@ -36,7 +36,7 @@ class Step(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class Reply(Message):
+class Reply(Message, event="reply"):
     """The answer to step k: the gradient at the cut, the squared norms of the server's gradients, the loss."""
 
     fence: int
@@ -47,7 +47,7 @@ class Reply(Message):
 
 
 @dataclass(frozen=True)
-class Finish(Message):
+class Finish(Message, event="finish"):
     """The squared norm that closes the last of K steps."""
 
     fence: int
@@ -56,7 +56,7 @@ class Finish(Message):
 
 
 @dataclass(frozen=True)
-class Chunk(Message):
+class Chunk(Message, event="chunk"):
     """Piece k of a half."""
 
     fence: int
@@ -65,7 +65,7 @@ class Chunk(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class Predict(Message):
+class Predict(Message, event="predict"):
     """Slice k of the test set, up to the cut: what comes out above it?"""
 
     fence: int
@@ -74,7 +74,7 @@ class Predict(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class Output(Message):
+class Output(Message, event="output"):
     """What came out for slice k."""
 
     fence: int
@@ -82,14 +82,14 @@ class Output(Message):
     out: Floats
 
 
-def fence_of(message: Message) -> int:
+def get_fence(message: Message) -> int:
     """The grant that a message belongs to, 0 for none."""
     fence: int = getattr(message, "fence", 0)
     return fence
 
 
 @dataclass(frozen=True)
-class Hello(Message):
+class Hello(Message, event="hello"):
     """The first word of a client."""
 
     version: int
@@ -98,7 +98,7 @@ class Hello(Message):
 
 
 @dataclass(frozen=True)
-class Terms(Message):
+class Terms(Message, event="terms"):
     """What the server asks for: the spec, and how a pixel becomes a number."""
 
     spec: str
@@ -120,7 +120,7 @@ class Terms(Message):
 
 
 @dataclass(frozen=True)
-class Accept(Message):
+class Accept(Message, event="accept"):
     """What the client agrees to, how much it brings (n_m), and the visit that it still holds, answered up to step k."""
 
     spec_hash: str
@@ -135,21 +135,21 @@ class Accept(Message):
 
 
 @dataclass(frozen=True)
-class Welcome(Message):
+class Welcome(Message, event="welcome"):
     """Wait for your turn."""
 
     note: str = ""
 
 
 @dataclass(frozen=True)
-class Resume(Message):
+class Resume(Message, event="resume"):
     """The visit that you hold goes on."""
 
     fence: int
 
 
 @dataclass(frozen=True)
-class Refuse(Message):
+class Refuse(Message, event="refuse"):
     """No; `final` where trying again makes no sense."""
 
     why: str
@@ -157,7 +157,7 @@ class Refuse(Message):
 
 
 @dataclass(frozen=True)
-class Lease(Message):
+class Lease(Message, event="lease"):
     """A visit: K steps from the half that follows, of `bytes` bytes (0: make x_c^0 yourself)."""
 
     fence: int
@@ -182,21 +182,21 @@ class Lease(Message):
 
 
 @dataclass(frozen=True)
-class Want(Message):
+class HalfRequest(Message, event="want"):
     """The half has not come from the client before: send it."""
 
     fence: int
 
 
 @dataclass(frozen=True)
-class Ready(Message):
+class Ready(Message, event="ready"):
     """The half has come, whole."""
 
     fence: int
 
 
 @dataclass(frozen=True)
-class Handed(Message):
+class HandoverReport(Message, event="handed"):
     """The next client has the half, which will be deposited too; `why` where it could not be handed over."""
 
     fence: int
@@ -206,7 +206,7 @@ class Handed(Message):
 
 
 @dataclass(frozen=True)
-class Deposit(Message):
+class Deposit(Message, event="deposit"):
     """All chunks of the half after the visit have been sent."""
 
     fence: int
@@ -217,14 +217,14 @@ class Deposit(Message):
 
 
 @dataclass(frozen=True)
-class Commit(Message):
+class Commit(Message, event="commit"):
     """The visit counts."""
 
     fence: int
 
 
 @dataclass(frozen=True)
-class Cancel(Message):
+class Cancel(Message, event="cancel"):
     """The visit is taken back: whatever was made of it is void."""
 
     fence: int
@@ -232,7 +232,7 @@ class Cancel(Message):
 
 
 @dataclass(frozen=True)
-class Fail(Message):
+class Fail(Message, event="fail"):
     """The client cannot do the visit: its numbers `diverged`, or it may be able to do it `later`."""
 
     fence: int
@@ -242,7 +242,7 @@ class Fail(Message):
 
 
 @dataclass(frozen=True)
-class Look(Message):
+class EvaluationRequest(Message, event="look"):
     """Peer to peer: score this half; where `top_bytes` is not 0 the server's half follows it, to be kept."""
 
     fence: int
@@ -257,7 +257,7 @@ class Look(Message):
 
 
 @dataclass(frozen=True)
-class Score(Message):
+class Score(Message, event="score"):
     """What the evaluator saw."""
 
     fence: int
@@ -267,14 +267,14 @@ class Score(Message):
 
 
 @dataclass(frozen=True)
-class Heartbeat(Message):
+class Heartbeat(Message, event="heartbeat"):
     """I am here."""
 
     number: int = 0
 
 
 @dataclass(frozen=True)
-class Paid(Message):
+class UsageReport(Message, event="paid"):
     """What taking part has cost this client's program so far; `program` is another one after a restart."""
 
     program: int
@@ -285,14 +285,14 @@ class Paid(Message):
 
 
 @dataclass(frozen=True)
-class Leave(Message):
+class Leave(Message, event="leave"):
     """The client goes."""
 
     why: str = ""
 
 
 @dataclass(frozen=True)
-class Bye(Message):
+class Bye(Message, event="bye"):
     """The server goes; `again` where it comes back."""
 
     why: str = ""
@@ -300,7 +300,7 @@ class Bye(Message):
 
 
 CONTROL_MESSAGES: tuple[type[Message], ...] = (
-    Hello, Terms, Accept, Welcome, Resume, Refuse, Lease, Want, Ready, Handed, Deposit, Commit, Cancel, Fail,
-    Look, Score, Heartbeat, Paid, Leave, Bye,
+    Hello, Terms, Accept, Welcome, Resume, Refuse, Lease, HalfRequest, Ready, HandoverReport, Deposit, Commit, Cancel,
+    Fail, EvaluationRequest, Score, Heartbeat, UsageReport, Leave, Bye,
 )  # fmt: skip
 BUFFER_MESSAGES: tuple[type[Message], ...] = (Step, Reply, Finish, Chunk, Predict, Output)

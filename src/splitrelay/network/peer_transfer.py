@@ -18,9 +18,9 @@ import grpc
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import limits, tensor_transfer
 from splitrelay.network.codec import BadMessage, decode, encode
-from splitrelay.network.grpc_channel import PLAIN, refuse_no_address
+from splitrelay.network.grpc_channel import PLAIN, check_address
 from splitrelay.network.limits import Limits, Timeouts
-from splitrelay.network.messages import Chunk, Handed
+from splitrelay.network.messages import Chunk, HandoverReport
 from splitrelay.security.encryption import TamperedHalf, read_label
 
 METHOD = "/splitrelay.Peer/Hand"
@@ -31,19 +31,19 @@ OPTIONS = (
     ("grpc.max_allowed_incoming_connections", Limits.peers),
     ("grpc.so_reuseport", 0),
 )
-KEPT = 2  # halves that wait for their lease
-AT_ONCE = 4  # calls
-Question = Callable[[Any], str | None]  # a reason to refuse a caller, or None
+MOST_HALVES = 2  # halves that wait for their lease
+MOST_CALLS = 4  # calls
+AdmissionCheck = Callable[[Any], str | None]  # a reason to refuse a caller, or None
 
 
-class Unreached(WorkError):
+class PeerUnreachable(WorkError):
     """The next client cannot be reached, or does not take the half: the server relays it."""
 
 
-class Mailbox:
+class HalfReceiver:
     """Sealed halves that other clients have brought, by their SHA-256, until the server's lease asks for one."""
 
-    def __init__(self, admit: Question, largest: int = limits.HALF, timeouts: Timeouts = Timeouts()) -> None:
+    def __init__(self, admit: AdmissionCheck, largest: int = limits.HALF, timeouts: Timeouts = Timeouts()) -> None:
         self.admit, self.largest, self.timeouts = admit, largest, timeouts
         self._halves: OrderedDict[bytes, bytes] = OrderedDict()
         self._lock = Lock()
@@ -51,13 +51,13 @@ class Mailbox:
 
     def listen(self, address: str, credentials: grpc.ServerCredentials) -> int:
         """Begin to listen, and say on which port."""
-        refuse_no_address(address, listen=True)
+        check_address(address, listen=True)
         options = (
             *OPTIONS,
             ("grpc.server_handshake_timeout_ms", int(1000 * self.timeouts.handshake)),
             ("grpc.max_connection_idle_ms", int(1000 * self.timeouts.idle)),
         )
-        server = grpc.server(ThreadPoolExecutor(AT_ONCE), options=options, maximum_concurrent_rpcs=AT_ONCE)
+        server = grpc.server(ThreadPoolExecutor(MOST_CALLS), options=options, maximum_concurrent_rpcs=MOST_CALLS)
         method = grpc.stream_unary_rpc_method_handler(self._hand)
         service, _, name = METHOD[1:].partition("/")
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: method}),))
@@ -97,7 +97,7 @@ class Mailbox:
                 end.cancel()
         with self._lock:
             self._halves[digest] = half
-            while len(self._halves) > KEPT:
+            while len(self._halves) > MOST_HALVES:
                 self._halves.popitem(last=False)
         return b""
 
@@ -107,13 +107,13 @@ class Mailbox:
         end.start()
         return end
 
-    def _first(self, frames: Iterator[bytes]) -> Handed:
+    def _first(self, frames: Iterator[bytes]) -> HandoverReport:
         first = decode(next(frames, b""))
-        if not isinstance(first, Handed) or first.bytes > self.largest:
+        if not isinstance(first, HandoverReport) or first.bytes > self.largest:
             raise BadMessage("a peer hands over one half", value=first.event, limit=f"<= {self.largest} bytes")
         return first
 
-    def _whole(self, first: Handed, frames: Iterator[bytes]) -> tuple[bytes, bytes]:
+    def _whole(self, first: HandoverReport, frames: Iterator[bytes]) -> tuple[bytes, bytes]:
         assembly = tensor_transfer.Assembly(first.bytes)
         for frame in frames:
             chunk = decode(frame)
@@ -125,7 +125,7 @@ class Mailbox:
         return bytes(first.sha256), half
 
 
-class Courier:
+class HalfSender:
     """Brings sealed halves to other clients; ways that were found are kept."""
 
     def __init__(self, credentials: Callable[[], grpc.ChannelCredentials], timeouts: Timeouts = Timeouts()) -> None:
@@ -133,21 +133,21 @@ class Courier:
         self._ways: dict[str, grpc.Channel] = {}
         self._failed: dict[str, float] = {}
 
-    def bring(self, address: str, fence: int, half: bytes) -> Handed:
+    def bring(self, address: str, fence: int, half: bytes) -> HandoverReport:
         """The next client has the half when this returns; else Unreached."""
         again = self.timeouts.peer_retry
         since = time.monotonic() - self._failed.get(address, -again)
         if since < again:
-            raise Unreached(f"{address} could not be reached {since:.0f} seconds ago")
-        word = Handed(fence, len(half), tensor_transfer.sha256(half))
-        frames = (encode(message) for message in (word, *tensor_transfer.chunks(fence, half)))
+            raise PeerUnreachable(f"{address} could not be reached {since:.0f} seconds ago")
+        word = HandoverReport(fence, len(half), tensor_transfer.compute_sha256(half))
+        frames = (encode(message) for message in (word, *tensor_transfer.split_into_chunks(fence, half)))
         try:
             self._way(address).stream_unary(METHOD)(frames, timeout=self.timeouts.compute_peer_time(len(half)))
         except grpc.RpcError as error:
             self._failed[address] = time.monotonic()
             self._ways.pop(address).close()
             what = error.details() if isinstance(error, grpc.Call) else str(error)
-            raise Unreached(f"{address} cannot be reached", value=" ".join(str(what).split())[:200]) from None
+            raise PeerUnreachable(f"{address} cannot be reached", value=" ".join(str(what).split())[:200]) from None
         return word
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from splitrelay.network.codec import BadMessage
-from splitrelay.network.messages import Message, Reply, Step, fence_of
+from splitrelay.network.messages import Message, Reply, Step, get_fence
 
 
 class State(StrEnum):
@@ -128,7 +128,7 @@ class Conversation:
         return Verdict.NEW
 
     def _stale(self, message: Message) -> bool:
-        fence = fence_of(message)
+        fence = get_fence(message)
         return 0 < fence <= self.passed and message.event not in ("lease", "look", "accept", "resume")
 
     def _again(self, message: Message) -> bool:
@@ -141,7 +141,7 @@ class Conversation:
         return self.state in (State.STEPPING, State.COMPUTING) and message.k == asked >= 0
 
     def _move(self, end: End, message: Message) -> None:
-        event, fence = message.event, fence_of(message)
+        event, fence = message.event, get_fence(message)
         there = TABLE.get((self.state, end, event))
         if there is None:
             where, self.state = self.state, State.REFUSED
@@ -174,7 +174,7 @@ class Conversation:
         self.answered = answered
 
 
-def diagram() -> str:
+def build_diagram() -> str:
     """The table as a state diagram in Mermaid; words that may be said in every state are left to the text."""
     shown = {**HANDSHAKE, **VISIT, **LOOK}
     lines = ["stateDiagram-v2", f"    [*] --> {State.CONNECTED}"]

@@ -13,17 +13,34 @@ import grpc
 
 from splitrelay.errors import InputError, OutOfRange, SplitrelayError
 from splitrelay.network import limits
-from splitrelay.network.codec import VERSION, BadMessage, OtherVersion, decode, encode, in_version
-from splitrelay.network.connection_handler import Busy, Caller, House, Reception, Unwelcome
-from splitrelay.network.grpc_channel import PLAIN, SERVICE, refuse_no_address
+from splitrelay.network.codec import VERSION, BadMessage, OtherVersion, decode, encode, rewrite_version
+from splitrelay.network.connection_handler import (
+    ClientRejected,
+    ConnectionHandler,
+    ServerConnection,
+    ServerContext,
+    TooManyConnections,
+)
+from splitrelay.network.grpc_channel import PLAIN, SERVICE, check_address
 from splitrelay.network.limits import Limits
-from splitrelay.network.messages import Bye, Chunk, Heartbeat, Lease, Look, Message, Paid, Refuse, Resume, Step
+from splitrelay.network.messages import (
+    Bye,
+    Chunk,
+    EvaluationRequest,
+    Heartbeat,
+    Lease,
+    Message,
+    Refuse,
+    Resume,
+    Step,
+    UsageReport,
+)
 from splitrelay.network.protocol import OVER, State
-from splitrelay.network.shared_event_loop import Wheel
-from splitrelay.network.socket_counters import Carried, Meters
+from splitrelay.network.shared_event_loop import SharedLoop
+from splitrelay.network.socket_counters import SocketCounters, SocketTraffic
 
 BROKEN = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)  # what reading or writing ends with
-GRANTS = (Lease, Look, Resume)  # whoever is given one is asked for its certificate once more
+GRANTS = (Lease, EvaluationRequest, Resume)  # whoever is given one is asked for its certificate once more
 OPTIONS = (
     *PLAIN,
     ("grpc.max_receive_message_length", limits.MESSAGE),
@@ -32,16 +49,16 @@ OPTIONS = (
 )
 
 
-class Hub:
+class NetworkServer:
     """All links. The training thread reads `inbox`, calls grant, send and release; the rest is the loop's."""
 
-    def __init__(self, house: House, said: Callable[..., None] = lambda event, **facts: None) -> None:
+    def __init__(self, house: ServerContext, said: Callable[..., None] = lambda event, **facts: None) -> None:
         self.house, self._said = house, said
         self.limits, self.timeouts = house.limits, house.timeouts
-        self._wheel = Wheel(house.timeouts.standstill)
-        self.reception = Reception(house, self.said, self._wheel)
+        self._wheel = SharedLoop(house.timeouts.standstill)
+        self.reception = ConnectionHandler(house, self.said, self._wheel)
         self.inbox = self.reception.inbox
-        self.meters = Meters()
+        self.meters = SocketCounters()
         self.spent = (0, 0)  # bytes of links that are closed
         self._count = 0
         self._crowded = 0.0
@@ -57,8 +74,8 @@ class Hub:
     def start(self, address: str, credentials: Any = None) -> int:
         """Listen, and say on which port."""
         try:
-            refuse_no_address(address, listen=True)
-            refuse_too_many(self.house)
+            check_address(address, listen=True)
+            check_client_count(self.house)
             port = self._wheel.finish(self._listen(address, credentials))
         except InputError:
             self._wheel.stop()
@@ -97,13 +114,13 @@ class Hub:
         up, down = self.spent
         return up + sum(link.received for link in links), down + sum(link.sent for link in links)
 
-    def carried(self) -> dict[int, Carried]:
+    def carried(self) -> dict[int, SocketTraffic]:
         """Messages and socket bytes of every client that was here, read now."""
         links = list(self.reception.all.values())
         self.meters.look(links)
         return self.meters.by_client(links)
 
-    def paid(self) -> dict[int, Paid]:
+    def paid(self) -> dict[int, UsageReport]:
         """What each client last said that taking part has cost it."""
         return dict(self.reception.paid)
 
@@ -123,7 +140,7 @@ class Hub:
             self.inbox.fail(error)
 
     async def _listen(self, address: str, credentials: Any) -> int:
-        server = grpc.aio.server(options=options(self.house))
+        server = grpc.aio.server(options=build_options(self.house))
         methods = {"Join": grpc.stream_stream_rpc_method_handler(self._join), **self._unary}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
         try:
@@ -146,24 +163,24 @@ class Hub:
         task = asyncio.current_task()
         assert task is not None
         shown = next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
-        link = Caller(self._count, context, task, context.peer(), now, now, shown)
+        link = ServerConnection(self._count, context, task, context.peer(), now, now, shown)
         writer = asyncio.ensure_future(self._writing(link))
         try:
             self.reception.enter(link)
             link.why = await self._reading(link)
-        except Busy as error:
+        except TooManyConnections as error:
             self._note_busy(link, str(error))
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except OtherVersion as error:
             self.reception.refuse_version(link, error)
-        except (BadMessage, Unwelcome) as error:
-            self.reception.refuse(link, str(error), final=isinstance(error, Unwelcome))
+        except (BadMessage, ClientRejected) as error:
+            self.reception.refuse(link, str(error), final=isinstance(error, ClientRejected))
         except (asyncio.CancelledError, *BROKEN):
             pass
         finally:
             await self._parted(link, writer)
 
-    async def _reading(self, link: Caller) -> str:
+    async def _reading(self, link: ServerConnection) -> str:
         while link.talk.state not in OVER:
             frame = await link.context.read()
             if frame is grpc.aio.EOF:
@@ -189,7 +206,7 @@ class Hub:
             link.owing += isinstance(message, Chunk)
             link.outgoing.put_nowait(message)
 
-    async def _writing(self, link: Caller) -> None:
+    async def _writing(self, link: ServerConnection) -> None:
         """Whatever is to be said on a link, in order; None ends it."""
         with suppress(*BROKEN):
             try:
@@ -199,7 +216,7 @@ class Hub:
                 self.said("misspoke", source=link.source, client=link.m, why=str(error))
                 link.task.cancel()
 
-    async def _say(self, link: Caller, message: Message) -> None:
+    async def _say(self, link: ServerConnection, message: Message) -> None:
         """One word, behind whatever is being written: gRPC takes one at a time."""
         async with link.pen:
             link.owing -= isinstance(message, Chunk)
@@ -215,7 +232,7 @@ class Hub:
                 link.talk.take_up(link.answered)
             frame = encode(message)
             if link.version != VERSION:
-                frame = in_version(frame, link.version)
+                frame = rewrite_version(frame, link.version)
             link.sent += len(frame)
             link.messages += 1
             await link.context.write(frame)
@@ -223,24 +240,24 @@ class Hub:
             if isinstance(message, Chunk):
                 link.down += len(frame)
 
-    def _kept_out(self, link: Caller) -> bool:
+    def _kept_out(self, link: ServerConnection) -> bool:
         """Whether it is revoked by now: then it hears so, and nothing else."""
         try:
             self.reception.keep_out(link)
-        except Unwelcome as error:
+        except ClientRejected as error:
             self.reception.refuse(link, str(error), final=True)
             link.task.cancel()
             return True
         return False
 
-    def _note_busy(self, link: Caller, why: str) -> None:
+    def _note_busy(self, link: ServerConnection, why: str) -> None:
         """Once a second at most: a crowd must not fill the disk."""
         now = time.monotonic()
         if now - self._crowded > 1.0:
             self._crowded = now
             self.said("busy", source=link.source, peer=link.peer, why=why)
 
-    async def _parted(self, link: Caller, writer: asyncio.Future[None]) -> None:
+    async def _parted(self, link: ServerConnection, writer: asyncio.Future[None]) -> None:
         link.outgoing.put_nowait(None)
         try:
             with suppress(asyncio.TimeoutError, asyncio.CancelledError, BadMessage):
@@ -258,7 +275,7 @@ class Hub:
             for link in list(self.reception.all.values()):
                 self._tend(link, time.monotonic())
 
-    def _tend(self, link: Caller, now: float) -> None:
+    def _tend(self, link: ServerConnection, now: float) -> None:
         """Who is revoked meanwhile is refused, who has fallen silent is cut; everybody else hears that we are here.
 
         We say so ourselves: a client that sends us a long half on a slow line could not ask for it in time, and its
@@ -284,28 +301,28 @@ class Hub:
         await asyncio.wait(others, timeout=2.0) if others else None
 
 
-def options(house: House) -> tuple[tuple[str, int], ...]:
+def build_options(house: ServerContext) -> tuple[tuple[str, int], ...]:
     """The limits that gRPC sees to; past them it closes the stream, or the connection."""
     own = {
         "grpc.max_receive_message_length": house.largest,
         "grpc.max_concurrent_streams": house.limits.streams,
-        "grpc.max_allowed_incoming_connections": connections(house.limits),
+        "grpc.max_allowed_incoming_connections": get_connection_limit(house.limits),
         "grpc.server_handshake_timeout_ms": int(1000 * house.timeouts.handshake),
         "grpc.max_connection_idle_ms": int(1000 * house.timeouts.idle),
     }
     return tuple({**dict(OPTIONS), **own}.items())
 
 
-def connections(allowed: Limits = Limits()) -> int:
+def get_connection_limit(allowed: Limits = Limits()) -> int:
     """How many there may be: files that are open to strangers must not be those that the journal needs."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     open_files = most - allowed.spare_files
     return allowed.connections if most == resource.RLIM_INFINITY else min(allowed.connections, open_files)
 
 
-def refuse_too_many(house: House) -> None:
+def check_client_count(house: ServerContext) -> None:
     """Each takes a connection."""
-    most, clients = min(limits.CLIENTS, connections(house.limits)), house.clients
+    most, clients = min(limits.CLIENTS, get_connection_limit(house.limits)), house.clients
     if clients > most:
         hint = "Raise ulimit -n, or take a smaller M."
         raise OutOfRange("clients at once", value=clients, limit=f"<= {most}", hint=hint)

@@ -23,7 +23,7 @@ from splitrelay.network.messages import Accept, Message
 Result = TypeVar("Result")
 
 
-class Wheel:
+class SharedLoop:
     """One loop, and the two threads that may turn it, never both at once."""
 
     def __init__(self, standstill: float = Timeouts.standstill) -> None:
@@ -120,7 +120,7 @@ class Wheel:
 
 
 @dataclass(frozen=True)
-class Arrived:
+class ClientConnected:
     """Client m is here; `resumed` where it goes on with the visit that it holds."""
 
     m: int
@@ -131,7 +131,7 @@ class Arrived:
 
 
 @dataclass(frozen=True)
-class Gone:
+class ClientDisconnected:
     """The link is lost; `refused` where we ended it for what was said, `final` where client m may not come back."""
 
     m: int
@@ -142,7 +142,7 @@ class Gone:
 
 
 @dataclass(frozen=True, eq=False)
-class Heard:
+class MessageReceived:
     """Client m said something in its visit; `half` is what it deposited."""
 
     m: int
@@ -159,18 +159,18 @@ class Answer:
     then: Callable[[], None]
 
 
-Event = Arrived | Gone | Heard
+Event = ClientConnected | ClientDisconnected | MessageReceived
 
 
-class Inbox:
+class EventQueue:
     """Events in the order in which they came. It knows how many words of each link nobody has read yet.
 
     The thread that trains turns the loop while it waits here, so it can be asked for an answer where the word was read:
     this saves a step the way out of the loop and back into it. What goes wrong then is its own, and is raised by `get`.
     """
 
-    def __init__(self, wheel: Wheel) -> None:
-        self.at_once: Callable[[Heard], Answer | None] = lambda heard: None  # set by the thread that trains
+    def __init__(self, wheel: SharedLoop) -> None:
+        self.at_once: Callable[[MessageReceived], Answer | None] = lambda heard: None  # set by the thread that trains
         self._wheel = wheel
         self._failure: BaseException | None = None
         self._events: deque[Event] = deque()
@@ -179,9 +179,9 @@ class Inbox:
 
     def put(self, event: Event) -> None:
         """One event more; said on the loop, as is the question after those unread."""
-        if isinstance(event, Heard):
+        if isinstance(event, MessageReceived):
             self._unread[event.link] += 1
-        elif isinstance(event, Arrived):
+        elif isinstance(event, ClientConnected):
             self.expect(event.link)
         self._events.append(event)
         self._wheel.ring()
@@ -196,15 +196,15 @@ class Inbox:
             if not self._events:
                 raise Empty
             event = self._events.popleft()
-            if isinstance(event, Heard):
+            if isinstance(event, MessageReceived):
                 self._unread[event.link] -= 1
                 if not self._unread[event.link]:
                     del self._unread[event.link]
-            elif isinstance(event, Arrived):
+            elif isinstance(event, ClientConnected):
                 self._unheard.discard(event.link)
         return event
 
-    def answer(self, heard: Heard) -> Answer | None:
+    def answer(self, heard: MessageReceived) -> Answer | None:
         """What the thread that trains says to this at once, if it waits, and nothing came before; asked on the loop."""
         return self._carried(lambda: self.at_once(heard)) if self._wheel.waiting and not self._events else None
 

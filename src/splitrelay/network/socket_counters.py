@@ -22,18 +22,20 @@ COUNTERS = struct.Struct("<128xQ64xQ")  # struct tcp_info up to tcpi_bytes_sent:
 
 
 @dataclass(frozen=True)
-class Carried:
+class SocketTraffic:
     """So far, over all links of a client; the bytes are None where the system does not count them."""
 
     messages: int = 0
     up: int | None = None
     down: int | None = None
 
-    def __add__(self, other: Carried) -> Carried:
-        return Carried(self.messages + other.messages, _sum(self.up, other.up), _sum(self.down, other.down))
+    def __add__(self, other: SocketTraffic) -> SocketTraffic:
+        return SocketTraffic(
+            self.messages + other.messages, _add_optional(self.up, other.up), _add_optional(self.down, other.down)
+        )
 
 
-class Metered(Protocol):
+class CountedConnection(Protocol):
     """A link, as far as it is metered."""
 
     m: int
@@ -43,56 +45,56 @@ class Metered(Protocol):
     bytes: tuple[int, int] | None  # from the client, to the client
 
 
-class Meters:
+class SocketCounters:
     """The links of a server, looked at now and then."""
 
     def __init__(self) -> None:
-        self._past: dict[int, Carried] = {}  # links that are closed, by client
+        self._past: dict[int, SocketTraffic] = {}  # links that are closed, by client
 
-    def look(self, links: Iterable[Metered]) -> None:
+    def look(self, links: Iterable[CountedConnection]) -> None:
         """Read all counters; links whose socket is not known yet are looked up in one pass."""
         known = list(links)
-        found = connections() if any(link.descriptor < 0 for link in known) else {}
+        found = find_sockets() if any(link.descriptor < 0 for link in known) else {}
         for link in known:
             if link.descriptor < 0:
-                link.descriptor = found.get(_plain(link.peer), -1)
-            _read(link)
+                link.descriptor = found.get(_parse_peer(link.peer), -1)
+            _read_counters(link)
 
-    def parted(self, link: Metered) -> None:
+    def parted(self, link: CountedConnection) -> None:
         """The link is over; what it carried stays in the account."""
-        _read(link)
-        self._past[link.m] = self._past.get(link.m, Carried()) + _carried(link)
+        _read_counters(link)
+        self._past[link.m] = self._past.get(link.m, SocketTraffic()) + _get_traffic(link)
 
-    def by_client(self, links: Iterable[Metered]) -> dict[int, Carried]:
+    def by_client(self, links: Iterable[CountedConnection]) -> dict[int, SocketTraffic]:
         """Every client that was here."""
         found = dict(self._past)
         for link in links:
-            found[link.m] = found.get(link.m, Carried()) + _carried(link)
+            found[link.m] = found.get(link.m, SocketTraffic()) + _get_traffic(link)
         return {m: carried for m, carried in sorted(found.items()) if m >= 0}
 
 
-def connections() -> dict[str, int]:
+def find_sockets() -> dict[str, int]:
     """The TCP connections of this process: {address of the other end: descriptor}."""
     found = {}
     with suppress(OSError):
         for entry in FOLDER.iterdir():
-            peer = _peer(int(entry.name))
+            peer = _get_peer(int(entry.name))
             if peer is not None:
                 found[peer] = int(entry.name)
     return found
 
 
-def _read(link: Metered) -> None:
+def _read_counters(link: CountedConnection) -> None:
     """The descriptor may be another connection's by now, so it is asked who is at the other end."""
     with suppress(OSError):
-        if link.descriptor >= 0 and _peer(link.descriptor) == _plain(link.peer):
-            with _borrowed(link.descriptor) as line:
+        if link.descriptor >= 0 and _get_peer(link.descriptor) == _parse_peer(link.peer):
+            with _borrow_socket(link.descriptor) as line:
                 info = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, COUNTERS.size)
                 link.bytes = COUNTERS.unpack(info) if len(info) == COUNTERS.size else None
 
 
 @contextmanager
-def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+def _borrow_socket(descriptor: int) -> Iterator[socket.socket]:
     """Never a duplicate: while one is open the kernel goes on telling gRPC of a socket that gRPC has closed."""
     line = socket.socket(fileno=descriptor)
     try:
@@ -101,28 +103,28 @@ def _borrowed(descriptor: int) -> Iterator[socket.socket]:
         line.detach()
 
 
-def _peer(descriptor: int) -> str | None:
+def _get_peer(descriptor: int) -> str | None:
     with suppress(OSError):
         if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            with _borrowed(descriptor) as line:
+            with _borrow_socket(descriptor) as line:
                 if line.family in (socket.AF_INET, socket.AF_INET6) and line.type == socket.SOCK_STREAM:
-                    return _address(*line.getpeername()[:2])
+                    return _format_address(*line.getpeername()[:2])
     return None
 
 
-def _plain(peer: str) -> str:
+def _parse_peer(peer: str) -> str:
     """gRPC writes ipv4:10.0.0.1:555 and ipv6:%5B::1%5D:555."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
-    return _address(host.strip("[]"), port)
+    return _format_address(host.strip("[]"), port)
 
 
-def _address(host: str, port: int | str) -> str:
+def _format_address(host: str, port: int | str) -> str:
     return f"{host.removeprefix('::ffff:')} {port}"
 
 
-def _carried(link: Metered) -> Carried:
-    return Carried(link.messages, *(link.bytes or (None, None)))
+def _get_traffic(link: CountedConnection) -> SocketTraffic:
+    return SocketTraffic(link.messages, *(link.bytes or (None, None)))
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
+def _add_optional(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else one + other

@@ -15,43 +15,46 @@ import grpc
 
 from splitrelay.errors import WorkError
 from splitrelay.network import control_pb2, limits
-from splitrelay.network.grpc_channel import SERVICE, untrusted
+from splitrelay.network.grpc_channel import SERVICE, explain_distrust
 from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.network.messages import Chunk
-from splitrelay.network.tensor_transfer import Assembly, sha256
+from splitrelay.network.tensor_transfer import Assembly, compute_sha256
 
 PB: Any = control_pb2
 ANSWER = 30.0  # seconds for a status
-Question = Callable[[Any], str | None]  # a reason to refuse, or None
+AdmissionCheck = Callable[[Any], str | None]  # a reason to refuse, or None
 
 
-class Unanswered(WorkError):
+class NoAnswer(WorkError):
     """Nobody answers there, or not in time."""
 
 
-def status_handler(report: Callable[[], str], admit: Question, timeouts: Timeouts = Timeouts()) -> Any:
+def status_handler(report: Callable[[], str], admit: AdmissionCheck, timeouts: Timeouts = Timeouts()) -> Any:
     """Answers with the report, to whoever is admitted."""
 
     async def status(_: Any, context: Any) -> None:
-        async with _asked(context, admit, timeouts):
+        async with _accept_request(context, admit, timeouts):
             await context.write(PB.StatusReply(json=report()))
 
     return grpc.stream_stream_rpc_method_handler(status, PB.StatusRequest.FromString, PB.StatusReply.SerializeToString)
 
 
 def collect_handler(
-    model: Callable[[], bytes | str], admit: Question, timeouts: Timeouts = Timeouts(), most: int = Limits.collectors
+    model: Callable[[], bytes | str],
+    admit: AdmissionCheck,
+    timeouts: Timeouts = Timeouts(),
+    most: int = Limits.collectors,
 ) -> Any:
     """Answers with the model in pieces, or with why there is none; to so many at once."""
     here = set[int]()  # each of them holds the model in memory
 
     async def collect(_: Any, context: Any) -> None:
-        async with _asked(context, admit, timeouts):
+        async with _accept_request(context, admit, timeouts):
             if len(here) >= most:
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many collect the model; ask again later")
             here.add(id(context))
             try:
-                await _given(context, model())
+                await _send_model(context, model())
             finally:
                 here.discard(id(context))
 
@@ -61,7 +64,7 @@ def collect_handler(
 
 
 @asynccontextmanager
-async def _asked(context: Any, admit: Question, timeouts: Timeouts) -> AsyncIterator[None]:
+async def _accept_request(context: Any, admit: AdmissionCheck, timeouts: Timeouts) -> AsyncIterator[None]:
     """Whoever may ask has asked, and the answer has its time."""
     why = admit(context)
     if why is not None:
@@ -74,26 +77,26 @@ async def _asked(context: Any, admit: Question, timeouts: Timeouts) -> AsyncIter
         await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the question took too long")
 
 
-async def _given(context: Any, found: bytes | str) -> None:
+async def _send_model(context: Any, found: bytes | str) -> None:
     if isinstance(found, str):
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, found)
         return
     for start in range(0, len(found), limits.CHUNK):
         await context.write(PB.CollectReply(data=found[start : start + limits.CHUNK]))
-    await context.write(PB.CollectReply(sha256=sha256(found)))
+    await context.write(PB.CollectReply(sha256=compute_sha256(found)))
 
 
-def status_of(channel: grpc.Channel, patience: float = ANSWER, address: str = "") -> str:
+def fetch_status(channel: grpc.Channel, patience: float = ANSWER, address: str = "") -> str:
     """The server's report, as JSON."""
     ask = channel.unary_unary(f"/{SERVICE}/Status", PB.StatusRequest.SerializeToString, PB.StatusReply.FromString)
     try:
         report: str = ask(PB.StatusRequest(), timeout=patience).json
     except grpc.RpcError as error:
-        raise _told(error, address) from None
+        raise _explain_error(error, address) from None
     return report
 
 
-def collected(channel: grpc.Channel, address: str = "", seconds: float = Timeouts.rpc) -> bytes:
+def fetch_model(channel: grpc.Channel, address: str = "", seconds: float = Timeouts.rpc) -> bytes:
     """The final model, whole."""
     ask = channel.unary_stream(f"/{SERVICE}/Collect", PB.CollectRequest.SerializeToString, PB.CollectReply.FromString)
     assembly, length, digest = Assembly(limits.HALF), 0, b""
@@ -103,7 +106,7 @@ def collected(channel: grpc.Channel, address: str = "", seconds: float = Timeout
             if piece.data:
                 length = assembly.add(Chunk(0, k, piece.data))
     except grpc.RpcError as error:
-        raise _told(error, address) from None
+        raise _explain_error(error, address) from None
     return assembly.blob(length, digest)
 
 
@@ -114,14 +117,14 @@ REFUSALS = (
 )
 
 
-def _told(error: grpc.RpcError, address: str) -> WorkError:
+def _explain_error(error: grpc.RpcError, address: str) -> WorkError:
     """gRPC's error in one line."""
     if not isinstance(error, grpc.Call):
         return WorkError("the server cannot be asked", value=str(error))
     if error.code() in REFUSALS:
         return WorkError(f"the server refused: {error.details()}")
-    distrust = untrusted(error.details(), address)
+    distrust = explain_distrust(error.details(), address)
     if distrust is not None:
         return distrust
     hint = "Is it running, at this address, and do the keys belong to the same authority?"
-    return Unanswered("the server does not answer", value=str(error.details())[:200], hint=hint)
+    return NoAnswer("the server does not answer", value=str(error.details())[:200], hint=hint)

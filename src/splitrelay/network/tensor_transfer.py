@@ -18,12 +18,12 @@ from splitrelay.network.messages import Chunk
 Vector = npt.NDArray[Any]
 
 
-def packed(**vectors: Vector) -> bytes:
+def pack_vectors(**vectors: Vector) -> bytes:
     """Flat vectors under their names: x, and what rides with it."""
     return save({name: np.ascontiguousarray(vector) for name, vector in vectors.items()})
 
 
-def unpacked(blob: bytes, sizes: Mapping[str, int], dtype: str) -> dict[str, Vector]:
+def unpack_vectors(blob: bytes, sizes: Mapping[str, int], dtype: str) -> dict[str, Vector]:
     """The vectors, each of the length and kind that is expected of it, every number finite."""
     try:
         found = load(blob)
@@ -41,17 +41,17 @@ def unpacked(blob: bytes, sizes: Mapping[str, int], dtype: str) -> dict[str, Vec
     return found
 
 
-def size_of(sizes: Mapping[str, int], dtype: str) -> int:
+def compute_packed_size(sizes: Mapping[str, int], dtype: str) -> int:
     """How many bytes such a half takes: known before it comes."""
-    return len(packed(**{name: np.zeros(n, dtype) for name, n in sizes.items()}))
+    return len(pack_vectors(**{name: np.zeros(n, dtype) for name, n in sizes.items()}))
 
 
-def sha256(blob: bytes | bytearray) -> bytes:
+def compute_sha256(blob: bytes | bytearray) -> bytes:
     """The proof that a half came whole."""
     return hashlib.sha256(blob).digest()
 
 
-def chunks(fence: int, blob: bytes, piece: int = limits.PIECE) -> Iterator[Chunk]:
+def split_into_chunks(fence: int, blob: bytes, piece: int = limits.PIECE) -> Iterator[Chunk]:
     """The half in pieces, numbered from 0."""
     for k, start in enumerate(range(0, len(blob), piece)):
         yield Chunk(fence, k, blob[start : start + piece])
@@ -86,6 +86,6 @@ class Assembly:
 
     def blob(self, length: int, digest: bytes) -> bytes:
         """The bytes, if they are all there and are the ones that were sent."""
-        if self.length != length or sha256(self._data) != digest:
+        if self.length != length or compute_sha256(self._data) != digest:
             raise BadMessage("a half did not come whole", value=f"{self.length} bytes", limit=f"{length} bytes")
         return bytes(self._data)

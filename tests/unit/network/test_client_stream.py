@@ -9,10 +9,10 @@ import grpc
 import pytest
 
 from splitrelay.errors import InputError
-from splitrelay.network.client_session import Link, Refused, Session, Stopped
+from splitrelay.network.client_session import ClientStopped, Connection, ServerRefused, Session
 from splitrelay.network.client_stream import Stream
 from splitrelay.network.codec import decode, encode
-from splitrelay.network.grpc_channel import LinkLost, Unresolved, channel, refuse_no_address
+from splitrelay.network.grpc_channel import ConnectionLost, UnknownHost, check_address, open_channel
 from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Heartbeat
 
@@ -82,14 +82,14 @@ def test_frames_come_in_order_whoever_reads(near: Stream, far: Far, idle: bool) 
 @pytest.mark.parametrize("idle", [False, True])
 def test_no_answer_in_time_is_a_lost_link(near: Stream, idle: bool) -> None:
     assert not idle or not near.waits(0.0)
-    with pytest.raises(LinkLost, match="does not answer"):
+    with pytest.raises(ConnectionLost, match="does not answer"):
         near.read(time.monotonic() + 0.05)
 
 
 @pytest.mark.parametrize("idle", [False, True])
 def test_silence_is_a_lost_link(far: Far, idle: bool) -> None:
     near = make_stream(far, silence=0.05)
-    with pytest.raises(LinkLost, match="silent"):
+    with pytest.raises(ConnectionLost, match="silent"):
         while idle:
             near.waits(0.02)
         near.read()
@@ -130,22 +130,22 @@ def test_a_server_that_beats_and_does_not_answer_is_given_up(far: Far) -> None:
 
 
 def test_a_name_that_nobody_knows_is_said_to_be_one() -> None:
-    link = Link(channel("nobody.invalid:7443", None))
-    with pytest.raises(Unresolved, match="name cannot be resolved"):
+    link = Connection(open_channel("nobody.invalid:7443", None))
+    with pytest.raises(UnknownHost, match="name cannot be resolved"):
         link.receive(30)
     link.close()
 
 
 def test_a_name_that_nobody_knows_is_told_once_whoever_wants_to_hear() -> None:
     noted, warned = list[str](), list[str]()
-    answers = iter([Unresolved("unknown"), Unresolved("unknown"), Refused("no", final=True)])
+    answers = iter([UnknownHost("unknown"), UnknownHost("unknown"), ServerRefused("no", final=True)])
 
     def dial() -> grpc.Channel:
         raise next(answers)
 
     session = Session(0, dial, pytest.fail, timeouts=Timeouts(first_retry=0.001, longest_retry=0.002))
     session.note, session.warn = noted.append, warned.append
-    with pytest.raises(Refused):
+    with pytest.raises(ServerRefused):
         session.connect()
     assert [len(warned), len(noted)] == [1, 1] and "unknown; trying again" in warned[0]
 
@@ -154,22 +154,24 @@ def test_a_name_that_nobody_knows_is_told_once_whoever_wants_to_hear() -> None:
 def test_what_is_no_address_is_refused_before_anybody_listens_or_calls(address: str) -> None:
     for listen in (False, True):
         with pytest.raises(InputError):
-            refuse_no_address(address, listen=listen)
+            check_address(address, listen=listen)
 
 
 def test_any_free_port_is_for_listening_only() -> None:
     for address in ("0.0.0.0:0", "[::1]:0"):
-        refuse_no_address(address, listen=True)
+        check_address(address, listen=True)
         with pytest.raises(InputError, match="1 to 65535"):
-            refuse_no_address(address)
-    refuse_no_address("[::1]:7443")
+            check_address(address)
+    check_address("[::1]:7443")
 
 
 def test_a_client_that_knocks_in_vain_leaves_when_it_is_told_to() -> None:
     stop = threading.Event()
-    session = Session(0, lambda: channel("127.0.0.1:1", None), lambda terms: pytest.fail("nobody is there"), stop=stop)
+    session = Session(
+        0, lambda: open_channel("127.0.0.1:1", None), lambda terms: pytest.fail("nobody is there"), stop=stop
+    )
     session.note = lambda text: stop.set()
-    with pytest.raises(Stopped):
+    with pytest.raises(ClientStopped):
         session.connect()
 
 
@@ -179,13 +181,13 @@ def test_who_was_sent_away_without_being_asked_anything_comes_back_after_a_while
 
     def dial() -> grpc.Channel:
         dialled.append(1)
-        raise Refused("the client came back on another link", final=True)
+        raise ServerRefused("the client came back on another link", final=True)
 
     session = Session(0, dial, lambda terms: pytest.fail("nobody is there"), stop=threading.Event())
-    with pytest.raises(Refused):
+    with pytest.raises(ServerRefused):
         session.reconnect()  # a link can be lost: at once
     session.stop.set()
-    with pytest.raises(Stopped):
+    with pytest.raises(ClientStopped):
         session.reconnect()  # it waits, and is told to stop meanwhile
     assert len(dialled) == 1
 

@@ -22,7 +22,7 @@ from splitrelay.network.codec import (
     VERSION,
     BadMessage,
     Bounds,
-    checksum,
+    compute_checksum,
     decode,
     encode,
 )
@@ -41,7 +41,7 @@ from splitrelay.network.messages import (
     Step,
     Terms,
 )
-from splitrelay.network.tensor_transfer import Assembly, chunks, packed, sha256, unpacked
+from splitrelay.network.tensor_transfer import Assembly, compute_sha256, pack_vectors, split_into_chunks, unpack_vectors
 
 PROTO = Path(str(control_pb2.__file__)).with_name("control.proto")
 H = np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2)
@@ -95,7 +95,7 @@ def changed(frame: bytes, offset: int, form: str, value: int) -> bytes:
     """The frame with one field of its header rewritten, under a checksum that fits."""
     body = bytearray(frame)
     struct.pack_into(form, body, offset, value)
-    CHECKSUM.pack_into(body, COVERED, checksum(bytes(body[:COVERED]), bytes(body[HEADER.size :])))
+    CHECKSUM.pack_into(body, COVERED, compute_checksum(bytes(body[:COVERED]), bytes(body[HEADER.size :])))
     return bytes(body)
 
 
@@ -159,13 +159,17 @@ def test_a_damaged_frame_never_passes(data: st.DataObject) -> None:
 
 def test_a_half_travels_in_chunks() -> None:
     x = np.arange(700_000, dtype=np.float32)
-    blob = packed(x=x)
+    blob = pack_vectors(x=x)
     assembly = Assembly(len(blob))
-    pieces = [chunk for chunk in (decode(encode(chunk)) for chunk in chunks(3, blob)) if isinstance(chunk, Chunk)]
+    pieces = [
+        chunk for chunk in (decode(encode(chunk)) for chunk in split_into_chunks(3, blob)) if isinstance(chunk, Chunk)
+    ]
     assert len(pieces) == 11
     for chunk in pieces:
         assembly.add(chunk)
-    assert np.array_equal(unpacked(assembly.blob(len(blob), sha256(blob)), {"x": len(x)}, "float32")["x"], x)
+    assert np.array_equal(
+        unpack_vectors(assembly.blob(len(blob), compute_sha256(blob)), {"x": len(x)}, "float32")["x"], x
+    )
 
 
 def refused_half(make: Callable[[], Any]) -> str:
@@ -177,19 +181,21 @@ def refused_half(make: Callable[[], Any]) -> str:
 def test_a_half_that_is_not_as_announced_is_refused() -> None:
     short = Assembly(10)
     short.add(Chunk(1, 0, b"12345"))
-    assert "whole" in refused_half(lambda: short.blob(10, sha256(b"12345")))
-    assert "whole" in refused_half(lambda: short.blob(5, sha256(b"54321")))
+    assert "whole" in refused_half(lambda: short.blob(10, compute_sha256(b"12345")))
+    assert "whole" in refused_half(lambda: short.blob(5, compute_sha256(b"54321")))
     assert "out of order" in refused_half(lambda: short.add(Chunk(1, 2, b"1")))
     assert "too long" in refused_half(lambda: short.add(Chunk(1, 1, b"123456")))
 
 
 def test_a_half_with_the_wrong_vectors_is_refused() -> None:
     x = np.ones(4, np.float32)
-    assert "no safetensors" in refused_half(lambda: unpacked(b"junk", {"x": 4}, "float32"))
-    assert "vectors" in refused_half(lambda: unpacked(packed(x=x, y=x), {"x": 4}, "float32"))
-    assert "x of a half" in refused_half(lambda: unpacked(packed(x=x), {"x": 5}, "float32"))
-    assert "x of a half" in refused_half(lambda: unpacked(packed(x=x.astype(np.float64)), {"x": 4}, "float32"))
-    assert "NaN" in refused_half(lambda: unpacked(packed(x=x * np.float32(np.nan)), {"x": 4}, "float32"))
+    assert "no safetensors" in refused_half(lambda: unpack_vectors(b"junk", {"x": 4}, "float32"))
+    assert "vectors" in refused_half(lambda: unpack_vectors(pack_vectors(x=x, y=x), {"x": 4}, "float32"))
+    assert "x of a half" in refused_half(lambda: unpack_vectors(pack_vectors(x=x), {"x": 5}, "float32"))
+    assert "x of a half" in refused_half(
+        lambda: unpack_vectors(pack_vectors(x=x.astype(np.float64)), {"x": 4}, "float32")
+    )
+    assert "NaN" in refused_half(lambda: unpack_vectors(pack_vectors(x=x * np.float32(np.nan)), {"x": 4}, "float32"))
 
 
 def declared() -> dict[str, dict[str, int]]:
@@ -204,11 +210,11 @@ def test_the_stubs_are_those_of_the_proto_file() -> None:
 
 
 def test_every_control_message_has_the_fields_of_its_stub() -> None:
-    made = control_pb2.DESCRIPTOR.message_types_by_name
+    stubs = control_pb2.Control.DESCRIPTOR.fields_by_name
     for kind in CONTROL_MESSAGES:
         ours = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-        assert sorted(ours) == sorted(field.name for field in made[kind.__name__].fields)
-    assert not {kind.__name__ for kind in BUFFER_MESSAGES} & set(made)
+        assert sorted(ours) == sorted(field.name for field in stubs[kind.event].message_type.fields)
+    assert not {kind.event for kind in BUFFER_MESSAGES} & set(stubs)
 
 
 @pytest.mark.parametrize("samples", [2, 2 * SMALL])

@@ -11,11 +11,11 @@ import grpc
 import pytest
 
 from splitrelay.network import tensor_transfer
-from splitrelay.network.client_session import Link
+from splitrelay.network.client_session import Connection
 from splitrelay.network.codec import VERSION, BadMessage, decode, encode
-from splitrelay.network.grpc_channel import SERVICE, channel
-from splitrelay.network.messages import Handed, Hello, Refuse, Terms
-from splitrelay.network.peer_transfer import METHOD, Mailbox
+from splitrelay.network.grpc_channel import SERVICE, open_channel
+from splitrelay.network.messages import HandoverReport, Hello, Refuse, Terms
+from splitrelay.network.peer_transfer import METHOD, HalfReceiver
 from splitrelay.security.authority import create_authority
 from splitrelay.security.identity import build_channel_credentials, build_server_credentials, load_identity
 
@@ -25,10 +25,11 @@ SERVER = """
 import sys
 from splitrelay.network.codec import Bounds
 from splitrelay.network.messages import Terms
-from splitrelay.network.server import House, Hub
+from splitrelay.network.connection_handler import ServerContext
+from splitrelay.network.server import NetworkServer
 
 terms = Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=60.0)
-hub = Hub(House(terms, Bounds(batch=4, h=(3,), dtype="float32", look=4), 10_000, 4))
+hub = NetworkServer(ServerContext(terms, Bounds(batch=4, h=(3,), dtype="float32", look=4), 10_000, 4))
 print(hub.start("127.0.0.1:0"), flush=True)
 sys.stdin.read()
 hub.close("enough", again=False)
@@ -81,7 +82,7 @@ def test_a_client_refuses_a_compressed_message() -> None:
     hostile.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
     port = hostile.add_insecure_port("127.0.0.1:0")
     hostile.start()
-    link = Link(channel(f"127.0.0.1:{port}", None))
+    link = Connection(open_channel(f"127.0.0.1:{port}", None))
     try:
         link.send(Hello(VERSION, 0))
         with pytest.raises(BadMessage):
@@ -95,14 +96,14 @@ def test_a_client_that_listens_refuses_a_compressed_message(tmp_path: Path) -> N
     authority = create_authority(tmp_path / "authority", "tests")
     authority.issue_server("server", ["127.0.0.1"])
     authority.issue_client("client-0", 0)
-    box = Mailbox(lambda context: None)
+    box = HalfReceiver(lambda context: None)
     port = box.listen("127.0.0.1:0", build_server_credentials(load_identity(tmp_path / "server")))
     mine = build_channel_credentials(load_identity(tmp_path / "client-0"))
     try:
         with grpc.secure_channel(f"127.0.0.1:{port}", mine) as line, pytest.raises(grpc.RpcError) as caught:
             hand: Any = line.stream_unary(METHOD)
             hand(
-                iter([encode(Handed(1, 0, tensor_transfer.sha256(b""), "x" * 900))]),
+                iter([encode(HandoverReport(1, 0, tensor_transfer.compute_sha256(b""), "x" * 900))]),
                 compression=grpc.Compression.Gzip,
                 timeout=60,
             )

@@ -9,11 +9,23 @@ from splitrelay.cli.deploy_options import logger
 from splitrelay.deploy.status_client import ask_status
 from splitrelay.errors import InputError, WorkError, escape_unprintable
 from splitrelay.network import limits, tensor_transfer
-from splitrelay.network.client_session import Ended, Refused
+from splitrelay.network.client_session import ServerEnded, ServerRefused
 from splitrelay.network.codec import VERSION, BadMessage, Bounds, decode, encode
-from splitrelay.network.connection_handler import House
-from splitrelay.network.messages import Accept, Bye, Cancel, Chunk, Fail, Handed, Hello, Leave, Refuse, Terms, Welcome
-from splitrelay.network.server import Hub
+from splitrelay.network.connection_handler import ServerContext
+from splitrelay.network.messages import (
+    Accept,
+    Bye,
+    Cancel,
+    Chunk,
+    Fail,
+    HandoverReport,
+    Hello,
+    Leave,
+    Refuse,
+    Terms,
+    Welcome,
+)
+from splitrelay.network.server import NetworkServer
 from splitrelay.network.status_rpc import status_handler
 
 FORGED = "all is well\n12:00:00 server: \x1b[2J\x1b]0;title\x07 \u202egnp.exe \x85\u2028\r\x00end"
@@ -31,7 +43,7 @@ FORGED = "all is well\n12:00:00 server: \x1b[2J\x1b]0;title\x07 \u202egnp.exe \x
         (Refuse(FORGED), "why"),
         (Fail(1, FORGED), "why"),
         (Cancel(1, FORGED), "why"),
-        (Handed(1, 0, b"", FORGED), "why"),
+        (HandoverReport(1, 0, b"", FORGED), "why"),
         (Leave(FORGED), "why"),
         (Bye(FORGED), "why"),
     ],
@@ -53,7 +65,7 @@ def test_what_is_parsed_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [WorkError("x", value=FORGED), InputError(FORGED), Refused(FORGED, True), Ended(FORGED, False)]
+    "error", [WorkError("x", value=FORGED), InputError(FORGED), ServerRefused(FORGED, True), ServerEnded(FORGED, False)]
 )
 def test_an_error_is_one_line_without_escapes(error: Exception) -> None:
     assert str(error).isprintable()
@@ -84,13 +96,13 @@ def test_a_half_is_put_together_from_chunks_of_any_allowed_length() -> None:
     half = tensor_transfer.Assembly(len(blob))
     for k, piece in enumerate(pieces):
         half.add(Chunk(1, k, piece))
-    assert half.blob(len(blob), tensor_transfer.sha256(blob)) == blob
+    assert half.blob(len(blob), tensor_transfer.compute_sha256(blob)) == blob
 
 
 def test_a_report_can_be_printed() -> None:
     report = {"phase": FORGED, "clients": [{"client": 1, FORGED: [FORGED]}]}
     terms = Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=60.0)
-    hub = Hub(House(terms, Bounds(), 0, 1))
+    hub = NetworkServer(ServerContext(terms, Bounds(), 0, 1))
     hub.answering("Status", status_handler(lambda: json.dumps(report), lambda context: None))
     try:
         found = ask_status(f"127.0.0.1:{hub.start('127.0.0.1:0')}", None, insecure=True)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from splitrelay.deploy.peer_endpoint import Post
+from splitrelay.deploy.peer_endpoint import PeerEndpoint
 from splitrelay.errors import InputError
-from splitrelay.network.messages import Handed, Lease
-from splitrelay.network.peer_transfer import KEPT, Unreached
+from splitrelay.network.messages import HandoverReport, Lease
+from splitrelay.network.peer_transfer import MOST_HALVES, PeerUnreachable
 from splitrelay.security.authority import Authority, create_authority
 from splitrelay.security.credential_reload import IdentityReloader
 from splitrelay.security.identity import load_identity
@@ -31,12 +31,14 @@ def authority(issued: Authority, tmp_path: Path) -> Authority:
     return copied(issued, tmp_path)
 
 
-def post(authority: Authority, name: str) -> Post:
-    return Post(IdentityReloader(load_identity(authority.folder.parent / name), lambda text: None), lambda text: None)
+def post(authority: Authority, name: str) -> PeerEndpoint:
+    return PeerEndpoint(
+        IdentityReloader(load_identity(authority.folder.parent / name), lambda text: None), lambda text: None
+    )
 
 
 @pytest.fixture
-def reached(authority: Authority) -> Iterator[Post]:
+def reached(authority: Authority) -> Iterator[PeerEndpoint]:
     made = post(authority, "reached")
     made.listen("127.0.0.1:0")
     yield made
@@ -47,40 +49,40 @@ def half(authority: Authority, content: bytes = b"half") -> bytes:
     return Sealer(authority.folder.parent / "caller", "9f").seal(content, visit=1, fence=3)
 
 
-def lease_of(word: Handed) -> Lease:
+def lease_of(word: HandoverReport) -> Lease:
     return Lease(4, 2, 0, 0, 0, 1, 0.1, bytes=word.bytes, sha256=word.sha256, direct=True)
 
 
-def test_a_half_is_brought_once_and_taken_once(authority: Authority, reached: Post) -> None:
+def test_a_half_is_brought_once_and_taken_once(authority: Authority, reached: PeerEndpoint) -> None:
     blob = half(authority, bytes(3 * 2**20))
     word = post(authority, "caller").courier.bring(reached.address, 3, blob)
     assert reached.come(lease_of(word)) == blob
     assert reached.come(lease_of(word)) is None
 
 
-def test_only_the_last_few_are_kept(authority: Authority, reached: Post) -> None:
+def test_only_the_last_few_are_kept(authority: Authority, reached: PeerEndpoint) -> None:
     courier = post(authority, "caller").courier
-    words = [courier.bring(reached.address, 3, half(authority, bytes([n]))) for n in range(KEPT + 1)]
-    assert [reached.come(lease_of(word)) is None for word in words] == [True] + [False] * KEPT
+    words = [courier.bring(reached.address, 3, half(authority, bytes([n]))) for n in range(MOST_HALVES + 1)]
+    assert [reached.come(lease_of(word)) is None for word in words] == [True] + [False] * MOST_HALVES
 
 
-def test_who_is_no_client_is_refused(authority: Authority, reached: Post) -> None:
-    with pytest.raises(Unreached, match="boss is no client"):
+def test_who_is_no_client_is_refused(authority: Authority, reached: PeerEndpoint) -> None:
+    with pytest.raises(PeerUnreachable, match="boss is no client"):
         post(authority, "boss").courier.bring(reached.address, 3, half(authority))
 
 
-def test_who_is_revoked_is_refused(authority: Authority, reached: Post) -> None:
+def test_who_is_revoked_is_refused(authority: Authority, reached: PeerEndpoint) -> None:
     courier, blob = post(authority, "caller").courier, half(authority)
     authority.revoke("caller")
-    with pytest.raises(Unreached, match="caller is revoked"):
+    with pytest.raises(PeerUnreachable, match="caller is revoked"):
         courier.bring(reached.address, 3, blob)
 
 
-def test_what_is_no_sealed_half_or_too_long_is_refused(authority: Authority, reached: Post) -> None:
-    with pytest.raises(Unreached, match="no sealed half"):
+def test_what_is_no_sealed_half_or_too_long_is_refused(authority: Authority, reached: PeerEndpoint) -> None:
+    with pytest.raises(PeerUnreachable, match="sealed half"):
         post(authority, "caller").courier.bring(reached.address, 3, b"x" * 1000)
     reached.expect(100)
-    with pytest.raises(Unreached, match="<= 100 bytes"):
+    with pytest.raises(PeerUnreachable, match="<= 100 bytes"):
         post(authority, "caller").courier.bring(reached.address, 3, half(authority, bytes(100)))
 
 
@@ -89,7 +91,7 @@ def test_a_certificate_for_another_host_is_not_believed(authority: Authority) ->
     elsewhere.listen("127.0.0.1:0")
     assert elsewhere.address.startswith("127.0.0.2:")
     port = elsewhere.address.rpartition(":")[2]
-    with pytest.raises(Unreached):
+    with pytest.raises(PeerUnreachable):
         post(authority, "caller").courier.bring(f"127.0.0.1:{port}", 3, half(authority))
     elsewhere.close()
 
@@ -97,7 +99,7 @@ def test_a_certificate_for_another_host_is_not_believed(authority: Authority) ->
 def test_whoever_cannot_be_reached_is_not_tried_again_at_once(authority: Authority) -> None:
     courier = post(authority, "caller").courier
     for why in ("cannot be reached", r"could not be reached \d seconds ago"):
-        with pytest.raises(Unreached, match=why):
+        with pytest.raises(PeerUnreachable, match=why):
             courier.bring("127.0.0.1:1", 3, half(authority))
 
 

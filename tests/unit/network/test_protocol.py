@@ -15,13 +15,13 @@ from splitrelay.network.messages import (
     Chunk,
     Commit,
     Deposit,
+    EvaluationRequest,
     Fail,
     Finish,
     Heartbeat,
     Hello,
     Lease,
     Leave,
-    Look,
     Message,
     Output,
     Predict,
@@ -34,7 +34,7 @@ from splitrelay.network.messages import (
     Terms,
     Welcome,
 )
-from splitrelay.network.protocol import HELD, OPEN, OVER, TABLE, Conversation, End, State, Verdict, diagram
+from splitrelay.network.protocol import HELD, OPEN, OVER, TABLE, Conversation, End, State, Verdict, build_diagram
 
 ROOT = Path(__file__).parents[3]
 H = np.ones((1, 2), np.float32)
@@ -73,7 +73,7 @@ VISIT: list[tuple[End, Message]] = [
     (S, Commit(1)),
 ]
 LOOK: list[tuple[End, Message]] = [
-    (S, Look(2, 1, 1, b"")),
+    (S, EvaluationRequest(2, 1, 1, b"")),
     (S, Chunk(2, 0, b"x")),
     (C, Predict(2, 0, H)),
     (S, Output(2, 0, H)),
@@ -199,4 +199,4 @@ def test_every_state_can_be_reached_and_left() -> None:
 
 
 def test_the_docs_show_this_table() -> None:
-    assert f"```mermaid\n{diagram()}\n```" in (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    assert f"```mermaid\n{build_diagram()}\n```" in (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")

@@ -7,52 +7,52 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from splitrelay.network.shared_event_loop import Gone, Inbox, Wheel
+from splitrelay.network.shared_event_loop import ClientDisconnected, EventQueue, SharedLoop
 
 
 @pytest.fixture
-def wheel() -> Iterator[Wheel]:
-    made = Wheel()
+def wheel() -> Iterator[SharedLoop]:
+    made = SharedLoop()
     made.start()
     yield made
     made.stop()
 
 
-def asked(wheel: Wheel) -> "Future[str]":
+def asked(wheel: SharedLoop) -> "Future[str]":
     """Which thread turns the loop next, as soon as one does."""
     found: Future[str] = Future()
     wheel._loop.call_soon_threadsafe(lambda: found.set_result(threading.current_thread().name))
     return found
 
 
-def soon(inbox: Inbox) -> object:
+def soon(inbox: EventQueue) -> object:
     """The next event, which must not need all the time that there is."""
     found: SimpleQueue[object] = SimpleQueue()
     threading.Thread(target=lambda: found.put(inbox.get(timeout=3600)), name="trains", daemon=True).start()
     return found.get(timeout=60)
 
 
-def test_a_stand_in_turns_it_while_nobody_waits(wheel: Wheel) -> None:
+def test_a_stand_in_turns_it_while_nobody_waits(wheel: SharedLoop) -> None:
     assert asked(wheel).result(10) == "wire"
 
 
-def test_a_stand_in_turns_it_again_when_who_waited_computes(wheel: Wheel) -> None:
+def test_a_stand_in_turns_it_again_when_who_waited_computes(wheel: SharedLoop) -> None:
     with pytest.raises(Empty):
-        Inbox(wheel).get(timeout=0.0)
+        EventQueue(wheel).get(timeout=0.0)
     assert asked(wheel).result(10) == "wire"
 
 
-def test_who_waits_for_a_word_turns_it_and_is_rung(wheel: Wheel) -> None:
-    inbox = Inbox(wheel)
+def test_who_waits_for_a_word_turns_it_and_is_rung(wheel: SharedLoop) -> None:
+    inbox = EventQueue(wheel)
     with wheel:  # so that nobody is at it before we wait
         found = asked(wheel)
-        wheel._loop.call_soon_threadsafe(inbox.put, Gone(1, 1, "away"))
-    assert soon(inbox) == Gone(1, 1, "away")
+        wheel._loop.call_soon_threadsafe(inbox.put, ClientDisconnected(1, 1, "away"))
+    assert soon(inbox) == ClientDisconnected(1, 1, "away")
     assert found.result(0) == "trains"
 
 
 def test_what_is_to_be_done_is_done_at_once_where_nobody_turns_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    wheel, done = Wheel(), list[str]()
+    wheel, done = SharedLoop(), list[str]()
     woken = wheel._loop.create_future()
     woken.add_done_callback(lambda _: done.append("what it woke"))
     wheel.call(lambda: (done.append("itself"), woken.set_result(None)))  # type: ignore[arg-type, func-returns-value]
@@ -60,12 +60,12 @@ def test_what_is_to_be_done_is_done_at_once_where_nobody_turns_it(monkeypatch: p
     wheel.stop()
 
 
-def test_words_that_are_there_do_not_keep_the_loop_from_turning(wheel: Wheel) -> None:
+def test_words_that_are_there_do_not_keep_the_loop_from_turning(wheel: SharedLoop) -> None:
     """A busy server goes on listening to everybody."""
-    inbox, turns = Inbox(wheel), list[int]()
+    inbox, turns = EventQueue(wheel), list[int]()
     with wheel:
         for number in range(3):
-            inbox.put(Gone(0, number, ""))
+            inbox.put(ClientDisconnected(0, number, ""))
         wheel._loop.call_soon(turns.append, 1)
     soon(inbox)
     assert turns == [1]
@@ -73,7 +73,7 @@ def test_words_that_are_there_do_not_keep_the_loop_from_turning(wheel: Wheel) ->
 
 def test_two_threads_never_turn_it_at_once() -> None:
     # The background thread runs the loop whenever it can.
-    wheel, at_it, clashes = Wheel(standstill=0.0), list[int](), list[int]()
+    wheel, at_it, clashes = SharedLoop(standstill=0.0), list[int](), list[int]()
     wheel.start()
 
     def alone() -> None:
@@ -84,14 +84,14 @@ def test_two_threads_never_turn_it_at_once() -> None:
     for _ in range(300):
         wheel.call(alone)
         with pytest.raises(Empty):
-            Inbox(wheel).get(timeout=0.0)
+            EventQueue(wheel).get(timeout=0.0)
     wheel.stop()
     assert clashes == []
 
 
 def test_it_comes_to_an_end_whoever_turns_it() -> None:
     for _ in range(50):
-        wheel = Wheel(standstill=0.0)
+        wheel = SharedLoop(standstill=0.0)
         wheel.start()
         wheel.stop()
         assert not wheel.turned
