@@ -189,3 +189,19 @@ def test_a_batch_that_the_layers_refuse_fails_the_visit_and_not_the_server(
         stage.join(m, patience=0.5, agreed=AgreedSpec(stage.spec))
     stage.play()
     assert set(skips(stage)) == {(0, BAD), (1, BAD), (2, BAD)}
+
+
+def test_a_deployed_run_that_diverged_can_be_published_and_a_restart_forgets_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = small_spec(tmp_path, *THREE)
+    stage = Stage(spec, tmp_path, policy=Policy("wait", retries=1))
+    with monkeypatch.context() as patched:
+        misbehave(patched, "fail")
+        with pytest.raises(Diverged) as found:
+            play(stage)
+    directory = stage.serving.directory
+    assert found.value.what in directory.diverged.read_text(encoding="utf-8")
+    assert directory.diverged.name in directory.read_published()
+    play(Stage(spec, tmp_path, policy=Policy("wait")))
+    assert directory.model.exists() and not directory.diverged.exists()

@@ -148,6 +148,7 @@ class DeployedRun:
         yield from (Progress(row, is_old=True) for row in rows)
         write_text(self.directory.spec, self.spec.to_toml() + "\n")
         write_text(self.directory.path / "environment.json", json.dumps(describe_environment(), indent=2) + "\n")
+        self.directory.diverged.unlink(missing_ok=True)
         while True:
             try:
                 yield from self._train(start)

@@ -231,7 +231,10 @@ class ServerProgram:
         try:
             yield from hosted.rows()
         except (Diverged, VisitFailed) as error:
-            raise self._with_writers(error) from error
+            found = self._with_writers(error)
+            if isinstance(error, Diverged):
+                write_text(self.directory.diverged, f"{found}\n")
+            raise found from error
 
     def _with_writers(self, error: SplitrelayError) -> SplitrelayError:
         """Add to an error of a visit who wrote the weights that it began from: they may be the reason."""
