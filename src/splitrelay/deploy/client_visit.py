@@ -17,7 +17,7 @@ from splitrelay.deploy.visit_limits import UsedVisits, check_evaluation
 from splitrelay.engine.base import LOWER_ETA, Reply, train_client_half
 from splitrelay.errors import Diverged
 from splitrelay.network import limits, messages, tensor_transfer
-from splitrelay.network.client_session import BackgroundReconnect, HeldVisit, Session
+from splitrelay.network.client_session import BackgroundReconnect, HeldVisit, Session, VisitCancelled
 from splitrelay.network.codec import BadMessage, is_finite_array
 from splitrelay.network.messages import (
     Chunk,
@@ -112,10 +112,19 @@ class VisitRunner:
 
     def visit(self, session: Session, lease: Lease) -> None:
         """From the lease to the commit, if the spec allows this visit."""
+        newest = self.seals.newest if self.seals else None
+        try:
+            self._make_visit(session, lease)
+        except (Diverged, VisitCancelled):
+            if self.seals is not None and newest is not None:
+                self.seals.go_back(newest)
+            raise
+
+    def _make_visit(self, session: Session, lease: Lease) -> None:
         self.used.allowed.check_lease(lease, 2 * self.largest_half)  # SCAFFOLD's shift travels with x
-        self.used.begin_visit(lease)
         blob = self.begun(session, lease)
         x, shift = (self.opened(blob, lease), None) if self.seals else self.vectors(blob)
+        self.used.begin_visit(lease)  # not before: who cannot open a half yet is asked again and again
         session.holding = HeldVisit(lease.fence)
         session.say(Ready(lease.fence))
         visit = self.used.allowed.make_visit(lease, x, shift)
@@ -158,8 +167,8 @@ class VisitRunner:
         if self.judge is None or self.seals is None:
             session.say(Fail(look.fence, "this client has no test set: it was joined without --test"))
             return
-        self.used.begin_evaluation()
         bottom = self.opened(blob[: look.bytes], look)
+        self.used.begin_evaluation()
         if look.top_bytes:
             size = self.engine.shape.size - self.engine.shape.boundary
             self.judge.written(

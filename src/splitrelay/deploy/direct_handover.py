@@ -218,6 +218,7 @@ class DirectHandover(SealedClients):
         self._note("committed", owed.lease, steps=server_visit.applied if server_visit else 0, loss=owed.done.cost.loss)
         self.diverged.clear()
         self.quarantine.commit(owed.lease.visit.m)
+        self._count_sound(owed.lease.visit.m)
         self.owed = None
 
     def _send_wanted(self) -> None:
@@ -283,6 +284,16 @@ class DirectHandover(SealedClients):
             return found
         why = f"its deposit of round {lease.visit.r} has not come"
         return [*found, Wait(m, "no-deposit", lease.progress_at, why, "Read the client's log.")]
+
+    def reject(self, x: Any, why: str, *, strike: bool = True) -> None:
+        """Reject the visit that left the half of x, also where the half is still owed. Always raises."""
+        owed, self.owed = self.owed, None
+        self.given = self.wanting = self.said = None
+        if owed is not None:
+            self.hub.release(owed.lease.visit.m)
+            if owed.lease.link is not None:
+                self.hub.send(owed.lease.link, Cancel(owed.lease.fence, why[: limits.TEXT]))
+        super().reject(x, why, strike=strike)
 
     def _lose_deposit(self, owed: PendingDeposit, why: str, *, strike: bool = False) -> None:
         """Nobody else may have the half; the visit that has begun from it goes on. It may be the client's fault."""

@@ -7,6 +7,7 @@ become of the sealed ones: a recipe, in the order in which it was asked, which t
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -129,10 +130,10 @@ class FedServerHandover(SealedClients):
         writer = super().writer_of(x)
         return FED_SERVER_NUMBER if writer is None else writer
 
-    def reject(self, x: Any, why: str) -> None:
+    def reject(self, x: Any, why: str, *, strike: bool = True) -> None:
         """Reject the visit that left the half of x. Always raises; WorkError where the fed server made it."""
         if key_of(x) in self.writers:
-            super().reject(x, why)
+            super().reject(x, why, strike=strike)
         if key_of(x) in self.made:
             self.journal.discard_made(*self.made[key_of(x)])
         hint = "Repair the fed server and start it again; then the same command goes on from here."
@@ -168,6 +169,7 @@ class FedServerHandover(SealedClients):
             self.question = None
 
     def _await_average(self, question: PartyRequest, recipe: AveragingPlan, name: str) -> SealedParams:
+        asked = time.monotonic()
         while True:
             word = question.next()
             if isinstance(word, Deposit):
@@ -183,6 +185,9 @@ class FedServerHandover(SealedClients):
             if question.refusal is not None:
                 why, question.refusal = question.refusal.why, None
                 self._check_halves(recipe, why)
+            elif question.unable and self.policy.away == "skip" and asked + self.policy.lease < time.monotonic():
+                asked = time.monotonic()
+                self._check_halves(recipe, question.why)
             question.check_failures()
 
     def _check_halves(self, recipe: AveragingPlan, why: str) -> None:
@@ -191,13 +196,14 @@ class FedServerHandover(SealedClients):
         Raises WorkError where nobody can say who is to blame. Nothing happens where only the fed server is.
         """
         for leaf in recipe.leaves():
-            if not leaf.visit or not isinstance(self.ask_to_open(FED_SERVER_NUMBER, leaf, {}), Fail):
+            answer = self.ask_to_open(FED_SERVER_NUMBER, leaf, {}) if leaf.visit else None
+            if not isinstance(answer, Fail):
                 continue
-            if self.writer_of(leaf) == FED_SERVER_NUMBER:
+            if self.writer_of(leaf) == FED_SERVER_NUMBER and not answer.later:
                 self.reject(leaf, why)
-            verdict = self.find_verdict(leaf, FED_SERVER_NUMBER)
+            verdict = self.find_verdict(leaf, FED_SERVER_NUMBER, later=answer.later)
             self.check_verdict(verdict, leaf, why)
-            if verdict is Verdict.UNDECIDED:
+            if verdict is Verdict.UNDECIDED and not answer.later:
                 what = f"the fed server cannot open the half of visit {leaf.visit}"
                 raise WorkError(f"{what}; {self.describe_dispute(self.writer_of(leaf))}", value=why.rstrip("."))
 

@@ -14,6 +14,19 @@ One client alone can therefore never cause a strike of another one. Each half al
 that it has been through. A writer can remove entries from this list, and later clients pass the shorter list on, so
 nobody knows who removed them: a complaint about a half with an incomplete list is not a strike of anybody.
 
+A client that says that it cannot open a half *yet* (the half has an epoch that it was not given) is asked again for a
+lease. Then a witness is asked, too. If the witness cannot open the half yet either, the visit that left it is rejected.
+
+A half within the bound can still make every later visit overflow. Rules for halves that pass from client to client:
+
+- A client whose visit overflows from the half of another client gets no strike yet.
+- If another client makes its visit from the same half, the first one gets the strike.
+- If the visit of another client overflows, too, the visit that left the half is rejected. Its client gets the strike
+  when SOUND visits of others were committed after that. If the half of another client is rejected for the same reason
+  before, the run itself diverges: it stops, and nobody gets a strike.
+- The fed server makes one half of many. If most visits from it overflow, nobody knows whose half is the reason: the run
+  stops, and nobody gets a strike. If most visits are made, the clients of the others get a strike.
+
 The question to a witness is a `look` whose recipe is a JSON object with the key `check`. A witness answers `score` with
 the accuracy 1 (0 where the list is not complete), or `fail`.
 """
@@ -24,7 +37,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -35,12 +48,14 @@ from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.evaluation_requests import PartyRequest
 from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import ServerVisit, VisitLease
-from splitrelay.errors import VisitFailed, WorkError
-from splitrelay.network import tensor_transfer
+from splitrelay.engine.base import LOWER_ETA
+from splitrelay.errors import Diverged, VisitFailed, WorkError
+from splitrelay.network import limits, tensor_transfer
 from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
-from splitrelay.network.messages import EvaluationRequest, Fail, Ready, Score
+from splitrelay.network.messages import Cancel, EvaluationRequest, Fail, Ready, Score
 from splitrelay.network.shared_event_loop import MessageReceived
 
+SOUND = 2  # visits of others that are committed after a rejected half, before its client gets the strike
 KEPT = 10_000  # halves whose writers are remembered
 HINT = "Repair the client; the same command goes on from here."
 
@@ -56,8 +71,8 @@ class Verdict(StrEnum):
 class VisitRejected(WorkError):
     """A committed visit does not count any more; the run goes on from the half before it."""
 
-    def __init__(self, visit: Visit[Any]) -> None:
-        super().__init__(f"the visit of client {visit.m} in round {visit.r} was rejected: nobody can open its half")
+    def __init__(self, visit: Visit[Any], why: str) -> None:
+        super().__init__(f"the visit of client {visit.m} in round {visit.r} was rejected: {why.rstrip('.')}")
         self.visit = visit
 
 
@@ -66,6 +81,15 @@ class Complaint:
     """A visit whose client could not open the half that it was given."""
 
     lease: VisitLease
+    why: str
+    later: bool = False  # it said that it cannot open the half yet
+
+
+@dataclass(frozen=True)
+class FailedVisit:
+    """A visit that was rejected, or that overflowed, and that is perhaps a strike of its client."""
+
+    visit: Visit[Any]
     why: str
 
 
@@ -83,6 +107,9 @@ class SealedClients(RemoteClients):
         self.openers: dict[tuple[int, int], set[int]] = {}  # clients that opened a half
         self.rejections = Counter[tuple[int, int, int]]()
         self.complaints: list[Complaint] = []
+        self.overflows: dict[tuple[int, int], dict[int, FailedVisit]] = {}  # by half and client: visits from it
+        self.accused: dict[int, FailedVisit] = {}  # clients whose halves were rejected because of overflows
+        self.sound = 0  # visits of others that were committed since then
 
     def run_all(self, visits: Iterable[Visit[Any]], /) -> Iterator[Outcome[Any]]:
         """Run the visits, and remember which of them left which half."""
@@ -93,8 +120,12 @@ class SealedClients(RemoteClients):
             if isinstance(outcome, Done):
                 self.writers[key_of(outcome.x)] = replace(visit, x=None)  # of x only the journal needs the place
                 self.last_visits[visit.m] = outcome.x.visit
-        while len(self.writers) > KEPT:
-            del self.writers[next(iter(self.writers))]
+        self._settle_overflows(
+            [visit for visit, outcome in zip(asked, outcomes, strict=True) if isinstance(outcome, Done)]
+        )
+        for kept in (self.writers, self.overflows):
+            while len(kept) > KEPT:
+                del kept[next(iter(kept))]
         self.openers = {}
         return iter(outcomes)
 
@@ -103,15 +134,17 @@ class SealedClients(RemoteClients):
         visit = self.writers.get(key_of(x))
         return None if visit is None else visit.m
 
-    def find_verdict(self, x: Any, complainant: int) -> Verdict:
+    def find_verdict(self, x: Any, complainant: int, *, later: bool = False) -> Verdict:
         """Ask witnesses for the half of x until one of them answers.
+
+        `later` says that the complainant cannot open it yet: then a witness that cannot open it yet is enough, too.
 
         Raises WorkError where the fed server wrote it and two parties cannot open it.
         """
         writer = self.writer_of(x)
         parties = {complainant, writer}
-        others = {one.lease.visit.m for one in self.complaints if key_of(one.lease.visit.x) == key_of(x)}
-        if others - parties:
+        same = [one for one in self.complaints if key_of(one.lease.visit.x) == key_of(x)]
+        if {one.lease.visit.m for one in same if later or not one.later} - parties:
             return Verdict.REFUSED
         if not self.is_chain and self.openers.get(key_of(x), set()) - parties:
             return Verdict.OPENED
@@ -121,7 +154,7 @@ class SealedClients(RemoteClients):
             if isinstance(answer, Score):
                 is_complete = answer.accuracy == 1.0 and expected is not None
                 return Verdict.OPENED if is_complete else Verdict.UNDECIDED
-            if isinstance(answer, Fail):
+            if isinstance(answer, Fail) and (later or not answer.later):
                 return Verdict.REFUSED
         return Verdict.UNDECIDED
 
@@ -141,16 +174,18 @@ class SealedClients(RemoteClients):
                     break
         finally:
             self.question = before
+        if question.unable:
+            return Fail(0, question.why, later=True)
         question.cancel("the server waits no longer")
-        if witness < EVALUATOR_NUMBER and not question.unable:
+        if witness < EVALUATOR_NUMBER:
             self.strike_absent(witness, "it did not say whether it can open a half")
         return None
 
-    def reject(self, x: Any, why: str) -> None:
-        """Reject the visit that left the half of x. Always raises."""
+    def reject(self, x: Any, why: str, *, strike: bool = True) -> None:
+        """Reject the visit that left the half of x; it is a strike of its client, unless said. Always raises."""
         visit = self.writers.pop(key_of(x), None)
         if visit is None:
-            what = f"nobody can open the half of visit {x.visit}, from which the run goes on"
+            what = f"the run cannot go on from the half of visit {x.visit}"
             raise VisitFailed(what, value=why.rstrip("."), hint="Go back with serve --back-to ROUND.")
         facts = {"client": visit.m, "round": visit.r, "occurrence": visit.i, "fence": x.fence, "why": why}
         place = visit.r, visit.m, visit.i
@@ -158,7 +193,8 @@ class SealedClients(RemoteClients):
         self.last_visits.pop(visit.m, None)
         self.rejected.add(visit.m)
         self.journal.note("rejected", **facts)
-        self.quarantine.strike(visit.m, why, round=visit.r, occurrence=visit.i)
+        if strike:
+            self.quarantine.strike(visit.m, why, round=visit.r, occurrence=visit.i)
         if self.policy.away == "skip":
             self.journal.skip(visit, why)
             self.journal.note("skipped", **facts)
@@ -167,7 +203,7 @@ class SealedClients(RemoteClients):
             if self.rejections[place] > self.policy.retries:
                 what = f"client {visit.m} failed {self.rejections[place]} times in round {visit.r}"
                 raise VisitFailed(what, value=why.rstrip("."), hint=HINT)
-        raise VisitRejected(visit)
+        raise VisitRejected(visit, why)
 
     # What clients say
 
@@ -186,6 +222,91 @@ class SealedClients(RemoteClients):
         lease.after = math.inf  # nobody leases it before the complaint is decided
         self.complaints.append(Complaint(lease, said.why))
 
+    def _postpone_visit(self, lease: VisitLease, why: str) -> None:
+        writer = self.writer_of(lease.visit.x)
+        who = "" if writer in (None, lease.visit.m) else f" ({get_client_name(writer)} wrote the half)"
+        super()._postpone_visit(lease, f"{why.rstrip('. ')}{who}")
+
+    def _handle_absence(self, lease: VisitLease, now: float) -> None:
+        """A client that cannot open its half yet after a whole lease: perhaps nobody ever can."""
+        x, m = lease.visit.x, lease.visit.m
+        is_disputed = lease.unable is not None and lease.server_visit is None and self.policy.away == "skip"
+        if not is_disputed or not len(x.blob) or self.writer_of(x) == m:
+            super()._handle_absence(lease, now)
+            return
+        lease.since, lease.unable, lease.granted_at, lease.after = now, None, 0.0, math.inf
+        self.complaints.append(Complaint(lease, lease.why, later=True))
+
+    def _fail_visit(
+        self, lease: VisitLease, why: str, link: int | None, *, diverged: bool = False, numeric: bool = False
+    ) -> None:
+        """A visit that overflows from the half of another client is no strike before others have tried the half."""
+        x, m = lease.visit.x, lease.visit.m
+        writer = self.writer_of(x)
+        diverged = diverged or numeric  # there is nobody else who could say that the run diverges
+        if not diverged or (x.visit and writer == m):
+            super()._fail_visit(lease, why, link, diverged=diverged)
+            return
+        overflows = self.overflows.setdefault(key_of(x), {})
+        overflows[m] = FailedVisit(replace(lease.visit, x=None), why)
+        if self.is_chain and x.visit and set(overflows) - {m, writer}:
+            self._note("failed", lease, why=why)
+            self._roll_back(lease, why, None if link is None else Cancel(lease.fence, why[: limits.TEXT]))
+            self._reject_overflow(x, f"the visits of {len(overflows)} clients from its half overflow: {why}")
+        struck, lease.has_strike = lease.has_strike, True
+        super()._fail_visit(lease, why, link, diverged=True)
+        lease.has_strike = struck
+
+    def _reject_overflow(self, x: Any, why: str) -> None:
+        """Reject the visit that left a half from which two others overflow. Always raises.
+
+        Raises Diverged where the half of another client was rejected just before: then the run itself diverges.
+        """
+        del self.overflows[key_of(x)]
+        visit = self.writers.get(key_of(x))
+        is_repeated = visit is not None and visit.m in self.accused
+        if self.accused and not is_repeated:
+            clients = ", ".join(map(str, [*self.accused, *([] if visit is None else [visit.m])]))
+            raise Diverged(f"visits overflow from the halves of clients {clients}", value=why, hint=LOWER_ETA)
+        self.diverged.clear()
+        self.sound = 0
+        if visit is not None and not is_repeated:
+            self.accused[visit.m] = FailedVisit(visit, why)
+        self.reject(x, why, strike=is_repeated)
+
+    def _settle_overflows(self, made: Sequence[Visit[Any]]) -> None:
+        """Strike the clients that overflowed from a half from which others have made their visits.
+
+        From the half of a fed server everybody begins, also a client that has spoilt it: there the majority decides.
+
+        Raises Diverged where most visits from such a half overflowed.
+        """
+        for key in {key_of(visit.x) for visit in made} | (set() if self.is_chain else set(self.overflows)):
+            others = {visit.m for visit in made if key_of(visit.x) == key and visit.m != self.writer_of(visit.x)}
+            failed = {m: one for m, one in self.overflows.get(key, {}).items() if m not in others}
+            if not self.is_chain and len(failed) > max(len(others), 1):
+                why = f"the visits of {len(failed)} clients overflow from the mean of visit {key[0]}"
+                raise Diverged(why, value=next(iter(failed.values())).why, hint=LOWER_ETA)
+            if len(others) > (0 if self.is_chain else len(failed)):
+                self.overflows.pop(key, None)
+                for m, one in failed.items():
+                    self.quarantine.strike(m, one.why, round=one.visit.r, occurrence=one.visit.i)
+        if not self.is_chain:
+            self.overflows = {}
+
+    def _commit(self, lease: VisitLease, done: Done[Any], link: int) -> None:
+        super()._commit(lease, done, link)
+        self._count_sound(lease.visit.m)
+
+    def _count_sound(self, m: int) -> None:
+        """Count a committed visit: after SOUND of them the clients whose halves were rejected get their strikes."""
+        self.sound += m not in self.accused
+        if self.sound < SOUND:
+            return
+        for one in self.accused.values():
+            self.quarantine.strike(one.visit.m, one.why, round=one.visit.r, occurrence=one.visit.i)
+        self.accused = {}
+
     def _process_event(self, waiting: Any) -> None:
         super()._process_event(waiting)
         for complaint in list(self.complaints):
@@ -201,7 +322,7 @@ class SealedClients(RemoteClients):
     def _decide(self, complaint: Complaint) -> None:
         lease, x = complaint.lease, complaint.lease.visit.x
         m, writer = lease.visit.m, self.writer_of(x)
-        verdict = self.find_verdict(x, m)
+        verdict = self.find_verdict(x, m, later=complaint.later)
         with suppress(ValueError):
             self.complaints.remove(complaint)
         self.check_verdict(verdict, x, complaint.why)

@@ -39,6 +39,7 @@ class RemoteEvaluator:
         self.remote, self.hub, self.m = remote, remote.hub, m
         self.r = 0  # set by whoever takes a run up: the row of the round before it is there
         self.begun = False
+        self.has_overflowed = False  # whether the server's outputs of this evaluation did
         self.last_slice: int | None = None  # of the test set, once a slice came that was not full
 
     def score(self, x: SealedState) -> Score:
@@ -62,7 +63,7 @@ class RemoteEvaluator:
         top = tensor_transfer.pack_vectors(x=x.top.numpy()) if keep else b""
         question = PartyRequest(self.remote, self.m, lambda link: self._begin(link, x, top))
         engine = self.remote.server_visits.engine()
-        self.remote.question = question
+        self.remote.question, self.has_overflowed = question, False
         try:
             while True:
                 word = question.next()
@@ -78,7 +79,7 @@ class RemoteEvaluator:
                 if question.refusal is not None and question.k < 0 and self._is_disputed(x, question, keep):
                     self.remote.journal.note("unseen", client=self.m)
                     return None
-                if not keep and self._too_late(question):  # without the model nothing is finished
+                if not keep and self._too_late(question, x):  # without the model nothing is finished
                     question.cancel("nobody waits for it any longer")
                     self.remote.journal.note("unseen", client=self.m)
                     return None
@@ -126,13 +127,20 @@ class RemoteEvaluator:
         if is_finite_array(out):
             question.send(messages.Output(asked.fence, asked.k, out))
         else:
+            self.has_overflowed = True
             question.cancel("what comes out above the cut are no numbers")
 
-    def _too_late(self, question: PartyRequest) -> bool:
+    def _too_late(self, question: PartyRequest, x: SealedState) -> bool:
         """Whether nobody waits for the evaluator any longer; who was away once is not waited for until it comes."""
         policy, waited = self.remote.policy, time.monotonic() - question.since
         late = policy.away == "skip" and (waited > policy.lease or question.failures > policy.retries)
-        if late:
+        if late and question.unable and x.visit and self.remote.writer_of(x) != self.m:
+            verdict = self.remote.find_verdict(x, self.m, later=True)
+            self.remote.check_verdict(verdict, x, question.why)
+            is_blamed = verdict is Verdict.OPENED
+        else:
+            is_blamed = not self.has_overflowed  # the weights may be the reason
+        if late and is_blamed:
             self.remote.strike_absent(self.m, question.why or "no answer", round=self.r)
         if late and self.m not in self.hub.here():
             self.remote.absent[self.m] = "the evaluator has not come back"

@@ -84,6 +84,18 @@ class Sealer:
             self.confirm(sealed)
         return half
 
+    @property
+    def newest(self) -> tuple[int, int]:
+        """Visit and fence of the newest half that is known to be committed."""
+        return self._newest
+
+    def go_back(self, newest: tuple[int, int]) -> None:
+        """Forget the half from which a visit failed: perhaps the half is the reason, and will be rejected.
+
+        The visits that this client made stay known, and so do the epochs.
+        """
+        self._newest = newest
+
     def inspect(self, sealed: bytes, *, visit: int, fence: int) -> tuple[dict[int, int], bytes]:
         """Open a half without changing the state of this session; return its history and the half."""
         return _split_history(
