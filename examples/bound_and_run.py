@@ -1,7 +1,7 @@
-"""Where theory and run meet: Theorems 1 and 2 beside what SSL and FedAvg do on noisy quadratics.
+"""Compare the bounds of Theorems 1 and 2 with runs of SSL and FedAvg on noisy quadratics.
 
-The constants of the theorems are exact here, so the bound must hold; how far above the truth it lies is worth seeing.
-The mean of F(x-bar) - F* is over 20 seeds: an estimate of the expectation that the theorems bound.
+The constants of the theorems are exact here, so the bounds must hold. The ratio shows how far they are above the error.
+The error is the mean of F(x-bar) - F* over 20 seeds, an estimate of the expectation that the theorems bound.
 """
 
 from typing import Any, Literal
@@ -24,7 +24,7 @@ EFFECTIVE: dict[Name, int] = {"ssl": M * K, "fedavg": K}  # eta_tilde / eta
 
 
 def gap(name: Name, eta: float, decay: float, seed: int) -> float:
-    """F(x-bar) - F* after R rounds, x-bar being the averaged output of the theorems."""
+    """Return F(x-bar) - F* after R rounds, where x-bar is the averaged output of the theorems."""
     inner: Algorithm[Any, Any] = SSL(Step(eta), K) if name == "ssl" else FedAvg(Step(eta), K)
     algorithm = Averaged(inner, decay)
     *_, (_, state) = train(algorithm, START, Permutation(M, seed), InProcess(CLIENTS, seed), R=R)

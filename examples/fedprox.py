@@ -1,12 +1,12 @@
-"""A stranger's algorithm: FedProx (Li et al., 2020), FedAvg whose local steps are held near x^r.
+"""An algorithm outside the package: FedProx (Li et al., 2020), FedAvg with a term that keeps local steps near x^r.
 
-A round in letters: x_m^(r,0) = x^r; x_m^(r,k+1) = x_m^(r,k) - eta (g_m^(r,k) + prox (x_m^(r,k) - x^r)); x^{r+1} is the
-mean of all x_m^(r,K). The proximal term is part of a step here, so the round is FedAvg's.
+A round: x_m^(r,0) = x^r; x_m^(r,k+1) = x_m^(r,k) - eta (g_m^(r,k) + prox (x_m^(r,k) - x^r)); x^{r+1} is the
+mean of all x_m^(r,K). The proximal term is part of a step here, so the round is the same as in FedAvg.
 
 A round by hand, F_0 = x^2/2 + x, F_1 = x^2/2 - x, x0 = 2, eta = 1/2, K = 2, prox = 2:
     client 0:  2 -> 2 - 3/2 = 1/2 -> 1/2 - (3/2 + 2 (1/2 - 2))/2 = 5/4
     client 1:  2 -> 2 - 1/2 = 3/2 -> 3/2 - (1/2 + 2 (3/2 - 2))/2 = 7/4
-so x^1 = 3/2. (FedAvg makes 1/2, minibatch SGD 1.)
+so x^1 = 3/2. (FedAvg gives 1/2, minibatch SGD 1.)
 """
 
 from dataclasses import dataclass, replace

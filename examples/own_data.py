@@ -1,4 +1,4 @@
-"""Data of one's own: any arrays x (N, C, H, W) and y, here two kinds of stripes; or `load("folder-or-file")`."""
+"""Train on your own data: any arrays x (N, C, H, W) and y (here two kinds of stripes), or `load("folder-or-file")`."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from splitrelay.runs.trainer import Trainer
 
 
 class Stripes:
-    """What torchvision's data sets have, and all that is asked for."""
+    """A data set with the two attributes that are needed, `data` and `targets`, as in torchvision."""
 
     def __init__(self, N: int) -> None:
         noise = rng(1, Purpose.INSTANCES).integers(0, 120, (N, 8, 8))
@@ -21,5 +21,5 @@ class Stripes:
 if __name__ == "__main__":
     data = load_user_dataset(Stripes(600), test=Stripes(200))
     partition = draw_partition("exdir", data.train.y, M=6, C=1, alpha=1.0, seed=1)
-    for look, _ in Trainer(make_spec(algorithm="fedavg", eta=0.3), data, partition).run(R=4):
-        print(f"round {look.r}: {look.score.accuracy:.0%} right")
+    for row, _ in Trainer(make_spec(algorithm="fedavg", eta=0.3), data, partition).run(R=4):
+        print(f"round {row.r}: {row.score.accuracy:.0%} right")

@@ -1,4 +1,4 @@
-"""A model of one's own, cut in two: any nn.Sequential will do."""
+"""Train your own model over a cut. The model can be any nn.Sequential."""
 
 from torch import nn
 
@@ -17,5 +17,5 @@ if __name__ == "__main__":
     data = load("digits")
     partition = draw_partition("exdir", data.train.y, M=10, C=2, alpha=10.0, seed=1)
     spec = make_spec(cut=3, eta=0.05)  # the client holds the first three layers
-    for look, _ in Trainer(spec, data, partition, model=net).run(R=6, every=2):
-        print(f"round {look.r}: {look.score.accuracy:.0%} right, {(look.up + look.down) / 1e6:.1f} MB over the cut")
+    for row, _ in Trainer(spec, data, partition, model=net).run(R=6, every=2):
+        print(f"round {row.r}: {row.score.accuracy:.0%} right, {(row.up + row.down) / 1e6:.1f} MB over the cut")

@@ -1,4 +1,4 @@
-"""Reconstruct images from smashed data: what a server learns that follows the protocol and looks.
+"""Reconstruct images from smashed data, as a curious server could that follows the protocol.
 
 A server knows the client half (on the centralized route it relays it) and receives smashed data of private images. With
 public images of the same kind it trains a decoder from smashed data back to images, and then guesses for each private

@@ -1,11 +1,11 @@
-"""A stranger's algorithm: SSL with momentum on the server, clients in a fixed cycle.
+"""An algorithm outside the package: SSL with momentum on the server, clients in a fixed cycle.
 
-A round in letters: the relay starts at x^r and ends at y = x_M^(r,K); then
+A round: SSL starts at x^r and ends at y = x_M^(r,K); then
     v^{r+1} = beta v^r + (x^r - y),   x^{r+1} = x^r - v^{r+1}.
-With beta = 0 it is SSL. (On the average instead of the relay it is FedAvgM, Hsu et al. 2019.)
+With beta = 0 it is SSL. (With the average instead of SSL it is FedAvgM, Hsu et al. 2019.)
 
-Two rounds by hand, F_0 = x^2/2 + x, F_1 = x^2/2 - x, x0 = 2, eta = 1/2, K = 1, beta = 1/2: client 0 makes (x - 1)/2
-of x, client 1 makes (x + 1)/2 of that, so y = (x + 1)/4.
+Two rounds by hand, F_0 = x^2/2 + x, F_1 = x^2/2 - x, x0 = 2, eta = 1/2, K = 1, beta = 1/2: client 0 maps x to
+(x - 1)/2, client 1 maps that to (x + 1)/2, so y = (x + 1)/4.
     round 0:  x = 2,    y = 3/4,   v = 5/4,                  x^1 = 3/4
     round 1:  x = 3/4,  y = 7/16,  v = 5/8 + 5/16 = 15/16,   x^2 = -3/16
 SSL ends at 7/16, FedAvg at 1/2.
@@ -36,7 +36,7 @@ class SSLWithServerMomentum:
         x, v = state
         y = SSL(self.step, self.K).round(r, x, order, clients)
         v = self.beta * v + (x - y)
-        return state if y is x else (x - v, v)  # y is x: nobody trained, and nothing moves
+        return state if y is x else (x - v, v)  # y is x: no client trained, so nothing changes
 
     def model(self, state: tuple[Any, Any], /) -> Any:
         return state[0]
