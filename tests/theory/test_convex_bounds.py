@@ -10,7 +10,7 @@ from splitrelay.algorithms import SSL, Step
 from splitrelay.data import DataSet, ImageSet, draw_partition
 from splitrelay.engine import InProcess
 from splitrelay.objectives.softmax_regression import Softmax, feature_rows, mean_image
-from splitrelay.paper.convex import choose_theory_step, compute_bounds, problem, run_study
+from splitrelay.paper.convex import build_problem, choose_theory_step, compute_bounds, run_study
 from splitrelay.paper.convex_records import Record, Study, mean
 from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng
@@ -77,13 +77,13 @@ def test_scaffold_has_no_bound_and_takes_fedavgs_step(record: Record) -> None:
 
 def test_the_step_is_the_calculators(record: Record) -> None:
     constants = record.cells[0].constants
-    asked = problem(STUDY, constants, constants.sigma2_everywhere)
+    asked = build_problem(STUDY, constants, constants.sigma2_everywhere)
     assert choose_theory_step("ssl", STUDY, constants) == stepsize("ssl", "strongly-convex", asked).eta_tilde
 
 
 def test_the_bound_is_the_calculators(record: Record) -> None:
     constants, theory = record.cells[0].constants, record.cells[0].sides[0].theory
-    asked = replace(problem(STUDY, constants, constants.sigma2_seen), R=STUDY.R)
+    asked = replace(build_problem(STUDY, constants, constants.sigma2_seen), R=STUDY.R)
     expected = bound("ssl", "strongly-convex", asked, eta_tilde=theory.eta_tilde, constants="tight").total
     assert theory.tight[-1] == pytest.approx(expected, rel=1e-14)
 

@@ -26,15 +26,15 @@ def batch(name: str, text: str) -> int | None:
 
 KEYS = (
     Key("data", word, "a data set's name, or a path to your own (default digits)", many=False),
-    Key("C", count, "classes a client, one column each (default 1,2,5,10)"),
+    Key("C", count, "classes per client, one column each (default 1,2,5,10)"),
     Key("alpha", number, "concentration of ExDir(C, alpha) (default 10)", many=False),
     Key("M", count, "clients (default 10)", many=False),
     Key("K", count, "local steps of a visit (default 5)", many=False),
     Key("R", count, "rounds (default 500)", many=False),
     Key("mu", number, "the l2 term, and so the strong convexity (default 0.01)", many=False),
-    Key("batch", batch, "samples a step, drawn with replacement, or full (default 20)", many=False),
+    Key("batch", batch, "samples per step, drawn with replacement, or full (default 20)", many=False),
     Key("eta", number, "the grid of rates (default .01 .02 .05 ... 5)"),
-    Key("seed", seed, "one run each; the first also deals the data (default 1234)"),
+    Key("seed", seed, "one run each; the first also draws the partition (default 1234)"),
     Key("points", count, "rounds at which the gap is measured (default 40)", many=False),
 )
 LISTS = {"C": "Cs", "eta": "etas", "seed": "seeds"}
@@ -43,23 +43,25 @@ LISTS = {"C": "Cs", "eta": "etas", "seed": "seeds"}
 @click.command(cls=Command, keys=KEYS, example="splitrelay convex data=digits C=1,10 R=20")
 @settings_argument(KEYS)
 @click.option("--from", "source", type=click.Path(path_type=Path), metavar="RECORD",
-              help="Nothing is run: tables and figure from a record that was written before.")  # fmt: skip
+              help="Make tables and figure from an existing record, without running.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), default=Path("results/convex"), show_default=True,
-              help="Where record and figure go.")  # fmt: skip
+              help="Folder for the record and the figure.")  # fmt: skip
 @click.option("--ending", type=click.Choice(["png", "pdf", "svg"]), default="png", show_default=True,
-              help="Kind of figure.")  # fmt: skip
-@click.option("--figures/--no-figures", default=True, show_default=True, help="Draw it, or not.")
+              help="Format of the figure.")  # fmt: skip
+@click.option("--figures/--no-figures", default=True, show_default=True, help="Draw the figure.")
 @format_option
 def convex(settings: Sequence[str], source: Path | None, out: Path, ending: str, figures: bool, shape: str) -> None:
-    """The convex case on real data, beside the theorems' bounds.
+    """Compare runs on a convex problem with the theorems' bounds.
 
-    Softmax regression with an l2 term, dealt by ExDir(C, alpha). SSL, FedAvg, minibatch SGD and SCAFFOLD, each at
-    the rate of the grid that ends lowest and at the step that its theorem would take; F(x) - F* against rounds, with
-    every constant of the theorems measured on the data, and the bound where it applies.
+    The problem is softmax regression with an l2 term; ExDir(C, alpha) divides the data. SSL, FedAvg, minibatch SGD and
+    SCAFFOLD run at their best rate of the grid and at the step that their theorem chooses. The tables and the figure
+    show F(x) - F* by round, all constants of the theorems as measured on the data, and the bound where it applies.
     """
     given = parsed(settings, KEYS)
     if source is not None and given:
-        raise InputError("--from brings its own settings", value=" ".join(settings), hint="Leave one of them out.")
+        raise InputError(
+            "--from cannot be combined with settings", value=" ".join(settings), hint="Leave one of them out."
+        )
     made = _prepare_study(given) if source is None else _load_record(source)
     written = shape == "table"
     if written:
@@ -75,17 +77,17 @@ def convex(settings: Sequence[str], source: Path | None, out: Path, ending: str,
 
 
 def _prepare_study(given: dict[str, list[Any]]) -> Callable[[], Record]:
-    """All that can be refused is refused here, before a folder is made; what is handed back does the work."""
+    """Check the settings and load the data before any folder is made. Return a function that runs the study."""
     from splitrelay.cli.data import ProgressBars
     from splitrelay.data import load
-    from splitrelay.paper.convex import cells
+    from splitrelay.paper.convex import run_cells
     from splitrelay.paper.convex_records import Record, check_study
 
     study = check_study(**{LISTS.get(key, key): tuple(v) if key in LISTS else v[0] for key, v in given.items()})
     with ProgressBars(study.data) as bars:
         data = load(study.data, watch=bars.show)
-    dealt = cells(study, data)
-    return lambda: Record(study=study, rounds=study.rounds, cells=list(_report_progress(study, dealt)))
+    cells = run_cells(study, data)
+    return lambda: Record(study=study, rounds=study.rounds, cells=list(_report_progress(study, cells)))
 
 
 def _load_record(source: Path) -> Callable[[], Record]:
@@ -96,7 +98,7 @@ def _load_record(source: Path) -> Callable[[], Record]:
 
 
 def _report_progress(study: Study, cells: Iterator[Cell]) -> Iterator[Cell]:
-    """A line for each C when it is done, with the time that the others will take."""
+    """Print a line for each finished C, with the estimated time left."""
     total, spent = len(study.Cs), 0.0
     note(f"{total} partitions, four algorithms, {len(study.etas) + 1} rates, {len(study.seeds)} seeds, R={study.R}")
     for done, cell in enumerate(cells, start=1):
@@ -119,7 +121,7 @@ def _draw_figure(record: Record, path: Path) -> None:
 
 
 def _print_tables(record: Record, shape: str) -> None:
-    """Two tables to read, the second alone as CSV, or the record as JSON."""
+    """Print two tables as text, only the second one as CSV, or the record as JSON."""
     if shape != "csv":
         emit(_build_constants_table(record), record.model_dump(), shape)
     if shape in ("table", "markdown"):
@@ -145,7 +147,9 @@ def _build_constants_table(record: Record) -> Table:
 def _describe_applicability(record: Record) -> list[str]:
     R = record.study.R
     short = [str(cell.C) for cell in record.cells if cell.constants.rounds_needed > R]
-    notes = ["L is a bound, sigma^2 seen the largest over clients and iterates seen; the rest is exact at x*."]
+    notes = [
+        "L is a bound, and sigma^2 seen is the largest over clients and measured iterates. The rest is exact at x*."
+    ]
     if short:
         notes.append(f"R = {R} < 6 kappa for C = {', '.join(short)}: no theorem applies; the step is 1/(6 L).")
     else:
@@ -160,9 +164,9 @@ def _build_results_table(record: Record) -> Table:
     notes = [
         "η̃ 6L: above 1 the rate is outside every theorem. to 1 %: measured rounds until F(x)-F* is 1 % of F(x0)-F*."
     ]
-    notes.append("SCAFFOLD has no theorem in the paper: it takes FedAvg's step, and has no bound.")
+    notes.append("SCAFFOLD has no theorem in the paper. It uses FedAvg's step and has no bound.")
     if any(side.tuned.on_edge for cell in record.cells for side in cell.sides):
-        notes.append("* the best rate is on the grid's edge: the grid decides, not the optimum.")
+        notes.append("* the best rate is on the edge of the grid; a better one may be outside.")
     title = f"After {record.study.R} rounds, mean over seeds {', '.join(map(str, record.study.seeds))}"
     return Table(columns, rows, title, notes, lead=2)
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from splitrelay.reports.line_plots import Drawing
 
 KINDS = {
-    "curves": "accuracy against rounds, mean and deviation over seeds",
-    "bytes": "accuracy against the megabytes over the link",
-    "clipping": "with and without a largest norm of the gradient",
-    "memory": "accuracy on a client's classes against its place in the round",
-    "rates": "accuracy against the rate, the best marked",
-    "winners": "SSL minus FedAvg against C, alpha, K and S",
+    "curves": "accuracy by round, mean and standard deviation over seeds",
+    "bytes": "accuracy by the megabytes between clients and server",
+    "clipping": "accuracy with and without clipping",
+    "memory": "accuracy on a client's classes by its position in the round",
+    "rates": "accuracy by learning rate, the best marked",
+    "winners": "SSL minus FedAvg by C, alpha, K and S",
 }
 CURVED = ("curves", "bytes", "clipping")  # that may be smoothed
 
@@ -32,21 +32,20 @@ CURVED = ("curves", "bytes", "clipping")  # that may be smoothed
 @kind_argument("figure", KINDS)
 @click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", required=True,
-              help="Where it goes: .pdf, .png or .svg; FILE.json beside it says from what and how.")  # fmt: skip
+              help="The file: .pdf, .png or .svg. FILE.json lists the runs and the command.")  # fmt: skip
 @click.option("--tune", default="test", show_default=True, help="Choose rates by test (as the paper) or validation.")
 @click.option("--last", type=click.IntRange(min=1), default=20, show_default=True,
-              help="Rounds over which the rule averages.")  # fmt: skip
+              help="Last rounds over which accuracy is averaged to choose rates.")  # fmt: skip
 @click.option("--smooth", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Draw the mean of so many looks, and say so on the axis.")  # fmt: skip
-@click.option("--all-rates", is_flag=True, help="A line for each rate, not only for the best.")
+              help="Draw the mean of this many evaluations; the axis states it.")  # fmt: skip
+@click.option("--all-rates", is_flag=True, help="Draw a line for each rate, not only for the best.")
 def figure(kind: str, folders: Sequence[Path], out: Path, **how: Any) -> None:
     """Turn the runs in some folders into a figure.
 
-    curves: accuracy against rounds, the mean over seeds with its standard deviation, a panel for each partition;
-    bytes: the same against what crossed the link; clipping: with and without it; memory: accuracy on the classes of a
-    client against its place in the round; rates: accuracy against eta, the best marked; winners: SSL minus FedAvg
-    against each factor that was varied alone. What must be said with it (fewer seeds, unfinished runs) stands below
-    the panels.
+    curves: accuracy by round, mean and standard deviation over seeds, one panel per partition; bytes: the same by the
+    bytes sent; clipping: with and without clipping; memory: accuracy on the classes of a client by its position in the
+    round; rates: accuracy by eta, the best marked; winners: SSL minus FedAvg by each factor that was varied alone.
+    Notes below the panels report fewer seeds and unfinished runs.
     """
     from splitrelay.reports.provenance import write_provenance
     from splitrelay.reports.style import ENDINGS, save_figure
@@ -71,9 +70,9 @@ def _get_draw_function(kind: str, how: dict[str, Any]) -> Callable[..., Drawing]
     from splitrelay.reports import clipping_figure, curves, forgetting_figure, learning_rate_figure, winners_figure
 
     if kind not in CURVED and how["smooth"] > 1:
-        raise InputError(f"{kind} draws no curve that could be smoothed", value=f"--smooth {how['smooth']}")
+        raise InputError(f"{kind} has no curves to smooth", value=f"--smooth {how['smooth']}")
     if kind not in ("curves", "bytes") and how["all_rates"]:
-        raise InputError(f"{kind} draws all rates as it is", value="--all-rates")
+        raise InputError(f"{kind} always draws all rates", value="--all-rates")
     rule = {"rule": how["tune"], "last": how["last"]}
     lines = {**rule, "smooth": how["smooth"]}
     return {
@@ -87,7 +86,7 @@ def _get_draw_function(kind: str, how: dict[str, Any]) -> Callable[..., Drawing]
 
 
 def _format_options(how: dict[str, Any]) -> list[str]:
-    """The options that were given, as one would type them."""
-    usual = {"tune": "test", "last": 20, "smooth": 1}
-    words = [w for name, value in usual.items() if how[name] != value for w in (f"--{name}", str(how[name]))]
+    """Return the options that differ from the defaults, as command-line words."""
+    defaults = {"tune": "test", "last": 20, "smooth": 1}
+    words = [w for name, value in defaults.items() if how[name] != value for w in (f"--{name}", str(how[name]))]
     return words + ["--all-rates"] * how["all_rates"]

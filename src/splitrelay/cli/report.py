@@ -13,10 +13,10 @@ from splitrelay.cli.console import say
 @click.command(cls=Command, example="splitrelay report results")
 @click.argument("path", metavar="RUN|FOLDER", type=click.Path(path_type=Path))
 def report(path: Path) -> None:
-    """Make report.html again: what was run, curves, classes, partition, bytes, times, environment, commands.
+    """Write report.html: settings, curves, classes, partition, bytes, times, environment, commands.
 
-    One file that opens offline, without scripts, light or dark. Of a folder: all curves, the accuracy table, and a link
-    to each run's own page, which is made where it is missing or older than its rows.
+    The report is one file that opens offline, without scripts. The report of a folder shows all curves, the accuracy
+    table, and links to the pages of the runs. Missing and outdated pages of runs are written, too.
     """
     from splitrelay.reports.html_report import write_report
 

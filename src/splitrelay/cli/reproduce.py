@@ -1,4 +1,4 @@
-"""`splitrelay reproduce`: the paper's studies again, with what they cost before and both numbers after."""
+"""`splitrelay reproduce`: repeat the paper's studies; estimate their cost, and show the paper's values and ours."""
 
 from __future__ import annotations
 
@@ -23,23 +23,27 @@ if TYPE_CHECKING:
     from splitrelay.sweeps.sweep import SweepStatus
 
 OUT = Path("results/paper")
-SEEDS = 3  # that the paper has
+SEEDS = 3  # of the paper
 
 
 @click.command(cls=Command, example="splitrelay reproduce quadratics --out results/paper")
 @click.argument("names", nargs=-1, metavar="LIST... [KEY=VALUE]...")
 @click.option("--out", type=click.Path(path_type=Path),
-              help="Where runs, tables and figures go (default: results/paper; with --from, results/ and the name of "
-                   "that folder); what is there already is not run again.")  # fmt: skip
-@click.option("--budget", help="Take the most telling cells that fit: 2h, 30m.")
+              help="Folder for runs, tables and figures (default: results/paper; with --from, results/ and the name of "
+                   "that folder). Finished runs in it are not repeated.")  # fmt: skip
+@click.option("--budget", help="Run the most informative cells that fit this time: 2h, 30m.")
 @click.option(
-    "--seeds", type=click.IntRange(1, SEEDS), default=SEEDS, show_default=True, help="How many of the paper's seeds."
+    "--seeds",
+    type=click.IntRange(1, SEEDS),
+    default=SEEDS,
+    show_default=True,
+    help="Number of the paper's seeds to run.",
 )
 @click.option("--from", "source", type=click.Path(path_type=Path), metavar="FOLDER",
-              help="Run nothing: all tables and figures that the records in this folder make.")  # fmt: skip
+              help="Make all tables and figures from the records in this folder, without running.")  # fmt: skip
 @click.option("--page", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
-              help="With --from: bring the tables in this Markdown page up to date.")  # fmt: skip
-@click.option("--plan", is_flag=True, help="Only say what it would cost.")
+              help="With --from: update the tables in this Markdown page.")  # fmt: skip
+@click.option("--plan", is_flag=True, help="Only print the estimated cost.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes at once (default: one for each core).")
 def reproduce(
     names: Sequence[str], out: Path | None, source: Path | None, page: Path | None, plan: bool, **how: Any
@@ -132,17 +136,17 @@ def _run_partitions(out: Path) -> None:
 
 def _print_plan(found: Sequence[Unit], out: Path, budget: float | None, jobs: int | None) -> list[Unit]:
     """Say what each unit costs and which are taken; the budget counts what is still to be done."""
-    from splitrelay.paper.budget import choose_within, compute_prices
+    from splitrelay.paper.budget import choose_within, compute_costs
     from splitrelay.sweeps.process_backend import list_cores
 
     note("measuring the pace of this machine ...")
     at_once = jobs or len(list_cores())
-    paid = compute_prices(found, out)
-    costs = [price.left / at_once for price in paid]
+    prices = compute_costs(found, out)
+    costs = [price.left / at_once for price in prices]
     taken = choose_within(found, costs, budget)
     rows = [
         (unit.name, price.runs, price.done, _format_duration(cost), "yes" if unit in taken else "no")
-        for unit, price, cost in zip(found, paid, costs, strict=True)
+        for unit, price, cost in zip(found, prices, costs, strict=True)
     ]
     total = sum(cost for unit, cost in zip(found, costs, strict=True) if unit in taken)
     notes = [
@@ -170,7 +174,7 @@ def _run_units(taken: Sequence[Unit], out: Path, jobs: int | None, again: str) -
 
 
 def _print_results(source: Path, out: Path) -> None:
-    """Every table and figure that the records in a folder make, and the paper's claims."""
+    """Make every table and figure from the records in a folder, and check the paper's claims."""
     from splitrelay.cli.figure import figure
     from splitrelay.cli.table import table
     from splitrelay.paper.page import VIEWS
@@ -187,14 +191,14 @@ def _print_results(source: Path, out: Path) -> None:
             if view.command == "table":
                 _invoke(table, *words[: words.index("--out")])
             _invoke(commands[view.command], *words)
-        except InputError as error:  # such as a figure of two values where there is one yet
+        except InputError as error:  # for example, a comparison that has only one value yet
             note(f"{view.name} is left out: {error}")
     _print_tables(source, out)
     _print_convex(convex, out)
 
 
 def _print_convex(records: Sequence[Path], out: Path) -> None:
-    """The convex case keeps records of its own form."""
+    """Print the convex study, whose records have their own format."""
     from splitrelay.cli.convex import convex
 
     for record in records:
@@ -203,7 +207,7 @@ def _print_convex(records: Sequence[Path], out: Path) -> None:
 
 
 def _print_tables(source: Path, out: Path) -> None:
-    """What no folder holds alone: the paper's claims, its cells one by one; and what nobody ran, VGG-11 on a GPU."""
+    """Print the tables that use several folders (claims, cells), and the estimate for a GPU."""
     from splitrelay.paper.algorithm_family import build_algorithms_table, build_choices_table
     from splitrelay.paper.cell_table import build_cells_table
     from splitrelay.paper.claims import build_claims_table
@@ -238,7 +242,7 @@ def _fill_page(page: Path | None, out: Path) -> None:
 
 
 def _invoke(command: click.Command, *words: str) -> None:
-    """Another command of ours, as if it had been typed."""
+    """Run another command with these words."""
     with command.make_context(str(command.name), list(words)) as context:
         command.invoke(context)
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 KINDS = {
     "accuracy": "the paper's accuracy tables: a row for each data set and K",
-    "algorithms": "the same, turned: a row for each algorithm and variant",
-    "classes": "the worst class, and how far a class swings from round to round",
-    "rates": "the best rate of each algorithm, marked where it is on the grid's edge",
+    "algorithms": "the same, with a row for each algorithm and variant",
+    "classes": "accuracy of the worst class, and its variation from round to round",
+    "rates": "the best rate of each algorithm, marked if it is on the edge of the grid",
     "runs": "a row for each run",
-    "winners": "SSL against FedAvg, a row for each place in which both were run",
+    "winners": "SSL compared with FedAvg, a row for each setting in which both were run",
 }
 SHAPES = (*FORMATS, "latex")
 ENDINGS = {".tex": "latex", ".md": "markdown", ".csv": "csv", ".json": "json"}
@@ -38,24 +38,25 @@ BESIDE = ("accuracy", "algorithms", "rates")
 @click.command(cls=Command, example="splitrelay table runs results")
 @kind_argument("table", KINDS)
 @click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write it: .tex, .md, .csv or .json.")
-@click.option("--beside", type=click.Choice(["paper"]), help="Show what the paper prints beside ours.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE: .tex, .md, .csv or .json.")
+@click.option("--beside", type=click.Choice(["paper"]), help="Also show the values of the paper.")
 @click.option("--tune", default="test", show_default=True, help="Choose rates by test (as the paper) or validation.")
-@click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="Rounds that are averaged.")
+@click.option(
+    "--last", type=click.IntRange(min=1), default=20, show_default=True, help="Last rounds that are averaged."
+)
 @click.option("--goal", type=click.FloatRange(0, 100, min_open=True),
-              help="Percent whose first round is told (default: the paper's 30 for C=1, else 75).")  # fmt: skip
+              help="Show the first round with this percent (default: as the paper, 30 for C=1, else 75).")  # fmt: skip
 @click.option("--width", type=click.FloatRange(min=0, min_open=True), metavar="POINTS",
               help="For LaTeX: the largest width of the table (default: the width of the text).")  # fmt: skip
 @click.option("--format", "shape", type=click.Choice(SHAPES), default="table", show_default=True,
-              help="How to print it.")  # fmt: skip
+              help="Format of the output.")  # fmt: skip
 def table(kind: str, folders: Sequence[Path], out: Path | None, width: float | None, shape: str, **how: Any) -> None:
     """Turn the runs in some folders into a table.
 
-    accuracy: mean and standard deviation over seeds and the last 20 rounds, and the rounds that a goal took, as in
-    the paper; algorithms: the same with a row for each algorithm; classes: the worst class, and how far a class
-    swings from round to round; rates: the best rates; runs: a row for each run; winners: SSL against FedAvg, seed
-    against seed, wherever both were run. Where there are fewer seeds than the paper's three, or a run is not finished,
-    the caption says so.
+    accuracy: mean and standard deviation over seeds and the last 20 rounds, and the rounds to reach a goal, as in the
+    paper; algorithms: the same with a row for each algorithm; classes: accuracy of the worst class, and its variation
+    from round to round; rates: the best rates; runs: a row for each run; winners: SSL compared with FedAvg, seed by
+    seed, wherever both were run. The caption reports unfinished runs and fewer seeds than the paper's three.
     """
     from splitrelay.reports.provenance import write_provenance
 
@@ -75,7 +76,7 @@ def table(kind: str, folders: Sequence[Path], out: Path | None, width: float | N
 
 
 def find_runs(folders: Sequence[Path]) -> list[Run]:
-    """All runs in some folders, each once."""
+    """Return all runs in some folders, each once."""
     from splitrelay.runs.records import runs_under
 
     runs = {run.path.resolve(): run for folder in folders for run in runs_under(folder)}
@@ -83,13 +84,17 @@ def find_runs(folders: Sequence[Path]) -> list[Run]:
 
 
 def check_begun_runs(runs: Sequence[Run]) -> None:
-    """Runs of which no round is there yet are named; where there is no other, nothing can be shown."""
+    """Print the runs without a finished round.
+
+    Raises:
+        InputError: No run has a finished round.
+    """
     bare = [str(run.path) for run in runs if not run.rows or not run.rows[-1]["round"]]
     if len(bare) == len(runs):
-        raise InputError("none of these runs has a round yet", hint="splitrelay show says how far they are.")
+        raise InputError("none of these runs has a round yet", hint="splitrelay show prints their progress.")
     if bare:
         others = f" and {len(bare) - NAMED} more" if len(bare) > NAMED else ""
-        note(f"no round yet, so nothing to be seen of: {', '.join(bare[:NAMED])}{others}")
+        note(f"runs without a finished round are left out: {', '.join(bare[:NAMED])}{others}")
 
 
 def _get_builder(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Table]:
@@ -112,8 +117,10 @@ def _get_builder(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Ta
     if kind in ("classes", "winners"):
         chosen = build_classes_table if kind == "classes" else build_winners_table
         return lambda runs: chosen(runs, rule=rule, last=last)
-    turned = kind == "algorithms"
-    return lambda runs: build_accuracy_table(runs, rule=rule, last=last, goal=goal, beside=paper, by_algorithm=turned)
+    by_algorithm = kind == "algorithms"
+    return lambda runs: build_accuracy_table(
+        runs, rule=rule, last=last, goal=goal, beside=paper, by_algorithm=by_algorithm
+    )
 
 
 def _get_writer(out: Path | None, shape: str, width: float | None) -> Callable[[Table], str]:
@@ -144,9 +151,9 @@ def _format_text(table: Table) -> str:
 
 
 def _format_options(how: dict[str, Any]) -> list[str]:
-    """The options that were given, as one would type them."""
-    usual = {"beside": None, "tune": "test", "last": 20, "goal": None, "width": None}
-    given = [(name, value) for name, value in how.items() if value != usual[name]]
+    """Return the options that differ from the defaults, as command-line words."""
+    defaults = {"beside": None, "tune": "test", "last": 20, "goal": None, "width": None}
+    given = [(name, value) for name, value in how.items() if value != defaults[name]]
     return [
         word
         for name, value in given

@@ -1,7 +1,7 @@
-"""What matters and what does not: the algorithms of the family in one cell, and one choice changed at a time.
+"""Compare all algorithms in one cell, and settings that differ in one key.
 
-Everything is at the best of its rates. Differences are taken seed against seed; one counts where it has the same sign
-with every seed and its mean is a point or more.
+Every setting is at its best rate. Differences are computed seed by seed. A difference counts if it has the same sign
+with every seed and its mean is at least one percentage point.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ COUNTS = 1.0  # a difference, in points of percent
 
 @dataclass(frozen=True)
 class Difference:
-    """One setting against another, with the seeds that both have."""
+    """The difference between two settings over their common seeds."""
 
     ours: Group
     theirs: Group
 
     @cached_property
     def points(self) -> NDArray[np.float64]:
-        """Of every seed; positive where ours is better."""
+        """Return the difference of every seed. It is positive if ours is better."""
         return compare_seeds(self.ours, self.theirs)
 
     @property
     def verdict(self) -> str:
-        """Better or worse where it counts; same elsewhere."""
+        """Return "better" or "worse" if the difference counts, else "same"."""
         if not self.points.size or abs(self.points.mean()) < COUNTS or len(set(np.sign(self.points))) > 1:
             return "same"
         return "better" if self.points.mean() > 0 else "worse"
@@ -63,15 +63,15 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Corner:
-    """All that was run on one set with so many clients."""
+class FamilyRuns:
+    """All runs on one data set with one number of clients."""
 
     data: str
     M: int
     groups: tuple[Group, ...]
 
-    def usual(self, algorithm: str) -> Group | None:
-        """The setting of an algorithm from which its others differ least; of two the one nearer to a bare spec."""
+    def get_baseline(self, algorithm: str) -> Group | None:
+        """Return the setting of an algorithm that differs least from its others, and then from the default."""
         own = [group for group in self.groups if group.spec.algorithm == algorithm]
         bare = load_spec(None, [f"algorithm={algorithm}"])
 
@@ -84,56 +84,56 @@ class Corner:
 
 
 def find_changed_keys(ours: Group, theirs: Group) -> list[str]:
-    """The keys in which two settings differ, rates and norms aside."""
+    """Return the keys in which two settings differ, without rates and norms."""
     return find_differing_keys([ours.spec, theirs.spec], (*REPEATS, *TUNED))
 
 
-def find_corners(folder: Path) -> tuple[list[Corner], list[str]]:
-    """Sets in the paper's order, many clients before few; and what must be said of the runs."""
+def find_family_runs(folder: Path) -> tuple[list[FamilyRuns], list[str]]:
+    """Return the runs by data set and number of clients, in the paper's order, and notes about them."""
     runs = runs_under(folder / FOLDER) if has_runs(folder / FOLDER) else []
     if not runs:
-        raise InputError(f"nothing of the family was run in {folder}", limit=f"folder {FOLDER}")
+        raise InputError(f"no runs of the study family in {folder}", limit=f"folder {FOLDER}")
     groups, notes = group_runs(runs)
     places = {(group.spec.data.name, group.spec.partition.M) for group in groups}
     found = [
-        Corner(data, M, tuple(g for g in groups if (g.spec.data.name, g.spec.partition.M) == (data, M)))
+        FamilyRuns(data, M, tuple(g for g in groups if (g.spec.data.name, g.spec.partition.M) == (data, M)))
         for data, M in sorted(places, key=lambda place: (-place[1], find_place(DATA, place[0])))
     ]
     return found, [*describe_seeds(groups), *notes, *describe_ends(groups)]
 
 
 def build_algorithms_table(folder: Path) -> Table:
-    """A row for each algorithm in its usual setting among the most clients, against SSL and against FedAvg."""
-    found, notes = find_corners(folder)
-    found = [corner for corner in found if corner.M == found[0].M]
+    """Build one row per algorithm in its baseline setting, compared with SSL and with FedAvg."""
+    found, notes = find_family_runs(folder)
+    found = [family for family in found if family.M == found[0].M]
     names = sorted(
-        {g.spec.algorithm for corner in found for g in corner.groups}, key=lambda name: find_place(ALGORITHMS, name)
+        {g.spec.algorithm for family in found for g in family.groups}, key=lambda name: find_place(ALGORITHMS, name)
     )
     heads = [Heading("algorithm", is_label=True)]
     columns = ("accuracy", "above SSL", "above FedAvg")
-    heads += [Heading(text, get_data_label(corner.data), is_numeric=True) for corner in found for text in columns]
+    heads += [Heading(text, get_data_label(family.data), is_numeric=True) for family in found for text in columns]
     rows = [
         [get_algorithm_label(name), *(cell for c in found for cell in _compare_with_rivals(c, name))] for name in names
     ]
     caption = (
         f"{_describe_cell(found[0])}: test accuracy in %, mean ± standard deviation over seeds and the "
-        f"last {LAST} rounds (the best rate), and what it is above SSL and above FedAvg, in points, seed against seed."
+        f"last {LAST} rounds (at the best rate), and the difference to SSL and to FedAvg in points, seed by seed."
     )
-    records = [_build_record(corner, name) for name in names for corner in found]
+    records = [_build_record(family, name) for name in names for family in found]
     return Table(heads, rows, caption=caption, notes=notes, name="family-algorithms", records=records)
 
 
-def _describe_cell(corner: Corner) -> str:
-    spec = corner.groups[0].spec
+def _describe_cell(family: FamilyRuns) -> str:
+    spec = family.groups[0].spec
     part = spec.partition
     return f"ExDir({part.C}, {part.alpha:g}), M={part.M}, S={spec.S or part.M}, K={spec.K}, {spec.R} rounds"
 
 
-def _compare_with_rivals(corner: Corner, name: str) -> Iterator[str]:
-    own = corner.usual(name)
+def _compare_with_rivals(family: FamilyRuns, name: str) -> Iterator[str]:
+    own = family.get_baseline(name)
     yield ("" if own is None else _format_accuracy(own))
     for rival in RIVALS:
-        other = corner.usual(rival)
+        other = family.get_baseline(rival)
         yield ("" if own is None or other is None or rival == name else str(Difference(own, other)))
 
 
@@ -142,71 +142,76 @@ def _format_accuracy(group: Group) -> str:
     return f"{100 * seen.mean:.1f} ± {100 * seen.spread:.1f} (η {group.spec.optimiser.eta:g})"
 
 
-def _build_record(corner: Corner, name: str) -> dict[str, object]:
-    own = corner.usual(name)
+def _build_record(family: FamilyRuns, name: str) -> dict[str, object]:
+    own = family.get_baseline(name)
     seen = None if own is None else 100 * summarise_group(own).mean
-    return {"data": corner.data, "M": corner.M, "algorithm": name, "percent": seen}
+    return {"data": family.data, "M": family.M, "algorithm": name, "percent": seen}
 
 
 @dataclass(frozen=True)
 class Change:
-    """One thing changed in one algorithm: 'order=sampled instead of order=consumed'."""
+    """A change of one algorithm, for example 'order=sampled' instead of 'order=consumed'."""
 
     M: int
     algorithm: str
     now: str
-    usual: str
+    baseline: str
 
 
 def build_choices_table(folder: Path) -> Table:
-    """A row for each setting that differs from its algorithm's usual one, on every set."""
-    found, notes = find_corners(folder)
+    """Build one row per setting that differs from the baseline of its algorithm, with all data sets."""
+    found, notes = find_family_runs(folder)
     rows: dict[Change, dict[str, Difference]] = {}
-    for corner in found:
-        for choice, difference in _find_choices(corner):
-            rows.setdefault(choice, {})[corner.data] = difference
-    sets = list(dict.fromkeys(corner.data for corner in found))
+    for family in found:
+        for choice, difference in _find_choices(family):
+            rows.setdefault(choice, {})[family.data] = difference
+    sets = list(dict.fromkeys(family.data for family in found))
     heads = [Heading(name, is_label=True) for name in ("M", "algorithm", "with", "instead of")]
     heads += [Heading(get_data_label(data), is_numeric=True) for data in sets] + [Heading("matters")]
     caption = (
-        "One thing changed, each at the best of its rates: by how many points of test accuracy it is better, seed "
-        f"against seed, ± their standard deviation. It matters where it is so with every seed and by {COUNTS:g} point "
-        "or more."
+        "One key changed, each setting at its best rate: the gain in points of test accuracy, seed by seed, ± standard "
+        f"deviation. A change matters if it has the same sign with every seed and a mean of {COUNTS:g} point or more."
     )
     body = [_build_choice_row(choice, seen, sets) for choice, seen in rows.items()]
     records = [_build_choice_record(choice, data, seen[data]) for choice, seen in rows.items() for data in seen]
     return Table(heads, body, caption=caption, notes=notes, name="family-choices", records=records)
 
 
-def _find_choices(corner: Corner) -> Iterator[tuple[Change, Difference]]:
+def _find_choices(family: FamilyRuns) -> Iterator[tuple[Change, Difference]]:
     for name in sorted(
-        {group.spec.algorithm for group in corner.groups}, key=lambda name: -find_place(ALGORITHMS, name)[0]
+        {group.spec.algorithm for group in family.groups}, key=lambda name: -find_place(ALGORITHMS, name)[0]
     ):
-        usual = corner.usual(name)
-        for group in corner.groups:
-            if usual is not None and group.spec.algorithm == name and (keys := find_changed_keys(group, usual)):
+        baseline = family.get_baseline(name)
+        for group in family.groups:
+            if baseline is not None and group.spec.algorithm == name and (keys := find_changed_keys(group, baseline)):
                 yield (
-                    Change(corner.M, name, describe_keys(group.spec, keys), describe_keys(usual.spec, keys)),
-                    Difference(group, usual),
+                    Change(family.M, name, describe_keys(group.spec, keys), describe_keys(baseline.spec, keys)),
+                    Difference(group, baseline),
                 )
 
 
 def _build_choice_row(choice: Change, seen: dict[str, Difference], sets: Sequence[str]) -> list[str]:
-    first = [str(choice.M), get_algorithm_label(choice.algorithm), choice.now, choice.usual]
+    first = [str(choice.M), get_algorithm_label(choice.algorithm), choice.now, choice.baseline]
     numbers = [str(seen[data]) if data in seen else "" for data in sets]
     return [*first, *numbers, summarise_verdicts([found.verdict for found in seen.values()])]
 
 
 def summarise_verdicts(verdicts: Sequence[str]) -> str:
-    """'no', 'better', 'worse', or how it differs from set to set."""
+    """Return 'no', 'better', 'worse', or how the result depends on the data set."""
     telling = sorted(set(verdicts) - {"same"})
     if not telling:
         return "no"
     if len(telling) > 1:
-        return "better or worse, by the set"
-    return telling[0] if "same" not in verdicts else f"{telling[0]} on one set"
+        return "better or worse, depending on the data set"
+    return telling[0] if "same" not in verdicts else f"{telling[0]} on one data set"
 
 
 def _build_choice_record(choice: Change, data: str, seen: Difference) -> dict[str, object]:
-    own = {"data": data, "M": choice.M, "algorithm": choice.algorithm, "with": choice.now, "instead_of": choice.usual}
+    own = {
+        "data": data,
+        "M": choice.M,
+        "algorithm": choice.algorithm,
+        "with": choice.now,
+        "instead_of": choice.baseline,
+    }
     return {**own, "points": [round(float(value), 4) for value in seen.points], "verdict": seen.verdict}

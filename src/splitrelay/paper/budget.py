@@ -1,4 +1,4 @@
-"""What runs cost on this machine, by a short probe, and which of them fit a budget."""
+"""Estimate the cost of runs on this machine with a short probe, and choose runs that fit a budget."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from splitrelay.sweeps.sweep import find_run_folder
 from splitrelay.training import resume
 
 PROBE, PROBED = 20, 500  # rounds and test images of a probe
-CALM = 1e-9  # the rate of a probe
+PROBE_RATE = 1e-9  # learning rate of a probe, so small that no loss overflows
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of one step and of one look at the whole test set, on one core of this machine."""
+    """Seconds of one step and of one evaluation on the whole test set, on one core of this machine."""
 
     step: float
-    look: float
+    evaluation: float
 
     def seconds(self, spec: Spec) -> float:
-        """Of a whole run."""
+        """Return the estimated seconds of a whole run."""
         visits = spec.S or spec.partition.M
-        return spec.R * (visits * spec.K * self.step + self.look / spec.every)
+        return spec.R * (visits * spec.K * self.step + self.evaluation / spec.every)
 
 
 class Paces:
-    """Paces of this machine, measured once for every pair of set and model."""
+    """Paces of this machine, measured once for every pair of data set and model."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[str, str], Pace] = {}
 
-    def of(self, spec: Spec) -> Pace:
-        """The pace of a run like this."""
+    def get(self, spec: Spec) -> Pace:
+        """Return the pace of runs with this data set and model."""
         pair = spec.data.name, spec.model.name
         if pair not in self.known:
             self.known[pair] = measure_pace(spec)
@@ -54,22 +54,22 @@ class Paces:
 
 
 def measure_pace(spec: Spec) -> Pace:
-    """A few steps and a few test images, timed: seconds of a step and of a look at the whole test set.
+    """Measure the seconds of a step and of an evaluation on the whole test set, with a few steps and images.
 
-    The best of several rounds counts: whatever else runs here only ever makes them longer.
+    The shortest of several rounds counts, because other programs only make rounds longer.
     """
     data, few = load(spec.data.name), min(PROBED, len(load(spec.data.name).test))
     small = replace(data, test=data.test.part(np.arange(few)))
-    learning = Trainer(_short(spec), small, build_partition(spec, data))
+    learning = Trainer(_shorten(spec), small, build_partition(spec, data))
     state = learning.algorithm.init(learning.x0())
     rounds = resume(learning.algorithm, 0, state, learning.order, learning.clients, R=PROBE)
-    step = _least(lambda: next(rounds)) / _short(spec).K
-    look = _least(lambda: learning.evaluator.score(learning.x0()))
-    return Pace(step, look * len(data.test) / few)
+    step = _measure_shortest(lambda: next(rounds)) / _shorten(spec).K
+    evaluation = _measure_shortest(lambda: learning.evaluator.score(learning.x0()))
+    return Pace(step, evaluation * len(data.test) / few)
 
 
-def _least(work: Callable[[], object]) -> float:
-    """The shortest of at most PROBE times, within about a second after the first."""
+def _measure_shortest(work: Callable[[], object]) -> float:
+    """Return the shortest of at most PROBE times, within about a second after the first call."""
     work()
     times: list[float] = []
     began = time.perf_counter()
@@ -80,46 +80,46 @@ def _least(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def _short(spec: Spec) -> Spec:
-    """Rounds of one visit, at a rate at which no loss can overflow."""
+def _shorten(spec: Spec) -> Spec:
+    """Return a spec with rounds of one visit, at a rate at which no loss can overflow."""
     K = 1 if spec.model.name == "vgg11" else 10
-    calm = spec.optimiser.model_copy(update={"eta": CALM})
+    calm = spec.optimiser.model_copy(update={"eta": PROBE_RATE})
     return spec.model_copy(update={"K": K, "order": "sampled", "S": 1, "algorithm": "ssl", "optimiser": calm})
 
 
 @dataclass(frozen=True)
-class Price:
-    """Runs of a unit, those that are done, and the seconds that the others take on one core."""
+class Cost:
+    """The number of runs of a unit, how many are done, and the seconds that the others take on one core."""
 
     runs: int
     done: int
     left: float
 
 
-def compute_prices(found: Sequence[Unit], out: Path) -> list[Price]:
-    """What each unit costs here; what lies in the folder is paid."""
+def compute_costs(found: Sequence[Unit], out: Path) -> list[Cost]:
+    """Return the cost of each unit on this machine. Finished runs in the folder cost nothing."""
     paces = Paces()
-    return [_compute_price(unit, out, paces) for unit in found]
+    return [_compute_cost(unit, out, paces) for unit in found]
 
 
-def _compute_price(unit: Unit, out: Path, paces: Paces) -> Price:
+def _compute_cost(unit: Unit, out: Path, paces: Paces) -> Cost:
     runs = unit.runs(out)
     shares = [_count_rounds_left(folder, point) for folder, point in runs]
     costs = (
-        share and share * paces.of(point.spec).seconds(point.spec)
+        share and share * paces.get(point.spec).seconds(point.spec)
         for share, (_, point) in zip(shares, runs, strict=True)
     )
-    return Price(len(runs), shares.count(0.0), sum(costs))
+    return Cost(len(runs), shares.count(0.0), sum(costs))
 
 
 def _count_rounds_left(folder: Path, point: Point) -> float:
-    """The share of a run's rounds that are still to be run."""
+    """Return the share of rounds that remain to be run."""
     rows = RunDirectory(find_run_folder(folder, point)).read_rows()
     return 1 - min(1.0, rows[-1]["round"] / point.spec.R) if rows else 1.0
 
 
 def choose_within(found: Sequence[Unit], costs: Sequence[float], budget: float | None) -> list[Unit]:
-    """The most telling units whose costs, one after another, stay within the budget."""
+    """Return the most informative units whose total cost is within the budget."""
     if budget is None:
         return list(found)
     taken, spent = [], 0.0
@@ -131,8 +131,10 @@ def choose_within(found: Sequence[Unit], costs: Sequence[float], budget: float |
 
 
 def parse_duration(text: str) -> float:
-    """'2h', '30m', '1h30m', '90s' in seconds."""
+    """Return the seconds of a duration such as '2h', '30m', '1h30m' or '90s'."""
     parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise InputError("a budget is a time", value=repr(text), hint="For example: --budget 2h, 1h30m or 90s.")
+        raise InputError(
+            "the budget must be a duration", value=repr(text), hint="For example: --budget 2h, 1h30m or 90s."
+        )
     return sum(float(number) * UNITS[unit] for number, unit in parts)

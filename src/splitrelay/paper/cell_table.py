@@ -1,4 +1,4 @@
-"""The paper's cells one by one: what it prints, what we saw at its rate, and what tuning made of it."""
+"""Tabulate the paper's cells: its values, our values at its rates, and our tuned values."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Found = Mapping[tuple[str, str], Choice]  # by cell and algorithm
 
 
 def build_cells_table(folder: Path) -> Table:
-    """A row for each cell and algorithm that was run at the paper's rates, or tuned."""
+    """Build one row per cell and algorithm that was run at the paper's rates or tuned."""
     plain, tuned = (_find_choices(folder / name) for name in (DEVICES, TUNED))
     keys = [(name, algorithm) for name in CELLS for algorithm in PAIR]
     keys = [key for key in keys if key in plain or key in tuned]
     if not keys:
         raise InputError(f"no cell of the paper was run in {folder}", limit=f"folders {DEVICES}, {TUNED}")
-    said = ("paper", "at its rate", "tuned", "to 30 %, 75 %", "tuned to 30 %, 75 %", "minutes")
-    heads = [Heading("cell"), Heading("algorithm"), *(Heading(name, is_numeric=True) for name in said)]
+    columns = ("paper", "at its rate", "tuned", "to 30 %, 75 %", "tuned to 30 %, 75 %", "minutes")
+    heads = [Heading("cell"), Heading("algorithm"), *(Heading(name, is_numeric=True) for name in columns)]
     rows = [_build_row(CELLS[name], algorithm, plain, tuned) for name, algorithm in keys]
     notes = describe_seeds([choice.best for choice in (*plain.values(), *tuned.values())])
     caption = (
         f"Test accuracy in %, mean ± standard deviation over seeds and the last {LAST} rounds; the first round in "
-        "which the mean over seeds is at 30 and at 75 % or above (in brackets what the paper prints of that); minutes "
-        "that a run at the paper's rate took on one core, beside other work. `splitrelay reproduce CELL` runs a row "
-        "again, `splitrelay reproduce tuned` what is tuned."
+        "which the mean over seeds is at least 30 % and at least 75 % (the paper's value in brackets); minutes of a "
+        "run at the paper's rate on one core, next to other work. `splitrelay reproduce CELL` repeats a row, "
+        "`splitrelay reproduce tuned` the tuned values."
     )
     records = [_build_record(key, plain, tuned) for key in keys]
     return Table(heads, rows, caption=caption, notes=notes, lead=2, name="cell-by-cell", records=records)
@@ -52,10 +52,10 @@ def _find_choices(folder: Path) -> dict[tuple[str, str], Choice]:
 
 def _build_row(cell: Cell, algorithm: str, plain: Found, tuned: Found) -> list[str]:
     key = cell.name, algorithm
-    told: Printed = getattr(cell, algorithm)
+    printed: Printed = getattr(cell, algorithm)
     ours, best = plain.get(key), tuned.get(key)
     texts = [
-        f"{told.accuracy:.2f} ± {told.spread:.2f} ({'-' if told.rounds is None else told.rounds})",
+        f"{printed.accuracy:.2f} ± {printed.spread:.2f} ({'-' if printed.rounds is None else printed.rounds})",
         _format_accuracy(ours),
         _format_accuracy(best) + (describe_rate(best) if best else ""),
         _format_rounds(ours),
@@ -84,7 +84,7 @@ def _find_goal_rounds(choice: Choice) -> list[int | None]:
 
 
 def _compute_minutes(choice: Choice) -> float:
-    """The mean over seeds."""
+    """Return the mean duration over seeds."""
     ends = [float(run.rows[-1]["seconds"]) for run in choice.best.runs]
     return sum(ends) / len(ends) / 60
 

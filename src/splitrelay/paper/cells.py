@@ -1,4 +1,4 @@
-"""The cells of the paper's section 5 and appendix: each with its best rates and the results it prints."""
+"""The cells of the paper's section 5 and appendix, with the best rates and results that the paper prints."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """As presets and tables call it."""
+        """Return the name in presets and tables."""
         return f"{self.setting}-{self.data}-c{self.C}-k{self.K}"
 
     @property
     def M(self) -> int:
-        """Clients."""
+        """Return the number of clients."""
         return 500 if self.setting == "cross-device" else 10
 
     @property
     def R(self) -> int:
-        """Rounds of ten visits."""
+        """Return the number of rounds. Each round has ten visits."""
         if self.data == "cifar10":
             return 4000
         return 1000 if self.C == 1 else 400
 
     @property
     def goal(self) -> float:
-        """The accuracy whose first round is reported."""
+        """Return the accuracy whose first round is reported."""
         return 0.30 if self.C == 1 else 0.75
 
     @property
     def clip(self) -> float | None:
-        """Largest norm of the gradient."""
+        """Return the clipping norm, or None."""
         return 10.0 if self.C == 2 else None
 
 
@@ -86,7 +86,7 @@ _ROWS: tuple[tuple[str, str, int, int, tuple[float, ...], tuple[float, ...]], ..
 )
 
 
-def _printed(row: tuple[float, ...]) -> Printed:
+def _parse_printed(row: tuple[float, ...]) -> Printed:
     eta, accuracy, spread, *rounds = row
     return Printed(eta, accuracy, spread, int(rounds[0]) if rounds else None)
 
@@ -94,12 +94,12 @@ def _printed(row: tuple[float, ...]) -> Printed:
 CELLS = {
     found.name: found
     for setting, data, C, K, fedavg, ssl in _ROWS
-    for found in (Cell(setting, data, C, K, _printed(fedavg), _printed(ssl)),)
+    for found in (Cell(setting, data, C, K, _parse_printed(fedavg), _parse_printed(ssl)),)
 }
 
 
 def cell(name: str) -> Cell:
-    """The cell of that name."""
+    """Return the cell of that name."""
     if name not in CELLS:
         raise UnknownName("cell", name, CELLS)
     return CELLS[name]

@@ -63,7 +63,7 @@ def minimise(objective: Softmax, tolerance: float = TOLERANCE) -> Optimum:
 
 
 def _conjugate_gradients(product: Callable[[Array], Array], right: Array, enough: float) -> Array:
-    """v with ||H v - right|| <= enough; H is positive definite, since mu > 0."""
+    """Return v with ||H v - right|| <= enough. H is positive definite, because mu > 0."""
     v, residual = np.zeros_like(right), right
     direction, square = residual, float((residual**2).sum())
     for _ in range(MOST_PRODUCTS):
@@ -78,7 +78,7 @@ def _conjugate_gradients(product: Callable[[Array], Array], right: Array, enough
 
 
 def _search_length(objective: Softmax, x: Array, gradient: Array, towards: Array) -> float:
-    """The first of 1, 1/2, 1/4, ... that lowers F by enough."""
+    """Return the first of 1, 1/2, 1/4, ... that lowers F by enough."""
     here, slope, length = float(objective.F(x)), float((gradient * towards).sum()), 1.0
     for _ in range(MOST_HALVINGS):
         if objective.F(x + length * towards) <= here + ENOUGH * length * slope + ROUNDING * abs(here):
@@ -91,8 +91,8 @@ CASE = "strongly-convex"
 THEOREM = {"ssl": "ssl", "fedavg": "fedavg", "minibatch-sgd": "minibatch-sgd"}
 
 
-def problem(study: Study, constants: Constants, sigma2: float) -> Problem:
-    """The study's constants as the theorems ask for them."""
+def build_problem(study: Study, constants: Constants, sigma2: float) -> Problem:
+    """Return the constants of the study as a Problem of the theory."""
     return Problem(
         L=constants.L,
         mu=constants.mu,
@@ -107,11 +107,11 @@ def problem(study: Study, constants: Constants, sigma2: float) -> Problem:
 
 
 def choose_theory_step(algorithm: str, study: Study, constants: Constants) -> float:
-    """The eta_tilde that minimises the proved bound, from what is known before any run: sigma2 as it holds everywhere.
+    """Return the eta_tilde that minimises the proved bound, with the sigma2 that holds for every x.
 
-    Where R < 6 kappa no step is in the range, and the largest that the proofs can bear, 1/(6 L), is taken.
+    If R < 6 kappa, no step is in the range, and the result is 1/(6 L), the largest step of the proofs.
     """
-    asked = problem(study, constants, constants.sigma2_everywhere)
+    asked = build_problem(study, constants, constants.sigma2_everywhere)
     found = choose_step(THEOREM.get(algorithm, "fedavg"), CASE, asked, "best", "proved", "R", "mask")
     step = float(found.eta_tilde)
     return 1 / (6 * constants.L) if math.isnan(step) else step
@@ -120,10 +120,10 @@ def choose_theory_step(algorithm: str, study: Study, constants: Constants) -> fl
 def compute_bounds(
     algorithm: str, study: Study, constants: Constants, eta_tilde: float, rounds: Sequence[int], kind: str
 ) -> list[float | None]:
-    """The bound on E F(x-bar) - F* after so many rounds, with the sigma2 seen; None where it does not apply."""
+    """Return the bound on E F(x-bar) - F* after each number of rounds, with the measured sigma2, or None."""
     if algorithm not in THEOREM:
         return [None] * len(rounds)
-    asked = replace(problem(study, constants, constants.sigma2_seen), R=np.maximum(rounds, 1))
+    asked = replace(build_problem(study, constants, constants.sigma2_seen), R=np.maximum(rounds, 1))
     total = evaluate_bound(THEOREM[algorithm], CASE, asked, np.asarray(eta_tilde), kind, "R", "mask").total
     shown = np.where(np.asarray(rounds) > 0, total, np.nan)
     return [None if math.isnan(value) else float(value) for value in shown]
@@ -148,38 +148,40 @@ class Path:
 
 
 def run_study(study: Study, data: DataSet) -> Record:
-    """The whole study at once; `cells` yields it C by C."""
-    return Record(study=study, rounds=study.rounds, cells=list(cells(study, data)))
+    """Run the whole study. `run_cells` yields it C by C."""
+    return Record(study=study, rounds=study.rounds, cells=list(run_cells(study, data)))
 
 
-def cells(study: Study, data: DataSet) -> Iterator[Cell]:
-    """One cell for each C, as soon as it is done. All are dealt first, by the first seed: no error comes late."""
+def run_cells(study: Study, data: DataSet) -> Iterator[Cell]:
+    """Return an iterator that runs one cell per C. Draw all partitions first, so that errors come early."""
     y, features = data.train.y, feature_rows(data.train.x, mean_image(data.train.x))
-    dealt = [draw_partition("exdir", y, M=study.M, C=C, alpha=study.alpha, seed=study.seeds[0]) for C in study.Cs]
-    objectives = [Softmax(features, y, one.indices, study.mu, len(data.train.classes), study.batch) for one in dealt]
+    partitions = [draw_partition("exdir", y, M=study.M, C=C, alpha=study.alpha, seed=study.seeds[0]) for C in study.Cs]
+    objectives = [
+        Softmax(features, y, one.indices, study.mu, len(data.train.classes), study.batch) for one in partitions
+    ]
     return (_run_cell(C, study, objective, data) for C, objective in zip(study.Cs, objectives, strict=True))
 
 
 def _run_cell(C: int, study: Study, objective: Softmax, data: DataSet) -> Cell:
     start = perf_counter()
-    with threadpool_limits(1):  # an eigenvalue's last bit depends on how many threads look for it
+    with threadpool_limits(1):  # the last bit of an eigenvalue depends on the number of threads
         constants, sides = _measure(study, objective, data)
     sizes = [len(held) for held in objective.holdings]
     return Cell(C=C, sizes=sizes, constants=constants, sides=sides, seconds=perf_counter() - start)
 
 
 def _measure(study: Study, objective: Softmax, data: DataSet) -> tuple[Constants, list[Side]]:
-    """Constants first, then the runs; sigma2 is the largest of both, so the bounds come last."""
+    """Measure the constants, then run. sigma2 is the largest of both, so the bounds are computed last."""
     optimum = minimise(objective)
     constants = measure_constants(objective, optimum, data)
     sides = [_build_side(name, study, objective, optimum, constants) for name in ALGORITHMS]
     seen = max(constants.sigma2_seen, *(noise for _, noise in sides))
     constants = constants.model_copy(update={"sigma2_seen": seen})
-    return constants, [_bounded(side, study, constants) for side, _ in sides]
+    return constants, [_add_bounds(side, study, constants) for side, _ in sides]
 
 
 def measure_constants(objective: Softmax, optimum: Optimum, data: DataSet) -> Constants:
-    """What is known before any run; sigma2_seen is so far that of the start and of the optimum."""
+    """Measure the constants before any run. sigma2_seen covers only the start and the optimum so far."""
     x0, noise = objective.x0, objective.noise(optimum.x)
     guessed = (feature_rows(data.test.x, mean_image(data.train.x)) @ optimum.x).argmax(axis=1)
     return Constants(
@@ -200,7 +202,7 @@ def measure_constants(objective: Softmax, optimum: Optimum, data: DataSet) -> Co
 def _build_side(
     name: str, study: Study, objective: Softmax, optimum: Optimum, constants: Constants
 ) -> tuple[Side, float]:
-    """One algorithm, still without its bounds, and the largest noise that it met at the rates shown."""
+    """Return one algorithm without its bounds, and its largest noise at the rates shown."""
     per_eta = {"ssl": study.M * study.K, "minibatch-sgd": 1}.get(name, study.K)
     eta_tilde = choose_theory_step(name, study, constants)
     rates = np.array([*study.etas, eta_tilde / per_eta])
@@ -224,19 +226,19 @@ def _build_side(
 
 
 def _run_path(name: str, study: Study, objective: Softmax, rates: Array, decay: Array, seed: int) -> Path:
-    """One run with all rates side by side; a rate that is too large diverges, and is shown to."""
+    """Run all rates side by side. A rate that is too large diverges."""
     x0 = np.repeat(objective.x0[..., np.newaxis], len(rates), axis=-1)
     eta, shrinking = (np.broadcast_to(values, x0.shape).copy() for values in (rates, decay))  # of x's shape: faster
     algorithm = Averaged(ALGORITHMS[name](Step(eta), study), shrinking)
     order, clients, measured = Permutation(study.M, seed), InProcess(objective, seed), set(study.rounds)
     with np.errstate(over="ignore", invalid="ignore"):
         states = train(algorithm, x0, order, clients, R=study.R)
-        kept = [(algorithm.algorithm.model(state.inner), state.x_bar) for r, state in states if r in measured]
-    return Path(np.stack([x for x, _ in kept]), np.stack([x_bar for _, x_bar in kept]))
+        points = [(algorithm.algorithm.model(state.inner), state.x_bar) for r, state in states if r in measured]
+    return Path(np.stack([x for x, _ in points]), np.stack([x_bar for _, x_bar in points]))
 
 
 def _choose_rate(etas: Sequence[float], gap: Array) -> Tuned:
-    """The rate that ends lowest, of `gap` of shape (seeds, points, rates); of several, the first."""
+    """Return the rate with the smallest final gap. `gap` has the shape (seeds, points, rates)."""
     ends = gap[:, -1].mean(axis=0)
     finals = np.where(np.isfinite(ends), ends, np.inf)
     best = int(np.argmin(finals))
@@ -245,8 +247,8 @@ def _choose_rate(etas: Sequence[float], gap: Array) -> Tuned:
     return Tuned(eta=etas[best], on_edge=on_edge, gap=_to_rows(gap[:, :, best]), finals=shown)
 
 
-def _bounded(side: Side, study: Study, constants: Constants) -> Side:
-    """The side with its theorem's bound after each measured number of rounds, in both sets of constants."""
+def _add_bounds(side: Side, study: Study, constants: Constants) -> Side:
+    """Return the side with its theorem's bounds after each measured round, with both sets of constants."""
     kinds = ("proved", "tight")
     step, name = side.theory.eta_tilde, side.algorithm
     bounds = {kind: compute_bounds(name, study, constants, step, study.rounds, kind) for kind in kinds}

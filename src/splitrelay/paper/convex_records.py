@@ -1,4 +1,4 @@
-"""What the convex study leaves behind: one JSON file from which its tables and figure are made, without running."""
+"""Define the record of the convex study: one JSON file from which its tables and figure are made."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError, OutOfRange
 
 Array = npt.NDArray[np.float64]
-Rows = list[list[float]]  # one row a seed, one number a point
+Rows = list[list[float]]  # one row per seed, one number per point
 
 GRID = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
-class Kept(BaseModel):
-    """Data that is not changed, and whose every field is known."""
+class FrozenModel(BaseModel):
+    """A frozen model that refuses unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Study(Kept):
-    """What to run: four algorithms on ExDir(C, alpha) for each C, at each rate and at theory's, with each seed."""
+class Study(FrozenModel):
+    """The settings: four algorithms on ExDir(C, alpha) for each C, at each rate and at the theory's, for each seed."""
 
     data: str = "digits"
     Cs: tuple[PositiveInt, ...] = Field((1, 2, 5, 10), min_length=1)
@@ -42,12 +42,12 @@ class Study(Kept):
 
     @property
     def rounds(self) -> list[int]:
-        """The rounds after which the gap is measured: the start, the end, and `points` in equal steps."""
+        """Return the rounds after which the gap is measured: the start, the end, and `points` in equal steps."""
         return sorted({round(j * self.R / self.points) for j in range(self.points + 1)})
 
 
-class Constants(Kept):
-    """The problem's constants. All are exact but L, a bound, and sigma2_seen, the largest over the iterates seen."""
+class Constants(FrozenModel):
+    """The constants of the problem. All are exact except L (a bound) and sigma2_seen (the largest measured)."""
 
     L: float
     mu: float
@@ -63,37 +63,37 @@ class Constants(Kept):
 
     @property
     def kappa(self) -> float:
-        """L/mu."""
+        """Return L/mu."""
         return self.L / self.mu
 
     @property
     def rounds_needed(self) -> float:
-        """6 kappa: with fewer rounds the strongly convex theorems say nothing."""
+        """Return 6 kappa. With fewer rounds the strongly convex theorems do not apply."""
         return 6 * self.kappa
 
 
-class Tuned(Kept):
+class Tuned(FrozenModel):
     """An algorithm at the rate of the grid whose last model has the smallest gap, in the mean over seeds."""
 
     eta: float
     on_edge: bool
     gap: Rows  # F(x^r) - F*
-    finals: list[float | None]  # of every rate of the grid; none where it diverged
+    finals: list[float | None]  # of every rate of the grid; None if it diverged
 
 
-class AtTheory(Kept):
+class AtTheory(FrozenModel):
     """An algorithm at the step that minimises its theorem's bound, and that bound after each point's rounds."""
 
     eta: float
     eta_tilde: float
     gap: Rows  # F(x^r) - F*
-    gap_bar: Rows  # F(x-bar) - F*, the averaged output that the theorem speaks of
+    gap_bar: Rows  # F(x-bar) - F*, the averaged output of the theorem
     applies: bool  # after all R rounds
-    proved: list[float | None]  # the bound; none where it does not apply
+    proved: list[float | None]  # the bound; None if it does not apply
     tight: list[float | None]
 
 
-class Side(Kept):
+class Side(FrozenModel):
     """One algorithm on one partition."""
 
     algorithm: str
@@ -102,8 +102,8 @@ class Side(Kept):
     theory: AtTheory
 
 
-class Cell(Kept):
-    """All that was seen for one C."""
+class Cell(FrozenModel):
+    """The results for one C."""
 
     C: int
     sizes: list[int]
@@ -112,7 +112,7 @@ class Cell(Kept):
     seconds: float
 
 
-class Record(Kept):
+class Record(FrozenModel):
     """A whole study."""
 
     study: Study
@@ -121,28 +121,32 @@ class Record(Kept):
 
 
 def check_study(**settings: Any) -> Study:
-    """A study of these settings; what cannot be is named in one line."""
+    """Return a study with these settings.
+
+    Raises:
+        OutOfRange: A setting is invalid.
+    """
     try:
         return Study(**settings)
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
-        usual = Study.model_fields[name].default if name in Study.model_fields else None
+        default = Study.model_fields[name].default if name in Study.model_fields else None
         raise OutOfRange(
             f"{_get_letter(name)} of the convex study",
             limit=f"{_get_letter(name)} {_describe_limit(first)}",
             value=first["input"],
-            hint=None if usual is None else f"The usual is {_format_list(usual)}.",
+            hint=None if default is None else f"The default is {_format_list(default)}.",
         ) from None
 
 
 def _get_letter(name: str) -> str:
-    """A list goes by the letter of its items."""
+    """Return the letter of a setting. A list has the letter of its items."""
     return {"Cs": "C", "etas": "eta", "seeds": "seed"}.get(name, name)
 
 
 def _describe_limit(error: Any) -> str:
-    """What was broken, in a sign where it is a number's range."""
+    """Return the limit that was violated, for example '> 0'."""
     context = error.get("ctx", {})
     signs = [f"{sign} {context[key]:g}" for key, sign in (("gt", ">"), ("ge", ">=")) if key in context]
     return signs[0] if signs else f"as this says: {error['msg']}"
@@ -153,29 +157,29 @@ def _format_list(value: object) -> str:
 
 
 def last(rows: Rows) -> float:
-    """The mean over seeds of the last number."""
+    """Return the mean over seeds of the last number."""
     return float(np.mean([row[-1] for row in rows]))
 
 
 def mean(rows: Rows) -> Array:
-    """The mean over seeds, point by point."""
+    """Return the mean over seeds, point by point."""
     return np.asarray(np.mean(np.asarray(rows, dtype=float), axis=0))
 
 
 def find_first_within(rounds: Sequence[int], rows: Rows, level: float) -> int | None:
-    """The first measured round after which the mean gap is at most this; None if it never is."""
+    """Return the first measured round with a mean gap of at most `level`, or None."""
     reached = np.flatnonzero(mean(rows) <= level)
     return rounds[int(reached[0])] if len(reached) else None
 
 
 def write_record(record: Record, path: Path) -> Path:
-    """The record as JSON, whole or not at all."""
+    """Write the record as JSON, atomically."""
     write_text(path, record.model_dump_json(indent=1) + "\n")
     return path
 
 
 def read_record(path: Path) -> Record:
-    """A record that `write_record` wrote."""
+    """Read a record that `write_record` wrote."""
     try:
         return Record.model_validate_json(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -183,4 +187,4 @@ def read_record(path: Path) -> Record:
     except (ValidationError, UnicodeDecodeError) as error:
         first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error.reason
         hint = "Make one: splitrelay convex data=digits"
-        raise InputError(f"{path} is no record of the convex study", value=first, hint=hint) from None
+        raise InputError(f"{path} is not a record of the convex study", value=first, hint=hint) from None

@@ -41,21 +41,21 @@ class Point:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to: a look after every round, or why there are none."""
+    """The result of a run: a row after every round, or the reason why it failed."""
 
     point: Point
-    looks: Sequence[EvaluationRow]
+    rows: Sequence[EvaluationRow]
     failed: str = ""
 
     @property
     def accuracy(self) -> float:
-        """The mean test accuracy over the last rounds; a run that diverged has learnt nothing."""
-        return fmean(look.score.accuracy for look in self.looks[-LAST:]) if not self.failed else 0.0
+        """Return the mean test accuracy over the last rounds, or 0 for a run that diverged."""
+        return fmean(row.score.accuracy for row in self.rows[-LAST:]) if not self.failed else 0.0
 
     @property
     def traffic(self) -> int:
-        """Bytes between clients and server, both ways."""
-        return self.looks[-1].up + self.looks[-1].down if not self.failed else 0
+        """Return the bytes between clients and server in both directions."""
+        return self.rows[-1].up + self.rows[-1].down if not self.failed else 0
 
 
 @dataclass(frozen=True)
@@ -69,33 +69,33 @@ class Cell:
 
     @property
     def mean(self) -> float:
-        """Accuracy, mean over seeds."""
+        """Return the mean accuracy over seeds."""
         return fmean(outcome.accuracy for outcome in self.outcomes)
 
     @property
     def spread(self) -> float:
-        """Accuracy, standard deviation over seeds."""
+        """Return the standard deviation of the accuracy over seeds."""
         return stdev(outcome.accuracy for outcome in self.outcomes)
 
     @property
     def on_edge(self) -> bool:
-        """Whether the grid, not the optimum, chose the rate."""
+        """Return whether the best rate is on the edge of the grid."""
         return self.eta in (ETAS[0], ETAS[-1])
 
 
 def search() -> list[Point]:
-    """The grid: every rate, with the first seed."""
+    """Return the points of the grid: every rate with the first seed."""
     return [Point(C, name, eta, SEEDS[0]) for C in CLASSES for name in ALGORITHMS for eta in ETAS]
 
 
 def list_repeats(outcomes: Iterable[Outcome]) -> list[Point]:
-    """The other seeds, at the best rate of each algorithm and partition."""
+    """Return the points of the other seeds, at the best rate of each algorithm and partition."""
     best = find_best_rates(outcomes)
     return [Point(C, name, eta, seed) for (C, name), eta in best.items() for seed in SEEDS[1:]]
 
 
 def find_best_rates(outcomes: Iterable[Outcome]) -> dict[tuple[int, str], float]:
-    """The rate with the highest accuracy; of several, the smallest."""
+    """Return the rate with the highest accuracy, or the smallest of several."""
     best: dict[tuple[int, str], Outcome] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.point.eta):
         key = (outcome.point.C, outcome.point.algorithm)
@@ -105,7 +105,7 @@ def find_best_rates(outcomes: Iterable[Outcome]) -> dict[tuple[int, str], float]
 
 
 def cells(outcomes: Sequence[Outcome]) -> list[Cell]:
-    """The closing table: every algorithm and partition at its best rate, over all seeds."""
+    """Return every algorithm and partition at its best rate, over all seeds."""
     found = []
     for (C, name), eta in find_best_rates(o for o in outcomes if o.point.seed == SEEDS[0]).items():
         runs = {o.point.seed: o for o in outcomes if (o.point.C, o.point.algorithm, o.point.eta) == (C, name, eta)}
@@ -114,28 +114,28 @@ def cells(outcomes: Sequence[Outcome]) -> list[Cell]:
 
 
 def partition(C: int, seed: int) -> Partition:
-    """ExDir(C, 10) of the digits; a partition for each seed."""
+    """Return the partition ExDir(C, 10) of the digits for a seed."""
     return draw_partition("exdir", digits().train.y, M=M, C=C, alpha=ALPHA, seed=seed)
 
 
 @cache
 def digits() -> DataSet:
-    """The embedded set, read once a process."""
+    """Return the embedded data set, read once per process."""
     return load("digits")
 
 
 def run_point(point: Point) -> Outcome:
-    """One run, from its settings alone: the same numbers in any process."""
+    """Run one point. The numbers depend only on its settings, not on the process."""
     trial = make_spec(algorithm=point.algorithm, eta=point.eta, K=K, seed=point.seed)
     try:
         learning = Trainer(trial, digits(), partition(point.C, point.seed))
-        return Outcome(point, [look for look, _ in learning.run(R)])
+        return Outcome(point, [row for row, _ in learning.run(R)])
     except Diverged as error:
         return Outcome(point, [], str(error))
 
 
 class Workers:
-    """A process for each core; none outlives the demo, and Ctrl-C is ours to handle."""
+    """A pool with one process per core. The processes end with the demo and ignore Ctrl-C, which the demo handles."""
 
     def __init__(self, number: int | None = None) -> None:
         context = multiprocessing.get_context("spawn")
@@ -151,8 +151,8 @@ class Workers:
                 process.terminate()
 
     def outcomes(self, points: Iterable[Point]) -> Iterator[Outcome]:
-        """Each as soon as it is there."""
-        with _hold_interrupts():  # the processes start here, and inherit it: Ctrl-C never meets one half awake
+        """Yield each outcome as soon as it is finished."""
+        with _hold_interrupts():  # the processes start here and inherit the mask, so Ctrl-C cannot stop a starting one
             futures: list[Future[Outcome]] = [self.pool.submit(run_point, point) for point in points]
         for future in as_completed(futures):
             yield future.result()
@@ -160,16 +160,16 @@ class Workers:
 
 @contextmanager
 def _hold_interrupts() -> Iterator[None]:
-    """Ctrl-C waits. Blocking it here is for the processes, which inherit that; another thread may still be told."""
-    told: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, _: told.append(number))
+    """Delay Ctrl-C. New processes inherit the mask; another thread may still receive the signal."""
+    received: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGINT, handler)
-    if told:
+    if received:
         raise KeyboardInterrupt
 
 
@@ -181,7 +181,7 @@ def _init_worker() -> None:
 def _exit_with_parent() -> None:
     demo = multiprocessing.parent_process()
     if demo is not None:
-        demo.join()  # ends also when it was killed, and could not tell us
+        demo.join()  # also returns when the demo was killed
         os._exit(1)
 
 

@@ -1,4 +1,4 @@
-"""What the paper's VGG-11 cells would take on a GPU: an estimate from FLOPs, as nothing of it was run on one."""
+"""Estimate the time of the paper's VGG-11 cells on a GPU from FLOPs. Nothing was run on a GPU."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from splitrelay.table import Heading, Table
 
 IMAGE, CLASSES = (3, 32, 32), 10  # of CIFAR-10
 TEST = 10_000  # images of its test set
-SHARE = 0.3  # of the peak that batches of 20 are taken to reach
-LAUNCHED = 2e-3  # seconds that a step takes at least: about 150 kernels to launch
+SHARE = 0.3  # assumed share of the peak for batches of 20
+LAUNCHED = 2e-3  # shortest seconds of a step: about 150 kernel launches
 BACKWARD = 2  # times the forward pass
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A kind of GPU by its data sheet."""
+    """A GPU with the peak performance of its data sheet."""
 
     name: str
     peak: float  # FLOPs a second, float32
 
     def seconds(self, flops: float) -> float:
-        """Of one step, or of as much of a look as is launched at once."""
+        """Return the seconds of one step or one evaluation."""
         return max(flops / (SHARE * self.peak), LAUNCHED)
 
 
@@ -40,14 +40,14 @@ KINDS = (
 
 
 def estimate_hours(spec: Spec, kind: Accelerator, forward: float) -> float:
-    """Of one run of VGG-11: its steps, one after another, and its looks at the test set."""
+    """Return the hours of one run of VGG-11: its steps, one after another, and its evaluations."""
     steps = spec.R * (spec.S or spec.partition.M) * spec.K
     step = kind.seconds((1 + BACKWARD) * forward * spec.optimiser.batch)
     return (steps * step + spec.R // spec.every * kind.seconds(forward * TEST)) / 3600
 
 
 def build_accelerators_table() -> Table:
-    """Every VGG-11 cell of the paper, both algorithms and all seeds, on each kind of GPU."""
+    """Build one row per VGG-11 cell of the paper, for both algorithms and all seeds, on each GPU."""
     forward = float(summarize_model(get_model_spec("vgg11", IMAGE, CLASSES)).flops)
     cells = [cell for cell in CELLS.values() if cell.data == "cifar10"]
     found = [[_estimate_cell(cell, kind, forward) for kind in KINDS] for cell in cells]
@@ -62,11 +62,11 @@ def build_accelerators_table() -> Table:
         f"Hours for VGG-11 on CIFAR-10, both algorithms, {len(SEEDS)} seeds, one after another. An estimate: "
         f"nothing was run on a GPU. FLOPs at {SHARE:.0%} of the float32 peak, at least {1e3 * LAUNCHED:g} ms a step."
     )
-    kept = [
+    records = [
         {"cell": cell.name, **{kind.name: time for kind, time in zip(KINDS, times, strict=True)}}
         for cell, times in zip(cells, found, strict=True)
     ]
-    return Table(heads, rows, caption=caption, name="accelerators", records=kept)
+    return Table(heads, rows, caption=caption, name="accelerators", records=records)
 
 
 def _estimate_cell(cell: Cell, kind: Accelerator, forward: float) -> float:

@@ -35,7 +35,7 @@ class View:
 
 
 PAPER = ("--beside", "paper")
-LONG, CALM = 100, ("--smooth", "10")  # so many looks that swing by ten points hide the lines below them
+LONG, CALM = 100, ("--smooth", "10")  # curves with more evaluations vary so much that they hide each other
 TUNED = ("tuned/best", "silos/best", "landscape/best", "cnncifar/best")
 VIEWS = (
     View("cells.md", "table", "accuracy", ("cells",), PAPER),
@@ -70,12 +70,12 @@ VIEWS = (
 
 
 def is_long(folder: Path) -> bool:
-    """Whether every run in a folder was looked at so often that its curve is better drawn calm."""
+    """Return whether every run in a folder has so many evaluations that its curve should be smoothed."""
     return all(len(run.rows) > LONG for run in runs_under(folder))
 
 
 def fill_blocks(page: str, shown: Mapping[str, str]) -> str:
-    """A page with the blocks `<!-- shown: NAME -->` ... `<!-- end -->` holding what was shown under that name."""
+    """Return a page whose blocks `<!-- shown: NAME -->` ... `<!-- end -->` contain the table of that name."""
 
     def block(found: re.Match[str]) -> str:
         if found[2] not in shown:
@@ -86,6 +86,6 @@ def fill_blocks(page: str, shown: Mapping[str, str]) -> str:
 
 
 def fill_page(page: Path, out: Path) -> None:
-    """Bring a page up to date with the tables that lie in a folder."""
+    """Update the tables of a page from the files in a folder."""
     shown = {path.name: path.read_text(encoding="utf-8") for path in sorted(out.glob("*.md"))}
     write_text(page, fill_blocks(page.read_text(encoding="utf-8"), shown))

@@ -1,4 +1,4 @@
-"""What to run to see the paper's section 5 again, and more: which runs, and which of them first."""
+"""List the runs that reproduce the paper's section 5 and our own studies, the most informative first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from splitrelay.models import get_model_spec
 from splitrelay.models.summary import summarize_model
 from splitrelay.paper.cells import CELLS
 from splitrelay.paper.presets import PRESETS
-from splitrelay.paper.studies import PAIR, SMALL, STUDIES, Batch, batches
+from splitrelay.paper.studies import PAIR, SMALL, STUDIES, Batch, list_batches
 from splitrelay.paper.tuned_studies import Tuning, list_expected_runs
 from splitrelay.runs.spec import SEEDS, load_spec
 from splitrelay.sweeps.grid_search import DEFAULT_RATES
@@ -20,8 +20,8 @@ from splitrelay.sweeps.points import Point
 
 UNTRAINED = ("quadratics", "partitions")
 LISTS = (*UNTRAINED, "cross-device", "cross-silo", "rates", "clipping", *STUDIES, "cuts", "reasons", "vgg11")
-SETS = ("mnist", "fashion-mnist", "cifar10")  # from the cheapest on
-AFFORDABLE = 150  # rounds of VGG-11 with 15 looks: about an hour on one core, on the fast engine
+SETS = ("mnist", "fashion-mnist", "cifar10")  # the cheapest first
+AFFORDABLE = 150  # rounds of VGG-11 with 15 evaluations: about an hour on one core, on the fast engine
 DOUBTS: tuple[dict[str, str], ...] = (
     {}, {"form": "balanced"}, {"draw": "replacement"}, {"weighted": "true"}, {"clip": "10"}, {"eta": "0.0005"}
 )  # fmt: skip
@@ -30,26 +30,29 @@ Words = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Unit:
-    """What only tells something together: the same cell and seed with every algorithm or rate; or a batch to tune."""
+    """Runs that belong together: the same cell and seed with every algorithm or rate, or a batch to tune."""
 
     kind: str  # cells, rates, clipping or a study: the folder
     name: str
     points: tuple[Point, ...]
-    rank: tuple[int, ...]  # the most telling come first
+    rank: tuple[int, ...]  # the most informative units come first
     tuning: Tuning | None = None
     seeds: tuple[int, ...] = SEEDS
 
     def runs(self, out: Path) -> list[tuple[Path, Point]]:
-        """Every run with its folder; of a batch, as far as is known."""
+        """Return every run with its folder. Of a batch, return the runs that are known already."""
         if self.tuning is not None:
             return list_expected_runs(self.tuning, out / self.kind, self.seeds)
         return [(out / self.kind, point) for point in self.points]
 
 
 def find_units(names: Sequence[str], seeds: Sequence[int] = SEEDS, words: Sequence[str] = ()) -> list[Unit]:
-    """All that the names ask for, the most telling first; a name may be a list of the paper, or one of its cells.
+    """Return the units of the given lists and cells, the most informative first.
 
-    `words` go on top of every spec: fewer rounds, another protocol.
+    Args:
+        names: Lists (LISTS) or cells of the paper.
+        seeds: The seeds of each cell.
+        words: Settings that override every spec, for example fewer rounds.
     """
     found: dict[str, Unit] = {}
     for name in names:
@@ -71,7 +74,7 @@ def _find_units(name: str, seeds: Sequence[int], words: Words) -> Iterator[Unit]
     elif name == "vgg11":
         yield from (_build_vgg11(setting, words) for setting in ("cross-device", "cross-silo"))
     elif name in STUDIES:
-        yield from (_build_batch(number, batch, seeds, words) for number, batch in enumerate(batches(name)))
+        yield from (_build_batch(number, batch, seeds, words) for number, batch in enumerate(list_batches(name)))
     elif name not in UNTRAINED:
         cells = [cell for cell in CELLS if name in (cell, CELLS[cell].setting)]
         yield from (_build_cell(cell, seed, number, words) for cell in cells for number, seed in enumerate(seeds))
@@ -96,7 +99,7 @@ def _build_clipping(C: int, algorithm: str, words: Words) -> Unit:
 
 
 def _build_cuts(words: Words) -> Unit:
-    """LeNet-5 cut at every layer: the same accuracies, other bytes."""
+    """Cut LeNet-5 at every layer: the accuracies are the same, the bytes are not."""
     layers = [row.name for row in summarize_model(get_model_spec("lenet5", (1, 28, 28), 10)).layers[:-1]]
     short = ("R=20", *words)
     points = [
@@ -106,7 +109,7 @@ def _build_cuts(words: Words) -> Unit:
 
 
 def _build_reasons(data: str, words: Words) -> Unit:
-    """FedAvg with one class a client at the paper's rate, where our numbers are not the paper's: one thing changed."""
+    """Run FedAvg with one class per client at the paper's rate, where our results differ, with one change each."""
     cell = f"cross-device-{data}-c1-k10"
     rarely = ("every=5", *words)
     points = [_build_point(f"paper/{cell}", "fedavg", rarely, **doubt, seed=SEEDS[0]) for doubt in DOUBTS]
@@ -114,7 +117,7 @@ def _build_reasons(data: str, words: Words) -> Unit:
 
 
 def _build_vgg11(setting: str, words: Words) -> Unit:
-    """The paper's set-up on CIFAR-10, for as many rounds as about an hour gives without a GPU."""
+    """Run the paper's set-up on CIFAR-10 for about an hour without a GPU."""
     cell = f"{setting}-cifar10-c1-k5"
     short = (f"R={AFFORDABLE}", "every=10", "engine=fast", *words)  # auto leaves it to torch, which is slower here
     points = [_build_point(f"paper/{cell}", algorithm, short, seed=SEEDS[0]) for algorithm in PAIR]
@@ -127,14 +130,20 @@ def _build_batch(number: int, batch: Batch, seeds: Sequence[int], words: Words) 
 
 
 def _rank_cell(name: str) -> tuple[int, ...]:
-    """Cheap sets before dear ones, one class a client before two, few local steps before many, devices before silos."""
+    """Return a sort key: cheap data sets, few local steps, one class per client and cross-device come first."""
     cell = CELLS[name]
     return SETS.index(cell.data), cell.K, cell.C, int(cell.setting == "cross-silo")
 
 
 def _build_point(preset: str, algorithm: str, words: Words, **settings: float | str) -> Point:
     own = {name: value if isinstance(value, str) else f"{value:g}" for name, value in settings.items()}
-    said = [f"preset={preset}", f"algorithm={algorithm}", *(f"{name}={text}" for name, text in own.items()), *words]
+    settings_list = [
+        f"preset={preset}",
+        f"algorithm={algorithm}",
+        *(f"{name}={text}" for name, text in own.items()),
+        *words,
+    ]
     return Point(
-        load_spec(None, said), (("preset", preset.removeprefix("paper/")), ("algorithm", algorithm), *own.items())
+        load_spec(None, settings_list),
+        (("preset", preset.removeprefix("paper/")), ("algorithm", algorithm), *own.items()),
     )

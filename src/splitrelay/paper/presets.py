@@ -1,4 +1,4 @@
-"""Settings by name: the paper's cells and figures, and the two protocols in which they can be run."""
+"""Define presets: the paper's cells and figures, and the two protocols in which they can be run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROTOCOLS = {
 
 @dataclass(frozen=True)
 class Preset:
-    """What a name stands for: one line of words, and the cell whose settings it takes over."""
+    """A preset: its description, and the cell that provides its settings."""
 
     name: str
     words: str
@@ -28,12 +28,12 @@ class Preset:
     clip: float | None = None
 
 
-def _of(found: Cell) -> Preset:
+def _build_cell_preset(found: Cell) -> Preset:
     where = f"{found.data}, M={found.M}, ExDir({found.C}, 10), K={found.K}, {found.R} rounds"
     return Preset(f"paper/{found.name}", where, found, clip=found.clip)
 
 
-def _clipping(C: int, clip: float | None, above: bool) -> Preset:
+def _build_clipping_preset(C: int, clip: float | None, above: bool) -> Preset:
     found = CELLS[f"cross-device-mnist-c{C}-k10"]
     name = f"paper/clipping-c{C}-{'max10' if clip else 'free'}-{'above' if above else 'best'}"
     norm = f"max norm {clip:g}" if clip else "no clipping"
@@ -44,15 +44,15 @@ def _clipping(C: int, clip: float | None, above: bool) -> Preset:
 PRESETS = {
     preset.name: preset
     for preset in (
-        *map(_of, CELLS.values()),
-        *(_clipping(C, clip, above) for C in (2, 1) for clip in (10.0, None) for above in (False, True)),
+        *map(_build_cell_preset, CELLS.values()),
+        *(_build_clipping_preset(C, clip, above) for C in (2, 1) for clip in (10.0, None) for above in (False, True)),
     )
 }
 RATES = (0.0005, 0.001, 0.003, 0.005, 0.01, 0.03, 0.05, 0.1, 0.3, 0.5, 1.0)
 
 
 def preset_content(name: str, algorithm: str, given: bool) -> Content:
-    """The content of a spec. Rates are the paper's, by algorithm; others need an eta of their own (`given`)."""
+    """Return the content of a spec. The rate is the paper's unless eta is `given`."""
     if name not in PRESETS:
         raise UnknownName("preset", name, PRESETS)
     preset = PRESETS[name]
@@ -72,7 +72,7 @@ def preset_content(name: str, algorithm: str, given: bool) -> Content:
 
 
 def protocol_content(name: str, algorithm: str, M_is_S: bool, kind: str = "exdir") -> Content:
-    """What a protocol decides: order, form of the partition, weights, how batches are drawn."""
+    """Return the settings of a protocol: order, form of the partition, weights, drawing of batches."""
     if name not in PROTOCOLS:
         raise UnknownName("protocol", name, PROTOCOLS)
     authors = name == "authors"
@@ -97,24 +97,24 @@ def expand(content: Mapping[str, Any]) -> Content:
         found = preset_content(str(preset), algorithm, "eta" in own.get("optimiser", {}))
         protocol = protocol or "paper"
     if protocol is not None:
-        both = merged(found, own)
+        both = merge(found, own)
         everyone = both.get("S") is None or str(both["S"]) == str(both.get("partition", {}).get("M", 10))
         kind = str(both.get("partition", {}).get("kind", "exdir"))
-        found = merged(found, protocol_content(str(protocol), algorithm, everyone, kind))
-    return merged(found, own)
+        found = merge(found, protocol_content(str(protocol), algorithm, everyone, kind))
+    return merge(found, own)
 
 
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Content:
-    """Both, section by section; `above` wins."""
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Content:
+    """Merge two specs section by section. `above` overrides `below`."""
     result = dict(below)
     for name, value in above.items():
         under = result.get(name)
-        result[name] = merged(under, value) if isinstance(value, Mapping) and isinstance(under, Mapping) else value
+        result[name] = merge(under, value) if isinstance(value, Mapping) and isinstance(under, Mapping) else value
     return result
 
 
 def rate(preset: Preset, algorithm: str) -> float:
-    """The paper's best rate of ssl or fedavg; it has no other."""
+    """Return the paper's best rate of ssl or fedavg."""
     if algorithm not in ("ssl", "fedavg"):
         hint = "Give one: eta=0.01, or look for it with splitrelay grid."
         raise InputError(f"the paper has no rate for {algorithm}", hint=hint)

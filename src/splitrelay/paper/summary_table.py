@@ -1,4 +1,4 @@
-"""The paper's question on one screen: who is ahead, by how much, by study, set and classes a client."""
+"""Summarise in one table which algorithm is ahead, by study, data set and classes per client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from splitrelay.errors import InputError
 from splitrelay.paper.evidence import DEVICES, SILOS, SMALL_NET, TUNED, Evidence
-from splitrelay.reports.head_to_head import Contest
+from splitrelay.reports.head_to_head import Comparison
 from splitrelay.reports.labels import DATA, find_place, get_algorithm_label, get_data_label
 from splitrelay.table import Cell, Heading, Piece, Table
 
@@ -16,59 +16,61 @@ STUDIES = {
     TUNED: "500 clients, tuned",
     "landscape/best": "500 clients, tuned, S = 3, 10, 30 and α = 1, 10, 100",
     SILOS: "ten clients, tuned",
-    SMALL_NET: "500 clients, a small net, tuned",
+    SMALL_NET: "500 clients, a small network, tuned",
     "vgg11": "VGG-11, the paper's rates, a few rounds",
 }
 
 
 def build_summary_table(folder: Path) -> Table:
-    """A row for each study and set, a column for each number of classes a client."""
+    """Build one row per study and data set, with one column per number of classes per client."""
     records = Evidence(folder)
     found = {
-        (study, data): {C: records.of(study, data=data, C=C) for C in _find_classes(records.study(study))}
+        (study, data): {C: records.select(study, data=data, C=C) for C in _find_classes(records.read_study(study))}
         for study in STUDIES
-        for data in sorted({pair.place.data for pair in records.study(study)}, key=lambda name: find_place(DATA, name))
+        for data in sorted(
+            {pair.place.data for pair in records.read_study(study)}, key=lambda name: find_place(DATA, name)
+        )
     }
     if not found:
-        raise InputError(f"SSL and FedAvg meet nowhere in {folder}", limit=f"folders {', '.join(STUDIES)}")
+        raise InputError(f"no study in {folder} has both SSL and FedAvg", limit=f"folders {', '.join(STUDIES)}")
     classes = sorted({C for by_class in found.values() for C in by_class})
     heads = [Heading("study", is_label=True), Heading("data", is_label=True), *(Heading(f"C = {C}") for C in classes)]
     rows = [
         _build_row(study, data, [by_class.get(C, []) for C in classes]) for (study, data), by_class in found.items()
     ]
     caption = (
-        "Who is ahead and by how many points of test accuracy, SSL minus FedAvg, means over seeds; where a study has "
-        "several places (K, S, α), from the least to the most. Ahead: in every place and with every seed."
+        "The algorithm that is ahead, and the gap SSL minus FedAvg in points of test accuracy, mean over seeds. If a "
+        "study has several settings (K, S, α), the range of gaps. Ahead: in every setting and with every seed."
     )
     return Table(heads, rows, caption=caption, name="glance", records=_build_records(found))
 
 
-def _find_classes(pairs: Sequence[Contest]) -> list[int]:
+def _find_classes(pairs: Sequence[Comparison]) -> list[int]:
     return sorted({int(pair.factors["C"]) for pair in pairs})
 
 
-def _build_row(study: str, data: str, by_class: Sequence[Sequence[Contest]]) -> list[Cell]:
+def _build_row(study: str, data: str, by_class: Sequence[Sequence[Comparison]]) -> list[Cell]:
     return [STUDIES[study], get_data_label(data), *(describe_gaps(pairs) for pairs in by_class)]
 
 
-def describe_gaps(pairs: Sequence[Contest]) -> Cell:
-    """'SSL +24.6 to +35.3', or in how many places each is ahead; nothing where nothing was run."""
+def describe_gaps(pairs: Sequence[Comparison]) -> Cell:
+    """Return 'SSL +24.6 to +35.3', or in how many settings each is ahead; an empty cell if nothing was run."""
     if not pairs:
         return ""
     gaps = sorted(pair.gap for pair in pairs)
     span = f"{gaps[0]:+.1f}" if len(gaps) == 1 else f"{gaps[0]:+.1f} to {gaps[-1]:+.1f}"
     span += " (one seed)" * (min(pair.gaps.size for pair in pairs) == 1)
     ahead = {name: sum(pair.winner == name for pair in pairs) for name in ("ssl", "fedavg")}
-    for name, places in ahead.items():
-        if places == len(pairs):
+    for name, settings in ahead.items():
+        if settings == len(pairs):
             return Piece(get_algorithm_label(name), bold=True), Piece(f" {span}")
     if not any(ahead.values()):
         return f"even {span}"
-    counts = ", ".join(f"{get_algorithm_label(name)} in {places}" for name, places in ahead.items() if places)
+    counts = ", ".join(f"{get_algorithm_label(name)} in {settings}" for name, settings in ahead.items() if settings)
     return f"{counts} of {len(pairs)}: {span}"
 
 
-def _build_records(found: dict[tuple[str, str], dict[int, list[Contest]]]) -> list[dict[str, object]]:
+def _build_records(found: dict[tuple[str, str], dict[int, list[Comparison]]]) -> list[dict[str, object]]:
     return [
         {"study": study, "data": data, "C": C, **pair.factors, "gap": round(pair.gap, 4), "ahead": pair.winner}
         for (study, data), by_class in found.items()

@@ -1,4 +1,4 @@
-"""A batch of a study, run: the grid of every setting with one seed, on beyond its edges, then the best with all."""
+"""Run a batch of a study: search the rates of every setting with one seed, then run the best with all seeds."""
 
 from __future__ import annotations
 
@@ -21,62 +21,62 @@ Sweep = Callable[[Sequence[Point], Path], SweepStatus]
 
 @dataclass(frozen=True)
 class Tuning:
-    """The search of a batch; `words` go on top of every spec."""
+    """The search of a batch. `words` are settings that override every spec."""
 
     batch: Batch
     words: Words = ()
     tune: str = "test"
 
     def points(self) -> Points:
-        """Every setting with every norm and rate."""
+        """Return every setting with every norm and rate."""
         found = [(*setting, ("clip", clip)) for setting in self.batch.settings for clip in self.batch.clips]
         return drop_duplicates([point for settings in found for point in self.list_points(settings, self.batch.rates)])
 
     def list_points(self, settings: Settings, etas: Sequence[float]) -> list[Point]:
-        """One setting and norm at these rates."""
-        looks = (("seed", str(SEEDS[0])), ("every", str(self.batch.look)))
-        return [self._point((*settings, ("eta", f"{eta:.6g}")), looks) for eta in etas]
+        """Return the points of one setting and norm at these rates."""
+        more = (("seed", str(SEEDS[0])), ("every", str(self.batch.every)))
+        return [self._build_point((*settings, ("eta", f"{eta:.6g}")), more) for eta in etas]
 
-    def final(self, settings: Settings, eta: float, seed: int) -> Point:
-        """A setting as it is shown in the end."""
-        looks = (("every", str(self.batch.final_look)),)
-        return self._point((*settings, ("eta", f"{eta:.6g}"), ("seed", str(seed))), looks)
+    def build_final_point(self, settings: Settings, eta: float, seed: int) -> Point:
+        """Return the point of a final run."""
+        more = (("every", str(self.batch.final_every)),)
+        return self._build_point((*settings, ("eta", f"{eta:.6g}"), ("seed", str(seed))), more)
 
-    def _point(self, telling: Settings, more: Settings) -> Point:
-        return Point(load_spec(None, [*(f"{name}={text}" for name, text in (*telling, *more)), *self.words]), telling)
+    def _build_point(self, shown: Settings, more: Settings) -> Point:
+        return Point(load_spec(None, [*(f"{name}={text}" for name, text in (*shown, *more)), *self.words]), shown)
 
 
 def run_batch(plan: Tuning, folder: Path, run: Sweep, seeds: Sequence[int]) -> None:
-    """Search, then all seeds of the best; what lies in the folder is not run again."""
+    """Search the rates, then run the best with all seeds. Finished runs in the folder are not repeated."""
     choices = search_rates(plan, lambda points: run(points, folder / SEARCH), extend=True)
-    points = find_winners(plan, choices, seeds)
+    points = choose_final_points(plan, choices, seeds)
     if points:
         run(points, folder / BEST)
 
 
-def find_winners(plan: Tuning, choices: Iterable[Choice], seeds: Sequence[int]) -> list[Point]:
-    """Of every setting the best norm and rate, with each seed; none where every rate diverged."""
+def choose_final_points(plan: Tuning, choices: Iterable[Choice], seeds: Sequence[int]) -> list[Point]:
+    """Return the best norm and rate of every setting, with each seed. Skip settings whose rates all diverged."""
     best: dict[Settings, tuple[Settings, RateScore]] = {}
     for choice in choices:
-        contest = tuple(setting for setting in choice.settings if setting[0] != "clip")
-        if choice.best.score is not None and (contest not in best or choice.best.rank > best[contest][1].rank):
-            best[contest] = choice.settings, choice.best
-    return [plan.final(settings, tried.eta, seed) for seed in seeds for settings, tried in best.values()]
+        fixed = tuple(setting for setting in choice.settings if setting[0] != "clip")
+        if choice.best.score is not None and (fixed not in best or choice.best.rank > best[fixed][1].rank):
+            best[fixed] = choice.settings, choice.best
+    return [plan.build_final_point(settings, tried.eta, seed) for seed in seeds for settings, tried in best.values()]
 
 
 def list_expected_runs(plan: Tuning, folder: Path, seeds: Sequence[int]) -> list[tuple[Path, Point]]:
-    """All runs of a batch with their folders, as far as is known: whatever leads now is taken for the best."""
+    """Return all runs of a batch with their folders. The best rate so far is taken for the final one."""
     points = plan.points().points
     choices = [
-        Choice(tuple(pair for pair in point.settings if pair[0] != "eta"), (_tried(point, folder / SEARCH),))
+        Choice(tuple(pair for pair in point.settings if pair[0] != "eta"), (_score_point(point, folder / SEARCH),))
         for point in points
     ]
     return [(folder / SEARCH, point) for point in points] + [
-        (folder / BEST, point) for point in find_winners(plan, choices, seeds)
+        (folder / BEST, point) for point in choose_final_points(plan, choices, seeds)
     ]
 
 
-def _tried(point: Point, folder: Path) -> RateScore:
+def _score_point(point: Point, folder: Path) -> RateScore:
     rows = RunDirectory(find_run_folder(folder, point)).read_rows()
     score = compute_final_accuracy(rows) if rows else None
     return RateScore(point.spec.optimiser.eta, score or 0.0, point.name)

@@ -1,4 +1,4 @@
-"""The clipping figure: the same runs with and without a largest norm of the gradient, at one rate and at others."""
+"""Draw the clipping figure: the same runs with and without clipping, at two learning rates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from splitrelay.errors import InputError
 from splitrelay.reports.curves import ACCURACY, ROUNDS, compute_accuracy_line
-from splitrelay.reports.line_plots import Drawing, Line, Look, Panel, grid, styles
+from splitrelay.reports.line_plots import Drawing, Line, LineStyle, Panel, grid, styles
 from splitrelay.reports.seed_groups import Group, describe_seeds, group_runs
 from splitrelay.reports.style import GREEN, ORANGE, PURPLE, SKY
 from splitrelay.reports.table_layout import Choice, choose_runs, row_label
@@ -20,7 +20,7 @@ NORMS = (GREEN, PURPLE, ORANGE, SKY)
 
 
 def draw_clipping(runs: Sequence[Run], *, rule: str = "test", last: int = LAST, smooth: int = 1) -> Drawing:
-    """A row for each algorithm, a column for each partition; colour by norm, line style by rate."""
+    """Draw one row per algorithm and one column per partition. The colour is the norm, the pattern is the rate."""
     groups, notes = group_runs(runs)
     searched = [
         choice for choice in choose_runs(groups, rule, last) if len({_norm(group) for group in choice.tried}) > 1
@@ -39,15 +39,15 @@ def draw_clipping(runs: Sequence[Run], *, rule: str = "test", last: int = LAST, 
         *_describe_left_out(searched, choices),
         *notes,
     ]
-    said += [f"Each point is the mean of {smooth} looks that end there."] * (smooth > 1)
-    key = {_words(norm): Look(colours[norm], "-") for norm in norms}
+    said += [f"Each point is the mean of {smooth} evaluations that end there."] * (smooth > 1)
+    key = {_words(norm): LineStyle(colours[norm], "-") for norm in norms}
     caption = "Test accuracy with and without clipping, mean over seeds; the band is one standard deviation over seeds."
-    upright = ACCURACY if smooth == 1 else f"{ACCURACY},\nmean of {smooth} looks"
+    upright = ACCURACY if smooth == 1 else f"{ACCURACY},\nmean of {smooth} evaluations"
     return Drawing(grid(panels, (ROUNDS, upright), said, key), [caption, *said])
 
 
 def _at_two_rates(choice: Choice) -> tuple[Group, ...]:
-    """What was run at the best rate, and at the one above it, as in the paper; below it, where none is above."""
+    """Return the runs at the best rate and at the next higher one, as in the paper (the next lower one if needed)."""
     best, etas = choice.best.spec.optimiser.eta, set(map(_eta, choice.tried))
     below = max((eta for eta in etas if eta < best), default=best)
     other = min((eta for eta in etas if eta > best), default=below)
@@ -72,7 +72,7 @@ def _build_panel(
     etas = sorted(set(map(_eta, choice.tried)))
     style = styles(etas)
     lines = [
-        _build_line(group, Look(colours[_norm(group)], style[group.spec.optimiser.eta]), smooth)
+        _build_line(group, LineStyle(colours[_norm(group)], style[group.spec.optimiser.eta]), smooth)
         for group in choice.tried
     ]
     rates = f"{etas[0]:g}" if len(etas) == 1 else f"{etas[0]:g} (solid), {etas[1]:g} (dashed)"
@@ -81,9 +81,9 @@ def _build_panel(
     return Panel(f"{choice.column.name}, {where}{choice.column.partition}\n$\\eta=$ {rates}", lines)
 
 
-def _build_line(group: Group, look: Look, smooth: int) -> Line:
+def _build_line(group: Group, style: LineStyle, smooth: int) -> Line:
     seen = compute_accuracy_line(group, smooth)
-    return Line(_words(_norm(group)), look, seen.rounds.astype(np.float64), seen.mean, seen.deviation)
+    return Line(_words(_norm(group)), style, seen.rounds.astype(np.float64), seen.mean, seen.deviation)
 
 
 def _at(choices: Sequence[Choice], row: tuple[object, ...], part: str) -> Choice | None:

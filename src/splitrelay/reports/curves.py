@@ -1,4 +1,4 @@
-"""Accuracy against rounds, or against bytes: the mean over seeds with its standard deviation, a panel a partition."""
+"""Draw accuracy by round or by bytes: the mean and standard deviation over seeds, one panel per partition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from splitrelay.errors import InputError
 from splitrelay.reports.labels import get_data_label
-from splitrelay.reports.line_plots import Drawing, Line, Look, Panel, colours, grid, styles
+from splitrelay.reports.line_plots import Drawing, Line, LineStyle, Panel, colours, grid, styles
 from splitrelay.reports.seed_groups import Group, describe_seeds, group_runs
 from splitrelay.reports.style import LABEL, LOOK, open_figure, save_figure
 from splitrelay.reports.summary import Curve, build_curve
@@ -29,7 +29,7 @@ ROUNDS, ACCURACY = "training rounds", "test accuracy (%)"
 def draw_curves(
     runs: Sequence[Run], *, rule: str = "test", last: int = LAST, smooth: int = 1, every_rate: bool = False
 ) -> Drawing:
-    """Accuracy against rounds; smoothed only if asked, and then the axis says so."""
+    """Draw accuracy by round. If curves are smoothed, the label of the axis states it."""
     groups, notes = group_runs(runs)
     choices = choose_runs(groups, rule, last, every_rate=every_rate)
     said = [*_describe(choices, smooth), *notes]
@@ -39,43 +39,51 @@ def draw_curves(
 def draw_bytes(
     runs: Sequence[Run], *, rule: str = "test", last: int = LAST, smooth: int = 1, every_rate: bool = False
 ) -> Drawing:
-    """Accuracy against the megabytes that have crossed the link, up and down, by then."""
+    """Draw accuracy by the megabytes that clients and server have exchanged."""
     groups, notes = group_runs(runs)
     choices = choose_runs(groups, rule, last, every_rate=every_rate)
     said = [*_describe(choices, smooth), *notes]
-    return _build_drawing(choices, said, "MB over the link, both ways", smooth, by_bytes=True)
+    return _build_drawing(choices, said, "MB between clients and server", smooth, by_bytes=True)
 
 
 def compute_accuracy_line(group: Group, smooth: int = 1) -> Curve:
-    """Percent at the rounds that are drawn: every fifth of CIFAR-10's, all of the others'."""
+    """Return percent at the rounds that are drawn: every fifth round of CIFAR-10, every round of other data sets."""
     found = build_curve(group)
     thin = found.at(found.rounds % STRIDES.get(group.spec.data.name, 1) == 0)
     return _smooth(Curve(thin.rounds, 100 * thin.values), smooth)
 
 
 def _smooth(found: Curve, n: int) -> Curve:
-    """Each point the mean of n looks that end there, seed by seed; the first n - 1 have no point."""
+    """Replace each point by the mean of the last n evaluations, seed by seed. The first n - 1 points are dropped."""
     if n == 1:
         return found
     if n > len(found.rounds):
-        raise InputError("smooth is longer than a curve", value=n, limit=f"<= {len(found.rounds)} looks")
+        raise InputError("smooth is longer than a curve", value=n, limit=f"<= {len(found.rounds)} evaluations")
     windows = np.lib.stride_tricks.sliding_window_view(found.values, n, axis=1)
     return Curve(found.rounds[n - 1 :], np.asarray(windows.mean(-1)))
 
 
 def _build_drawing(choices: Sequence[Choice], said: list[str], across: str, smooth: int, *, by_bytes: bool) -> Drawing:
-    looks = choose_looks(choices)
-    panels = build_panels(choices, lambda choice: _build_line(choice, choices, looks, smooth, by_bytes), log=by_bytes)
-    upright = ACCURACY if smooth == 1 else f"{ACCURACY},\nmean of {smooth} looks"
+    line_styles = choose_line_styles(choices)
+    panels = build_panels(
+        choices, lambda choice: _build_line(choice, choices, line_styles, smooth, by_bytes), log=by_bytes
+    )
+    upright = ACCURACY if smooth == 1 else f"{ACCURACY},\nmean of {smooth} evaluations"
     said = [*said, *_gaps(panels)]
     caption = f"Test accuracy against {across}: mean over seeds; the band is one standard deviation over seeds."
-    return Drawing(grid(panels, (across, upright), said, looks), [caption, *said])
+    return Drawing(grid(panels, (across, upright), said, line_styles), [caption, *said])
 
 
 def build_panels(
     choices: Sequence[Choice], line: Callable[[Choice], Line], *, log: bool = False
 ) -> list[list[Panel | None]]:
-    """A row for each set and setting, a column for each partition; log: across, where ends are far apart."""
+    """Build one row of panels per data set and setting, with one column per partition.
+
+    Args:
+        choices: The runs to draw.
+        line: Builds the line of a choice.
+        log: Use a log x axis where the ends of the lines are far apart.
+    """
     places = list(dict.fromkeys(choice.place for choice in choices))
     rows = list(dict.fromkeys(_build_row(place) for place in places))
     partitions = list(dict.fromkeys(c.column.partition for c in sorted(choices, key=lambda c: c.column.C)))
@@ -90,7 +98,7 @@ def build_panels(
 
 
 def _far_apart(lines: Sequence[Line]) -> bool:
-    """Whether the ends of these lines would not be seen on one linear axis."""
+    """Return whether the ends of these lines are too far apart for one linear axis."""
     ends = [float(line.x[-1]) for line in lines if len(line.x) and line.x[-1] > 0]
     return bool(ends) and max(ends) > FAR * min(ends)
 
@@ -99,12 +107,14 @@ def _build_row(place: Place) -> tuple[str, str, str]:
     return place.setting, place.data, place.model
 
 
-def _build_line(choice: Choice, choices: Sequence[Choice], looks: dict[str, Look], smooth: int, by_bytes: bool) -> Line:
+def _build_line(
+    choice: Choice, choices: Sequence[Choice], line_styles: dict[str, LineStyle], smooth: int, by_bytes: bool
+) -> Line:
     seen, label = compute_accuracy_line(choice.best, smooth), get_label(choice, choices)
     x = seen.rounds.astype(np.float64)
     if by_bytes:
         x = _megabytes(choice.best, seen.rounds)
-    return Line(label, looks[label], x, seen.mean, seen.deviation)
+    return Line(label, line_styles[label], x, seen.mean, seen.deviation)
 
 
 def _megabytes(
@@ -116,7 +126,7 @@ def _megabytes(
 
 
 def get_label(choice: Choice, choices: Sequence[Choice]) -> str:
-    """The algorithm; its K where there are several; its rate where all lines have one rate everywhere."""
+    """Return the algorithm, its K if there are several, and its rate if each line has one rate everywhere."""
     name = choice.column.name
     words = [name]
     if len({other.place.K for other in choices}) > 1:
@@ -131,28 +141,28 @@ def _one_rate_a_line(choices: Sequence[Choice]) -> bool:
     return len(rates) == len({(name, K) for name, K, _ in rates})
 
 
-def choose_looks(choices: Sequence[Choice]) -> dict[str, Look]:
-    """Colour by algorithm and variant; style by K where there are several, else the algorithm's own."""
+def choose_line_styles(choices: Sequence[Choice]) -> dict[str, LineStyle]:
+    """Return the colour by algorithm and variant, and the pattern by K (by algorithm if there is one K)."""
     colour = colours((choice.column.algorithm, choice.column.variant) for choice in choices)
     style = styles(sorted({choice.place.K for choice in choices}))
-    looks = {}
+    line_styles = {}
     for choice in sorted(choices, key=lambda choice: (choice.place.K, column_key(choice.column)[3:])):
         own = LOOK.get(choice.column.algorithm, ("", "-"))[1] if len(style) == 1 else style[choice.place.K]
-        looks[get_label(choice, choices)] = Look(colour[choice.column.algorithm, choice.column.variant], own)
-    return looks
+        line_styles[get_label(choice, choices)] = LineStyle(colour[choice.column.algorithm, choice.column.variant], own)
+    return line_styles
 
 
 def _describe(choices: Sequence[Choice], smooth: int) -> list[str]:
     notes = [*describe_seeds([choice.best for choice in choices]), *describe_choices(choices)]
     strided = sorted({choice.place.data for choice in choices if _thin(choice)})
     notes += [f"{get_data_label(name)}: every {STRIDES[name]}th round is drawn." for name in strided]
-    return notes + [f"Each point is the mean of {smooth} looks that end there."] * (smooth > 1)
+    return notes + [f"Each point is the mean of {smooth} evaluations that end there."] * (smooth > 1)
 
 
 def _thin(choice: Choice) -> bool:
-    """Whether more was looked at than is drawn."""
-    looks = np.diff(build_curve(choice.best).rounds)
-    return bool(looks.size) and int(looks.min()) < STRIDES.get(choice.place.data, 1)
+    """Return whether there are more evaluations than drawn points."""
+    steps = np.diff(build_curve(choice.best).rounds)
+    return bool(steps.size) and int(steps.min()) < STRIDES.get(choice.place.data, 1)
 
 
 def _gaps(panels: Sequence[Sequence[Panel | None]]) -> list[str]:
@@ -162,14 +172,14 @@ def _gaps(panels: Sequence[Sequence[Panel | None]]) -> list[str]:
 
 
 def draw(cells: Sequence[Cell], path: Path) -> Path:
-    """The demo's figure: its partitions side by side, on one scale."""
+    """Draw the figure of the demo: its partitions side by side on one scale."""
     panels = sorted({cell.C for cell in cells})
     with open_figure(2.6 * len(panels) + 0.3, 2.1) as figure:
         axes = np.atleast_1d(figure.subplots(1, len(panels), sharey=True))
         for axis, C in zip(axes, panels, strict=True):
             for cell in (cell for cell in cells if cell.C == C):
-                accuracy = 100 * np.array([[look.score.accuracy for look in run.looks] for run in cell.outcomes])
-                rounds = [look.r for look in cell.outcomes[0].looks]
+                accuracy = 100 * np.array([[row.score.accuracy for row in run.rows] for run in cell.outcomes])
+                rounds = [row.r for row in cell.outcomes[0].rows]
                 mean, spread = accuracy.mean(0), accuracy.std(0, ddof=1)
                 colour, line = LOOK[cell.algorithm]
                 axis.plot(rounds, mean, line, color=colour, label=rf"{LABEL[cell.algorithm]}, $\eta={cell.eta:g}$")

@@ -1,12 +1,12 @@
-"""What becomes of single classes while an algorithm trains: does it keep them all, or the latest at the others' cost?
+"""Tabulate forgetting: the accuracy of single classes while an algorithm trains.
 
-With a(s, r, c) the test accuracy on class c with seed s after round r, over the looks of the last 20 rounds,
+With a(s, r, c) the test accuracy on class c with seed s after round r, over the evaluations of the last 20 rounds,
 
     worst  the mean over s and r of  min_c a(s, r, c)
     swing  the mean over s and c of the standard deviation over r of a(s, r, c)
 
-An average over clients changes little from round to round; a model that leans towards whoever trained it last has
-another worst class after every round, and every class swings.
+An average over clients changes little from round to round. A model that favours the clients that trained last has a
+different worst class after every round, and the accuracy of every class varies.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from splitrelay.table import Heading, Table
 
 
 @dataclass(frozen=True)
-class Fates:
-    """In points of percent; swing is NaN for a single look."""
+class ClassStatistics:
+    """Worst and swing in percentage points. swing is NaN for a single evaluation."""
 
     worst: float
     swing: float
 
 
-def compute_fates(group: Group, last: int = LAST) -> Fates:
-    """Of the classes that the test set has."""
+def compute_class_statistics(group: Group, last: int = LAST) -> ClassStatistics:
+    """Return the statistics over the classes that occur in the test set."""
     seen = [_select_late(run, last) for run in group.runs]
     worst = np.mean([looks.min(1).mean() for looks in seen])
     swing = np.mean([looks.std(0, ddof=1).mean() if len(looks) > 1 else math.nan for looks in seen])
-    return Fates(100 * float(worst), 100 * float(swing))
+    return ClassStatistics(100 * float(worst), 100 * float(swing))
 
 
 def _select_late(run: Run, last: int) -> NDArray[np.float64]:
-    """A row for each look of the last rounds, a column for each class."""
+    """Return one row per evaluation of the last rounds, with one column per class."""
     looks = np.array(
         [row["test_per_class"] for row in select_late_rows(run, last)], dtype=np.float64
-    )  # None, of a class that is not there, becomes NaN
+    )  # None (a class without test images) becomes NaN
     return looks[:, ~np.isnan(looks).any(0)]
 
 
 def build_classes_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Table:
-    """A row for each place and partition, two columns for each algorithm."""
+    """Build one row per setting and partition, with two columns per algorithm."""
     groups, notes = group_runs(runs)
     choices = choose_runs(groups, rule, last)
     names = list(dict.fromkeys(choice.column.name for choice in choices))
@@ -65,8 +65,9 @@ def build_classes_table(runs: Sequence[Run], *, rule: str = "test", last: int = 
         where = map(str, (place.setting, row_label(place, places), partition, place.K))
         rows.append([*where, *(cell for name in names for cell in _build_cells(here.get(name), last))])
     caption = (
-        f"Test accuracy in % on single classes, over seeds and the last {last} rounds. Worst: of the worst class at "
-        "each look, the mean. Swing: the standard deviation of a class from look to look, the mean over classes."
+        f"Test accuracy in % on single classes, over seeds and the last {last} rounds. Worst: the accuracy of the "
+        "worst class, averaged over evaluations. Swing: the standard deviation of a class over evaluations, averaged "
+        "over classes."
     )
     said = [*describe_seeds([choice.best for choice in choices]), *describe_choices(choices), *notes]
     records = [_build_record(choice, last) for choice in choices]
@@ -76,12 +77,12 @@ def build_classes_table(runs: Sequence[Run], *, rule: str = "test", last: int = 
 def _build_cells(choice: Choice | None, last: int) -> list[str]:
     if choice is None:
         return ["", ""]
-    found = compute_fates(choice.best, last)
+    found = compute_class_statistics(choice.best, last)
     return [("" if math.isnan(value) else f"{value:.1f}") for value in (found.worst, found.swing)]
 
 
 def _build_record(choice: Choice, last: int) -> dict[str, object]:
-    spec, found = choice.best.spec, compute_fates(choice.best, last)
+    spec, found = choice.best.spec, compute_class_statistics(choice.best, last)
     where = {"data": spec.data.name, "M": spec.partition.M, "C": spec.partition.C, "K": spec.K}
     swing = None if math.isnan(found.swing) else round(found.swing, 4)
     return {**where, "algorithm": choice.column.name, "worst": round(found.worst, 4), "swing": swing}

@@ -1,8 +1,8 @@
-"""Who wins: SSL and FedAvg where both were run in one place, each at its best, seed against seed.
+"""Compare SSL with FedAvg in every setting in which both were run, each at its best rate, seed by seed.
 
-With a(s) the mean test accuracy of seed s over the last 20 rounds, the gap of a place is the mean over seeds of
-a_SSL(s) - a_FedAvg(s), in points of percent, and its spread their standard deviation. Both algorithms see the same
-partition under the same seed. One is ahead where it is so with every seed; else the place is even.
+Let a(s) be the mean test accuracy of seed s over the last 20 rounds. The gap of a setting is the mean over seeds of
+a_SSL(s) - a_FedAvg(s), in percentage points, and its spread is their standard deviation. Both algorithms use the same
+partition for the same seed. An algorithm is ahead if it is better with every seed. Otherwise the setting is even.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FACTORS = ("C", "alpha", "K", "S")  # heterogeneity, local steps, participation
 
 
 @dataclass(frozen=True)
-class Contest:
-    """Both algorithms in one place, each at the rate and norm that speak for it."""
+class Comparison:
+    """Both algorithms in one setting, each at its best rate and norm."""
 
     ssl: Choice
     fedavg: Choice
@@ -38,63 +38,63 @@ class Contest:
 
     @property
     def place(self) -> Place:
-        """Where they meet."""
+        """Return the common setting."""
         return self.ssl.place
 
     @cached_property
     def gaps(self) -> NDArray[np.float64]:
-        """Of every seed that both have, in points of percent."""
+        """Return the gap of every common seed, in percentage points."""
         return compare_seeds(self.ssl.best, self.fedavg.best, self.last)
 
     @property
     def gap(self) -> float:
-        """Over seeds; positive where SSL is ahead."""
+        """Return the mean gap over seeds. It is positive if SSL is ahead."""
         return float(self.gaps.mean()) if self.gaps.size else math.nan
 
     @property
     def spread(self) -> float:
-        """Over seeds; NaN where there is one."""
+        """Return the standard deviation over seeds, or NaN for one seed."""
         return float(self.gaps.std(ddof=1)) if self.gaps.size > 1 else math.nan
 
     @property
     def winner(self) -> str | None:
-        """The algorithm that is ahead with every seed; None: neither is."""
+        """Return the algorithm that is ahead with every seed, or None."""
         if self.gaps.size and (self.gaps > 0).all():
             return "ssl"
         return "fedavg" if self.gaps.size and (self.gaps < 0).all() else None
 
     @property
     def factors(self) -> dict[str, float]:
-        """What heterogeneity, local steps and participation were."""
+        """Return the values of heterogeneity, local steps and participation."""
         spec = self.ssl.best.spec
         part = spec.partition
         return {"C": part.C, "alpha": part.alpha, "K": spec.K, "S": spec.S or part.M}
 
 
-def find_contests(runs: Sequence[Run], rule: str = "test", last: int = LAST) -> tuple[list[Contest], list[str]]:
-    """Every place in which both were run, in the tables' order, and what must be said of the runs."""
+def find_comparisons(runs: Sequence[Run], rule: str = "test", last: int = LAST) -> tuple[list[Comparison], list[str]]:
+    """Return all settings in which both were run, in the order of the tables, and notes about the runs."""
     groups, notes = group_runs(runs)
     choices = choose_runs(groups, rule, last)
     pairs = [
-        Contest(choice, other, last)
+        Comparison(choice, other, last)
         for choice in choices
-        if choice.column.algorithm == "ssl" and (other := _find_opponent(choice, choices)) is not None
+        if choice.column.algorithm == "ssl" and (other := _find_counterpart(choice, choices)) is not None
     ]
     if not pairs:
         hint = "Run one setting with algorithm=ssl and with algorithm=fedavg."
-        raise InputError("SSL and FedAvg meet in none of these runs", hint=hint)
+        raise InputError("no setting of these runs has both SSL and FedAvg", hint=hint)
     both = [choice for pair in pairs for choice in (pair.ssl, pair.fedavg)]
     said = [*describe_seeds(_get_groups(pairs)), *describe_choices(both), *notes]
     return pairs, said
 
 
-def _get_groups(pairs: Sequence[Contest]) -> list[Group]:
-    """The runs that speak for either."""
+def _get_groups(pairs: Sequence[Comparison]) -> list[Group]:
+    """Return the best runs of both algorithms."""
     return [choice.best for pair in pairs for choice in (pair.ssl, pair.fedavg)]
 
 
-def _find_opponent(choice: Choice, choices: Sequence[Choice]) -> Choice | None:
-    """FedAvg in the same place: in the same variant, or whatever its own is where it has but one."""
+def _find_counterpart(choice: Choice, choices: Sequence[Choice]) -> Choice | None:
+    """Return FedAvg in the same setting and variant. If FedAvg has only one variant, return that one."""
     there = [
         other
         for other in choices
@@ -106,26 +106,26 @@ def _find_opponent(choice: Choice, choices: Sequence[Choice]) -> Choice | None:
 
 
 def build_winners_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Table:
-    """A row for each place: both accuracies, the gap, and who is ahead with every seed."""
-    pairs, notes = find_contests(runs, rule, last)
+    """Build one row per setting: both accuracies, the gap, and the algorithm that is ahead with every seed."""
+    pairs, notes = find_comparisons(runs, rule, last)
     places = [pair.place for pair in pairs]
     heads = [Heading(name, is_numeric=name == "K", is_label=True) for name in ("setting", "data", "partition", "K")]
     heads += [*(Heading(name, is_numeric=True) for name in ("SSL", "FedAvg", "gap")), Heading("ahead")]
     rows = [_build_row(pair, places) for pair in pairs]
     caption = (
-        f"Test accuracy in %, mean over seeds and the last {last} rounds, each at its best rate of those run; "
-        "gap: SSL minus FedAvg ± standard deviation over seeds; ahead: with every seed."
+        f"Test accuracy in %, mean over seeds and the last {last} rounds, each at its best learning "
+        "rate. Gap: SSL minus FedAvg ± standard deviation over seeds. Ahead: better with every seed."
     )
     tally = {name: sum(pair.winner == name for pair in pairs) for name in ("ssl", "fedavg", None)}
     score = (
-        f"SSL is ahead in {tally['ssl']} of {len(pairs)} places, FedAvg in {tally['fedavg']}, {tally[None]} are even."
+        f"SSL is ahead in {tally['ssl']} of {len(pairs)} settings, FedAvg in {tally['fedavg']}; {tally[None]} are even."
     )
     notes = [score, *notes, *describe_ends(_get_groups(pairs), last)]
     records = [_build_record(pair) for pair in pairs]
     return Table(heads, rows, caption=caption, notes=notes, lead=2, name="winners", records=records)
 
 
-def _build_row(pair: Contest, places: Sequence[Place]) -> list[Cell]:
+def _build_row(pair: Comparison, places: Sequence[Place]) -> list[Cell]:
     where = [pair.place.setting, row_label(pair.place, places), pair.ssl.column.partition, pair.place.K]
     ahead = "even" if pair.winner is None else get_algorithm_label(pair.winner)
     spread = "" if math.isnan(pair.spread) else f" ± {pair.spread:.2f}"
@@ -140,12 +140,12 @@ def _build_row(pair: Contest, places: Sequence[Place]) -> list[Cell]:
 
 
 def describe_rate(choice: Choice) -> str:
-    """The rate, and the largest norm where there is one."""
+    """Return the rate, and the clipping norm if there is one."""
     step = choice.best.spec.optimiser
     return f" (η {step.eta:g}{'' if step.clip is None else f', clip {step.clip:g}'})"
 
 
-def _build_record(pair: Contest) -> dict[str, Any]:
+def _build_record(pair: Comparison) -> dict[str, Any]:
     spec = pair.ssl.best.spec
     own = {"data": spec.data.name, "model": spec.model.name, "M": spec.partition.M, **pair.factors}
     for name, choice in (("ssl", pair.ssl), ("fedavg", pair.fedavg)):

@@ -1,4 +1,4 @@
-"""Charts for a report: plain SVG that takes its colours from the page, so that it is readable by day and by night."""
+"""Draw charts for reports as plain SVG. Colours come from the page, for a light or a dark theme."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 22, 30, 38  # margins: labels on the left and bel
 MOST = 400  # points of one line
 LEVELS = 8  # shades of a heat map
 COLUMNS = 400  # of a heat map; beyond it neighbours share one
-NUMBERED = 20  # clients up to which counts stand in the cells
+NUMBERED = 20  # clients; up to this number the cells contain the counts
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line: its name in the key (empty: none), its colour (a class of the page), its points."""
+    """A line: its name in the legend (empty: none), its colour (a CSS class of the page), its points."""
 
     name: str
     colour: str
     points: Sequence[Point]
-    hint: str = ""  # shown where the pointer rests
+    hint: str = ""  # tooltip
 
 
 def thin_points(points: Sequence[Point], most: int = MOST) -> list[Point]:
-    """Fewer points, the same picture: of each stretch its lowest and its highest; the first and the last stay."""
+    """Return fewer points with the same picture: the lowest and highest of each interval, the first and the last."""
     finite = [point for point in points if math.isfinite(point[1])]
     if len(finite) <= most:
         return finite
@@ -44,11 +44,11 @@ def thin_points(points: Sequence[Point], most: int = MOST) -> list[Point]:
 
 
 def draw_line_chart(series: Sequence[Series], across: str, upright: str, top: float | None = None) -> str:
-    """Lines over one pair of axes that begin at 0; `top` ends the upright one."""
+    """Draw lines on axes that begin at 0. `top` is the end of the y axis."""
     drawn = [Series(line.name, line.colour, thin_points(line.points), line.hint) for line in series]
     points = [point for line in drawn for point in line.points]
     if not points:
-        return '<p class="note">Nothing to draw: no look at it is a number.</p>'
+        return '<p class="note">Nothing to draw: no evaluation has a number.</p>'
     high_x, high_y = max(x for x, _ in points) or 1.0, top or max(y for _, y in points) * 1.05 or 1.0
     parts = [*_draw_axes(high_x, high_y, across, upright), *_draw_key([line for line in drawn if line.name])]
     parts += [_draw_path(line, high_x, high_y) for line in drawn]
@@ -56,7 +56,7 @@ def draw_line_chart(series: Sequence[Series], across: str, upright: str, top: fl
 
 
 def draw_bar_chart(names: Sequence[str], shares: Sequence[float], across: str) -> str:
-    """A bar for each name, from 0 to 100 %, with its value."""
+    """Draw a bar from 0 to 100 % for each name, with its value."""
     height = 18 * len(names) + 34
     parts = []
     for j, (name, share) in enumerate(zip(names, shares, strict=True)):
@@ -71,7 +71,10 @@ def draw_bar_chart(names: Sequence[str], shares: Sequence[float], across: str) -
 
 
 def draw_heat_map(counts: NDArray[np.int64], labels: Sequence[str]) -> str:
-    """Clients across, labels down; the darker, the more samples. Many clients stand by their main label."""
+    """Draw clients on the x axis and labels on the y axis. Darker means more samples.
+
+    Many clients are sorted by their main label.
+    """
     M, n = counts.shape
     cells = _gather_columns(counts if M <= NUMBERED else counts[_sort_by_main_label(counts)])
     across, row = WIDTH - LEFT - RIGHT, max(8, min(18, 240 // n))
@@ -94,7 +97,7 @@ def draw_heat_map(counts: NDArray[np.int64], labels: Sequence[str]) -> str:
 
 
 def choose_ticks(high: float, most: int = 5) -> list[float]:
-    """0 and round numbers up to the end of an axis."""
+    """Return 0 and round numbers up to the end of an axis."""
     raw = high / most
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * 0.999)
@@ -134,7 +137,7 @@ def _draw_key(lines: Sequence[Series]) -> Iterator[str]:
 
 
 def _draw_path(line: Series, high_x: float, high_y: float) -> str:
-    """Relative steps in tenths of a pixel: half the letters of absolute ones."""
+    """Draw a line with relative steps in tenths of a pixel, which need half the characters of absolute ones."""
     spots = [tuple(round(10 * value) for value in _get_position(x, y, high_x, high_y)) for x, y in line.points]
     if not spots:
         return ""
@@ -145,7 +148,7 @@ def _draw_path(line: Series, high_x: float, high_y: float) -> str:
 
 
 def _gather_columns(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """At most so many columns: neighbours share one, as their mean."""
+    """Return at most COLUMNS columns. Neighbours share one column, which has their mean."""
     share = -(-len(counts) // COLUMNS)
     starts = np.arange(0, len(counts), share)
     sizes = np.diff([*starts, len(counts)])
@@ -157,7 +160,7 @@ def _sort_by_main_label(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _draw_cells(counts: NDArray[np.float64]) -> Iterator[str]:
-    """One path for each shade; shades go with the square root, so that small counts are seen."""
+    """Yield one path per shade. Shades follow the square root, so that small counts are visible."""
     level = np.ceil(LEVELS * np.sqrt(counts / max(counts.max(), 1e-9))).astype(int)
     for shade in range(1, LEVELS + 1):
         squares = "".join(f"M{m} {c}h1v1h-1z" for m, c in np.argwhere(level == shade).tolist())

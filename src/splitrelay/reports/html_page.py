@@ -1,4 +1,4 @@
-"""The page of a report: one file, no scripts, nothing from elsewhere; light or dark as the reader's system is."""
+"""Build the HTML page of a report: one file without scripts and external resources, light or dark."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OWN = {"ssl": "blue", "fedavg": "red"}
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """The whole file."""
+    """Return the whole file."""
     return "\n".join(
         [
             "<!doctype html>",
@@ -57,7 +57,7 @@ def page(title: str, parts: Iterable[str]) -> str:
             "<body>",
             f"<h1>{escape(title)}</h1>",
             *parts,
-            f"<footer>Splitrelay {__version__}; made from the records beside it.</footer>",
+            f"<footer>Splitrelay {__version__}, made from the records in this folder.</footer>",
             "</body></html>",
             "",
         ]
@@ -65,17 +65,17 @@ def page(title: str, parts: Iterable[str]) -> str:
 
 
 def section(title: str, *parts: str) -> str:
-    """A heading and what stands under it."""
+    """Return a heading with its content."""
     return "\n".join([f"<section><h2>{escape(title)}</h2>", *parts, "</section>"])
 
 
 def note(text: str) -> str:
-    """A remark."""
+    """Return a note."""
     return f'<p class="note">{escape(text)}</p>'
 
 
 def tiles(values: Sequence[tuple[str, str]]) -> str:
-    """A few numbers that one wants first."""
+    """Return the most important numbers as tiles."""
     inner = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for name, value in values
     )
@@ -83,25 +83,25 @@ def tiles(values: Sequence[tuple[str, str]]) -> str:
 
 
 def chart(title: str, svg: str) -> str:
-    """A picture under its title."""
+    """Return a chart with its title."""
     return f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells that are text; rows may carry markup of their own (`own`, `linked`)."""
+    """Return a table of text cells. A row that begins with `<tr` is HTML and is copied as it is."""
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "\n".join("".join(row) if row and row[0].startswith("<tr") else _format_row(row) for row in rows)
     return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
 
 
 def format_table(sheet: Table) -> str:
-    """A table of the records, with its caption."""
+    """Return a table of the records, with its caption."""
     rows = [["<tr>", *("<td>" + _format_cell(cell) + "</td>" for cell in row), "</tr>"] for row in sheet.rows]
     return note(sheet.description) + table([head.full_name for head in sheet.headings], rows)
 
 
 def format_setting_row(name: str, value: str, meaning: str, own: bool) -> list[str]:
-    """A key of the spec; `own` marks those that are not the usual ones."""
+    """Return the row of a key of the spec. `own` marks values that differ from the default."""
     mark = "●" if own else ""
     opening = '<tr class="own">' if own else "<tr>"
     cells = f"<td>{mark}</td><td><code>{escape(name)}</code></td><td>{escape(value)}</td>"
@@ -109,18 +109,18 @@ def format_setting_row(name: str, value: str, meaning: str, own: bool) -> list[s
 
 
 def format_linked_row(target: str, name: str, cells: Iterable[str]) -> list[str]:
-    """A row that begins with a link."""
+    """Return a row that begins with a link."""
     inner = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
     return ["<tr>", f'<td><a href="{escape(target, quote=True)}">{escape(name)}</a></td>', inner, "</tr>"]
 
 
 def command(text: str, why: str) -> str:
-    """A command to copy, and what it does."""
+    """Return a command to copy, with an explanation."""
     return f"<p>{escape(why)}</p><pre>{escape(text)}</pre>"
 
 
 def get_colour(algorithm: str, others: Sequence[str]) -> str:
-    """The same algorithm has the same colour as in the figures; the others share four."""
+    """Return the colour of an algorithm: the same as in figures for SSL and FedAvg, one of four for others."""
     rest = [name for name in others if name not in OWN]
     return OWN.get(algorithm) or COLOURS[rest.index(algorithm) % len(COLOURS)]
 

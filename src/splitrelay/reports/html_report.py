@@ -25,7 +25,7 @@ POINTS = 20_000  # of all curves together
 
 
 def build_folder_page(folder: Path, runs: Sequence[Run], name: str) -> str:
-    """`name` is that of the runs' own pages."""
+    """Return the page of a folder of runs. `name` is the file name of the page of each run."""
     seen = [run for run in runs if run.rows]
     parts = [note(f"{len(runs)} runs, {sum(map(is_complete, runs))} of them finished.")]
     if seen:
@@ -38,7 +38,7 @@ def build_folder_page(folder: Path, runs: Sequence[Run], name: str) -> str:
 
 
 def _build_panels(runs: Sequence[Run]) -> Iterator[str]:
-    """A chart for each set, setting, K and partition; a line for each run, coloured by algorithm."""
+    """Yield one chart per data set, setting, K and partition, with one line per run, coloured by algorithm."""
     together: dict[tuple[Place, str], list[Run]] = {}
     for run in sorted(runs, key=lambda run: (place_key(get_place(run.spec)), column_key(get_column(run.spec)))):
         together.setdefault((get_place(run.spec), get_partition_label(run.spec.partition)), []).append(run)
@@ -49,7 +49,7 @@ def _build_panels(runs: Sequence[Run]) -> Iterator[str]:
         for (place, part), found in together.items()
     ]
     yield f'<div class="charts many">{"".join(charts)}</div>'
-    yield note("A line for each run; rest the pointer on it for its name.")
+    yield note("Each line is a run. Point at a line to see its name.")
 
 
 def _draw_lines(runs: Sequence[Run], names: Sequence[str], most: int) -> str:
@@ -82,10 +82,10 @@ def _get_relative_path(path: Path, folder: Path) -> str:
 
 
 def write_report(directory: Path) -> Path:
-    """DIR/report.html, of a run (finished or not) or of a folder of runs; made from the records alone."""
+    """Write DIR/report.html for a run (finished or not) or for a folder of runs, from the records alone."""
     if not directory.is_dir() and has_runs(directory):
         hint = f"Unpack it: splitrelay publish {directory} --to FOLDER"
-        raise InputError(f"{directory} is in an archive, which has no place for {NAME}", hint=hint)
+        raise InputError(f"{directory} is in an archive, so {NAME} cannot be written there", hint=hint)
     if is_run(directory):
         content = build_run_page(run_at(directory))
     else:
@@ -99,7 +99,7 @@ def write_report(directory: Path) -> Path:
 
 
 def _is_stale(directory: Path) -> bool:
-    """Whether a run has no page, or one that is older than its rows."""
+    """Return whether a run has no page, or a page that is older than its rows."""
     own, records = directory / NAME, RunDirectory(directory)
     rows = records.rounds if records.rounds.exists() else records.published
     return not own.exists() or own.stat().st_mtime_ns < rows.stat().st_mtime_ns

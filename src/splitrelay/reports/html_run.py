@@ -1,4 +1,4 @@
-"""The page of one run."""
+"""Build the HTML page of one run."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from splitrelay.runs.rows import LAST
 from splitrelay.runs.spec import Spec
 from splitrelay.structured_text import parse_json
 
-ROWS = 12  # looks at the end that are shown as numbers
-OPEN = 30  # clients that are listed without being asked for
+ROWS = 12  # last evaluations that are shown as numbers
+OPEN = 30  # clients; a longer list is folded
 
 
 def build_run_page(run: Run) -> str:
-    """What was run, what was seen, what it cost, and how to go on; finished or not."""
+    """Return the page of a run, finished or not: settings, results, cost, and commands to continue."""
     spec = run.spec
     where = f"{get_data_label(spec.data.name)}, {get_partition_label(spec.partition)}, {get_setting_label(spec)}"
     parts = [note(f"Run {spec.hash}, seed {spec.seed}, {_describe_state(run)}.")]
@@ -50,19 +50,19 @@ def build_run_page(run: Run) -> str:
 
 
 def series(run: Run, field: str, name: str, colour: str, times: float = 1) -> Series:
-    """A field of every row that has it."""
+    """Return the values of a field over the rounds."""
     points = [(float(row["round"]), times * float(row[field])) for row in run.rows if _is_number(row.get(field))]
     return Series(name, colour, points)
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a row has this field; a look at which the evaluator was away has no numbers."""
+    """Return whether a row has this field. Evaluations that the evaluator missed have no numbers."""
     return value is not None and not math.isnan(value)
 
 
 def _describe_state(run: Run) -> str:
     if not run.rows:
-        return "without a row yet"
+        return "no rows yet"
     r = run.rows[-1]["round"]
     return f"finished after {r} rounds" if is_complete(run) else f"not finished: round {r} of {run.spec.R}"
 
@@ -76,10 +76,10 @@ def _build_tiles(run: Run) -> str:
         [
             (f"test accuracy, mean of the last {min(LAST, end['round'])} rounds", _format_percent(seen.mean)),
             (f"test accuracy at the end (round {end['round']})", _format_percent(end["test_accuracy"])),
-            (f"the best look (round {best['round']})", _format_percent(best["test_accuracy"])),
+            (f"best test accuracy (round {best['round']})", _format_percent(best["test_accuracy"])),
             (f"first at {100 * seen.goal:g} % or above", goal),
             ("between clients and server", _format_bytes(end["bytes_up"] + end["bytes_down"])),
-            ("training and looking", _format_seconds(end["seconds"])),
+            ("training and evaluation", _format_seconds(end["seconds"])),
         ]
     )
 
@@ -97,11 +97,11 @@ def _build_curves(run: Run) -> str:
         ),
         chart("Loss", draw_line_chart([line for line in loss if line.points], "training rounds", "loss")),
     ]
-    said = [note(f"Drawn from {len(run.rows)} looks: of each stretch the lowest and the highest.")] * (
+    said = [note(f"Drawn from {len(run.rows)} evaluations: the lowest and the highest of each interval.")] * (
         len(run.rows) > MOST
     )
     rows = [[_format_cell(row.get(name)) for name in _get_columns(run)] for row in run.rows[-ROWS:]]
-    last = f"<details><summary>The last {len(rows)} looks</summary>{table(_get_columns(run), rows)}</details>"
+    last = f"<details><summary>The last {len(rows)} evaluations</summary>{table(_get_columns(run), rows)}</details>"
     return section("Curves", f'<div class="charts">{"".join(charts)}</div>', *said, last)
 
 
@@ -119,18 +119,16 @@ def _build_classes(run: Run) -> str:
 def _build_partition(directory: Path) -> str:
     file = directory / "partition.npz"
     if not file.exists():
-        deployed = (directory / CLIENTS).exists()  # the server of a deployed run does not know who holds what
-        return "" if deployed else section("Who holds what", note("No partition.npz is kept here."))
+        deployed = (directory / CLIENTS).exists()  # the server of a deployed run does not know the partition
+        return "" if deployed else section("Partition", note("There is no partition.npz here."))
     try:
         found = load_partition(file)
         counts, labels = found.counts, [str(label) for label in found.classes.tolist()]
     except InputError as error:
-        return section("Who holds what", note(str(error)))
+        return section("Partition", note(str(error)))
     sizes = found.sizes
-    words = (
-        f"{found.title}; {found.N} samples, {sizes.min()} to {sizes.max()} a client; the stronger the colour, the more."
-    )
-    return section("Who holds what", draw_heat_map(counts, labels), note(words))
+    words = f"{found.title}; {found.N} samples, {sizes.min()} to {sizes.max()} per client. Darker means more samples."
+    return section("Partition", draw_heat_map(counts, labels), note(words))
 
 
 def _build_clients(directory: Path) -> str:
@@ -167,20 +165,20 @@ def _build_clients(directory: Path) -> str:
 def _build_client_row(one: ClientRecord) -> list[str]:
     why = "; ".join(f"{count} x {reason}" for reason, count in one.reasons.items())
     numbers = [str(one.client), str(one.samples or "-"), str(one.visits), str(one.skipped)]
-    told = [", ".join(one.cpu), ", ".join(one.software), one.digest[:PREFIX], one.last_arrival]
-    return [*numbers, *(text or "-" for text in (why, *told))]
+    details = [", ".join(one.cpu), ", ".join(one.software), one.digest[:PREFIX], one.last_arrival]
+    return [*numbers, *(text or "-" for text in (why, *details))]
 
 
 def _build_settings(run: Run) -> str:
-    usual, own, words = Spec().flatten(), run.spec.flatten(), get_key_descriptions()
+    defaults, own, words = Spec().flatten(), run.spec.flatten(), get_key_descriptions()
     rows = [
-        format_setting_row(get_key_label(key), format_value_label(own[key]), words[key], own[key] != usual[key])
+        format_setting_row(get_key_label(key), format_value_label(own[key]), words[key], own[key] != defaults[key])
         for key in own
     ]
     skipped = sum(row.get("skipped", 0) for row in run.rows)
-    decided = f"This and the {skipped} skipped visits" if skipped else "This and nothing else"
-    marked = note(f"● is not the usual value. {decided} decided the numbers.")
-    return section("What was run", marked, table(["", "key", "value", "meaning"], rows))
+    decided = f"These settings and the {skipped} skipped visits" if skipped else "These settings alone"
+    marked = note(f"● differs from the default. {decided} determine the numbers.")
+    return section("Settings", marked, table(["", "key", "value", "meaning"], rows))
 
 
 def get_key_descriptions() -> dict[str, str]:
@@ -206,12 +204,12 @@ def _build_traffic(run: Run) -> str:
         ["bytes to the server", _format_bytes(end["bytes_up"]), _format_bytes(end["bytes_up"] / rounds)],
         ["bytes to the clients", _format_bytes(end["bytes_down"]), _format_bytes(end["bytes_down"] / rounds)],
         [
-            "time, with all looks at the test set",
+            "time, including evaluations",
             _format_seconds(end["seconds"]),
             _format_seconds(end["seconds"] / rounds),
         ],
     ]
-    return section("Bytes and times", table(["", "all", "a round"], rows))
+    return section("Bytes and times", table(["", "total", "per round"], rows))
 
 
 def _build_environment(directory: Path) -> str:
@@ -222,23 +220,23 @@ def _build_environment(directory: Path) -> str:
         content = dict(parse_json(file.read_text(encoding="utf-8")))
     except ValueError:
         return section("Environment", note(f"{file.name} cannot be read."))
-    said = note("Equality to the bit is promised for the same versions and the same kind of processor.")
-    return section("Environment", said, table(["what", "which"], [[str(k), str(v)] for k, v in content.items()]))
+    said = note("Results are bit-identical only with the same versions and the same kind of processor.")
+    return section("Environment", said, table(["name", "value"], [[str(k), str(v)] for k, v in content.items()]))
 
 
 def _build_commands(run: Run) -> str:
     spec, place = shlex.quote(str(run.path / "spec.toml")), shlex.quote(str(run.path))
     going = (
-        "Go on with it:"
+        "Continue the run:"
         if not is_complete(run)
-        else "Run it again (a finished run is left alone; a larger R extends it):"
+        else "Run it again (a finished run is not repeated; a larger R extends it):"
     )
     data = f"--model {shlex.quote(run.spec.model.name)} --data {shlex.quote(run.spec.data.name)}"
     return section(
         "Commands",
         command(f"splitrelay {_get_program(run.path)} {spec} --out {place}", going),
-        command(f"splitrelay verify {place}", "Run it elsewhere and compare to the bit:"),
-        command(f"splitrelay evaluate {place} {data}", "Score its final model:"),
+        command(f"splitrelay verify {place}", "Repeat it elsewhere and compare to the bit:"),
+        command(f"splitrelay evaluate {place} {data}", "Evaluate its final model:"),
         command(f"splitrelay report {place}", "Make this page again:"),
     )
 

@@ -1,4 +1,4 @@
-"""How tables, figures and reports call things: algorithms, data sets, partitions, keys, and in which order."""
+"""Define the names of algorithms, data sets, partitions and keys in tables, figures and reports, and their order."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ PLAIN = {key.path: key.name for key in KEYS.values()}
 
 
 def get_algorithm_label(name: str) -> str:
-    """As its authors write it."""
+    """Return the name as its authors write it."""
     return ALGORITHMS.get(name, name)
 
 
 def get_data_label(name: str) -> str:
-    """A set by its proper name; one's own by its file's."""
+    """Return the proper name of a data set, or the file name of a user's data set."""
     return DATA.get(name) or Path(name).stem or name
 
 
 def get_partition_label(part: PartitionSpec) -> str:
-    """The law and its numbers; the form of ExDir and the seed are said elsewhere."""
+    """Return the partition scheme and its parameters, without the form of ExDir and the seed."""
     laws = {
         "exdir": f"ExDir({part.C}, {part.alpha:g})",
         "dirichlet": f"Dirichlet({part.alpha:g})",
@@ -43,13 +43,13 @@ def get_partition_label(part: PartitionSpec) -> str:
 
 
 def get_setting_label(spec: Spec) -> str:
-    """The paper's two settings: some of many clients in a round, or all of a few."""
+    """Return the setting: cross-device (some of many clients per round) or cross-silo (all of a few)."""
     M, S = spec.partition.M, spec.S
     return f"cross-silo, M={M}" if S is None or S == M else f"cross-device, M={M}, S={S}"
 
 
-def setting_words(spec: Spec) -> str:
-    """A setting in a few words, for notes."""
+def describe_setting(spec: Spec) -> str:
+    """Return a short description of a setting, for notes."""
     where = f"{get_data_label(spec.data.name)} {get_partition_label(spec.partition)}"
     step = spec.optimiser
     norm = "" if step.clip is None else f", clip {step.clip:g}"
@@ -57,12 +57,12 @@ def setting_words(spec: Spec) -> str:
 
 
 def get_key_label(key: str) -> str:
-    """The plain word for a dotted key, where there is one."""
+    """Return the short name of a dotted key, if there is one."""
     return PLAIN.get(key, key)
 
 
 def format_value_label(value: Any) -> str:
-    """A value as one would type it."""
+    """Return a value as it is typed on the command line."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -71,5 +71,5 @@ def format_value_label(value: Any) -> str:
 
 
 def find_place(names: dict[str, str], name: str) -> tuple[int, str]:
-    """A key for sorting: the known ones in their order, the others after them by name."""
+    """Return a sort key: known names in their order, then the others by name."""
     return (list(names).index(name) if name in names else len(names)), name

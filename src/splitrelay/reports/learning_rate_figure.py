@@ -16,7 +16,7 @@ from splitrelay.reports.line_plots import (
     LETTERS_AN_INCH,
     WIDTH,
     Drawing,
-    Look,
+    LineStyle,
     colours,
     count_key_columns,
     footnotes,
@@ -55,7 +55,7 @@ def draw_rates(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> 
     return Drawing(figure, [caption, *said])
 
 
-def _draw_panel(axis: Axes, inside: Sequence[Choice], choices: Sequence[Choice], looks: dict[str, Look]) -> None:
+def _draw_panel(axis: Axes, inside: Sequence[Choice], choices: Sequence[Choice], looks: dict[str, LineStyle]) -> None:
     if not inside:
         axis.set_axis_off()
         return
@@ -75,7 +75,7 @@ def _draw_panel(axis: Axes, inside: Sequence[Choice], choices: Sequence[Choice],
     set_percent_axis(axis)
 
 
-def _draw_points(axis: Axes, choice: Choice, tried: Sequence[Group], look: Look) -> None:
+def _draw_points(axis: Axes, choice: Choice, tried: Sequence[Group], look: LineStyle) -> None:
     x = [_eta(group) for group in tried]
     y = [_compute_score(choice, group) for group in tried]
     axis.plot(x, y, linestyle=look.style, color=look.colour)
@@ -107,11 +107,11 @@ def _compute_score(choice: Choice, group: Group) -> float:
     return 100 * score if np.isfinite(score) else np.nan
 
 
-def _choose_looks(choices: Sequence[Choice]) -> dict[str, Look]:
+def _choose_looks(choices: Sequence[Choice]) -> dict[str, LineStyle]:
     colour = colours((choice.column.algorithm, choice.column.variant) for choice in choices)
     style = styles((K, clip) for K in sorted({c.place.K for c in choices}) for clip in _clips(choices))
     return {
-        _format_label(choice, clip, choices): Look(
+        _format_label(choice, clip, choices): LineStyle(
             colour[choice.column.algorithm, choice.column.variant], style[choice.place.K, clip]
         )
         for choice in choices

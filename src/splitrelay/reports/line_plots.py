@@ -1,4 +1,4 @@
-"""Lines in panels: one look for each algorithm, a legend that stands outside, notes below that cannot be overlooked."""
+"""Draw lines in panels, with one style per algorithm, a legend above the panels and notes below them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ LETTERS_AN_INCH = 20  # of the notes' small print, also where a reader's SVG has
 
 
 @dataclass(frozen=True)
-class Look:
-    """How a line is drawn."""
+class LineStyle:
+    """The colour and the pattern of a line."""
 
     colour: str
     style: Any
@@ -36,10 +36,10 @@ class Look:
 
 @dataclass(frozen=True)
 class Line:
-    """A curve, and one standard deviation around it (NaN: no band)."""
+    """A curve with a band of one standard deviation (NaN: no band)."""
 
     label: str
-    look: Look
+    style: LineStyle
     x: Floats
     mean: Floats
     deviation: Floats
@@ -56,14 +56,17 @@ class Panel:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure, and what must be said with it: first its caption, then the notes."""
+    """A figure with its texts: first the caption, then the notes."""
 
     figure: Figure
     said: Sequence[str] = field(default_factory=list)
 
 
 def colours(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """A colour for each algorithm and variant; SSL and FedAvg keep theirs. Too many: shades, by algorithm."""
+    """Return a colour for each algorithm and variant. SSL and FedAvg have fixed colours.
+
+    If there are too many variants, each algorithm gets shades of one colour.
+    """
     ordered = sorted(set(names), key=lambda name: (find_place(ALGORITHMS, name[0]), name[1]))
     if len(ordered) > len(LOOK) + len(OTHERS):
         return _choose_shades(ordered)
@@ -73,7 +76,7 @@ def colours(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
 
 
 def _choose_shades(ordered: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """From light to dark, each algorithm in its own colour."""
+    """Return shades from light to dark, with one colour per algorithm."""
     found: dict[tuple[str, str], str] = {}
     for j, algorithm in enumerate(dict.fromkeys(name[0] for name in ordered)):
         variants = [name for name in ordered if name[0] == algorithm]
@@ -83,14 +86,17 @@ def _choose_shades(ordered: Sequence[tuple[str, str]]) -> dict[tuple[str, str], 
 
 
 def styles(values: Iterable[Any]) -> dict[Any, Any]:
-    """A line style for each value, in their order; after six they begin again."""
+    """Return a line pattern for each value, in order. After six values the patterns repeat."""
     return {value: STYLES[j % len(STYLES)] for j, value in enumerate(dict.fromkeys(values))}
 
 
 def grid(
-    panels: Sequence[Sequence[Panel | None]], labels: tuple[str, str], notes: Sequence[str], key: Mapping[str, Look]
+    panels: Sequence[Sequence[Panel | None]],
+    labels: tuple[str, str],
+    notes: Sequence[str],
+    key: Mapping[str, LineStyle],
 ) -> Figure:
-    """Rows of panels on one scale of accuracy, the key above them and the notes below."""
+    """Draw rows of panels on one scale of accuracy, with the legend above and the notes below."""
     across, down = max(map(len, panels)), len(panels)
     width = max(3.4, WIDTH * across + 0.3)
     lines = textwrap.wrap(" ".join(notes), round(LETTERS_AN_INCH * width))
@@ -110,27 +116,27 @@ def grid(
 
 
 def count_key_columns(labels: Iterable[str], width: float) -> int:
-    """As many as fit, and as even as can be: the key is filled column by column."""
+    """Return the number of columns of the legend: as many as fit, with about equal lengths."""
     lengths = [len(label.replace("$", "").replace("\\eta", "n")) for label in labels]
     most = max(1, int(width // (0.55 + 0.055 * max(lengths, default=1))))
     return -(-len(lengths) // -(-len(lengths) // most)) if lengths else 1
 
 
-def legend(figure: Figure, key: Mapping[str, Look], columns: int) -> None:
-    """Above all panels, so that it covers no curve."""
+def legend(figure: Figure, key: Mapping[str, LineStyle], columns: int) -> None:
+    """Draw the legend above all panels, so that it covers no curve."""
     handles = [Line2D([], [], color=look.colour, linestyle=look.style, label=label) for label, look in key.items()]
     if handles:
         figure.legend(handles=handles, loc="outside upper center", ncols=columns)
 
 
 def footnotes(figure: Figure, lines: Sequence[str]) -> None:
-    """Small print below the panels: fewer seeds, unfinished runs, smoothing."""
+    """Draw the notes below the panels: fewer seeds, unfinished runs, smoothing."""
     if lines:
         figure.supxlabel("\n".join(lines), fontsize=6, color="0.3", x=0.01, ha="left")
 
 
 def set_percent_axis(axis: Axes) -> None:
-    """All of it: a gap looks as large as it is."""
+    """Show the whole range from 0 to 100 %, so that gaps have their real size."""
     axis.set_ylim(0, 100)
 
 
@@ -139,10 +145,10 @@ def _draw_panel(axis: Axes, panel: Panel | None) -> None:
         axis.set_axis_off()
         return
     for line in panel.lines:
-        axis.plot(line.x, line.mean, linestyle=line.look.style, color=line.look.colour, label=line.label)
+        axis.plot(line.x, line.mean, linestyle=line.style.style, color=line.style.colour, label=line.label)
         low, high = line.mean - line.deviation, line.mean + line.deviation
         if np.isfinite(line.deviation).any():
-            axis.fill_between(line.x, low, high, color=line.look.colour, alpha=0.2, linewidth=0)
+            axis.fill_between(line.x, low, high, color=line.style.colour, alpha=0.2, linewidth=0)
     ends = [line.x[-1] for line in panel.lines if len(line.x)]
     if panel.log:
         axis.set_xscale("log")

@@ -1,4 +1,4 @@
-"""Where a figure or a table comes from: a JSON file beside it names its runs and the command that remakes it."""
+"""Write the origin of a figure or table: a JSON file with its runs and the command that makes it again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from splitrelay.runs.records import Run
 
 
 def write_provenance(path: Path, runs: Sequence[Run], command: str, said: Sequence[str]) -> Path:
-    """FILE.json: what FILE shows (its caption and notes), from which runs, and how it is made again."""
+    """Write FILE.json with the caption and notes of FILE, its runs, and the command that makes it again."""
     content = {
         "file": path.name,
         "command": command,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from splitrelay.errors import InputError
-from splitrelay.reports.labels import format_value_label, get_key_label, setting_words
+from splitrelay.reports.labels import describe_setting, format_value_label, get_key_label
 from splitrelay.runs.records import Run
 from splitrelay.runs.spec import SEEDS, Spec
 
@@ -117,6 +117,6 @@ def _describe_seeds(count: int) -> str:
 
 
 def _describe_settings(groups: Sequence[Group]) -> str:
-    names = [f"{setting_words(group.spec)} (seed {', '.join(map(str, group.seeds))})" for group in groups[:NAMED]]
+    names = [f"{describe_setting(group.spec)} (seed {', '.join(map(str, group.seeds))})" for group in groups[:NAMED]]
     more = len(groups) - NAMED
     return "; ".join(names) + (f"; and {more} more setting{'s' * (more > 1)}" if more > 0 else "")

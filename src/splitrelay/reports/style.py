@@ -1,4 +1,4 @@
-"""One style for every figure: STIX at 8 points, Okabe-Ito colours with line styles, saved whole or not at all."""
+"""Define the style of all figures: STIX at 8 points, Okabe-Ito colours with line patterns, atomic writes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ENDINGS = (".pdf", ".png", ".svg")
 
 @contextmanager
 def open_figure(width: float, height: float, *, by_hand: bool = False) -> Iterator[Figure]:
-    """A figure of this size in inches, in the house's style; the user's own settings stay untouched.
+    """Open a figure of this size in inches in our style, without changing the user's settings.
 
     Panels find their place by measuring every label, or, much faster, stand where the caller puts them by hand.
     """
@@ -59,7 +59,7 @@ def open_figure(width: float, height: float, *, by_hand: bool = False) -> Iterat
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Write the figure under a temporary name, then rename: nobody sees half a file. Same figure, same bytes."""
+    """Write the figure atomically. The same figure gives the same bytes."""
     if path.suffix not in ENDINGS:
         raise InputError("a figure's name must end in .pdf, .png or .svg", value=path.name)
     with replace_atomically(path) as temporary, matplotlib.rc_context({**RC, "svg.hashsalt": "splitrelay"}):
@@ -72,7 +72,7 @@ def save_figure(figure: Figure, path: Path) -> Path:
 
 
 def _save_png(figure: Figure, path: Path) -> None:
-    """A formula that stands in several figures is parsed once; compressed lightly, twice as fast, a little larger."""
+    """Save a PNG with light compression (twice as fast, a little larger) and a cache of parsed formulas."""
     figure.set_dpi(RC["savefig.dpi"])
     canvas: Any = FigureCanvasAgg(figure)
     renderer = canvas.get_renderer()

@@ -1,4 +1,4 @@
-"""Where a setting stands: its row and column in a table, its panel in a figure; and which rate speaks for it."""
+"""Assign settings to rows and columns of tables and to panels of figures, and choose their best rates."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the paper's tables; the variant says in what else runs of one algorithm differ."""
+    """A column of the paper's tables. The variant lists the other keys in which runs of one algorithm differ."""
 
     partition: str
     algorithm: str
@@ -50,13 +50,13 @@ class Column:
 
     @property
     def name(self) -> str:
-        """The algorithm, and its variant where there are several."""
+        """Return the algorithm, and its variant if there are several."""
         return get_algorithm_label(self.algorithm) + (f" ({self.variant})" if self.variant else "")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """All that was tried in one place, and the best of it by a rule."""
+    """All runs of one setting, and the best of them by a rule."""
 
     place: Place
     column: Column
@@ -66,29 +66,29 @@ class Choice:
 
     @cached_property
     def best(self) -> Group:
-        """The highest score; of several, the smallest rate. What was not run to its end is chosen only if all is so."""
+        """Return the runs with the highest score, or the smallest rate among equals. Prefer finished runs."""
         complete = [group for group in self.tried if group.complete] or list(self.tried)
         return max(complete, key=lambda group: (self.score(group), -group.spec.optimiser.eta))
 
     @property
     def grid(self) -> list[float]:
-        """The rates that were tried with the best one's clipping."""
+        """Return the rates that were tried with the clipping of the best one."""
         clip = self.best.spec.optimiser.clip
         return sorted({group.spec.optimiser.eta for group in self.tried if group.spec.optimiser.clip == clip})
 
     @property
     def on_edge(self) -> bool:
-        """Whether the grid, not the optimum, chose the rate."""
+        """Return whether the best rate is on the edge of the grid."""
         return len(self.grid) > 1 and self.best.spec.optimiser.eta in (self.grid[0], self.grid[-1])
 
     @cached_property
     def seed(self) -> int | None:
-        """The seed of the search: the paper's first if all have it, else one that all have; None: there is none."""
+        """Return the seed of the search: the paper's first seed if all runs have it, else a common seed, else None."""
         common = set.intersection(*(set(group.seeds) for group in self.tried))
         return next((seed for seed in (*SEEDS, *sorted(common)) if seed in common), None)
 
     def score(self, group: Group) -> float:
-        """The mean over the last rounds with the search's seed; over all seeds where they have none in common."""
+        """Return the mean over the last rounds with the seed of the search (over all seeds if no seed is common)."""
         field = RULES[self.rule]
         own = replace(group, runs=tuple(run for run in group.runs if self.seed in (None, run.spec.seed)))
         values = select_tail(build_curve(own, field), self.last).values
@@ -102,7 +102,7 @@ class Choice:
 def choose_runs(
     groups: Sequence[Group], rule: str = "test", last: int = LAST, *, every_rate: bool = False
 ) -> list[Choice]:
-    """Every place that is taken, in the tables' order, with what was tried there (or each rate by itself)."""
+    """Return all settings in the order of the tables, with the runs of each (or each rate separately)."""
     if rule not in RULES:
         raise UnknownName("rule", rule, RULES)
     extra = _find_variant_keys(groups, TUNED if not every_rate else ())
@@ -115,7 +115,7 @@ def choose_runs(
 
 
 def describe_choices(choices: Iterable[Choice], what: str = "shown") -> list[str]:
-    """What must be said where rates were chosen."""
+    """Return notes on how rates were chosen."""
     several = [choice for choice in choices if len(choice.tried) > 1]
     if not several:
         return []
@@ -130,7 +130,7 @@ def describe_choices(choices: Iterable[Choice], what: str = "shown") -> list[str
 
 
 def build_record(choice: Choice) -> dict[str, Any]:
-    """Where a choice stands and what it is, as every table of numbers begins."""
+    """Return the first fields of the record of a choice: its setting and its spec."""
     spec = choice.best.spec
     return {
         "setting": choice.place.setting,
@@ -149,22 +149,22 @@ def build_record(choice: Choice) -> dict[str, Any]:
 
 
 def get_place(spec: Spec) -> Place:
-    """The row."""
+    """Return the row of a spec."""
     return Place(get_setting_label(spec), spec.data.name, spec.model.name, spec.K, spec.partition.M)
 
 
 def get_column(spec: Spec, variant: str = "") -> Column:
-    """The column."""
+    """Return the column of a spec."""
     return Column(get_partition_label(spec.partition), spec.algorithm, variant, spec.partition.C)
 
 
 def place_key(place: Place) -> tuple[object, ...]:
-    """Cross-device before cross-silo, sets in the paper's order, K upwards."""
+    """Return a sort key: cross-device before cross-silo, data sets in the paper's order, increasing K."""
     return (-place.M, place.setting, find_place(DATA, place.data), place.model, place.K)
 
 
 def column_key(column: Column) -> tuple[object, ...]:
-    """ExDir by C, then other partitions; FedAvg, SSL, then the others."""
+    """Return a sort key: ExDir by C, then other partitions; FedAvg, SSL, then the other algorithms."""
     exdir = column.partition.startswith("ExDir")
     return (
         not exdir,
@@ -176,13 +176,13 @@ def column_key(column: Column) -> tuple[object, ...]:
 
 
 def row_label(place: Place, places: Iterable[Place]) -> str:
-    """The set, with its model where one set has several."""
+    """Return the data set, with its model if there are several models."""
     models = {other.model for other in places if other.data == place.data}
     return get_data_label(place.data) + (f", {place.model}" if len(models) > 1 else "")
 
 
 def _find_variant_keys(groups: Sequence[Group], tuned: tuple[str, ...]) -> dict[str, list[str]]:
-    """By algorithm: the keys in which runs differ that would stand in one and the same place."""
+    """Return for each algorithm the keys in which runs of the same setting differ."""
     together: dict[tuple[str, Place, Column], list[Spec]] = {}
     for group in groups:
         key = (group.spec.algorithm, get_place(group.spec), get_column(group.spec))

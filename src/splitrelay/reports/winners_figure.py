@@ -1,4 +1,4 @@
-"""Who wins, by how much, and what that depends on: the gap between SSL and FedAvg against one factor at a time."""
+"""Draw the gap between SSL and FedAvg as a function of one factor at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from splitrelay.errors import InputError
-from splitrelay.reports.head_to_head import FACTORS, Contest, find_contests
+from splitrelay.reports.head_to_head import FACTORS, Comparison, find_comparisons
 from splitrelay.reports.labels import get_data_label
 from splitrelay.reports.line_plots import LETTERS_AN_INCH, OTHERS, Drawing, footnotes, styles
 from splitrelay.reports.style import BLACK, LOOK, open_figure
@@ -29,42 +29,42 @@ AXES = {
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 ACROSS = 3  # panels in a row
 Words = tuple[str, ...]  # what the contests of a series have in common, the data set first, then the number of clients
-Series = dict[Words, list[Contest]]
+Series = dict[Words, list[Comparison]]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """The series that vary one factor, among as many clients."""
+    """The series that vary one factor, for one number of clients."""
 
     factor: str
     series: Series
 
     @property
     def common(self) -> list[str]:
-        """What all of them have in common, beside the data."""
+        """Return the settings that all series have in common, without the data set."""
         first, *others = self.series
         return [word for word in first[1:] if all(word in words for words in others)]
 
     def own(self, words: Words) -> Words:
-        """What one of them has for itself, beside the data."""
+        """Return the settings of one series that the others do not have, without the data set."""
         return tuple(word for word in words[1:] if word not in self.common)
 
     @property
     def bars(self) -> list[tuple[float, float, float]]:
-        """The gap of every contest, and where its bar begins and ends."""
+        """Return the gap of every comparison, and both ends of its bar."""
         pairs = [pair for found in self.series.values() for pair in found]
         return [(pair.gap, pair.gap - spread, pair.gap + spread) for pair in pairs for spread in [_spread(pair)]]
 
 
 def draw_winners(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Drawing:
-    """A panel for every factor that was varied alone somewhere; above zero SSL is ahead."""
+    """Draw one panel per factor that was varied alone. SSL is ahead above zero."""
     pairs, notes = _after_as_many_rounds(runs, rule, last)
     panels = sort_by_size(describe_once({factor: found for factor in FACTORS if (found := find_varied(pairs, factor))}))
     if not panels:
         raise InputError("no factor is varied alone in these runs", limit=f"two values of one of {', '.join(FACTORS)}")
     caption = (
-        "SSL minus FedAvg in test accuracy, each at its best rate, against one factor with the others as the key says; "
-        "bars: one standard deviation over seeds; the end of one that leaves the frame is written there."
+        "SSL minus FedAvg in test accuracy, each at its best rate, by one factor; the legend gives the others. "
+        "Bars: one standard deviation over seeds; a number shows the end of a bar that leaves the frame."
     )
     across, down = min(len(panels), ACROSS), -(-len(panels) // ACROSS)
     width = 2.5 * max(across, 2)
@@ -85,19 +85,19 @@ def draw_winners(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -
     return Drawing(figure, [caption, *notes])
 
 
-def _after_as_many_rounds(runs: Sequence[Run], rule: str, last: int) -> tuple[list[Contest], list[str]]:
-    """Contests of runs of one length: what ran longer is another contest."""
-    pairs: list[Contest] = []
+def _after_as_many_rounds(runs: Sequence[Run], rule: str, last: int) -> tuple[list[Comparison], list[str]]:
+    """Return comparisons of runs with the same number of rounds. Longer runs are separate comparisons."""
+    pairs: list[Comparison] = []
     notes: list[str] = []
     for R in sorted({run.spec.R for run in runs}):
-        with suppress(InputError):  # none meet after so many rounds: perhaps others do
-            found, said = find_contests([run for run in runs if run.spec.R == R], rule, last)
+        with suppress(InputError):  # no comparison with this number of rounds; there may be others
+            found, said = find_comparisons([run for run in runs if run.spec.R == R], rule, last)
             pairs, notes = [*pairs, *found], [*notes, *said]
-    return (pairs, list(dict.fromkeys(notes))) if pairs else find_contests(runs, rule, last)
+    return (pairs, list(dict.fromkeys(notes))) if pairs else find_comparisons(runs, rule, last)
 
 
-def find_varied(pairs: Sequence[Contest], factor: str) -> Series:
-    """Contests in which nothing but this factor differs, by what they have in common."""
+def find_varied(pairs: Sequence[Comparison], factor: str) -> Series:
+    """Return comparisons that differ only in this factor, by their common settings."""
     groups: Series = {}
     for pair in pairs:
         groups.setdefault(_rest(pair, factor), []).append(pair)
@@ -109,19 +109,19 @@ def find_varied(pairs: Sequence[Contest], factor: str) -> Series:
 
 
 def describe_once(panels: dict[str, Series]) -> dict[str, Series]:
-    """Without the series that hold nothing but what longer ones in other panels show."""
-    told: set[int] = set()
+    """Drop series whose comparisons are all shown by longer series in other panels."""
+    shown: set[int] = set()
     kept: dict[str, Series] = {factor: {} for factor in panels}
     every = [(factor, words, pairs) for factor, found in panels.items() for words, pairs in found.items()]
     for factor, words, pairs in sorted(every, key=lambda series: -len(series[2])):
-        if not told.issuperset(map(id, pairs)):
+        if not shown.issuperset(map(id, pairs)):
             kept[factor][words] = pairs
-            told.update(map(id, pairs))
+            shown.update(map(id, pairs))
     return {factor: found for factor, found in kept.items() if found}
 
 
 def sort_by_size(panels: dict[str, Series]) -> list[Panel]:
-    """A panel for every factor and number of clients: many who come now and then are another matter than a few."""
+    """Return one panel per (factor, number of clients). Cross-device and cross-silo results are not mixed."""
     found: dict[tuple[str, str], Series] = {}
     for factor, series in panels.items():
         for words, pairs in series.items():
@@ -129,13 +129,13 @@ def sort_by_size(panels: dict[str, Series]) -> list[Panel]:
     return [Panel(factor, dict(sorted(series.items(), key=_describe_place))) for (factor, _), series in found.items()]
 
 
-def _describe_place(one: tuple[Words, list[Contest]]) -> tuple[list[float], str]:
-    """A series stands by its other factors, then by its data: so the same mark means the same in most panels."""
+def _describe_place(one: tuple[Words, list[Comparison]]) -> tuple[list[float], str]:
+    """Return the sort key of a series: its other factors, then its data, so that most panels use the same marks."""
     words, (first, *_) = one
     return [first.factors[name] for name in FACTORS if f"{name}={first.factors[name]:g}" in words], words[0]
 
 
-def _rest(pair: Contest, factor: str) -> Words:
+def _rest(pair: Comparison, factor: str) -> Words:
     spec, own = pair.ssl.best.spec, pair.factors
     everyone = own["S"] == spec.partition.M
     words = [get_data_label(spec.data.name), f"M={spec.partition.M}"]
@@ -148,7 +148,7 @@ def _rest(pair: Contest, factor: str) -> Words:
 
 
 def _draw_panel(axis: Axes, panel: Panel, colours: Mapping[str, str]) -> None:
-    """A colour for each data set, as in all panels, a mark for the rest."""
+    """Draw a panel. The colour is the data set, the mark is the other settings."""
     factor, series = panel.factor, panel.series
     values = sorted({pair.factors[factor] for pairs in series.values() for pair in pairs})
     marks = styles(panel.own(words) for words in series)
@@ -173,12 +173,12 @@ def _draw_panel(axis: Axes, panel: Panel, colours: Mapping[str, str]) -> None:
     axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=6, title=title, title_fontsize=7)
 
 
-def _spread(pair: Contest) -> float:
+def _spread(pair: Comparison) -> float:
     return 0.0 if math.isnan(pair.spread) else pair.spread
 
 
 def _ends(axis: Axes, x: float, ends: tuple[float, float], colour: str) -> None:
-    """A bar that leaves the frame has an arrow there, and its end in figures."""
+    """Mark a bar that leaves the frame with an arrow and the number at its end."""
     for end, edge, mark, room in zip(ends, axis.get_ylim(), "v^", (-1, 1), strict=True):
         if (end - edge) * room > 0:
             axis.plot([x], [edge], marker=mark, color=colour, markersize=4, linestyle="", clip_on=False)
@@ -187,7 +187,7 @@ def _ends(axis: Axes, x: float, ends: tuple[float, float], colour: str) -> None:
 
 
 def _limits(panels: Sequence[Panel]) -> tuple[float, float]:
-    """All gaps, with room for the bars, but not for one that is much longer than the gaps are apart."""
+    """Return limits that include all gaps and their bars, except bars that are much longer than the range of gaps."""
     gaps, lows, highs = map(list, zip(*(bar for panel in panels for bar in panel.bars), strict=True))
     room = 0.35 * (max(*gaps, 0.0) - min(*gaps, 0.0)) + 1.0
     low, high = max(min(lows), min(gaps) - room), min(max(highs), max(gaps) + room)
@@ -196,6 +196,6 @@ def _limits(panels: Sequence[Panel]) -> tuple[float, float]:
 
 
 def _sides(axis: Axes) -> None:
-    """Which side of zero is whose."""
+    """Label the side of zero on which each algorithm is ahead."""
     for y, name, words in ((0.96, "ssl", "SSL ahead"), (0.04, "fedavg", "FedAvg ahead")):
         axis.text(0.03, y, words, color=LOOK[name][0], fontsize=6, va="center", transform=axis.transAxes)

@@ -62,10 +62,10 @@ def test_other_algorithms_stand_against_both(tmp_path: Path) -> None:
 
 def test_verdicts_of_several_sets_in_a_word() -> None:
     assert summarise_verdicts(["same", "same"]) == "no" and summarise_verdicts(["worse", "worse"]) == "worse"
-    assert summarise_verdicts(["better", "same"]) == "better on one set"
-    assert summarise_verdicts(["better", "worse"]) == "better or worse, by the set"
+    assert summarise_verdicts(["better", "same"]) == "better on one data set"
+    assert summarise_verdicts(["better", "worse"]) == "better or worse, depending on the data set"
 
 
 def test_nothing_of_the_family_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="nothing of the family"):
+    with pytest.raises(InputError, match="no runs of the study family"):
         build_algorithms_table(tmp_path)

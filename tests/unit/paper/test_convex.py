@@ -202,16 +202,16 @@ def test_from_a_record_nothing_is_run(own: Callable[..., Result]) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["mu=0"], "mu of the convex study; needs mu > 0; got 0. The usual is 0.01."),
-        (["eta=.1,-1"], "needs eta > 0; got -1. The usual is 0.01,0.02,0.05"),
-        (["alpha=0"], "needs alpha > 0; got 0. The usual is 10.0."),
+        (["mu=0"], "mu of the convex study; needs mu > 0; got 0. The default is 0.01."),
+        (["eta=.1,-1"], "needs eta > 0; got -1. The default is 0.01,0.02,0.05"),
+        (["alpha=0"], "needs alpha > 0; got 0. The default is 10.0."),
         (["C=1,11"], "C out of range"),
         (["batch=many"], "batch must be a number"),
         (["R=0"], "R must be a whole number"),
         (["etas=1"], "Did you mean 'eta'?"),
         (["--from", "nowhere.json"], "cannot read nowhere.json"),
-        (["--from", "own.npz"], "no record of the convex study"),
-        (["--from", "nowhere.json", "R=3"], "brings its own settings"),
+        (["--from", "own.npz"], "not a record of the convex study"),
+        (["--from", "nowhere.json", "R=3"], "cannot be combined with settings"),
     ],
 )
 def test_wrong_input_is_one_line_and_code_2(

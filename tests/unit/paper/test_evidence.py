@@ -42,8 +42,8 @@ def test_what_was_not_run_is_open(tmp_path: Path) -> None:
 
 def test_one_algorithm_alone_says_nothing(tmp_path: Path) -> None:
     write_run(tmp_path / "cells" / "ssl", [0.1, 0.9], "C=1", "algorithm=ssl")
-    assert Evidence(tmp_path).of("cells") == []
-    with pytest.raises(InputError, match="no claim of the paper can be looked up"):
+    assert Evidence(tmp_path).select("cells") == []
+    with pytest.raises(InputError, match="no claim of the paper can be checked"):
         build_claims_table(tmp_path)
 
 

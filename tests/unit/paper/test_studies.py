@@ -8,7 +8,7 @@ import pytest
 
 from splitrelay.paper.budget import Pace, measure_pace
 from splitrelay.paper.plan import find_units
-from splitrelay.paper.studies import STUDIES, Batch, batches, said
+from splitrelay.paper.studies import STUDIES, Batch, list_batches, parse_settings
 from splitrelay.paper.tuned_studies import Tuning, list_expected_runs, run_batch
 from splitrelay.runs.spec import load_spec
 from splitrelay.sweeps.jobs import JobStatus
@@ -16,7 +16,11 @@ from splitrelay.sweeps.points import Point
 from splitrelay.sweeps.sweep import PointStatus, SweepStatus
 
 SMALL = Batch(
-    "tuned", "small", (said("M=4", "algorithm=ssl"), said("M=4", "algorithm=fedavg")), (0.1, 0.3), ("10", "none")
+    "tuned",
+    "small",
+    (parse_settings("M=4", "algorithm=ssl"), parse_settings("M=4", "algorithm=fedavg")),
+    (0.1, 0.3),
+    ("10", "none"),
 )
 
 
@@ -48,12 +52,12 @@ class Landscape:
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_point_of_a_study_is_a_spec_and_none_is_there_twice(study: str) -> None:
-    points = [point for batch in batches(study) for point in Tuning(batch).points().points]
+    points = [point for batch in list_batches(study) for point in Tuning(batch).points().points]
     assert len({point.spec.hash for point in points}) == len(points) > 0
 
 
 def test_both_algorithms_of_a_contest_are_tuned_over_the_same_rates_and_norms() -> None:
-    for batch in batches("tuned"):
+    for batch in list_batches("tuned"):
         tried: dict[str, set[tuple[float, float | None]]] = {}
         for point in Tuning(batch).points().points:
             tried.setdefault(point.spec.algorithm, set()).add((point.spec.optimiser.eta, point.spec.optimiser.clip))
@@ -62,7 +66,7 @@ def test_both_algorithms_of_a_contest_are_tuned_over_the_same_rates_and_norms() 
 
 def test_the_family_is_searched_several_settings_at_a_time() -> None:
     """So that its steps beyond an edge, and its seeds, find every core at work."""
-    sizes = [len(batch.settings) for batch in batches("family")]
+    sizes = [len(batch.settings) for batch in list_batches("family")]
     assert min(sizes) >= 4 and sum(sizes) == 38
 
 
@@ -101,4 +105,4 @@ def test_a_pace_is_steps_and_looks() -> None:
 def test_a_probe_of_a_run_that_will_diverge_does_not() -> None:
     """A search that is taken up again may have its wildest rate next."""
     pace = measure_pace(load_spec(None, ["data=digits", "model=mlp", "M=4", "C=5", "clip=none", "eta=1e9"]))
-    assert pace.step > 0 and pace.look > 0
+    assert pace.step > 0 and pace.evaluation > 0

@@ -49,5 +49,5 @@ def test_what_was_not_run_stays_empty(tmp_path: Path) -> None:
 
 
 def test_nothing_to_show_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="meet nowhere"):
+    with pytest.raises(InputError, match="has both SSL and FedAvg"):
         build_summary_table(tmp_path)

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from splitrelay.cli.main import app
-from splitrelay.reports.forgetting_table import build_classes_table, compute_fates
+from splitrelay.reports.forgetting_table import build_classes_table, compute_class_statistics
 from splitrelay.reports.seed_groups import group_runs
 from splitrelay.runs.records import runs_under
 from tests.support.run_directories import write_run
@@ -17,10 +17,12 @@ def test_the_worst_is_taken_at_each_look_and_the_swing_of_each_class(tmp_path: P
     """Classes have a, none and 1 - a; the look before the first round does not count."""
     write_run(tmp_path / "one", [0.0, 0.9, 0.5])
     (group,), _ = group_runs(runs_under(tmp_path))
-    found = compute_fates(group)
+    found = compute_class_statistics(group)
     assert found.worst == pytest.approx((10 + 50) / 2)
     assert found.swing == pytest.approx(40 / math.sqrt(2))
-    assert compute_fates(group, last=1).worst == pytest.approx(50) and math.isnan(compute_fates(group, last=1).swing)
+    assert compute_class_statistics(group, last=1).worst == pytest.approx(50) and math.isnan(
+        compute_class_statistics(group, last=1).swing
+    )
 
 
 def test_seeds_are_averaged_not_pooled(tmp_path: Path) -> None:
@@ -28,9 +30,9 @@ def test_seeds_are_averaged_not_pooled(tmp_path: Path) -> None:
     for seed, accuracy in ((1234, 0.9), (666, 0.6)):
         write_run(tmp_path / str(seed), [0.1, accuracy, accuracy], f"seed={seed}")
     (group,), _ = group_runs(runs_under(tmp_path))
-    assert compute_fates(group).swing == pytest.approx(0, abs=1e-9) and compute_fates(group).worst == pytest.approx(
-        (10 + 40) / 2
-    )
+    assert compute_class_statistics(group).swing == pytest.approx(0, abs=1e-9) and compute_class_statistics(
+        group
+    ).worst == pytest.approx((10 + 40) / 2)
 
 
 def test_a_row_a_place_two_columns_an_algorithm_and_gaps_stay_empty(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError
-from splitrelay.reports.head_to_head import Contest, build_winners_table, find_contests
+from splitrelay.reports.head_to_head import Comparison, build_winners_table, find_comparisons
 from splitrelay.reports.winners_figure import describe_once, draw_winners, find_varied
 from splitrelay.runs.records import Run, runs_under
 from tests.support.run_directories import write_run
@@ -25,8 +25,8 @@ def met(folder: Path, ssl: tuple[float, ...], fedavg: tuple[float, ...], *words:
             write_run(folder / f"{where}-{name}-{seed}", [0.1, top, top], *words, f"algorithm={name}", f"seed={seed}")
 
 
-def only(runs: list[Run]) -> Contest:
-    (pair,) = find_contests(runs)[0]
+def only(runs: list[Run]) -> Comparison:
+    (pair,) = find_comparisons(runs)[0]
     return pair
 
 
@@ -63,7 +63,7 @@ def test_a_seed_that_one_of_them_lacks_does_not_count(tmp_path: Path) -> None:
 def test_every_variant_of_ssl_meets_the_one_fedavg(tmp_path: Path) -> None:
     met(tmp_path, (0.9, 0.9), (0.7, 0.7), "C=1", "order=sampled")
     write_run(tmp_path / "fixed", [0.1, 0.6, 0.6], "C=1", "order=fixed", "algorithm=ssl", "seed=1234")
-    pairs, _ = find_contests(runs_under(tmp_path))
+    pairs, _ = find_comparisons(runs_under(tmp_path))
     assert sorted(pair.gap for pair in pairs) == pytest.approx([-10, 20])
 
 
@@ -71,7 +71,7 @@ def test_the_table_counts_the_places(tmp_path: Path) -> None:
     met(tmp_path, (0.9, 0.9), (0.7, 0.7), "C=1")
     met(tmp_path, (0.8, 0.8), (0.9, 0.9), "C=2")
     sheet = build_winners_table(runs_under(tmp_path))
-    assert sheet.notes[0] == "SSL is ahead in 1 of 2 places, FedAvg in 1, 0 are even."
+    assert sheet.notes[0] == "SSL is ahead in 1 of 2 settings, FedAvg in 1; 0 are even."
     assert [record["ahead"] for record in sheet.records] == ["ssl", "fedavg"]
 
 
@@ -79,7 +79,7 @@ def test_a_factor_is_drawn_where_it_alone_is_varied(tmp_path: Path) -> None:
     met(tmp_path, (0.9, 0.9), (0.7, 0.7), "C=1")
     met(tmp_path, (0.8, 0.8), (0.9, 0.9), "C=2")
     met(tmp_path, (0.8, 0.8), (0.9, 0.9), "C=2", "alpha=1")
-    pairs, _ = find_contests(runs_under(tmp_path))
+    pairs, _ = find_comparisons(runs_under(tmp_path))
     assert [[pair.factors["C"] for pair in found] for found in find_varied(pairs, "C").values()] == [[1, 2]]
     assert find_varied(pairs, "K") == {} == find_varied(pairs, "S")
     axes = draw_winners(runs_under(tmp_path)).figure.axes
@@ -99,7 +99,7 @@ def test_of_two_that_are_the_same_the_one_that_was_looked_at_more_often_counts(t
 
 def test_one_algorithm_alone_is_no_contest(tmp_path: Path) -> None:
     write_run(tmp_path / "ssl", [0.1, 0.9], "algorithm=ssl")
-    with pytest.raises(InputError, match="SSL and FedAvg meet in none of these runs"):
+    with pytest.raises(InputError, match="has both SSL and FedAvg"):
         build_winners_table(runs_under(tmp_path))
 
 
@@ -130,7 +130,7 @@ def test_runs_of_one_length_meet_though_longer_ones_end_higher(tmp_path: Path) -
 def test_a_pair_that_a_longer_series_of_another_panel_shows_is_not_shown_again(tmp_path: Path) -> None:
     for C, K in ((1, 5), (1, 10), (1, 20), (2, 5), (2, 10), (2, 20), (5, 2), (10, 2)):
         met(tmp_path, (0.9,), (0.7,), f"C={C}", f"K={K}")
-    pairs, _ = find_contests(runs_under(tmp_path))
+    pairs, _ = find_comparisons(runs_under(tmp_path))
     found = describe_once({factor: find_varied(pairs, factor) for factor in ("C", "K")})
     assert [len(series) for series in found["K"].values()] == [3, 3]
     assert [[pair.factors["C"] for pair in series] for series in found["C"].values()] == [[5, 10]]

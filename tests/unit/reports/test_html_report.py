@@ -82,7 +82,7 @@ def test_a_real_run_has_a_page_with_everything_on_it(run: Path) -> None:
     text = " ".join(found.words)
     headings = re.findall(r"<h2>(.*?)</h2>", (run / "report.html").read_text())
     assert headings == [
-        "Curves", "Each class at the end", "Who holds what", "What was run", "Bytes and times", "Environment",
+        "Curves", "Each class at the end", "Partition", "Settings", "Bytes and times", "Environment",
         "Commands",
     ]  # fmt: skip
     assert found.tags.count("svg") == 4
@@ -128,8 +128,8 @@ def test_four_thousand_rounds_and_five_hundred_clients_are_a_small_page(tmp_path
 def test_an_unfinished_run_has_a_page_too(tmp_path: Path, rows: int) -> None:
     write_run(tmp_path / "run", [0.1, 0.5, 0.6][:rows], "R=9")
     text = " ".join(read(write_report(tmp_path / "run")).words)
-    assert ("without a row yet" if rows == 0 else f"not finished: round {rows - 1} of 9") in text
-    assert "Go on with it:" in text and "No partition.npz is kept here." in text
+    assert ("no rows yet" if rows == 0 else f"not finished: round {rows - 1} of 9") in text
+    assert "Continue the run:" in text and "There is no partition.npz here." in text
 
 
 def test_damaged_neighbours_are_said_not_fatal(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_who_was_looked_at_less_often_is_drawn_whole(tmp_path: Path) -> None:
 
 def test_smoothing_is_never_silent(folder: Path) -> None:
     found = draw_curves(runs_under(folder), smooth=2)
-    assert found.figure.axes[0].get_ylabel() == "test accuracy (%),\nmean of 2 looks"
+    assert found.figure.axes[0].get_ylabel() == "test accuracy (%),\nmean of 2 evaluations"
     assert drawn(found.figure.axes[0])[r"SSL, $\eta=0.01$"] == ([1, 2], pytest.approx([25, 62.5]))
     assert draw_curves(runs_under(folder)).figure.axes[0].get_ylabel() == "test accuracy (%)"
 
@@ -137,7 +137,7 @@ def test_an_unfinished_run_is_said(tmp_path: Path) -> None:
 def test_bytes_are_megabytes_both_ways(folder: Path) -> None:
     figure = draw_bytes(runs_under(folder)).figure
     assert drawn(figure.axes[0])[r"SSL, $\eta=0.01$"][0] == pytest.approx([0, 1.5, 3.0])
-    assert figure.axes[0].get_xlabel() == "MB over the link, both ways"
+    assert figure.axes[0].get_xlabel() == "MB between clients and server"
     assert figure.axes[0].get_xscale() == "linear"
 
 
@@ -256,7 +256,7 @@ def test_the_command_draws_and_says_from_what(folder: Path, tmp_path: Path, endi
     [
         (("curvs", "--out", "a.png"), UnknownName, "Did you mean 'curves'?"),
         (("curves", "--out", "a.bmp"), InputError, "must end in .pdf, .png, .svg"),
-        (("rates", "--smooth", "3", "--out", "a.png"), InputError, "no curve that could be smoothed"),
+        (("rates", "--smooth", "3", "--out", "a.png"), InputError, "has no curves to smooth"),
         (("clipping", "--all-rates", "--out", "a.png"), InputError, "--all-rates"),
         (
             ("curves", "--tune", "validation", "--all-rates", "--out", "a.png", "nowhere"),
