@@ -49,7 +49,8 @@ def _comparisons() -> Row:
     R = np.arange(1000, 1000 + MILLION)
 
     def at(rounds: Any) -> object:
-        return compare("strongly-convex", Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, S=5, K=5, R=rounds, D2=1))
+        problem = Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, S=5, K=5, R=rounds, D2=1)
+        return compare("strongly-convex", problem, constants="proved")
 
     return compared(
         "10^6 comparisons in one call, six bounds each at its own best step",

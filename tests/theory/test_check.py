@@ -20,7 +20,13 @@ def test_every_statement_of_the_report_is_checked(rows: dict[str, Row]) -> None:
     theorems = [name for name in rows if name.startswith("Theorem")]
     assert len(theorems) == 12
     for prefix, count in {
-        "FedAvg, S": 4,
+        "FedAvg, S": 6,
+        "sharp, strongly convex": 5,
+        "sharp, general convex": 5,
+        "sharp, piecewise quadratic": 5,
+        "sharp, logistic": 5,
+        "sharp, softmax": 5,
+        "hard instance": 2,
         "last iterate": 4,
         "recursion": 4,
         "simplified recursion": 5,
@@ -39,7 +45,7 @@ def test_true_statements_hold_and_display_8_fails(rows: dict[str, Row]) -> None:
 
 
 def test_bounds_on_single_rounds_are_nearly_reached(rows: dict[str, Row]) -> None:
-    recursions = [row for name, row in rows.items() if "recursion" in name]
+    recursions = [row for name, row in rows.items() if "recursion" in name and "sharp" not in name]
     assert all(1 <= row.smallest < 1.05 for row in recursions)
 
 

@@ -54,10 +54,10 @@ class Moments:
         }
 
 
-def ssl_round(problem: Quadratics, eta: Any, K: int) -> Round:
-    """Return a round of SSL, averaged over all M! orders."""
+def ssl_round(problem: Quadratics, eta: Any, K: int, S: int | None = None) -> Round:
+    """Return a round of SSL, averaged over all orders of S of M clients (default: all)."""
     T, noise = _visits(problem, eta, K)
-    return Round(_over_orders(T), _over_orders(_with_noise(_kron(T, T), noise)))
+    return Round(_over_orders(T, S), _over_orders(_with_noise(_kron(T, T), noise), S))
 
 
 def fedavg_round(problem: Quadratics, eta: Any, K: int, S: int | None = None, replacement: bool = False) -> Round:
@@ -186,8 +186,8 @@ def _with_noise(operator: Array, noise: Array) -> Array:
     return noisy
 
 
-def _over_orders(operators: Array) -> Array:
-    """Return the mean over all orders pi of operators[pi_M] ... operators[pi_1].
+def _over_orders(operators: Array, S: int | None = None) -> Array:
+    """Return the mean over all orders pi of S clients of operators[pi_S] ... operators[pi_1].
 
     Sets of visited clients grow one by one; the last comer of a set is any of its members with equal chance.
     """
@@ -195,9 +195,9 @@ def _over_orders(operators: Array) -> Array:
     if M > MOST_CLIENTS:
         raise OutOfRange("the mean over all orders", value=f"M = {M}", limit=f"M <= {MOST_CLIENTS}")
     after = {frozenset[int](): np.broadcast_to(np.eye(operators.shape[-1]), operators[..., 0, :, :].shape)}
-    for size in range(1, M + 1):
+    for size in range(1, (M if S is None else S) + 1):
         after = {now: _mean([operators[..., m, :, :] @ after[now - {m}] for m in now]) for now in _sets(M, size)}
-    return after[frozenset(range(M))]
+    return _mean(list(after.values()))
 
 
 def _sets(M: int, size: int) -> list[frozenset[int]]:

@@ -29,6 +29,7 @@ from splitrelay.theory.results import (
     Truth,
     Values,
 )
+from splitrelay.theory.round_counts import RoundCount, rounds
 from splitrelay.theory.stepsizes import stepsize, stepsizes
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "Lemma",
     "Problem",
     "Rate",
+    "RoundCount",
     "Side",
     "StepSize",
     "Truth",
@@ -60,6 +62,7 @@ __all__ = [
     "last_iterate",
     "lemmas",
     "rate",
+    "rounds",
     "stepsize",
     "stepsizes",
     "table_one",

@@ -17,6 +17,10 @@ COMMANDS = {
         "splitrelay.cli.theory.compare:compare",
         "Compare SSL and FedAvg at equal rounds and at equal compute.",
     ),
+    "rounds": (
+        "splitrelay.cli.theory.rounds:rounds",
+        "Compute the rounds to reach an accuracy, or the accuracy of R rounds.",
+    ),
     "weights": ("splitrelay.cli.theory.weights:weights", "Compute the weights w_r of the averaged output for any R."),
     "last-iterate": (
         "splitrelay.cli.theory.bound:last_iterate",
@@ -24,7 +28,7 @@ COMMANDS = {
     ),
     "lemmas": ("splitrelay.cli.theory.lemmas:lemmas", "Evaluate the lemmas behind the theorems."),
     "errata": ("splitrelay.cli.theory.errata:errata", "List the errors in the paper, with counterexamples."),
-    "check": ("splitrelay.cli.theory.check:check", "Check the bounds against exact expectations on random quadratics."),
+    "check": ("splitrelay.cli.theory.check:check", "Check the bounds against exact expectations on random problems."),
 }
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FIGURE_POINTS = 241  # points of a range in a figure; a table has POINTS
 MAX_PANELS = 9  # of a figure
 CHOICES = ("constants", "horizon")  # keys whose values are names
-OTHERS = ("eta", "eta_tilde", "r2", "DF", "G2", "E", "E_mean")  # numbers that do not belong to a Problem
+OTHERS = ("eta", "eta_tilde", "eps", "r2", "DF", "G2", "E", "E_mean")  # numbers that do not belong to a Problem
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Exact runs of all four algorithms, the constants of a problem, and the ratio bound / actual."""
+"""Exact runs of all algorithms, the constants of a problem, and the ratio bound / actual."""
 
 from __future__ import annotations
 
@@ -18,30 +18,33 @@ SSL: Algorithm = "ssl"
 FEDAVG: Algorithm = "fedavg"
 FULL: tuple[Algorithm, ...] = (SSL, FEDAVG)
 PARTIAL: tuple[Algorithm, ...] = ("fedavg-swor", "fedavg-swr")
-ALGORITHMS: tuple[Algorithm, ...] = FULL + PARTIAL  # in the order of the first axis of every exact result
+PAPER: tuple[Algorithm, ...] = FULL + PARTIAL  # the algorithms with statements in the paper
+ALGORITHMS: tuple[Algorithm, ...] = (*PAPER, "ssl-swor")  # in the order of the first axis of every exact result
 LABEL: dict[Algorithm, str] = {
     "ssl": "SSL",
     "fedavg": "FedAvg",
     "fedavg-swor": "FedAvg, S without replacement",
     "fedavg-swr": "FedAvg, S with replacement",
+    "ssl-swor": "SSL, S without replacement",
 }
 ZERO = 1e-24  # an actual value below this, relative to the scale of the problem, counts as zero
 
 
 def build_rounds(problem: Quadratics, eta_tilde: Array, K: int, S: int) -> Round:
-    """Build one round of all four algorithms, along the first axis, at the same eta_tilde."""
+    """Build one round of all five algorithms, along the first axis, at the same eta_tilde."""
     eta = eta_tilde / K
     rounds = [
         ssl_round(problem, eta / problem.M, K),
         fedavg_round(problem, eta, K),
         fedavg_round(problem, eta, K, S),
         fedavg_round(problem, eta, K, S, replacement=True),
+        ssl_round(problem, eta / S, K, S),
     ]
     return Round(np.stack([one.mean for one in rounds]), np.stack([one.second for one in rounds]))
 
 
 def run_exactly(problem: Quadratics, x0: Array, eta_tilde: Array, K: int, S: int, R: int, shrink: Any = 1.0) -> Moments:
-    """Run R rounds of all four algorithms. Every result has the shape (R + 1, 4, settings)."""
+    """Run R rounds of all five algorithms. Every result has the shape (R + 1, 5, settings)."""
     return trajectory(problem, build_rounds(problem, eta_tilde, K, S), x0, R, shrink)
 
 
@@ -61,7 +64,7 @@ def build_problem(problem: Quadratics, K: int, S: int, **more: Any) -> Problem:
 
 def take_clients(algorithm: Algorithm, known: Problem) -> Problem:
     """Leave S out for an algorithm in which all clients take part."""
-    return known if algorithm in PARTIAL else known.with_all_clients()
+    return known.with_all_clients() if algorithm in FULL else known
 
 
 def compute_ratio(bound: Any, actual: Any, scale: float) -> Array:

@@ -17,6 +17,7 @@ from splitrelay.paper.theory_check.round_lemmas import (
     check_counterexample,
     check_nonconvex_rounds,
 )
+from splitrelay.paper.theory_check.smooth_problems import check_hard_instance, check_nonquadratic
 from splitrelay.paper.theory_check.theorems import check_theorems
 
 ROUNDING = 1e-9  # a ratio this close below 1 is a rounding error
@@ -50,7 +51,10 @@ def run_checks(instances: int = 200, seed: int = 0) -> Iterator[Ratios]:
     for number in range(instances):
         instance = draw_instance(seed, number)
         parts = [check_theorems(instance), check_convex_rounds(instance), check_nonconvex_rounds(instance)]
-        yield _concatenate([*parts, check_counterexample()] if number == 0 else parts)
+        parts.append(check_nonquadratic(seed, number))
+        if number == 0:
+            parts += [check_hard_instance(), check_counterexample()]
+        yield _concatenate(parts)
 
 
 def summarize(parts: Iterable[Ratios]) -> tuple[Row, ...]:

@@ -15,6 +15,7 @@ from splitrelay.paper.theory_check.exact_runs import (
     ALGORITHMS,
     FEDAVG,
     LABEL,
+    PAPER,
     PARTIAL,
     SSL,
     Ratios,
@@ -56,7 +57,7 @@ def check_theorems(instance: Instance) -> Ratios:
     for name, mu in (("mean", convex.mu_mean), ("least", convex.mu_min)):
         if mu > 0:
             ratios |= check_strongly_convex(instance, name, min(mu, convex.L))
-    ratios |= check_general_convex(instance)
+    ratios |= check_general_convex(instance) | check_sharp(instance)
     for problem in (convex, instance.indefinite):
         for statement, values in check_non_convex(instance, problem).items():
             ratios[statement] = np.append(ratios.get(statement, []), values)
@@ -82,7 +83,7 @@ def check_strongly_convex(instance: Instance, name: str, mu: float) -> dict[str,
     ratios["Theorem 1, strongly convex, tight, R+1"] = compare(SSL, exact.psi, constants="tight", horizon="R+1")
     ratios["Theorem 2, strongly convex"] = compare(FEDAVG, exact.psi)
     for algorithm in PARTIAL:
-        for constants in ("printed", "proved"):
+        for constants in ("printed", "proved") if instance.S == 1 else ("printed", "proved", "tight"):
             ratios[f"{LABEL[algorithm]}, strongly convex, {constants}"] = compare(
                 algorithm, exact.psi, constants=constants
             )
@@ -99,11 +100,27 @@ def check_general_convex(instance: Instance) -> dict[str, Array]:
         total = bound(algorithm, "general-convex", one, eta_tilde=step, constants=constants).total
         ratios[label] = compute_ratio(total, _select(exact.psi, algorithm, settings), _compute_scale(instance))
     known = _build_problem(instance, problem, settings, mu=min(problem.mu_mean, problem.L))
-    for algorithm in ALGORITHMS:
+    for algorithm in PAPER:
         total = last_iterate(algorithm, take_clients(algorithm, known), eta_tilde=step).total
         ratios[f"last iterate, {LABEL[algorithm]}"] = compute_ratio(
             total, _select(exact.r2, algorithm, settings), _compute_scale(instance)
         )
+    return ratios
+
+
+def check_sharp(instance: Instance) -> dict[str, Array]:
+    """Check the sharp bounds from the first round on, and partial participation that meets Theorem 2."""
+    problem, ratios = instance.convex, {}
+    mu = min(max(problem.mu_mean, 0.0), problem.L)
+    for case, value in (("strongly-convex", mu), ("general-convex", 0.0)):
+        settings = _build_settings(1 / (6 * problem.L), (1, 5, 60), value)
+        exact, known = _run(instance, problem, settings), _build_problem(instance, problem, settings)
+        for algorithm in ALGORITHMS:
+            one: Any = take_clients(algorithm, known)
+            total = bound(algorithm, case, one, eta_tilde=settings.eta_tilde, constants="sharp").total  # type: ignore[arg-type]
+            actual = _select(exact.psi, algorithm, settings)
+            label = f"sharp, {case.replace('-', ' ')}, {LABEL[algorithm]}"
+            ratios[label] = compute_ratio(total, actual, _compute_scale(instance))
     return ratios
 
 
@@ -143,9 +160,9 @@ def _build_strongly_convex_settings(mu: float, L: float) -> Settings:
     return Settings(R.astype(int), steps, np.full(len(steps), mu))
 
 
-def _build_settings(highest: float) -> Settings:
-    R, fraction = (grid.ravel() for grid in np.meshgrid([10, 100], [1.0, 0.3, 0.03]))
-    return Settings(R, fraction * highest, np.zeros(len(R)))
+def _build_settings(highest: float, rounds: Sequence[int] = (10, 100), mu: float = 0.0) -> Settings:
+    R, fraction = (grid.ravel() for grid in np.meshgrid(rounds, [1.0, 0.3, 0.03]))
+    return Settings(R, fraction * highest, np.full(len(R), mu))
 
 
 def _concatenate(parts: Sequence[Settings]) -> Settings:
