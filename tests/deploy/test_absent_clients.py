@@ -1,6 +1,5 @@
 """Where visits may be skipped: is anybody waited for twice in vain, and does who comes back take part again?"""
 
-from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -12,87 +11,69 @@ from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.network.messages import Accept
 from splitrelay.network.shared_event_loop import ClientConnected
-from tests.deploy.test_faults import load_x, skipping
-from tests.support.bare_server import standing, until
-from tests.support.deployment import Stage, small_spec
+from tests.support.bare_server import run_bare_server, wait_until
+from tests.support.deployment import (
+    LocalDeployment,
+    list_skips,
+    read_final_weights,
+    simulate_with_skips,
+    small_spec,
+    watch_events,
+)
 
 FOREVER = 1000.0  # seconds: whoever is waited for so long fails the test
 
 
-def told(stage: Stage, happened: Callable[[str, dict[str, Any]], None]) -> None:
-    """Hear of every event, in the thread that trains, before anything follows from it."""
-
-    def watch(port: int) -> None:
-        note = stage.serving.journal.note
-
-        def noted(event: str, **facts: Any) -> None:
-            note(event, **facts)
-            happened(event, facts)
-
-        stage.serving.journal.note = noted  # type: ignore[method-assign]
-        stage.listening.set()
-
-    stage.serving.listening = watch
-
-
-def model(stage: Stage) -> bytes:
-    found = stage.serving.directory.checkpoints.load_newest(load_x(stage), at_most=stage.spec.R)
-    assert found is not None
-    return bytes(found[1].numpy().tobytes())
-
-
-def skips(stage: Stage) -> dict[tuple[int, int], str]:
-    return {(event["round"], event["client"]): event["why"] for event in stage.events("skipped")}
-
-
 @pytest.mark.parametrize("words", ["", "algorithm=fedavg"])
 def test_who_was_waited_for_in_vain_is_not_waited_for_again(words: str, tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, "R=3", *words.split()), tmp_path, policy=Policy("skip", lease=0.2), quorum=3)
+    stage = LocalDeployment(
+        small_spec(tmp_path, "R=3", *words.split()), tmp_path, policy=Policy("skip", lease=0.2), quorum=3
+    )
     for m in stage.partition.clients[:3]:
         stage.join(m)
     stage.play()
     again = "client 3 has not come back"
-    assert skips(stage) == {(0, 3): "client 3 was away for 0.2 seconds", (1, 3): again, (2, 3): again}
-    assert model(stage) == skipping(stage.spec, stage, set(skips(stage)))
+    assert list_skips(stage) == {(0, 3): "client 3 was away for 0.2 seconds", (1, 3): again, (2, 3): again}
+    assert read_final_weights(stage) == simulate_with_skips(stage.spec, stage, set(list_skips(stage)))
 
 
 def test_who_comes_after_all_takes_part_from_then_on(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, "R=4"), tmp_path, policy=Policy("skip", lease=0.2), quorum=3)
+    stage = LocalDeployment(small_spec(tmp_path, "R=4"), tmp_path, policy=Policy("skip", lease=0.2), quorum=3)
 
     def happened(event: str, facts: dict[str, Any]) -> None:
         if event == "skipped" and facts["round"] == 1:
             stage.join(3)
-            until(lambda: 3 in stage.serving.hub.here())
+            wait_until(lambda: 3 in stage.serving.hub.here())
 
-    told(stage, happened)
+    watch_events(stage, happened)
     for m in stage.partition.clients[:3]:
         stage.join(m)
     stage.play()
-    assert set(skips(stage)) == {(0, 3), (1, 3)}
+    assert set(list_skips(stage)) == {(0, 3), (1, 3)}
     assert {event["round"] for event in stage.events("committed") if event["client"] == 3} == {2, 3}
-    assert model(stage) == skipping(stage.spec, stage, {(0, 3), (1, 3)})
+    assert read_final_weights(stage) == simulate_with_skips(stage.spec, stage, {(0, 3), (1, 3)})
 
 
 def test_who_is_revoked_is_skipped_at_once(tmp_path: Path) -> None:
     revoked = set[int]()
     doors = Authorizer(lambda _, hello: "revoked" if hello.client in revoked else None, lambda _: None, lambda _: None)
-    stage = Stage(small_spec(tmp_path, "R=3"), tmp_path, policy=Policy("skip", lease=FOREVER), admit=doors)
+    stage = LocalDeployment(small_spec(tmp_path, "R=3"), tmp_path, policy=Policy("skip", lease=FOREVER), admit=doors)
 
     def happened(event: str, facts: dict[str, Any]) -> None:
         if event == "committed" and facts["client"] == 2:
             revoked.add(2)
 
-    told(stage, happened)
+    watch_events(stage, happened)
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()
-    assert skips(stage) == {(1, 2): "revoked", (2, 2): "revoked"}
-    assert model(stage) == skipping(stage.spec, stage, set(skips(stage)))
+    assert list_skips(stage) == {(1, 2): "revoked", (2, 2): "revoked"}
+    assert read_final_weights(stage) == simulate_with_skips(stage.spec, stage, set(list_skips(stage)))
 
 
 def test_a_server_that_no_client_reaches_skips_nobody_at_once() -> None:
     """Else a cable that was pulled at the server would be the end of all rounds."""
-    with standing() as here:
+    with run_bare_server() as here:
         remote = RemoteClients(here.hub, Any, Any, Policy("skip"), Event())  # type: ignore[arg-type]
         remote.absent[3] = "away"
         assert remote.get_absence_reason(3) is None
@@ -103,7 +84,7 @@ def test_a_server_that_no_client_reaches_skips_nobody_at_once() -> None:
 
 
 def test_who_came_back_and_leaves_again_is_waited_for_once_more() -> None:
-    with standing() as here:
+    with run_bare_server() as here:
         remote = RemoteClients(here.hub, Any, Any, Policy("skip"), Event())  # type: ignore[arg-type]
         remote.absent[3] = "away"
         here.joined(0)
@@ -113,7 +94,7 @@ def test_who_came_back_and_leaves_again_is_waited_for_once_more() -> None:
 
 @pytest.mark.parametrize("away", ["wait", "retry"])
 def test_without_leave_to_skip_everybody_is_waited_for(away: str) -> None:
-    with standing() as here:
+    with run_bare_server() as here:
         remote = RemoteClients(here.hub, Any, Any, Policy(away), Event())  # type: ignore[arg-type]
         remote.absent[3] = "away"
         here.joined(0)

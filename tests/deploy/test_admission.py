@@ -19,10 +19,10 @@ from splitrelay.network.grpc_channel import ConnectionLost, open_channel
 from splitrelay.network.messages import Accept, Deposit, Hello, Lease, Message, Ready, Step, Terms
 from splitrelay.security.authority import open_authority
 from splitrelay.security.identity import build_channel_credentials, load_identity
-from tests.support.deployment import Stage, small_spec
+from tests.support.deployment import LocalDeployment, small_spec
 
 
-def onlooker(stage: Stage, act: Callable[[int], Any]) -> list[Any]:
+def onlooker(stage: LocalDeployment, act: Callable[[int], Any]) -> list[Any]:
     """Something that is done once the server listens; then the server is told to stop."""
     seen: list[Any] = []
 
@@ -59,7 +59,7 @@ def test_a_wrong_greeting_is_refused_for_good(hello: Hello, why: str, tmp_path: 
         link.send(hello)
         return link.receive(60)
 
-    (error,) = onlooker(Stage(small_spec(tmp_path), tmp_path), act)
+    (error,) = onlooker(LocalDeployment(small_spec(tmp_path), tmp_path), act)
     assert isinstance(error, ServerRefused) and error.final and why in str(error)
 
 
@@ -78,7 +78,7 @@ def test_who_does_not_agree_is_refused_with_the_reason(changes: dict[str, Any], 
         link.send(Accept(**{**agreed, **changes}))
         return link.receive(60)
 
-    (error,) = onlooker(Stage(small_spec(tmp_path), tmp_path), act)
+    (error,) = onlooker(LocalDeployment(small_spec(tmp_path), tmp_path), act)
     assert isinstance(error, ServerRefused) and error.final and why in str(error)
 
 
@@ -93,7 +93,7 @@ def leased(port: int) -> tuple[Connection, Lease]:
     return link, lease
 
 
-def noticed(stage: Stage, kind: str) -> None:
+def noticed(stage: LocalDeployment, kind: str) -> None:
     """Wait, ten seconds at most, until the server has noted such an event."""
     deadline = time.monotonic() + 60
     while not stage.events(kind) and time.monotonic() < deadline:
@@ -120,7 +120,7 @@ def wrong(fence: int, which: str) -> bytes:
 )
 def test_a_wrong_word_ends_the_link_and_the_server_goes_on(which: str, tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "order=fixed", "R=1")
-    stage = Stage(spec, tmp_path, policy=Policy(lease=30), quorum=1)
+    stage = LocalDeployment(spec, tmp_path, policy=Policy(lease=30), quorum=1)
     seen: list[Any] = []
 
     def listening(port: int) -> None:
@@ -148,7 +148,7 @@ def test_a_wrong_word_ends_the_link_and_the_server_goes_on(which: str, tmp_path:
 
 
 def test_nobody_joins_under_another_name(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path), tmp_path, keys=True)
+    stage = LocalDeployment(small_spec(tmp_path), tmp_path, keys=True)
 
     def act(port: int) -> Any:
         link = Connection(
@@ -162,7 +162,7 @@ def test_nobody_joins_under_another_name(tmp_path: Path) -> None:
 
 
 def test_a_revoked_client_is_refused_without_a_restart(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path), tmp_path, keys=True)
+    stage = LocalDeployment(small_spec(tmp_path), tmp_path, keys=True)
     stage.join(0)
 
     def act(port: int) -> Any:
@@ -176,7 +176,7 @@ def test_a_revoked_client_is_refused_without_a_restart(tmp_path: Path) -> None:
 
 
 def test_status_tells_who_is_here(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path), tmp_path, keys=True)
+    stage = LocalDeployment(small_spec(tmp_path), tmp_path, keys=True)
 
     def act(port: int) -> Any:
         return ask_status(f"127.0.0.1:{port}", tmp_path / "client-1", False)
@@ -186,7 +186,7 @@ def test_status_tells_who_is_here(tmp_path: Path) -> None:
 
 
 def test_the_model_is_collected_when_it_is_finished_and_not_before(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path), tmp_path, linger=20.0)
+    stage = LocalDeployment(small_spec(tmp_path), tmp_path, linger=20.0)
     early: list[Any] = []
 
     def listening(port: int) -> None:

@@ -21,20 +21,20 @@ from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_N
 from splitrelay.network.messages import Hello
 from splitrelay.security.authority import Authority, open_authority
 from splitrelay.security.revocation import Revocations
-from tests.support.bare_server import Shown, consortium, copied
-from tests.support.deployment import Stage, simulated, small_spec
+from tests.support.bare_server import PeerContext, copy_authority, issue_keys
+from tests.support.deployment import LocalDeployment, simulate_run, small_spec
 
 HOLDERS = ("client-0", "client-9", "judge", "boss", "both")
 
 
 @pytest.fixture(scope="module")
 def issued(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return consortium(tmp_path_factory.mktemp("keys"))
+    return issue_keys(tmp_path_factory.mktemp("keys"))
 
 
 def through(authority: Authority, door: Callable[[Any], str | None]) -> set[str]:
     """Whom a door lets in."""
-    return {name for name in HOLDERS if door(Shown(authority.folder.parent / name)) is None}
+    return {name for name in HOLDERS if door(PeerContext(authority.folder.parent / name)) is None}
 
 
 def revocations(authority: Authority) -> Revocations:
@@ -74,7 +74,7 @@ def test_each_joins_as_what_it_is(m: int, who: set[str], issued: Authority) -> N
 
 
 def test_who_may_not_have_the_model_is_told_who_may(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path), tmp_path, keys=True)
+    stage = LocalDeployment(small_spec(tmp_path), tmp_path, keys=True)
     seen: list[str] = []
 
     def listening(port: int) -> None:
@@ -180,9 +180,9 @@ def test_what_somebody_must_see_to_is_said_under_q(
 def test_the_server_tells_of_a_bad_list_aloud(
     issued: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    copied(issued, tmp_path)
+    copy_authority(issued, tmp_path)
     monkeypatch.setattr(mood, "quiet", True)
-    server, boss = tmp_path / "here" / "server", Shown(tmp_path / "here" / "boss")
+    server, boss = tmp_path / "here" / "server", PeerContext(tmp_path / "here" / "boss")
     _, doors = build_authorizer(small_spec(tmp_path), server, False, ["observer"], "lines")
     assert doors.status(boss) is None and capsys.readouterr().err == ""
     (server / "crl.pem").write_bytes(b"junk")
@@ -193,8 +193,8 @@ def test_the_server_tells_of_a_bad_list_aloud(
 # An evaluator that is none of the clients
 
 
-def judged(tmp_path: Path, judge: bool) -> Stage:
-    stage = Stage(small_spec(tmp_path, "route=peer-to-peer"), tmp_path, keys=True, judge=judge)
+def judged(tmp_path: Path, judge: bool) -> LocalDeployment:
+    stage = LocalDeployment(small_spec(tmp_path, "route=peer-to-peer"), tmp_path, keys=True, judge=judge)
     open_authority(tmp_path / "authority").issue_client("judge", evaluator=True)
     test = tmp_path / "data" / "test.npz"
     stage.join(EVALUATOR_NUMBER, keys=tmp_path / "judge", data=None, test=test, keep=tmp_path / "model")
@@ -205,7 +205,7 @@ def test_an_evaluator_without_data_scores_and_writes_the_model(tmp_path: Path) -
     stage = judged(tmp_path, judge=True)
     for m in stage.partition.clients:
         stage.join(m)
-    expected = simulated(stage.spec, tmp_path / "simulated")
+    expected = simulate_run(stage.spec, tmp_path / "simulated")
     rows = stage.play()
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
     assert [row["test_accuracy"] for row in rows] == [row["test_accuracy"] for row in expected.read_rows()]
@@ -230,11 +230,11 @@ def test_an_evaluator_that_nobody_expects_is_refused(tmp_path: Path) -> None:
 
 def test_where_the_server_scores_no_judge_is_expected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the server itself scores"):
-        Stage(small_spec(tmp_path), tmp_path, judge=True)
+        LocalDeployment(small_spec(tmp_path), tmp_path, judge=True)
 
 
 def test_an_observer_sees_the_status_of_a_run(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path), tmp_path, keys=True)
+    stage = LocalDeployment(small_spec(tmp_path), tmp_path, keys=True)
     open_authority(tmp_path / "authority").issue_client("boss", observer=True)
     seen: list[dict[str, Any]] = []
 

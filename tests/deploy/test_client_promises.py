@@ -18,7 +18,7 @@ from splitrelay.network.codec import encode
 from splitrelay.network.messages import Accept, Bye, Commit, Lease, Message, Welcome
 from splitrelay.participation import WithReplacement
 from tests.deploy.test_malicious_server import Lies, offer, quorum
-from tests.support.deployment import Stage, small_spec
+from tests.support.deployment import LocalDeployment, small_spec
 
 TWO = ("M=2", "C=9", "R=2", "K=2")
 
@@ -30,7 +30,7 @@ TWO = ("M=2", "C=9", "R=2", "K=2")
 def test_a_goodbye_before_the_last_round_is_an_error(
     when: type[Message], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(small_spec(tmp_path, *TWO), tmp_path, quorum=1, policy=Policy("skip", lease=0.1))
+    stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path, quorum=1, policy=Policy("skip", lease=0.1))
 
     def bye(hub: Any, link: int, *words: Message) -> None:
         send(hub, link, *words)
@@ -52,7 +52,7 @@ def test_a_goodbye_before_the_last_round_is_an_error(
     assert error.limit == "2 rounds" and ("round 0" in str(error.value)) == (when is Commit)
 
 
-def _stopping(stage: Stage) -> Any:
+def _stopping(stage: LocalDeployment) -> Any:
     def stop() -> None:
         stage.threads[0].join(60)
         stage.stop.set()
@@ -102,7 +102,7 @@ def test_the_prompt_is_short_and_printable() -> None:
 
 
 def test_the_prompt_says_what_updates_of_a_whole_model_reveal(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *TWO, "placement=whole", "algorithm=fedavg"), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path, *TWO, "placement=whole", "algorithm=fedavg"), tmp_path)
     shown = list[str]()
     for m in stage.partition.clients:
         stage.join(m, agreed=None, approval=Approval(lambda text: bool(shown.append(text)) or True))
@@ -133,7 +133,7 @@ def test_a_visit_that_diverged_is_told_the_operator_with_a_useful_hint(
         return step(calls, k, np.full_like(h, np.inf) if calls.lease.m == 1 else h, *words, **more)
 
     monkeypatch.setattr(client_visit.RemoteServerHalf, "step", overflow)
-    stage = Stage(small_spec(tmp_path, *TWO), tmp_path, policy=Policy("wait", retries=0))
+    stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path, policy=Policy("wait", retries=0))
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
     with pytest.raises(Diverged):

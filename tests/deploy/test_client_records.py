@@ -24,7 +24,7 @@ from splitrelay.runs.client_records import (
     make_printable,
     read_clients,
 )
-from tests.support.deployment import Stage, simulated, small_spec
+from tests.support.deployment import LocalDeployment, simulate_run, small_spec
 
 CHANGES: dict[str, dict[str, Any]] = {
     "count": {"samples": 3},
@@ -37,9 +37,9 @@ def asked(*words: str) -> Result:
     return CliRunner().invoke(app, list(words))
 
 
-def played(folder: Path, *words: str, absent: int | None = 3, keys: bool = False) -> Stage:
+def played(folder: Path, *words: str, absent: int | None = 3, keys: bool = False) -> LocalDeployment:
     """A deployed run of four clients, one of which may never come."""
-    stage = Stage(small_spec(folder, "R=3", *words), folder, policy=SKIP, quorum=3, keys=keys)
+    stage = LocalDeployment(small_spec(folder, "R=3", *words), folder, policy=SKIP, quorum=3, keys=keys)
     for m in stage.partition.clients:
         if m != absent:
             stage.join(m)
@@ -47,7 +47,7 @@ def played(folder: Path, *words: str, absent: int | None = 3, keys: bool = False
     return stage
 
 
-def stop_after(stage: Stage, visits: int) -> None:
+def stop_after(stage: LocalDeployment, visits: int) -> None:
     """Stop the server once so many visits are committed."""
 
     def watch(port: int) -> None:
@@ -96,14 +96,14 @@ def test_rows_and_clients_tell_which_visits_were_skipped(words: tuple[str, ...],
 
 def test_after_a_restart_everything_is_counted_once(tmp_path: Path) -> None:
     """The server is stopped in the middle, and goes on from its journal."""
-    first = Stage(small_spec(tmp_path, "R=4"), tmp_path, policy=SKIP, quorum=3)
+    first = LocalDeployment(small_spec(tmp_path, "R=4"), tmp_path, policy=SKIP, quorum=3)
     stop_after(first, 5)
     for m in (0, 1, 2):
         first.join(m, patience=1.0)
     with pytest.raises(KeyboardInterrupt):
         first.play()
     assert len(first.serving.directory.read_rows()) < 5
-    second = Stage(first.spec, tmp_path, policy=SKIP, quorum=3)
+    second = LocalDeployment(first.spec, tmp_path, policy=SKIP, quorum=3)
     for m in (0, 1, 2):
         second.join(m)
     second.play()
@@ -146,7 +146,7 @@ def test_verify_leaves_the_same_visits_out(words: tuple[str, ...], tmp_path: Pat
 
 def run_without(folder: Path, *words: str) -> None:
     """Run with three of four clients: the last one is left out from the start."""
-    stage = Stage(small_spec(folder, "R=3", *words), folder, without=(3,))
+    stage = LocalDeployment(small_spec(folder, "R=3", *words), folder, without=(3,))
     for m in (0, 1, 2):
         stage.join(m)
     stage.play()
@@ -163,13 +163,13 @@ def test_verify_does_without_clients_that_were_left_out(words: tuple[str, ...], 
 
 def test_verify_does_without_clients_that_were_excluded_during_the_run(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=4")
-    first = Stage(spec, tmp_path)
+    first = LocalDeployment(spec, tmp_path)
     stop_after(first, 5)
     for m in first.partition.clients:
         first.join(m, patience=1.0)
     with pytest.raises(KeyboardInterrupt):
         first.play()
-    second = Stage(spec, tmp_path, without=(3,))
+    second = LocalDeployment(spec, tmp_path, without=(3,))
     for m in (0, 1, 2):
         second.join(m)
     second.play()
@@ -270,7 +270,7 @@ def test_show_has_a_table_of_the_clients(tmp_path: Path) -> None:
 
 
 def test_show_of_a_simulated_run_has_no_clients(tmp_path: Path) -> None:
-    simulated(small_spec(tmp_path), tmp_path / "run")
+    simulate_run(small_spec(tmp_path), tmp_path / "run")
     found = json.loads(asked("show", str(tmp_path / "run"), "--format", "json").stdout)
     assert "clients" not in found and "skipped" not in found
 

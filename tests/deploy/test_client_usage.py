@@ -13,7 +13,7 @@ from splitrelay.errors import InputError
 from splitrelay.network.codec import BadMessage, decode, encode
 from splitrelay.network.messages import UsageReport
 from splitrelay.network.socket_counters import SocketCounters, SocketTraffic
-from tests.support.deployment import Stage, small_spec
+from tests.support.deployment import LocalDeployment, small_spec
 
 
 def test_what_is_not_waiting_is_computing() -> None:
@@ -70,7 +70,7 @@ def test_numbers_that_nobody_can_have_paid_are_refused(paid: UsageReport) -> Non
 
 def test_the_record_and_the_status_tell_what_clients_paid(tmp_path: Path) -> None:
     spec = small_spec(tmp_path)
-    stage = Stage(spec, tmp_path, keys=True)
+    stage = LocalDeployment(spec, tmp_path, keys=True)
     for m in stage.partition.clients:
         stage.join(m)
     last = stage.play()[-1]
@@ -117,7 +117,7 @@ def test_the_cost_of_a_run_with_a_damaged_account_is_wrong_input(tmp_path: Path)
 def test_a_server_sets_a_damaged_account_aside_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "run" / "relay").mkdir(parents=True)
     (tmp_path / "run" / "relay" / "paid.json").write_text("{")
-    stage = Stage(small_spec(tmp_path, "R=1"), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path, "R=1"), tmp_path)
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()

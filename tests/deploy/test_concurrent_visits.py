@@ -11,8 +11,8 @@ import pytest
 
 from splitrelay.deploy import client_visit
 from splitrelay.network import messages
-from tests.deploy.test_direct_handover import enter, staged
-from tests.support.deployment import Stage, simulated, small_spec
+from tests.support.deployment import LocalDeployment, simulate_run, small_spec
+from tests.support.sealed_deployments import join_directly, make_direct_deployment
 
 TOGETHER = {
     "algorithm=fedavg": 4,
@@ -29,15 +29,15 @@ TOGETHER = {
 }
 
 
-def played(folder: Path, *words: str) -> Stage:
-    stage = Stage(small_spec(folder, *words), folder)
+def played(folder: Path, *words: str) -> LocalDeployment:
+    stage = LocalDeployment(small_spec(folder, *words), folder)
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()
     return stage
 
 
-def out(stage: Stage) -> Iterator[tuple[int, list[int]]]:
+def out(stage: LocalDeployment) -> Iterator[tuple[int, list[int]]]:
     """(round, the clients whose visits are out), whenever one more is."""
     lines = (stage.folder / "run" / "relay" / "events.jsonl").read_text().splitlines()
     leased: dict[int, list[int]] = defaultdict(list)
@@ -66,9 +66,9 @@ def test_a_client_that_is_drawn_twice_has_one_visit_at_a_time(tmp_path: Path) ->
 
 
 def test_peer_to_peer_one_visit_is_out_at_a_time_where_the_server_relays(tmp_path: Path) -> None:
-    stage = staged(tmp_path, "M=3", "C=5")
+    stage = make_direct_deployment(tmp_path, "M=3", "C=5")
     for m in stage.partition.clients:
-        enter(stage, m, "")
+        join_directly(stage, m, "")
     stage.play()
     assert [len(clients) for _, clients in out(stage)] == [1] * 6
 
@@ -78,8 +78,8 @@ def test_nobody_waits_for_another_in_the_middle_of_a_visit(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each client's first step leaves only when all four are at theirs, and its last when all have one behind them."""
-    stage = Stage(small_spec(tmp_path, words, "R=1"), tmp_path)
-    expected = simulated(stage.spec, tmp_path / "simulated")
+    stage = LocalDeployment(small_spec(tmp_path, words, "R=1"), tmp_path)
+    expected = simulate_run(stage.spec, tmp_path / "simulated")
     meeting, step = threading.Barrier(4), client_visit.RemoteServerHalf.step
 
     def met(calls: client_visit.RemoteServerHalf, k: int, *given: Any, **more: Any) -> messages.Reply:

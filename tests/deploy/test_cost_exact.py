@@ -39,7 +39,7 @@ from splitrelay.deploy.visit_cost import compute_costs
 from splitrelay.network import client_session, codec
 from splitrelay.network.messages import Message
 from tests.deploy.test_handshake import left
-from tests.support.deployment import Stage, simulated, small_spec
+from tests.support.deployment import LocalDeployment, simulate_run, small_spec
 
 TINY = ("model=tests.deploy.test_cost_exact:tiny", "partition=iid", "M=2", "K=3", "R=1", "batch=5")
 
@@ -142,8 +142,8 @@ class Overheard:
         return frame
 
 
-def played(folder: Path, *words: str) -> tuple[Stage, dict[str, Any]]:
-    stage = Stage(small_spec(folder, *TINY, *words), folder)
+def played(folder: Path, *words: str) -> tuple[LocalDeployment, dict[str, Any]]:
+    stage = LocalDeployment(small_spec(folder, *TINY, *words), folder)
     for m in stage.partition.clients:
         stage.join(m)
     return stage, stage.play()[-1]
@@ -155,7 +155,7 @@ def test_a_deployed_round_records_what_paper_says(words: str, cut: int, tmp_path
     stage, row = played(tmp_path, f"cut={cut}", *words.split())
     paper = BY_HAND[words][cut - 1]
     assert (row["bytes_up"], row["bytes_down"]) == (2 * paper.up, 2 * paper.down)
-    simulation = simulated(stage.spec, tmp_path / "simulated").read_rows()[-1]
+    simulation = simulate_run(stage.spec, tmp_path / "simulated").read_rows()[-1]
     assert (row["bytes_up"], row["bytes_down"]) == (simulation["bytes_up"], simulation["bytes_down"])
 
 

@@ -15,7 +15,7 @@ from splitrelay.network.codec import BadMessage
 from splitrelay.network.messages import Accept, Cancel, Chunk, Fail, HandoverReport, Lease, Message, Ready
 from splitrelay.network.protocol import State
 from splitrelay.network.shared_event_loop import ClientConnected
-from tests.support.bare_server import lease, standing, until
+from tests.support.bare_server import lease, run_bare_server, wait_until
 
 
 class Quiet:
@@ -40,7 +40,7 @@ def heard(here: Any, *, links: int) -> None:
 
 def test_nobody_is_ready_before_its_arrival_was_heard_of() -> None:
     """Whoever is leased a visit on a link of which nothing is known yet may be holding another one."""
-    with standing() as here:
+    with run_bare_server() as here:
         here.joined(0)
         assert 0 in here.hub.here() and 0 not in here.hub.ready()
         heard(here, links=1)
@@ -53,7 +53,7 @@ def test_nobody_is_ready_before_its_arrival_was_heard_of() -> None:
 
 def test_a_visit_that_is_over_is_taken_back_from_who_goes_on_with_it() -> None:
     """It was told that it may go on, and then its lease ran out before the thread that trains heard of it."""
-    with standing() as here:
+    with run_bare_server() as here:
         said: list[tuple[int, Message]] = []
         here.hub.send = lambda link, *words: said.extend((link, word) for word in words)  # type: ignore[method-assign]
         remote = remote_of(here)
@@ -63,7 +63,7 @@ def test_a_visit_that_is_over_is_taken_back_from_who_goes_on_with_it() -> None:
 
 
 def test_a_deposit_that_is_not_needed_any_more_is_not_taken_back() -> None:
-    with standing() as here:
+    with run_bare_server() as here:
         said: list[Any] = []
         here.hub.send = lambda *words: said.append(words)  # type: ignore[method-assign]
         remote = remote_of(here, DirectHandover)
@@ -74,7 +74,7 @@ def test_a_deposit_that_is_not_needed_any_more_is_not_taken_back() -> None:
 
 
 def test_a_half_is_handed_on_once_over_a_link() -> None:
-    with standing() as here:
+    with run_bare_server() as here:
         remote = remote_of(here, DirectHandover)
         assert isinstance(remote, DirectHandover)
         pending = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 1), 0.0)
@@ -98,12 +98,12 @@ class Finished(CutVisit):
 
 def test_a_word_of_ours_that_has_no_place_ends_the_link_and_is_recorded() -> None:
     """Better another link than one on which nothing more is said."""
-    with standing() as here:
+    with run_bare_server() as here:
         link = here.leased(0)
-        until(lambda: here.hub.reception.here[0].talk.state is State.STEPPING)
+        wait_until(lambda: here.hub.reception.here[0].talk.state is State.STEPPING)
         here.say(0, lease(9))  # in the middle of a visit
-        until(lambda: [event for event, facts in here.noted if event == "misspoke"])
-        until(lambda: 0 not in here.hub.here())
+        wait_until(lambda: [event for event, facts in here.noted if event == "misspoke"])
+        wait_until(lambda: 0 not in here.hub.here())
         with pytest.raises(WorkError):
             while True:
                 assert not isinstance(link.receive(60), Lease)
@@ -111,20 +111,20 @@ def test_a_word_of_ours_that_has_no_place_ends_the_link_and_is_recorded() -> Non
 
 def test_what_is_left_of_a_half_is_not_said_to_who_gave_it_up() -> None:
     """A client fails its visit while the half is on its way: the link goes on, and the next visit too."""
-    with standing() as here:
+    with run_bare_server() as here:
         link = here.joined(0)
         caller = here.hub.reception.here[0]
         here.say(0, lease(1))
         assert isinstance(link.receive(60), Lease)
         link.send(Fail(1, "no"))
-        until(lambda: caller.talk.state is State.IDLE)
+        wait_until(lambda: caller.talk.state is State.IDLE)
         here.say(0, Chunk(1, 0, b"late"), lease(2))
         assert isinstance(link.receive(60), Lease)
         assert not [event for event, _ in here.noted if event == "misspoke"] and not caller.owing
 
 
 def test_ready_is_said_when_the_half_has_come() -> None:
-    with standing() as here:
+    with run_bare_server() as here:
         here.joined(0)
         caller = here.hub.reception.here[0]
         caller.talk.state, caller.talk.fence, caller.owing = State.LEASED, 1, 1

@@ -23,8 +23,8 @@ from splitrelay.errors import InputError
 from splitrelay.network.client_session import ServerRefused
 from splitrelay.randomness import Purpose, rng
 from splitrelay.security.authority import create_authority, open_authority
-from tests.support.bare_server import until
-from tests.support.deployment import Stage, remove_times, simulated, small_spec
+from tests.support.bare_server import wait_until
+from tests.support.deployment import LocalDeployment, remove_times, simulate_run, small_spec
 
 TWO = ("M=2", "C=9", "R=2")
 SALT = bytes(range(32))
@@ -118,8 +118,8 @@ def test_a_test_set_beside_the_training_data_is_part_of_the_digest() -> None:
 
 
 def test_arrivals_are_recorded_with_software_processor_and_digest(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *TWO), tmp_path, keys=True)
-    expected = simulated(stage.spec, tmp_path / "simulated")
+    stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path, keys=True)
+    expected = simulate_run(stage.spec, tmp_path / "simulated")
     for m in (0, 1):
         stage.join(m)
     assert remove_times(stage.play()) == remove_times(expected.read_rows())
@@ -135,7 +135,7 @@ def test_arrivals_are_recorded_with_software_processor_and_digest(tmp_path: Path
 def test_the_salt_is_private_and_the_same_after_a_restart(tmp_path: Path) -> None:
     spec, salts = small_spec(tmp_path, *TWO), []
     for start in range(2):
-        stage = Stage(spec, tmp_path)
+        stage = LocalDeployment(spec, tmp_path)
         for m in (0, 1) if start == 0 else ():
             stage.join(m)
         stage.play()
@@ -146,17 +146,17 @@ def test_the_salt_is_private_and_the_same_after_a_restart(tmp_path: Path) -> Non
 
 
 def test_a_lost_salt_is_an_error_once_digests_are_pinned(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *TWO), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path)
     for m in (0, 1):
         stage.join(m)
     stage.play()
     (tmp_path / "run" / "relay" / "salt").unlink()
     with pytest.raises(InputError) as caught:
-        Stage(stage.spec, tmp_path).play()
+        LocalDeployment(stage.spec, tmp_path).play()
     assert "salt" in caught.value.what and caught.value.hint
 
 
-def late_client(stage: Stage, make: Callable[[], ClientOptions]) -> list[Any]:
+def late_client(stage: LocalDeployment, make: Callable[[], ClientOptions]) -> list[Any]:
     """After the first round one more program joins, with this wish; how it ended."""
     found: list[Any] = []
 
@@ -174,7 +174,7 @@ def late_client(stage: Stage, make: Callable[[], ClientOptions]) -> list[Any]:
 
 @pytest.mark.parametrize("keys", [False, True])
 def test_other_data_with_the_same_count_are_refused_during_a_run(keys: bool, tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *TWO), tmp_path, keys=keys)
+    stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path, keys=keys)
     wrong = other_data(own_file(tmp_path, 0), tmp_path / "wrong.npz")
     folder = tmp_path / "client-0" if keys else None
     late = late_client(stage, lambda: ClientOptions(f"127.0.0.1:{stage.serving.port}", 0, wrong, folder))
@@ -187,17 +187,17 @@ def test_other_data_with_the_same_count_are_refused_during_a_run(keys: bool, tmp
 
 
 def test_until_the_run_begins_data_with_the_same_count_may_change(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *TWO), tmp_path)
-    expected = simulated(stage.spec, tmp_path / "simulated")
+    stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path)
+    expected = simulate_run(stage.spec, tmp_path / "simulated")
     wrong = other_data(own_file(tmp_path, 0), tmp_path / "wrong.npz")
 
     def arrive() -> None:
         stage.join(0, data=wrong)
-        until(lambda: 0 in stage.serving.hub.here())
+        wait_until(lambda: 0 in stage.serving.hub.here())
         stage.clients[0].stop.set()
-        until(lambda: 0 in stage.words)
+        wait_until(lambda: 0 in stage.words)
         stage.join(0)
-        until(lambda: 0 in stage.serving.hub.here())
+        wait_until(lambda: 0 in stage.serving.hub.here())
         stage.join(1)
 
     stage.serving.listening = lambda port: (stage.listening.set(), threading.Thread(target=arrive).start())  # type: ignore[func-returns-value,assignment]
@@ -209,7 +209,7 @@ def test_until_the_run_begins_data_with_the_same_count_may_change(tmp_path: Path
 
 
 def test_another_test_set_is_refused_during_a_run(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *TWO, "route=peer-to-peer"), tmp_path, keys=True)
+    stage = LocalDeployment(small_spec(tmp_path, *TWO, "route=peer-to-peer"), tmp_path, keys=True)
     test = tmp_path / "data" / "test.npz"
     wrong = other_data(test, tmp_path / "wrong.npz")
     late = late_client(
@@ -231,7 +231,7 @@ def test_another_test_set_is_refused_during_a_run(tmp_path: Path) -> None:
 
 
 def test_a_census_of_an_earlier_version_is_read_and_pinned_at_the_next_arrival(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *TWO), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path)
     for m in (0, 1):
         stage.join(m)
     stage.play()
@@ -245,7 +245,7 @@ def test_a_census_of_an_earlier_version_is_read_and_pinned_at_the_next_arrival(t
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     shutil.rmtree(tmp_path / "run" / "relay" / "visits", ignore_errors=True)
     (tmp_path / "run" / "rounds.jsonl").unlink()
-    again = Stage(stage.spec, tmp_path)
+    again = LocalDeployment(stage.spec, tmp_path)
     for m in (0, 1):
         again.join(m)
     again.play()
@@ -264,7 +264,7 @@ def test_a_damaged_census_is_named(text: str, tmp_path: Path) -> None:
 
 
 def test_a_check_prints_count_shape_classes_and_digest(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *TWO), tmp_path, keys=True)
+    stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path, keys=True)
     checked: list[str] = []
 
     def check(port: int) -> None:

@@ -23,10 +23,8 @@ from splitrelay.network.codec import BadMessage
 from splitrelay.runs.build import build_partition
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.trainer import Trainer
-from tests.deploy.test_direct_handover import staged
-from tests.deploy.test_fed_server import everybody
-from tests.deploy.test_fed_server import staged as fed_staged
-from tests.support.deployment import Stage, simulated, small_spec
+from tests.support.deployment import LocalDeployment, simulate_run, small_spec
+from tests.support.sealed_deployments import join_all, make_direct_deployment, make_fed_deployment
 
 EVIL = 1  # the client that deposits what it likes
 Change = Callable[[Any], Any]
@@ -69,7 +67,7 @@ def corrupt(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
 def test_a_deposit_out_of_bounds_is_a_failed_visit(
     words: str, change: Change, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(small_spec(tmp_path, *words.split()), tmp_path, policy=Policy("skip"))
+    stage = LocalDeployment(small_spec(tmp_path, *words.split()), tmp_path, policy=Policy("skip"))
     corrupt(monkeypatch, change)
     for m in stage.partition.clients:
         stage.join(m)
@@ -84,7 +82,7 @@ def test_a_deposit_out_of_bounds_is_a_failed_visit(
 def test_a_client_whose_deposits_are_out_of_bounds_stops_the_run_that_may_not_skip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(small_spec(tmp_path), tmp_path, policy=Policy("wait", retries=1))
+    stage = LocalDeployment(small_spec(tmp_path), tmp_path, policy=Policy("wait", retries=1))
     corrupt(monkeypatch, huge)
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
@@ -97,7 +95,7 @@ def test_a_client_whose_deposits_are_out_of_bounds_stops_the_run_that_may_not_sk
 def test_smashed_data_cannot_move_the_servers_half_out_of_bounds_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(small_spec(tmp_path), tmp_path, policy=Policy("skip"))
+    stage = LocalDeployment(small_spec(tmp_path), tmp_path, policy=Policy("skip"))
 
     class Loud(client_program.Session):
         def exchange(self, messages: Any, *how: Any, **more: Any) -> Any:
@@ -122,7 +120,9 @@ def test_smashed_data_cannot_move_the_servers_half_out_of_bounds_either(
 def test_a_sealed_half_out_of_bounds_is_refused_and_its_writer_is_named(
     words: str, change: Change, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = staged(tmp_path, "M=3", "C=9", "evaluator=2", *words.split(), policy=Policy("wait", retries=0))
+    stage = make_direct_deployment(
+        tmp_path, "M=3", "C=9", "evaluator=2", *words.split(), policy=Policy("wait", retries=0)
+    )
     corrupt(monkeypatch, change)
     for m in stage.partition.clients:
         test = {"test": tmp_path / "data" / "test.npz", "keep": tmp_path / "model"} if m == 2 else {}
@@ -136,9 +136,9 @@ def test_a_sealed_half_out_of_bounds_is_refused_and_its_writer_is_named(
 def test_a_fed_server_refuses_a_half_out_of_bounds_and_names_the_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = fed_staged(tmp_path, "algorithm=fedavg", "R=1", policy=Policy("retry", lease=5.0, retries=1))
+    stage = make_fed_deployment(tmp_path, "algorithm=fedavg", "R=1", policy=Policy("retry", lease=5.0, retries=1))
     corrupt(monkeypatch, huge)
-    everybody(stage, patience=0.5)
+    join_all(stage, patience=0.5)
     with pytest.raises(WorkError) as found:
         stage.play()
     assert f"client {EVIL} wrote last" in str(found.value)
@@ -173,7 +173,7 @@ def test_the_worst_visit_with_clip_is_within_the_bound_and_twice_as_far_is_not(s
 
 def test_a_real_visit_that_is_always_clipped_comes_near_the_bound(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "clip=0.001", "M=1", "C=10", "R=1", "K=4", "placement=whole", "algorithm=fedavg")
-    directory = simulated(spec, tmp_path / "run")
+    directory = simulate_run(spec, tmp_path / "run")
     x0 = Trainer(spec, load(spec.data.name), build_partition(spec, load(spec.data.name))).x0()
     found = directory.checkpoints.load_newest(x0)
     assert found is not None

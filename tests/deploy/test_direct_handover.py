@@ -13,40 +13,16 @@ from splitrelay.deploy.rehearsal import read_untimed_rows
 from splitrelay.errors import InputError
 from splitrelay.network.client_session import Session
 from splitrelay.network.messages import Commit, Message
-from splitrelay.security.authority import create_authority
-from tests.support.deployment import Stage, simulated, small_spec
-
-
-def issued(folder: Path, M: int, hosts: list[str]) -> None:
-    authority = create_authority(folder / "authority", "tests")
-    authority.issue_server("server", ["127.0.0.1"])
-    for m in range(M):
-        authority.issue_client(f"client-{m}", m, hosts=hosts)
-
-
-def staged(folder: Path, *words: str, hosts: tuple[str, ...] = ("127.0.0.1",), **how: Any) -> Stage:
-    spec = small_spec(folder, "route=peer-to-peer", "order=fixed", *words)
-    if not (folder / "authority").exists():
-        issued(folder, spec.partition.M, list(hosts))
-    return Stage(spec, folder, keys=True, **how)
-
-
-def enter(stage: Stage, m: int, listen: str = "127.0.0.1:0", **wish: Any) -> None:
-    if m == stage.spec.evaluator:
-        wish = {"test": stage.folder / "data" / "test.npz", "keep": stage.folder / "model", **wish}
-    stage.join(m, listen=listen, **wish)
-
-
-def expected(stage: Stage) -> Any:
-    return simulated(stage.spec, stage.folder / "simulated")
+from tests.support.deployment import LocalDeployment
+from tests.support.sealed_deployments import join_directly, make_direct_deployment, simulate_deployment
 
 
 @pytest.mark.parametrize("words", ["engine=fast model=lenet-small clip=1", "engine=reference M=3 C=5 R=3 every=2"])
 def test_handed_directly_it_is_the_simulated_run(words: str, tmp_path: Path) -> None:
-    stage = staged(tmp_path, *words.split())
-    simulation = expected(stage)
+    stage = make_direct_deployment(tmp_path, *words.split())
+    simulation = simulate_deployment(stage)
     for m in stage.partition.clients:
-        enter(stage, m)
+        join_directly(stage, m)
     stage.play()
     assert (tmp_path / "model").read_bytes() == simulation.model.read_bytes()
     assert read_untimed_rows(stage.serving.directory) == read_untimed_rows(simulation)
@@ -57,11 +33,11 @@ def test_handed_directly_it_is_the_simulated_run(words: str, tmp_path: Path) -> 
 
 
 def test_a_client_that_nobody_reaches_is_relayed_to_and_that_is_recorded(tmp_path: Path) -> None:
-    stage = staged(tmp_path, "M=3", "C=5")
-    simulation = expected(stage)
+    stage = make_direct_deployment(tmp_path, "M=3", "C=5")
+    simulation = simulate_deployment(stage)
     for m in range(2):
-        enter(stage, m)
-    enter(stage, 2, listen="")
+        join_directly(stage, m)
+    join_directly(stage, 2, listen="")
     stage.play()
     assert (tmp_path / "model").read_bytes() == simulation.model.read_bytes()
     assert {event["to"] for event in stage.events("handed")} == {0, 1}
@@ -69,10 +45,10 @@ def test_a_client_that_nobody_reaches_is_relayed_to_and_that_is_recorded(tmp_pat
 
 def test_a_client_under_a_host_that_is_not_in_its_certificate_is_relayed_to(tmp_path: Path) -> None:
     """Its keys name a host at which something else, or nothing, answers."""
-    stage = staged(tmp_path, "M=2", "C=9", "R=1", hosts=("127.0.0.9",))
-    simulation = expected(stage)
+    stage = make_direct_deployment(tmp_path, "M=2", "C=9", "R=1", hosts=("127.0.0.9",))
+    simulation = simulate_deployment(stage)
     for m in range(2):
-        enter(stage, m)
+        join_directly(stage, m)
     stage.play()
     assert (tmp_path / "model").read_bytes() == simulation.model.read_bytes()
     assert not stage.events("handed")
@@ -86,7 +62,7 @@ class Fallen(Exception):
 class Play:
     """What clients do before they say a word to the server, by client and kind of word: wait, or fall."""
 
-    def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, stage: LocalDeployment, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stage, self.cues = stage, dict[tuple[int, str], Callable[[], None]]()
         self.heard = {m: threading.Event() for m in stage.partition.clients}  # whose visits were committed
         self.fallen, self.back = False, threading.Event()  # somebody fell, and is here again
@@ -138,15 +114,15 @@ class Play:
                 assert self.noted[after].wait(60), "it never happened"
             self.fallen = True
             self.stage.clients[m].session.hang_up()
-            enter(self.stage, m)
+            join_directly(self.stage, m)
             raise Fallen
 
         return falling
 
     def same(self) -> bool:
-        simulation = expected(self.stage)
+        simulation = simulate_deployment(self.stage)
         for m in self.stage.partition.clients:
-            enter(self.stage, m)
+            join_directly(self.stage, m)
         self.stage.play()
         committed = [(event["round"], event["client"]) for event in self.stage.events("committed")]
         assert len(set(committed)) == len(committed) == len(self.stage.partition.clients) * self.stage.spec.R
@@ -155,7 +131,7 @@ class Play:
 
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    return Play(staged(tmp_path, "M=3", "C=5"), monkeypatch)
+    return Play(make_direct_deployment(tmp_path, "M=3", "C=5"), monkeypatch)
 
 
 def test_the_deposit_is_off_the_critical_path(play: Play) -> None:

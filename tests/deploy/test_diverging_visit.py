@@ -17,9 +17,7 @@ from splitrelay.engine.base import LOWER_ETA
 from splitrelay.errors import Diverged
 from splitrelay.network import messages
 from splitrelay.randomness import Purpose, rng
-from tests.deploy.test_absent_clients import model, skips
-from tests.deploy.test_faults import skipping
-from tests.support.deployment import Stage, small_spec
+from tests.support.deployment import LocalDeployment, list_skips, read_final_weights, simulate_with_skips, small_spec
 
 THREE = ("M=3", "C=5", "R=3")
 BAD = 1  # the client that misbehaves
@@ -41,7 +39,7 @@ def misbehave(monkeypatch: pytest.MonkeyPatch, how: str, times: float = float("i
     return said
 
 
-def play(stage: Stage) -> None:
+def play(stage: LocalDeployment) -> None:
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
     stage.play()
@@ -54,12 +52,12 @@ HOW = [("fail", ""), ("h", ""), ("h", "engine=reference"), ("h", "algorithm=feda
 def test_one_client_that_overflows_does_not_end_a_run_that_may_skip(
     how: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(small_spec(tmp_path, *THREE, *words.split()), tmp_path, policy=Policy("skip"))
+    stage = LocalDeployment(small_spec(tmp_path, *THREE, *words.split()), tmp_path, policy=Policy("skip"))
     misbehave(monkeypatch, how)
     play(stage)
-    assert set(skips(stage)) == {(0, BAD), (1, BAD), (2, BAD)}
+    assert set(list_skips(stage)) == {(0, BAD), (1, BAD), (2, BAD)}
     assert {event["client"] for event in stage.events("failed")} == {BAD}
-    assert model(stage) == skipping(stage.spec, stage, set(skips(stage)))
+    assert read_final_weights(stage) == simulate_with_skips(stage.spec, stage, set(list_skips(stage)))
 
 
 @pytest.mark.parametrize(("how", "words"), HOW)
@@ -67,11 +65,11 @@ def test_a_visit_that_overflowed_once_is_made_again(
     how: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both halves roll back: the weights are those of a run in which nothing happened."""
-    stage = Stage(small_spec(tmp_path, *THREE, *words.split()), tmp_path, policy=Policy("wait"))
+    stage = LocalDeployment(small_spec(tmp_path, *THREE, *words.split()), tmp_path, policy=Policy("wait"))
     misbehave(monkeypatch, how, times=2)
     play(stage)
     assert not stage.events("skipped") and len(stage.events("failed")) == 2
-    assert model(stage) == skipping(stage.spec, stage, set())
+    assert read_final_weights(stage) == simulate_with_skips(stage.spec, stage, set())
 
 
 def test_the_next_lease_of_a_client_comes_after_the_word_that_its_visit_failed(
@@ -79,7 +77,7 @@ def test_the_next_lease_of_a_client_comes_after_the_word_that_its_visit_failed(
 ) -> None:
     """The visit fails where the step is read, on the loop; the next lease follows before the loop turns again."""
     policy = Policy("skip", lease=0.1, strikes=0)
-    stage = Stage(small_spec(tmp_path, "M=2", "C=9", "R=12"), tmp_path, policy=policy, quorum=1)
+    stage = LocalDeployment(small_spec(tmp_path, "M=2", "C=9", "R=12"), tmp_path, policy=policy, quorum=1)
     misbehave(monkeypatch, "h")
     stage.join(BAD, patience=0.5)
     with pytest.raises(Diverged):  # its last round was lost, too
@@ -93,7 +91,7 @@ def test_the_next_lease_of_a_client_comes_after_the_word_that_its_visit_failed(
 def test_where_nothing_may_be_skipped_the_run_ends_after_some_retries(
     how: str, away: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(small_spec(tmp_path, *THREE), tmp_path, policy=Policy(away, retries=2))
+    stage = LocalDeployment(small_spec(tmp_path, *THREE), tmp_path, policy=Policy(away, retries=2))
     said = misbehave(monkeypatch, how)
     with pytest.raises(Diverged) as ended:
         play(stage)
@@ -105,7 +103,7 @@ def test_where_nothing_may_be_skipped_the_run_ends_after_some_retries(
 @pytest.mark.parametrize("away", ["wait", "retry", "skip"])
 def test_a_run_that_truly_diverges_ends_and_says_so(away: str, tmp_path: Path) -> None:
     """Every client overflows: with leave to skip, too, as nothing would be trained any more."""
-    stage = Stage(small_spec(tmp_path, "eta=1e30", "R=5"), tmp_path, policy=Policy(away, retries=1))
+    stage = LocalDeployment(small_spec(tmp_path, "eta=1e30", "R=5"), tmp_path, policy=Policy(away, retries=1))
     with pytest.raises(Diverged) as ended:
         play(stage)
     assert ended.value.hint is not None and LOWER_ETA in ended.value.hint
@@ -175,7 +173,7 @@ def test_a_batch_that_the_layers_refuse_fails_the_visit_and_not_the_server(
     (tmp_path / "batch_norm_net.py").write_text(NET)
     monkeypatch.syspath_prepend(tmp_path)
     words = ("model=batch_norm_net:net", "cut=2", "engine=reference")
-    stage = Stage(small_spec(tmp_path, *THREE, *words), tmp_path, policy=Policy("skip"))
+    stage = LocalDeployment(small_spec(tmp_path, *THREE, *words), tmp_path, policy=Policy("skip"))
     step = client_visit.RemoteServerHalf.step
 
     def single(
@@ -188,14 +186,14 @@ def test_a_batch_that_the_layers_refuse_fails_the_visit_and_not_the_server(
     for m in stage.partition.clients:
         stage.join(m, patience=0.5, agreed=AgreedSpec(stage.spec))
     stage.play()
-    assert set(skips(stage)) == {(0, BAD), (1, BAD), (2, BAD)}
+    assert set(list_skips(stage)) == {(0, BAD), (1, BAD), (2, BAD)}
 
 
 def test_a_deployed_run_that_diverged_can_be_published_and_a_restart_forgets_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = small_spec(tmp_path, *THREE)
-    stage = Stage(spec, tmp_path, policy=Policy("wait", retries=1))
+    stage = LocalDeployment(spec, tmp_path, policy=Policy("wait", retries=1))
     with monkeypatch.context() as patched:
         misbehave(patched, "fail")
         with pytest.raises(Diverged) as found:
@@ -203,5 +201,5 @@ def test_a_deployed_run_that_diverged_can_be_published_and_a_restart_forgets_the
     directory = stage.serving.directory
     assert found.value.what in directory.diverged.read_text(encoding="utf-8")
     assert directory.diverged.name in directory.read_published()
-    play(Stage(spec, tmp_path, policy=Policy("wait")))
+    play(LocalDeployment(spec, tmp_path, policy=Policy("wait")))
     assert directory.model.exists() and not directory.diverged.exists()

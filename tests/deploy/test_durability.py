@@ -20,9 +20,10 @@ from splitrelay.errors import InputError, StorageError, WorkError
 from splitrelay.network.client_session import Session
 from splitrelay.network.messages import Commit, Lease, Message
 from splitrelay.runs.run_directory import RunDirectory
-from tests.deploy.test_direct_handover import Play, enter, staged
+from tests.deploy.test_direct_handover import Play
 from tests.deploy.test_full_disk import room
-from tests.support.deployment import Stage, simulated, small_spec
+from tests.support.deployment import LocalDeployment, simulate_run, small_spec
+from tests.support.sealed_deployments import join_directly, make_direct_deployment
 
 CHANCE = 0.3  # seconds that a rename waits, so that a word that comes too early is heard first
 X = torch.ones(5)
@@ -175,7 +176,7 @@ def full(name: str) -> None:
 class Listener:
     """Clients that look into the server's journal when they hear that a visit counts."""
 
-    def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, stage: LocalDeployment, monkeypatch: pytest.MonkeyPatch) -> None:
         self.there: list[bool] = []
         self.heard = threading.Event()
         listener, visits = self, stage.folder / "run" / "relay" / "visits"
@@ -197,15 +198,19 @@ class Listener:
         self.heard.clear()
 
 
-def listened(folder: Path, words: str) -> Stage:
+def listened(folder: Path, words: str) -> LocalDeployment:
     """A run without a checkpoint on the way, after which the journal forgets."""
     words = f"M=2 C=5 R=1 every=2 {words}"
-    return staged(folder, *words.split()) if "peer" in words else Stage(small_spec(folder, *words.split()), folder)
+    return (
+        make_direct_deployment(folder, *words.split())
+        if "peer" in words
+        else LocalDeployment(small_spec(folder, *words.split()), folder)
+    )
 
 
-def joined(stage: Stage, **wish: Any) -> None:
+def joined(stage: LocalDeployment, **wish: Any) -> None:
     for m in stage.partition.clients:
-        enter(stage, m, **wish) if stage.keys else stage.join(m, **wish)
+        join_directly(stage, m, **wish) if stage.keys else stage.join(m, **wish)
 
 
 ROUTES = ["", "placement=whole algorithm=fedavg", "route=peer-to-peer"]
@@ -240,7 +245,7 @@ def test_two_visits_of_which_only_the_later_was_kept_are_both_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first client still owes its half when the second deposits; the server falls between the two files."""
-    first, fallen = Play(staged(tmp_path, "M=2", "C=9"), monkeypatch), threading.Event()
+    first, fallen = Play(make_direct_deployment(tmp_path, "M=2", "C=9"), monkeypatch), threading.Event()
 
     def fall(name: str) -> None:
         if "m00000" in name:
@@ -254,7 +259,7 @@ def test_two_visits_of_which_only_the_later_was_kept_are_both_made_again(
         with pytest.raises(StorageError, match="No space left"):
             first.stage.play()
     assert [file.name[8:15] for file in (tmp_path / "run" / "relay" / "visits").iterdir()] == ["-m00001"]
-    second = Play(staged(tmp_path, "M=2", "C=9"), monkeypatch)
+    second = Play(make_direct_deployment(tmp_path, "M=2", "C=9"), monkeypatch)
     assert second.same()
     assert not second.stage.events("found")
 
@@ -278,7 +283,7 @@ class Mute:
         monkeypatch.setattr("splitrelay.deploy.client_program.Session", Silent)
 
 
-def reasons(stage: Stage, kind: str) -> list[str]:
+def reasons(stage: LocalDeployment, kind: str) -> list[str]:
     return [event["why"] for event in stage.events(kind) if event["client"] == 0]
 
 
@@ -291,8 +296,12 @@ def test_a_visit_without_steps_is_taken_back_and_made_again(
     """It hears from the client twice in that time; where the model is at the client it waits for all K = 2 steps."""
     spec = ["M=2", "C=5", "R=1", *words.split()]
     how: dict[str, Any] = {"policy": Policy(step=1.0)}
-    stage = staged(tmp_path, *spec, **how) if "peer" in words else Stage(small_spec(tmp_path, *spec), tmp_path, **how)
-    expected = simulated(stage.spec, tmp_path / "simulated")
+    stage = (
+        make_direct_deployment(tmp_path, *spec, **how)
+        if "peer" in words
+        else LocalDeployment(small_spec(tmp_path, *spec), tmp_path, **how)
+    )
+    expected = simulate_run(stage.spec, tmp_path / "simulated")
     Mute(1, monkeypatch)
     joined(stage)
     stage.play()
@@ -306,7 +315,7 @@ def test_a_visit_without_steps_is_taken_back_and_made_again(
 
 def test_who_never_makes_a_step_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = Policy(step=0.6, retries=1)
-    stage = Stage(small_spec(tmp_path, "M=2", "C=5", "R=1", "order=fixed"), tmp_path, policy=policy)
+    stage = LocalDeployment(small_spec(tmp_path, "M=2", "C=5", "R=1", "order=fixed"), tmp_path, policy=policy)
     Mute(9, monkeypatch)
     joined(stage, patience=0.5)
     with pytest.raises(WorkError, match=r"client 0 failed 2 times in round 0; got no step for 0\.6 seconds"):
@@ -318,7 +327,7 @@ def test_who_never_makes_a_step_is_skipped_where_that_is_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = Policy("skip", step=0.6)
-    stage = Stage(small_spec(tmp_path, "M=2", "C=5", "R=1", "order=fixed"), tmp_path, policy=policy)
+    stage = LocalDeployment(small_spec(tmp_path, "M=2", "C=5", "R=1", "order=fixed"), tmp_path, policy=policy)
     Mute(9, monkeypatch)
     joined(stage)
     stage.play()

@@ -5,17 +5,21 @@ from typing import Any
 
 import pytest
 
-from splitrelay.algorithms.base import Visit
 from splitrelay.chaos.proxies import TcpProxy
-from splitrelay.data import load
 from splitrelay.deploy.server_visit import Policy
-from splitrelay.engine import Flaky
 from splitrelay.errors import Diverged, WorkError
-from splitrelay.runs.trainer import Trainer
-from tests.support.deployment import Stage, remove_times, simulated, small_spec
+from tests.support.deployment import (
+    LocalDeployment,
+    draw_x0,
+    remove_times,
+    simulate_run,
+    simulate_with_skips,
+    small_spec,
+    stop_after_commits,
+)
 
 
-def behind_proxy(stage: Stage, proxies: list[TcpProxy]) -> Any:
+def behind_proxy(stage: LocalDeployment, proxies: list[TcpProxy]) -> Any:
     def address() -> str:
         proxies.append(TcpProxy(stage.serving.port))
         proxies[-1].cut_at = 9000  # in the middle of a visit
@@ -27,8 +31,8 @@ def behind_proxy(stage: Stage, proxies: list[TcpProxy]) -> Any:
 @pytest.mark.parametrize("words", ["K=20", "K=20 algorithm=fedavg", "placement=whole algorithm=fedavg"])
 def test_a_lost_link_within_the_lease_changes_nothing(words: str, tmp_path: Path) -> None:
     spec = small_spec(tmp_path, *words.split())
-    expected = simulated(spec, tmp_path / "simulated")
-    stage, proxies = Stage(spec, tmp_path), list[TcpProxy]()
+    expected = simulate_run(spec, tmp_path / "simulated")
+    stage, proxies = LocalDeployment(spec, tmp_path), list[TcpProxy]()
     for m in stage.partition.clients:
         stage.join(m, address=behind_proxy(stage, proxies))
     rows = stage.play()
@@ -39,7 +43,7 @@ def test_a_lost_link_within_the_lease_changes_nothing(words: str, tmp_path: Path
 
 
 def test_a_visit_goes_on_at_the_step_where_the_link_was_lost(tmp_path: Path) -> None:
-    stage, proxies = Stage(small_spec(tmp_path, "K=20", "R=1"), tmp_path), list[TcpProxy]()
+    stage, proxies = LocalDeployment(small_spec(tmp_path, "K=20", "R=1"), tmp_path), list[TcpProxy]()
     for m in stage.partition.clients:
         stage.join(m, address=behind_proxy(stage, proxies))
     stage.play()
@@ -50,14 +54,14 @@ def test_a_visit_goes_on_at_the_step_where_the_link_was_lost(tmp_path: Path) -> 
 @pytest.mark.parametrize("words", ["", "algorithm=fedavg"])
 def test_a_restarted_server_goes_on_from_the_last_committed_visit(words: str, tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=3", *words.split())
-    expected = simulated(spec, tmp_path / "simulated")
-    first = Stage(spec, tmp_path)
-    stopped_after(first, 6)
+    expected = simulate_run(spec, tmp_path / "simulated")
+    first = LocalDeployment(spec, tmp_path)
+    stop_after_commits(first, 6)
     for m in first.partition.clients:
         first.join(m, patience=0.5)
     with pytest.raises(KeyboardInterrupt):
         first.play()
-    second = Stage(spec, tmp_path)
+    second = LocalDeployment(spec, tmp_path)
     for m in second.partition.clients:
         second.join(m)
     rows = second.play()
@@ -69,54 +73,21 @@ def test_a_restarted_server_goes_on_from_the_last_committed_visit(words: str, tm
     assert second.serving.directory.model.read_bytes() == expected.model.read_bytes()
 
 
-def stopped_after(stage: Stage, number: int) -> None:
-    """The server is told to stop when its record shows so many commits."""
-
-    def watch(port: int) -> None:
-        stage.listening.set()
-        note = stage.serving.journal.note
-
-        def counted(event: str, **facts: Any) -> None:
-            note(event, **facts)
-            if len(stage.events("committed")) >= number:
-                stage.stop.set()
-
-        stage.serving.journal.note = counted  # type: ignore[method-assign]
-
-    stage.serving.listening = watch
-
-
-def skipping(spec: Any, stage: Stage, skipped: set[tuple[int, int]]) -> bytes:
-    """The simulation that leaves the recorded visits out."""
-    learning = Trainer(spec, load(spec.data.name), stage.partition)
-
-    def fails(visit: Visit[Any]) -> bool:
-        return (visit.r, visit.m) in skipped
-
-    learning.clients.clients = Flaky(learning.clients.clients, fails)
-    *_, (_, state) = learning.run(spec.R, overlap=False)
-    return bytes(learning.algorithm.model(state).numpy().tobytes())
-
-
 @pytest.mark.parametrize("words", ["", "algorithm=fedavg"])
 def test_a_client_that_stays_away_is_skipped_and_recorded(words: str, tmp_path: Path) -> None:
     spec = small_spec(tmp_path, *words.split())
-    stage = Stage(spec, tmp_path, policy=Policy("skip", lease=0.2), quorum=3)
+    stage = LocalDeployment(spec, tmp_path, policy=Policy("skip", lease=0.2), quorum=3)
     for m in stage.partition.clients[:3]:
         stage.join(m)
     stage.play()
     skipped = {(event["round"], event["client"]) for event in stage.events("skipped")}
     assert skipped == {(0, 3), (1, 3)}
-    found = stage.serving.directory.checkpoints.load_newest(load_x(stage), at_most=spec.R)
-    assert found is not None and found[1].numpy().tobytes() == skipping(spec, stage, skipped)
-
-
-def load_x(stage: Stage) -> Any:
-    return Trainer(stage.spec, load(stage.spec.data.name), stage.partition).x0()
+    found = stage.serving.directory.checkpoints.load_newest(draw_x0(stage), at_most=spec.R)
+    assert found is not None and found[1].numpy().tobytes() == simulate_with_skips(spec, stage, skipped)
 
 
 def test_after_some_leases_without_the_client_the_run_stops(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path), tmp_path, policy=Policy("retry", lease=0.1, retries=2), quorum=3)
+    stage = LocalDeployment(small_spec(tmp_path), tmp_path, policy=Policy("retry", lease=0.1, retries=2), quorum=3)
     for m in stage.partition.clients[:3]:
         stage.join(m, patience=0.5)
     with pytest.raises(WorkError, match="client 3 stays away"):
@@ -124,7 +95,7 @@ def test_after_some_leases_without_the_client_the_run_stops(tmp_path: Path) -> N
 
 
 def test_numbers_that_overflow_stop_the_run_with_round_and_client(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, "eta=1e30"), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path, "eta=1e30"), tmp_path)
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
     with pytest.raises(Diverged, match=r"client \d.* in round 0"):

@@ -13,8 +13,8 @@ from splitrelay.deploy.rehearsal import read_untimed_rows
 from splitrelay.deploy.server_program import ServerConfig, ServerProgram
 from splitrelay.errors import InputError
 from splitrelay.network.connection_handler import FED_SERVER_NUMBER
-from splitrelay.security.authority import open_authority
-from tests.support.deployment import Stage, simulated, small_spec
+from tests.support.deployment import LocalDeployment, simulate_run, small_spec
+from tests.support.sealed_deployments import join_all, make_fed_deployment
 
 WAYS = [
     "algorithm=fedavg engine=fast weighted=true clip=1",
@@ -24,25 +24,11 @@ WAYS = [
 ]
 
 
-def staged(folder: Path, *words: str, **offer: Any) -> Stage:
-    stage = Stage(small_spec(folder, *words), folder, keys=True, fed=True, **offer)
-    if not (folder / "fed").exists():
-        open_authority(folder / "authority").issue_client("fed", fed=True)
-    return stage
-
-
-def everybody(stage: Stage, patience: float = 20.0) -> None:
-    stage.join(FED_SERVER_NUMBER, keys=stage.folder / "fed", data=None, fed=True, patience=patience)
-    for m in stage.partition.clients:
-        keep = {"test": stage.folder / "data" / "test.npz", "keep": stage.folder / "model"}
-        stage.join(m, patience=patience, **(keep if m == stage.spec.evaluator else {}))
-
-
 @pytest.mark.parametrize("words", WAYS)
 def test_with_a_fed_server_it_is_the_simulated_run(words: str, tmp_path: Path) -> None:
-    stage = staged(tmp_path, *words.split())
-    expected = simulated(stage.spec, tmp_path / "simulated")
-    everybody(stage)
+    stage = make_fed_deployment(tmp_path, *words.split())
+    expected = simulate_run(stage.spec, tmp_path / "simulated")
+    join_all(stage)
     stage.play()
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
     assert read_untimed_rows(stage.serving.directory) == read_untimed_rows(expected)
@@ -50,8 +36,8 @@ def test_with_a_fed_server_it_is_the_simulated_run(words: str, tmp_path: Path) -
 
 
 def test_nothing_at_the_main_server_holds_a_clients_half(tmp_path: Path) -> None:
-    stage = staged(tmp_path, "algorithm=fedavg", "R=1")
-    everybody(stage)
+    stage = make_fed_deployment(tmp_path, "algorithm=fedavg", "R=1")
+    join_all(stage)
     stage.play()
     first = next(iter(load_file(tmp_path / "model").values())).tobytes()
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
@@ -61,8 +47,8 @@ def test_nothing_at_the_main_server_holds_a_clients_half(tmp_path: Path) -> None
 
 def test_a_fed_server_that_falls_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one falls in the middle of its first mean; another one takes its place."""
-    stage = staged(tmp_path, "algorithm=fedavg")
-    expected = simulated(stage.spec, tmp_path / "simulated")
+    stage = make_fed_deployment(tmp_path, "algorithm=fedavg")
+    expected = simulate_run(stage.spec, tmp_path / "simulated")
     fallen = threading.Event()
 
     def falling(joined: Any, *_: Any) -> None:
@@ -76,13 +62,13 @@ def test_a_fed_server_that_falls_is_asked_again(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(
         FedServer, "look", lambda self, *words: (falling(stage.clients[FED_SERVER_NUMBER]), whole(self, *words))[1]
     )
-    everybody(stage)
+    join_all(stage)
     stage.play()
     assert fallen.is_set()
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
 
 
-def stopped_after(stage: Stage, visits: int) -> None:
+def stopped_after(stage: LocalDeployment, visits: int) -> None:
     """The server is told to stop when so many visits are committed."""
 
     def watch(port: int) -> None:
@@ -100,14 +86,14 @@ def stopped_after(stage: Stage, visits: int) -> None:
 
 
 def test_a_restarted_main_server_goes_on(tmp_path: Path) -> None:
-    first = staged(tmp_path, "algorithm=fedavg", "R=3")
-    expected = simulated(first.spec, tmp_path / "simulated")
+    first = make_fed_deployment(tmp_path, "algorithm=fedavg", "R=3")
+    expected = simulate_run(first.spec, tmp_path / "simulated")
     stopped_after(first, 6)  # in the middle of the second round
-    everybody(first, patience=0.5)
+    join_all(first, patience=0.5)
     with pytest.raises(KeyboardInterrupt):
         first.play()
-    second = staged(tmp_path, "algorithm=fedavg", "R=3")
-    everybody(second)
+    second = make_fed_deployment(tmp_path, "algorithm=fedavg", "R=3")
+    join_all(second)
     second.play()
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
     committed = [(event["round"], event["client"]) for event in second.events("committed")]
@@ -117,8 +103,8 @@ def test_a_restarted_main_server_goes_on(tmp_path: Path) -> None:
 def test_a_fed_server_that_stays_makes_nothing_twice(tmp_path: Path) -> None:
     """The main server falls after several means and goes on from an older checkpoint; the fed server never left."""
     words = ("algorithm=fedavg", "R=5", "every=4")
-    first = staged(tmp_path, *words)
-    expected = simulated(first.spec, tmp_path / "simulated")
+    first = make_fed_deployment(tmp_path, *words)
+    expected = simulate_run(first.spec, tmp_path / "simulated")
     stopped_after(first, 10)  # in the middle of the third round
     first.join(FED_SERVER_NUMBER, keys=tmp_path / "fed", data=None, fed=True, patience=20.0)
     fed_server = first.threads.pop()
@@ -127,7 +113,7 @@ def test_a_fed_server_that_stays_makes_nothing_twice(tmp_path: Path) -> None:
         first.join(m, patience=0.5, **(keep if m == first.spec.evaluator else {}))
     with pytest.raises(KeyboardInterrupt):
         first.play()
-    second = staged(tmp_path, *words)
+    second = make_fed_deployment(tmp_path, *words)
     second.offer = second.serving.offer = replace(second.offer, listen=f"127.0.0.1:{first.serving.port}")
     for m in second.partition.clients:
         second.join(m, **(keep if m == second.spec.evaluator else {}))
@@ -148,7 +134,7 @@ def test_where_no_halves_are_averaged_a_fed_server_is_refused(words: str, tmp_pa
 
 
 def test_a_client_that_insists_on_it_does_not_show_its_half(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, "algorithm=fedavg"), tmp_path, keys=True)
+    stage = LocalDeployment(small_spec(tmp_path, "algorithm=fedavg"), tmp_path, keys=True)
 
     def hang_up(port: int) -> None:
         stage.listening.set()

@@ -12,7 +12,7 @@ from splitrelay.errors import InputError
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.security.authority import create_authority, open_authority
 from splitrelay.security.identity import load_identity
-from tests.support.deployment import Stage, simulated, small_spec
+from tests.support.deployment import LocalDeployment, simulate_run, small_spec
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def mode(path: Path) -> int:
 
 
 def test_a_deployed_run_is_for_nobody_else(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path), tmp_path)
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()
@@ -40,7 +40,7 @@ def test_a_deployed_run_is_for_nobody_else(tmp_path: Path) -> None:
 
 
 def test_what_is_published_is_for_everybody(tmp_path: Path) -> None:
-    directory = simulated(small_spec(tmp_path), tmp_path / "run")
+    directory = simulate_run(small_spec(tmp_path), tmp_path / "run")
     assert mode(directory.path) == 0o700
     directory.publish(tmp_path / "published")
     assert mode(tmp_path / "published") == 0o755

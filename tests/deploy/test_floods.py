@@ -19,7 +19,7 @@ from splitrelay.network.messages import Accept, Heartbeat, Hello, Leave, Message
 from splitrelay.security.authority import Authority, create_authority
 from splitrelay.security.identity import build_channel_credentials, build_server_credentials, load_identity
 from splitrelay.security.revocation import Revocations
-from tests.support.bare_server import TERMS, Standing, standing, until
+from tests.support.bare_server import TERMS, BareServer, run_bare_server, wait_until
 
 CALLS = 400  # well above what is kept
 
@@ -36,17 +36,17 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @contextmanager
-def served(authority: Authority, tmp_path: Path) -> Iterator[tuple[Standing, Path]]:
+def served(authority: Authority, tmp_path: Path) -> Iterator[tuple[BareServer, Path]]:
     """A server with keys whose events go into a real file."""
     identity = load_identity(authority.folder.parent / "server")
     doors = by_certificate(Revocations(identity.revocation_file, identity.ca), 4)
     journal = Journal(tmp_path / "relay")
-    with standing(build_server_credentials(identity), admitted=doors.join) as here:
+    with run_bare_server(build_server_credentials(identity), admitted=doors.join) as here:
         here.hub._said = journal.note
         yield here, journal.events
 
 
-def flood(here: Standing, keys: Path, *calls: list[Message]) -> None:
+def flood(here: BareServer, keys: Path, *calls: list[Message]) -> None:
     """One stream per list of messages, as fast as they are answered."""
     credentials = build_channel_credentials(load_identity(keys))
     with grpc.secure_channel(f"127.0.0.1:{here.port}", credentials) as line:
@@ -64,7 +64,7 @@ def test_messages_before_the_greeting_leave_few_lines(authority: Authority, tmp_
     with served(authority, tmp_path) as (here, file):
         words: list[list[Message]] = [[Leave(f"I leave for the {i}th time")] for i in range(CALLS)]
         flood(here, authority.folder.parent / name, *words, [Heartbeat()])
-        until(lambda: not here.hub.reception.all)
+        wait_until(lambda: not here.hub.reception.all)
     events = read_events(file)
     assert {event["event"] for event in events} <= {"refused", "busy"} and len(events) <= 2 * LINES
 
@@ -74,7 +74,7 @@ def test_numbers_that_a_peer_chooses_do_not_make_new_lines(authority: Authority,
     with served(authority, tmp_path) as (here, file):
         flood(here, authority.folder.parent / "client-1", *([Hello(VERSION, i % 9000)] for i in range(CALLS)))
         flood(here, authority.folder.parent / "client-0", *([Hello(VERSION + 1 + i, 0)] for i in range(CALLS)))
-        until(lambda: not here.hub.reception.all)
+        wait_until(lambda: not here.hub.reception.all)
     refused = [event for event in read_events(file) if event["event"] == "refused"]
     assert LINES <= len(refused) <= 2 * LINES
 
@@ -83,7 +83,7 @@ def test_one_flood_does_not_silence_another_certificate(authority: Authority, tm
     with served(authority, tmp_path) as (here, file):
         flood(here, authority.folder.parent / "client-1", *([Hello(VERSION, 1)] for _ in range(CALLS)))
         flood(here, authority.folder.parent / "client-0", [Hello(VERSION, 3)])
-        until(lambda: not here.hub.reception.all)
+        wait_until(lambda: not here.hub.reception.all)
     assert any("client-0" in event["why"] for event in read_events(file))
 
 
@@ -98,12 +98,12 @@ def test_a_client_that_comes_and_leaves_leaves_few_lines(authority: Authority, t
             link.send(Leave(f"reason {i}"))
             link.stream.finish()
             link.close()
-        until(lambda: not here.hub.reception.all)
+        wait_until(lambda: not here.hub.reception.all)
     assert sum(event["event"] == "left" for event in read_events(file)) == LINES
 
 
 def test_lines_stay_whole_json(authority: Authority, tmp_path: Path) -> None:
     with served(authority, tmp_path) as (here, file):
         flood(here, authority.folder.parent / "client-0", [Hello(VERSION, 2)])
-        until(lambda: not here.hub.reception.all)
+        wait_until(lambda: not here.hub.reception.all)
     assert all("source" not in json.loads(line) for line in file.read_text().splitlines())

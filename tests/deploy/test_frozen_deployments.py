@@ -9,13 +9,15 @@ from splitrelay.network.connection_handler import FED_SERVER_NUMBER
 from splitrelay.runs.spec import load_spec
 from splitrelay.security.authority import open_authority
 from tests.golden.frozen_results import get_cases, get_processor, hash_file, hash_rows, read_table, write_images
-from tests.support.deployment import Stage
+from tests.support.deployment import LocalDeployment
 
 CENTRALIZED = ("cut ssl", "cut fedavg", "whole fedavg", "cut scaffold", "cut minibatch-sgd", "cut sflg")
 
 
-def make_stage(case: str, folder: Path, *words: str, **offer: Any) -> Stage:
-    return Stage(load_spec(None, [f"data={write_images(folder)}", *get_cases()[case], *words]), folder, **offer)
+def make_stage(case: str, folder: Path, *words: str, **offer: Any) -> LocalDeployment:
+    return LocalDeployment(
+        load_spec(None, [f"data={write_images(folder)}", *get_cases()[case], *words]), folder, **offer
+    )
 
 
 def get_frozen(case: str) -> dict[str, str]:
@@ -26,7 +28,7 @@ def get_frozen(case: str) -> dict[str, str]:
     return found
 
 
-def join_all(stage: Stage) -> None:
+def join_all(stage: LocalDeployment) -> None:
     test = {"test": stage.folder / "data" / "test.npz", "keep": stage.folder / "model"}
     for m in stage.partition.clients:
         stage.join(m, **(test if stage.keys and m == stage.spec.evaluator else {}))

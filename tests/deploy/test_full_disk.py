@@ -55,23 +55,23 @@ def test_a_visit_that_does_not_fit_is_not_committed(tmp_path: Path) -> None:
 SCRIPT = """
 import subprocess, sys
 from pathlib import Path
-from tests.support.deployment import Stage, simulated, small_spec
+from tests.support.deployment import LocalDeployment, simulate_run, small_spec
 from splitrelay.deploy.event_record import get_visit, read_events
 from splitrelay.chaos.fault_scheduler import count_settled_visits
 from splitrelay.errors import StorageError
 
 place = Path(sys.argv[1])
 spec = small_spec(place, "R=3")
-expected = simulated(spec, place / "simulated")
+expected = simulate_run(spec, place / "simulated")
 try:
-    first = Stage(spec, place)
+    first = LocalDeployment(spec, place)
     for m in first.partition.clients:
         first.join(m, patience=0.5)
     first.play()
 except StorageError as error:
     print(error)
 subprocess.run(["mount", "-o", "remount,size=10m", str(place / "run")], check=True)
-second = Stage(spec, place)
+second = LocalDeployment(spec, place)
 for m in second.partition.clients:
     second.join(m)
 second.play()

@@ -16,7 +16,7 @@ from splitrelay.network.limits import Limits
 from splitrelay.network.messages import Terms
 from splitrelay.runs.spec import Spec
 from tests.deploy.test_admission import onlooker
-from tests.support.deployment import Stage, small_spec
+from tests.support.deployment import LocalDeployment, small_spec
 
 TWO = ("M=2", "C=9", "R=1")
 
@@ -37,7 +37,7 @@ class Joining:
         self, *words: str, spec: tuple[str, ...] = TWO, data: Path | None = None, agreed: bool = True, **offer: Any
     ) -> tuple[int, list[str]]:
         """How it leaves, and the lines that it says but for the warning; it has the server's spec unless told."""
-        stage = Stage(small_spec(self.folder, *spec), self.folder, **offer)
+        stage = LocalDeployment(small_spec(self.folder, *spec), self.folder, **offer)
         words = (*words, "--spec", self.mine(*spec)) if agreed and "--spec" not in words else words
         join = ("--insecure", "--client", "0", "--data", str(data or self.data), "--patience", "10", *words)
         (code,) = onlooker(stage, lambda port: left("join", f"127.0.0.1:{port}", *join))
@@ -185,7 +185,7 @@ def test_data_of_another_kind_are_told_before_the_first_turn(
 
 def test_a_single_image_is_enough(tmp_path: Path) -> None:
     """Fewer than a batch: each of its steps is on what there is."""
-    stage = Stage(small_spec(tmp_path, *TWO), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path)
     stage.join(0, data=images(tmp_path, (8, 8), [3]))
     stage.join(1)
     stage.play()

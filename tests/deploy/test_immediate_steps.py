@@ -18,20 +18,20 @@ from splitrelay.errors import Diverged
 from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Heartbeat, Reply, Step
 from splitrelay.network.shared_event_loop import Answer, ClientDisconnected, MessageReceived
-from tests.support.bare_server import H, Standing, standing, step, until
-from tests.support.deployment import SERVER, Stage, simulated, small_spec
+from tests.support.bare_server import BareServer, H, run_bare_server, step, wait_until
+from tests.support.deployment import SERVER, LocalDeployment, simulate_run, small_spec
 
 
 @pytest.fixture
-def here() -> Iterator[Standing]:
-    with standing() as made:
+def here() -> Iterator[BareServer]:
+    with run_bare_server() as made:
         yield made
 
 
 class Trainer:
     """A thread that waits for events, as the one that trains does."""
 
-    def __init__(self, here: Standing) -> None:
+    def __init__(self, here: BareServer) -> None:
         self.inbox, self.answered, self.settled = here.hub.inbox, list[str](), list[int]()
         self.send = here.hub.send
         self.failure: Future[BaseException] = Future()
@@ -70,7 +70,7 @@ class Trainer:
                     self.failure.set_result(error)
 
 
-def test_who_waits_answers_and_settles_when_the_answer_has_left(here: Standing) -> None:
+def test_who_waits_answers_and_settles_when_the_answer_has_left(here: BareServer) -> None:
     link, trainer = here.leased(), Trainer(here)
     for k in range(3):
         link.send(step(k=k))
@@ -79,18 +79,18 @@ def test_who_waits_answers_and_settles_when_the_answer_has_left(here: Standing) 
     assert trainer.answered == ["trains"] * 3 and trainer.settled == [0, 1, 2]
 
 
-def test_who_computes_is_not_asked(here: Standing) -> None:
+def test_who_computes_is_not_asked(here: BareServer) -> None:
     """The stand-in turns the loop then, and may not touch what is being trained."""
     link, inbox, asked = here.leased(), here.hub.inbox, list[str]()
     inbox.at_once = lambda heard: asked.append(threading.current_thread().name)  # type: ignore[func-returns-value]
     while not isinstance(inbox.get(timeout=60), MessageReceived):
         pass  # up to the word that it is ready
     link.send(step())
-    until(lambda: inbox._events)
+    wait_until(lambda: inbox._events)
     assert set(asked) <= {threading.current_thread().name}
 
 
-def test_nobody_else_settles_when_the_training_thread_has_left(here: Standing) -> None:
+def test_nobody_else_settles_when_the_training_thread_has_left(here: BareServer) -> None:
     """It computes on a net that may be another visit's by now, and with as many threads as it likes."""
     link, inbox, settled, gone = here.leased(), here.hub.inbox, list[str](), threading.Event()
 
@@ -111,15 +111,15 @@ def test_nobody_else_settles_when_the_training_thread_has_left(here: Standing) -
     while not isinstance(inbox.get(timeout=60), MessageReceived):
         pass  # up to the word that it is ready
     thread.start()
-    until(lambda: here.hub._wheel._waiting)
+    wait_until(lambda: here.hub._wheel._waiting)
     link.send(step())
     assert isinstance(link.receive(60), Reply) and gone.wait(60)
     link.send(step(k=1))
-    until(lambda: inbox._events)  # the next word is read, so the answer has left
+    wait_until(lambda: inbox._events)  # the next word is read, so the answer has left
     assert settled in ([], ["trains, by trains"])
 
 
-def test_words_that_came_before_are_read_before(here: Standing) -> None:
+def test_words_that_came_before_are_read_before(here: BareServer) -> None:
     """Nothing overtakes an event that waits."""
     inbox, asked = here.hub.inbox, list[MessageReceived]()
     inbox.at_once = lambda heard: asked.append(heard)  # type: ignore[func-returns-value]
@@ -130,7 +130,7 @@ def test_words_that_came_before_are_read_before(here: Standing) -> None:
         inbox._wheel._waiting = 0
 
 
-def test_what_goes_wrong_is_the_training_threads_and_the_link_stays(here: Standing) -> None:
+def test_what_goes_wrong_is_the_training_threads_and_the_link_stays(here: BareServer) -> None:
     link, trainer = here.leased(), Trainer(here)
 
     def diverged(heard: MessageReceived) -> Answer | None:
@@ -146,7 +146,7 @@ def test_what_goes_wrong_is_the_training_threads_and_the_link_stays(here: Standi
     trainer.end()
 
 
-def test_an_answer_waits_for_the_pen(here: Standing) -> None:
+def test_an_answer_waits_for_the_pen(here: BareServer) -> None:
     """gRPC falls over two words that are written to one stream at once."""
     link, trainer = here.leased(), Trainer(here)
     for k in range(200):
@@ -174,7 +174,7 @@ class Once:
 
 
 @pytest.mark.parametrize("void", [False, True])
-def test_a_visit_that_is_void_is_not_settled(void: bool, here: Standing) -> None:
+def test_a_visit_that_is_void_is_not_settled(void: bool, here: BareServer) -> None:
     """Its net may be at work for another visit by then."""
     nothing: Any = None
     remote, turn = RemoteClients(here.hub, nothing, nothing, Policy(), threading.Event()), Once()
@@ -203,8 +203,8 @@ def test_only_short_steps_are_answered_so_and_the_weights_are_the_same(
 
     monkeypatch.setattr(RemoteClients, "at_once", noted)
     spec = small_spec(tmp_path, "algorithm=ssl", "clip=1", "K=4")
-    expected = simulated(spec, tmp_path / "simulated")
-    stage = Stage(spec, tmp_path, timeouts=replace(SERVER, standstill=standstill))
+    expected = simulate_run(spec, tmp_path / "simulated")
+    stage = LocalDeployment(spec, tmp_path, timeouts=replace(SERVER, standstill=standstill))
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()

@@ -23,12 +23,12 @@ from splitrelay.network.tensor_transfer import Assembly, compute_sha256
 from splitrelay.security.authority import create_authority
 from splitrelay.security.certificates import parse_peer
 from splitrelay.security.identity import build_channel_credentials, build_server_credentials, load_identity
-from tests.support.bare_server import QUIET, TERMS, Standing, closed, lease, standing, step, until
+from tests.support.bare_server import QUIET, TERMS, BareServer, is_closed, lease, run_bare_server, step, wait_until
 
 CUT = "hung up|link was lost"  # not: the server does not answer
 
 
-def alive(here: Standing, link: Connection) -> bool:
+def alive(here: BareServer, link: Connection) -> bool:
     """Whether this client's steps are still answered."""
     asked = link.talk.answered
     link.send(step(k=asked))
@@ -44,7 +44,7 @@ def is_step(event: Any, k: int) -> bool:
 
 
 def test_a_message_longer_than_any_of_this_run_ends_its_stream(tmp_path: Path) -> None:
-    with standing() as here:
+    with run_bare_server() as here:
         good, bad = here.leased(), here.call()
         bad.stream.put(b"x" * (here.hub.house.largest + 1))
         with pytest.raises(ConnectionLost, match="larger than max"):
@@ -67,7 +67,7 @@ def test_the_longest_message_is_that_of_the_spec(bounds: Bounds, largest: int) -
 
 def test_words_that_nobody_has_answered_are_counted() -> None:
     """A step may be asked again; asked again and again it would fill the memory."""
-    with standing() as here:
+    with run_bare_server() as here:
         link = here.leased()
         assert alive(here, link)
         for _ in range(Limits.unanswered + 1):
@@ -78,26 +78,26 @@ def test_words_that_nobody_has_answered_are_counted() -> None:
 
 def test_heartbeats_without_end_are_refused() -> None:
     beats = Limits.idle_messages + 3000  # more than may come while they are sent
-    with standing() as here, open_channel(f"127.0.0.1:{here.port}", None) as line:
+    with run_bare_server() as here, open_channel(f"127.0.0.1:{here.port}", None) as line:
         good, words = here.leased(), SimpleQueue[bytes | None]()
         deaf: Any = line.stream_stream(f"/{SERVICE}/Join")(iter(words.get, None))
         words.put(encode(Hello(VERSION, 1)))
         for _ in range(beats):
             words.put(encode(Heartbeat(1)))
-        until(lambda: any(event == "refused" for event, _ in here.noted))
+        wait_until(lambda: any(event == "refused" for event, _ in here.noted))
         assert alive(here, good)
         words.put(None)
         deaf.cancel()
 
 
 def test_a_word_that_is_late_is_noted_once_for_each_visit() -> None:
-    with standing() as here:
+    with run_bare_server() as here:
         link = here.leased()
         here.say(0, Cancel(1, "enough"))
         for k in range(50):
             link.stream.put(encode(Chunk(1, k, b"x")))
         link.stream.put(encode(Hello(VERSION, 0)))  # out of place: the link ends after the late ones
-        until(lambda: any(event == "refused" for event, _ in here.noted))
+        wait_until(lambda: any(event == "refused" for event, _ in here.noted))
         assert sum(event == "stale" for event, _ in here.noted) == 1
 
 
@@ -107,10 +107,10 @@ def test_more_clients_than_the_limit_are_refused_at_the_start() -> None:
 
 
 def test_connections_have_a_limit() -> None:
-    with standing(limits=Limits(connections=5)) as here:
+    with run_bare_server(limits=Limits(connections=5)) as here:
         good = here.leased()
         lines = [socket.create_connection(("127.0.0.1", here.port)) for _ in range(10)]
-        assert closed(lines[-1])
+        assert is_closed(lines[-1])
         assert alive(here, good)
         for line in lines:
             line.close()
@@ -126,14 +126,14 @@ def test_connections_leave_some_files_to_the_server() -> None:
 
 
 def test_streams_of_one_connection_have_a_limit() -> None:
-    with standing(limits=Limits(streams=3)) as here:
+    with run_bare_server(limits=Limits(streams=3)) as here:
         line = open_channel(f"127.0.0.1:{here.port}", None)
         links = [Connection(line, QUIET) for _ in range(4)]
-        until(lambda: len(here.hub.reception.all) == 3)
+        wait_until(lambda: len(here.hub.reception.all) == 3)
         for link in links:
             link.send(Hello(VERSION, 0))
         answered = set[int]()
-        until(lambda: answered.update(j for j, link in enumerate(links) if link.waits(0.01)) or len(answered) >= 3)
+        wait_until(lambda: answered.update(j for j, link in enumerate(links) if link.waits(0.01)) or len(answered) >= 3)
         assert len(answered) == 3 and len(here.hub.reception.all) == 3
         for link in links:
             link.close()
@@ -153,7 +153,7 @@ def headers() -> bytes:
 
 def test_who_opens_more_streams_than_it_may_gets_an_error_for_each() -> None:
     wanted = 3 * Limits.streams
-    with standing() as here, socket.create_connection(("127.0.0.1", here.port), timeout=60) as line:
+    with run_bare_server() as here, socket.create_connection(("127.0.0.1", here.port), timeout=60) as line:
         good = here.leased()
         line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0))
         line.sendall(b"".join(frame(1, 4, 2 * number + 1, headers()) for number in range(wanted)))
@@ -163,27 +163,27 @@ def test_who_opens_more_streams_than_it_may_gets_an_error_for_each() -> None:
                 head = stream.read(9)
                 stream.read(int.from_bytes(head[:3], "big"))
                 refused += head[3] == 3  # RST_STREAM
-        until(lambda: len(here.hub.reception.all) == Limits.streams + 1)
+        wait_until(lambda: len(here.hub.reception.all) == Limits.streams + 1)
         assert alive(here, good)
 
 
 def test_handshakes_have_a_limit_and_who_is_turned_away_may_come_again() -> None:
-    with standing(limits=Limits(handshakes=3)) as here:
+    with run_bare_server(limits=Limits(handshakes=3)) as here:
         good = here.leased()
         young = [here.call() for _ in range(3)]
-        until(lambda: len(here.hub.reception.all) == 4)
+        wait_until(lambda: len(here.hub.reception.all) == 4)
         with pytest.raises(ConnectionLost, match="too many handshakes"):
             here.call().receive(60)
         assert alive(here, good)
         young[0].close()
-        until(lambda: len(here.hub.reception.all) == 3)
+        wait_until(lambda: len(here.hub.reception.all) == 3)
         here.joined(1)
         assert [facts["why"] for event, facts in here.noted if event == "busy"]
 
 
 @pytest.mark.parametrize("word", [None, Hello(VERSION, 1)])
 def test_who_does_not_end_its_handshake_is_cut(word: Hello | None) -> None:
-    with standing(timeouts=Timeouts(handshake=0.5)) as here:
+    with run_bare_server(timeouts=Timeouts(handshake=0.5)) as here:
         good, slow = here.leased(), here.call()
         if word is not None:
             slow.send(word)
@@ -194,7 +194,7 @@ def test_who_does_not_end_its_handshake_is_cut(word: Hello | None) -> None:
 
 
 def test_who_came_for_a_check_does_not_stay() -> None:
-    with standing(timeouts=Timeouts(handshake=0.5)) as here:
+    with run_bare_server(timeouts=Timeouts(handshake=0.5)) as here:
         link = here.joined(check=True)
         assert here.hub.here() == {}
         with pytest.raises(ConnectionLost, match=CUT):
@@ -202,10 +202,10 @@ def test_who_came_for_a_check_does_not_stay() -> None:
 
 
 def test_who_falls_silent_is_cut_and_who_says_that_it_is_here_stays() -> None:
-    with standing(timeouts=Timeouts(silence=0.9), client=replace(QUIET, tick=0.05)) as here:
+    with run_bare_server(timeouts=Timeouts(silence=0.9), client=replace(QUIET, tick=0.05)) as here:
         good, mute = here.leased(), here.joined(1)
         good.stream.heartbeat = 0.1  # the other one is about to say so in a minute
-        until(lambda: set(here.hub.here()) == {0})
+        wait_until(lambda: set(here.hub.here()) == {0})
         with pytest.raises(ConnectionLost, match=CUT):
             mute.receive(60)
         assert [facts["client"] for event, facts in here.noted if event == "silent"] == [1]
@@ -213,10 +213,10 @@ def test_who_falls_silent_is_cut_and_who_says_that_it_is_here_stays() -> None:
 
 
 def test_a_connection_without_a_link_is_closed_and_one_that_has_one_stays() -> None:
-    with standing(timeouts=Timeouts(idle=0.5)) as here:
+    with run_bare_server(timeouts=Timeouts(idle=0.5)) as here:
         good, line = here.leased(), socket.create_connection(("127.0.0.1", here.port), timeout=60)
         line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0))
-        assert closed(line)
+        assert is_closed(line)
         assert alive(here, good)
 
 
@@ -226,7 +226,7 @@ def test_no_half_is_longer_than_the_format_allows() -> None:
 
 def test_a_half_longer_than_that_of_the_spec_is_refused() -> None:
     most = 10_000
-    with standing() as here:
+    with run_bare_server() as here:
         good, bad, fits = here.leased(), here.leased(1), here.leased(2)
         for link, length in ((fits, most), (bad, most + 1)):
             fence = 3 if link is fits else 2
@@ -235,12 +235,12 @@ def test_a_half_longer_than_that_of_the_spec_is_refused() -> None:
             link.send(Chunk(fence, 1, bytes(length - 1000)))
         with pytest.raises(ServerRefused, match=f"a half is too long; needs <= {most} bytes"):
             bad.receive(60)
-        until(lambda: here.hub.reception.here[2].half and here.hub.reception.here[2].half.length == most)
+        wait_until(lambda: here.hub.reception.here[2].half and here.hub.reception.here[2].half.length == most)
         assert alive(here, good)
 
 
 def test_a_half_that_is_said_to_be_longer_than_any_is_refused() -> None:
-    with standing() as here:
+    with run_bare_server() as here:
         good, bad = here.leased(), here.leased(1)
         for word in (Finish(2, 0, 0.0), Chunk(2, 0, b"half"), Deposit(2, limits.HALF + 1, compute_sha256(b"half"))):
             bad.send(word)
@@ -263,7 +263,7 @@ def long_greeting(length: int, monkeypatch: pytest.MonkeyPatch) -> bytes:
 )
 def test_a_control_message_has_a_longest_length(more: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Past it nobody looks what is inside."""
-    with standing() as here:
+    with run_bare_server() as here:
         good, bad = here.leased(), here.call()
         bad.stream.put(long_greeting(limits.CONTROL + more, monkeypatch))
         with pytest.raises(ServerRefused, match=why):
@@ -272,7 +272,7 @@ def test_a_control_message_has_a_longest_length(more: int, why: str, monkeypatch
 
 
 def test_nobody_sends_a_control_message_that_would_be_refused() -> None:
-    with standing() as here, pytest.raises(WorkError, match="hello is too long to be sent"):
+    with run_bare_server() as here, pytest.raises(WorkError, match="hello is too long to be sent"):
         here.call().send(Hello(VERSION, 0, "x" * limits.CONTROL))
 
 
@@ -288,22 +288,24 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_steps_go_on_while_fifty_strangers_stall_their_handshakes(keys: Path) -> None:
     hello = bytes.fromhex("160301020001fc0303")  # the first bytes of a TLS hello
-    with standing(build_server_credentials(load_identity(keys / "server")), timeouts=Timeouts(handshake=2.0)) as here:
+    with run_bare_server(
+        build_server_credentials(load_identity(keys / "server")), timeouts=Timeouts(handshake=2.0)
+    ) as here:
         good = here.leased(0, build_channel_credentials(load_identity(keys / "client-0")))
         lines = [socket.create_connection(("127.0.0.1", here.port)) for _ in range(50)]
         for number, line in enumerate(lines):
             line.sendall(hello[: number % len(hello)])
         assert all(alive(here, good) for _ in range(50))
-        assert all(closed(line) for line in lines)
+        assert all(is_closed(line) for line in lines)
         assert alive(here, good)
 
 
 def test_one_certificate_has_few_handshakes_at_once(keys: Path) -> None:
-    with standing(build_server_credentials(load_identity(keys / "server"))) as here:
+    with run_bare_server(build_server_credentials(load_identity(keys / "server"))) as here:
         mine = build_channel_credentials(load_identity(keys / "client-0"))
         for _ in range(Limits.handshakes_per_certificate):
             here.call(mine)
-        until(lambda: len(here.hub.reception.all) == Limits.handshakes_per_certificate)
+        wait_until(lambda: len(here.hub.reception.all) == Limits.handshakes_per_certificate)
         with pytest.raises(ConnectionLost, match="too many handshakes under one certificate"):
             here.call(mine).receive(60)
         here.joined(1, build_channel_credentials(load_identity(keys / "client-1")))
@@ -321,7 +323,7 @@ def test_the_model_goes_to_so_many_at_once_and_nobody_holds_it_for_ever() -> Non
     next(deaf)
     with pytest.raises(WorkError, match="too many collect the model"):
         fetch_model(line)
-    until(lambda: has_model(line))
+    wait_until(lambda: has_model(line))
     deaf.cancel()
     line.close()
     hub.close("enough", again=False)
@@ -350,22 +352,22 @@ def test_a_question_that_is_never_asked_is_ended() -> None:
 
 def test_a_link_that_is_lost_while_it_is_written_to_is_over() -> None:
     """Else a client that is gone counts as here for ever."""
-    with standing() as here:
+    with run_bare_server() as here:
         link = here.joined()
         here.say(0, lease(1), *[Chunk(1, k, bytes(limits.CHUNK)) for k in range(8)])  # more than fits on the way
-        until(lambda: here.hub.reception.here[0].sent > limits.CHUNK)
+        wait_until(lambda: here.hub.reception.here[0].sent > limits.CHUNK)
         link.close()
-        until(lambda: here.hub.here() == {})
+        wait_until(lambda: here.hub.here() == {})
 
 
 def test_who_a_link_belongs_to_can_be_asked_after_its_end(issued_here: Path) -> None:
     """gRPC cannot be asked any more: it would take the server with it."""
     kept: list[Any] = []
     credentials = build_server_credentials(load_identity(issued_here / "server"))
-    with standing(credentials, authenticate_peer=lambda caller, hello: kept.append(caller)) as here:
+    with run_bare_server(credentials, authenticate_peer=lambda caller, hello: kept.append(caller)) as here:
         link = here.joined(0, build_channel_credentials(load_identity(issued_here / "client-0")))
         link.close()
-        until(lambda: here.hub.here() == {})
+        wait_until(lambda: here.hub.here() == {})
         shown = kept[0].auth_context()["x509_pem_cert"]
     assert parse_peer(*shown).name == "client-0"
 

@@ -28,7 +28,7 @@ from splitrelay.network.protocol import Conversation, End, State
 from splitrelay.security.authority import create_authority
 from splitrelay.security.encryption import TamperedHalf
 from tests.deploy.test_malicious_server import TWO
-from tests.support.deployment import Stage, dealt, small_spec
+from tests.support.deployment import LocalDeployment, small_spec, write_client_data
 
 VISIT = Lease(1, 1, 0, 0, 0, 2, 0.1)
 
@@ -48,7 +48,9 @@ def test_a_reply_to_a_step_that_was_not_asked_is_refused(k: int) -> None:
 
 
 def test_a_client_survives_a_reply_to_another_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    play_with_one_lie(Stage(small_spec(tmp_path, *TWO, "R=1"), tmp_path), monkeypatch, Reply, lambda m: {"k": m.k + 1})
+    play_with_one_lie(
+        LocalDeployment(small_spec(tmp_path, *TWO, "R=1"), tmp_path), monkeypatch, Reply, lambda m: {"k": m.k + 1}
+    )
 
 
 @pytest.mark.parametrize("square", [-1.0, float("nan"), -1e300])
@@ -69,11 +71,11 @@ def test_outputs_for_another_number_of_samples_are_not_scored(
         out = message.out[rows]
         return {"out": np.concatenate([out, out[:1]]) if len(out) == len(message.out) else out}
 
-    play_with_one_lie(Stage(spec, tmp_path, keys=True), monkeypatch, Output, change, evaluator)
+    play_with_one_lie(LocalDeployment(spec, tmp_path, keys=True), monkeypatch, Output, change, evaluator)
 
 
 def play_with_one_lie(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, kind: type[Message], change: Any, more: Any = None
+    stage: LocalDeployment, monkeypatch: pytest.MonkeyPatch, kind: type[Message], change: Any, more: Any = None
 ) -> None:
     """Change the first message of this kind. The visit is made again, and the run ends as always."""
     changed = list[bool]()
@@ -97,7 +99,7 @@ def play_with_one_lie(
 def make_client(folder: Path, *words: str, with_keys: bool = False, **wish: Any) -> tuple[ClientProgram, Terms]:
     """Return client 0, which has not connected to a server, and the terms of its server."""
     spec = small_spec(folder, *TWO, *(words if "engine=reference" in words else ("engine=fast", *words)))
-    dealt(spec, folder / "data")
+    write_client_data(spec, folder / "data")
     keys = None
     if with_keys:
         keys = folder / "client-0"

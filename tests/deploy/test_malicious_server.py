@@ -41,7 +41,7 @@ from splitrelay.runs.registry import ALGORITHMS
 from splitrelay.runs.spec import Spec, load_spec
 from splitrelay.security.credential_reload import IdentityReloader
 from splitrelay.security.identity import load_identity
-from tests.support.deployment import CLIENT, Stage, small_spec
+from tests.support.deployment import CLIENT, LocalDeployment, small_spec
 
 Change = Callable[[Message], Message]
 SENT = (Step, Chunk, Deposit, Predict)  # messages that carry something of a client's data or model
@@ -51,7 +51,7 @@ TWO = ("M=2", "C=9", "R=2", "K=2", "model=lenet-small")
 class Lies:
     """A real server whose messages are changed before they leave it, and all that its clients send."""
 
-    def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
+    def __init__(self, stage: LocalDeployment, monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
         self.stage, self.received = stage, list[Message]()
         decode = server.decode
 
@@ -90,9 +90,9 @@ def _start(work: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def quorum(tmp_path: Path, *words: str) -> Stage:
+def quorum(tmp_path: Path, *words: str) -> LocalDeployment:
     """A server that begins with one client."""
-    return Stage(small_spec(tmp_path, *TWO, *words), tmp_path, quorum=1, policy=Policy(lease=5.0))
+    return LocalDeployment(small_spec(tmp_path, *TWO, *words), tmp_path, quorum=1, policy=Policy(lease=5.0))
 
 
 def offer(spec: Spec, **terms: Any) -> Change:
@@ -191,7 +191,7 @@ def test_a_client_refuses_an_evaluation_of_a_round_that_does_not_exist(
     def change(message: Message) -> Message:
         return replace(message, r=99) if isinstance(message, EvaluationRequest) else message
 
-    stage = Stage(small_spec(tmp_path, *TWO, "route=peer-to-peer"), tmp_path, quorum=1, keys=True)
+    stage = LocalDeployment(small_spec(tmp_path, *TWO, "route=peer-to-peer"), tmp_path, quorum=1, keys=True)
     lies = Lies(stage, monkeypatch, change)
     error = lies.join(test=tmp_path / "data" / "test.npz", keep=tmp_path / "model.safetensors")
     assert isinstance(error, ServerBrokeSpec) and error.value == 99 and not lies.sent
@@ -219,7 +219,7 @@ def test_a_gradient_of_another_form_is_no_answer(
             return change(message)
         return message
 
-    stage = Stage(small_spec(tmp_path, *TWO, "R=1"), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path, *TWO, "R=1"), tmp_path)
     monkeypatch.setattr(server, "encode", lambda message: encode(once(message)))
     for m in (0, 1):
         stage.join(m)
@@ -299,7 +299,7 @@ def test_a_client_dials_other_hosts_only_peer_to_peer_and_tells_nothing_of_them(
         raise PeerUnreachable("connection refused by 10.0.0.1")
 
     monkeypatch.setattr(HalfSender, "bring", bring)
-    centralized = Stage(small_spec(tmp_path, *TWO, "R=1"), tmp_path, keys=True)
+    centralized = LocalDeployment(small_spec(tmp_path, *TWO, "R=1"), tmp_path, keys=True)
     monkeypatch.setattr(server, "encode", lambda message: encode(lease(heir="127.0.0.1:22")(message)))
     for m in (0, 1):
         centralized.join(m)
@@ -364,9 +364,11 @@ def test_the_operator_is_shown_what_would_leave_and_decides(
 
     monkeypatch.setattr(server, "encode", lambda message: encode(comment(message)))
     approval = Approval(lambda text: bool(shown.append(text)) or yes)
-    stage = Stage(small_spec(tmp_path, *TWO, "batch=5"), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path, *TWO, "batch=5"), tmp_path)
     if not yes:
-        lies = Lies(Stage(small_spec(tmp_path, *TWO), tmp_path, quorum=1), monkeypatch, lambda message: message)
+        lies = Lies(
+            LocalDeployment(small_spec(tmp_path, *TWO), tmp_path, quorum=1), monkeypatch, lambda message: message
+        )
         assert isinstance(lies.join(agreed=None, approval=approval), InputError) and not lies.sent
     else:
         for m in (0, 1):
@@ -379,7 +381,7 @@ def test_the_operator_is_shown_what_would_leave_and_decides(
 
 
 def test_a_digest_can_be_accepted_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(small_spec(tmp_path, *TWO), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path)
     digest = build_terms(stage.serving.spec, stage.serving.data).spec_hash
     for m, accepted in ((0, digest), (1, digest.upper())):
         stage.join(m, agreed=None, accept_spec=accepted)
@@ -411,13 +413,13 @@ def test_features_leave_only_where_the_clients_own_spec_says_so(
     cut: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("M=2", "C=9", "R=1", "K=2", "model=logistic", f"engine={engine}")
-    named = Stage(small_spec(tmp_path, *words, f"cut={cut}"), tmp_path)
+    named = LocalDeployment(small_spec(tmp_path, *words, f"cut={cut}"), tmp_path)
     for m in (0, 1):
         named.join(m)
     named.play()
     assert set(named.words.values()) == {"all rounds are done"}
     (tmp_path / "again").mkdir()
-    unnamed = Stage(small_spec(tmp_path / "again", *words), tmp_path / "again", quorum=1)
+    unnamed = LocalDeployment(small_spec(tmp_path / "again", *words), tmp_path / "again", quorum=1)
     digest = build_terms(unnamed.serving.spec, unnamed.serving.data).spec_hash
     lies = Lies(unnamed, monkeypatch, lambda message: message)
     error = lies.join(**({} if engine == "fast" else {"agreed": None, "accept_spec": digest}))
@@ -438,7 +440,7 @@ OWN = ("M=2", "C=9", "R=1", "K=2", "model=tests.deploy.test_malicious_server:tin
 def test_layers_that_the_operator_has_agreed_to_need_no_torch_at_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(small_spec(tmp_path, *OWN), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path, *OWN), tmp_path)
     terms = build_terms(stage.serving.spec, stage.serving.data)
     (tmp_path / "terms.toml").write_text(write_terms(terms), encoding="utf-8")
     stage.join(0, agreed=read_agreed_spec(tmp_path / "terms.toml"))
@@ -454,7 +456,9 @@ def test_layers_that_only_the_server_names_are_not_used(tmp_path: Path, monkeypa
     """With a plain copy of the spec the client makes the layers with its own code, whatever the server says."""
     features = '{"shape": [1, 8, 8], "layers": [{"kind": "Flatten", "name": "0"}]}'
     spec = small_spec(tmp_path, *OWN)
-    lies = Lies(Stage(spec, tmp_path, quorum=1, policy=Policy(lease=5.0)), monkeypatch, offer(spec, plan=features))
+    lies = Lies(
+        LocalDeployment(spec, tmp_path, quorum=1, policy=Policy(lease=5.0)), monkeypatch, offer(spec, plan=features)
+    )
     accepted = list[Any]()
     monkeypatch.setattr("splitrelay.kernels.read_plan", lambda document: accepted.append(document))
     error = lies.join()

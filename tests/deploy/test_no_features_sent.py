@@ -13,7 +13,8 @@ from splitrelay.data.images import ImageSet
 from splitrelay.network.codec import MAGIC
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.spec import load_spec
-from tests.support.deployment import Stage
+from tests.support.deployment import LocalDeployment
+from tests.support.image_pieces import cut_into_pieces
 
 PREFACE = 24  # bytes with which HTTP/2 begins
 
@@ -58,28 +59,11 @@ def carried(tape: bytes) -> bytes:
     return bytes(found)
 
 
-def pieces(images: ImageSet) -> dict[str, np.ndarray]:
-    """Each image, (N, so many), cut into eight bytes each: eight pixels, two of float32, one of float64."""
-    first = images.x.reshape(len(images), -1)
-    last = images.x.transpose(0, 2, 3, 1).reshape(len(images), -1)
-    levels = images.normalize(images.x)
-    forms: dict[str, tuple[Any, ...]] = {
-        "pixels": (np.uint8, first, last),
-        "greys": ("<f4", first / 255, last / 255),
-        "levels": ("<f4", levels.reshape(first.shape), levels.transpose(0, 2, 3, 1).reshape(first.shape)),
-        "long levels": ("<f8", levels.reshape(first.shape)),
-    }
-    return {
-        name: np.hstack([np.ascontiguousarray(rows, dtype).view("<u8") for rows in both])
-        for name, (dtype, *both) in forms.items()
-    }
-
-
 def seen(images: ImageSet, said: bytes) -> dict[str, int]:
     """Of how many images a piece is in what was said, by form."""
     windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(said, np.uint8), 8)
     there = np.unique(np.ascontiguousarray(windows).view("<u8"))
-    return {name: int(np.isin(found, there).any(axis=1).sum()) for name, found in pieces(images).items()}
+    return {name: int(np.isin(found, there).any(axis=1).sum()) for name, found in cut_into_pieces(images).items()}
 
 
 def own_set(folder: Path) -> Path:
@@ -92,7 +76,7 @@ def own_set(folder: Path) -> Path:
 def recorded(folder: Path, *words: str) -> tuple[ImageSet, bytes]:
     """A run without keys: all images of its clients, and all that these have said."""
     spec = load_spec(None, [f"data={own_set(folder)}", "M=2", "C=9", "K=2", "R=2", "batch=10", *words])
-    stage, lines = Stage(spec, folder), list[Recorder]()
+    stage, lines = LocalDeployment(spec, folder), list[Recorder]()
 
     def line() -> str:
         lines.append(Recorder(stage.serving.port))

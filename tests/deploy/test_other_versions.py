@@ -24,7 +24,7 @@ from splitrelay.network.status_rpc import status_handler
 from splitrelay.security import identity
 from splitrelay.security.authority import create_authority
 from splitrelay.security.identity import build_channel_credentials, build_server_credentials, load_identity
-from tests.support.bare_server import TERMS, standing
+from tests.support.bare_server import TERMS, run_bare_server
 
 OLDER = VERSION - 1
 JOIN = """
@@ -74,7 +74,7 @@ def session(port: int, host: str = "127.0.0.1", keys: Path | None = None, patien
 
 @pytest.mark.parametrize("version", [OLDER, VERSION + 1])
 def test_a_client_of_another_version_is_told_what_to_install(version: int, data: Path) -> None:
-    with standing() as here:
+    with run_bare_server() as here:
         ended = joined(version, here.port, data)
         refused = [facts["why"] for event, facts in here.noted if event == "refused"]
     assert ended.returncode == 2
@@ -147,7 +147,7 @@ DISTRUSTED = {
 def test_a_server_that_tls_refuses_is_not_tried_again(case: str, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, host, hint = DISTRUSTED[case]
     monkeypatch.setattr(identity, "_refuse_date", lambda *_: None)  # a server that does not look at its own keys
-    with standing(build_server_credentials(load_identity(keys / folder))) as here:
+    with run_bare_server(build_server_credentials(load_identity(keys / folder))) as here:
         client = session(here.port, host, keys / "client-0")
         with pytest.raises(UntrustedServer) as caught:
             client.connect()
@@ -157,7 +157,7 @@ def test_a_server_that_tls_refuses_is_not_tried_again(case: str, keys: Path, mon
 
 
 def test_a_server_without_tls_is_not_tried_again(keys: Path) -> None:
-    with standing() as here, pytest.raises(UntrustedServer):
+    with run_bare_server() as here, pytest.raises(UntrustedServer):
         session(here.port, keys=keys / "client-0").connect()
 
 
@@ -173,7 +173,7 @@ def test_a_port_that_nobody_listens_on_is_tried_again(keys: Path) -> None:
 def test_a_server_that_was_trusted_before_is_tried_again(keys: Path) -> None:
     client = session(1, keys=keys / "client-0", patience=0.3)
     client.welcomed = True
-    with standing(build_server_credentials(load_identity(keys / "elsewhere"))) as here:
+    with run_bare_server(build_server_credentials(load_identity(keys / "elsewhere"))) as here:
         client.dial = session(here.port, keys=keys / "client-0").dial
         with pytest.raises(ServerNotFound):
             client.connect()
@@ -181,7 +181,7 @@ def test_a_server_that_was_trusted_before_is_tried_again(keys: Path) -> None:
 
 
 def test_a_question_to_a_wrong_host_is_an_error_of_the_user(keys: Path) -> None:
-    with standing(build_server_credentials(load_identity(keys / "elsewhere"))) as here:
+    with run_bare_server(build_server_credentials(load_identity(keys / "elsewhere"))) as here:
         here.hub.answering("Status", status_handler(lambda: "{}", lambda context: None))
         with pytest.raises(UntrustedServer) as caught:
             ask_status(f"127.0.0.1:{here.port}", keys / "client-0", insecure=False)

@@ -10,8 +10,8 @@ from splitrelay.data import load
 from splitrelay.deploy.rehearsal import read_untimed_rows
 from splitrelay.runs.build import build_order, build_partition, compute_local_steps
 from splitrelay.runs.spec import Spec
-from tests.deploy.test_direct_handover import enter, issued
-from tests.support.deployment import Stage, simulated, small_spec
+from tests.support.deployment import LocalDeployment, simulate_run, small_spec
+from tests.support.sealed_deployments import issue_peer_keys, join_directly
 
 WAYS = {
     "sampled": "order=sampled S=2 R=3",
@@ -36,11 +36,11 @@ def visits(spec: Spec) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("name", WAYS)
 def test_peer_to_peer_is_the_simulated_run_in_every_order(name: str, listen: str, tmp_path: Path) -> None:
     spec = spec_for(tmp_path, name)
-    issued(tmp_path, spec.partition.M, ["127.0.0.1"])
-    stage = Stage(spec, tmp_path, keys=True)
-    simulation = simulated(spec, tmp_path / "simulated")
+    issue_peer_keys(tmp_path, spec.partition.M, ["127.0.0.1"])
+    stage = LocalDeployment(spec, tmp_path, keys=True)
+    simulation = simulate_run(spec, tmp_path / "simulated")
     for m in stage.partition.clients:
-        enter(stage, m, listen)
+        join_directly(stage, m, listen)
     stage.play()
     assert (tmp_path / "model").read_bytes() == simulation.model.read_bytes()
     assert read_untimed_rows(stage.serving.directory) == read_untimed_rows(simulation)

@@ -12,22 +12,14 @@ from splitrelay.deploy.rehearsal import read_untimed_rows
 from splitrelay.deploy.sealed_state import SealedState
 from splitrelay.deploy.server_visit import ServerVisit, ServerVisits
 from splitrelay.errors import InputError, WorkError
-from tests.support.deployment import Stage, simulated, small_spec
-
-
-def staged(tmp_path: Path, *words: str, patience: float = 20.0, **offer: Any) -> Stage:
-    spec = small_spec(tmp_path, "route=peer-to-peer", *words)
-    stage = Stage(spec, tmp_path, keys=True, **offer)
-    for m in stage.partition.clients:
-        more = {"test": tmp_path / "data" / "test.npz", "keep": tmp_path / "model"} if m == spec.evaluator else {}
-        stage.join(m, patience=patience, **more)
-    return stage
+from tests.support.deployment import LocalDeployment, simulate_run, small_spec
+from tests.support.sealed_deployments import make_peer_deployment
 
 
 @pytest.mark.parametrize("engine", ["engine=fast", "engine=reference"])
 def test_the_evaluator_writes_the_simulated_model(engine: str, tmp_path: Path) -> None:
-    stage = staged(tmp_path, engine, "clip=1", "evaluator=2")
-    expected = simulated(stage.spec, tmp_path / "simulated")
+    stage = make_peer_deployment(tmp_path, engine, "clip=1", "evaluator=2")
+    expected = simulate_run(stage.spec, tmp_path / "simulated")
     stage.play()
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
     assert read_untimed_rows(stage.serving.directory) == read_untimed_rows(expected)
@@ -35,7 +27,7 @@ def test_the_evaluator_writes_the_simulated_model(engine: str, tmp_path: Path) -
 
 
 def test_nothing_at_the_server_holds_the_clients_half(tmp_path: Path) -> None:
-    stage = staged(tmp_path, "R=1")
+    stage = make_peer_deployment(tmp_path, "R=1")
     stage.play()
     weights = load_file(tmp_path / "model")
     first = next(iter(weights.values())).tobytes()
@@ -46,7 +38,7 @@ def test_nothing_at_the_server_holds_the_clients_half(tmp_path: Path) -> None:
 
 def test_without_keys_nobody_can_seal(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "route=peer-to-peer")
-    stage = Stage(spec, tmp_path)
+    stage = LocalDeployment(spec, tmp_path)
     stage.join(0)
     stage.threads[0].join(0)
 
@@ -84,7 +76,11 @@ class Lying(Forgetful):
 
 @pytest.mark.parametrize(
     ("server", "since", "why"),
-    [(Forgetful, 0, "OldHalf: the half is older"), (Forgetful, 1, "OldHalf: the half is older"), (Lying, 1, "OtherV")],
+    [
+        (Forgetful, 0, "OldHalf: the half is older"),
+        (Forgetful, 1, "OldHalf: the half is older"),
+        (Lying, 1, "WrongVisit"),
+    ],
 )
 def test_a_server_that_hands_out_the_past_is_refused_by_name(
     server: type[Forgetful], since: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -92,7 +88,7 @@ def test_a_server_that_hands_out_the_past_is_refused_by_name(
     """Two clients take turns, so that the one whose turn it is has seen what came after the older half."""
     monkeypatch.setattr(server, "since", since)
     monkeypatch.setattr("splitrelay.deploy.server_program.ServerVisits", server)
-    stage = staged(tmp_path, "M=2", "C=9", "R=4", "order=fixed", patience=0.5)
+    stage = make_peer_deployment(tmp_path, "M=2", "C=9", "R=4", "order=fixed", patience=0.5)
     with pytest.raises(WorkError, match=rf"failed 4 times.*{why}"):
         stage.play()
     assert [event["why"].startswith(why) for event in stage.events("failed")] == [True] * 4
@@ -104,7 +100,7 @@ def test_the_evaluator_refuses_a_half_that_replaces_its_own(tmp_path: Path, monk
     monkeypatch.setattr(Forgetful, "by", 1)
     monkeypatch.setattr(Forgetful, "since", 2)
     monkeypatch.setattr("splitrelay.deploy.server_program.ServerVisits", Forgetful)
-    stage = staged(tmp_path, "M=2", "C=9", "R=4", "order=fixed", patience=0.5)
+    stage = make_peer_deployment(tmp_path, "M=2", "C=9", "R=4", "order=fixed", patience=0.5)
     with pytest.raises(WorkError, match=r"client 0 cannot open the half of visit 3.*OldHalf: the half"):
         stage.play()
 
@@ -124,6 +120,6 @@ def test_a_server_that_drops_a_committed_visit_is_found_out_by_who_made_it(
             return turn  # type: ignore[no-any-return]
 
     monkeypatch.setattr("splitrelay.deploy.server_program.ServerVisits", Forking)
-    stage = staged(tmp_path, "M=3", "C=9", "R=3", "order=fixed", patience=0.5)
+    stage = make_peer_deployment(tmp_path, "M=3", "C=9", "R=3", "order=fixed", patience=0.5)
     with pytest.raises(WorkError, match=r"client 1 failed 4 times.*MissingVisit: "):
         stage.play()

@@ -39,9 +39,9 @@ from splitrelay.network.messages import (
 )
 from splitrelay.network.shared_event_loop import MessageReceived
 from splitrelay.network.tensor_transfer import compute_sha256
-from tests.support.bare_server import Standing, lease, standing, step, until
+from tests.support.bare_server import BareServer, lease, run_bare_server, step, wait_until
 from tests.support.clock import Clock
-from tests.support.deployment import Stage, small_spec
+from tests.support.deployment import LocalDeployment, small_spec
 
 
 def pending(K: int = 5) -> VisitLease:
@@ -94,7 +94,7 @@ def test_who_says_not_yet_again_and_again_has_the_time_of_one_that_is_away() -> 
 
 
 def test_a_client_that_we_keep_waiting_is_not_away() -> None:
-    with standing() as here:
+    with run_bare_server() as here:
         remote = RemoteClients(here.hub, Any, Quiet(), Policy("skip", lease=1.0), threading.Event())  # type: ignore[arg-type]
         remote.leases[0] = visit = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 5), 0.0)
         visit.after = 50.0
@@ -104,7 +104,7 @@ def test_a_client_that_we_keep_waiting_is_not_away() -> None:
 
 @pytest.mark.parametrize(("lasted", "links"), [(0.5, 4), (100.0, 1)])
 def test_a_link_that_has_lasted_is_none_of_those_that_count(lasted: float, links: int) -> None:
-    with standing() as here:
+    with run_bare_server() as here:
         remote = RemoteClients(here.hub, Any, Quiet(), Policy(lease=60.0), threading.Event())  # type: ignore[arg-type]
         visit = pending()
         visit.links = 3
@@ -135,7 +135,7 @@ def test_a_step_that_is_only_repeated_runs_out_of_time(tmp_path: Path, monkeypat
                     clock.advance(1001.0)
             raise AssertionError
 
-    stage = Stage(small_spec(tmp_path, "M=2", "C=9"), tmp_path, policy=Policy("skip", step=1000.0))
+    stage = LocalDeployment(small_spec(tmp_path, "M=2", "C=9"), tmp_path, policy=Policy("skip", step=1000.0))
     monkeypatch.setattr(client_visit, "RemoteServerHalf", Repeating)
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
@@ -154,7 +154,7 @@ def test_a_step_that_is_refused_again_and_again_ends_the_visit(
     monkeypatch.setattr(
         client_visit.RemoteServerHalf, "step", lambda calls, k, h, *words: step(calls, k, h * nan, *words)
     )
-    stage = Stage(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, policy=Policy(away))
+    stage = LocalDeployment(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, policy=Policy(away))
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
     if away == "wait":
@@ -173,7 +173,7 @@ def test_a_step_that_is_refused_again_and_again_ends_the_visit(
 @pytest.mark.parametrize("engine", ["fast", "reference"])
 def test_a_half_that_overflows_stops_the_run_as_in_a_simulation(engine: str, tmp_path: Path) -> None:
     words = ("M=2", "C=9", "K=3", "eta=1e30", f"engine={engine}", "model=lenet-small")
-    stage = Stage(small_spec(tmp_path, *words), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path, *words), tmp_path)
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
     with pytest.raises(Diverged):
@@ -184,7 +184,7 @@ def test_a_client_that_begins_again_and_again_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = Limits(connections_without_progress=3)
-    stage = Stage(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, policy=Policy("skip"), limits=few)
+    stage = LocalDeployment(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, policy=Policy("skip"), limits=few)
 
     def falling(*_: Any, **__: Any) -> messages.Reply:
         raise BadMessage("as if the program had fallen")
@@ -216,7 +216,7 @@ def test_a_gradient_that_overflows_at_the_server_is_not_sent(tmp_path: Path) -> 
 
 def test_links_on_which_nothing_happens_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = Limits(connections_without_progress=3)
-    stage = Stage(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, policy=Policy("skip"), limits=few)
+    stage = LocalDeployment(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, policy=Policy("skip"), limits=few)
     step = client_visit.RemoteServerHalf.step
 
     def losing(calls: client_visit.RemoteServerHalf, k: int, *words: Any, **more: Any) -> messages.Reply:
@@ -246,7 +246,7 @@ def test_a_client_cannot_bring_more_than_there_can_be() -> None:
 
 
 def test_a_half_is_asked_for_once() -> None:
-    with standing() as here:
+    with run_bare_server() as here:
         remote = DirectHandover(here.hub, Any, Quiet(), Policy(), threading.Event())
         visit = pending()
         visit.visit = Visit(0, 0, 0, Begun(), Step(0.1), 5)
@@ -276,7 +276,7 @@ class Begun:
 
 def test_who_does_not_listen_is_not_answered_for_ever() -> None:
     """Replies wait for a client that reads nothing: not more of them than its words may."""
-    with standing() as here:
+    with run_bare_server() as here:
         link = here.leased(0)
         caller = here.hub.reception.here[0]
         for k in range(Limits.unanswered):
@@ -289,7 +289,7 @@ def test_who_does_not_listen_is_not_answered_for_ever() -> None:
 
 def test_who_comes_back_after_its_deposit_starts_afresh() -> None:
     """The deposit waits to be counted: nobody can go on with that visit."""
-    with standing() as here:
+    with run_bare_server() as here:
         _deposited(here)
         link = here.call()
         link.send(Hello(VERSION, 0))
@@ -298,7 +298,7 @@ def test_who_comes_back_after_its_deposit_starts_afresh() -> None:
         assert isinstance(link.receive(60), Welcome)
 
 
-def _deposited(here: Standing) -> None:
+def _deposited(here: BareServer) -> None:
     link = here.joined(0)
     here.hub.grant(0, 1, 1)
     here.say(0, lease(1))
@@ -307,13 +307,13 @@ def _deposited(here: Standing) -> None:
     link.send(Finish(1, 0, 0.0))
     link.send(messages.Chunk(1, 0, b"half"))
     link.send(Deposit(1, 4, compute_sha256(b"half")))
-    until(lambda: any(isinstance(getattr(event, "message", None), Deposit) for event in here.hub.inbox._events))
+    wait_until(lambda: any(isinstance(getattr(event, "message", None), Deposit) for event in here.hub.inbox._events))
 
 
 def test_a_record_that_cannot_be_written_is_the_servers_failure_and_no_links() -> None:
-    with standing() as here:
+    with run_bare_server() as here:
         link = here.joined(0)
-        until(lambda: here.hub.inbox._events)
+        wait_until(lambda: here.hub.inbox._events)
         here.hub.inbox.get(timeout=60)
         full = OutputError("cannot write events.jsonl")
 
@@ -326,7 +326,7 @@ def test_a_record_that_cannot_be_written_is_the_servers_failure_and_no_links() -
             here.hub.inbox.get(timeout=60)
         assert found.value is full
         here.hub._said = here._note
-        until(lambda: not here.hub._watch.done() and link.stream._frames.is_active())
+        wait_until(lambda: not here.hub._watch.done() and link.stream._frames.is_active())
 
 
 def test_remote_is_patient_in_one_place() -> None:

@@ -18,19 +18,28 @@ from splitrelay.deploy.server_visit import Policy, VisitLease, get_stage
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import messages
 from splitrelay.network.client_session import VisitCancelled
-from tests.deploy.test_absent_clients import model, skips, told
-from tests.deploy.test_faults import skipping
-from tests.deploy.test_peer_to_peer import staged
-from tests.support.bare_server import standing, step, until
+from tests.support.bare_server import run_bare_server, step, wait_until
 from tests.support.clock import Clock
-from tests.support.deployment import Stage, remove_times, simulated, small_spec
+from tests.support.deployment import (
+    LocalDeployment,
+    list_skips,
+    read_final_weights,
+    remove_times,
+    simulate_run,
+    simulate_with_skips,
+    small_spec,
+    watch_events,
+)
+from tests.support.sealed_deployments import make_peer_deployment
 
 THREE = ("M=3", "C=5")
 BAD = 1  # the client that misbehaves
 LONG = (1000.0, 1000.0)  # seconds of quarantine: longer than the test
 
 
-def misbehave(stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str, times: float = float("inf")) -> list[int]:
+def misbehave(
+    stage: LocalDeployment, monkeypatch: pytest.MonkeyPatch, how: str, times: float = float("inf")
+) -> list[int]:
     """Client BAD misbehaves in its first visits; return the fences of those."""
     honest, fences = client_visit.RemoteServerHalf.step, list[int]()
     clock = Clock(monkeypatch, remote_clients, visit_scheduler)
@@ -38,7 +47,7 @@ def misbehave(stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str, times: fl
     def be_silent(calls: client_visit.RemoteServerHalf) -> None:
         """Stay connected and make no step until the visit is taken back. Its time passes when the others are done."""
         pending = stage.serving.remote.leases
-        until(lambda: set(pending) == {BAD} and pending[BAD].stage == get_stage(messages.Ready(0), 1))
+        wait_until(lambda: set(pending) == {BAD} and pending[BAD].stage == get_stage(messages.Ready(0), 1))
         clock.advance(stage.offer.policy.step + 1)
         while True:
             message = calls.session.hear(60)
@@ -60,13 +69,13 @@ def misbehave(stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str, times: fl
     return fences
 
 
-def play(stage: Stage) -> list[dict[str, Any]]:
+def play(stage: LocalDeployment) -> list[dict[str, Any]]:
     for m in stage.partition.clients:
         stage.join(m)
     return stage.play()
 
 
-def rounds(stage: Stage, event: str, m: int = BAD) -> list[int]:
+def rounds(stage: LocalDeployment, event: str, m: int = BAD) -> list[int]:
     return [found["round"] for found in stage.events(event) if found["client"] == m]
 
 
@@ -79,7 +88,7 @@ def test_a_client_that_misbehaves_for_ever_gets_a_bounded_number_of_leases(
 ) -> None:
     """Without quarantine it got one in each of the ten rounds, and each cost the patience."""
     spec = small_spec(tmp_path, *THREE, "R=10", *words.split())
-    stage = Stage(spec, tmp_path, policy=Policy("skip", step=1000.0, strikes=2, probation=LONG))
+    stage = LocalDeployment(spec, tmp_path, policy=Policy("skip", step=1000.0, strikes=2, probation=LONG))
     misbehave(stage, monkeypatch, how)
     play(stage)
     assert rounds(stage, "leased") == rounds(stage, "strike") == rounds(stage, "failed") == [0, 1]
@@ -87,28 +96,32 @@ def test_a_client_that_misbehaves_for_ever_gets_a_bounded_number_of_leases(
     assert [event["client"] for event in stage.events("quarantined")] == [BAD]
     for m in (0, 2):
         assert rounds(stage, "committed", m) == list(range(10))
-    assert model(stage) == skipping(spec, stage, set(skips(stage)))
+    assert read_final_weights(stage) == simulate_with_skips(spec, stage, set(list_skips(stage)))
 
 
 def test_zero_strikes_mean_no_quarantine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(small_spec(tmp_path, *THREE, "R=5"), tmp_path, policy=Policy("skip", strikes=0, probation=LONG))
+    stage = LocalDeployment(
+        small_spec(tmp_path, *THREE, "R=5"), tmp_path, policy=Policy("skip", strikes=0, probation=LONG)
+    )
     misbehave(stage, monkeypatch, "fail")
     play(stage)
     assert rounds(stage, "leased") == list(range(5)) and not stage.events("strike")
 
 
 def test_a_committed_visit_on_probation_ends_the_quarantine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(small_spec(tmp_path, *THREE, "R=5"), tmp_path, policy=Policy("skip", strikes=2, probation=(0.0, 0.0)))
+    stage = LocalDeployment(
+        small_spec(tmp_path, *THREE, "R=5"), tmp_path, policy=Policy("skip", strikes=2, probation=(0.0, 0.0))
+    )
     misbehave(stage, monkeypatch, "fail", times=3)
     play(stage)
     assert rounds(stage, "committed") == [3, 4]
     assert [event["by"] for event in stage.events("released")] == ["probation"]
     assert [event["strikes"] for event in stage.events("quarantined")] == [2, 3]
-    assert model(stage) == skipping(stage.spec, stage, {(0, BAD), (1, BAD), (2, BAD)})
+    assert read_final_weights(stage) == simulate_with_skips(stage.spec, stage, {(0, BAD), (1, BAD), (2, BAD)})
 
 
 def test_where_nobody_else_is_here_a_client_in_quarantine_is_waited_for(tmp_path: Path) -> None:
-    with standing() as here:
+    with run_bare_server() as here:
         policy = Policy("skip", strikes=1, probation=LONG)
         remote = RemoteClients(here.hub, Any, Any, policy, threading.Event(), Quarantine(policy, nothing))  # type: ignore[arg-type]
         remote.quarantine.strike(BAD, "it did nothing")
@@ -123,13 +136,13 @@ def test_where_nobody_else_is_here_a_client_in_quarantine_is_waited_for(tmp_path
 def test_a_client_that_is_never_here_when_it_is_asked_is_put_into_quarantine(tmp_path: Path) -> None:
     """It comes back after every lease that was waited out, which would cost a lease in every round."""
     policy = Policy("skip", lease=0.2, strikes=2, probation=LONG)
-    stage = Stage(small_spec(tmp_path, *THREE, "R=6"), tmp_path, policy=policy, quorum=2)
+    stage = LocalDeployment(small_spec(tmp_path, *THREE, "R=6"), tmp_path, policy=policy, quorum=2)
 
     def happened(event: str, facts: dict[str, Any]) -> None:
         if event == "skipped" and facts["client"] == BAD:
             stage.serving.remote.absent.clear()  # as if it had come and gone
 
-    told(stage, happened)
+    watch_events(stage, happened)
     for m in (0, 2):
         stage.join(m)
     stage.play()
@@ -153,7 +166,9 @@ def test_an_evaluator_that_never_answers_is_asked_a_bounded_number_of_times(
                 raise VisitCancelled("enough")
 
     monkeypatch.setattr(client_visit.VisitRunner, "look", silent)
-    stage = staged(tmp_path, *THREE, "R=6", "evaluator=1", policy=Policy("skip", lease=0.3, strikes=2, probation=LONG))
+    stage = make_peer_deployment(
+        tmp_path, *THREE, "R=6", "evaluator=1", policy=Policy("skip", lease=0.3, strikes=2, probation=LONG)
+    )
     stage.play()
     assert len(asked) == 2 == len(stage.events("strike"))
     assert len(stage.events("unseen")) == 7  # one for each round, and one before the first
@@ -162,14 +177,14 @@ def test_an_evaluator_that_never_answers_is_asked_a_bounded_number_of_times(
 # No visit may be skipped
 
 
-def lifting(stage: Stage) -> None:
+def lifting(stage: LocalDeployment) -> None:
     """The operator releases client BAD when it is reported that the run waits for it."""
 
     def happened(event: str, facts: dict[str, Any]) -> None:
         if event == "stalled" and facts["kind"] == "quarantined" and facts["client"] == BAD:
             assert leave("quarantine", str(stage.offer.out), "--lift", str(BAD)) == 0
 
-    told(stage, happened)
+    watch_events(stage, happened)
 
 
 def leave(*words: str) -> int:
@@ -181,8 +196,8 @@ def leave(*words: str) -> int:
 
 def test_with_wait_the_run_waits_for_the_operator_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = small_spec(tmp_path, *THREE)
-    expected = simulated(spec, tmp_path / "simulated")
-    stage = Stage(spec, tmp_path, policy=Policy("wait", strikes=1, probation=LONG, stalled=0.0))
+    expected = simulate_run(spec, tmp_path / "simulated")
+    stage = LocalDeployment(spec, tmp_path, policy=Policy("wait", strikes=1, probation=LONG, stalled=0.0))
     lifting(stage)
     misbehave(stage, monkeypatch, "fail", times=1)
     rows = play(stage)
@@ -197,10 +212,10 @@ def test_with_retry_the_run_stops_until_the_operator_has_released_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = small_spec(tmp_path, *THREE)
-    expected = simulated(spec, tmp_path / "simulated")
+    expected = simulate_run(spec, tmp_path / "simulated")
     policy = Policy("retry", strikes=1, probation=LONG)
     for number in range(2):  # also after a restart
-        stage = Stage(spec, tmp_path, policy=policy)
+        stage = LocalDeployment(spec, tmp_path, policy=policy)
         if number == 0:
             misbehave(stage, monkeypatch, "fail", times=1)
         with pytest.raises(WorkError) as stopped:
@@ -210,7 +225,7 @@ def test_with_retry_the_run_stops_until_the_operator_has_released_the_client(
         assert stopped.value.hint is not None and "--lift 1" in stopped.value.hint
         assert stopped.value.exit_code == 1 and len(stage.events("quarantined")) == 1
     assert leave("quarantine", str(tmp_path / "run"), "--lift", str(BAD)) == 0
-    last = Stage(spec, tmp_path, policy=policy)
+    last = LocalDeployment(spec, tmp_path, policy=policy)
     play(last)
     assert last.serving.directory.model.read_bytes() == expected.model.read_bytes()
     assert not list((tmp_path / "run" / "relay").glob("lift-*"))
@@ -301,7 +316,7 @@ class Quiet:
 
 @pytest.mark.parametrize(("visit", "deadline"), [(20.0, 20.0), (None, 7 * 10.0)])
 def test_a_visit_that_always_makes_some_progress_ends_at_its_deadline(visit: float | None, deadline: float) -> None:
-    with standing() as here:
+    with run_bare_server() as here:
         quiet: Any = Quiet()
         remote = RemoteClients(here.hub, quiet, quiet, Policy("skip", step=10.0, visit=visit), threading.Event())
         remote.leases[0] = pending = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 5), 0.0)

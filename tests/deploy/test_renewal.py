@@ -22,13 +22,13 @@ from splitrelay.security.authority import Authority, open_authority
 from splitrelay.security.certificates import parse_peer
 from splitrelay.security.credential_reload import IdentityReloader, build_reloading_credentials
 from splitrelay.security.identity import build_channel_credentials, load_identity
-from tests.support.bare_server import consortium, copied, lease, standing, until
-from tests.support.deployment import Stage, small_spec
+from tests.support.bare_server import copy_authority, issue_keys, lease, run_bare_server, wait_until
+from tests.support.deployment import LocalDeployment, small_spec
 
 
 @pytest.fixture(scope="module")
 def issued(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return consortium(tmp_path_factory.mktemp("keys"))
+    return issue_keys(tmp_path_factory.mktemp("keys"))
 
 
 # Revocation, at the moment of a grant
@@ -36,7 +36,7 @@ def issued(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 def test_a_lease_is_not_granted_to_whoever_was_revoked_just_before() -> None:
     out: list[str] = []
-    with standing(admitted=lambda context, hello: out[0] if out else None) as here:
+    with run_bare_server(admitted=lambda context, hello: out[0] if out else None) as here:
         link = here.joined()
         out.append("client 0 is revoked")
         here.say(0, lease(), Chunk(1, 0, b"the half"))
@@ -46,16 +46,16 @@ def test_a_lease_is_not_granted_to_whoever_was_revoked_just_before() -> None:
 
 def test_what_a_revoked_client_deposits_does_not_count() -> None:
     out: list[str] = []
-    with standing(admitted=lambda context, hello: out[0] if out else None) as here:
+    with run_bare_server(admitted=lambda context, hello: out[0] if out else None) as here:
         link, half = here.leased(), b"the half"
         for word in (Finish(1, 0, 0.0), Chunk(1, 0, half)):
             link.send(word)
-        until(lambda: here.hub.reception.here[0].half)
+        wait_until(lambda: here.hub.reception.here[0].half)
         out.append("client 0 is revoked")
         link.send(Deposit(1, len(half), compute_sha256(half)))
         with pytest.raises(ServerRefused, match="client 0 is revoked"):
             link.receive(60)
-        until(lambda: here.hub.here() == {})
+        wait_until(lambda: here.hub.here() == {})
         assert [type(event.message).__name__ for event in heard(here.hub)] == ["Ready", "Finish"]
 
 
@@ -69,7 +69,7 @@ def heard(hub: NetworkServer) -> list[MessageReceived]:
 
 
 def test_a_revoked_client_comes_no_further_than_its_greeting() -> None:
-    with standing(admitted=lambda context, hello: "client 0 is revoked") as here:
+    with run_bare_server(admitted=lambda context, hello: "client 0 is revoked") as here:
         link = here.call()
         link.send(Hello(VERSION, 0))
         with pytest.raises(ServerRefused, match="client 0 is revoked") as caught:
@@ -81,7 +81,7 @@ def test_a_revoked_client_comes_no_further_than_its_greeting() -> None:
 
 
 def test_renewed_keys_are_those_of_the_next_question(issued: Authority, tmp_path: Path) -> None:
-    authority = copied(issued, tmp_path)
+    authority = copy_authority(issued, tmp_path)
     keys = IdentityReloader(load_identity(tmp_path / "here" / "client-0"), pytest.fail)
     before = keys.get_identity()
     assert keys.get_identity() is before
@@ -93,7 +93,7 @@ def test_renewed_keys_are_those_of_the_next_question(issued: Authority, tmp_path
 def test_keys_that_are_only_half_there_are_told_of_once_and_the_old_ones_stay(
     issued: Authority, tmp_path: Path
 ) -> None:
-    authority, told = copied(issued, tmp_path), list[str]()
+    authority, told = copy_authority(issued, tmp_path), list[str]()
     folder = tmp_path / "here" / "client-0"
     keys = IdentityReloader(load_identity(folder), told.append)
     before, old = keys.get_identity(), (folder / "key.pem").read_bytes()
@@ -107,7 +107,7 @@ def test_keys_that_are_only_half_there_are_told_of_once_and_the_old_ones_stay(
 
 
 def test_renewing_is_not_becoming_somebody_else(issued: Authority, tmp_path: Path) -> None:
-    copied(issued, tmp_path)
+    copy_authority(issued, tmp_path)
     told, folder = list[str](), tmp_path / "here" / "client-0"
     keys = IdentityReloader(load_identity(folder), told.append)
     for file in (tmp_path / "here" / "client-9").iterdir():
@@ -128,10 +128,10 @@ def served(port: int, folder: Path) -> int:
 
 
 def test_a_server_shows_its_renewed_certificate_without_a_restart(issued: Authority, tmp_path: Path) -> None:
-    authority, place = copied(issued, tmp_path), tmp_path / "here"
+    authority, place = copy_authority(issued, tmp_path), tmp_path / "here"
     keys = IdentityReloader(load_identity(place / "server"), pytest.fail)
     mine = build_channel_credentials(load_identity(place / "client-0"))
-    with standing(build_reloading_credentials(keys)) as here:
+    with run_bare_server(build_reloading_credentials(keys)) as here:
         old = here.joined(0, mine)
         assert served(here.port, place / "client-0") == load_identity(place / "server").serial
         authority.renew("server")
@@ -143,12 +143,12 @@ def test_a_server_shows_its_renewed_certificate_without_a_restart(issued: Author
 def test_whoever_shows_no_certificate_does_not_get_past_renewed_credentials(issued: Authority) -> None:
     place = issued.folder.parent
     keys, bare = IdentityReloader(load_identity(place / "server"), pytest.fail), load_identity(place / "boss").ca
-    with standing(build_reloading_credentials(keys)) as here, pytest.raises(WorkError, match="lost"):
+    with run_bare_server(build_reloading_credentials(keys)) as here, pytest.raises(WorkError, match="lost"):
         here.call(grpc.ssl_channel_credentials(bare)).receive(60)
 
 
 def test_a_client_dials_with_the_keys_that_it_has_by_then(tmp_path: Path) -> None:
-    stage, seen = Stage(small_spec(tmp_path), tmp_path, keys=True), list[int]()
+    stage, seen = LocalDeployment(small_spec(tmp_path), tmp_path, keys=True), list[int]()
     admit = stage.offer.admit.join
 
     def noted(context: Any, hello: Hello) -> str | None:
@@ -160,12 +160,12 @@ def test_a_client_dials_with_the_keys_that_it_has_by_then(tmp_path: Path) -> Non
     object.__setattr__(stage.offer.admit, "join", noted)
 
     def renewing() -> None:
-        until(lambda: 0 in stage.serving.hub.here())
+        wait_until(lambda: 0 in stage.serving.hub.here())
         open_authority(tmp_path / "authority").renew("client-0")
         link = stage.clients[0].session.link
         assert link is not None
         link.channel.close()  # the link is lost
-        until(lambda: len(seen) == 2)
+        wait_until(lambda: len(seen) == 2)
         stage.stop.set()
 
     stage.join(0, patience=0.2)

@@ -19,8 +19,8 @@ from splitrelay.deploy.remote_evaluator import EvaluatorClient, find_score_error
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network.messages import Score
-from tests.deploy.test_direct_handover import enter, expected, staged
-from tests.support.deployment import Stage, small_spec
+from tests.support.deployment import LocalDeployment, small_spec
+from tests.support.sealed_deployments import join_directly, make_direct_deployment, simulate_deployment
 
 EVIL = 1  # the client that reports what it likes
 HUGE = 1.7e308  # finite, but twice as much is not
@@ -31,7 +31,7 @@ def test_a_loss_out_of_range_fails_the_visit_of_its_client(
     loss: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = small_spec(tmp_path, "M=3", "C=5", "R=3", "placement=whole", "algorithm=fedavg", "every=3")
-    stage = Stage(spec, tmp_path, policy=Policy("skip"))
+    stage = LocalDeployment(spec, tmp_path, policy=Policy("skip"))
     build = client_visit.build_client_engine
 
     def engine_of(outfit: ClientContext) -> Any:
@@ -53,7 +53,7 @@ def test_a_loss_out_of_range_fails_the_visit_of_its_client(
 
 @pytest.mark.parametrize("words", ["clip=1", "clip=1 engine=reference", "clip=1 momentum=0.5"])
 def test_a_huge_norm_does_not_end_the_server(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(small_spec(tmp_path, "M=3", "C=5", "R=3", *words.split()), tmp_path, policy=Policy("skip"))
+    stage = LocalDeployment(small_spec(tmp_path, "M=3", "C=5", "R=3", *words.split()), tmp_path, policy=Policy("skip"))
 
     class Loud(client_program.Session):
         def exchange(self, messages: Any, *how: Any, **more: Any) -> Any:
@@ -107,15 +107,15 @@ def report(monkeypatch: pytest.MonkeyPatch, wrong: Score, times: float) -> None:
     monkeypatch.setattr(EvaluatorClient, "score", acting)
 
 
-def play(stage: Stage) -> list[dict[str, Any]]:
+def play(stage: LocalDeployment) -> list[dict[str, Any]]:
     for m in stage.partition.clients:
-        enter(stage, m, patience=0.5)
+        join_directly(stage, m, patience=0.5)
     return stage.play()
 
 
 def test_the_evaluator_is_asked_again_after_a_wrong_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = staged(tmp_path, "M=3", "C=5")
-    simulation = expected(stage)
+    stage = make_direct_deployment(tmp_path, "M=3", "C=5")
+    simulation = simulate_deployment(stage)
     report(monkeypatch, WRONG[0], times=1)
     play(stage)
     assert read_untimed_rows(stage.serving.directory) == read_untimed_rows(simulation)
@@ -125,7 +125,7 @@ def test_the_evaluator_is_asked_again_after_a_wrong_score(tmp_path: Path, monkey
 def test_an_evaluator_that_reports_only_wrong_scores_stops_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = staged(tmp_path, "M=3", "C=5", policy=Policy("wait", retries=1))
+    stage = make_direct_deployment(tmp_path, "M=3", "C=5", policy=Policy("wait", retries=1))
     report(monkeypatch, WRONG[3], times=math.inf)
     with pytest.raises(WorkError):
         play(stage)

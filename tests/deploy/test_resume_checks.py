@@ -25,24 +25,23 @@ from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory, format_resume_command, make_damage_error
 from splitrelay.runs.spec import Spec
 from tests.deploy.test_deposit_bound import EVIL, corrupt, huge
-from tests.deploy.test_direct_handover import enter, staged
-from tests.deploy.test_faults import stopped_after
-from tests.support.deployment import Stage, remove_times, simulated, small_spec
+from tests.support.deployment import LocalDeployment, remove_times, simulate_run, small_spec, stop_after_commits
+from tests.support.sealed_deployments import join_directly, make_direct_deployment
 
 Harm = Callable[[RunDirectory], None]
 
 
-def play(stage: Stage, *absent: int, **wish: Any) -> list[dict[str, Any]]:
+def play(stage: LocalDeployment, *absent: int, **wish: Any) -> list[dict[str, Any]]:
     for m in stage.partition.clients:
         if m not in absent:
-            enter(stage, m, listen="", **wish) if stage.keys else stage.join(m, **wish)
+            join_directly(stage, m, listen="", **wish) if stage.keys else stage.join(m, **wish)
     return stage.play()
 
 
 def stopped(spec: Spec, folder: Path, commits: int, **offer: Any) -> RunDirectory:
     """A deployed run that was stopped after so many visits."""
-    stage = Stage(spec, folder, **offer)
-    stopped_after(stage, commits)
+    stage = LocalDeployment(spec, folder, **offer)
+    stop_after_commits(stage, commits)
     with pytest.raises(KeyboardInterrupt):
         play(stage, patience=0.5)
     return stage.serving.directory
@@ -60,7 +59,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_a_simulation_refuses_the_directory_of_a_deployed_run(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=1")
-    stage = Stage(spec, tmp_path)
+    stage = LocalDeployment(spec, tmp_path)
     play(stage)
     before = content(tmp_path / "run")
     with pytest.raises(InputError) as found:
@@ -73,10 +72,10 @@ def test_a_simulation_refuses_the_directory_of_a_deployed_run(tmp_path: Path) ->
 
 def test_a_server_refuses_the_directory_of_a_simulated_run(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=1")
-    simulated(spec, tmp_path / "run")
+    simulate_run(spec, tmp_path / "run")
     before = content(tmp_path / "run")
     with pytest.raises(InputError):
-        Stage(spec, tmp_path).play()
+        LocalDeployment(spec, tmp_path).play()
     assert content(tmp_path / "run") == before and not (tmp_path / "run" / "relay").exists()
 
 
@@ -132,15 +131,15 @@ HARMS = [without_rows, without_the_last_row, without_checkpoints, with_damaged_c
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_server_refuses_to_begin_again_and_does_so_when_told(harm: Harm, tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=4")
-    expected = simulated(spec, tmp_path / "simulated")
+    expected = simulate_run(spec, tmp_path / "simulated")
     directory = stopped(spec, tmp_path, 10)
     harm(directory)
     before = content(directory.path)
     with pytest.raises(InputError) as found:
-        Stage(spec, tmp_path).play()
+        LocalDeployment(spec, tmp_path).play()
     assert "--from-scratch" in str(found.value.hint)
     assert content(directory.path) == before
-    last = Stage(spec, tmp_path, from_scratch=True)
+    last = LocalDeployment(spec, tmp_path, from_scratch=True)
     rows = play(last)
     assert remove_times(rows) == remove_times(expected.read_rows())
     assert last.serving.directory.model.read_bytes() == expected.model.read_bytes()
@@ -154,7 +153,7 @@ def test_a_server_refuses_to_begin_again_and_does_so_when_told(harm: Harm, tmp_p
 @pytest.mark.parametrize("harm", [without_rows, without_the_last_row, with_damaged_checkpoints, with_damaged_manifests])
 def test_a_simulation_refuses_to_begin_again_too(harm: Harm, tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=4")
-    expected = simulated(spec, tmp_path / "expected")
+    expected = simulate_run(spec, tmp_path / "expected")
     directory = RunDirectory(tmp_path / "run")
     going = execute(spec, directory, checkpoint=1)
     while next(going).row["round"] < 2:
@@ -175,7 +174,7 @@ def test_a_simulation_refuses_to_begin_again_too(harm: Harm, tmp_path: Path) -> 
 def test_a_run_that_has_nothing_to_lose_begins_again(tmp_path: Path) -> None:
     """Killed before its first checkpoint, a simulation has rows and no state: they are made again."""
     spec = small_spec(tmp_path, "R=4")
-    expected = simulated(spec, tmp_path / "expected")
+    expected = simulate_run(spec, tmp_path / "expected")
     directory = RunDirectory(tmp_path / "run")
     going = execute(spec, directory, checkpoint=10)
     while next(going).row["round"] < 2:
@@ -188,11 +187,11 @@ def test_a_run_that_has_nothing_to_lose_begins_again(tmp_path: Path) -> None:
 
 def test_of_two_checkpoints_the_older_one_will_do_and_that_is_recorded(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=4")
-    expected = simulated(spec, tmp_path / "simulated")
+    expected = simulate_run(spec, tmp_path / "simulated")
     directory = stopped(spec, tmp_path, 10)
     older, newest = directory.checkpoints.list_rounds()
     flipped(directory.checkpoints.folder / f"{newest:06d}.safetensors")
-    stage = Stage(spec, tmp_path)
+    stage = LocalDeployment(spec, tmp_path)
     play(stage)
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
     assert [(event["checkpoints"], event["used"]) for event in stage.events("unreadable")] == [([newest], older)]
@@ -205,12 +204,12 @@ def test_of_two_checkpoints_the_older_one_will_do_and_that_is_recorded(tmp_path:
 @pytest.mark.parametrize("words", ["", "algorithm=scaffold"])
 def test_a_run_that_is_set_back_ends_as_if_it_had_not_been(harm: Harm | None, words: str, tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=5", *words.split())
-    expected = simulated(spec, tmp_path / "simulated")
+    expected = simulate_run(spec, tmp_path / "simulated")
     directory = stopped(spec, tmp_path, 14, keep_checkpoints=10)
     if harm is not None:
         harm(directory)
     before = content(directory.path)
-    stage = Stage(spec, tmp_path, keep_checkpoints=10, back_to=1)
+    stage = LocalDeployment(spec, tmp_path, keep_checkpoints=10, back_to=1)
     rows = play(stage)
     assert remove_times(rows) == remove_times(expected.read_rows())[2 if harm is without_rows else 0 :]
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
@@ -233,16 +232,16 @@ def test_a_round_without_a_checkpoint_is_no_place_to_go_back_to(tmp_path: Path) 
     flipped(directory.checkpoints.folder / f"{rounds[-1]:06d}.safetensors")
     for r in (0, rounds[-1], 99):
         with pytest.raises(InputError) as found:
-            Stage(spec, tmp_path, back_to=r).play()
+            LocalDeployment(spec, tmp_path, back_to=r).play()
         assert (found.value.value, found.value.limit) == (r, f"one of {rounds[0]}")
 
 
 def test_a_finished_run_can_be_set_back(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=3")
-    first = Stage(spec, tmp_path)
+    first = LocalDeployment(spec, tmp_path)
     play(first)
     model = first.serving.directory.model.read_bytes()
-    second = Stage(spec, tmp_path, back_to=2)
+    second = LocalDeployment(spec, tmp_path, back_to=2)
     play(second)
     assert second.serving.directory.model.read_bytes() == model
     (event,) = second.events("back-to")
@@ -250,17 +249,17 @@ def test_a_finished_run_can_be_set_back(tmp_path: Path) -> None:
 
 
 def test_peer_to_peer_clients_that_were_started_again_go_on_from_where_the_server_was_set_back(tmp_path: Path) -> None:
-    first = staged(tmp_path, "R=3", "M=2", "C=9")
-    expected = simulated(first.spec, tmp_path / "simulated")
+    first = make_direct_deployment(tmp_path, "R=3", "M=2", "C=9")
+    expected = simulate_run(first.spec, tmp_path / "simulated")
     play(first)
-    second = staged(tmp_path, "R=3", "M=2", "C=9", back_to=2)
+    second = make_direct_deployment(tmp_path, "R=3", "M=2", "C=9", back_to=2)
     rows = play(second)
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
     assert remove_times(rows) == remove_times(expected.read_rows())
 
 
 def test_so_many_checkpoints_are_kept_as_are_asked_for(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, "R=5"), tmp_path, keep_checkpoints=4)
+    stage = LocalDeployment(small_spec(tmp_path, "R=5"), tmp_path, keep_checkpoints=4)
     play(stage)
     assert stage.serving.directory.checkpoints.list_rounds() == [2, 3, 4, 5]
     with pytest.raises(OutOfRange):
@@ -269,7 +268,7 @@ def test_so_many_checkpoints_are_kept_as_are_asked_for(tmp_path: Path) -> None:
 
 def test_back_to_and_from_scratch_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(InputError):
-        Stage(small_spec(tmp_path), tmp_path, back_to=1, from_scratch=True)
+        LocalDeployment(small_spec(tmp_path), tmp_path, back_to=1, from_scratch=True)
 
 
 # Who wrote last
@@ -284,13 +283,13 @@ def test_weights_that_no_client_can_use_are_laid_to_the_client_that_wrote_them(
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(deposit_bound, "find_excess", lambda *_: None)
         corrupt(meanwhile, huge)
-        first = Stage(spec, tmp_path, policy=Policy("wait", retries=1))
+        first = LocalDeployment(spec, tmp_path, policy=Policy("wait", retries=1))
         with pytest.raises(Exception) as found:
             play(first, patience=0.5)
     error: Any = found.value
     assert isinstance(error, Diverged) and f"lient {EVIL} wrote the weights last" in str(error.hint)
     assert f"--back-to 0 --without {EVIL}" in str(error.hint)
-    second = Stage(spec, tmp_path, back_to=0)
+    second = LocalDeployment(spec, tmp_path, back_to=0)
     second.offer = second.serving.offer = _without(second, EVIL)
     play(second, EVIL)
     skips = list_skipped_visits(read_events(tmp_path / "run" / "relay" / "events.jsonl"))
@@ -313,7 +312,7 @@ def test_the_last_writer_is_the_last_in_a_sequence_or_all_of_the_round_before() 
 # A client that is excluded during the run
 
 
-def _without(stage: Stage, *left: int) -> Any:
+def _without(stage: LocalDeployment, *left: int) -> Any:
     return replace(stage.offer, without=left)
 
 
@@ -321,17 +320,17 @@ def _without(stage: Stage, *left: int) -> Any:
 def test_a_client_is_excluded_during_the_run_and_let_in_again(words: str, tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=6", "order=fixed", *words.split())
     stopped(spec, tmp_path, 6)
-    second = Stage(spec, tmp_path)
+    second = LocalDeployment(spec, tmp_path)
     second.offer = second.serving.offer = _without(second, 2)
-    stopped_after(second, 12)
+    stop_after_commits(second, 12)
     with pytest.raises(KeyboardInterrupt):
         play(second, patience=0.5)
-    third = Stage(spec, tmp_path)  # without a word it stays so
+    third = LocalDeployment(spec, tmp_path)  # without a word it stays so
     assert [event["client"] for event in third.events("excluded")] == [2]
-    stopped_after(third, 15)
+    stop_after_commits(third, 15)
     with pytest.raises(KeyboardInterrupt):
         play(third, patience=0.5)
-    last = Stage(spec, tmp_path, readmit=(2,))
+    last = LocalDeployment(spec, tmp_path, readmit=(2,))
     play(last)
     assert [event["client"] for event in last.events("readmitted")] == [2]
     skips = list_skipped_visits(last.events("skipped"))
@@ -344,16 +343,16 @@ def test_a_client_is_excluded_during_the_run_and_let_in_again(words: str, tmp_pa
 @pytest.mark.parametrize("listen", ["", "127.0.0.1:0"], ids=["relayed", "direct"])
 def test_a_client_is_excluded_from_a_peer_to_peer_run(listen: str, tmp_path: Path) -> None:
     words = ("R=4", "M=3", "C=9")
-    first = staged(tmp_path, *words)
-    stopped_after(first, 5)
+    first = make_direct_deployment(tmp_path, *words)
+    stop_after_commits(first, 5)
     for m in first.partition.clients:
-        enter(first, m, listen=listen, patience=0.5)
+        join_directly(first, m, listen=listen, patience=0.5)
     with pytest.raises(KeyboardInterrupt):
         first.play()
-    second = staged(tmp_path, *words)
+    second = make_direct_deployment(tmp_path, *words)
     second.offer = second.serving.offer = _without(second, 1)
     for m in (0, 2):
-        enter(second, m, listen=listen)
+        join_directly(second, m, listen=listen)
     second.play()
     skips = list_skipped_visits(second.events("skipped"))
     assert skips and {m for _, m, _ in skips} == {1} and bool(second.events("handed")) == bool(listen)
@@ -364,7 +363,7 @@ def test_a_client_is_excluded_from_a_peer_to_peer_run(listen: str, tmp_path: Pat
 def test_an_excluded_client_is_not_let_in(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=3")
     stopped(spec, tmp_path, 4)
-    second = Stage(spec, tmp_path)
+    second = LocalDeployment(spec, tmp_path)
     second.offer = second.serving.offer = _without(second, 2)
     play(second)
     assert "excluded from this run" in str(second.words[2])
@@ -391,9 +390,9 @@ def test_a_damaged_list_of_excluded_clients_is_one_line(harmed: str, tmp_path: P
 
 
 def test_the_evaluator_of_a_sealed_run_cannot_be_excluded(tmp_path: Path) -> None:
-    first = staged(tmp_path, "R=3", "M=2", "C=9")
+    first = make_direct_deployment(tmp_path, "R=3", "M=2", "C=9")
     play(first)
-    second = staged(tmp_path, "R=3", "M=2", "C=9")
+    second = make_direct_deployment(tmp_path, "R=3", "M=2", "C=9")
     second.offer = second.serving.offer = _without(second, first.spec.evaluator)
     with pytest.raises(InputError) as found:
         second.play()
@@ -459,13 +458,13 @@ def test_a_damaged_mean_of_the_fed_server_is_noticed(tmp_path: Path) -> None:
 
 def test_a_server_with_a_damaged_visit_stops_and_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=4", "order=fixed")
-    expected = simulated(spec, tmp_path / "simulated")
+    expected = simulate_run(spec, tmp_path / "simulated")
     directory = stopped(spec, tmp_path, 6)
     flipped(sorted((directory.path / "relay" / "visits").iterdir())[0])
     with pytest.raises(InputError) as found:
-        play(Stage(spec, tmp_path), patience=0.5)
+        play(LocalDeployment(spec, tmp_path), patience=0.5)
     assert "relay/visits" in found.value.what
-    last = Stage(spec, tmp_path, back_to=directory.checkpoints.list_rounds()[-1])
+    last = LocalDeployment(spec, tmp_path, back_to=directory.checkpoints.list_rounds()[-1])
     play(last)
     assert last.serving.directory.model.read_bytes() == expected.model.read_bytes()
 

@@ -14,9 +14,8 @@ from splitrelay.network.client_session import ServerRefused
 from splitrelay.security.authority import Authority, open_authority
 from splitrelay.security.encryption import load_secrets
 from splitrelay.security.key_files import REVOKED, SEALING
-from tests.deploy.test_absent_clients import told
-from tests.deploy.test_direct_handover import enter, staged
-from tests.support.deployment import Stage, simulated
+from tests.support.deployment import LocalDeployment, simulate_run, watch_events
+from tests.support.sealed_deployments import join_directly, make_direct_deployment
 
 Happened = Callable[[str, dict[str, Any]], None]
 
@@ -25,7 +24,7 @@ class Consortium:
     """A run of three clients that take turns, and the authority on a machine of its own: files are brought by hand."""
 
     def __init__(self, place: Path, *words: str, listen: str = "") -> None:
-        self.stage = staged(place, "M=3", "C=5", *words)
+        self.stage = make_direct_deployment(place, "M=3", "C=5", *words)
         self.place, self.office, self.listen = place, place / "office", listen
         for folder in ("authority", "server", *(f"client-{m}" for m in range(3))):
             shutil.copytree(place / folder, self.office / folder)
@@ -51,13 +50,13 @@ class Consortium:
     def epochs(self) -> list[int]:
         return [load_secrets(self.place / f"client-{m}").current for m in range(3)]
 
-    def play(self, happened: Happened) -> Stage:
+    def play(self, happened: Happened) -> LocalDeployment:
         """The whole run; it is the simulated one, each visit was made once, nobody was passed over."""
         stage = self.stage
-        simulation = simulated(stage.spec, self.place / "simulated")
-        told(stage, happened)
+        simulation = simulate_run(stage.spec, self.place / "simulated")
+        watch_events(stage, happened)
         for m in range(3):
-            enter(stage, m, self.listen)
+            join_directly(stage, m, self.listen)
         stage.play()
         assert (self.place / "model").read_bytes() == simulation.model.read_bytes()
         assert read_untimed_rows(stage.serving.directory) == read_untimed_rows(simulation)
@@ -67,7 +66,7 @@ class Consortium:
         return stage
 
 
-def who(stage: Stage, kind: str) -> list[int]:
+def who(stage: LocalDeployment, kind: str) -> list[int]:
     return [event["client"] for event in stage.events(kind)]
 
 
@@ -233,7 +232,7 @@ def test_a_revoked_clients_successor_takes_its_place_and_the_others_follow(tmp_p
             here.bring("server", file=REVOKED)
             here.bring("client-0")
         if event == "unable":
-            enter(stage, 2, "", keys=tmp_path / "successor")
+            join_directly(stage, 2, "", keys=tmp_path / "successor")
             here.bring(f"client-{facts['client']}")
 
     stage.words = words = LastWords()

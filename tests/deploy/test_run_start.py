@@ -17,8 +17,8 @@ from splitrelay.deploy.server_visit import Policy
 from splitrelay.deploy.status_report import Pace
 from splitrelay.errors import InputError, OutputError
 from splitrelay.network.client_session import ServerRefused
-from tests.support.bare_server import until
-from tests.support.deployment import Stage, simulated, small_spec
+from tests.support.bare_server import wait_until
+from tests.support.deployment import LocalDeployment, simulate_run, small_spec
 
 TWO = ("M=2", "C=9", "R=1")
 
@@ -33,8 +33,8 @@ def half_of(source: Path, to: Path) -> Path:
 
 
 def test_until_the_run_begins_a_client_may_come_with_other_data(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *TWO), tmp_path)
-    expected = simulated(stage.spec, tmp_path / "simulated")
+    stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path)
+    expected = simulate_run(stage.spec, tmp_path / "simulated")
     own = tmp_path / "data" / "client-0000" / "data.npz"
     leave = threading.Event()
 
@@ -46,9 +46,9 @@ def test_until_the_run_begins_a_client_may_come_with_other_data(tmp_path: Path) 
         stage.join(0, data=half_of(own, tmp_path / "wrong.npz"))
         leave.wait(60)
         stage.clients[0].stop.set()
-        until(lambda: 0 in stage.words)
+        wait_until(lambda: 0 in stage.words)
         stage.join(1)
-        until(lambda: 1 in stage.serving.hub.here())
+        wait_until(lambda: 1 in stage.serving.hub.here())
         stage.join(0)
 
     stage.serving.say = heard
@@ -60,7 +60,7 @@ def test_until_the_run_begins_a_client_may_come_with_other_data(tmp_path: Path) 
 
 
 def test_once_it_has_begun_the_data_stay_the_same(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *TWO, "R=2"), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path, *TWO, "R=2"), tmp_path)
     wrong = half_of(tmp_path / "data" / "client-0000" / "data.npz", tmp_path / "wrong.npz")
     refused: list[Any] = []
 
@@ -84,7 +84,7 @@ def test_once_it_has_begun_the_data_stay_the_same(tmp_path: Path) -> None:
     assert "samples now and had" in str(error) and "bring the same data" in str(error)
 
 
-def _joined(stage: Stage, *wishes: ClientOptions) -> Any:
+def _joined(stage: LocalDeployment, *wishes: ClientOptions) -> Any:
     def quiet(m: int) -> Any:
         return lambda text: stage.said.append(f"{m}: {text}")
 
@@ -95,7 +95,7 @@ def _joined(stage: Stage, *wishes: ClientOptions) -> Any:
 
 
 def test_who_is_left_out_is_not_let_in(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, "M=3", "C=9", "R=1"), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path, "M=3", "C=9", "R=1"), tmp_path)
     stage.offer = stage.serving.offer = _without(stage, 2)
     for m in range(3):
         stage.join(m, patience=2.0)
@@ -104,18 +104,18 @@ def test_who_is_left_out_is_not_let_in(tmp_path: Path) -> None:
     assert {event["client"] for event in stage.events("committed")} == {0, 1}
 
 
-def _without(stage: Stage, *left: int) -> Any:
+def _without(stage: LocalDeployment, *left: int) -> Any:
     return replace(stage.offer, without=left)
 
 
 def test_a_run_goes_on_with_those_that_it_began_with(tmp_path: Path) -> None:
     words = ("M=3", "C=9", "R=1")
-    first = Stage(small_spec(tmp_path, *words), tmp_path)
+    first = LocalDeployment(small_spec(tmp_path, *words), tmp_path)
     first.serving.offer = _without(first, 2)
     for m in range(2):
         first.join(m)
     first.play()
-    second = Stage(small_spec(tmp_path, *words), tmp_path)
+    second = LocalDeployment(small_spec(tmp_path, *words), tmp_path)
     with pytest.raises(InputError, match=r"other clients were left out when this run began. Go on with --without 2"):
         second.play()
 
@@ -129,7 +129,7 @@ def test_who_is_left_out_twice_is_left_out(tmp_path: Path) -> None:
 
 
 def test_who_has_not_been_seen_has_no_samples_in_the_status(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *TWO), tmp_path, policy=Policy("skip", lease=0.1), quorum=1)
+    stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path, policy=Policy("skip", lease=0.1), quorum=1)
     stage.join(0)
     stage.play()
     assert [one["samples"] is None for one in status_report.status(stage.serving)["clients"]] == [False, True]
@@ -145,15 +145,15 @@ def test_a_model_to_begin_from_is_refused_where_clients_draw_their_half(words: s
         refuse_undeployable(spec, fed="fedavg" in words)
 
 
-def peers(tmp_path: Path) -> Stage:
-    return Stage(small_spec(tmp_path, *TWO, "route=peer-to-peer"), tmp_path, keys=True)
+def peers(tmp_path: Path) -> LocalDeployment:
+    return LocalDeployment(small_spec(tmp_path, *TWO, "route=peer-to-peer"), tmp_path, keys=True)
 
 
 @pytest.mark.parametrize("check", [False, True])
 def test_an_evaluator_without_a_test_set_is_told_before_anything_begins(check: bool, tmp_path: Path) -> None:
     stage = peers(tmp_path)
     stage.join(0, check=check)
-    threading.Thread(target=lambda: (until(lambda: 0 in stage.words), stage.stop.set()), daemon=True).start()
+    threading.Thread(target=lambda: (wait_until(lambda: 0 in stage.words), stage.stop.set()), daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         stage.play()
     assert isinstance(stage.words[0], InputError)
@@ -163,7 +163,7 @@ def test_an_evaluator_without_a_test_set_is_told_before_anything_begins(check: b
 def test_an_evaluator_that_cannot_keep_the_model_is_told_so_too(tmp_path: Path) -> None:
     stage = peers(tmp_path)
     stage.join(0, test=tmp_path / "data" / "test.npz", keep=tmp_path / "nowhere" / "model.safetensors")
-    threading.Thread(target=lambda: (until(lambda: 0 in stage.words), stage.stop.set()), daemon=True).start()
+    threading.Thread(target=lambda: (wait_until(lambda: 0 in stage.words), stage.stop.set()), daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         stage.play()
     assert isinstance(stage.words[0], OutputError) and "nowhere" in str(stage.words[0])
@@ -180,7 +180,7 @@ def test_a_model_that_finds_no_room_is_handed_over_once_more(tmp_path: Path, mon
         save(*given)
 
     monkeypatch.setattr(remote_evaluator, "save_weights", full)
-    expected = simulated(stage.spec, tmp_path / "simulated")
+    expected = simulate_run(stage.spec, tmp_path / "simulated")
     for m in (0, 1):
         keep = {"test": tmp_path / "data" / "test.npz", "keep": tmp_path / "model"} if m == 0 else {}
         stage.join(m, **keep)
@@ -190,7 +190,7 @@ def test_a_model_that_finds_no_room_is_handed_over_once_more(tmp_path: Path, mon
 
 
 def test_what_is_wrong_with_one_of_several_clients_is_said_before_any_calls(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *TWO), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path)
     right = tmp_path / "data" / "client-0001" / "data.npz"
     wishes = [ClientOptions("127.0.0.1:1", 0, tmp_path / "missing.npz"), ClientOptions("127.0.0.1:1", 1, right)]
     with pytest.raises(InputError, match="there is no file or folder"):
@@ -198,7 +198,7 @@ def test_what_is_wrong_with_one_of_several_clients_is_said_before_any_calls(tmp_
 
 
 def test_of_several_clients_one_that_is_refused_says_so_and_the_others_go_on(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *TWO), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path)
     stage.serving.offer = _without(stage, 1)
     found: list[Any] = []
 
@@ -224,7 +224,7 @@ def test_of_several_clients_one_that_is_refused_says_so_and_the_others_go_on(tmp
 
 
 def test_another_processor_is_allowed_and_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(small_spec(tmp_path, *TWO, "engine=reference"), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path, *TWO, "engine=reference"), tmp_path)
     accept = client_program.Accept
 
     def elsewhere(spec_hash: str, engine: str, cpu: str, n: int, **more: Any) -> Any:

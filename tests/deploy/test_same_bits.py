@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployment import Stage, remove_times, simulated, small_spec
+from tests.support.deployment import LocalDeployment, remove_times, simulate_run, small_spec
 
 WAYS = [
     "algorithm=ssl model=lenet-small cut=pool1 engine=reference momentum=0.5 K=5",
@@ -26,8 +26,8 @@ WAYS = [
 @pytest.mark.parametrize("words", WAYS)
 def test_deployed_is_simulated(words: str, tmp_path: Path) -> None:
     spec = small_spec(tmp_path, *words.split())
-    expected = simulated(spec, tmp_path / "simulated")
-    stage = Stage(spec, tmp_path)
+    expected = simulate_run(spec, tmp_path / "simulated")
+    stage = LocalDeployment(spec, tmp_path)
     for m in stage.partition.clients:
         stage.join(m)
     rows = stage.play()

@@ -11,11 +11,10 @@ from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import WorkError
 from splitrelay.security.encryption import HEADER, WrongEpoch, read_label
 from splitrelay.security.sealing_session import Sealer
-from tests.deploy.test_direct_handover import staged
 from tests.deploy.test_diverging_visit import misbehave
-from tests.deploy.test_fed_server import staged as fed_staged
 from tests.deploy.test_spoiled_deposits import spoil
 from tests.deploy.test_unopenable_halves import EVIL, play, play_fed, struck
+from tests.support.sealed_deployments import make_direct_deployment, make_fed_deployment
 
 NET = ("M=4", "C=5", "eta=0.05", "model=lenet-small", "evaluator=3")
 LISTEN = pytest.mark.parametrize("listen", ["", "127.0.0.1:0"], ids=["relayed", "direct"])
@@ -25,7 +24,7 @@ LISTEN = pytest.mark.parametrize("listen", ["", "127.0.0.1:0"], ids=["relayed", 
 def test_the_writer_of_a_half_that_two_clients_overflow_from_is_struck_and_the_run_goes_on(
     listen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = staged(tmp_path, *NET, "R=5", policy=Policy("skip"))
+    stage = make_direct_deployment(tmp_path, *NET, "R=5", policy=Policy("skip"))
     spoil(monkeypatch)
     play(stage, listen)
     assert struck(stage) == {EVIL}
@@ -41,7 +40,7 @@ def test_the_writer_of_a_half_that_two_clients_overflow_from_is_struck_and_the_r
 def test_a_client_that_overflows_alone_is_struck_when_another_client_goes_on_from_the_half(
     how: str, listen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = staged(tmp_path, *NET, "R=4", policy=Policy("skip"))
+    stage = make_direct_deployment(tmp_path, *NET, "R=4", policy=Policy("skip"))
     misbehave(monkeypatch, how)
     play(stage, listen)
     assert struck(stage) == {EVIL} and not stage.events("rejected")
@@ -51,7 +50,7 @@ def test_a_client_that_overflows_alone_is_struck_when_another_client_goes_on_fro
 def test_an_overflow_that_only_one_client_can_report_strikes_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = staged(tmp_path, *NET[1:], "M=2", "R=4", "evaluator=0", policy=Policy("wait", retries=1))
+    stage = make_direct_deployment(tmp_path, *NET[1:], "M=2", "R=4", "evaluator=0", policy=Policy("wait", retries=1))
     spoil(monkeypatch)
     with pytest.raises(WorkError) as found:
         play(stage)
@@ -62,7 +61,9 @@ def test_an_overflow_that_only_one_client_can_report_strikes_nobody(
 @pytest.mark.parametrize("away", ["wait", "skip"])
 @pytest.mark.parametrize("eta", ["2", "30", "1e4"])
 def test_nobody_is_put_into_quarantine_when_an_honest_sealed_run_diverges(eta: str, away: str, tmp_path: Path) -> None:
-    stage = staged(tmp_path, "M=4", "C=5", "R=6", "evaluator=3", f"eta={eta}", policy=Policy(away, retries=1))
+    stage = make_direct_deployment(
+        tmp_path, "M=4", "C=5", "R=6", "evaluator=3", f"eta={eta}", policy=Policy(away, retries=1)
+    )
     try:
         play(stage)
     except WorkError:
@@ -75,7 +76,7 @@ def test_a_mean_that_everybody_overflows_from_strikes_nobody(
     away: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("algorithm=fedavg", "R=4", *NET)
-    stage = fed_staged(tmp_path, *words, policy=Policy(away, retries=1))
+    stage = make_fed_deployment(tmp_path, *words, policy=Policy(away, retries=1))
     spoil(monkeypatch)
     with pytest.raises(WorkError):
         play_fed(stage)
@@ -107,7 +108,9 @@ def with_epoch(sealed: bytes, epoch: int) -> bytes:
 def test_the_writer_of_a_half_in_an_epoch_that_nobody_has_is_struck_and_nobody_else(
     words: str, listen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = staged(tmp_path, "M=4", "C=9", "R=4", "evaluator=3", *words.split(), policy=Policy("skip", lease=0.5))
+    stage = make_direct_deployment(
+        tmp_path, "M=4", "C=9", "R=4", "evaluator=3", *words.split(), policy=Policy("skip", lease=0.5)
+    )
     label_epoch(monkeypatch)
     play(stage, listen)
     assert struck(stage) == {EVIL}
@@ -118,7 +121,7 @@ def test_the_writer_of_a_half_in_an_epoch_that_the_fed_server_has_not_is_struck_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("M=3", "C=9", "R=4", "algorithm=fedavg", "evaluator=2")
-    stage = fed_staged(tmp_path, *words, policy=Policy("skip", lease=0.5))
+    stage = make_fed_deployment(tmp_path, *words, policy=Policy("skip", lease=0.5))
     label_epoch(monkeypatch)
     play_fed(stage)
     assert struck(stage) == {EVIL}
@@ -127,7 +130,7 @@ def test_the_writer_of_a_half_in_an_epoch_that_the_fed_server_has_not_is_struck_
 def test_a_client_that_says_not_yet_of_a_half_that_others_open_is_struck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = staged(tmp_path, "M=4", "C=9", "R=4", "evaluator=3", policy=Policy("skip", lease=0.5))
+    stage = make_direct_deployment(tmp_path, "M=4", "C=9", "R=4", "evaluator=3", policy=Policy("skip", lease=0.5))
     unseal = Sealer.unseal
 
     def unsealing(sealer: Sealer, sealed: bytes, **label: Any) -> bytes:

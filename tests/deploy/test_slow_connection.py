@@ -16,9 +16,9 @@ from splitrelay.deploy.server_visit import Policy, get_stage
 from splitrelay.network.limits import Limits
 from splitrelay.network.messages import Ready
 from splitrelay.runs.spec import Spec
-from tests.support.bare_server import until
+from tests.support.bare_server import wait_until
 from tests.support.clock import Clock
-from tests.support.deployment import CLIENT, SERVER, Stage, simulated, small_spec
+from tests.support.deployment import CLIENT, SERVER, LocalDeployment, simulate_run, small_spec
 
 WHOLE = ("algorithm=fedavg", "placement=whole", "M=2", "C=9", "R=1")
 
@@ -26,9 +26,9 @@ PIECE, SILENCE = Limits(piece=2000), 1.5
 SLOW: dict[str, Any] = {"limits": PIECE, "timeouts": replace(CLIENT, silence=SILENCE, tick=0.05)}
 
 
-def make_stage(spec: Spec, folder: Path, policy: Policy | None = None) -> Stage:
+def make_stage(spec: Spec, folder: Path, policy: Policy | None = None) -> LocalDeployment:
     """Return a stage whose server sends small pieces and gives up after a short silence."""
-    return Stage(spec, folder, policy=policy, limits=PIECE, timeouts=replace(SERVER, silence=SILENCE))
+    return LocalDeployment(spec, folder, policy=policy, limits=PIECE, timeouts=replace(SERVER, silence=SILENCE))
 
 
 class SlowUploadProxy(proxies.TcpProxy):
@@ -44,7 +44,9 @@ class SlowUploadProxy(proxies.TcpProxy):
 class Lines:
     """A line of its own for each client, ten thousand bytes a second."""
 
-    def __init__(self, stage: Stage, kind: type[proxies.TcpProxy] = proxies.TcpProxy, delay: float = 0.05) -> None:
+    def __init__(
+        self, stage: LocalDeployment, kind: type[proxies.TcpProxy] = proxies.TcpProxy, delay: float = 0.05
+    ) -> None:
         self.stage, self.kind, self.delay, self.made = stage, kind, delay, list[proxies.TcpProxy]()
 
     def __call__(self) -> str:
@@ -53,7 +55,7 @@ class Lines:
         return f"127.0.0.1:{self.made[-1].port}"
 
 
-def played(stage: Stage, kind: type[proxies.TcpProxy] = proxies.TcpProxy) -> Lines:
+def played(stage: LocalDeployment, kind: type[proxies.TcpProxy] = proxies.TcpProxy) -> Lines:
     lines = Lines(stage, kind)
     for m in stage.partition.clients:
         stage.join(m, address=lines, **SLOW)
@@ -65,7 +67,7 @@ def played(stage: Stage, kind: type[proxies.TcpProxy] = proxies.TcpProxy) -> Lin
 
 def test_a_half_that_takes_longer_than_silence_may_last_comes_once(tmp_path: Path) -> None:
     stage = make_stage(small_spec(tmp_path, *WHOLE), tmp_path)
-    expected = simulated(stage.spec, tmp_path / "simulated")
+    expected = simulate_run(stage.spec, tmp_path / "simulated")
     lines = played(stage)
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
     assert len(lines.made) == 2 and not stage.events("lost") and not stage.events("silent")
@@ -105,9 +107,9 @@ def test_a_visit_that_is_taken_back_meanwhile_is_told_so(tmp_path: Path, monkeyp
         if not first.is_set():
             first.set()
             pending = stage.serving.remote.leases
-            until(lambda: all(each.stage == get_stage(Ready(0), 1) for each in pending.values()))
+            wait_until(lambda: all(each.stage == get_stage(Ready(0), 1) for each in pending.values()))
             clock.advance(1001.0)
-            until(lambda: stage.events("failed"))
+            wait_until(lambda: stage.events("failed"))
         return compute(client, visit)
 
     monkeypatch.setattr(backend_fast.Client, "train_whole", long)
@@ -123,7 +125,7 @@ def test_a_client_that_computes_for_long_keeps_its_visit_over_a_lost_link(
 ) -> None:
     """The link is lost while the whole model is trained, for longer than a client may be away."""
     stage = make_stage(small_spec(tmp_path, *WHOLE), tmp_path, policy=Policy(lease=1.5))
-    expected = simulated(stage.spec, tmp_path / "simulated")
+    expected = simulate_run(stage.spec, tmp_path / "simulated")
     lines, compute, done = Lines(stage), backend_fast.Client.train_whole, threading.Event()
 
     def long(client: backend_fast.Client, visit: Any) -> Any:
@@ -132,8 +134,8 @@ def test_a_client_that_computes_for_long_keeps_its_visit_over_a_lost_link(
             for line in lines.made:
                 line.delay = 0.0
                 line.cut()
-            until(lambda: stage.events("resumed"))  # the other client may not have begun
-            until(lambda: time.monotonic() > lost + 2.0)
+            wait_until(lambda: stage.events("resumed"))  # the other client may not have begun
+            wait_until(lambda: time.monotonic() > lost + 2.0)
         return compute(client, visit)
 
     lost = time.monotonic()

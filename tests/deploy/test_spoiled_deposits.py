@@ -17,7 +17,7 @@ from splitrelay.errors import Diverged
 from splitrelay.network import limits
 from splitrelay.runs.run_directory import RunDirectory
 from tests.deploy.test_diverging_visit import misbehave
-from tests.support.deployment import Stage, simulated, small_spec
+from tests.support.deployment import LocalDeployment, simulate_run, small_spec
 
 NET = ("M=4", "C=5", "R=4", "eta=0.05", "model=lenet-small")  # such a push ends the visits of deeper nets only
 EVIL = 1  # the client that deposits what it likes
@@ -54,7 +54,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, times: float = float("inf"), change: 
     return spoiled
 
 
-def play(stage: Stage) -> None:
+def play(stage: LocalDeployment) -> None:
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
     stage.play()
@@ -69,7 +69,7 @@ def test_a_deposit_that_later_visits_overflow_from_is_dropped_and_its_writer_str
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = small_spec(tmp_path, *NET, *words.split())
-    stage = Stage(spec, tmp_path, policy=Policy("skip"))
+    stage = LocalDeployment(spec, tmp_path, policy=Policy("skip"))
     spoil(monkeypatch)
     play(stage)
     assert {event["client"] for event in stage.events("strike")} == {EVIL}
@@ -85,8 +85,8 @@ def test_a_visit_whose_deposit_was_dropped_is_made_again_where_nothing_may_be_sk
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = small_spec(tmp_path, *NET, *words.split())
-    expected = simulated(spec, tmp_path / "simulated")
-    stage = Stage(spec, tmp_path, policy=Policy("wait"))
+    expected = simulate_run(spec, tmp_path / "simulated")
+    stage = LocalDeployment(spec, tmp_path, policy=Policy("wait"))
     spoil(monkeypatch, times=2)
     play(stage)
     assert {event["client"] for event in stage.events("dropped")} == {EVIL}
@@ -99,7 +99,7 @@ def test_a_client_that_always_spoils_its_deposit_stops_the_run_that_may_not_skip
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = small_spec(tmp_path, *NET)
-    stage = Stage(spec, tmp_path, policy=Policy("wait", retries=1, strikes=0))
+    stage = LocalDeployment(spec, tmp_path, policy=Policy("wait", retries=1, strikes=0))
     spoil(monkeypatch)
     with pytest.raises(Diverged) as found:
         play(stage)
@@ -111,7 +111,7 @@ def test_a_client_that_always_spoils_its_deposit_stops_the_run_that_may_not_skip
 def test_a_client_that_makes_its_own_visits_overflow_cannot_blame_the_writer_before_it(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(small_spec(tmp_path, *NET), tmp_path, policy=Policy("skip"))
+    stage = LocalDeployment(small_spec(tmp_path, *NET), tmp_path, policy=Policy("skip"))
     misbehave(monkeypatch, how)
     play(stage)
     assert {event["client"] for event in stage.events("strike")} == {EVIL}
@@ -123,10 +123,10 @@ def test_a_client_that_makes_its_own_visits_overflow_cannot_blame_the_writer_bef
 def test_an_honest_run_with_too_large_steps_ends_as_its_simulation_does(eta: str, away: str, tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "M=4", "C=5", "R=6", f"eta={eta}")
     try:
-        expected = simulated(spec, tmp_path / "simulated").model.read_bytes()
+        expected = simulate_run(spec, tmp_path / "simulated").model.read_bytes()
     except Diverged:
         expected = b""
-    stage = Stage(spec, tmp_path, policy=Policy(away, retries=1))
+    stage = LocalDeployment(spec, tmp_path, policy=Policy(away, retries=1))
     try:
         play(stage)
         assert stage.serving.directory.model.read_bytes() == expected
@@ -140,7 +140,7 @@ def test_a_run_whose_last_round_was_lost_to_divergence_does_not_end_well(
 ) -> None:
     """Client 0 never comes, and the other one makes its last visit overflow."""
     spec = small_spec(tmp_path, "M=2", "C=9", "R=3")
-    stage = Stage(spec, tmp_path, policy=Policy("skip", lease=0.1), quorum=1)
+    stage = LocalDeployment(spec, tmp_path, policy=Policy("skip", lease=0.1), quorum=1)
     misbehave(monkeypatch, "fail")
     stage.join(EVIL, patience=0.5)
     with pytest.raises(Diverged):
@@ -160,5 +160,5 @@ def test_states_are_probed_before_a_checkpoint_only_without_clip(
         return examine(self, r, state)
 
     monkeypatch.setattr(Examiner, "examine_state", count)
-    play(Stage(small_spec(tmp_path, *NET, *words.split()), tmp_path, policy=Policy("wait")))
+    play(LocalDeployment(small_spec(tmp_path, *NET, *words.split()), tmp_path, policy=Policy("wait")))
     assert len(rounds) == probed

@@ -19,12 +19,9 @@ from splitrelay.deploy.status_client import ask_status
 from splitrelay.network import messages
 from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.security.encryption import SecretUnavailable
-from tests.deploy.test_absent_clients import told
-from tests.deploy.test_fed_server import everybody
-from tests.deploy.test_fed_server import staged as fed_stage
-from tests.deploy.test_peer_to_peer import staged as peer_stage
-from tests.support.bare_server import standing, until
-from tests.support.deployment import Stage, small_spec
+from tests.support.bare_server import run_bare_server, wait_until
+from tests.support.deployment import LocalDeployment, small_spec, watch_events
+from tests.support.sealed_deployments import join_all, make_fed_deployment, make_peer_deployment
 
 LAST = 2  # the client, of three, for whom the run waits
 THREE = ("M=3", "C=5", "order=fixed")
@@ -35,12 +32,12 @@ LATER = Policy(stalled=1000.0)
 class Seen:
     """What `status` says when the run is first reported to wait for client m in this way; then `act` happens."""
 
-    def __init__(self, stage: Stage, m: int, kind: str, act: Callable[[], object]) -> None:
+    def __init__(self, stage: LocalDeployment, m: int, kind: str, act: Callable[[], object]) -> None:
         self.stage, self.m, self.kind, self.act = stage, m, kind, act
         self.report: dict[str, Any] = {}
         self.code: object = None
         self.reported = threading.Event()
-        told(stage, self.happened)
+        watch_events(stage, self.happened)
 
     def happened(self, event: str, facts: dict[str, Any]) -> None:
         if event != "stalled" or (facts["client"], facts["kind"]) != (self.m, self.kind) or self.report:
@@ -66,7 +63,7 @@ class Seen:
 
 
 def test_a_client_that_has_not_joined_before_the_first_round(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *THREE), tmp_path, policy=AT_ONCE)
+    stage = LocalDeployment(small_spec(tmp_path, *THREE), tmp_path, policy=AT_ONCE)
     seen = Seen(stage, LAST, "never-joined", lambda: stage.join(LAST))
     for m in (0, 1):
         stage.join(m)
@@ -76,17 +73,17 @@ def test_a_client_that_has_not_joined_before_the_first_round(tmp_path: Path) -> 
 
 
 def test_a_client_that_is_away_when_it_is_asked(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *THREE), tmp_path, policy=AT_ONCE)
+    stage = LocalDeployment(small_spec(tmp_path, *THREE), tmp_path, policy=AT_ONCE)
     seen = Seen(stage, LAST, "away", lambda: stage.join(LAST))
     watch = seen.happened
 
     def leave(event: str, facts: dict[str, Any]) -> None:
         if event == "committed" and (facts["round"], facts["client"]) == (0, LAST):
             stage.clients[LAST].stop.set()
-            until(lambda: LAST not in stage.serving.hub.here())
+            wait_until(lambda: LAST not in stage.serving.hub.here())
         watch(event, facts)
 
-    told(stage, leave)
+    watch_events(stage, leave)
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()
@@ -94,7 +91,7 @@ def test_a_client_that_is_away_when_it_is_asked(tmp_path: Path) -> None:
 
 
 def test_a_client_that_joins_after_the_first_round_has_begun(tmp_path: Path) -> None:
-    stage = Stage(small_spec(tmp_path, *THREE), tmp_path, policy=AT_ONCE, quorum=2)
+    stage = LocalDeployment(small_spec(tmp_path, *THREE), tmp_path, policy=AT_ONCE, quorum=2)
     seen = Seen(stage, LAST, "never-joined", lambda: None)
     watch = seen.happened
 
@@ -103,9 +100,9 @@ def test_a_client_that_joins_after_the_first_round_has_begun(tmp_path: Path) -> 
             watch(event, facts)
             if seen.report and LAST not in stage.clients:
                 stage.join(LAST)
-                until(lambda: LAST in stage.clients)
+                wait_until(lambda: LAST in stage.clients)
 
-    told(stage, late)
+    watch_events(stage, late)
     for m in (0, 1):
         stage.join(m)
     stage.play()
@@ -113,7 +110,7 @@ def test_a_client_that_joins_after_the_first_round_has_begun(tmp_path: Path) -> 
 
 
 def test_a_client_that_is_connected_and_makes_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(small_spec(tmp_path, *THREE, "R=1"), tmp_path, policy=AT_ONCE)
+    stage = LocalDeployment(small_spec(tmp_path, *THREE, "R=1"), tmp_path, policy=AT_ONCE)
     seen, honest = Seen(stage, LAST, "no-step", lambda: None), client_visit.RemoteServerHalf.step
 
     def waiting(calls: client_visit.RemoteServerHalf, *given: Any, **more: Any) -> messages.Reply:
@@ -128,7 +125,7 @@ def test_a_client_that_is_connected_and_makes_no_step(tmp_path: Path, monkeypatc
 
 
 def test_a_client_that_cannot_open_the_half_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(small_spec(tmp_path, *THREE, "R=1"), tmp_path, policy=AT_ONCE)
+    stage = LocalDeployment(small_spec(tmp_path, *THREE, "R=1"), tmp_path, policy=AT_ONCE)
     seen, honest = Seen(stage, LAST, "unable", lambda: None), client_visit.VisitRunner.visit
 
     def lacking(visitor: client_visit.VisitRunner, session: Any, lease: messages.Lease) -> None:
@@ -155,7 +152,7 @@ class Unasked(Seen):
 
 
 def test_an_evaluator_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = peer_stage(tmp_path, *THREE, "R=1", f"evaluator={LAST}", policy=AT_ONCE)
+    stage = make_peer_deployment(tmp_path, *THREE, "R=1", f"evaluator={LAST}", policy=AT_ONCE)
     seen, look = Unasked(stage, LAST, "no-answer", lambda: None), client_visit.VisitRunner.look
 
     def waiting(*given: Any) -> None:
@@ -168,19 +165,19 @@ def test_an_evaluator_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_fed_server_that_is_not_here(tmp_path: Path) -> None:
-    stage = fed_stage(tmp_path, *THREE, "algorithm=fedavg", "R=1", policy=AT_ONCE)
+    stage = make_fed_deployment(tmp_path, *THREE, "algorithm=fedavg", "R=1", policy=AT_ONCE)
     join, missing = stage.join, list[Callable[[], None]]()
     stage.join = lambda m, **wish: (
         missing.append(lambda: join(m, **wish)) if m == FED_SERVER_NUMBER else join(m, **wish)
     )  # type: ignore[method-assign]
     seen = Unasked(stage, FED_SERVER_NUMBER, "never-joined", lambda: missing[0]())
-    everybody(stage)
+    join_all(stage)
     stage.play()
     assert seen.check()["who"] == "the fed server"
 
 
 def test_a_run_that_goes_on_is_not_stalled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stage, codes = Stage(small_spec(tmp_path, *THREE), tmp_path, policy=LATER), list[object]()
+    stage, codes = LocalDeployment(small_spec(tmp_path, *THREE), tmp_path, policy=LATER), list[object]()
 
     def happened(event: str, facts: dict[str, Any]) -> None:
         if event == "committed":
@@ -188,7 +185,7 @@ def test_a_run_that_goes_on_is_not_stalled(tmp_path: Path, capsys: pytest.Captur
                 run(["status", f"127.0.0.1:{stage.serving.port}", "--insecure", "--format", "json"])
             codes.append(leaving.value.code)
 
-    told(stage, happened)
+    watch_events(stage, happened)
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()
@@ -199,7 +196,7 @@ def test_a_run_that_goes_on_is_not_stalled(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_question_says_what_it_waits_for() -> None:
-    with standing(judge=True) as here:
+    with run_bare_server(judge=True) as here:
         remote = RemoteClients(here.hub, Any, Any, AT_ONCE, threading.Event())  # type: ignore[arg-type]
         question = PartyRequest(remote, EVALUATOR_NUMBER, lambda link: 1)
 

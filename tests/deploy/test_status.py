@@ -9,14 +9,14 @@ import pytest
 from splitrelay.cli.status import _table
 from splitrelay.deploy.server_program import ServerConfig, ServerProgram
 from splitrelay.errors import OutputError
-from tests.support.deployment import Stage, small_spec
+from tests.support.deployment import LocalDeployment, small_spec
 
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Of one run: before anybody came, when the second of four was here, when all is done."""
     found: list[dict[str, Any]] = []
-    stage = Stage(small_spec(tmp_path_factory.mktemp("run"), "R=1"), tmp_path_factory.mktemp("stage"))
+    stage = LocalDeployment(small_spec(tmp_path_factory.mktemp("run"), "R=1"), tmp_path_factory.mktemp("stage"))
 
     def look() -> None:
         found.append(json.loads(stage.serving.report()))

@@ -13,10 +13,9 @@ from splitrelay.cli.status import _table
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.status_client import ask_status
 from splitrelay.network import messages
-from tests.deploy.test_absent_clients import told
 from tests.deploy.test_rotation import LastWords
-from tests.support.bare_server import until
-from tests.support.deployment import Stage, remove_times, simulated, small_spec
+from tests.support.bare_server import wait_until
+from tests.support.deployment import LocalDeployment, remove_times, simulate_run, small_spec, watch_events
 
 TWO = ("M=2", "C=9", "order=fixed")
 Moment = tuple[int, int, int]  # round, client, step
@@ -36,7 +35,7 @@ def before_steps(monkeypatch: pytest.MonkeyPatch, act: Callable[[Moment], object
 # Who asks
 
 
-def asked(stage: Stage) -> dict[str, Any]:
+def asked(stage: LocalDeployment) -> dict[str, Any]:
     return ask_status(f"127.0.0.1:{stage.serving.port}", None, insecure=True)
 
 
@@ -50,7 +49,7 @@ def turns(report: dict[str, Any]) -> list[int]:
 def test_who_asks_in_the_middle_of_a_visit_sees_whose_turn_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage, seen = Stage(small_spec(tmp_path, "M=3", "C=5"), tmp_path), dict[Moment, dict[str, Any]]()
+    stage, seen = LocalDeployment(small_spec(tmp_path, "M=3", "C=5"), tmp_path), dict[Moment, dict[str, Any]]()
     before_steps(monkeypatch, lambda moment: seen.update({moment: asked(stage)}))
     for m in stage.partition.clients:
         stage.join(m)
@@ -62,7 +61,7 @@ def test_who_asks_in_the_middle_of_a_visit_sees_whose_turn_it_is(
 
 
 def test_where_all_train_at_once_it_is_everybodys_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage, seen = Stage(small_spec(tmp_path, "algorithm=fedavg", "R=1"), tmp_path), list[list[int]]()
+    stage, seen = LocalDeployment(small_spec(tmp_path, "algorithm=fedavg", "R=1"), tmp_path), list[list[int]]()
     meeting = threading.Barrier(4)
 
     def look(moment: Moment) -> None:
@@ -79,21 +78,21 @@ def test_where_all_train_at_once_it_is_everybodys_turn(tmp_path: Path, monkeypat
 
 
 def test_a_client_that_is_away_when_it_is_its_turn_is_seen_so(tmp_path: Path) -> None:
-    stage, seen = Stage(small_spec(tmp_path, *TWO), tmp_path), list[dict[str, Any]]()
+    stage, seen = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path), list[dict[str, Any]]()
 
     def look() -> None:
-        until(lambda: asked(stage)["turn"] == [1])
+        wait_until(lambda: asked(stage)["turn"] == [1])
         seen.append(asked(stage))
         stage.join(1)
 
     def happened(event: str, facts: dict[str, Any]) -> None:
         if event == "committed" and (facts["round"], facts["client"]) == (0, 1):
             stage.clients[1].stop.set()
-            until(lambda: 1 not in stage.serving.hub.here())
+            wait_until(lambda: 1 not in stage.serving.hub.here())
         if event == "leased" and (facts["round"], facts["client"]) == (1, 0):
             threading.Thread(target=look, daemon=True).start()
 
-    told(stage, happened)
+    watch_events(stage, happened)
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()
@@ -105,15 +104,17 @@ def test_a_client_that_is_away_when_it_is_its_turn_is_seen_so(tmp_path: Path) ->
 # Who is told to stop
 
 
-def played_again(stage: Stage, back: str, door: Callable[[], str] | None = None) -> list[tuple[int, int, int]]:
+def played_again(
+    stage: LocalDeployment, back: str, door: Callable[[], str] | None = None
+) -> list[tuple[int, int, int]]:
     """The run in which client 0 leaves and is back when this is noted: (round, client, steps) of what counts."""
-    simulation = simulated(stage.spec, stage.folder / "simulated")
+    simulation = simulate_run(stage.spec, stage.folder / "simulated")
 
     def happened(event: str, facts: dict[str, Any]) -> None:
         if event == back and facts["client"] == 0:
             stage.join(0)
 
-    told(stage, happened)
+    watch_events(stage, happened)
     for m in stage.partition.clients:
         stage.join(m, address=door if m == 0 else None)
     rows = stage.play()
@@ -129,7 +130,7 @@ NOBODY = 1  # a port at which nobody listens
 
 def test_who_is_told_to_stop_finishes_its_visit_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One SIGTERM: the visit counts, and the next one waits until the client is back."""
-    stage = Stage(small_spec(tmp_path, *TWO), tmp_path)
+    stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path)
     before_steps(monkeypatch, lambda moment: stage.clients[0].stop.set() if moment == FIRST else None)
     stage.words = words = LastWords()
     assert played_again(stage, "gone") == EACH_ONCE
@@ -142,7 +143,7 @@ def test_who_is_told_to_stop_while_the_server_is_out_of_reach_goes_and_makes_its
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody could take the visit from it: what was made of it is forgotten, at both ends."""
-    stage, lines = Stage(small_spec(tmp_path, *TWO), tmp_path), list[TcpProxy]()
+    stage, lines = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path), list[TcpProxy]()
 
     def leave(moment: Moment) -> None:
         if moment == FIRST and lines[0].target != NOBODY:
@@ -170,7 +171,7 @@ class Interrupted(Exception):
 def test_who_is_told_twice_goes_at_once_and_makes_its_visit_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage, told_once = Stage(small_spec(tmp_path, *TWO), tmp_path), list[Moment]()
+    stage, told_once = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path), list[Moment]()
 
     def interrupt(moment: Moment) -> None:
         if moment == FIRST and not told_once:

@@ -13,7 +13,7 @@ from splitrelay.network.connection_handler import ServerContext
 from splitrelay.network.server import NetworkServer
 from splitrelay.network.status_rpc import status_handler
 from tests.support.bare_server import BOUNDS, TERMS
-from tests.support.programs import programs
+from tests.support.programs import run_programs
 
 AWAY = "the server does not answer; asking again every 0.1 s, Ctrl-C ends it."
 CLIENT = {"client": 0, "here": True, "turn": False, "samples": 5, "visits": 0, "socket_bytes_up": None}
@@ -52,7 +52,7 @@ def watch(port: int) -> tuple[str, ...]:
 
 
 def test_watching_goes_on_when_the_server_comes_back(tmp_path: Path) -> None:
-    with programs(tmp_path) as start:
+    with run_programs(tmp_path) as start:
         with Answering(0, iter((3,))) as server:
             watching = start("watch", *watch(server.port))
             watching.said("round 3 of 9")
@@ -66,7 +66,7 @@ def test_watching_goes_on_when_the_server_comes_back(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_it_while_nobody_answers(tmp_path: Path) -> None:
-    with programs(tmp_path) as start:
+    with run_programs(tmp_path) as start:
         with Answering(0, iter((3,))) as server:
             watching = start("watch", *watch(server.port))
             watching.said("round 3 of 9")

@@ -9,14 +9,14 @@ from splitrelay.network.client_session import ClientStopped, HeldVisit, Session
 from splitrelay.network.grpc_channel import open_channel
 from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Accept, Lease, Ready
-from tests.support.bare_server import Standing, lease, standing, step, until
+from tests.support.bare_server import BareServer, lease, run_bare_server, step, wait_until
 
 FAR = 30.0  # seconds
 # A server that withholds a reply can still send heartbeats: silence does not end the connection.
 TIMEOUTS = Timeouts(silence=600.0, grace=0.0)
 
 
-def join(here: Standing, stop: threading.Event) -> Session:
+def join(here: BareServer, stop: threading.Event) -> Session:
     """Join as client 0, and begin a visit."""
     session = Session(
         0,
@@ -26,7 +26,7 @@ def join(here: Standing, stop: threading.Event) -> Session:
         timeouts=TIMEOUTS,
     )
     session.connect()
-    until(lambda: 0 in here.hub.here())
+    wait_until(lambda: 0 in here.hub.here())
     here.say(0, lease(1))
     assert isinstance(session.hear(FAR), Lease)
     session.holding = HeldVisit(1)
@@ -44,7 +44,7 @@ WAITS: list[Callable[[Session], object]] = [
 def test_a_server_that_withholds_a_message_cannot_keep_a_client_that_is_told_to_stop(
     wait: Callable[[Session], object],
 ) -> None:
-    with standing() as here:
+    with run_bare_server() as here:
         stop, ended = threading.Event(), list[BaseException]()
         session = join(here, stop)
 

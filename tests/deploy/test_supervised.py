@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from splitrelay.cli.main import run
-from tests.support.programs import Told, programs
+from tests.support.programs import Program, run_programs
 
 SPEC = ("data=digits", "M=2", "C=5", "R=2", "K=2", "batch=5", "model=mlp")
 JSON = ("--insecure", "--log", "json")
@@ -30,7 +30,7 @@ def join(folder: Path, *clients: int) -> tuple[str, ...]:
     return ("join", address, *each, "--spec", str(folder / "run" / "relay" / "terms.toml"), *JSON)
 
 
-def messages(program: Told) -> list[str]:
+def messages(program: Program) -> list[str]:
     return [one["message"] for one in program.objects()]
 
 
@@ -44,10 +44,10 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Told, Told]]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Program, Program]]:
     """A server and a program with both its clients, after the last round."""
     folder = tmp_path_factory.mktemp("whole")
-    with programs(folder) as start:
+    with run_programs(folder) as start:
         server = start("server", *serve(folder, "--linger", "0"))
         assert server.heard() == "READY=1", server.words
         clients = start("clients", *join(folder, 0, 1))
@@ -55,7 +55,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Told
         yield folder, server, clients
 
 
-def test_every_line_of_a_server_is_an_object(whole: tuple[Path, Told, Told]) -> None:
+def test_every_line_of_a_server_is_an_object(whole: tuple[Path, Program, Program]) -> None:
     folder, server, _ = whole
     said = messages(server)
     assert {one["who"] for one in server.objects()} == {"server"}
@@ -64,7 +64,7 @@ def test_every_line_of_a_server_is_an_object(whole: tuple[Path, Told, Told]) -> 
     assert server.out.read_text() == f"{folder / 'run'}\n"
 
 
-def test_every_line_of_clients_is_an_object_that_names_them(whole: tuple[Path, Told, Told]) -> None:
+def test_every_line_of_clients_is_an_object_that_names_them(whole: tuple[Path, Program, Program]) -> None:
     _, _, clients = whole
     told = [one for one in clients.objects() if "client" in one]
     for name in ("client 0", "client 1"):
@@ -79,10 +79,10 @@ def test_every_line_of_clients_is_an_object_that_names_them(whole: tuple[Path, T
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Told, Told]]:
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Program, Program]]:
     """A client that leaves while it waits for its turn, then a server that leaves while it waits for clients."""
     folder = tmp_path_factory.mktemp("stopped")
-    with programs(folder) as start:
+    with run_programs(folder) as start:
         server = start("server", *serve(folder))
         assert server.heard() == "READY=1", server.words
         client = start("client", *join(folder, 0))
@@ -94,18 +94,18 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, To
         yield folder, server, client
 
 
-def test_an_idle_client_leaves_in_peace(stopped: tuple[Path, Told, Told]) -> None:
+def test_an_idle_client_leaves_in_peace(stopped: tuple[Path, Program, Program]) -> None:
     _, _, client = stopped
     assert client.out.read_text() == "left\n" and messages(client)[-1].startswith("joined as client 0")
 
 
-def test_the_server_notes_who_left(stopped: tuple[Path, Told, Told]) -> None:
+def test_the_server_notes_who_left(stopped: tuple[Path, Program, Program]) -> None:
     folder, _, _ = stopped
     (left,) = events(folder, "left")
     assert (left["client"], left["why"]) == (0, "the client was told to stop")
 
 
-def test_a_server_that_stops_says_so_and_where_it_goes_on(stopped: tuple[Path, Told, Told]) -> None:
+def test_a_server_that_stops_says_so_and_where_it_goes_on(stopped: tuple[Path, Program, Program]) -> None:
     folder, server, _ = stopped
     assert server.heard() == "STOPPING=1"
     assert messages(server)[-1] == f"kept in {folder / 'run'}; the same command goes on from there."

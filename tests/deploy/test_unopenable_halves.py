@@ -18,10 +18,8 @@ from splitrelay.network import tensor_transfer
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.security.encryption import HEADER, TamperedHalf
 from splitrelay.security.sealing_session import Sealer
-from tests.deploy.test_direct_handover import enter, staged
-from tests.deploy.test_fed_server import everybody
-from tests.deploy.test_fed_server import staged as fed_staged
-from tests.support.deployment import Stage
+from tests.support.deployment import LocalDeployment
+from tests.support.sealed_deployments import join_all, join_directly, make_direct_deployment, make_fed_deployment
 
 EVIL = 1  # the client that deposits or claims what it likes
 FOUR = ("M=4", "C=9", "evaluator=2")
@@ -80,17 +78,17 @@ def lie(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(VisitRunner, "opened", opening)
 
 
-def play(stage: Stage, listen: str = "") -> None:
+def play(stage: LocalDeployment, listen: str = "") -> None:
     for m in stage.partition.clients:
-        enter(stage, m, listen, patience=2.0)
+        join_directly(stage, m, listen, patience=2.0)
     stage.play()
 
 
-def struck(stage: Stage) -> set[int]:
+def struck(stage: LocalDeployment) -> set[int]:
     return {event["client"] for event in stage.events("strike")}
 
 
-def check_replayed(stage: Stage) -> None:
+def check_replayed(stage: LocalDeployment) -> None:
     """The model is that of a run in which exactly the visits of client EVIL were skipped."""
     skips = list_skipped_visits(stage.events("skipped"))
     assert skips == {(r, EVIL, 0) for r in range(stage.spec.R)}
@@ -103,7 +101,7 @@ def check_replayed(stage: Stage) -> None:
 def test_the_writer_of_an_unopenable_half_is_struck_and_the_run_goes_on(
     kind: str, listen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = staged(tmp_path, *FOUR, policy=Policy("skip"))
+    stage = make_direct_deployment(tmp_path, *FOUR, policy=Policy("skip"))
     corrupt(monkeypatch, kind)
     play(stage, listen)
     assert struck(stage) == {EVIL}
@@ -115,7 +113,9 @@ def test_an_unopenable_half_at_any_place_of_a_round_strikes_only_its_writer(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first that is asked to open it may be the evaluator, or a client of the next round."""
-    stage = staged(tmp_path, "M=4", "C=9", "evaluator=3", *words.split(), policy=Policy("skip", strikes=9))
+    stage = make_direct_deployment(
+        tmp_path, "M=4", "C=9", "evaluator=3", *words.split(), policy=Policy("skip", strikes=9)
+    )
     corrupt(monkeypatch, "huge")
     play(stage)
     check_replayed(stage)
@@ -126,7 +126,7 @@ def test_an_unopenable_half_at_any_place_of_a_round_strikes_only_its_writer(
 def test_a_client_that_claims_not_to_open_a_good_half_is_struck_itself(
     listen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = staged(tmp_path, *FOUR, policy=Policy("skip"))
+    stage = make_direct_deployment(tmp_path, *FOUR, policy=Policy("skip"))
     lie(monkeypatch)
     play(stage, listen)
     assert struck(stage) == {EVIL} and not stage.events("rejected")
@@ -135,7 +135,7 @@ def test_a_client_that_claims_not_to_open_a_good_half_is_struck_itself(
 
 @pytest.mark.parametrize("evil", ["writer", "claimant"])
 def test_without_a_third_client_nobody_is_struck(evil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = staged(tmp_path, "M=2", "C=9", "R=3", "evaluator=0", policy=Policy("wait", retries=1))
+    stage = make_direct_deployment(tmp_path, "M=2", "C=9", "R=3", "evaluator=0", policy=Policy("wait", retries=1))
     corrupt(monkeypatch, "garbage") if evil == "writer" else lie(monkeypatch)
     with pytest.raises(WorkError) as found:
         play(stage)
@@ -144,7 +144,7 @@ def test_without_a_third_client_nobody_is_struck(evil: str, tmp_path: Path, monk
 
 
 def test_a_run_that_may_not_skip_stops_and_names_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = staged(tmp_path, *FOUR, policy=Policy("wait", retries=1))
+    stage = make_direct_deployment(tmp_path, *FOUR, policy=Policy("wait", retries=1))
     corrupt(monkeypatch, "garbage")
     with pytest.raises(WorkError) as found:
         play(stage)
@@ -156,7 +156,7 @@ def test_a_client_that_was_left_out_of_the_history_of_a_half_is_not_struck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Client EVIL seals its half with a history that lacks the last visits of the others."""
-    stage = staged(tmp_path, *FOUR, policy=Policy("skip", strikes=9))
+    stage = make_direct_deployment(tmp_path, *FOUR, policy=Policy("skip", strikes=9))
     seal, committed = Sealer.seal, Sealer.committed
 
     def sealing(sealer: Sealer, half: bytes, **label: int) -> bytes:
@@ -176,8 +176,8 @@ def test_a_client_that_was_left_out_of_the_history_of_a_half_is_not_struck(
 # With a fed server
 
 
-def play_fed(stage: Stage) -> None:
-    everybody(stage, patience=2.0)
+def play_fed(stage: LocalDeployment) -> None:
+    join_all(stage, patience=2.0)
     stage.play()
 
 
@@ -186,7 +186,7 @@ def play_fed(stage: Stage) -> None:
 def test_the_writer_of_a_half_that_the_fed_server_cannot_open_is_struck_and_the_run_goes_on(
     kind: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = fed_staged(tmp_path, "M=3", "C=9", "evaluator=2", *words.split(), policy=Policy("skip"))
+    stage = make_fed_deployment(tmp_path, "M=3", "C=9", "evaluator=2", *words.split(), policy=Policy("skip"))
     corrupt(monkeypatch, kind)
     play_fed(stage)
     assert struck(stage) == {EVIL}
@@ -196,7 +196,7 @@ def test_the_writer_of_a_half_that_the_fed_server_cannot_open_is_struck_and_the_
 def test_a_fed_server_that_claims_not_to_open_a_good_half_is_named_and_no_client_is_struck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = fed_staged(tmp_path, "M=3", "C=9", "algorithm=fedavg", policy=Policy("skip", retries=1))
+    stage = make_fed_deployment(tmp_path, "M=3", "C=9", "algorithm=fedavg", policy=Policy("skip", retries=1))
 
     def opened(averaging: FedServer, *_: Any) -> Any:
         raise TamperedHalf("I cannot open this")
@@ -223,12 +223,12 @@ def test_a_mean_that_nobody_can_open_strikes_no_client_and_the_fed_server_is_nam
 
     monkeypatch.setattr(Sealer, "seal", sealing)
     words = ("M=3", "C=9", "algorithm=fedavg", "R=3", "every=3", "evaluator=2")
-    stage = fed_staged(tmp_path, *words, policy=Policy(away, retries=1))
+    stage = make_fed_deployment(tmp_path, *words, policy=Policy(away, retries=1))
     with pytest.raises(WorkError) as found:
         play_fed(stage)
     assert "the fed server" in found.value.what and not stage.events("strike")
     evil[0] = False
-    again = fed_staged(tmp_path, *words, policy=Policy(away, retries=1))
+    again = make_fed_deployment(tmp_path, *words, policy=Policy(away, retries=1))
     play_fed(again)
     assert not again.events("strike") and not again.events("skipped")
 
@@ -236,7 +236,7 @@ def test_a_mean_that_nobody_can_open_strikes_no_client_and_the_fed_server_is_nam
 def test_a_client_that_claims_not_to_open_a_good_mean_is_struck_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = fed_staged(tmp_path, "M=3", "C=9", "algorithm=fedavg", "R=3", "evaluator=2", policy=Policy("skip"))
+    stage = make_fed_deployment(tmp_path, "M=3", "C=9", "algorithm=fedavg", "R=3", "evaluator=2", policy=Policy("skip"))
     lie(monkeypatch)
     play_fed(stage)
     assert struck(stage) == {EVIL}

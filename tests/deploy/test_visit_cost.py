@@ -7,7 +7,7 @@ import pytest
 from splitrelay.deploy.visit_cost import compare_costs, compute_costs, load_measured
 from splitrelay.errors import InputError
 from splitrelay.runs.registry import ALGORITHMS
-from tests.support.deployment import Stage, simulated, small_spec
+from tests.support.deployment import LocalDeployment, simulate_run, small_spec
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from tests.support.deployment import Stage, simulated, small_spec
 )  # fmt: skip
 def test_a_round_costs_what_was_promised(words: str, tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=1", *words.split())
-    row = simulated(spec, tmp_path / "run").read_rows()[-1]
+    row = simulate_run(spec, tmp_path / "run").read_rows()[-1]
     (price,) = [price for price in compute_costs(spec) if price.chosen]
     visits = spec.partition.M * price.visits
     assert (row["bytes_up"], row["bytes_down"]) == (round(visits * price.up), round(visits * price.down))
@@ -36,7 +36,7 @@ def test_one_table_for_all_algorithms(tmp_path: Path) -> None:
 
 def test_what_was_measured_stands_beside_it(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=1")
-    stage = Stage(spec, tmp_path)
+    stage = LocalDeployment(spec, tmp_path)
     for m in stage.partition.clients:
         stage.join(m)
     stage.play()
@@ -51,6 +51,6 @@ def test_what_was_measured_stands_beside_it(tmp_path: Path) -> None:
 
 def test_a_simulation_measures_nothing(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=1")
-    simulated(spec, tmp_path / "run")
+    simulate_run(spec, tmp_path / "run")
     with pytest.raises(InputError, match="nothing was measured"):
         load_measured(spec, tmp_path / "run")

@@ -12,14 +12,13 @@ from splitrelay.network.client_session import Session, VisitCancelled
 from splitrelay.network.messages import Chunk, Deposit, Fail, HandoverReport, Message
 from splitrelay.network.tensor_transfer import compute_sha256
 from splitrelay.runs.run_directory import RunDirectory
-from tests.deploy.test_absent_clients import skips
-from tests.deploy.test_direct_handover import enter, staged
-from tests.support.deployment import Stage
+from tests.support.deployment import LocalDeployment, list_skips
+from tests.support.sealed_deployments import join_directly, make_direct_deployment
 
 BAD = 1
 
 
-def lie(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def lie(stage: LocalDeployment, monkeypatch: pytest.MonkeyPatch) -> None:
     """Client BAD says that it handed its half on, brings it to nobody, and never deposits it."""
     bring, exchange = PeerEndpoint.bring, Session.exchange
 
@@ -46,12 +45,12 @@ def lie(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_half_that_is_kept_back_costs_the_visit_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = staged(tmp_path, "M=3", "C=5", "R=3", policy=Policy("skip", strikes=0))
+    stage = make_direct_deployment(tmp_path, "M=3", "C=5", "R=3", policy=Policy("skip", strikes=0))
     lie(stage, monkeypatch)
     for m in stage.partition.clients:
-        enter(stage, m, patience=5.0)
+        join_directly(stage, m, patience=5.0)
     stage.play()
-    assert set(skips(stage)) == {(r, BAD) for r in range(3)}
-    skipped = frozenset((r, m, 0) for r, m in skips(stage))
+    assert set(list_skips(stage)) == {(r, BAD) for r in range(3)}
+    skipped = frozenset((r, m, 0) for r, m in list_skips(stage))
     expected = simulate(stage.spec, RunDirectory(tmp_path / "simulated"), skipped)
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()

@@ -9,8 +9,8 @@ import pytest
 from splitrelay.cli.main import COMMAND_GROUPS, app
 from tests.docs.substitutions import TOGETHER, instead
 from tests.support.command_line import Invoke
-from tests.support.page_runner import Story
-from tests.support.pages import COMMANDS, LEAVES, example
+from tests.support.page_runner import PageRunner
+from tests.support.pages import COMMANDS, LEAVES, get_example
 
 EXTRA = {"splitrelay model": "torch"}  # what a command cannot do without
 SMALL = "splitrelay run data=digits M=5 C=2 R=2 K=1 --out results"
@@ -46,17 +46,17 @@ def test_help_says_what_and_shows_an_example(path: str, splitrelay: Invoke) -> N
 
 @pytest.mark.parametrize("path", LEAVES)
 def test_the_example_is_of_this_command(path: str) -> None:
-    assert example(path).startswith(path)
+    assert get_example(path).startswith(path)
 
 
 @pytest.mark.parametrize("path", [path for path in LEAVES if not re.match(TOGETHER, path)])
 def test_the_example_runs(path: str, splitrelay: Invoke) -> None:
     if path in EXTRA:
         pytest.importorskip(EXTRA[path])
-    story = Story(splitrelay)
+    story = PageRunner(splitrelay)
     for line in BEFORE.get(path, ()):
-        story.run(f"before {path}", instead(example(line) if line in COMMANDS else line))
-    story.run(f"{path} --help", instead(example(path)))
+        story.run(f"before {path}", instead(get_example(line) if line in COMMANDS else line))
+    story.run(f"{path} --help", instead(get_example(path)))
 
 
 def test_help_costs_no_heavy_import() -> None:

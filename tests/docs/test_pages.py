@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import Invoke
-from tests.support.page_runner import Story, compare_words, matches, run_example, watched
-from tests.support.pages import PAGES, ROOT, named, pieces, pieces_of
+from tests.support.page_runner import PageRunner, compare_words, matches, run_example, run_until
+from tests.support.pages import PAGES, ROOT, get_page_name, read_pieces, split_page
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)|<img[^>]*\ssrc=\"([^\"]+)\"")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@pytest.mark.parametrize("page", PAGES, ids=get_page_name)
 def test_a_page_shows_what_happens(page: Path, splitrelay: Invoke) -> None:
-    story = Story(splitrelay)
-    for piece in pieces_of(page):
+    story = PageRunner(splitrelay)
+    for piece in read_pieces(page):
         story.tell(piece)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@pytest.mark.parametrize("page", PAGES, ids=get_page_name)
 def test_links_lead_somewhere(page: Path) -> None:
     targets = [a or b for a, b in LINK.findall(page.read_text(encoding="utf-8"))]
     local = [target.partition("#")[0] for target in targets if not re.match(r"[a-z]+:", target)]
@@ -39,7 +39,7 @@ def test_every_page_can_be_reached_from_the_first() -> None:
     assert set(PAGES) <= seen
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=named)
+@pytest.mark.parametrize("path", EXAMPLES, ids=get_page_name)
 def test_an_example_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_example(path)
@@ -99,9 +99,9 @@ def test_words_are_compared_where_numbers_may_differ() -> None:
 
 
 def test_a_long_program_must_come_to_its_mark(splitrelay: Invoke) -> None:
-    watched("here", "python -c \"print('row 1', flush=True); import time; time.sleep(60)\"", r"row \d")
+    run_until("here", "python -c \"print('row 1', flush=True); import time; time.sleep(60)\"", r"row \d")
     with pytest.raises(AssertionError, match="it ended before"):
-        watched("here", "python -m benchmarks nothing", r"row \d")
+        run_until("here", "python -m benchmarks nothing", r"row \d")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_long_program_must_come_to_its_mark(splitrelay: Invoke) -> None:
     ids=["output", "unknown", "no error", "not ours", "sh", "process", "name", "sentence", "python", "printed"],
 )
 def test_a_wrong_page_is_caught(page: str, splitrelay: Invoke) -> None:
-    story = Story(splitrelay)
+    story = PageRunner(splitrelay)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
-        for piece in pieces("page", page):
+        for piece in split_page("page", page):
             story.tell(piece)

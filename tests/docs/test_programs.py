@@ -20,23 +20,33 @@ import pytest
 
 from tests.docs.substitutions import TOGETHER, instead, why_not
 from tests.support.command_line import Invoke
-from tests.support.page_runner import PATIENCE, Story
-from tests.support.pages import COMMANDS, LEAVES, PAGES, ROOT, commands_of, every_line, example, named, pieces_of
+from tests.support.page_runner import PATIENCE, PageRunner
+from tests.support.pages import (
+    COMMANDS,
+    LEAVES,
+    PAGES,
+    ROOT,
+    get_example,
+    get_page_name,
+    list_commands,
+    list_lines,
+    read_pieces,
+)
 
 SCENE = r"splitrelay (serve|join|status|collect|keys)\b"
 LESS = {r"^R = \d+": "R = 2", r"^K = \d+": "K = 1", r"^C = \d+": "C = 5"}  # of the starter spec
 PROGRAM = [sys.executable, "-c", "from splitrelay.cli.main import run; run()"]
-REHEARSALS = sorted({instead(line) for line in every_line() if "rehearse " in line and why_not(line) is None})
+REHEARSALS = sorted({instead(line) for line in list_lines() if "rehearse " in line and why_not(line) is None})
 
 
 def scenes() -> Iterator[tuple[str, list[str]]]:
     """The lines of each page that has a server, and those of --help."""
     for page in PAGES:
-        shown = [line for piece in pieces_of(page) if piece.language != "sentence" for line in commands_of(piece)]
+        shown = [line for piece in read_pieces(page) if piece.language != "sentence" for line in list_commands(piece)]
         lines = [line for line in shown if re.match(SCENE, line)]
         if any("splitrelay serve " in line for line in lines):
-            yield named(page), lines
-    yield "--help", [example(path) for path in LEAVES if re.match(TOGETHER, path) and "rehearse" not in path]
+            yield get_page_name(page), lines
+    yield "--help", [get_example(path) for path in LEAVES if re.match(TOGETHER, path) and "rehearse" not in path]
 
 
 SCENES = dict(scenes())
@@ -143,9 +153,9 @@ def test_programs_of_a_page_work_together(name: str, splitrelay: Invoke) -> None
 
 @pytest.mark.parametrize("line", REHEARSALS)
 def test_a_rehearsal_ends_as_the_simulation(line: str, splitrelay: Invoke) -> None:
-    story = Story(splitrelay)
+    story = PageRunner(splitrelay)
     story.ours("before", "splitrelay new first", 0)
-    for piece in pieces_of(ROOT / "docs" / "deploy.md"):
+    for piece in read_pieces(ROOT / "docs" / "deploy.md"):
         if piece.language == "toml":
             story.toml(piece)  # a plan of faults
     assert "same" in story.ours(line, line, 0)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.docs.substitutions import NOT_RUN, ROWS, UNTIL, Row, instead
-from tests.support.pages import ROOT, every_line
+from tests.support.pages import ROOT, list_lines
 
-SHOWN = list(every_line())
+SHOWN = list(list_lines())
 FOLDERS = ("src/splitrelay", "benchmarks", "tests", "examples")
 PROGRAM = re.compile(r"python (?:-m ([a-z][\w.]*)|([a-z]\w*/[\w/]+\.py))")
 

@@ -35,7 +35,7 @@ from splitrelay.network.messages import Message, Terms
 from splitrelay.runs.spec import Spec
 from splitrelay.security import encryption
 from splitrelay.security.sealing_session import COUNT, ENTRY
-from tests.deploy.test_no_features_sent import pieces
+from tests.support.image_pieces import cut_into_pieces
 
 ALWAYS = ("hello", "heartbeat", "leave")
 PIECE = 8  # bytes that are compared at once
@@ -262,4 +262,6 @@ def sort_pieces(images: ImageSet, form: Form) -> dict[str, np.ndarray]:
     mean, std, peak = form
     normalised = replace(images, mean=mean, std=std, peak=peak)
     few = np.unique(normalised.levels).size < LEVELS
-    return {name: np.unique(found) for name, found in pieces(normalised).items() if not (few and "levels" in name)}
+    return {
+        name: np.unique(found) for name, found in cut_into_pieces(normalised).items() if not (few and "levels" in name)
+    }

@@ -42,7 +42,7 @@ from splitrelay.security.identity import build_server_credentials, load_identity
 from tests.fuzz.malicious_script import Script
 from tests.fuzz.malicious_targets import Target, make_targets
 from tests.fuzz.target_server import ErrorLog
-from tests.support.deployment import Stage, small_spec
+from tests.support.deployment import LocalDeployment, small_spec
 
 WORKERS = 8  # conversations at once: most of their time they wait
 PIECE = 200  # conversations between two readings of memory
@@ -177,7 +177,7 @@ def run_piece(targets: list[Target], listeners: list[Listener], numbers: range, 
 
 def train_honestly(folder: Path) -> str | None:
     """Train with an honest server and fresh clients; return what went wrong, or None."""
-    stage = Stage(small_spec(folder, "M=2", "C=9", "R=1", "K=1"), folder)
+    stage = LocalDeployment(small_spec(folder, "M=2", "C=9", "R=1", "K=1"), folder)
     for m in (0, 1):
         stage.join(m)
     try:

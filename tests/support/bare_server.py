@@ -1,4 +1,4 @@
-"""A bare server end on a real socket, and callers that know how far to go."""
+"""A server without training on a real socket, and clients that stop at a chosen point."""
 
 import shutil
 import socket
@@ -27,8 +27,8 @@ QUIET = Timeouts(heartbeat=60.0)
 H, LABELS = np.ones((4, 3), np.float32), np.zeros(4, np.int32)
 
 
-class Standing:
-    """A hub that listens, what it has noted, and its callers."""
+class BareServer:
+    """A hub that listens, the events it has noted, and its clients."""
 
     def __init__(self, credentials: Any = None, client: Timeouts = QUIET, **house: Any) -> None:
         self.client = client  # timeouts of the clients
@@ -41,12 +41,12 @@ class Standing:
         self.noted.append((event, facts))
 
     def call(self, credentials: Any = None) -> Connection:
-        """A stream, before the first word."""
+        """Open a stream; nothing is sent yet."""
         self.links.append(Connection(open_channel(f"127.0.0.1:{self.port}", credentials), self.client))
         return self.links[-1]
 
     def joined(self, m: int = 0, credentials: Any = None, check: bool = False) -> Connection:
-        """A stream with the handshake behind it."""
+        """Open a stream and finish the handshake."""
         link = self.call(credentials)
         link.send(Hello(VERSION, m))
         assert isinstance(link.receive(60), Terms)
@@ -55,7 +55,7 @@ class Standing:
         return link
 
     def leased(self, m: int = 0, credentials: Any = None) -> Connection:
-        """A stream in the middle of a visit."""
+        """Open a stream and begin a visit."""
         link = self.joined(m, credentials)
         self.say(m, lease(m + 1))
         assert isinstance(link.receive(60), Lease)
@@ -67,8 +67,8 @@ class Standing:
 
 
 @contextmanager
-def standing(credentials: Any = None, **house: Any) -> Iterator[Standing]:
-    here = Standing(credentials, **house)
+def run_bare_server(credentials: Any = None, **house: Any) -> Iterator[BareServer]:
+    here = BareServer(credentials, **house)
     try:
         yield here
     finally:
@@ -85,16 +85,16 @@ def step(fence: int = 1, k: int = 0) -> Step:
     return Step(fence, k, H, LABELS, 0.0)
 
 
-def until(holds: Callable[[], object]) -> None:
-    """Wait until it holds, for a minute at most."""
+def wait_until(holds: Callable[[], object]) -> None:
+    """Wait until the condition holds, at most a minute."""
     deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline, "it did not happen in time"
         threading.Event().wait(0.01)
 
 
-def closed(line: socket.socket) -> bool:
-    """Whether the other end hangs up within a minute."""
+def is_closed(line: socket.socket) -> bool:
+    """Return whether the other end closes within a minute."""
     line.settimeout(60)
     try:
         while line.recv(4096):
@@ -108,8 +108,8 @@ def closed(line: socket.socket) -> bool:
     return True
 
 
-def consortium(place: Path) -> Authority:
-    """Keys of every role, beside the authority's."""
+def issue_keys(place: Path) -> Authority:
+    """Issue keys of every role beside those of the authority."""
     authority = create_authority(place / "authority", "tests")
     authority.issue_server("server", ["127.0.0.1"])
     authority.issue_client("client-0", 0)
@@ -120,13 +120,13 @@ def consortium(place: Path) -> Authority:
     return authority
 
 
-def copied(issued: Authority, tmp_path: Path) -> Authority:
+def copy_authority(issued: Authority, tmp_path: Path) -> Authority:
     shutil.copytree(issued.folder.parent, tmp_path / "here")
     return open_authority(tmp_path / "here" / "authority")
 
 
-class Shown:
-    """A caller as gRPC presents it."""
+class PeerContext:
+    """The context of a connection as gRPC presents it."""
 
     def __init__(self, folder: Path) -> None:
         self.certificate = load_identity(folder).certificate

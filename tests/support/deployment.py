@@ -1,4 +1,4 @@
-"""A server and its clients in one process, over real connections, on a data set made on the spot."""
+"""A server and its clients in one process, over real connections, on a small generated data set."""
 
 import json
 import threading
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from splitrelay.algorithms.base import Visit
 from splitrelay.data import load
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_io import export_partition, get_client_folder, get_client_labels
@@ -17,6 +18,7 @@ from splitrelay.deploy.client_program import ClientOptions, ClientProgram
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.deploy.server_program import ServerConfig, ServerProgram
 from splitrelay.deploy.server_visit import Policy
+from splitrelay.engine import Flaky
 from splitrelay.errors import SplitrelayError
 from splitrelay.network.limits import Timeouts
 from splitrelay.runs.build import build_partition
@@ -24,6 +26,7 @@ from splitrelay.runs.execute import execute
 from splitrelay.runs.rows import remove_measurements
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec, load_spec
+from splitrelay.runs.trainer import Trainer
 from splitrelay.security.authority import create_authority
 from splitrelay.security.identity import build_server_credentials, load_identity
 from splitrelay.security.revocation import Revocations
@@ -31,8 +34,8 @@ from splitrelay.security.revocation import Revocations
 SMALL = ("M=4", "C=3", "K=2", "R=2", "batch=5", "model=mlp")
 
 
-def own_set(path: Path) -> Path:
-    """Two hundred grey images of ten kinds."""
+def write_small_dataset(path: Path) -> Path:
+    """Write two hundred grey images of ten classes."""
     y = np.arange(200) % 10
     pixels = (np.arange(64)[None] * (y[:, None] + 3) + np.arange(200)[:, None]) % 256
     np.savez(path, x=pixels.reshape(-1, 8, 8).astype(np.uint8), y=y)
@@ -44,17 +47,17 @@ def small_spec(folder_: Path, *words: str) -> Spec:
     if any(word in words for word in ("partition=iid", "partition=dirichlet")):
         given.add("C")  # it has no effect there
     kept = [word for word in SMALL if word.partition("=")[0] not in given]
-    return load_spec(None, [f"data={own_set(folder_ / 'own.npz')}", *kept, *words])
+    return load_spec(None, [f"data={write_small_dataset(folder_ / 'own.npz')}", *kept, *words])
 
 
-def simulated(spec: Spec, out: Path) -> RunDirectory:
+def simulate_run(spec: Spec, out: Path) -> RunDirectory:
     directory = RunDirectory(out)
     list(execute(spec, directory))
     return directory
 
 
-def dealt(spec: Spec, to: Path) -> Partition:
-    """Each client's own file under `to`."""
+def write_client_data(spec: Spec, to: Path) -> Partition:
+    """Write the data of each client under `to`."""
     data = load(spec.data.name)
     partition = build_partition(spec, data)
     if not to.exists():
@@ -66,17 +69,17 @@ def dealt(spec: Spec, to: Path) -> Partition:
 # Short pauses between two attempts, and between two checks of a deadline. No deadline is shortened.
 CLIENT = Timeouts(first_retry=0.02, longest_retry=0.1)
 SERVER = replace(CLIENT, heartbeat=0.5, server_tick=0.05)
-PATIENCE = 120.0  # seconds that a play may take
+PATIENCE = 120.0  # seconds that a run may take
 
 
-class Stage:
+class LocalDeployment:
     """A server in this thread, and clients in threads of their own."""
 
     def __init__(
         self, spec: Spec, folder_: Path, *, policy: Policy | None = None, keys: bool = False, **offer: Any
     ) -> None:
         self.spec, self.folder = spec, folder_
-        self.partition = dealt(spec, folder_ / "data")
+        self.partition = write_client_data(spec, folder_ / "data")
         self.said: list[str] = []
         self.stop = threading.Event()
         self.listening = threading.Event()
@@ -101,7 +104,7 @@ class Stage:
         self.threads: list[threading.Thread] = []
 
     def join(self, m: int, *, address: Callable[[], str] | None = None, **wish: Any) -> None:
-        """Client m, as soon as the server listens."""
+        """Start client m as soon as the server listens."""
         thread = threading.Thread(target=self._joined, args=(m, address, wish), daemon=True)
         self.threads.append(thread)
         thread.start()
@@ -119,13 +122,18 @@ class Stage:
             self.words[m] = error
         except Exception as error:
             self.words[m] = self.crashes[m] = error
-            if len(self.crashes) == len(self.threads):  # nobody is left to train with
+            if len(self.crashes) == len(self.threads):  # no client is left to train with
                 self.stop.set()
 
     def play(self) -> list[dict[str, Any]]:
-        """All rows of the run; the clients have gone when it returns. One that waits for ever is ended, and fails."""
+        """Run until all clients have ended, and return the rows. A run that waits too long is stopped and fails."""
         overdue = threading.Event()
-        watch = threading.Timer(PATIENCE, lambda: (overdue.set(), self.stop.set()))
+
+        def stop() -> None:
+            overdue.set()
+            self.stop.set()
+
+        watch = threading.Timer(PATIENCE, stop)
         watch.start()
         try:
             return [progress.row for progress in self.serving.rows()]
@@ -145,3 +153,62 @@ class Stage:
 def remove_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows without the columns that hold measured times."""
     return [remove_measurements(row) for row in rows]
+
+
+def draw_x0(stage: LocalDeployment) -> Any:
+    return Trainer(stage.spec, load(stage.spec.data.name), stage.partition).x0()
+
+
+def simulate_with_skips(spec: Any, stage: LocalDeployment, skipped: set[tuple[int, int]]) -> bytes:
+    """Return the final weights of the simulation without the skipped visits."""
+    learning = Trainer(spec, load(spec.data.name), stage.partition)
+
+    def fails(visit: Visit[Any]) -> bool:
+        return (visit.r, visit.m) in skipped
+
+    learning.clients.clients = Flaky(learning.clients.clients, fails)
+    *_, (_, state) = learning.run(spec.R, overlap=False)
+    return bytes(learning.algorithm.model(state).numpy().tobytes())
+
+
+def stop_after_commits(stage: LocalDeployment, number: int) -> None:
+    """Stop the server when its record shows this number of commits."""
+
+    def watch(port: int) -> None:
+        stage.listening.set()
+        note = stage.serving.journal.note
+
+        def counted(event: str, **facts: Any) -> None:
+            note(event, **facts)
+            if len(stage.events("committed")) >= number:
+                stage.stop.set()
+
+        stage.serving.journal.note = counted  # type: ignore[method-assign, assignment]
+
+    stage.serving.listening = watch
+
+
+def watch_events(stage: LocalDeployment, happened: Callable[[str, dict[str, Any]], None]) -> None:
+    """Call `happened` on each event, in the training thread, before the server acts on it."""
+
+    def watch(port: int) -> None:
+        note = stage.serving.journal.note
+
+        def noted(event: str, **facts: Any) -> None:
+            note(event, **facts)
+            happened(event, facts)
+
+        stage.serving.journal.note = noted  # type: ignore[method-assign, assignment]
+        stage.listening.set()
+
+    stage.serving.listening = watch
+
+
+def read_final_weights(stage: LocalDeployment) -> bytes:
+    found = stage.serving.directory.checkpoints.load_newest(draw_x0(stage), at_most=stage.spec.R)
+    assert found is not None
+    return bytes(found[1].numpy().tobytes())
+
+
+def list_skips(stage: LocalDeployment) -> dict[tuple[int, int], str]:
+    return {(event["round"], event["client"]): event["why"] for event in stage.events("skipped")}

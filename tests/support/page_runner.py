@@ -27,51 +27,51 @@ import pytest
 
 from tests.docs.substitutions import DEAR, TOGETHER, UNTIL, instead, why_not
 from tests.support.command_line import Invoke
-from tests.support.pages import COMMANDS, LEAVES, ROOT, Piece, console, every_line, example, shell
-from tests.support.placeholder_datasets import stand_in
+from tests.support.pages import COMMANDS, LEAVES, ROOT, Piece, get_example, list_lines, split_console, split_shell
+from tests.support.placeholder_datasets import write_placeholders
 
 CHECKOUT = ("benchmarks", "examples", "tests")  # what a reader has in the folder
 PATIENCE = 300.0  # seconds, on a machine where much else runs
 
 
-def plain(printed: str) -> str:
+def strip_lines(printed: str) -> str:
     return "".join(line.rstrip() + "\n" for line in printed.rstrip().splitlines())
 
 
 def matches(shown: list[str], printed: str) -> bool:
     """Whether the output is what is shown; `...` stands for any lines."""
     pattern = "".join(r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line.rstrip()) + r"\n" for line in shown)
-    return re.fullmatch(pattern, plain(printed)) is not None
+    return re.fullmatch(pattern, strip_lines(printed)) is not None
 
 
 def compare(where: str, shown: list[str], printed: str) -> None:
     while shown and not shown[-1].strip():
         shown = shown[:-1]
     if shown and not matches(shown, printed):
-        pytest.fail(f"{where}\n" + "\n".join(difflib.ndiff(shown, plain(printed).splitlines())), pytrace=False)
+        pytest.fail(f"{where}\n" + "\n".join(difflib.ndiff(shown, strip_lines(printed).splitlines())), pytrace=False)
 
 
-def words(line: str) -> tuple[str, ...]:
+def list_words(line: str) -> tuple[str, ...]:
     return tuple(re.findall(r"[^\W\d_]{2,}", line))
 
 
 def compare_words(where: str, shown: list[str], printed: str) -> None:
     """Numbers may differ; what is said must be said."""
-    said = {words(line) for line in printed.splitlines()}
-    missing = [line for line in shown if words(line) and words(line) not in said]
+    said = {list_words(line) for line in printed.splitlines()}
+    missing = [line for line in shown if list_words(line) and list_words(line) not in said]
     assert not missing, f"{where}: nothing like this was printed:\n" + "\n".join(missing) + "\n\n" + printed
 
 
 @cache
-def owners() -> dict[str, str]:
+def find_owners() -> dict[str, str]:
     """Of every line that is run outside a console block, the first place where it stands; a --help comes first."""
-    found = {instead(example(path)): f"{path} --help" for path in LEAVES}
-    for line, where in every_line().items():
+    found = {instead(get_example(path)): f"{path} --help" for path in LEAVES}
+    for line, where in list_lines().items():
         found.setdefault(instead(line), where)
     return found
 
 
-class Story:
+class PageRunner:
     """What has happened on a page so far."""
 
     def __init__(self, invoke: Invoke) -> None:
@@ -81,8 +81,8 @@ class Story:
         if piece.language in ("console", "sh", "sentence", "python", "text", "toml"):
             getattr(self, piece.language)(piece)
 
-    def console(self, piece: Piece) -> None:
-        for line, shown in list(console(piece)):
+    def split_console(self, piece: Piece) -> None:
+        for line, shown in list(split_console(piece)):
             where = f"{piece.where}: $ {line}"
             if line.startswith("python examples/"):
                 compare(where, shown, run_example(ROOT / line.removeprefix("python ")))
@@ -98,7 +98,7 @@ class Story:
         (compare if run == line else compare_words)(where, shown, self.ours(where, run, 2 if refused else 0))
 
     def sh(self, piece: Piece) -> None:
-        for line in shell(piece):
+        for line in split_shell(piece):
             self.shown(piece.where, line, again=not re.match(DEAR, instead(line)))
 
     def sentence(self, piece: Piece) -> None:
@@ -108,21 +108,21 @@ class Story:
     def shown(self, where: str, line: str, *, again: bool) -> None:
         """Run it; unless `again`, only where it stands first."""
         run = instead(line)
-        mine = again or owners().get(run, where) == where
+        mine = again or find_owners().get(run, where) == where
         if mine and not re.match(TOGETHER, run) and why_not(run) is None:
             self.run(f"{where}: {line}", run)
 
     def run(self, where: str, run: str) -> None:
         until = next((mark for pattern, (mark, _) in UNTIL.items() if re.match(pattern, run)), None)
         if until is not None:
-            watched(where, run, until)
+            run_until(where, run, until)
         elif run.startswith("splitrelay"):
             self.ours(where, run, 0)
         else:
-            process(where, run)
+            run_in_shell(where, run)
 
     def ours(self, where: str, run: str, code: int) -> str:
-        stand_in(run, Path(os.environ["SPLITRELAY_DATA"]))
+        write_placeholders(run, Path(os.environ["SPLITRELAY_DATA"]))
         answer = self.invoke(run)
         assert answer.code == code, f"{where}\n{answer.output}"
         return answer.output
@@ -161,15 +161,15 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
 
 
-def process(where: str, line: str) -> None:
+def run_in_shell(where: str, line: str) -> None:
     """Any command, by the shell."""
-    with started(line) as going:
+    with start_process(line) as going:
         printed, _ = going.communicate(timeout=PATIENCE)
     assert going.returncode == 0, f"{where}\n{printed}"
 
 
 @contextmanager
-def started(line: str) -> Iterator[subprocess.Popen[str]]:
+def start_process(line: str) -> Iterator[subprocess.Popen[str]]:
     """A command with all its children, none of which is left behind."""
     going = subprocess.Popen(
         ["sh", "-ec", line], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -185,9 +185,9 @@ def started(line: str) -> Iterator[subprocess.Popen[str]]:
         going.stdout.close()
 
 
-def watched(where: str, line: str, mark: str) -> None:
+def run_until(where: str, line: str, mark: str) -> None:
     """A long program, until it prints a line in which `mark` is found."""
-    with started(line) as going:
+    with start_process(line) as going:
         assert going.stdout is not None
         printed = ""
         while not re.search(mark, printed):

@@ -31,15 +31,15 @@ class Piece:
     close: bool = False
 
 
-def named(path: Path) -> str:
+def get_page_name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def pieces_of(page: Path) -> Iterator[Piece]:
-    return pieces(named(page), page.read_text(encoding="utf-8"))
+def read_pieces(page: Path) -> Iterator[Piece]:
+    return split_page(get_page_name(page), page.read_text(encoding="utf-8"))
 
 
-def pieces(name: str, text: str) -> Iterator[Piece]:
+def split_page(name: str, text: str) -> Iterator[Piece]:
     """Blocks and commands in sentences, in their order."""
     end = 0
     for found in BLOCK.finditer(text):
@@ -59,7 +59,7 @@ def _where(name: str, text: str, position: int) -> str:
     return f"{name}:{text.count(chr(10), 0, position) + 1}"
 
 
-def console(piece: Piece) -> Iterator[tuple[str, list[str]]]:
+def split_console(piece: Piece) -> Iterator[tuple[str, list[str]]]:
     """Each command of a console block with the output shown below it."""
     shown: list[str] = []
     for line in piece.lines:
@@ -70,7 +70,7 @@ def console(piece: Piece) -> Iterator[tuple[str, list[str]]]:
             shown.append(line)
 
 
-def shell(piece: Piece) -> Iterator[str]:
+def split_shell(piece: Piece) -> Iterator[str]:
     """Each command of an sh block, without its remark: a line, unless a backslash or an open quote goes on."""
     command = ""
     for line in piece.lines:
@@ -90,14 +90,14 @@ def _is_closed(command: str) -> bool:
     return True
 
 
-def commands_of(piece: Piece) -> list[str]:
+def list_commands(piece: Piece) -> list[str]:
     """The command lines of any piece."""
     if piece.language == "console":
-        return [line for line, _ in console(piece)]
-    return list(shell(piece)) if piece.language == "sh" else piece.lines if piece.language == "sentence" else []
+        return [line for line, _ in split_console(piece)]
+    return list(split_shell(piece)) if piece.language == "sh" else piece.lines if piece.language == "sentence" else []
 
 
-def walk(command: click.Command, path: str = "splitrelay") -> Iterator[tuple[str, click.Command]]:
+def walk_commands(command: click.Command, path: str = "splitrelay") -> Iterator[tuple[str, click.Command]]:
     """Every command and group of the command line, by its full name."""
     yield path, command
     if isinstance(command, click.Group):
@@ -105,25 +105,25 @@ def walk(command: click.Command, path: str = "splitrelay") -> Iterator[tuple[str
         for name in command.list_commands(context):
             inner = command.get_command(context, name)
             assert inner is not None
-            yield from walk(inner, f"{path} {name}")
+            yield from walk_commands(inner, f"{path} {name}")
 
 
-COMMANDS = dict(walk(app))
+COMMANDS = dict(walk_commands(app))
 LEAVES = [path for path, command in COMMANDS.items() if not isinstance(command, click.Group)]
 
 
-def example(path: str) -> str:
+def get_example(path: str) -> str:
     """The example in the --help of a command."""
     return str(getattr(COMMANDS[path], "example", ""))
 
 
-def every_line() -> dict[str, str]:
+def list_lines() -> dict[str, str]:
     """All command lines that anybody is shown, once each, with the first place where they stand."""
     found: dict[str, str] = {}
     for page in PAGES:
-        for piece in pieces_of(page):
-            for line in commands_of(piece):
+        for piece in read_pieces(page):
+            for line in list_commands(piece):
                 found.setdefault(line, piece.where)
     for path in LEAVES:
-        found.setdefault(example(path), f"{path} --help")
+        found.setdefault(get_example(path), f"{path} --help")
     return found

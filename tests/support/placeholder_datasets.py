@@ -1,6 +1,6 @@
-"""Sets of the true names and shapes with pixels of our own, where the cache keeps them: nothing is fetched.
+"""Data sets with the true names and shapes but generated pixels, written to the cache: nothing is downloaded.
 
-Only `splitrelay data check`, which asks for the true checksums, can tell.
+Only `splitrelay data check`, which compares checksums, sees the difference.
 """
 
 import re
@@ -14,8 +14,8 @@ from splitrelay.data.datasets import SETS, KnownSet
 FETCHED = ("mnist", "fashion-mnist", "cifar10")
 
 
-def stand_in(line: str, root: Path) -> None:
-    """Put there what a command line asks for; `reproduce` may ask for any."""
+def write_placeholders(line: str, root: Path) -> None:
+    """Write the data sets that a command line uses; `reproduce` may use any."""
     for name in FETCHED:
         asked = re.search(rf"(?<!fashion-)\b{name}\b|\breproduce\b", line)
         if asked and not get_cache_folder(SETS[name], root).exists():
@@ -23,7 +23,7 @@ def stand_in(line: str, root: Path) -> None:
 
 
 def _write(known: KnownSet, folder: Path) -> None:
-    """Ten kinds of grey; of colour only zeros, which take no room on the disk."""
+    """Write ten classes of grey images; colour images are zeros, which take no space on disk."""
     folder.mkdir(parents=True)
     for part in ("train", "test"):
         shape = known.shape_of(f"{part}-x")

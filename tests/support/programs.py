@@ -1,4 +1,4 @@
-"""`splitrelay ...` as a process, with what it says on each stream in a file, and a socket to which it may report."""
+"""`splitrelay ...` as a process: its output is in files, and it can report to a socket as to systemd."""
 
 import json
 import os
@@ -21,18 +21,18 @@ PROGRAM = [sys.executable, "-c", START + "from splitrelay.cli.main import run; r
 PATIENCE = 120.0  # seconds, on a machine where much else runs
 
 
-class Told:
-    """A program that was started, and its words."""
+class Program:
+    """A started program and its output."""
 
     def __init__(self, folder: Path, name: str, words: tuple[str, ...]) -> None:
         self.out, self.err = folder / f"{name}.out", folder / f"{name}.err"
         self.reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)  # as systemd's
         self.reports.settimeout(PATIENCE)
         self.reports.bind(str(folder / f"{name}.notify"))
-        told = {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "NOTIFY_SOCKET": str(folder / f"{name}.notify")}
+        variables = {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "NOTIFY_SOCKET": str(folder / f"{name}.notify")}
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
-                [*PROGRAM, *words], stdout=out, stderr=err, stdin=subprocess.DEVNULL, env={**os.environ, **told}
+                [*PROGRAM, *words], stdout=out, stderr=err, stdin=subprocess.DEVNULL, env={**os.environ, **variables}
             )
 
     def heard(self) -> str:
@@ -69,20 +69,20 @@ class Told:
         return found
 
     def close(self) -> None:
-        """Nobody stays behind."""
+        """Kill the process."""
         self.reports.close()
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
 
 @contextmanager
-def programs(folder: Path) -> Iterator[Callable[..., Told]]:
-    """Starts programs by name and words."""
+def run_programs(folder: Path) -> Iterator[Callable[..., Program]]:
+    """Yield a function that starts programs by name and arguments; all end with the block."""
     with ExitStack() as stack:
 
-        def start(name: str, *words: str) -> Told:
-            told = Told(folder, name, words)
-            stack.callback(told.close)
-            return told
+        def start(name: str, *words: str) -> Program:
+            program = Program(folder, name, words)
+            stack.callback(program.close)
+            return program
 
         yield start
