@@ -31,7 +31,7 @@ from splitrelay.security.authority import create_authority
 from splitrelay.security.identity import build_server_credentials, load_identity
 from splitrelay.security.revocation import Revocations
 
-SMALL = ("M=4", "C=3", "K=2", "R=2", "batch=5", "model=mlp")
+SMALL = ("M=4", "C=3", "K=2", "R=2", "batch=5", "model=mlp", "placement=cut")
 
 
 def write_small_dataset(path: Path) -> Path:

@@ -100,7 +100,7 @@ def _build_table(cells: Sequence[Cell]) -> Table:
         megabytes = f"{cell.outcomes[0].traffic / 1e6:.1f}"
         rows.append((f"ExDir({cell.C}, 10)", LABEL[cell.algorithm], rate, accuracy, megabytes))
     notes = ["* the best rate is on the grid's edge."] if any(cell.on_edge for cell in cells) else []
-    columns = ("partition", "algorithm", "rate", "accuracy (%)", "MB over the cut")
+    columns = ("partition", "algorithm", "rate", "accuracy (%)", "MB")
     return Table(columns, rows, f"Test accuracy, mean and deviation over 3 seeds, last {LAST} of {R} rounds", notes)
 
 

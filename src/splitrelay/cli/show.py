@@ -64,7 +64,7 @@ def _under_way(sweeps: Sequence[Path]) -> list[str]:
 def _one(run: Run, shape: str) -> None:
     from splitrelay.runs.spec import Spec
 
-    usual, own = Spec().flatten(), run.spec.flatten()
+    usual, own = Spec(algorithm=run.spec.algorithm).flatten(), run.spec.flatten()
     told = {name: value for name, value in own.items() if value != usual[name] or name in ("algorithm", "R", "seed")}
     rows = run.rows[-LAST:]
     shown = ("round", "test_accuracy", "test_loss", "train_loss", "bytes_up", "bytes_down", "seconds")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from splitrelay.errors import InputError
-from splitrelay.reports.labels import get_data_label
+from splitrelay.reports.labels import get_data_label, is_splitfed_v1
 from splitrelay.reports.line_plots import Drawing, Line, LineStyle, Panel, colours, grid, styles
 from splitrelay.reports.seed_groups import Group, describe_seeds, group_runs
 from splitrelay.reports.style import LABEL, LOOK, open_figure, save_figure
@@ -41,9 +42,16 @@ def draw_bytes(
 ) -> Drawing:
     """Draw accuracy by the megabytes that clients and server have exchanged."""
     groups, notes = group_runs(runs)
-    choices = choose_runs(groups, rule, last, every_rate=every_rate)
+    choices = [_name_splitfed(choice) for choice in choose_runs(groups, rule, last, every_rate=every_rate)]
     said = [*_describe(choices, smooth), *notes]
     return _build_drawing(choices, said, "MB between clients and server", smooth, by_bytes=True)
+
+
+def _name_splitfed(choice: Choice) -> Choice:
+    """Call FedAvg over a cut SplitFed V1: its traffic is not that of FedAvg."""
+    if not is_splitfed_v1(choice.best.spec):
+        return choice
+    return replace(choice, column=replace(choice.column, algorithm="splitfed-v1"))
 
 
 def compute_accuracy_line(group: Group, smooth: int = 1) -> Curve:

@@ -18,6 +18,7 @@ from splitrelay.reports.labels import (
     get_key_label,
     get_partition_label,
     get_setting_label,
+    is_splitfed_v1,
 )
 from splitrelay.reports.seed_groups import Group, is_complete
 from splitrelay.reports.summary import summarise_group
@@ -46,7 +47,10 @@ def build_run_page(run: Run) -> str:
         _build_environment(run.path),
         _build_commands(run),
     ]
-    return page(f"{get_algorithm_label(spec.algorithm)} on {where}", [part for part in parts if part])
+    return page(
+        f"{get_algorithm_label('splitfed-v1' if is_splitfed_v1(spec) else spec.algorithm)} on {where}",
+        [part for part in parts if part],
+    )
 
 
 def series(run: Run, field: str, name: str, colour: str, times: float = 1) -> Series:
@@ -170,7 +174,7 @@ def _build_client_row(one: ClientRecord) -> list[str]:
 
 
 def _build_settings(run: Run) -> str:
-    defaults, own, words = Spec().flatten(), run.spec.flatten(), get_key_descriptions()
+    defaults, own, words = Spec(algorithm=run.spec.algorithm).flatten(), run.spec.flatten(), get_key_descriptions()
     rows = [
         format_setting_row(get_key_label(key), format_value_label(own[key]), words[key], own[key] != defaults[key])
         for key in own

@@ -10,6 +10,7 @@ from splitrelay.runs.spec import KEYS, PartitionSpec, Spec
 ALGORITHMS = {
     "fedavg": "FedAvg",  # the paper's tables have it first
     "ssl": "SSL",
+    "splitfed-v1": "SplitFed V1",  # FedAvg over a cut
     "splitfed-v2": "SplitFed V2",
     "splitfed-v3": "SplitFed V3",
     "sflg": "SFLG",
@@ -25,6 +26,11 @@ PLAIN = {key.path: key.name for key in KEYS.values()}
 def get_algorithm_label(name: str) -> str:
     """Return the name as its authors write it."""
     return ALGORITHMS.get(name, name)
+
+
+def is_splitfed_v1(spec: Spec) -> bool:
+    """Return whether a run is FedAvg over a cut. It has the accuracies of FedAvg, but other traffic."""
+    return spec.algorithm == "fedavg" and spec.placement == "cut"
 
 
 def get_data_label(name: str) -> str:

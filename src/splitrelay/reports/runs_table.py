@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from os.path import commonpath, relpath
 from typing import Any
 
-from splitrelay.reports.labels import format_value_label, get_key_label
+from splitrelay.reports.labels import ALGORITHMS, format_value_label, get_key_label, is_splitfed_v1
 from splitrelay.reports.seed_groups import Group, find_differing_keys, is_complete
 from splitrelay.reports.summary import build_curve, select_tail
 from splitrelay.runs.records import Run
@@ -27,6 +27,9 @@ def build_runs_table(runs: Sequence[Run], *, last: int = LAST) -> Table:
     heads += [Heading(name, is_numeric=name in DECIMALS, is_label=name == "hash") for name in AFTER]
     shared = commonpath([run.path.parent for run in runs])
     shown = [{**record, "run": relpath(record["run"], shared)} for record in records]
+    for run, record in zip(runs, shown, strict=True):
+        if is_splitfed_v1(run.spec):
+            record["algorithm"] = ALGORITHMS["splitfed-v1"]
     rows = [[_format_cell(name, record[name]) for name in (*map(get_key_label, keys), *AFTER)] for record in shown]
     ends = [run for run in runs if not is_complete(run)]
     notes = [f"{len(ends)} of {len(runs)} runs have not reached their last round."] if ends else []

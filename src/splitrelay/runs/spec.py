@@ -31,6 +31,7 @@ from splitrelay.structured_text import parse_toml
 MAX_NORM = 10.0  # the paper's largest gradient norm
 SEEDS = (1234, 666, 22)  # default seeds of studies: the paper's; the first is the default of `seed`
 PASSES_ON = ("ssl", "random-reshuffling")  # algorithms that hand x to the next client and never average it
+WHOLE_AT_CLIENTS = ("fedavg", "scaffold", "fedseq")  # algorithms whose clients have the whole model by definition
 TEMPLATE_WIDTH = 34  # columns before a comment in the template of a spec
 # fmt: off
 ORIGINAL_KEYS = frozenset((  # keys that are always part of the hash; do not add new keys
@@ -135,8 +136,10 @@ class Spec(Part):
     """All settings of a run that decide its numbers. Directory, device and number of workers are not among them."""
 
     algorithm: str = Field("ssl", description="ssl, fedavg, splitfed-v2, splitfed-v3, sflg, scaffold, fedseq, ...")
-    placement: Literal["cut", "whole"] = Field(
-        "cut", description="cut: model divided between client and server; whole: all at the client"
+    placement: Literal["auto", "cut", "whole"] = Field(
+        "auto",
+        description="cut: model divided between client and server; whole: all at the client; "
+        "auto: whole for fedavg, scaffold and fedseq, cut for all others",
     )
     route: Literal["centralized", "peer-to-peer"] = Field(
         "centralized", description="path of the client half: centralized (through the server) or peer-to-peer"
@@ -164,6 +167,18 @@ class Spec(Part):
     model: ModelSpec = ModelSpec()
     optimiser: OptimiserSpec = OptimiserSpec()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_placement(cls, content: Any) -> Any:
+        """Replace placement=auto by the placement that the algorithm is known for, so that a spec never holds auto.
+
+        The hash therefore does not depend on whether the placement was written out or chosen.
+        """
+        if not isinstance(content, dict) or content.get("placement") not in (None, "auto"):
+            return content
+        algorithm = content.get("algorithm", cls.model_fields["algorithm"].default)
+        return {**content, "placement": "whole" if algorithm in WHOLE_AT_CLIENTS else "cut"}
+
     @model_validator(mode="after")
     def _check_combination(self) -> Spec:
         if self.S is not None and self.S > self.partition.M:
@@ -178,12 +193,12 @@ class Spec(Part):
 
     def _check_peer_to_peer(self) -> None:
         """Check the rules of route=peer-to-peer: the server never has the client halves, so it cannot combine them."""
-        if self.placement == "whole":
-            raise ValueError("route=peer-to-peer hands over the client half of a cut model; it needs placement=cut")
         if self.algorithm not in PASSES_ON or self.gamma != 1:
             what = self.algorithm if self.algorithm not in PASSES_ON else f"gamma = {self.gamma:g}"
             why = "which the server does not have with route=peer-to-peer; use route=centralized"
             raise ValueError(f"{what} combines the client halves, {why}")
+        if self.placement == "whole":
+            raise ValueError("route=peer-to-peer hands over the client half of a cut model; it needs placement=cut")
 
     @property
     def identity(self) -> str:
