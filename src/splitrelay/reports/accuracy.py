@@ -33,6 +33,7 @@ class Value:
     accuracy: float
     spread: float
     rounds: int | None
+    diverged: int = 0  # seeds
 
 
 def build_accuracy_table(
@@ -76,7 +77,7 @@ def format_value(value: Value | None, best: bool = False, fastest: bool = False)
         Piece(f"{value.accuracy:.2f}", best),
         Piece(f"{spread} ("),
         Piece(rounds, fastest and value.rounds is not None),
-        Piece(")"),
+        Piece(")" if not value.diverged else f"), {value.diverged} diverged"),
     )
 
 
@@ -143,7 +144,7 @@ def _find_values(values: Values, place: Place, part: str) -> dict[str, Value]:
 
 def _compute_value(choice: Choice, last: int, goal: float | None) -> Value:
     seen = summarise_group(choice.best, last, goal)
-    return Value(100 * seen.mean, 100 * seen.spread, seen.rounds)
+    return Value(100 * seen.mean, 100 * seen.spread, seen.rounds, len(choice.best.diverged))
 
 
 def _get_paper_value(choice: Choice) -> Value | None:
@@ -175,6 +176,7 @@ def _build_record(choice: Choice, value: Value, paper: Value | None, last: int, 
         **build_record(choice),
         "R": min(run.rows[-1]["round"] for run in choice.best.runs),
         "seeds": " ".join(map(format_value_label, choice.best.seeds)),
+        "diverged": value.diverged,
         "accuracy_percent": round(value.accuracy, 4),
         "spread_percent": round(value.spread, 4),
         "goal_percent": 100 * seen.goal,

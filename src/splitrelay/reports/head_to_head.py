@@ -142,7 +142,8 @@ def _build_row(pair: Comparison, places: Sequence[Place]) -> list[Cell]:
 def describe_rate(choice: Choice) -> str:
     """Return the rate, and the clipping norm if there is one."""
     step = choice.best.spec.optimiser
-    return f" (η {step.eta:g}{'' if step.clip is None else f', clip {step.clip:g}'})"
+    diverged = f", {len(choice.best.diverged)} diverged" if choice.best.diverged else ""
+    return f" (η {step.eta:g}{'' if step.clip is None else f', clip {step.clip:g}'}{diverged})"
 
 
 def _build_record(pair: Comparison) -> dict[str, Any]:

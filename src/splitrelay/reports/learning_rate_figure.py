@@ -80,7 +80,7 @@ def _draw_points(axis: Axes, choice: Choice, tried: Sequence[Group], look: LineS
     y = [_compute_score(choice, group) for group in tried]
     axis.plot(x, y, linestyle=look.style, color=look.colour)
     for marker, whole in (("o", True), ("x", False)):
-        at = [j for j, group in enumerate(tried) if group.complete is whole]
+        at = [j for j, group in enumerate(tried) if (group.complete and not group.diverged) is whole]
         _draw_marks(axis, [x[j] for j in at], [y[j] for j in at], marker=marker, color=look.colour, markersize=3)
     if choice.best in tried:
         best = tried.index(choice.best)
@@ -139,8 +139,10 @@ def _papers(choices: Sequence[Choice]) -> list[str]:
 
 
 def _unfinished(choices: Sequence[Choice]) -> list[str]:
-    count = sum(not group.complete for choice in choices for group in choice.tried)
-    return ["A cross: not run to the last round (it may have diverged), the mean over what there is."] if count else []
+    every = [group for choice in choices for group in choice.tried]
+    diverged, short = any(group.diverged for group in every), any(not group.complete for group in every)
+    what = " or ".join(["a seed diverged"] * diverged + ["not run to the last round"] * short)
+    return [f"A cross: {what}."] if what else []
 
 
 def _row(choice: Choice) -> tuple[str, str, str]:

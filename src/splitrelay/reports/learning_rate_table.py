@@ -90,6 +90,8 @@ def _describe_try(choice: Choice, group: Group) -> str:
     step = group.spec.optimiser
     norm = "" if step.clip is None else f" clip {step.clip:g}"
     stopped = "" if group.complete else f" (ends at round {group.runs[0].rows[-1]['round']})"
+    if group.diverged:
+        stopped = f" ({len(group.diverged)} of {len(group.runs)} seeds diverged)"
     score = _compute_percent(choice, group)
     return f"{step.eta:g}{norm}: {'no score' if score is None else f'{score:.2f}'}{stopped}"
 

@@ -8,7 +8,7 @@ from os.path import commonpath, relpath
 from typing import Any
 
 from splitrelay.reports.labels import ALGORITHMS, format_value_label, get_key_label, is_splitfed_v1
-from splitrelay.reports.seed_groups import Group, find_differing_keys, is_complete
+from splitrelay.reports.seed_groups import Group, find_differing_keys, is_complete, is_diverged
 from splitrelay.reports.summary import build_curve, select_tail
 from splitrelay.runs.records import Run
 from splitrelay.runs.rows import LAST
@@ -31,7 +31,7 @@ def build_runs_table(runs: Sequence[Run], *, last: int = LAST) -> Table:
         if is_splitfed_v1(run.spec):
             record["algorithm"] = ALGORITHMS["splitfed-v1"]
     rows = [[_format_cell(name, record[name]) for name in (*map(get_key_label, keys), *AFTER)] for record in shown]
-    ends = [run for run in runs if not is_complete(run)]
+    ends = [run for run in runs if not is_complete(run) and not is_diverged(run)]
     notes = [f"{len(ends)} of {len(runs)} runs have not reached their last round."] if ends else []
     caption = f"{len(runs)} runs; accuracy is the mean over the last {last} rounds, loss that of the last look."
     return Table(heads, rows, caption=caption, notes=notes, lead=2, name="runs", records=records)
@@ -41,10 +41,10 @@ def _build_record(run: Run, keys: Sequence[str], last: int) -> dict[str, Any]:
     flat = run.spec.flatten()
     own = {get_key_label(key): flat[key] for key in keys}
     end: dict[str, Any] = run.rows[-1] if run.rows else {}
-    r = end.get("round")
+    r, diverged = end.get("round"), ", diverged" if is_diverged(run) else ""
     return {
         **own,
-        "rounds": "none" if r is None else str(r) if is_complete(run) else f"{r} of {run.spec.R}",
+        "rounds": "none" if r is None else str(r) if is_complete(run) else f"{r} of {run.spec.R}{diverged}",
         "accuracy (%)": round(100 * _compute_accuracy(run, last), 2),
         "test loss": None if not end else round(end["test_loss"], 4),
         "MB": None if not end else round((end["bytes_up"] + end["bytes_down"]) / 1e6, 1),

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from splitrelay.errors import InputError
 from splitrelay.reports.labels import describe_setting, format_value_label, get_key_label
+from splitrelay.runs.packed_records import has_record
 from splitrelay.runs.records import Run
+from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import SEEDS, Spec
 
 # Other seeds repeat a setting, more rounds extend it, and watching changes nothing.
@@ -33,13 +35,23 @@ class Group:
 
     @property
     def complete(self) -> bool:
-        """Whether every run has all its rounds."""
-        return all(map(is_complete, self.runs))
+        """Whether every run has all its rounds, or has diverged."""
+        return all(is_complete(run) or is_diverged(run) for run in self.runs)
+
+    @property
+    def diverged(self) -> tuple[Run, ...]:
+        """Return the runs that diverged."""
+        return tuple(run for run in self.runs if is_diverged(run))
 
 
 def is_complete(run: Run) -> bool:
     """Whether the last round has been seen; records that are published without weights are complete too."""
     return bool(run.rows) and run.rows[-1]["round"] >= run.spec.R
+
+
+def is_diverged(run: Run) -> bool:
+    """Return whether a run ended before its last round because it diverged. This is a result, and final."""
+    return bool(run.rows) and not is_complete(run) and has_record(RunDirectory(run.path).diverged)
 
 
 def find_differing_keys(specs: Iterable[Spec], leaving: Collection[str] = ()) -> list[str]:
@@ -71,14 +83,16 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
 
 
 def _choose_complete(runs: list[Run]) -> list[Run]:
-    """Those with all their rounds; where there is none, all of them as far as they are."""
-    return [run for run in runs if is_complete(run)] or runs
+    """Those with all their rounds or diverged; where there is none, all of them as far as they are."""
+    return [run for run in runs if is_complete(run) or is_diverged(run)] or runs
 
 
 def _describe_left_out(runs: Sequence[Run], seen: list[Run], once: list[Run], groups: list[Group]) -> list[str]:
     counted = [run for group in groups for run in group.runs]
-    short = [run for run in once if not is_complete(run)]
+    diverged = [run for run in once if is_diverged(run)]
+    short = [run for run in once if not is_complete(run) and run not in diverged]
     sentences = {
+        "diverged, counted with the last value": diverged,
         "without a row yet": [run for run in runs if not run.rows],
         "there twice, the longer one counted": [run for run in seen if run not in once and not is_complete(run)],
         "not run to the last round, not counted": [run for run in short if run not in counted],

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitrelay.paper.cells import CELLS, MODELS, Cell
-from splitrelay.reports.seed_groups import Group
+from splitrelay.reports.seed_groups import Group, is_diverged
 from splitrelay.runs.records import Run
 from splitrelay.runs.rows import LAST
 from splitrelay.runs.spec import Spec
@@ -65,8 +65,12 @@ class Summary:
 
 
 def build_curve(group: Group, field: str = "test_accuracy") -> Curve:
-    """A field of the rows; NaN where a row has none."""
+    """A field of the rows; NaN where a row has none. A run that diverged keeps its last value until round R."""
     rows = [{row["round"]: row for row in run.rows} for run in group.runs]
+    every = set().union(*rows, {run.spec.R for run in group.diverged})
+    for run, by_round in zip(group.runs, rows, strict=True):
+        if is_diverged(run):
+            by_round.update({r: run.rows[-1] for r in every if r > run.rows[-1]["round"]})
     rounds = sorted(set.intersection(*(set(by_round) for by_round in rows)))
     values = [[_float(by_round[r].get(field)) for r in rounds] for by_round in rows]
     return Curve(np.array(rounds, dtype=np.int64), np.array(values, dtype=np.float64))

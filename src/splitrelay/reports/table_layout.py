@@ -66,9 +66,17 @@ class Choice:
 
     @cached_property
     def best(self) -> Group:
-        """Return the runs with the highest score, or the smallest rate among equals. Prefer finished runs."""
+        """Return the setting with the highest score; of several, the smallest rate.
+
+        A setting that was not run to its end is chosen only if all are so. A setting of which a seed diverged is chosen
+        only if this is so of all of them, and then one of which the fewest diverged.
+        """
         complete = [group for group in self.tried if group.complete] or list(self.tried)
-        return max(complete, key=lambda group: (self.score(group), -group.spec.optimiser.eta))
+
+        def rank(group: Group) -> tuple[float, float, float]:
+            return -len(group.diverged) / len(group.runs), self.score(group), -group.spec.optimiser.eta
+
+        return max(complete, key=rank)
 
     @property
     def grid(self) -> list[float]:

@@ -93,7 +93,7 @@ def test_a_goal_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_keys_that_differ_in_the_specs_order() -> None:
-    specs = [load_spec(None, words) for words in (["eta=0.1"], ["eta=0.2", "algorithm=fedavg"], ["seed=3"])]
+    specs = [load_spec(None, words) for words in (["eta=0.1"], ["eta=0.2", "algorithm=splitfed-v2"], ["seed=3"])]
     assert find_differing_keys(specs) == ["algorithm", "seed", "optimiser.eta"]
     assert find_differing_keys(specs, ["seed"]) == ["algorithm", "optimiser.eta"]
     assert find_differing_keys(specs[:1]) == find_differing_keys([]) == []
