@@ -53,7 +53,9 @@ PROGRAMS = (
         r"rehearse first.toml M=3 C=4 K=1 R=3 \1--out random --random 1 --plans 1",
         "plans by the hundred",
     ),
-    Row(r"(rehearse) (algorithm=\w+ placement=cut --fed-server --out) DIR", r"\1 M=2 C=5 K=1 R=1 \2 fed", "12 programs"),
+    Row(
+        r"(rehearse) (algorithm=\w+ placement=cut --fed-server --out) DIR", r"\1 M=2 C=5 K=1 R=1 \2 fed", "12 programs"
+    ),
     Row(r"(rehearse) (--out \w+)$", r"\1 first.toml \2", "the starter spec has the default of every key"),
     Row(
         r"(rehearse first.toml)( R=3)?( route=\S+)?( --out)",
