@@ -26,6 +26,8 @@ def test_every_statement_of_the_report_is_checked(rows: dict[str, Row]) -> None:
         "sharp, piecewise quadratic": 5,
         "sharp, logistic": 5,
         "sharp, softmax": 5,
+        "sharp recursion": 5,
+        "sharp drift": 2,
         "hard instance": 2,
         "last iterate": 4,
         "recursion": 4,

@@ -11,7 +11,7 @@ import numpy as np
 from splitrelay.errors import InputError, OutOfRange
 from splitrelay.theory.problem import Problem, Quantities
 from splitrelay.theory.results import CASES, CONSTANTS, DECAYS, Array, Constants, Rate, Values, unwrap_values
-from splitrelay.theory.sharp_bounds import compute_sampling_factors
+from splitrelay.theory.sharp_bounds import TINY, compute_sampling_factors
 from splitrelay.theory.theorem_constants import GC, MEASURE, NC, SC, check_choice, resolve_constants
 
 
@@ -222,8 +222,16 @@ def _compute_corollary(name: str, q: Quantities, constants: str) -> Terms:
     return compute_general_convex(q, drift_divisor) if q.case == GC else compute_strongly_convex(q, drift_divisor)
 
 
+def _keep_positive(q: Quantities, term: Term) -> Array:
+    """Round an exponential term that underflows up to the smallest normal number, unless the start is the optimum."""
+    if term.power != np.inf:
+        return term.value
+    return np.maximum(term.value, np.where(q.D2 > 0, TINY, 0))
+
+
 def _build_rate(name: str, q: Quantities, location: str, measure: str, terms: Terms) -> Rate:
     shape = q.problem.shape
+    terms = [term._replace(value=_keep_positive(q, term)) for term in terms]
     total = sum((term.value for term in terms), np.zeros(()))
     if np.any(np.isinf(total)):
         raise OutOfRange(f"{q.subject} leaves the range of double precision")

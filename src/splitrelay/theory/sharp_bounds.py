@@ -74,8 +74,12 @@ def compute_sampling_factors(algorithm: str, M: Array, S: Array) -> tuple[Array,
 def list_inputs(algorithm: str, q: Quantities, rounds: Array) -> tuple[Array, ...]:
     """Return the quantities of the formula in the order of INPUTS. `rounds` is the exponent, R + 1."""
     mu = q.mu if q.case == "strongly-convex" else np.zeros(())
-    S = q.S if algorithm.endswith(("-swor", "-swr")) else q.M
-    return rounds, mu, q.D2, q.L, q.sigma2, q.heterogeneity, q.M, S, q.K
+    return rounds, mu, q.D2, q.L, q.sigma2, q.heterogeneity, q.M, get_participants(algorithm, q), q.K
+
+
+def get_participants(algorithm: str, q: Quantities) -> Array:
+    """Return the number of clients of a round: S where clients are sampled, else M."""
+    return q.S if algorithm.endswith(("-swor", "-swr")) else q.M
 
 
 def compute_sharp_total(algorithm: str, q: Quantities, eta_tilde: Array, rounds: Array) -> Array:
@@ -131,6 +135,19 @@ def _compute_lead(a: Array, D2: Array, g: Array, rounds: Array) -> Array:
     """Compute D2 / (g W_R), the optimum's share before W_R is rounded down."""
     growth = np.expm1(-rounds * np.log1p(-a * g))
     return np.asarray(D2 * np.where(a > 0, a / np.where(a > 0, growth, 1.0), 1 / (g * rounds)))
+
+
+def compute_sharp_recursion(algorithm: str, q: Quantities, eta_tilde: Array) -> tuple[Array, Array, Array]:
+    """Compute b and err of r_{t+1} <= (1 - a g) r_t - g b D_F + err, and the bound on the drift E_r where D_F = 0."""
+    L, sigma2, zeta2, K, S = q.L, q.sigma2, q.heterogeneity, q.K, get_participants(algorithm, q)
+    counts = compute_counts(algorithm, q.M, S, K)
+    g, s, n = eta_tilde, L * eta_tilde, counts.n
+    den = 1 - 4 * counts.k1 / n**2 * s * s
+    slope = 2 + counts.q * s
+    b = 2 - 2 * counts.q * s - 8 * counts.k2 / n**3 * s * s * slope / den
+    drift = 4 * g * g / n**2 * (counts.k1 * sigma2 + counts.T * zeta2) / den
+    first = counts.q * g * g * (sigma2 / (S * K) + counts.w * zeta2)
+    return np.asarray(b), np.asarray(first + L * g / n * slope * drift), np.asarray(drift)
 
 
 def minimize_sharp_bound(algorithm: str, q: Quantities, rounds: Array, high: Array) -> tuple[Array, Array]:

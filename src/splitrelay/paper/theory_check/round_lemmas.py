@@ -19,11 +19,14 @@ from splitrelay.paper.theory_check.exact_runs import (
     build_problem,
     compute_ratio,
     run_exactly,
+    take_clients,
 )
 from splitrelay.paper.theory_check.random_problems import Instance
 from splitrelay.theory import Problem
 from splitrelay.theory.recursions import compute_drift_bound, compute_round_bound, compute_simplified_bound
 from splitrelay.theory.results import Algorithm, Constants
+from splitrelay.theory.sharp_bounds import compute_sharp_recursion
+from splitrelay.theory.theorem_constants import compute_step_ratio
 
 SIMPLIFIED: tuple[tuple[Algorithm, Constants], ...] = ((SSL, "proved"), (SSL, "tight"), (FEDAVG, "proved"))
 E7 = "display (8) as printed (E7)"
@@ -73,7 +76,24 @@ def check_convex_rounds(instance: Instance) -> Ratios:
         ratios[f"drift, {label}"] = rounds.compare_drift(
             name, compute_drift_bound(name, "strongly-convex", known, **inputs)
         )
-    return ratios | check_partial_rounds(rounds, known)
+    return ratios | check_partial_rounds(rounds, known) | check_sharp_rounds(rounds, known)
+
+
+def check_sharp_rounds(rounds: Rounds, known: Problem) -> dict[str, Array]:
+    """Check the recursion behind the sharp bounds, and its drift, at every point and step."""
+    ratios: dict[str, Array] = {}
+    g = rounds.eta_tilde
+    for name in ALGORITHMS:
+        q = take_clients(name, known).get_quantities("the sharp recursion")
+        b, err, drift = compute_sharp_recursion(name, q, g)
+        bound = (1 - q.mu * g / 2) * rounds.r2 - g * b * rounds.DF + err
+        ratios[f"sharp recursion, {LABEL[name]}"] = rounds.compare_r2(name, bound)
+        if name in FULL:
+            n = compute_step_ratio(name, q)
+            k2, den = n * (n - 1) * (2 * n - 1) / 6, 1 - 2 * (n - 1) / n * (q.L * g) ** 2
+            moved = 8 * g * g / n**2 * q.L * k2 * rounds.DF / den
+            ratios[f"sharp drift, {LABEL[name]}"] = rounds.compare_drift(name, drift + moved)
+    return ratios
 
 
 def check_partial_rounds(rounds: Rounds, known: Problem) -> dict[str, Array]:
