@@ -54,9 +54,7 @@ def test_keys_are_not_dropped_for_insecure(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_number_beside_the_keys_is_not_ignored(capsys: pytest.CaptureFixture[str]) -> None:
     line = refused(capsys, *JOIN, "--keys", "hospital-0", "--client", "4")
-    assert (
-        line == "splitrelay: --keys and --client exclude each other; got 4. Leave --client out: the keys say who it is."
-    )
+    assert "--keys and --client" in line and "got 4" in line
 
 
 # serve and join: numbers

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from splitrelay.cli.main import run
-from splitrelay.cli.status import STALLED, _table
+from splitrelay.cli.status import STALLED, build_table
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.evaluation_requests import PartyRequest
 from splitrelay.deploy.remote_clients import RemoteClients
@@ -54,7 +54,7 @@ class Seen:
         assert self.report["stalled"] and self.code == STALLED
         (wait,) = [one for one in self.report["waiting_for"] if (one["client"], one["kind"]) == (self.m, self.kind)]
         assert wait["stalled"] and wait["since"] >= 0 and wait["why"] and wait["remedy"]
-        assert any(wait["who"] in note and wait["remedy"] in note for note in _table(self.report).notes)
+        assert any(wait["who"] in note and wait["remedy"] in note for note in build_table(self.report).notes)
         events = [(one["kind"], one["who"], one["why"], one["hint"]) for one in self.stage.events("stalled")]
         assert (self.kind, wait["who"], wait["why"], wait["remedy"]) in events
         assert any(wait["who"] in text and wait["remedy"] in text for text in self.stage.said)

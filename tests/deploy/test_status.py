@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from splitrelay.cli.status import _table
+from splitrelay.cli.status import build_table
 from splitrelay.deploy.server_program import ServerConfig, ServerProgram
 from splitrelay.errors import OutputError
 from tests.support.deployment import LocalDeployment, small_spec
@@ -37,19 +37,19 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 def test_before_anybody_came_it_says_how_many_are_awaited(reports: list[dict[str, Any]]) -> None:
-    table = _table(reports[0])
+    table = build_table(reports[0])
     assert table.title.endswith("waiting for 4 more clients")
     assert table.rows == [(m, "away", "", None) for m in range(4)]
 
 
 def test_before_the_first_visit_it_tells_who_is_here_and_nothing_of_costs(reports: list[dict[str, Any]]) -> None:
-    table = _table(reports[1])
+    table = build_table(reports[1])
     assert table.title.endswith("waiting for 2 more clients") and not table.notes
     assert sorted(row[1] for row in table.rows) == ["away", "away", "here", "here"]
 
 
 def test_after_a_visit_it_tells_what_was_paid(reports: list[dict[str, Any]]) -> None:
-    table = _table(reports[2])
+    table = build_table(reports[2])
     assert table.title.endswith("finished, round 1 of 1") and "MB up" in table.notes[0]
     assert [row[4] for row in table.rows] == [1] * 4
 

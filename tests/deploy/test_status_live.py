@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from splitrelay.chaos.proxies import TcpProxy
-from splitrelay.cli.status import _table
+from splitrelay.cli.status import build_table
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.status_client import ask_status
 from splitrelay.network import messages
@@ -42,7 +42,7 @@ def asked(stage: LocalDeployment) -> dict[str, Any]:
 def turns(report: dict[str, Any]) -> list[int]:
     """Whose turn it is, as the report says twice and the table once more."""
     found = [one["client"] for one in report["clients"] if one["turn"]]
-    assert found == report["turn"] == [row[0] for row in _table(report).rows if row[2]]
+    assert found == report["turn"] == [row[0] for row in build_table(report).rows if row[2]]
     return found
 
 
@@ -98,7 +98,7 @@ def test_a_client_that_is_away_when_it_is_its_turn_is_seen_so(tmp_path: Path) ->
     stage.play()
     (report,) = seen
     assert turns(report) == [1] and [one["here"] for one in report["clients"]] == [True, False]
-    assert _table(report).rows[1][1:3] == ("away", "its turn")
+    assert build_table(report).rows[1][1:3] == ("away", "its turn")
 
 
 # Who is told to stop

@@ -1,4 +1,4 @@
-"""Who watches a run watches on while the server is away, and is told so once."""
+"""`status --watch` continues while the server does not answer, and prints one note."""
 
 import json
 import signal
@@ -15,14 +15,14 @@ from splitrelay.network.status_rpc import status_handler
 from tests.support.bare_server import BOUNDS, TERMS
 from tests.support.programs import run_programs
 
-AWAY = "the server does not answer; asking again every 0.1 s, Ctrl-C ends it."
+NOTE = "every 0.1 s"  # the note about the retries
 CLIENT = {"client": 0, "here": True, "turn": False, "samples": 5, "visits": 0, "socket_bytes_up": None}
 CLIENT |= {"socket_bytes_down": None, "computing_seconds": 0.0, "waiting_seconds": 0.0, "memory_bytes": 0}
 REPORT = {"algorithm": "ssl", "route": "centralized", "spec": "0", "awaited": 0, "rounds": 9, "evaluator": None}
 
 
-class Answering:
-    """A server that answers with its rounds, one after another, and then with a last word for ever."""
+class StatusServer:
+    """A server whose reports show the given rounds, and then the last one again."""
 
     def __init__(self, port: int, rounds: Iterator[int], refuses: str | None = None) -> None:
         self.rounds, self.r, self.refuses = rounds, 0, refuses
@@ -40,7 +40,7 @@ class Answering:
         phase = "finished" if self.r == REPORT["rounds"] else "training"
         return json.dumps({**REPORT, "phase": phase, "round": self.r, "clients": [CLIENT]})
 
-    def __enter__(self) -> "Answering":
+    def __enter__(self) -> "StatusServer":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -51,39 +51,42 @@ def watch(port: int) -> tuple[str, ...]:
     return ("status", f"127.0.0.1:{port}", "--insecure", "--watch", "--every", "0.1")
 
 
-def test_watching_goes_on_when_the_server_comes_back(tmp_path: Path) -> None:
+def test_watch_continues_after_restart_of_server(tmp_path: Path) -> None:
     with run_programs(tmp_path) as start:
-        with Answering(0, iter((3,))) as server:
+        with StatusServer(0, iter((3,))) as server:
             watching = start("watch", *watch(server.port))
             watching.said("round 3 of 9")
-        watching.said(AWAY)
-        with Answering(server.port, iter((4, 4, 4))):
+        watching.said(NOTE)
+        with StatusServer(server.port, iter((4, 4, 4))):
             watching.said("round 4 of 9", times=3)
-        watching.said(AWAY, times=2)
-        with Answering(server.port, iter((9,))):
+        watching.said(NOTE, times=2)
+        with StatusServer(server.port, iter((9,))):
             assert watching.left() == 0
-        assert watching.words.count(AWAY) == 2 and "finished, round 9 of 9" in watching.words
+        assert watching.words.count(NOTE) == 2 and "finished, round 9 of 9" in watching.words
 
 
-def test_ctrl_c_ends_it_while_nobody_answers(tmp_path: Path) -> None:
+def test_ctrl_c_ends_watch_without_server(tmp_path: Path) -> None:
     with run_programs(tmp_path) as start:
-        with Answering(0, iter((3,))) as server:
+        with StatusServer(0, iter((3,))) as server:
             watching = start("watch", *watch(server.port))
             watching.said("round 3 of 9")
-        watching.said(AWAY)
+        watching.said(NOTE)
         assert watching.left(signal.SIGINT) == 130
         assert watching.err.read_text().endswith("splitrelay: stopped.\n")
 
 
-def test_an_address_at_which_nobody_was_ever_heard_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_without_first_answer_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as leaving:
         run(watch(1))
     assert leaving.value.code == 1
     assert "splitrelay: the server does not answer; got " in capsys.readouterr().err
 
 
-def test_a_refusal_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
-    with Answering(0, iter((3,)), "the certificate of boss is revoked") as server, pytest.raises(SystemExit) as leaving:
+def test_refusal_ends_watch(capsys: pytest.CaptureFixture[str]) -> None:
+    with (
+        StatusServer(0, iter((3,)), "the certificate of boss is revoked") as server,
+        pytest.raises(SystemExit) as leaving,
+    ):
         run(watch(server.port))
     assert leaving.value.code == 1 and server.asked == 2
     assert "splitrelay: the server refused: the certificate of boss is revoked" in capsys.readouterr().err

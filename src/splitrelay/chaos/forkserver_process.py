@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from splitrelay.chaos.short_timeouts import SHORT_TIMEOUTS
 from splitrelay.deploy.subprocesses import Program, die_with_parent
+from splitrelay.network.limits import Timeouts
 
 PRELOADED = (
     "deploy.server_program",
     "deploy.client_program",
     "deploy.remote_evaluator",
 )
+SHORT_TIMEOUTS = Timeouts(heartbeat=0.5, silence=4.0, first_retry=0.05, longest_retry=0.4)  # a plan takes seconds
 COMMAND_LINE = "splitrelay.cli.main"  # imported by name: chaos does not depend on cli
 
 

@@ -10,7 +10,16 @@ import click
 
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
-from splitrelay.cli.deploy_options import Seconds, alarm, get_timeouts, log_option, logger, ready, warn_insecure
+from splitrelay.cli.deploy_options import (
+    Seconds,
+    build_alarm,
+    build_logger,
+    get_timeouts,
+    insecure_option,
+    log_option,
+    notify_systemd,
+    warn_insecure,
+)
 from splitrelay.cli.signals import stopping
 from splitrelay.errors import InputError
 
@@ -21,11 +30,13 @@ FOLDER = click.Path(path_type=Path)
     cls=Command, example="splitrelay join s.example.org:7443 --keys hospital-3 --data patients.npz --spec first.toml"
 )
 @click.argument("address", metavar="HOST:PORT")
-@click.option("--keys", multiple=True, type=FOLDER, help="The folder that splitrelay keys issue made for this client.")
-@click.option("--data", multiple=True, type=FOLDER, help="This client's images: an .npz, a table, a folder.")
-@click.option("--insecure", is_flag=True, help="Without keys or encryption: for tests on one machine.")
+@click.option("--keys", multiple=True, type=FOLDER, help="This client's folder of keys (from splitrelay keys issue).")
+@click.option(
+    "--data", multiple=True, type=FOLDER, help="This client's data: an .npz file, a table or a folder of images."
+)
+@insecure_option
 @click.option("--client", multiple=True, type=click.IntRange(min=0),
-              help="Which client this is, where there are no keys to say it.")  # fmt: skip
+              help="The number of this client (only with --insecure; otherwise the keys contain it).")  # fmt: skip
 @click.option("--spec", type=FOLDER,
               help="Your own copy of the spec, or the server's terms.toml. Any difference ends the join.")  # fmt: skip
 @click.option("--accept-spec", default="", metavar="DIGEST",
@@ -33,16 +44,18 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--repeats", type=click.IntRange(min=0), default=1, show_default=True,
               help="How often the server may repeat the whole run, for example after it was set back.")  # fmt: skip
 @click.option("--state", type=FOLDER, help="Folder in which the client counts its visits (default: its key folder).")
-@click.option("--test", type=FOLDER, help="The evaluator's test set, where the route is peer-to-peer.")
+@click.option("--test", type=FOLDER, help="The test set of the evaluator (peer to peer, or with a fed server).")
 @click.option("--keep", type=FOLDER, default=Path("model.safetensors"), show_default=True,
               help="Where the evaluator writes the model.")  # fmt: skip
 @click.option("--listen", default="", metavar="HOST:PORT",
-              help="Let other clients bring the half here, peer to peer; port 0: any that is free.")  # fmt: skip
-@click.option("--fed-server", is_flag=True, help="It averages the clients' halves, and has no data.")
+              help="Receive halves of other clients here (peer to peer); port 0 for any free port.")  # fmt: skip
+@click.option(
+    "--fed-server", is_flag=True, help="Run as the fed server, which averages the client halves and has no data."
+)
 @click.option("--sealed", is_flag=True, help="Take part only if the server cannot read the clients' half.")
-@click.option("--check", is_flag=True, help="Everything but training: would the server take this client?")
+@click.option("--check", is_flag=True, help="Check keys, data and spec against the server, then exit without training.")
 @click.option("--patience", type=Seconds(0), default=0, show_default=True,
-              help="Seconds without a server after which to give up; 0: never.")  # fmt: skip
+              help="Exit after so many seconds without a connection to the server; 0 for never.")  # fmt: skip
 @log_option
 def join(
     address: str,
@@ -77,23 +90,25 @@ def join(
     Several clients of one host can share a program: repeat --keys and --data, in the same order. A separate evaluator
     gives --test and no --data, a fed server --fed-server.
     """
-    _refuse_two_names(keys, insecure, client)
+    _check_names(keys, insecure, client)
     from splitrelay.deploy.client_program import ClientOptions, get_client_name, join_all
     from splitrelay.deploy.disclosure import Approval
     from splitrelay.deploy.handshake import read_agreed_spec
 
     _check_digest(accept_spec)
     who = client if insecure else keys
-    places = list(data) if data or not (test or fed_server) else [None] * len(who)  # only to judge, or to average
+    places = (
+        list(data) if data or not (test or fed_server) else [None] * len(who)
+    )  # an evaluator or a fed server without data
     if not who or len(who) != len(places):
         given = f"{len(who)} and {len(data)}"
         what = "--client" if insecure else "--keys"
-        raise InputError(f"each client needs its {what} and its --data", value=given, hint="See join --help.")
+        raise InputError(f"give {what} and --data once for each client", value=given, hint="See join --help.")
     warn_insecure(insecure, log)
     agreed, approval = None if spec is None else read_agreed_spec(spec), Approval(_ask if sys.stdin.isatty() else None)
     folders = [None] * len(who) if insecure else list(keys)
     numbers = list(client) if insecure else [None] * len(who)
-    wishes = [
+    options = [
         ClientOptions(
             address,
             number,
@@ -116,13 +131,15 @@ def join(
         for number, place, folder in zip(numbers, places, folders, strict=True)
     ]
     with stopping(None) as stop:
-        ready()
-        tell, warn = (
-            (lambda m: logger(log, client=get_client_name(m))),
-            (lambda m: alarm(log, client=get_client_name(m))),
+        notify_systemd()
+        results = join_all(
+            options,
+            lambda m: build_logger(log, client=get_client_name(m)),
+            lambda m: build_alarm(log, client=get_client_name(m)),
+            stop,
         )
-        for words in join_all(wishes, tell, warn, stop):
-            say(words)
+        for result in results:
+            say(result)
 
 
 def _ask(text: str) -> bool:
@@ -136,12 +153,12 @@ def _check_digest(digest: str) -> None:
         raise InputError("--accept-spec is not a digest", value=digest[:80], limit=limit, hint=hint)
 
 
-def _refuse_two_names(keys: tuple[Path, ...], insecure: bool, client: tuple[int, ...]) -> None:
-    """The keys say who this is, or --client does where there are none; nothing that was given is left aside."""
+def _check_names(keys: tuple[Path, ...], insecure: bool, client: tuple[int, ...]) -> None:
+    """Raise an InputError if --keys is combined with --insecure or --client."""
     if keys and insecure:
         from splitrelay.deploy.authorization import identity_in
 
-        identity_in(keys[0], insecure)  # which refuses the pair
+        identity_in(keys[0], insecure)  # raises the error
     if keys and client:
-        value, hint = " ".join(map(str, client)), "Leave --client out: the keys say who it is."
-        raise InputError("--keys and --client exclude each other", value=value, hint=hint)
+        value, hint = " ".join(map(str, client)), "Leave out --client; the keys contain the number."
+        raise InputError("--keys and --client cannot be combined", value=value, hint=hint)

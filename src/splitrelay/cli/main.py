@@ -149,9 +149,9 @@ def _leave(message: str, code: int, form: str, trace: str = "") -> NoReturn:
     """With the last line: for people, or an object among the others of --log json."""
     one_line = message if code == 2 and message.startswith("Usage:") else " ".join(message.split())
     if form == "json":
-        from splitrelay.cli.deploy_options import alarm
+        from splitrelay.cli.deploy_options import build_alarm
 
-        alarm(form, who="splitrelay", **({"traceback": trace} if trace else {}))(one_line)
+        build_alarm(form, who="splitrelay", **({"traceback": trace} if trace else {}))(one_line)
     else:
         click.echo(trace + (one_line if one_line.startswith("Usage:") else f"splitrelay: {one_line}"), err=True)
     sys.exit(code)

@@ -11,7 +11,7 @@ import click
 
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note
-from splitrelay.cli.deploy_options import warn_insecure
+from splitrelay.cli.deploy_options import away_option, insecure_option, warn_insecure
 from splitrelay.cli.key_values import settings_argument
 from splitrelay.cli.spec_arguments import list_spec_keys, load_spec_arguments
 from splitrelay.cli.table_output import Table, emit, format_option, format_tick
@@ -36,11 +36,10 @@ COLUMNS = ("same weights", "same record", "programs", "deployed s", "simulated s
 @click.option("--namespaces", is_flag=True, help="Run each program in its own network namespace; needs root.")
 @click.option("--noise", type=click.FloatRange(0, 0.5), default=0.0, show_default=True,
               help="Probability that a packet is duplicated, reordered or dropped (needs --namespaces).")  # fmt: skip
-@click.option("--insecure", is_flag=True, help="Run without keys and encryption.")
+@insecure_option
 @click.option("--direct", is_flag=True, help="Clients send their half directly to the next client (peer to peer).")
 @click.option("--fed-server", is_flag=True, help="Start a fed server, which averages encrypted client halves.")
-@click.option("--away", type=click.Choice(["wait", "retry", "skip"]), default="wait", show_default=True,
-              help="What the server does if a client is absent.")  # fmt: skip
+@away_option
 @click.option("--lease", type=float, help="Seconds that a client may be absent (default: 60, with faults 5).")
 @click.option("--patience", type=float, default=600, show_default=True, help="Seconds for the deployed run.")
 @format_option

@@ -14,12 +14,13 @@ from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import say
 from splitrelay.cli.deploy_options import (
     Seconds,
-    alarm,
+    away_option,
+    build_alarm,
+    build_logger,
     get_timeouts,
     keys_options,
     log_option,
-    logger,
-    ready,
+    notify_systemd,
     warn_insecure,
 )
 from splitrelay.cli.key_values import settings_argument
@@ -36,62 +37,66 @@ if TYPE_CHECKING:
 @settings_argument(list_spec_keys, metavar="[SPEC] [KEY=VALUE]...")
 @keys_options
 @click.option(
-    "--listen", help="Address and port; port 0: any that is free (default: 0.0.0.0:7443; insecure 127.0.0.1:7443)."
+    "--listen", help="Address and port; port 0 for any free port (default: 0.0.0.0:7443, insecure 127.0.0.1:7443)."
 )
-@click.option("--out", type=click.Path(path_type=Path), help="The run's directory (default: results/ and its name).")
-@click.option("--away", type=click.Choice(["wait", "retry", "skip"]), default="wait", show_default=True,
-              help="What to do about a client that stays away.")  # fmt: skip
-@click.option("--lease", type=Seconds(0), default=60, show_default=True, help="Seconds that it may be away.")
+@click.option("--out", type=click.Path(path_type=Path), help="The run directory (default: results/NAME).")
+@away_option
+@click.option("--lease", type=Seconds(0), default=60, show_default=True, help="Seconds that a client may be absent.")
 @click.option("--patience", type=Seconds(0, min_open=True), default=300, show_default=True,
               help="Seconds that one local step may take.")  # fmt: skip
 @click.option("--retries", type=click.IntRange(min=0), default=3, show_default=True,
-              help="Leases, or failures, before the run stops.")  # fmt: skip
+              help="Expired leases or failures of a visit before the run stops.")  # fmt: skip
 @click.option("--visit-deadline", type=Seconds(0, min_open=True),
-              help="Seconds that a whole visit may take (default: --patience for each of K + 2 steps).")  # fmt: skip
+              help="Seconds for a whole visit (default: --patience for each of K + 2 steps).")  # fmt: skip
 @click.option("--strikes", type=click.IntRange(min=0), default=3, show_default=True,
-              help="Failed visits that put a client into quarantine (see splitrelay quarantine); 0: none.")  # fmt: skip
+              help="Failed visits before a client is quarantined (splitrelay quarantine); 0 for never.")  # fmt: skip
 @click.option("--stalled-after", type=Seconds(0),
-              help="Report for whom the run waits after so many seconds (default: --lease).")  # fmt: skip
-@click.option("--quorum", type=int, help="Begin when so many clients are here (default: all).")
+              help="Seconds of waiting after which the run is reported as stalled (default: --lease).")  # fmt: skip
+@click.option("--quorum", type=int, help="Start when this number of clients is connected (default: all).")
 @click.option("--without", type=int, multiple=True,
-              help="A client that will not come. During a run: skip its visits from now on. Repeatable.")  # fmt: skip
+              help="Exclude a client. During a run: skip its visits from now on. Repeatable.")  # fmt: skip
 @click.option("--with", "readmit", type=int, multiple=True,
-              help="A client that was excluded during the run may come again. Repeatable.")  # fmt: skip
+              help="Allow a client again that was excluded during the run. Repeatable.")  # fmt: skip
 @click.option("--back-to", type=click.IntRange(min=0), metavar="ROUND",
-              help="Go on from this round's checkpoint; what came after it is set aside. Give it once.")  # fmt: skip
+              help="Continue from the checkpoint of this round; set later results aside. Give it once.")  # fmt: skip
 @click.option("--from-scratch", is_flag=True,
-              help="Begin again at round 0; what the directory has is set aside. Give it once.")  # fmt: skip
+              help="Start again at round 0; existing results are set aside. Give it once.")  # fmt: skip
 @click.option("--keep-checkpoints", type=click.IntRange(min=2), default=2, show_default=True,
-              help="Checkpoints that are kept: so far back can the run be set.")  # fmt: skip
+              help="Number of checkpoints to keep for --back-to.")  # fmt: skip
 @click.option("--judge", is_flag=True,
-              help="Peer to peer: the evaluator is none of the clients (keys issue --evaluator).")  # fmt: skip
+              help="Peer to peer: the evaluator is not one of the clients (keys issue --evaluator).")  # fmt: skip
 @click.option("--fed-server", is_flag=True,
-              help="A fed server averages the clients' halves; this one never reads them.")  # fmt: skip
+              help="Let a fed server average the client halves; this server cannot read them.")  # fmt: skip
 @click.option("--model-for", type=click.Choice(["observer", "evaluator", "client", "nobody"]), multiple=True,
-              default=["observer"], show_default=True, help="To whom collect gives the model. Repeatable.")  # fmt: skip
+              default=["observer"], show_default=True,
+              help="Roles that may collect the model. Repeatable.")  # fmt: skip
 @click.option("--linger", type=Seconds(0), default=600, show_default=True,
               help="Seconds to answer status and collect after the last round.")  # fmt: skip
-@click.option("--port-file", type=click.Path(path_type=Path), help="Write the port there once we listen.")
+@click.option(
+    "--port-file", type=click.Path(path_type=Path), help="Write the port to this file when the server listens."
+)
 @log_option
 def serve(
     settings: Sequence[str], keys: Path | None, insecure: bool, listen: str | None, out: Path | None, **how: Any
 ) -> None:
-    """The server of a spec: wait for its clients, train with them, keep the run's directory.
+    """Start the server of a run: wait for the clients, train with them, and write the run directory.
 
-    Stopped (SIGTERM, Ctrl-C) or killed, the same command goes on from the last committed visit, with the same bits.
+    Create keys first (splitrelay keys --help), and try the spec on this machine (splitrelay rehearse). After the server
+    was stopped (SIGTERM, Ctrl-C) or killed, the same command continues from the last committed visit. The result is
+    identical to that of an uninterrupted run.
     """
     address = check_address(listen, insecure)
     from splitrelay.deploy.server_program import ServerConfig, ServerProgram
     from splitrelay.deploy.server_visit import Policy
 
     spec = load_spec_arguments("serve", settings)
-    refuse_nobody(spec.partition.M, how["without"], how["quorum"])
+    check_clients(spec.partition.M, how["without"], how["quorum"])
     for m in how["readmit"]:
         if not 0 <= m < spec.partition.M:
-            raise OutOfRange("--with names no client of this spec", value=m, limit=f"0 to {spec.partition.M - 1}")
+            raise OutOfRange("--with must name a client of the spec", value=m, limit=f"0 to {spec.partition.M - 1}")
     credentials, admit = build_authorizer(spec, keys, insecure, how["model_for"], how["log"])
     warn_insecure(insecure, how["log"], who="server")
-    log = logger(how["log"], who="server")
+    log = build_logger(how["log"], who="server")
     offer = ServerConfig(
         spec,
         out or Path("results") / f"{spec.algorithm}-{spec.hash}",
@@ -118,43 +123,44 @@ def serve(
         from_scratch=how["from_scratch"],
         keep_checkpoints=how["keep_checkpoints"],
     )
-    _open_files()
+    _raise_file_limit()
     with stopping(None) as stop:
-        serving = ServerProgram(offer, log, stop, alarm(how["log"], who="server"))
-        serving.listening = lambda port: _listening(port, how["port_file"])
+        serving = ServerProgram(offer, log, stop, build_alarm(how["log"], who="server"))
+        serving.listening = lambda port: _report_port(port, how["port_file"])
         try:
             for progress in serving.rows():
                 row = progress.row
                 log(f"round {row['round']}: accuracy {row['test_accuracy']:.2%}, test loss {row['test_loss']:.4f}")
         except KeyboardInterrupt:
-            ready("STOPPING=1")
-            log(f"kept in {offer.out}; the same command goes on from there.")
+            notify_systemd("STOPPING=1")
+            log(f"the run is in {offer.out}; the same command continues it.")
             return
     say(str(offer.out))
 
 
-def _open_files() -> None:
-    """As many as the system lets us: each client is one."""
+def _raise_file_limit() -> None:
+    """Allow as many open files as the system permits, because each client needs one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def refuse_nobody(M: int, without: Sequence[int], quorum: int | None) -> None:
-    """Whoever is left out is a client of the spec, some are not, and the quorum is of those."""
+def check_clients(M: int, without: Sequence[int], quorum: int | None) -> None:
+    """Check --without and --quorum against the spec's clients."""
     for m in without:
         if not 0 <= m < M:
-            raise OutOfRange("--without names no client of this spec", value=m, limit=f"0 to {M - 1}")
-    to_come = M - len(set(without))
-    if not to_come:
+            raise OutOfRange("--without must name a client of the spec", value=m, limit=f"0 to {M - 1}")
+    remaining = M - len(set(without))
+    if not remaining:
         value, limit = " ".join(map(str, without)), f"at most {M - 1} of {M} clients"
-        raise OutOfRange("--without leaves nobody to train with", value=value, limit=limit)
-    if quorum is not None and not 1 <= quorum <= to_come:
-        raise OutOfRange("--quorum is of the clients that come", value=quorum, limit=f"1 to {to_come}")
+        raise OutOfRange("--without excludes all clients", value=value, limit=limit)
+    if quorum is not None and not 1 <= quorum <= remaining:
+        what = "--quorum counts the clients that are not excluded by --without"
+        raise OutOfRange(what, value=quorum, limit=f"1 to {remaining}")
 
 
 def check_address(listen: str | None, insecure: bool) -> str:
-    """Where to listen: everywhere, but without keys only where this machine itself can call."""
+    """Return the address to listen on. Without keys it is the loopback address by default."""
     from splitrelay.network.grpc_channel import check_address
 
     address = listen or ("127.0.0.1:7443" if insecure else "0.0.0.0:7443")
@@ -165,27 +171,27 @@ def check_address(listen: str | None, insecure: bool) -> str:
 def build_authorizer(
     spec: Spec, keys: Path | None, insecure: bool, model_for: Sequence[str], log: str
 ) -> tuple[Any, Authorizer]:
-    """The server's certificate, which can be renewed while it runs, and whom it lets in."""
+    """Return the credentials of the server, which are reloaded when they change, and its authorizer."""
     from splitrelay.deploy.authorization import anyone, by_certificate, identity_in
     from splitrelay.security.certificates import SERVER
     from splitrelay.security.credential_reload import IdentityReloader, build_reloading_credentials
     from splitrelay.security.revocation import Revocations
 
-    identity, tell = identity_in(keys, insecure, (SERVER,)), alarm(log, who="server")
+    identity, warn = identity_in(keys, insecure, (SERVER,)), build_alarm(log, who="server")
     if identity is None:
         return None, anyone
     if "nobody" in model_for and len(model_for) > 1:
-        raise InputError("--model-for nobody stands alone", value=" ".join(model_for))
-    revocations = Revocations(identity.revocation_file, identity.ca, tell)
+        raise InputError("--model-for nobody cannot be combined with other roles", value=" ".join(model_for))
+    revocations = Revocations(identity.revocation_file, identity.ca, warn)
     roles = [role for role in model_for if role != "nobody"]
-    return build_reloading_credentials(IdentityReloader(identity, tell)), by_certificate(
+    return build_reloading_credentials(IdentityReloader(identity, warn)), by_certificate(
         revocations, spec.partition.M, roles
     )
 
 
-def _listening(port: int, file: Path | None) -> None:
+def _report_port(port: int, file: Path | None) -> None:
     from splitrelay.atomic_files import write_text
 
     if file is not None:
         write_text(file, f"{port}\n")
-    ready()
+    notify_systemd()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from splitrelay.cli.deploy_options import logger
+from splitrelay.cli.deploy_options import build_logger
 from splitrelay.deploy.status_client import ask_status
 from splitrelay.errors import InputError, WorkError, escape_unprintable
 from splitrelay.network import limits, tensor_transfer
@@ -77,7 +77,7 @@ def test_ordinary_letters_stay() -> None:
 
 def test_the_log_is_one_line_per_message(capsys: pytest.CaptureFixture[str]) -> None:
     for form in ("lines", "json"):
-        logger(form, who="server")(FORGED)
+        build_logger(form, who="server")(FORGED)
     lines, entry = capsys.readouterr().err.split("\n")[:-1]
     assert lines.isprintable() and json.loads(entry)["message"].isprintable()
 
