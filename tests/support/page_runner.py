@@ -81,7 +81,7 @@ class PageRunner:
         if piece.language in ("console", "sh", "sentence", "python", "text", "toml"):
             getattr(self, piece.language)(piece)
 
-    def split_console(self, piece: Piece) -> None:
+    def console(self, piece: Piece) -> None:
         for line, shown in list(split_console(piece)):
             where = f"{piece.where}: $ {line}"
             if line.startswith("python examples/"):
