@@ -98,16 +98,19 @@ class Sealer:
 
     def inspect(self, sealed: bytes, *, visit: int, fence: int) -> tuple[dict[int, int], bytes]:
         """Open a half without changing the state of this session; return its history and the half."""
-        return _split_history(
-            unseal(
-                sealed,
-                load_secrets(self.folder),
-                spec_hash=self.spec_hash,
-                visit=visit,
-                fence=fence,
-                min_epoch=self.get_min_epoch(visit),
-            )
+        opened = unseal(
+            sealed,
+            load_secrets(self.folder),
+            spec_hash=self.spec_hash,
+            visit=visit,
+            fence=fence,
+            min_epoch=self.get_min_epoch(visit),
         )
+        history, half = _split_history(opened)
+        if max(history.values(), default=0) > visit:  # it would hide that visits of other clients are missing
+            value, limit = max(history.values()), f"at most visit {visit}"
+            raise TamperedHalf("the half lists a visit that is still to come", value=value, limit=limit)
+        return history, half
 
     def confirm(self, sealed: bytes) -> None:
         """Record that an opened half is committed."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from splitrelay.security.authority import Authority
-from splitrelay.security.encryption import MissingVisit, OldHalf, SecretUnavailable, WrongEpoch
+from splitrelay.security.encryption import MissingVisit, OldHalf, SecretUnavailable, TamperedHalf, WrongEpoch
 from splitrelay.security.sealing_session import Sealer
 from tests.support.key_folders import TODAY, consortium, copied
 
@@ -123,3 +123,11 @@ def test_half_without_own_committed_visit_raises_error(authority: Authority) -> 
     other = Sealer(folder / "hospital-4", "9f", 4)
     other.unseal(mine, visit=5, fence=8)
     assert left.unseal(other.seal(b"next", visit=6, fence=10), visit=6, fence=10) == b"next"
+
+
+def test_half_that_lists_visits_later_than_its_own_raises_error(authority: Authority) -> None:
+    """Such a list would hide from the other clients that their own visits are missing."""
+    writer, client = Sealer(authority.folder.parent / "hospital-3", "9f", 3), make_sealer(authority, "hospital-4")
+    writer._history = {4: 10**15}
+    with pytest.raises(TamperedHalf):
+        client.unseal(writer.seal(b"half", visit=5, fence=8), visit=5, fence=8)
