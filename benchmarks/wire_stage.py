@@ -187,7 +187,7 @@ class Stage(ServerProgram):
     def _start(self, port: int) -> None:
         for program in self.programs:
             words = ["join", f"127.0.0.1:{self.way.get(program[0], int)(port)}"]
-            words += ["--accept-spec", self.hub.house.terms.spec_hash]
+            words += ["--accept-spec", self.hub.context.terms.spec_hash]
             for m in program:
                 data = self.place / "data" / get_client_folder(m, self.spec.partition.M) / "data.npz"
                 words += ["--keys", str(self.place / f"client-{m}"), "--data", str(data)]

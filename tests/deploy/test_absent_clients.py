@@ -43,7 +43,7 @@ def test_who_comes_after_all_takes_part_from_then_on(tmp_path: Path) -> None:
     def happened(event: str, facts: dict[str, Any]) -> None:
         if event == "skipped" and facts["round"] == 1:
             stage.join(3)
-            wait_until(lambda: 3 in stage.serving.hub.here())
+            wait_until(lambda: 3 in stage.serving.hub.get_clients())
 
     watch_events(stage, happened)
     for m in stage.partition.clients[:3]:

@@ -166,7 +166,7 @@ def test_a_revoked_client_is_refused_without_a_restart(tmp_path: Path) -> None:
     stage.join(0)
 
     def act(port: int) -> Any:
-        while not stage.serving.hub.here():
+        while not stage.serving.hub.get_clients():
             pass
         open_authority(tmp_path / "authority").revoke("client-0")
         stage.threads[0].join(60)

@@ -120,7 +120,7 @@ REVOKED = "the certificate of hospital-0 is revoked"
 @pytest.mark.parametrize(("client", "why"), [("99", "there is no client 99"), ("0", REVOKED)])
 def test_who_is_refused_for_good_leaves_with_2(client: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez("x.npz", x=np.zeros((10, 2, 2), np.uint8), y=np.arange(10))
-    with run_bare_server(admitted=lambda caller, hello: None if hello.client else REVOKED) as here:
+    with run_bare_server(admit=lambda caller, hello: None if hello.client else REVOKED) as here:
         words = (f"127.0.0.1:{here.port}", "--data", "x.npz", "--insecure", "--client", client)
         assert code_of("join", *words) == 2
     assert f"splitrelay: the server refused: {why}" in capsys.readouterr().err

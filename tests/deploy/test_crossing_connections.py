@@ -42,13 +42,13 @@ def test_nobody_is_ready_before_its_arrival_was_heard_of() -> None:
     """Whoever is leased a visit on a link of which nothing is known yet may be holding another one."""
     with run_bare_server() as here:
         here.joined(0)
-        assert 0 in here.hub.here() and 0 not in here.hub.ready()
+        assert 0 in here.hub.get_clients() and 0 not in here.hub.get_announced_clients()
         heard(here, links=1)
-        assert here.hub.ready() == here.hub.here()
+        assert here.hub.get_announced_clients() == here.hub.get_clients()
         here.joined(0)
-        assert 0 not in here.hub.ready()  # it came once more, over another link
+        assert 0 not in here.hub.get_announced_clients()  # it came once more, over another link
         heard(here, links=1)
-        assert here.hub.ready() == here.hub.here()
+        assert here.hub.get_announced_clients() == here.hub.get_clients()
 
 
 def test_a_visit_that_is_over_is_taken_back_from_who_goes_on_with_it() -> None:
@@ -100,10 +100,10 @@ def test_a_word_of_ours_that_has_no_place_ends_the_link_and_is_recorded() -> Non
     """Better another link than one on which nothing more is said."""
     with run_bare_server() as here:
         link = here.leased(0)
-        wait_until(lambda: here.hub.reception.here[0].talk.state is State.STEPPING)
+        wait_until(lambda: here.hub.handler.clients[0].conversation.state is State.STEPPING)
         here.say(0, lease(9))  # in the middle of a visit
         wait_until(lambda: [event for event, facts in here.noted if event == "misspoke"])
-        wait_until(lambda: 0 not in here.hub.here())
+        wait_until(lambda: 0 not in here.hub.get_clients())
         with pytest.raises(WorkError):
             while True:
                 assert not isinstance(link.receive(60), Lease)
@@ -113,20 +113,20 @@ def test_what_is_left_of_a_half_is_not_said_to_who_gave_it_up() -> None:
     """A client fails its visit while the half is on its way: the link goes on, and the next visit too."""
     with run_bare_server() as here:
         link = here.joined(0)
-        caller = here.hub.reception.here[0]
+        caller = here.hub.handler.clients[0]
         here.say(0, lease(1))
         assert isinstance(link.receive(60), Lease)
         link.send(Fail(1, "no"))
-        wait_until(lambda: caller.talk.state is State.IDLE)
+        wait_until(lambda: caller.conversation.state is State.IDLE)
         here.say(0, Chunk(1, 0, b"late"), lease(2))
         assert isinstance(link.receive(60), Lease)
-        assert not [event for event, _ in here.noted if event == "misspoke"] and not caller.owing
+        assert not [event for event, _ in here.noted if event == "misspoke"] and not caller.queued_chunks
 
 
 def test_ready_is_said_when_the_half_has_come() -> None:
     with run_bare_server() as here:
         here.joined(0)
-        caller = here.hub.reception.here[0]
-        caller.talk.state, caller.talk.fence, caller.owing = State.LEASED, 1, 1
+        caller = here.hub.handler.clients[0]
+        caller.conversation.state, caller.conversation.fence, caller.queued_chunks = State.LEASED, 1, 1
         with pytest.raises(BadMessage, match="ready was said before the half had come"):
-            here.hub.reception.hear(caller, Ready(1))
+            here.hub.handler.handle_message(caller, Ready(1))

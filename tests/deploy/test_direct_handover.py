@@ -71,10 +71,10 @@ class Play:
         play = self
 
         class Acting(Session):
-            def say(self, *words: Message) -> None:
+            def send(self, *words: Message) -> None:
                 for word in words:
                     play.cues.pop((self.client, word.event), lambda: None)()
-                    super().say(word)
+                    super().send(word)
 
             def connect(self) -> bool:
                 resumed = super().connect()
@@ -113,7 +113,7 @@ class Play:
             if after is not None:
                 assert self.noted[after].wait(60), "it never happened"
             self.fallen = True
-            self.stage.clients[m].session.hang_up()
+            self.stage.clients[m].session.disconnect()
             join_directly(self.stage, m)
             raise Fallen
 

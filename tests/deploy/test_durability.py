@@ -182,8 +182,8 @@ class Listener:
         listener, visits = self, stage.folder / "run" / "relay" / "visits"
 
         class Looking(Session):
-            def hear(self, timeout: float | None = None) -> Message:
-                word = super().hear(timeout)
+            def receive(self, timeout: float | None = None) -> Message:
+                word = super().receive(timeout)
                 if isinstance(word, Lease):
                     self.file = visits / f"r{word.r:07d}-m{word.m:05d}-i{word.i}.safetensors"
                 elif isinstance(word, Commit):

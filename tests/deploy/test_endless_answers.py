@@ -40,7 +40,7 @@ def test_a_half_that_comes_in_tiny_pieces_has_an_end() -> None:
         return Chunk(1, next(pieces), b"x" * limits.LEAST)
 
     with pytest.raises(BadMessage):
-        receive_half(SimpleNamespace(hear=hear, timeouts=Timeouts(), limits=Limits()), 10**7, b"", lambda: clock[0])  # type: ignore[arg-type]
+        receive_half(SimpleNamespace(receive=hear, timeouts=Timeouts(), limits=Limits()), 10**7, b"", lambda: clock[0])  # type: ignore[arg-type]
     assert next(pieces) < 10
 
 
@@ -49,7 +49,7 @@ def test_a_visit_in_which_connection_after_connection_is_lost_has_an_end() -> No
     session.holding, session._pause = HeldVisit(5), lambda tries: None  # type: ignore[method-assign]
 
     def connect() -> bool:
-        session.link = SimpleNamespace(close=lambda: None)  # type: ignore[assignment]
+        session.connection = SimpleNamespace(close=lambda: None)  # type: ignore[assignment]
         return True
 
     def say() -> Iterator[Message]:
@@ -89,10 +89,10 @@ class Evaluated:
         self.seen = {3}
         self.limits, self.timeouts = Limits(), Timeouts(first_retry=0.0)
 
-    def ready(self) -> dict[int, int]:
+    def get_announced_clients(self) -> dict[int, int]:
         return {3: self.link}
 
-    here = ready
+    get_clients = get_announced_clients
 
     def is_busy(self, m: int) -> bool:
         return False
@@ -102,7 +102,7 @@ class Evaluated:
 
     def send(self, *words: Any) -> None: ...
 
-    def carrying(self, link: int) -> tuple[int, int]:
+    def get_transferred(self, link: int) -> tuple[int, int]:
         return 0, 0
 
     def handle_event(self, event: Any) -> None: ...
@@ -192,32 +192,32 @@ def test_slices_that_are_not_full_end_an_evaluation() -> None:
 # Messages without progress
 
 
-def reception() -> tuple[ConnectionHandler, ServerConnection]:
-    wheel: Any = SimpleNamespace(ring=lambda: None, waiting=False)
+def make_handler() -> tuple[ConnectionHandler, ServerConnection]:
+    loop: Any = SimpleNamespace(wake=lambda: None, is_waiting=False)
     link = ServerConnection(1, None, None, "peer", 0.0, 0.0)  # type: ignore[arg-type]
-    link.m, link.talk.state = 0, State.IDLE
-    return ConnectionHandler(ServerContext(TERMS, BOUNDS, 100, 4), lambda *words, **facts: None, wheel), link
+    link.m, link.conversation.state = 0, State.IDLE
+    return ConnectionHandler(ServerContext(TERMS, BOUNDS, 100, 4), lambda *words, **facts: None, loop), link
 
 
 @pytest.mark.parametrize("kind", [Heartbeat(), UsageReport(1, 1, 0.0, 0.0, 1)], ids=["heartbeat", "paid"])
 def test_messages_without_progress_are_limited(kind: Message) -> None:
-    here, link = reception()
+    here, link = make_handler()
     with pytest.raises(BadMessage):
         for _ in range(Limits.idle_messages + 2):
-            here.hear(link, kind)
+            here.handle_message(link, kind)
 
 
 def test_repeated_steps_are_limited() -> None:
-    here, link = reception()
-    link.talk.state, link.talk.fence, link.talk.answered = State.STEPPING, 1, 1
-    here.inbox.unread = lambda link: 0  # type: ignore[method-assign]
+    here, link = make_handler()
+    link.conversation.state, link.conversation.fence, link.conversation.answered = State.STEPPING, 1, 1
+    here.inbox.count_unread = lambda link: 0  # type: ignore[method-assign]
     with pytest.raises(BadMessage):
         for _ in range(Limits.idle_messages + 2):
-            here.hear(link, step(1, 0))
+            here.handle_message(link, step(1, 0))
 
 
 def test_heartbeats_in_time_are_not_limited() -> None:
-    here, link = reception()
+    here, link = make_handler()
     for n in range(3 * Limits.idle_messages):
-        link.heard = n * limits.SHORTEST_HEARTBEAT
-        here.hear(link, Heartbeat(n))
+        link.received_at = n * limits.SHORTEST_HEARTBEAT
+        here.handle_message(link, Heartbeat(n))

@@ -54,7 +54,7 @@ def test_a_fed_server_that_falls_is_asked_again(tmp_path: Path, monkeypatch: pyt
     def falling(joined: Any, *_: Any) -> None:
         if not fallen.is_set():
             fallen.set()
-            joined.session.hang_up()
+            joined.session.disconnect()
             stage.join(FED_SERVER_NUMBER, keys=tmp_path / "fed", data=None, fed=True)
             raise RuntimeError("as if it had been killed")
 
@@ -136,13 +136,13 @@ def test_where_no_halves_are_averaged_a_fed_server_is_refused(words: str, tmp_pa
 def test_a_client_that_insists_on_it_does_not_show_its_half(tmp_path: Path) -> None:
     stage = LocalDeployment(small_spec(tmp_path, "algorithm=fedavg"), tmp_path, keys=True)
 
-    def hang_up(port: int) -> None:
+    def disconnect(port: int) -> None:
         stage.listening.set()
         stage.join(0, sealed=True)
         stage.threads[0].join(60)
         stage.stop.set()
 
-    stage.serving.listening = hang_up
+    stage.serving.listening = disconnect
     with pytest.raises(KeyboardInterrupt):
         stage.play()
     assert "reads the clients' half" in str(stage.words[0])

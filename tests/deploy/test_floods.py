@@ -41,8 +41,8 @@ def served(authority: Authority, tmp_path: Path) -> Iterator[tuple[BareServer, P
     identity = load_identity(authority.folder.parent / "server")
     doors = by_certificate(Revocations(identity.revocation_file, identity.ca), 4)
     journal = Journal(tmp_path / "relay")
-    with run_bare_server(build_server_credentials(identity), admitted=doors.join) as here:
-        here.hub._said = journal.note
+    with run_bare_server(build_server_credentials(identity), admit=doors.join) as here:
+        here.hub._note = journal.note
         yield here, journal.events
 
 
@@ -64,7 +64,7 @@ def test_messages_before_the_greeting_leave_few_lines(authority: Authority, tmp_
     with served(authority, tmp_path) as (here, file):
         words: list[list[Message]] = [[Leave(f"I leave for the {i}th time")] for i in range(CALLS)]
         flood(here, authority.folder.parent / name, *words, [Heartbeat()])
-        wait_until(lambda: not here.hub.reception.all)
+        wait_until(lambda: not here.hub.handler.connections)
     events = read_events(file)
     assert {event["event"] for event in events} <= {"refused", "busy"} and len(events) <= 2 * LINES
 
@@ -74,7 +74,7 @@ def test_numbers_that_a_peer_chooses_do_not_make_new_lines(authority: Authority,
     with served(authority, tmp_path) as (here, file):
         flood(here, authority.folder.parent / "client-1", *([Hello(VERSION, i % 9000)] for i in range(CALLS)))
         flood(here, authority.folder.parent / "client-0", *([Hello(VERSION + 1 + i, 0)] for i in range(CALLS)))
-        wait_until(lambda: not here.hub.reception.all)
+        wait_until(lambda: not here.hub.handler.connections)
     refused = [event for event in read_events(file) if event["event"] == "refused"]
     assert LINES <= len(refused) <= 2 * LINES
 
@@ -83,7 +83,7 @@ def test_one_flood_does_not_silence_another_certificate(authority: Authority, tm
     with served(authority, tmp_path) as (here, file):
         flood(here, authority.folder.parent / "client-1", *([Hello(VERSION, 1)] for _ in range(CALLS)))
         flood(here, authority.folder.parent / "client-0", [Hello(VERSION, 3)])
-        wait_until(lambda: not here.hub.reception.all)
+        wait_until(lambda: not here.hub.handler.connections)
     assert any("client-0" in event["why"] for event in read_events(file))
 
 
@@ -98,12 +98,12 @@ def test_a_client_that_comes_and_leaves_leaves_few_lines(authority: Authority, t
             link.send(Leave(f"reason {i}"))
             link.stream.finish()
             link.close()
-        wait_until(lambda: not here.hub.reception.all)
+        wait_until(lambda: not here.hub.handler.connections)
     assert sum(event["event"] == "left" for event in read_events(file)) == LINES
 
 
 def test_lines_stay_whole_json(authority: Authority, tmp_path: Path) -> None:
     with served(authority, tmp_path) as (here, file):
         flood(here, authority.folder.parent / "client-0", [Hello(VERSION, 2)])
-        wait_until(lambda: not here.hub.reception.all)
+        wait_until(lambda: not here.hub.handler.connections)
     assert all("source" not in json.loads(line) for line in file.read_text().splitlines())

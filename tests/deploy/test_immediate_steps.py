@@ -37,7 +37,7 @@ class Trainer:
         self.failure: Future[BaseException] = Future()
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._waiting, name="trains", daemon=True)
-        self.inbox.at_once = self.at_once
+        self.inbox.answer_inline = self.at_once
         self.thread.start()
 
     def at_once(self, heard: MessageReceived) -> Answer | None:
@@ -52,7 +52,7 @@ class Trainer:
         self.thread.join(60)
 
     def _late(self, event: MessageReceived) -> None:
-        answer = self.inbox.at_once(event)
+        answer = self.inbox.answer_inline(event)
         assert answer is not None
         self.send(event.link, answer.message)
         answer.then()
@@ -82,7 +82,7 @@ def test_who_waits_answers_and_settles_when_the_answer_has_left(here: BareServer
 def test_who_computes_is_not_asked(here: BareServer) -> None:
     """The stand-in turns the loop then, and may not touch what is being trained."""
     link, inbox, asked = here.leased(), here.hub.inbox, list[str]()
-    inbox.at_once = lambda heard: asked.append(threading.current_thread().name)  # type: ignore[func-returns-value]
+    inbox.answer_inline = lambda heard: asked.append(threading.current_thread().name)  # type: ignore[func-returns-value]
     while not isinstance(inbox.get(timeout=60), MessageReceived):
         pass  # up to the word that it is ready
     link.send(step())
@@ -106,12 +106,12 @@ def test_nobody_else_settles_when_the_training_thread_has_left(here: BareServer)
             pass
         gone.set()
 
-    inbox.at_once = leaving
+    inbox.answer_inline = leaving
     thread = threading.Thread(target=trains, name="trains", daemon=True)
     while not isinstance(inbox.get(timeout=60), MessageReceived):
         pass  # up to the word that it is ready
     thread.start()
-    wait_until(lambda: here.hub._wheel._waiting)
+    wait_until(lambda: here.hub._loop._waiting)
     link.send(step())
     assert isinstance(link.receive(60), Reply) and gone.wait(60)
     link.send(step(k=1))
@@ -122,12 +122,12 @@ def test_nobody_else_settles_when_the_training_thread_has_left(here: BareServer)
 def test_words_that_came_before_are_read_before(here: BareServer) -> None:
     """Nothing overtakes an event that waits."""
     inbox, asked = here.hub.inbox, list[MessageReceived]()
-    inbox.at_once = lambda heard: asked.append(heard)  # type: ignore[func-returns-value]
-    with here.hub._wheel:
+    inbox.answer_inline = lambda heard: asked.append(heard)  # type: ignore[func-returns-value]
+    with here.hub._loop:
         inbox.put(MessageReceived(0, 1, step()))
-        inbox._wheel._waiting = threading.get_ident()
+        inbox._loop._waiting = threading.get_ident()
         assert inbox.answer(MessageReceived(0, 1, step(k=1))) is None and asked == []
-        inbox._wheel._waiting = 0
+        inbox._loop._waiting = 0
 
 
 def test_what_goes_wrong_is_the_training_threads_and_the_link_stays(here: BareServer) -> None:
@@ -138,7 +138,7 @@ def test_what_goes_wrong_is_the_training_threads_and_the_link_stays(here: BareSe
             raise Diverged("the loss became nan")
         return None
 
-    trainer.inbox.at_once = diverged
+    trainer.inbox.answer_inline = diverged
     link.send(step())
     assert isinstance(trainer.failure.result(10), Diverged)
     here.say(0, Reply(1, 0, H, (), 0.5))

@@ -30,7 +30,7 @@ CUT = "hung up|link was lost"  # not: the server does not answer
 
 def alive(here: BareServer, link: Connection) -> bool:
     """Whether this client's steps are still answered."""
-    asked = link.talk.answered
+    asked = link.conversation.answered
     link.send(step(k=asked))
     while not is_step(here.hub.inbox.get(timeout=60), asked):
         pass
@@ -46,7 +46,7 @@ def is_step(event: Any, k: int) -> bool:
 def test_a_message_longer_than_any_of_this_run_ends_its_stream(tmp_path: Path) -> None:
     with run_bare_server() as here:
         good, bad = here.leased(), here.call()
-        bad.stream.put(b"x" * (here.hub.house.largest + 1))
+        bad.stream.put(b"x" * (here.hub.context.largest + 1))
         with pytest.raises(ConnectionLost, match="larger than max"):
             bad.receive(60)
         assert alive(here, good)
@@ -129,12 +129,16 @@ def test_streams_of_one_connection_have_a_limit() -> None:
     with run_bare_server(limits=Limits(streams=3)) as here:
         line = open_channel(f"127.0.0.1:{here.port}", None)
         links = [Connection(line, QUIET) for _ in range(4)]
-        wait_until(lambda: len(here.hub.reception.all) == 3)
+        wait_until(lambda: len(here.hub.handler.connections) == 3)
         for link in links:
             link.send(Hello(VERSION, 0))
         answered = set[int]()
-        wait_until(lambda: answered.update(j for j, link in enumerate(links) if link.waits(0.01)) or len(answered) >= 3)
-        assert len(answered) == 3 and len(here.hub.reception.all) == 3
+        wait_until(
+            lambda: (
+                answered.update(j for j, link in enumerate(links) if link.wait_for_message(0.01)) or len(answered) >= 3
+            )
+        )
+        assert len(answered) == 3 and len(here.hub.handler.connections) == 3
         for link in links:
             link.close()
 
@@ -163,7 +167,7 @@ def test_who_opens_more_streams_than_it_may_gets_an_error_for_each() -> None:
                 head = stream.read(9)
                 stream.read(int.from_bytes(head[:3], "big"))
                 refused += head[3] == 3  # RST_STREAM
-        wait_until(lambda: len(here.hub.reception.all) == Limits.streams + 1)
+        wait_until(lambda: len(here.hub.handler.connections) == Limits.streams + 1)
         assert alive(here, good)
 
 
@@ -171,12 +175,12 @@ def test_handshakes_have_a_limit_and_who_is_turned_away_may_come_again() -> None
     with run_bare_server(limits=Limits(handshakes=3)) as here:
         good = here.leased()
         young = [here.call() for _ in range(3)]
-        wait_until(lambda: len(here.hub.reception.all) == 4)
+        wait_until(lambda: len(here.hub.handler.connections) == 4)
         with pytest.raises(ConnectionLost, match="too many handshakes"):
             here.call().receive(60)
         assert alive(here, good)
         young[0].close()
-        wait_until(lambda: len(here.hub.reception.all) == 3)
+        wait_until(lambda: len(here.hub.handler.connections) == 3)
         here.joined(1)
         assert [facts["why"] for event, facts in here.noted if event == "busy"]
 
@@ -196,7 +200,7 @@ def test_who_does_not_end_its_handshake_is_cut(word: Hello | None) -> None:
 def test_who_came_for_a_check_does_not_stay() -> None:
     with run_bare_server(timeouts=Timeouts(handshake=0.5)) as here:
         link = here.joined(check=True)
-        assert here.hub.here() == {}
+        assert here.hub.get_clients() == {}
         with pytest.raises(ConnectionLost, match=CUT):
             link.receive(60)
 
@@ -205,7 +209,7 @@ def test_who_falls_silent_is_cut_and_who_says_that_it_is_here_stays() -> None:
     with run_bare_server(timeouts=Timeouts(silence=0.9), client=replace(QUIET, tick=0.05)) as here:
         good, mute = here.leased(), here.joined(1)
         good.stream.heartbeat = 0.1  # the other one is about to say so in a minute
-        wait_until(lambda: set(here.hub.here()) == {0})
+        wait_until(lambda: set(here.hub.get_clients()) == {0})
         with pytest.raises(ConnectionLost, match=CUT):
             mute.receive(60)
         assert [facts["client"] for event, facts in here.noted if event == "silent"] == [1]
@@ -235,7 +239,7 @@ def test_a_half_longer_than_that_of_the_spec_is_refused() -> None:
             link.send(Chunk(fence, 1, bytes(length - 1000)))
         with pytest.raises(ServerRefused, match=f"a half is too long; needs <= {most} bytes"):
             bad.receive(60)
-        wait_until(lambda: here.hub.reception.here[2].half and here.hub.reception.here[2].half.length == most)
+        wait_until(lambda: here.hub.handler.clients[2].half and here.hub.handler.clients[2].half.length == most)
         assert alive(here, good)
 
 
@@ -305,7 +309,7 @@ def test_one_certificate_has_few_handshakes_at_once(keys: Path) -> None:
         mine = build_channel_credentials(load_identity(keys / "client-0"))
         for _ in range(Limits.handshakes_per_certificate):
             here.call(mine)
-        wait_until(lambda: len(here.hub.reception.all) == Limits.handshakes_per_certificate)
+        wait_until(lambda: len(here.hub.handler.connections) == Limits.handshakes_per_certificate)
         with pytest.raises(ConnectionLost, match="too many handshakes under one certificate"):
             here.call(mine).receive(60)
         here.joined(1, build_channel_credentials(load_identity(keys / "client-1")))
@@ -317,7 +321,7 @@ def asked(hub: NetworkServer) -> Any:
 
 def test_the_model_goes_to_so_many_at_once_and_nobody_holds_it_for_ever() -> None:
     hub = NetworkServer(ServerContext(TERMS, Bounds(), 0, 1))
-    hub.answering("Collect", collect_handler(lambda: bytes(20_000_000), lambda context: None, Timeouts(rpc=1.0), 1))
+    hub.add_method("Collect", collect_handler(lambda: bytes(20_000_000), lambda context: None, Timeouts(rpc=1.0), 1))
     line = asked(hub)
     deaf = line.unary_stream("/splitrelay.Relay/Collect")(b"")
     next(deaf)
@@ -338,7 +342,7 @@ def has_model(line: Any) -> bool:
 
 def test_a_question_that_is_never_asked_is_ended() -> None:
     hub = NetworkServer(ServerContext(TERMS, Bounds(), 0, 1))
-    hub.answering("Status", status_handler(lambda: "{}", lambda context: None, Timeouts(handshake=0.5)))
+    hub.add_method("Status", status_handler(lambda: "{}", lambda context: None, Timeouts(handshake=0.5)))
     line = asked(hub)
     silent = SimpleQueue[bytes | None]()
     stream = line.stream_stream(f"/{SERVICE}/Status")(iter(silent.get, None), timeout=60)
@@ -355,19 +359,19 @@ def test_a_link_that_is_lost_while_it_is_written_to_is_over() -> None:
     with run_bare_server() as here:
         link = here.joined()
         here.say(0, lease(1), *[Chunk(1, k, bytes(limits.CHUNK)) for k in range(8)])  # more than fits on the way
-        wait_until(lambda: here.hub.reception.here[0].sent > limits.CHUNK)
+        wait_until(lambda: here.hub.handler.clients[0].sent > limits.CHUNK)
         link.close()
-        wait_until(lambda: here.hub.here() == {})
+        wait_until(lambda: here.hub.get_clients() == {})
 
 
 def test_who_a_link_belongs_to_can_be_asked_after_its_end(issued_here: Path) -> None:
     """gRPC cannot be asked any more: it would take the server with it."""
     kept: list[Any] = []
     credentials = build_server_credentials(load_identity(issued_here / "server"))
-    with run_bare_server(credentials, authenticate_peer=lambda caller, hello: kept.append(caller)) as here:
+    with run_bare_server(credentials, admit=lambda caller, hello: kept.append(caller)) as here:
         link = here.joined(0, build_channel_credentials(load_identity(issued_here / "client-0")))
         link.close()
-        wait_until(lambda: here.hub.here() == {})
+        wait_until(lambda: here.hub.get_clients() == {})
         shown = kept[0].auth_context()["x509_pem_cert"]
     assert parse_peer(*shown).name == "client-0"
 

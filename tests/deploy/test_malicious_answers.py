@@ -41,9 +41,9 @@ def test_a_reply_to_a_step_that_was_not_asked_is_refused(k: int) -> None:
     talk = Conversation(End.CLIENT)
     talk.state, talk.fence = State.STEPPING, 1
     h = np.ones((1, 3), np.float32)
-    talk.say(Step(1, 0, h, np.zeros(1, np.int32), 0.0))
+    talk.record_sent(Step(1, 0, h, np.zeros(1, np.int32), 0.0))
     with pytest.raises(BadMessage):
-        talk.hear(Reply(1, k, h, (), 0.0))
+        talk.record_received(Reply(1, k, h, (), 0.0))
     assert talk.state is State.REFUSED
 
 

@@ -348,7 +348,7 @@ def test_every_visit_of_an_honest_run_is_allowed(name: str, order: str, tmp_path
 def test_without_an_agreement_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lies = Lies(quorum(tmp_path), monkeypatch, lambda message: message)
     error = lies.join(agreed=None)
-    digest = lies.stage.serving.hub.house.terms.spec_hash
+    digest = lies.stage.serving.hub.context.terms.spec_hash
     assert isinstance(error, InputError) and error.hint is not None and digest in error.hint
     assert not lies.sent and not any(isinstance(message, Accept) for message in lies.received)
 

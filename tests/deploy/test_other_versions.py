@@ -182,7 +182,7 @@ def test_a_server_that_was_trusted_before_is_tried_again(keys: Path) -> None:
 
 def test_a_question_to_a_wrong_host_is_an_error_of_the_user(keys: Path) -> None:
     with run_bare_server(build_server_credentials(load_identity(keys / "elsewhere"))) as here:
-        here.hub.answering("Status", status_handler(lambda: "{}", lambda context: None))
+        here.hub.add_method("Status", status_handler(lambda: "{}", lambda context: None))
         with pytest.raises(UntrustedServer) as caught:
             ask_status(f"127.0.0.1:{here.port}", keys / "client-0", insecure=False)
     assert caught.value.exit_code == 2 and "127.0.0.1" in caught.value.what

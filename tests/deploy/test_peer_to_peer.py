@@ -42,12 +42,12 @@ def test_without_keys_nobody_can_seal(tmp_path: Path) -> None:
     stage.join(0)
     stage.threads[0].join(0)
 
-    def hang_up(port: int) -> None:
+    def disconnect(port: int) -> None:
         stage.listening.set()
         stage.threads[0].join(60)
         stage.stop.set()
 
-    stage.serving.listening = hang_up
+    stage.serving.listening = disconnect
     with pytest.raises(KeyboardInterrupt):
         stage.play()
     assert isinstance(stage.words[0], InputError) and "sealed" in str(stage.words[0])

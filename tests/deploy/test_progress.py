@@ -123,13 +123,13 @@ def test_a_step_that_is_only_repeated_runs_out_of_time(tmp_path: Path, monkeypat
 
         def step(self, k: int, h: Any, labels: Any, norm2: float, /, *_: Any) -> messages.Reply:
             super().step(k, h, labels, norm2)
-            link = self.session.link
+            link = self.session.connection
             assert link is not None
             for number in itertools.count(1):
                 link.stream.put(encode(messages.Step(self.fence, k, h, labels.astype(np.int32), norm2)))
                 message = decode(link.stream.read(time.monotonic() + 60))
                 if isinstance(message, messages.Cancel):
-                    link.talk.hear(message)
+                    link.conversation.record_received(message)
                     raise VisitCancelled(message.why)
                 if number == 3:
                     clock.advance(1001.0)
@@ -221,7 +221,7 @@ def test_links_on_which_nothing_happens_are_counted(tmp_path: Path, monkeypatch:
 
     def losing(calls: client_visit.RemoteServerHalf, k: int, *words: Any, **more: Any) -> messages.Reply:
         while k == 1 and not calls.session.stop.is_set():
-            calls.session.hang_up()
+            calls.session.disconnect()
             if not calls.session.connect():
                 raise client_visit.Diverged("taken back")
         return step(calls, k, *words, **more)
@@ -278,12 +278,12 @@ def test_who_does_not_listen_is_not_answered_for_ever() -> None:
     """Replies wait for a client that reads nothing: not more of them than its words may."""
     with run_bare_server() as here:
         link = here.leased(0)
-        caller = here.hub.reception.here[0]
+        caller = here.hub.handler.clients[0]
         for k in range(Limits.unanswered):
             caller.outgoing.put_nowait(messages.Cancel(99, str(k)))  # nobody has taken them yet
         heard = MessageReceived(0, caller.number, step(1, 0))
         with pytest.raises(BadMessage):
-            here.hub.reception._hand_on(caller, heard)
+            here.hub.handler._pass_on(caller, heard)
         assert link
 
 
@@ -320,13 +320,13 @@ def test_a_record_that_cannot_be_written_is_the_servers_failure_and_no_links() -
         def fails(event: str, **facts: Any) -> None:
             raise full
 
-        here.hub._said = fails
-        here.hub.said("refused", client=3)
+        here.hub._note = fails
+        here.hub.note("refused", client=3)
         with pytest.raises(OutputError) as found:
             here.hub.inbox.get(timeout=60)
         assert found.value is full
-        here.hub._said = here._note
-        wait_until(lambda: not here.hub._watch.done() and link.stream._frames.is_active())
+        here.hub._note = here._note
+        wait_until(lambda: not here.hub._watch_task.done() and link.stream._frames.is_active())
 
 
 def test_remote_is_patient_in_one_place() -> None:

@@ -50,7 +50,7 @@ def misbehave(
         wait_until(lambda: set(pending) == {BAD} and pending[BAD].stage == get_stage(messages.Ready(0), 1))
         clock.advance(stage.offer.policy.step + 1)
         while True:
-            message = calls.session.hear(60)
+            message = calls.session.receive(60)
             if isinstance(message, messages.Cancel):
                 raise VisitCancelled(message.why)
 
@@ -162,7 +162,7 @@ def test_an_evaluator_that_never_answers_is_asked_a_bounded_number_of_times(
         asked.append(word.fence)
         client_visit.receive_half(session, word.bytes, word.sha256)
         while True:
-            if isinstance(session.hear(60), messages.Cancel):
+            if isinstance(session.receive(60), messages.Cancel):
                 raise VisitCancelled("enough")
 
     monkeypatch.setattr(client_visit.VisitRunner, "look", silent)

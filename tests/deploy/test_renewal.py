@@ -36,7 +36,7 @@ def issued(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 def test_a_lease_is_not_granted_to_whoever_was_revoked_just_before() -> None:
     out: list[str] = []
-    with run_bare_server(admitted=lambda context, hello: out[0] if out else None) as here:
+    with run_bare_server(admit=lambda context, hello: out[0] if out else None) as here:
         link = here.joined()
         out.append("client 0 is revoked")
         here.say(0, lease(), Chunk(1, 0, b"the half"))
@@ -46,16 +46,16 @@ def test_a_lease_is_not_granted_to_whoever_was_revoked_just_before() -> None:
 
 def test_what_a_revoked_client_deposits_does_not_count() -> None:
     out: list[str] = []
-    with run_bare_server(admitted=lambda context, hello: out[0] if out else None) as here:
+    with run_bare_server(admit=lambda context, hello: out[0] if out else None) as here:
         link, half = here.leased(), b"the half"
         for word in (Finish(1, 0, 0.0), Chunk(1, 0, half)):
             link.send(word)
-        wait_until(lambda: here.hub.reception.here[0].half)
+        wait_until(lambda: here.hub.handler.clients[0].half)
         out.append("client 0 is revoked")
         link.send(Deposit(1, len(half), compute_sha256(half)))
         with pytest.raises(ServerRefused, match="client 0 is revoked"):
             link.receive(60)
-        wait_until(lambda: here.hub.here() == {})
+        wait_until(lambda: here.hub.get_clients() == {})
         assert [type(event.message).__name__ for event in heard(here.hub)] == ["Ready", "Finish"]
 
 
@@ -69,7 +69,7 @@ def heard(hub: NetworkServer) -> list[MessageReceived]:
 
 
 def test_a_revoked_client_comes_no_further_than_its_greeting() -> None:
-    with run_bare_server(admitted=lambda context, hello: "client 0 is revoked") as here:
+    with run_bare_server(admit=lambda context, hello: "client 0 is revoked") as here:
         link = here.call()
         link.send(Hello(VERSION, 0))
         with pytest.raises(ServerRefused, match="client 0 is revoked") as caught:
@@ -136,7 +136,7 @@ def test_a_server_shows_its_renewed_certificate_without_a_restart(issued: Author
         assert served(here.port, place / "client-0") == load_identity(place / "server").serial
         authority.renew("server")
         assert served(here.port, place / "client-0") == load_identity(place / "server").serial
-        assert not old.waits(0.1)  # links that are open stay
+        assert not old.wait_for_message(0.1)  # links that are open stay
         here.joined(1, mine)
 
 
@@ -160,9 +160,9 @@ def test_a_client_dials_with_the_keys_that_it_has_by_then(tmp_path: Path) -> Non
     object.__setattr__(stage.offer.admit, "join", noted)
 
     def renewing() -> None:
-        wait_until(lambda: 0 in stage.serving.hub.here())
+        wait_until(lambda: 0 in stage.serving.hub.get_clients())
         open_authority(tmp_path / "authority").renew("client-0")
-        link = stage.clients[0].session.link
+        link = stage.clients[0].session.connection
         assert link is not None
         link.channel.close()  # the link is lost
         wait_until(lambda: len(seen) == 2)

@@ -48,7 +48,7 @@ def test_until_the_run_begins_a_client_may_come_with_other_data(tmp_path: Path) 
         stage.clients[0].stop.set()
         wait_until(lambda: 0 in stage.words)
         stage.join(1)
-        wait_until(lambda: 1 in stage.serving.hub.here())
+        wait_until(lambda: 1 in stage.serving.hub.get_clients())
         stage.join(0)
 
     stage.serving.say = heard

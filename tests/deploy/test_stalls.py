@@ -80,7 +80,7 @@ def test_a_client_that_is_away_when_it_is_asked(tmp_path: Path) -> None:
     def leave(event: str, facts: dict[str, Any]) -> None:
         if event == "committed" and (facts["round"], facts["client"]) == (0, LAST):
             stage.clients[LAST].stop.set()
-            wait_until(lambda: LAST not in stage.serving.hub.here())
+            wait_until(lambda: LAST not in stage.serving.hub.get_clients())
         watch(event, facts)
 
     watch_events(stage, leave)

@@ -28,7 +28,7 @@ class StatusServer:
         self.rounds, self.r, self.refuses = rounds, 0, refuses
         self.asked = 0
         self.hub = NetworkServer(ServerContext(TERMS, BOUNDS, 10_000, 4))
-        self.hub.answering("Status", status_handler(self.report, self.admit))
+        self.hub.add_method("Status", status_handler(self.report, self.admit))
         self.port = self.hub.start(f"127.0.0.1:{port}")
 
     def admit(self, context: Any) -> str | None:

@@ -26,17 +26,17 @@ def join(here: BareServer, stop: threading.Event) -> Session:
         timeouts=TIMEOUTS,
     )
     session.connect()
-    wait_until(lambda: 0 in here.hub.here())
+    wait_until(lambda: 0 in here.hub.get_clients())
     here.say(0, lease(1))
-    assert isinstance(session.hear(FAR), Lease)
+    assert isinstance(session.receive(FAR), Lease)
     session.holding = HeldVisit(1)
-    session.say(Ready(1))
+    session.send(Ready(1))
     return session
 
 
 WAITS: list[Callable[[Session], object]] = [
     lambda session: session.exchange(lambda: iter([step(1)]), 300.0),
-    lambda session: session.hear(300.0),
+    lambda session: session.receive(300.0),
 ]
 
 
@@ -61,4 +61,4 @@ def test_a_server_that_withholds_a_message_cannot_keep_a_client_that_is_told_to_
         assert not thread.is_alive() and len(ended) == 1
         with pytest.raises(ClientStopped):
             session.connect()  # nor does it connect again
-        session.hang_up()
+        session.disconnect()

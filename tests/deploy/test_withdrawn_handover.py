@@ -34,8 +34,8 @@ def lie(stage: LocalDeployment, monkeypatch: pytest.MonkeyPatch) -> None:
         words = list(messages())
         if not is_bad(session) or not any(isinstance(word, Deposit) for word in words):
             return exchange(session, lambda: iter(words), *given, **more)
-        session.say(*(word for word in words if not isinstance(word, Chunk | Deposit)))
-        session.say(Fail(session.holding.fence, "I keep it"))
+        session.send(*(word for word in words if not isinstance(word, Chunk | Deposit)))
+        session.send(Fail(session.holding.fence, "I keep it"))
         raise VisitCancelled("given up")
 
     monkeypatch.setattr(PeerEndpoint, "bring", claimed)

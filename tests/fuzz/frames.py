@@ -35,7 +35,7 @@ def deliver_frame(conversation: Conversation, frame: bytes, seen: Counter[str]) 
     """Give the server one frame and count what it does."""
     try:
         message = decode(frame, BOUNDS)
-        verdict = conversation.hear(message)
+        verdict = conversation.record_received(message)
         if isinstance(message, msg.Chunk):
             Assembly(100).add(message)
             unpack_vectors(message.data, {"x": 4}, "float32")
@@ -48,7 +48,7 @@ def answer_at_random(conversation: Conversation, draw: np.random.Generator) -> N
     """Let the server send a message, if its state allows one."""
     before = conversation.state
     try:
-        conversation.say(GRANTS[int(draw.integers(len(GRANTS)))])
+        conversation.record_sent(GRANTS[int(draw.integers(len(GRANTS)))])
     except BadMessage:
         conversation.state = before
 

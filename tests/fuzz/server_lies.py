@@ -360,7 +360,7 @@ def send_nothing(script: Script, message: Message) -> Iterator[bytes]:
     yield from ()
 
 
-def hang_up(script: Script, message: Message) -> Iterator[bytes]:
+def disconnect(script: Script, message: Message) -> Iterator[bytes]:
     """End the stream: in order, or not."""
     yield from ()
     raise HangUp(script.below(2) == 0)
@@ -393,5 +393,5 @@ LIES: tuple[Lie, ...] = (
     send_other_half,
     send_peers,
     send_nothing,
-    hang_up,
+    disconnect,
 )

@@ -56,10 +56,10 @@ class ObservedConversation(Conversation):
             self.seen.add(value)
         super().__setattr__(name, value)
 
-    def say(self, message: Message) -> None:
+    def record_sent(self, message: Message) -> None:
         """Send a message; record it if the table does not allow it."""
         try:
-            super().say(message)
+            super().record_sent(message)
         except BadMessage as error:
             self.violations[error.what] += 1
             raise
@@ -90,8 +90,8 @@ class TargetServer(ServerProgram):
             self.ready.set()
 
     def _trained(self) -> Iterator[Progress]:
-        reception = self.hub.reception
-        self._enter, reception.enter = reception.enter, self._observe_connection  # type: ignore[method-assign]
+        handler = self.hub.handler
+        self._add, handler.add = handler.add, self._observe_connection  # type: ignore[method-assign]
         self.ready.set()
         while not self.stop.is_set():
             try:
@@ -103,12 +103,14 @@ class TargetServer(ServerProgram):
 
     def _observe_connection(self, link: ServerConnection) -> None:
         metadata = dict(link.context.invocation_metadata())
-        link.talk = ObservedConversation(self.seen[int(metadata.get(CONVERSATION_KEY, UNCOUNTED))], self.violations)
-        self._enter(link)
+        link.conversation = ObservedConversation(
+            self.seen[int(metadata.get(CONVERSATION_KEY, UNCOUNTED))], self.violations
+        )
+        self._add(link)
 
     def _reset_run(self) -> None:
         """Delete the run. Fences keep growing, the sizes of clients remain, and clients must reconnect."""
-        for link in self.hub.here().values():
+        for link in self.hub.get_clients().values():
             self.hub.send(link, Bye("the run begins anew", again=True))
         self.journal.forget(10**9)
         self.directory.rounds.unlink(missing_ok=True)

@@ -63,7 +63,7 @@ class BareServer:
         return link
 
     def say(self, m: int, *words: Message) -> None:
-        self.hub.send(self.hub.here()[m], *words)
+        self.hub.send(self.hub.get_clients()[m], *words)
 
 
 @contextmanager

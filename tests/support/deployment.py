@@ -44,6 +44,7 @@ def write_small_dataset(path: Path) -> Path:
 
 def small_spec(folder_: Path, *words: str) -> Spec:
     given = {word.partition("=")[0] for word in words}
+    given |= {"batch"} if "draw=full" in words else set()  # which has no effect then
     if any(word in words for word in ("partition=iid", "partition=dirichlet")):
         given.add("C")  # it has no effect there
     kept = [word for word in SMALL if word.partition("=")[0] not in given]

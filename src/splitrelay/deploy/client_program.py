@@ -111,7 +111,7 @@ class ClientProgram:
 
     def leave(self) -> None:
         """Nothing is open any more."""
-        self.session.hang_up()
+        self.session.disconnect()
         if self.post is not None:
             self.post.close()
 
@@ -201,12 +201,12 @@ class ClientProgram:
         try:
             self._follow(word)
         except ServerBrokeSpec as error:  # the server is told, and this client leaves for good
-            self.session.say(Fail(word.fence, str(error)[: limits.TEXT]))
+            self.session.send(Fail(word.fence, str(error)[: limits.TEXT]))
             self.session.leave("the server does not keep to the spec")
             raise
         except Diverged as error:
             self._tell(f"the visit failed: {error.what}. {DIVERGED}")
-            self.session.say(Fail(word.fence, str(error)[: limits.TEXT], diverged=True))
+            self.session.send(Fail(word.fence, str(error)[: limits.TEXT], diverged=True))
         except (
             RejectedHalf,
             WrongEpoch,
@@ -217,7 +217,7 @@ class ClientProgram:
             why = f"{type(error).__name__}: {error}"
             later = not isinstance(error, RejectedHalf)  # keys that are still on their way, a place that has no room
             self._tell(f"{'not yet' if later else 'refused'}: {why}")
-            self.session.say(Fail(word.fence, why[: limits.TEXT], later=later))
+            self.session.send(Fail(word.fence, why[: limits.TEXT], later=later))
         finally:
             self.session.holding = HeldVisit()
 
@@ -239,11 +239,11 @@ class ClientProgram:
         self.say(f"round {word.r}: {word.K} steps, committed")
 
     def _next_word(self) -> Lease | EvaluationRequest | None:
-        link = self.session.link
-        assert link is not None
+        connection = self.session.connection
+        assert connection is not None
         while not self.stop.is_set():
-            if link.waits(1.0):
-                word = self.session.hear()
+            if connection.wait_for_message(1.0):
+                word = self.session.receive()
                 if isinstance(word, Lease | EvaluationRequest):
                     return word
         return None

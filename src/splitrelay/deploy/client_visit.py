@@ -126,7 +126,7 @@ class VisitRunner:
         x, shift = (self.opened(blob, lease), None) if self.seals else self.vectors(blob)
         self.used.begin_visit(lease)  # not before: who cannot open a half yet is asked again and again
         session.holding = HeldVisit(lease.fence)
-        session.say(Ready(lease.fence))
+        session.send(Ready(lease.fence))
         visit = self.used.allowed.make_visit(lease, x, shift)
         if self.whole:
             with BackgroundReconnect(session):
@@ -153,7 +153,7 @@ class VisitRunner:
             brought = None if self.post is None else self.post.come(lease)
             if brought is not None:
                 return brought
-            session.say(HalfRequest(lease.fence))
+            session.send(HalfRequest(lease.fence))
         return receive_half(session, lease.bytes, lease.sha256)
 
     def look(self, session: Session, look: EvaluationRequest) -> None:
@@ -162,10 +162,10 @@ class VisitRunner:
         blob = receive_half(session, look.bytes + look.top_bytes, look.sha256)
         if look.recipe.startswith(CHECK) and self.seals is not None:
             self.used.begin_check()
-            session.say(self.check_half(blob, look))
+            session.send(self.check_half(blob, look))
             return
         if self.judge is None or self.seals is None:
-            session.say(Fail(look.fence, "this client has no test set: it was joined without --test"))
+            session.send(Fail(look.fence, "this client has no test set: it was joined without --test"))
             return
         bottom = self.opened(blob[: look.bytes], look)
         self.used.begin_evaluation()
@@ -175,9 +175,9 @@ class VisitRunner:
                 bottom, tensor_transfer.unpack_vectors(blob[look.bytes :], {"x": size}, self.spec.model.dtype)["x"]
             )
             self.has_model = True
-            session.say(Score(look.fence, 0.0, 0.0))
+            session.send(Score(look.fence, 0.0, 0.0))
         else:
-            session.say(self.judge.score(session, look.fence, bottom))
+            session.send(self.judge.score(session, look.fence, bottom))
 
     def opened(self, blob: bytes, words: Lease | EvaluationRequest) -> Vector:
         """The half that the client before us sealed; before the first visit, x_c^0."""
@@ -247,7 +247,7 @@ def receive_half(session: Session, length: int, digest: bytes, now: Callable[[],
     while come < length:
         if now() > until:
             raise BadMessage("a half came too slowly", value=f"{come} bytes", limit=f"{length} bytes in {longest:g} s")
-        chunk = session.hear(timeouts.step)
+        chunk = session.receive(timeouts.step)
         if isinstance(chunk, Chunk):
             come = assembly.add(chunk)
     return assembly.blob(length, digest) if length else b""

@@ -87,7 +87,7 @@ class DirectHandover(SealedClients):
     def _build_lease(self, lease: VisitLease) -> tuple[Lease, bytes]:
         grant, blob = super()._build_lease(lease)
         heir = self.find_next_client(lease.visit)
-        grant = replace(grant, heir="" if heir is None else self.hub.reception.address(heir))
+        grant = replace(grant, heir="" if heir is None else self.hub.handler.address(heir))
         given = self._find_delivered(lease)
         if given is None:
             return grant, blob
@@ -265,7 +265,7 @@ class DirectHandover(SealedClients):
         if self.owed is not None and not self.owed.lost:
             lease, policy = self.owed.lease, self.policy
             if lease.link is not None:
-                lease.record_transfer(self.hub.carrying(lease.link), now, self.hub.limits.piece)
+                lease.record_transfer(self.hub.get_transferred(lease.link), now, self.hub.limits.piece)
             away = lease.link is None and now - lease.since > policy.lease
             if away or now - lease.progress_at > max(policy.step, policy.lease):
                 if lease.link is not None:
@@ -274,7 +274,7 @@ class DirectHandover(SealedClients):
 
     def list_waits(self, now: float) -> list[Wait]:
         """Return whom the run waits for: perhaps also for a deposit that is owed."""
-        found, owed, here = super().list_waits(now), self.owed, self.hub.here()
+        found, owed, here = super().list_waits(now), self.owed, self.hub.get_clients()
         if owed is None or owed.lost:
             return found
         lease, m = owed.lease, owed.lease.visit.m

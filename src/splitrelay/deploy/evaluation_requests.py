@@ -55,7 +55,7 @@ class PartyRequest:
     def wait(self, now: float) -> Wait | None:
         """Return what the question waits for; None where it is being answered."""
         remote, m = self.remote, self.m
-        if m not in remote.hub.here():
+        if m not in remote.hub.get_clients():
             return absence(m, self.missed, m in remote.seen, remote.policy)
         if self.unable:
             return inability(m, self.missed, self.why)
@@ -92,7 +92,7 @@ class PartyRequest:
             raise WorkError(f"{who} does not answer", value=self.why.rstrip(".") or "it is away", hint=hint)
 
     def _send_request(self) -> None:
-        here, now = self.remote.hub.ready().get(self.m), time.monotonic()
+        here, now = self.remote.hub.get_announced_clients().get(self.m), time.monotonic()
         if here is not None and here != self.link and now >= self.after and not self.remote.is_busy(self.m):
             self.links += 1
             most = self.remote.hub.limits.connections_without_progress
@@ -118,7 +118,7 @@ class PartyRequest:
     def _check_timeouts(self, now: float) -> None:
         if self.link is None:
             return
-        carried, patience = self.remote.hub.carrying(self.link), self.remote.policy.step
+        carried, patience = self.remote.hub.get_transferred(self.link), self.remote.policy.step
         if has_grown(self.moved, carried, self.remote.hub.limits.piece):
             self.moved, self.heard = carried, now
         longest = self.remote.policy.deadline(STEPS)

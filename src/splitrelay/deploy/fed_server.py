@@ -38,11 +38,11 @@ class FedServer:
         blob = receive_half(session, look.bytes, look.sha256)
         if look.recipe.startswith(CHECK):  # somebody could not open this half
             self._opened(blob, look.sealed_visit, look.sealed_fence)
-            session.say(Score(look.fence, 0.0, 1.0))
+            session.send(Score(look.fence, 0.0, 1.0))
             return
         if look.sealed_visit < self.newest:
             what = f"visit {look.sealed_visit} is over: {self.newest} was averaged"
-            session.say(Fail(look.fence, what))
+            session.send(Fail(look.fence, what))
             return
         sealer = Sealer(self.keys, self.spec.identity)
         half = tensor_transfer.pack_vectors(x=self.combine(blob, look.recipe))

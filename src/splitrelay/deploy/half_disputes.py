@@ -164,7 +164,7 @@ class SealedClients(RemoteClients):
         before, self.question = self.question, question
         until = time.monotonic() + self.policy.lease
         try:
-            while time.monotonic() < until and witness in self.hub.here() and not question.unable:
+            while time.monotonic() < until and witness in self.hub.get_clients() and not question.unable:
                 answer = question.next()
                 if isinstance(answer, Score):
                     return answer
@@ -348,7 +348,11 @@ class SealedClients(RemoteClients):
     def _witnesses(self, parties: set[int | None]) -> list[int]:
         """List the clients that can be asked now; a separate evaluator comes first."""
         active = {m for m, lease in self.leases.items() if lease.server_visit is not None}
-        found = [m for m in self.hub.ready() if m not in parties and m not in active and m != FED_SERVER_NUMBER]
+        found = [
+            m
+            for m in self.hub.get_announced_clients()
+            if m not in parties and m not in active and m != FED_SERVER_NUMBER
+        ]
         return sorted(
             (m for m in found if not self.is_busy(m) and not self.quarantine.is_confined(m)),
             key=lambda m: (m != EVALUATOR_NUMBER, m),

@@ -44,7 +44,7 @@ class RemoteClients(VisitScheduler):
         self.arrived: Callable[[ClientConnected], None] = lambda event: None
         self.excluded: frozenset[int] = frozenset()  # clients whose visits are skipped from now on
         self.brief = False  # whether a step takes so little time that the links may wait for it
-        hub.inbox.at_once = self.at_once
+        hub.inbox.answer_inline = self.at_once
 
     def is_busy(self, m: int) -> bool:
         """Whether nothing can be asked of client m yet."""
@@ -154,7 +154,7 @@ class RemoteClients(VisitScheduler):
             for lease in self.leases.values()
             if lease.server_visit is None and now >= lease.after and not self.quarantine.is_held(lease.visit.m)
         ]
-        here = self.hub.ready() if free else {}
+        here = self.hub.get_announced_clients() if free else {}
         for lease in free:
             if lease.visit.m in here:
                 self._grant_lease(lease, here[lease.visit.m])

@@ -142,7 +142,7 @@ class RemoteEvaluator:
             is_blamed = not self.has_overflowed  # the weights may be the reason
         if late and is_blamed:
             self.remote.strike_absent(self.m, question.why or "no answer", round=self.r)
-        if late and self.m not in self.hub.here():
+        if late and self.m not in self.hub.get_clients():
             self.remote.absent[self.m] = "the evaluator has not come back"
         return late or self.remote.get_absence_reason(self.m) is not None
 

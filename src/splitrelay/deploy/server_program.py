@@ -134,12 +134,12 @@ class ServerProgram:
             self.say(f"engine {self.spec.engine}: {self.engine_is}")
             self.hub = NetworkServer(self._house(), self.journal.note)
             self.ledger = self._open_ledger()
-            self.hub.answering("Status", status_handler(self.report, self.offer.admit.status, self.offer.timeouts))
-            self.hub.answering("Collect", collect_handler(self.model, self.offer.admit.collect, self.offer.timeouts))
+            self.hub.add_method("Status", status_handler(self.report, self.offer.admit.status, self.offer.timeouts))
+            self.hub.add_method("Collect", collect_handler(self.model, self.offer.admit.collect, self.offer.timeouts))
             self.port = self.hub.start(self.offer.listen, self.offer.credentials)
             self.journal.note("listening", port=self.port)
             self.say(f"listening on port {self.port}, spec {self.spec.hash}")
-            file, terms = self.directory.path / "relay" / TERMS, self.hub.house.terms
+            file, terms = self.directory.path / "relay" / TERMS, self.hub.context.terms
             write_text(file, write_terms(terms), private=True)
             self.say(f"clients join with --spec {file}, or with --accept-spec {terms.spec_hash}")
             self.listening(self.port)
@@ -181,7 +181,7 @@ class ServerProgram:
         """Nothing depends on it: one that is damaged is set aside, with a warning, and another one is begun."""
         path = self.directory.path / "relay" / "paid.json"
         try:
-            return UsageLog(path, self.hub.paid, self.hub.carried)
+            return UsageLog(path, self.hub.get_usage_reports, self.hub.count_socket_bytes)
         except InputError as error:
             folder, what = self.directory.set_aside("damaged", [path]), error.what
             if folder is None:
@@ -189,7 +189,7 @@ class ServerProgram:
         to = folder.relative_to(self.directory.path) / "relay" / path.name
         self.journal.note("set-aside", file=str(path), to=str(to), why=what)
         self.say(f"{what}: it is in {self.directory.path / to} now, and another one is begun")
-        return UsageLog(path, self.hub.paid, self.hub.carried)
+        return UsageLog(path, self.hub.get_usage_reports, self.hub.count_socket_bytes)
 
     def _close(self, why: str, again: bool, reason: str) -> None:
         """The clients are told also where the record has no room for it."""
@@ -223,7 +223,7 @@ class ServerProgram:
                 self.spec, self.directory, self.data, remote, self._dealt(), judge, back_to=self.offer.back_to
             )
             hosted.measured = self.ledger.row
-        server = {"software": f"splitrelay {__version__}", "cpu": self.hub.house.terms.cpu}
+        server = {"software": f"splitrelay {__version__}", "cpu": self.hub.context.terms.cpu}
         order = hosted.learning.order
         self.clients_file = ClientsFile(self.directory.path, order, lambda: self.records, server)
         if isinstance(remote, DirectHandover):
@@ -258,7 +258,7 @@ class ServerProgram:
     def _linger(self, why: str) -> None:
         """Late clients are told that all is over; questions are answered."""
         until = time.monotonic() + self.offer.linger
-        for link in self.hub.here().values():
+        for link in self.hub.get_clients().values():
             self.hub.send(link, Bye(why))
         while not self.stop.is_set() and time.monotonic() < until:
             event = _next(self.hub)
@@ -389,7 +389,7 @@ class ServerProgram:
 
     def _compare(self, m: int, cpu: str) -> None:
         """Another processor may compute other bits: that is allowed, and said once."""
-        here = self.hub.house.terms.cpu
+        here = self.hub.context.terms.cpu
         if cpu != here and m not in self.other:
             self.journal.note("other-cpu", client=m, cpu=cpu, server=here)
             self.say(f"{get_client_name(m)} computes with {cpu}, this server with {here}: equal bits are not promised")

@@ -43,10 +43,10 @@ def report(program: ServerProgram) -> str:
 
 def status(program: ServerProgram) -> dict[str, Any]:
     """Who is here, whose turn it is, how far the run is, what it has sent, how long it will take."""
-    spec, last, here = program.spec, program.last, program.hub.here()
+    spec, last, here = program.spec, program.last, program.hub.get_clients()
     remote = getattr(program, "remote", None)
     turns = {m: lease.visit.r for m, lease in dict(remote.leases if remote else {}).items()}
-    up, down = program.hub.traffic()
+    up, down = program.hub.count_frame_bytes()
     bills = program.ledger.bills()
     left = program.pace.left(spec.R)
     now, after = time.monotonic(), program.offer.policy.stalled_after

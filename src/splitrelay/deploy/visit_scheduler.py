@@ -42,7 +42,7 @@ class VisitScheduler:
         self.quarantine = quarantine or Quarantine(policy, self._record)
         self.stalls = stalls or StallReporter(self._record, lambda text: None, policy.stalled_after)
         self.question: Waiting | None = None  # what the evaluator or the fed server is being asked
-        self.seen = set(hub.here())  # everybody who was here since the first round
+        self.seen = set(hub.get_clients())  # everybody who was here since the first round
         self.leases: dict[int, VisitLease] = {}  # by client
         self.outcomes: dict[int, Outcome[Any]] = {}
         self.absent: dict[int, str] = {}  # clients for whom nobody waits until they come, and why
@@ -57,7 +57,7 @@ class VisitScheduler:
 
         A server that no client reaches is perhaps itself the one that is away: it waits.
         """
-        here = self.hub.here()
+        here = self.hub.get_clients()
         waited_for = self.policy.away != "skip" or m in here or not any(other < EVALUATOR_NUMBER for other in here)
         return None if waited_for else self.absent.get(m)
 
@@ -69,13 +69,15 @@ class VisitScheduler:
         if self.policy.away != "skip" or not self.quarantine.is_held(m):
             return None
         others = [
-            other for other in self.hub.here() if other < EVALUATOR_NUMBER and not self.quarantine.is_confined(other)
+            other
+            for other in self.hub.get_clients()
+            if other < EVALUATOR_NUMBER and not self.quarantine.is_confined(other)
         ]
         return f"{get_client_name(m)} is in quarantine" if others else None
 
     def list_waits(self, now: float) -> list[Wait]:
         """Return whom the run waits for; also for other threads."""
-        here, whole = self.hub.here(), self.server_visits.whole
+        here, whole = self.hub.get_clients(), self.server_visits.whole
         found = []
         for lease in list(self.leases.values()):
             slow = self.policy.stalled_after * (lease.visit.K if whole else 1)
@@ -113,7 +115,7 @@ class VisitScheduler:
                 if now - lease.since > self.policy.lease and now >= lease.after:  # till then it waits for us
                     self._handle_absence(lease, now)
                 continue
-            lease.record_transfer(self.hub.carrying(lease.link), now, self.hub.limits.piece)
+            lease.record_transfer(self.hub.get_transferred(lease.link), now, self.hub.limits.piece)
             if now - lease.progress_at > self._get_step_timeout(lease):
                 self._fail_visit(lease, f"no step for {self._get_step_timeout(lease):g} seconds", lease.link)
             elif now - lease.granted_at > self.policy.deadline(lease.visit.K):
@@ -180,7 +182,7 @@ class VisitScheduler:
         self.quarantine.strike(m, why, round=r, occurrence=i)
         self.dropped[r, i, m] += 1
         self.at_fault.add(m)
-        M = self.hub.house.clients
+        M = self.hub.context.clients
         if len(self.at_fault) > max(M // 2, 1) or M == 1:
             raise Diverged(f"the deposits of {len(self.at_fault)} clients overflow", value=why, hint=LOWER_ETA)
         if self.policy.away == "skip":
@@ -202,8 +204,8 @@ class VisitScheduler:
         unless it is the only client of the run.
         """
         self.diverged.add(lease.visit.m)
-        here = {m for m in self.hub.here() if m < EVALUATOR_NUMBER}
-        several = len(self.diverged) > 1 or self.hub.house.clients == 1
+        here = {m for m in self.hub.get_clients() if m < EVALUATOR_NUMBER}
+        several = len(self.diverged) > 1 or self.hub.context.clients == 1
         if self.policy.away == "skip" and several and here <= self.diverged:
             what = f"the visits of all {len(self.diverged)} clients diverged, the last in round {lease.visit.r}"
             raise Diverged(what, value=_reason(why), hint=RETUNE)
@@ -237,7 +239,10 @@ class VisitScheduler:
 
     def strike_absent(self, m: int, why: str, **facts: Any) -> None:
         """Count a lease that was waited out in vain, unless nobody is here: then the server may be the one away."""
-        if any(other < EVALUATOR_NUMBER and other != m for other in self.hub.here()) or m in self.hub.here():
+        if (
+            any(other < EVALUATOR_NUMBER and other != m for other in self.hub.get_clients())
+            or m in self.hub.get_clients()
+        ):
             self.quarantine.strike(m, why, **facts)
 
     def _refuse_quarantined(self, visits: Iterable[VisitLease]) -> None:

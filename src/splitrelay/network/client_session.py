@@ -87,14 +87,14 @@ class Connection:
         stop: Event | None = None,
     ) -> None:
         self.channel, self.meter = channel, meter or TrafficMeter()
-        self.talk = Conversation(End.CLIENT)
+        self.conversation = Conversation(End.CLIENT)
         self.bounds: Bounds = ANY
         self.stream = Stream(channel.stream_stream(f"/{SERVICE}/Join"), _encode_heartbeat, timeouts, address, stop)
-        self._come: Message | None = None  # while we waited for nothing in particular
+        self._pending: Message | None = None  # while we waited for nothing in particular
 
     def send(self, message: Message) -> None:
         """Say something."""
-        self.talk.say(message)
+        self.conversation.record_sent(message)
         frame = encode(message)
         self.stream.put(frame)
         self.meter.messages += 1
@@ -103,18 +103,18 @@ class Connection:
     def receive(self, timeout: float | None = None) -> Message:
         """The server's next word; LinkLost where none comes in time, which counts from when we have said our own."""
         began, patience = time.monotonic(), math.inf if timeout is None else timeout
-        message, self._come = self._come, None
+        message, self._pending = self._pending, None
         while message is None:
             message = self._new(self.stream.read(max(began, self.stream.left) + patience))
         self.meter.waiting += time.monotonic() - began
         return _raise_if_end(message)
 
-    def waits(self, seconds: float) -> bool:
+    def wait_for_message(self, seconds: float) -> bool:
         """Whether there is a word within so many seconds; LinkLost where there will be none."""
         until = time.monotonic() + seconds
-        while self._come is None and self.stream.waits(max(until - time.monotonic(), 0.0)):
-            self._come = self._new(self.stream.read())
-        return self._come is not None
+        while self._pending is None and self.stream.wait_for_frame(max(until - time.monotonic(), 0.0)):
+            self._pending = self._new(self.stream.read())
+        return self._pending is not None
 
     def close(self) -> None:
         """Hang up."""
@@ -125,7 +125,7 @@ class Connection:
         """What is said in a frame; None where it has been heard before, or says only that the server is there."""
         self.meter.received += len(frame)
         message = decode(frame, self.bounds)
-        verdict = self.talk.hear(message)
+        verdict = self.conversation.record_received(message)
         return message if verdict is Verdict.NEW and not isinstance(message, Heartbeat) else None
 
 
@@ -181,7 +181,7 @@ class Session:
         self.holding = HeldVisit()
         self.meter = TrafficMeter()
         self.bounds: Bounds = ANY
-        self.link: Connection | None = None
+        self.connection: Connection | None = None
         self.note: Callable[[str], None] = lambda text: None
         self.warn: Callable[[str], None] = lambda text: self.note(text)  # what somebody must see to
         self.links = 0
@@ -216,28 +216,28 @@ class Session:
             self.meter.waiting += wait
             wait = min(2 * wait, longest)
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """Close the link, if there is one."""
-        if self.link is not None:
-            self.link.close()
-            self.link = None
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
 
     def leave(self, why: str) -> None:
         """Say that we go, if there is anybody to hear it."""
-        if self.link is not None:
-            self.link.send(Leave(why))
-            self.link.stream.finish()
+        if self.connection is not None:
+            self.connection.send(Leave(why))
+            self.connection.stream.finish()
 
-    def say(self, *messages: Message) -> None:
+    def send(self, *messages: Message) -> None:
         """Tell the server, on whichever link there is."""
-        assert self.link is not None
+        assert self.connection is not None
         for message in messages:
-            self.link.send(message)
+            self.connection.send(message)
 
-    def hear(self, timeout: float | None = None) -> Message:
+    def receive(self, timeout: float | None = None) -> Message:
         """The server's next word."""
-        assert self.link is not None
-        return self.link.receive(timeout)
+        assert self.connection is not None
+        return self.connection.receive(timeout)
 
     def exchange(
         self,
@@ -250,16 +250,16 @@ class Session:
         fence, tries = fence or self.holding.fence, 0
         while True:
             try:
-                if self.link is None and not self.connect():
+                if self.connection is None and not self.connect():
                     raise VisitCancelled("the visit was taken back while the link was lost")
-                assert self.link is not None
-                self.say(*messages())
-                self.link.stream.flush()
+                assert self.connection is not None
+                self.send(*messages())
+                self.connection.stream.flush()
                 if meanwhile is not None:
                     meanwhile()
                 return self._answer(fence, timeout)
             except (ConnectionLost, ServerEnded, ServerRefused) as error:
-                self.hang_up()
+                self.disconnect()
                 self._check_stop()
                 if is_final(error) or (isinstance(error, ServerRefused) and tries >= REFUSALS):
                     raise
@@ -282,25 +282,25 @@ class Session:
 
     def _answer(self, fence: int, timeout: float) -> Message:
         while True:
-            answer = self.hear(timeout)
+            answer = self.receive(timeout)
             if get_fence(answer) == fence:
                 return answer
 
     def _handshake(self) -> bool:
-        self.hang_up()
-        self.link = Connection(self.dial(), self.timeouts, self.meter, self.address, self.stop)
+        self.disconnect()
+        self.connection = Connection(self.dial(), self.timeouts, self.meter, self.address, self.stop)
         self.links += 1
-        self.link.send(Hello(VERSION, self.client, self.software))
-        terms = self.link.receive(self.timeouts.handshake)
+        self.connection.send(Hello(VERSION, self.client, self.software))
+        terms = self.connection.receive(self.timeouts.handshake)
         assert isinstance(terms, Terms)  # the table allows nothing else
         accept = self.agree(terms)
-        self.link.stream.heartbeat = terms.heartbeat
-        self.link.send(Accept(**{**vars(accept), "fence": self.holding.fence, "k": self.holding.k}))
-        answer = self.link.receive(self.timeouts.handshake)
-        self.link.bounds = self.bounds
+        self.connection.stream.heartbeat = terms.heartbeat
+        self.connection.send(Accept(**{**vars(accept), "fence": self.holding.fence, "k": self.holding.k}))
+        answer = self.connection.receive(self.timeouts.handshake)
+        self.connection.bounds = self.bounds
         self.welcomed = True
         if isinstance(answer, Resume):
-            self.link.talk.take_up(self.holding.k)
+            self.connection.conversation.set_answered(self.holding.k)
             return True
         assert isinstance(answer, Welcome)
         self.holding = HeldVisit()
@@ -340,14 +340,14 @@ class BackgroundReconnect:
     def _look(self) -> None:
         """Before the half is deposited the server says only what ends the visit, or the link."""
         try:
-            if self.session.link is not None:
-                if self.session.link.waits(0.0):
-                    self.session.link.receive()
+            if self.session.connection is not None:
+                if self.session.connection.wait_for_message(0.0):
+                    self.session.connection.receive()
                 return
         except (ConnectionLost, ServerEnded, ServerRefused) as error:
             if is_final(error):
                 raise
             self.session.note(f"{error}; connecting again")
-            self.session.hang_up()
+            self.session.disconnect()
         if not self.session.connect():
             raise VisitCancelled("the visit was taken back while the link was lost")

@@ -35,11 +35,11 @@ class Stream:
         self._over = threading.Event()
         self._heard = self.left = time.monotonic()  # when a frame last came, and when one that was put last left
         self._limit = math.inf  # when whoever reads has waited for too long
-        self._aside: BackgroundReader | None = None
+        self._background: BackgroundReader | None = None
         self._ended = threading.Event()
-        self._frames: Any = call(iter(self._taken, None))
+        self._frames: Any = call(iter(self._next_outgoing, None))
         self._frames.add_callback(self._end)
-        threading.Thread(target=self._watching, name="heartbeat", daemon=True).start()
+        threading.Thread(target=self._watch_clock, name="heartbeat", daemon=True).start()
 
     def put(self, frame: bytes) -> None:
         """One frame more on its way."""
@@ -59,19 +59,19 @@ class Stream:
 
     def read(self, until: float = math.inf) -> bytes:
         """The next frame; LinkLost where none comes until then, or for too long."""
-        if self._aside is not None and self._aside.asked:
-            return self._from_aside(self._aside, until)
+        if self._background is not None and self._background.is_reading:
+            return self._read_read_from_background(self._background, until)
         self._limit = min(until, time.monotonic() + self.timeouts.silence)
         try:
             return self._next(until)
         finally:
             self._limit = math.inf
 
-    def waits(self, seconds: float) -> bool:
-        """Whether a frame is there within so many seconds: it is read aside, so as not to hang."""
-        if self._aside is None:
-            self._aside = BackgroundReader(self._next)
-        if self._aside.waits(seconds):
+    def wait_for_frame(self, seconds: float) -> bool:
+        """Whether a frame is there within so many seconds: it is read reader, so as not to hang."""
+        if self._background is None:
+            self._background = BackgroundReader(self._next)
+        if self._background.wait_for_frame(seconds):
             return True
         if time.monotonic() > self._heard + self.timeouts.silence:
             raise _build_timeout_error(asked=False)
@@ -82,14 +82,14 @@ class Stream:
         self._over.set()
         self._outgoing.put((None, False))
         self._frames.cancel()
-        if self._aside is not None:
-            self._aside.close()
+        if self._background is not None:
+            self._background.close()
 
-    def _from_aside(self, aside: BackgroundReader, until: float) -> bytes:
-        while not self.waits(self.timeouts.tick):
+    def _read_read_from_background(self, reader: BackgroundReader, until: float) -> bytes:
+        while not self.wait_for_frame(self.timeouts.tick):
             if time.monotonic() > until:
                 raise _build_timeout_error(asked=True)
-        return aside.take()
+        return reader.take()
 
     def _next(self, until: float = math.inf) -> bytes:
         try:
@@ -103,7 +103,7 @@ class Stream:
         self._heard = time.monotonic()
         return frame
 
-    def _taken(self) -> bytes | None:
+    def _next_outgoing(self) -> bytes | None:
         """The next frame, for gRPC, which asks when the one before has left."""
         if self._leaving:
             self.left = time.monotonic()
@@ -116,7 +116,7 @@ class Stream:
         self._ended.set()
         self._sent.set()  # nothing leaves on a stream that is over
 
-    def _watching(self) -> None:
+    def _watch_clock(self) -> None:
         number, last, stopped = 0, time.monotonic(), math.inf
         while not self._over.wait(min(self.timeouts.tick, max(last + self.heartbeat - time.monotonic(), 0.0))):
             now = time.monotonic()
@@ -132,17 +132,17 @@ class BackgroundReader:
     """A thread that reads one frame when asked, so that whoever asked can look at something else meanwhile."""
 
     def __init__(self, read: Callable[[], bytes]) -> None:
-        self.asked = False
+        self.is_reading = False
         self._read = read
         self._asking: SimpleQueue[bool] = SimpleQueue()
         self._come: SimpleQueue[bytes | ConnectionLost] = SimpleQueue()
         self._found: bytes | ConnectionLost | None = None
-        threading.Thread(target=self._reading, name="link", daemon=True).start()
+        threading.Thread(target=self._read_frames, name="link", daemon=True).start()
 
-    def waits(self, seconds: float) -> bool:
+    def wait_for_frame(self, seconds: float) -> bool:
         """Ask, if nobody did; whether it has come within so many seconds."""
-        if not self.asked:
-            self.asked = True
+        if not self.is_reading:
+            self.is_reading = True
             self._asking.put(True)
         if self._found is None:
             try:
@@ -153,7 +153,7 @@ class BackgroundReader:
 
     def take(self) -> bytes:
         """What has come; LinkLost where nothing will."""
-        found, self._found, self.asked = self._found, None, False
+        found, self._found, self.is_reading = self._found, None, False
         if isinstance(found, ConnectionLost):
             raise found
         assert found is not None  # it has waited
@@ -163,7 +163,7 @@ class BackgroundReader:
         """Nobody will ask any more."""
         self._asking.put(False)
 
-    def _reading(self) -> None:
+    def _read_frames(self) -> None:
         while self._asking.get():
             try:
                 self._come.put(self._read())

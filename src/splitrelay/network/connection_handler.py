@@ -71,25 +71,25 @@ class ServerConnection:
     context: Any
     task: asyncio.Task[None]
     peer: str
-    began: float
-    heard: float
-    shown: bytes = b""  # its certificate
+    connected_at: float
+    received_at: float
+    certificate: bytes = b""  # its certificate
     version: int = VERSION  # of the protocol; another one is only refused
     m: int = -1
     hello: Hello | None = None
     address: str = ""  # where other clients reach it
     answered: int = 0  # steps of a resumed visit
-    talk: Conversation = field(default_factory=lambda: Conversation(End.SERVER))
+    conversation: Conversation = field(default_factory=lambda: Conversation(End.SERVER))
     half: Assembly | None = None
     stale: int = 0  # the last visit of which a word came too late
     why: str = "the link was lost"  # it is over
     final: bool = False  # and need not be tried again
     refused: bool = False  # for what it said
-    spoken: float = 0.0  # when it last heard from us
-    owing: int = 0  # chunks that are still to be said
+    sent_at: float = 0.0  # when it last heard from us
+    queued_chunks: int = 0  # chunks that are still to be said
     down: int = 0  # bytes of the half that it was last granted, as far as they have left
     outgoing: asyncio.Queue[Message | None] = field(default_factory=asyncio.Queue)
-    pen: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by whoever writes
+    write_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by whoever writes
     received: int = 0
     sent: int = 0
     messages: int = 0
@@ -101,20 +101,20 @@ class ServerConnection:
     paid_fence: int = -1  # of the visit in which it last said what it has cost
 
     @property
-    def carried(self) -> tuple[int, int]:
+    def transferred(self) -> tuple[int, int]:
         """Bytes of halves, up and down, of what was last granted: it grows while they are on their way."""
         return 0 if self.half is None else self.half.length, self.down
 
     @cached_property
     def source(self) -> str:
         """Name the peer for the rate limits of events: by its certificate, or by its host where it shows none."""
-        if self.shown:
-            return hashlib.sha256(self.shown).hexdigest()
+        if self.certificate:
+            return hashlib.sha256(self.certificate).hexdigest()
         return unquote(self.peer).rpartition(":")[0]  # every connection has another port
 
     def auth_context(self) -> dict[str, list[Any]]:
-        """The certificate as it was shown. gRPC must not be asked for it: once the call has ended the process falls."""
-        return {"x509_pem_cert": [self.shown]} if self.shown else {}
+        """Return the certificate. Do not ask gRPC for it: after the end of the call that crashes the process."""
+        return {"x509_pem_cert": [self.certificate]} if self.certificate else {}
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class ServerContext:
     bounds: Bounds
     half: int  # bytes that a deposit may have
     clients: int  # M
-    admitted: Callable[[Any, Hello], str | None] = lambda caller, hello: None  # a reason to refuse, or None
-    agreed: Callable[[Hello, Accept], str | None] = lambda hello, accept: None
+    admit: Callable[[Any, Hello], str | None] = lambda caller, hello: None  # a reason to refuse, or None
+    check_accept: Callable[[Hello, Accept], str | None] = lambda hello, accept: None
     judge: bool = False  # whether an evaluator is expected that is none of the clients
     fed: bool = False  # whether a fed server is
     limits: Limits = field(default_factory=Limits)
@@ -145,11 +145,11 @@ class ServerContext:
 class ConnectionHandler:
     """Who is here, and what becomes of their words."""
 
-    def __init__(self, house: ServerContext, said: Callable[..., None], wheel: SharedLoop) -> None:
-        self.house, self.said = house, said
+    def __init__(self, context: ServerContext, note: Callable[..., None], wheel: SharedLoop) -> None:
+        self.context, self.note = context, note
         self.inbox = EventQueue(wheel)
-        self.here: dict[int, ServerConnection] = {}  # by client
-        self.all: dict[int, ServerConnection] = {}  # by number, strangers too
+        self.clients: dict[int, ServerConnection] = {}  # by client
+        self.connections: dict[int, ServerConnection] = {}  # by number, strangers too
         self.paid: dict[int, UsageReport] = {}  # what each client last said that it has cost it
         self._grants: dict[int, tuple[int, int]] = {}  # client: (fence, steps answered)
         self._lock = threading.Lock()
@@ -167,87 +167,91 @@ class ConnectionHandler:
 
     def address(self, m: int) -> str:
         """Where other clients reach client m; empty where they do not, or it is not here."""
-        link = self.here.get(m)
+        link = self.clients.get(m)
         return "" if link is None else link.address
 
-    def enter(self, link: ServerConnection) -> None:
+    def add(self, link: ServerConnection) -> None:
         """Somebody has called; Busy where too many do."""
-        self.all[link.number] = link
-        strangers = [other for other in self.all.values() if self.here.get(other.m) is not other]
-        if len(strangers) > self.house.limits.handshakes:
-            raise TooManyConnections("too many handshakes at once", limit=f"<= {self.house.limits.handshakes}")
-        most = self.house.limits.handshakes_per_certificate
-        if link.shown and sum(other.shown == link.shown for other in strangers) > most:
+        self.connections[link.number] = link
+        strangers = [other for other in self.connections.values() if self.clients.get(other.m) is not other]
+        if len(strangers) > self.context.limits.handshakes:
+            raise TooManyConnections("too many handshakes at once", limit=f"<= {self.context.limits.handshakes}")
+        most = self.context.limits.handshakes_per_certificate
+        if link.certificate and sum(other.certificate == link.certificate for other in strangers) > most:
             raise TooManyConnections("too many handshakes under one certificate", limit=f"<= {most}")
 
-    def hear(self, link: ServerConnection, message: Message) -> Answer | None:
+    def handle_message(self, link: ServerConnection, message: Message) -> Answer | None:
         """One word, and the answer if it can be had at once; BadMessage or Unwelcome where it ends the link."""
-        if isinstance(message, Ready) and link.owing and message.fence == link.talk.fence:
-            raise BadMessage("ready was said before the half had come", value=link.owing, limit="no chunk on its way")
-        verdict = link.talk.hear(message)
+        if isinstance(message, Ready) and link.queued_chunks and message.fence == link.conversation.fence:
+            raise BadMessage(
+                "ready was said before the half had come", value=link.queued_chunks, limit="no chunk on its way"
+            )
+        verdict = link.conversation.record_received(message)
         if _is_idle(link, message, verdict):
             self._count_idle(link)
         if verdict is Verdict.STALE:
-            self._late(link, message)
+            self._note_stale(link, message)
         elif isinstance(message, Heartbeat):
             pass  # it was heard, which is all
         elif isinstance(message, Hello):
-            self._greet(link, message)
+            self._handle_hello(link, message)
         elif isinstance(message, Accept):
-            self._accept(link, message)
+            self._handle_accept(link, message)
         elif isinstance(message, UsageReport):
-            self.paid[link.m], link.paid_fence = message, link.talk.fence
+            self.paid[link.m], link.paid_fence = message, link.conversation.fence
         elif isinstance(message, Leave):
-            self.said("left", source=link.source, client=link.m, why=message.why)
+            self.note("left", source=link.source, client=link.m, why=message.why)
         elif isinstance(message, Chunk):
-            link.half = link.half if message.k else Assembly(self.house.half)
+            link.half = link.half if message.k else Assembly(self.context.half)
             if link.half is None:
                 raise BadMessage("chunks out of order", value=message.k, limit=0)
             link.half.add(message)
         elif isinstance(message, Deposit):
-            self.keep_out(link)
+            self.check_admission(link)
             half = (link.half or Assembly(0)).blob(message.bytes, message.sha256)
             link.half = None
             self.release(link.m, message.fence)  # it counts or it does not: whoever comes back holding it starts afresh
-            return self._hand_on(link, MessageReceived(link.m, link.number, message, half))
+            return self._pass_on(link, MessageReceived(link.m, link.number, message, half))
         else:
-            return self._hand_on(link, MessageReceived(link.m, link.number, message))
+            return self._pass_on(link, MessageReceived(link.m, link.number, message))
         return None
 
     def _count_idle(self, link: ServerConnection) -> None:
         """Raise BadMessage for a client that sends too many messages without getting any further."""
-        most, rate = self.house.limits.idle_messages, self.house.limits.idle_rate
-        refilled = link.idle_messages + (link.heard - link.idle_since) * rate
-        link.idle_messages, link.idle_since = min(refilled, most) - 1, link.heard
+        most, rate = self.context.limits.idle_messages, self.context.limits.idle_rate
+        refilled = link.idle_messages + (link.received_at - link.idle_since) * rate
+        link.idle_messages, link.idle_since = min(refilled, most) - 1, link.received_at
         if link.idle_messages < 0:
             raise BadMessage("too many messages without progress", limit=f"<= {rate:g} a second")
 
-    def keep_out(self, link: ServerConnection) -> None:
+    def check_admission(self, link: ServerConnection) -> None:
         """Asked again whenever something is granted or counts: Unwelcome for whoever is revoked meanwhile."""
-        why = None if link.hello is None else self.house.admitted(link, link.hello)
+        why = None if link.hello is None else self.context.admit(link, link.hello)
         if why is not None:
             raise ClientRejected(why)
 
-    def _hand_on(self, link: ServerConnection, heard: MessageReceived) -> Answer | None:
+    def _pass_on(self, link: ServerConnection, heard: MessageReceived) -> Answer | None:
         unheard = 0 if isinstance(heard.message, Fail) else link.outgoing.qsize()  # of what is said, it must hear us
-        if max(self.inbox.unread(heard.link), unheard) >= self.house.limits.unanswered:
-            raise BadMessage("too many words at once", limit=f"<= {self.house.limits.unanswered} that are not answered")
+        if max(self.inbox.count_unread(heard.link), unheard) >= self.context.limits.unanswered:
+            raise BadMessage(
+                "too many words at once", limit=f"<= {self.context.limits.unanswered} that are not answered"
+            )
         answer = self.inbox.answer(heard)
         if answer is None:
             self.inbox.put(heard)
         return answer
 
-    def _late(self, link: ServerConnection, message: Message) -> None:
+    def _note_stale(self, link: ServerConnection, message: Message) -> None:
         """Told of once for each visit: who goes on saying it must not fill the disk."""
         if link.stale < get_fence(message):
             link.stale = get_fence(message)
-            self.said("stale", source=link.source, client=link.m, word=message.event)
+            self.note("stale", source=link.source, client=link.m, word=message.event)
 
     def refuse(self, link: ServerConnection, why: str, *, final: bool = False) -> None:
         """The last word on a link. The table is not asked: it may be the reason."""
-        self.said("refused", source=link.source, client=link.m, peer=link.peer, why=why)
+        self.note("refused", source=link.source, client=link.m, peer=link.peer, why=why)
         link.why, link.final, link.refused = why, final, True
-        link.talk.state = State.REFUSED
+        link.conversation.state = State.REFUSED
         link.outgoing.put_nowait(Refuse(why[: limits.TEXT], final))
         link.outgoing.put_nowait(None)
 
@@ -256,44 +260,44 @@ class ConnectionHandler:
         link.version = error.version
         self.refuse(link, describe_version_conflict(error.version, error.said), final=True)
 
-    def leave(self, link: ServerConnection) -> None:
+    def remove(self, link: ServerConnection) -> None:
         """The link is over."""
-        self.all.pop(link.number, None)
-        if self.here.get(link.m) is link:
-            del self.here[link.m]
+        self.connections.pop(link.number, None)
+        if self.clients.get(link.m) is link:
+            del self.clients[link.m]
             self.inbox.put(ClientDisconnected(link.m, link.number, link.why, link.final, link.refused))
 
-    def _greet(self, link: ServerConnection, hello: Hello) -> None:
-        why = self.house.admitted(link, hello)
+    def _handle_hello(self, link: ServerConnection, hello: Hello) -> None:
+        why = self.context.admit(link, hello)
         if hello.version != VERSION:
             why = describe_version_conflict(hello.version, hello)
-        elif hello.client == EVALUATOR_NUMBER and not self.house.judge:
+        elif hello.client == EVALUATOR_NUMBER and not self.context.judge:
             why = "the evaluator of this run is one of its clients; serve --judge expects another"
-        elif hello.client == FED_SERVER_NUMBER and not self.house.fed:
+        elif hello.client == FED_SERVER_NUMBER and not self.context.fed:
             why = "this run has no fed server; serve --fed-server expects one"
-        elif self.house.clients <= hello.client < EVALUATOR_NUMBER:
-            why = f"there is no client {hello.client}: this run has clients 0 to {self.house.clients - 1}"
+        elif self.context.clients <= hello.client < EVALUATOR_NUMBER:
+            why = f"there is no client {hello.client}: this run has clients 0 to {self.context.clients - 1}"
         if why is not None:
             raise ClientRejected(why)
         link.hello = hello
-        link.outgoing.put_nowait(self.house.terms)
+        link.outgoing.put_nowait(self.context.terms)
 
-    def _accept(self, link: ServerConnection, accept: Accept) -> None:
+    def _handle_accept(self, link: ServerConnection, accept: Accept) -> None:
         assert link.hello is not None  # the table has seen it
-        self.keep_out(link)
-        why = self.house.agreed(link.hello, accept)
+        self.check_admission(link)
+        why = self.context.check_accept(link.hello, accept)
         if why is not None:
             raise ClientRejected(why)
         link.m = link.hello.client
         if accept.check:
             link.outgoing.put_nowait(Welcome("all is well"))
             return
-        before = self.here.pop(link.m, None)
+        before = self.clients.pop(link.m, None)
         if before is not None:  # its end may not have been noticed yet
             self.refuse(before, "the client came back on another link")
             self.inbox.put(ClientDisconnected(before.m, before.number, "the client came back on another link"))
         self.inbox.expect(link.number)
-        self.here[link.m], link.address = link, accept.address
+        self.clients[link.m], link.address = link, accept.address
         with self._lock:
             fence, answered = self._grants.get(link.m, (0, 0))
         resumed = 0 < fence == accept.fence and accept.k in (answered, answered - 1)
@@ -305,7 +309,7 @@ class ConnectionHandler:
 def _is_idle(link: ServerConnection, message: Message, verdict: Verdict) -> bool:
     """Whether a message does not bring the run any further; chunks of a visit that was taken back may be many."""
     if isinstance(message, UsageReport):
-        return link.paid_fence == link.talk.fence
+        return link.paid_fence == link.conversation.fence
     return isinstance(message, Heartbeat) or (verdict is not Verdict.NEW and not isinstance(message, Chunk))
 
 

@@ -113,25 +113,25 @@ class Conversation:
         self.passed = 0  # the highest fence that is over
         self.answered = 0  # steps of it that have a reply
 
-    def say(self, message: Message) -> None:
+    def record_sent(self, message: Message) -> None:
         """This end speaks. A word that the table does not know is our own mistake."""
         if not (isinstance(message, Reply) and message.k < self.answered):  # else a reply given once more
             self._move(self.speaker, message)
 
-    def hear(self, message: Message) -> Verdict:
+    def record_received(self, message: Message) -> Verdict:
         """The other end speaks: BadMessage, and `refused`, where it may not say this now."""
-        if self._stale(message):
+        if self._is_stale(message):
             return Verdict.STALE
-        if self._again(message):
+        if self._is_repeated(message):
             return Verdict.AGAIN
         self._move(self.other, message)
         return Verdict.NEW
 
-    def _stale(self, message: Message) -> bool:
+    def _is_stale(self, message: Message) -> bool:
         fence = get_fence(message)
         return 0 < fence <= self.passed and message.event not in ("lease", "look", "accept", "resume")
 
-    def _again(self, message: Message) -> bool:
+    def _is_repeated(self, message: Message) -> bool:
         """A step whose reply may have been lost, or is still to come; a reply that came before."""
         if isinstance(message, Reply) and message.fence == self.fence:
             return message.k < self.answered
@@ -169,7 +169,7 @@ class Conversation:
             raise BadMessage("a fence that is over was granted again", value=fence, limit=f"> {self.passed}")
         self.fence, self.answered = fence, 0
 
-    def take_up(self, answered: int) -> None:
+    def set_answered(self, answered: int) -> None:
         """After resume: so many steps of the visit had their reply on an earlier link."""
         self.answered = answered
 

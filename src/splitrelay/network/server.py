@@ -52,12 +52,12 @@ OPTIONS = (
 class NetworkServer:
     """All links. The training thread reads `inbox`, calls grant, send and release; the rest is the loop's."""
 
-    def __init__(self, house: ServerContext, said: Callable[..., None] = lambda event, **facts: None) -> None:
-        self.house, self._said = house, said
-        self.limits, self.timeouts = house.limits, house.timeouts
-        self._wheel = SharedLoop(house.timeouts.standstill)
-        self.reception = ConnectionHandler(house, self.said, self._wheel)
-        self.inbox = self.reception.inbox
+    def __init__(self, context: ServerContext, note: Callable[..., None] = lambda event, **facts: None) -> None:
+        self.context, self._note = context, note
+        self.limits, self.timeouts = context.limits, context.timeouts
+        self._loop = SharedLoop(context.timeouts.standstill)
+        self.handler = ConnectionHandler(context, self.note, self._loop)
+        self.inbox = self.handler.inbox
         self.meters = SocketCounters()
         self.spent = (0, 0)  # bytes of links that are closed
         self._count = 0
@@ -67,7 +67,7 @@ class NetworkServer:
 
     # The training thread's side
 
-    def answering(self, name: str, handler: Any) -> None:
+    def add_method(self, name: str, handler: Any) -> None:
         """One more method of the service, such as Status."""
         self._unary[name] = handler
 
@@ -75,72 +75,72 @@ class NetworkServer:
         """Listen, and say on which port."""
         try:
             check_address(address, listen=True)
-            check_client_count(self.house)
-            port = self._wheel.finish(self._listen(address, credentials))
+            check_client_count(self.context)
+            port = self._loop.run_until_done(self._listen(address, credentials))
         except InputError:
-            self._wheel.stop()
+            self._loop.stop()
             raise
-        self._wheel.start()
+        self._loop.start()
         return port
 
     def grant(self, m: int, fence: int, answered: int = 0) -> None:
         """Whoever comes back holding this fence goes on where it was."""
-        self.reception.grant(m, fence, answered)
+        self.handler.grant(m, fence, answered)
 
     def release(self, m: int) -> None:
         """The visit is over: whoever comes back holding it starts afresh."""
-        self.reception.release(m)
+        self.handler.release(m)
 
     def send(self, link: int, *messages: Message) -> None:
         """Say something on a link; nothing happens where it is gone, as its Gone is on the way."""
-        self._wheel.call(self._put, link, messages)
+        self._loop.call(self._put, link, messages)
 
-    def here(self) -> dict[int, int]:
+    def get_clients(self) -> dict[int, int]:
         """Clients that are here, and the number of their link."""
-        return {m: link.number for m, link in list(self.reception.here.items())}
+        return {m: link.number for m, link in list(self.handler.clients.items())}
 
-    def ready(self) -> dict[int, int]:
+    def get_announced_clients(self) -> dict[int, int]:
         """Those of them of whose arrival the thread that trains has heard: before, it may not know what they hold."""
-        return {m: link for m, link in self.here().items() if not self.inbox.unheard(link)}
+        return {m: link for m, link in self.get_clients().items() if not self.inbox.is_unannounced(link)}
 
-    def carrying(self, link: int) -> tuple[int, int]:
+    def get_transferred(self, link: int) -> tuple[int, int]:
         """Bytes, up and down, of the half that is on its way over a link."""
-        found = self.reception.all.get(link)
-        return (0, 0) if found is None else found.carried
+        found = self.handler.connections.get(link)
+        return (0, 0) if found is None else found.transferred
 
-    def traffic(self) -> tuple[int, int]:
+    def count_frame_bytes(self) -> tuple[int, int]:
         """Bytes of all frames so far, up and down, handshakes and repetitions included."""
-        links = list(self.reception.all.values())
+        links = list(self.handler.connections.values())
         up, down = self.spent
         return up + sum(link.received for link in links), down + sum(link.sent for link in links)
 
-    def carried(self) -> dict[int, SocketTraffic]:
+    def count_socket_bytes(self) -> dict[int, SocketTraffic]:
         """Messages and socket bytes of every client that was here, read now."""
-        links = list(self.reception.all.values())
+        links = list(self.handler.connections.values())
         self.meters.look(links)
         return self.meters.by_client(links)
 
-    def paid(self) -> dict[int, UsageReport]:
+    def get_usage_reports(self) -> dict[int, UsageReport]:
         """What each client last said that taking part has cost it."""
-        return dict(self.reception.paid)
+        return dict(self.handler.paid)
 
     def close(self, why: str, *, again: bool) -> None:
         """Say goodbye to all, and end."""
-        if self._wheel.turned:
-            self._wheel.finish(self._end(Bye(why[: limits.TEXT], again)))
-            self._wheel.stop()
+        if self._loop.is_running:
+            self._loop.run_until_done(self._shut_down(Bye(why[: limits.TEXT], again)))
+            self._loop.stop()
 
     # The loop's side
 
-    def said(self, event: str, **facts: Any) -> None:
+    def note(self, event: str, **facts: Any) -> None:
         """For the record; where that cannot be written the thread that trains is told, and no link ends of it."""
         try:
-            self._said(event, **facts)
+            self._note(event, **facts)
         except SplitrelayError as error:
             self.inbox.fail(error)
 
     async def _listen(self, address: str, credentials: Any) -> int:
-        server = grpc.aio.server(options=build_options(self.house))
+        server = grpc.aio.server(options=build_options(self.context))
         methods = {"Join": grpc.stream_stream_rpc_method_handler(self._join), **self._unary}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
         try:
@@ -154,7 +154,7 @@ class NetworkServer:
             ) from None
         await server.start()
         self._server = server
-        self._watch = asyncio.ensure_future(self._watching())
+        self._watch_task = asyncio.ensure_future(self._watch())
         return int(port)
 
     async def _join(self, _: Any, context: Any) -> None:
@@ -162,90 +162,90 @@ class NetworkServer:
         self._count += 1
         task = asyncio.current_task()
         assert task is not None
-        shown = next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
-        link = ServerConnection(self._count, context, task, context.peer(), now, now, shown)
-        writer = asyncio.ensure_future(self._writing(link))
+        certificate = next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
+        link = ServerConnection(self._count, context, task, context.peer(), now, now, certificate)
+        writer = asyncio.ensure_future(self._write_messages(link))
         try:
-            self.reception.enter(link)
-            link.why = await self._reading(link)
+            self.handler.add(link)
+            link.why = await self._read_messages(link)
         except TooManyConnections as error:
             self._note_busy(link, str(error))
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except OtherVersion as error:
-            self.reception.refuse_version(link, error)
+            self.handler.refuse_version(link, error)
         except (BadMessage, ClientRejected) as error:
-            self.reception.refuse(link, str(error), final=isinstance(error, ClientRejected))
+            self.handler.refuse(link, str(error), final=isinstance(error, ClientRejected))
         except (asyncio.CancelledError, *BROKEN):
             pass
         finally:
-            await self._parted(link, writer)
+            await self._close(link, writer)
 
-    async def _reading(self, link: ServerConnection) -> str:
-        while link.talk.state not in OVER:
+    async def _read_messages(self, link: ServerConnection) -> str:
+        while link.conversation.state not in OVER:
             frame = await link.context.read()
             if frame is grpc.aio.EOF:
                 return "the client hung up"
-            link.heard = time.monotonic()
+            link.received_at = time.monotonic()
             link.received += len(frame)
             link.messages += 1
-            message = decode(frame, self.house.bounds)
-            answer = self.reception.hear(link, message)
+            message = decode(frame, self.context.bounds)
+            answer = self.handler.handle_message(link, message)
             if answer is not None:
-                await self._say(link, answer.message)
-                self.inbox.afterwards(answer)
+                await self._write(link, answer.message)
+                self.inbox.run_after(answer)
             elif isinstance(message, Step):  # its answer goes first; the next turn of the loop may write it
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
-        return "the client left" if link.talk.state is State.LEFT else link.why
+        return "the client left" if link.conversation.state is State.LEFT else link.why
 
     def _put(self, number: int, messages: Sequence[Message]) -> None:
-        link = self.reception.all.get(number)
+        link = self.handler.connections.get(number)
         if link is None:
             return
         for message in messages:
-            link.owing += isinstance(message, Chunk)
+            link.queued_chunks += isinstance(message, Chunk)
             link.outgoing.put_nowait(message)
 
-    async def _writing(self, link: ServerConnection) -> None:
+    async def _write_messages(self, link: ServerConnection) -> None:
         """Whatever is to be said on a link, in order; None ends it."""
         with suppress(*BROKEN):
             try:
                 while (message := await link.outgoing.get()) is not None:
-                    await self._say(link, message)
+                    await self._write(link, message)
             except BadMessage as error:  # our own mistake: better another link than one on which nothing is said
-                self.said("misspoke", source=link.source, client=link.m, why=str(error))
+                self.note("misspoke", source=link.source, client=link.m, why=str(error))
                 link.task.cancel()
 
-    async def _say(self, link: ServerConnection, message: Message) -> None:
+    async def _write(self, link: ServerConnection, message: Message) -> None:
         """One word, behind whatever is being written: gRPC takes one at a time."""
-        async with link.pen:
-            link.owing -= isinstance(message, Chunk)
-            if isinstance(message, Chunk) and message.fence != link.talk.fence:
+        async with link.write_lock:
+            link.queued_chunks -= isinstance(message, Chunk)
+            if isinstance(message, Chunk) and message.fence != link.conversation.fence:
                 return  # of a visit that has ended meanwhile
             if not isinstance(message, Refuse):  # which may be said whatever the table thinks
-                if link.talk.state in OVER or (isinstance(message, GRANTS) and self._kept_out(link)):
+                if link.conversation.state in OVER or (isinstance(message, GRANTS) and self._is_rejected(link)):
                     return
-                link.talk.say(message)
+                link.conversation.record_sent(message)
             if isinstance(message, GRANTS):
                 link.down, link.half = 0, None
             if isinstance(message, Resume):
-                link.talk.take_up(link.answered)
+                link.conversation.set_answered(link.answered)
             frame = encode(message)
             if link.version != VERSION:
                 frame = rewrite_version(frame, link.version)
             link.sent += len(frame)
             link.messages += 1
             await link.context.write(frame)
-            link.spoken = time.monotonic()
+            link.sent_at = time.monotonic()
             if isinstance(message, Chunk):
                 link.down += len(frame)
 
-    def _kept_out(self, link: ServerConnection) -> bool:
+    def _is_rejected(self, link: ServerConnection) -> bool:
         """Whether it is revoked by now: then it hears so, and nothing else."""
         try:
-            self.reception.keep_out(link)
+            self.handler.check_admission(link)
         except ClientRejected as error:
-            self.reception.refuse(link, str(error), final=True)
+            self.handler.refuse(link, str(error), final=True)
             link.task.cancel()
             return True
         return False
@@ -255,9 +255,9 @@ class NetworkServer:
         now = time.monotonic()
         if now - self._crowded > 1.0:
             self._crowded = now
-            self.said("busy", source=link.source, peer=link.peer, why=why)
+            self.note("busy", source=link.source, peer=link.peer, why=why)
 
-    async def _parted(self, link: ServerConnection, writer: asyncio.Future[None]) -> None:
+    async def _close(self, link: ServerConnection, writer: asyncio.Future[None]) -> None:
         link.outgoing.put_nowait(None)
         try:
             with suppress(asyncio.TimeoutError, asyncio.CancelledError, BadMessage):
@@ -265,35 +265,37 @@ class NetworkServer:
         finally:  # whatever ended it, the link is over
             self.spent = self.spent[0] + link.received, self.spent[1] + link.sent
             self.meters.parted(link)
-            self.reception.leave(link)
+            self.handler.remove(link)
 
-    async def _watching(self) -> None:
+    async def _watch(self) -> None:
         """Every link, once a second."""
         while True:
             await asyncio.sleep(1.0)
-            self.meters.look(self.reception.all.values())
-            for link in list(self.reception.all.values()):
-                self._tend(link, time.monotonic())
+            self.meters.look(self.handler.connections.values())
+            for link in list(self.handler.connections.values()):
+                self._check_connection(link, time.monotonic())
 
-    def _tend(self, link: ServerConnection, now: float) -> None:
+    def _check_connection(self, link: ServerConnection, now: float) -> None:
         """Who is revoked meanwhile is refused, who has fallen silent is cut; everybody else hears that we are here.
 
         We say so ourselves: a client that sends us a long half on a slow line could not ask for it in time, and its
         own words stand behind that half. So bytes that come are a sign of life as well.
         """
-        here = self.reception.here.get(link.m) is link  # not who only came for a check
+        here = self.handler.clients.get(link.m) is link  # not who only came for a check
         if link.bytes is not None and link.bytes[0] != link.counted:
-            link.counted, link.heard = link.bytes[0], now
-        if now - link.heard > self.timeouts.silence or (not here and now - link.began > self.timeouts.handshake):
-            self.said("silent", source=link.source, client=link.m, peer=link.peer)
+            link.counted, link.received_at = link.bytes[0], now
+        if now - link.received_at > self.timeouts.silence or (
+            not here and now - link.connected_at > self.timeouts.handshake
+        ):
+            self.note("silent", source=link.source, client=link.m, peer=link.peer)
             link.task.cancel()
-        elif here and link.talk.state not in OVER and not self._kept_out(link):
-            if link.outgoing.empty() and now - link.spoken >= self.house.terms.heartbeat:
+        elif here and link.conversation.state not in OVER and not self._is_rejected(link):
+            if link.outgoing.empty() and now - link.sent_at >= self.context.terms.heartbeat:
                 link.outgoing.put_nowait(Heartbeat())
 
-    async def _end(self, bye: Bye) -> None:
-        self._watch.cancel()
-        for link in list(self.reception.all.values()):
+    async def _shut_down(self, bye: Bye) -> None:
+        self._watch_task.cancel()
+        for link in list(self.handler.connections.values()):
             link.outgoing.put_nowait(bye)
             link.outgoing.put_nowait(None)
         await self._server.stop(1.0)
@@ -301,14 +303,14 @@ class NetworkServer:
         await asyncio.wait(others, timeout=2.0) if others else None
 
 
-def build_options(house: ServerContext) -> tuple[tuple[str, int], ...]:
+def build_options(context: ServerContext) -> tuple[tuple[str, int], ...]:
     """The limits that gRPC sees to; past them it closes the stream, or the connection."""
     own = {
-        "grpc.max_receive_message_length": house.largest,
-        "grpc.max_concurrent_streams": house.limits.streams,
-        "grpc.max_allowed_incoming_connections": get_connection_limit(house.limits),
-        "grpc.server_handshake_timeout_ms": int(1000 * house.timeouts.handshake),
-        "grpc.max_connection_idle_ms": int(1000 * house.timeouts.idle),
+        "grpc.max_receive_message_length": context.largest,
+        "grpc.max_concurrent_streams": context.limits.streams,
+        "grpc.max_allowed_incoming_connections": get_connection_limit(context.limits),
+        "grpc.server_handshake_timeout_ms": int(1000 * context.timeouts.handshake),
+        "grpc.max_connection_idle_ms": int(1000 * context.timeouts.idle),
     }
     return tuple({**dict(OPTIONS), **own}.items())
 
@@ -320,9 +322,9 @@ def get_connection_limit(allowed: Limits = Limits()) -> int:
     return allowed.connections if most == resource.RLIM_INFINITY else min(allowed.connections, open_files)
 
 
-def check_client_count(house: ServerContext) -> None:
+def check_client_count(context: ServerContext) -> None:
     """Each takes a connection."""
-    most, clients = min(limits.CLIENTS, get_connection_limit(house.limits)), house.clients
+    most, clients = min(limits.CLIENTS, get_connection_limit(context.limits)), context.clients
     if clients > most:
         hint = "Raise ulimit -n, or take a smaller M."
         raise OutOfRange("clients at once", value=clients, limit=f"<= {most}", hint=hint)

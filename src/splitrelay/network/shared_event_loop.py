@@ -29,33 +29,33 @@ class SharedLoop:
     def __init__(self, standstill: float = Timeouts.standstill) -> None:
         self._standstill = standstill
         self._loop = asyncio.new_event_loop()
-        self._turning = threading.Lock()  # held by whoever turns it, or does what only it may do
+        self._lock = threading.Lock()  # held by whoever turns it, or does what only it may do
         self._wanted = False  # whether somebody other than the stand-in asks for it
         self._waiting = 0  # which thread turns it and waits for a word; 0: none
         self._left = -math.inf  # when it was last let go
         self._over = threading.Event()
-        self._stand_in = threading.Thread(target=self._standing_in, name="wire", daemon=True)
+        self._background = threading.Thread(target=self._run_in_background, name="wire", daemon=True)
 
     def start(self) -> None:
         """From here on it is turned."""
-        self._stand_in.start()
+        self._background.start()
 
     @property
-    def turned(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it was started, and not stopped."""
-        return self._stand_in.is_alive()
+        return self._background.is_alive()
 
     def __enter__(self) -> None:
         """The stand-in, if it is at it, lets go, and does not come back before us."""
         self._wanted = True
-        if not self._turning.acquire(blocking=False):
+        if not self._lock.acquire(blocking=False):
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._turning.acquire()
+            self._lock.acquire()
         self._wanted = False
 
     def __exit__(self, *_: object) -> None:
         self._left = time.monotonic()
-        self._turning.release()
+        self._lock.release()
 
     def wait(self, seconds: float | None) -> None:
         """Turn it until somebody rings, or for so long; by whoever holds it."""
@@ -69,21 +69,21 @@ class SharedLoop:
                 timer.cancel()
 
     @property
-    def waiting(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether this very thread waits for a word: what is done now, it does between two turns."""
         return self._waiting == threading.get_ident()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Whoever waits may look: said on the loop."""
         if self._waiting:
             self._loop.stop()
 
     def call(self, do: Callable[..., None], *given: Any) -> None:
         """Have this done where the loop is turned; here, with whatever it wakes, where nobody is at it."""
-        if self.waiting:  # this thread is on the loop: what it has done later must not overtake this
+        if self.is_waiting:  # this thread is on the loop: what it has done later must not overtake this
             do(*given)
             return
-        if not self._turning.acquire(blocking=False):
+        if not self._lock.acquire(blocking=False):
             self._loop.call_soon_threadsafe(do, *given)
             return
         try:
@@ -91,9 +91,9 @@ class SharedLoop:
             self._loop.call_soon(self._loop.stop)
             self._loop.run_forever()
         finally:
-            self._turning.release()
+            self._lock.release()
 
-    def finish(self, work: Coroutine[Any, Any, Result]) -> Result:
+    def run_until_done(self, work: Coroutine[Any, Any, Result]) -> Result:
         """All of it, before anything else."""
         with self:
             return self._loop.run_until_complete(work)
@@ -101,21 +101,21 @@ class SharedLoop:
     def stop(self) -> None:
         """Nobody turns it any more."""
         self._over.set()
-        if self.turned:
+        if self.is_running:
             with self:
                 pass
-            self._stand_in.join()
+            self._background.join()
         self._loop.close()
 
-    def _standing_in(self) -> None:
+    def _run_in_background(self) -> None:
         while not self._over.is_set():
             still = time.monotonic() - self._left
-            if still > self._standstill and not self._wanted and self._turning.acquire(blocking=False):
+            if still > self._standstill and not self._wanted and self._lock.acquire(blocking=False):
                 try:
                     if not self._over.is_set():
                         self._loop.run_forever()
                 finally:
-                    self._turning.release()
+                    self._lock.release()
             self._over.wait(self._standstill)
 
 
@@ -169,13 +169,15 @@ class EventQueue:
     this saves a step the way out of the loop and back into it. What goes wrong then is its own, and is raised by `get`.
     """
 
-    def __init__(self, wheel: SharedLoop) -> None:
-        self.at_once: Callable[[MessageReceived], Answer | None] = lambda heard: None  # set by the thread that trains
-        self._wheel = wheel
+    def __init__(self, loop: SharedLoop) -> None:
+        self.answer_inline: Callable[[MessageReceived], Answer | None] = lambda heard: (
+            None
+        )  # set by the thread that trains
+        self._loop = loop
         self._failure: BaseException | None = None
         self._events: deque[Event] = deque()
         self._unread: Counter[int] = Counter()  # by link
-        self._unheard = set[int]()  # links whose arrival nobody has heard of yet
+        self._unannounced = set[int]()  # links whose arrival nobody has heard of yet
 
     def put(self, event: Event) -> None:
         """One event more; said on the loop, as is the question after those unread."""
@@ -184,12 +186,12 @@ class EventQueue:
         elif isinstance(event, ClientConnected):
             self.expect(event.link)
         self._events.append(event)
-        self._wheel.ring()
+        self._loop.wake()
 
     def get(self, timeout: float | None = None) -> Event:
         """The next event, for the thread that trains; queue.Empty where none comes in time."""
-        with self._wheel:
-            self._wheel.wait(0.0 if self._events or self._failure else timeout)
+        with self._loop:
+            self._loop.wait(0.0 if self._events or self._failure else timeout)
             failure, self._failure = self._failure, None
             if failure is not None:
                 raise failure
@@ -201,19 +203,23 @@ class EventQueue:
                 if not self._unread[event.link]:
                     del self._unread[event.link]
             elif isinstance(event, ClientConnected):
-                self._unheard.discard(event.link)
+                self._unannounced.discard(event.link)
         return event
 
     def answer(self, heard: MessageReceived) -> Answer | None:
         """What the thread that trains says to this at once, if it waits, and nothing came before; asked on the loop."""
-        return self._carried(lambda: self.at_once(heard)) if self._wheel.waiting and not self._events else None
+        return (
+            self._run_for_trainer(lambda: self.answer_inline(heard))
+            if self._loop.is_waiting and not self._events
+            else None
+        )
 
-    def afterwards(self, answer: Answer) -> None:
+    def run_after(self, answer: Answer) -> None:
         """The answer has left. The thread that trains may have left, too: nobody else may do its work."""
-        if self._wheel.waiting:
-            self._carried(answer.then)
+        if self._loop.is_waiting:
+            self._run_for_trainer(answer.then)
 
-    def _carried(self, work: Callable[[], Result]) -> Result | None:
+    def _run_for_trainer(self, work: Callable[[], Result]) -> Result | None:
         """Work of the thread that trains, done on the loop: its failure is that thread's, not the link's."""
         try:
             return work()
@@ -224,16 +230,16 @@ class EventQueue:
     def fail(self, error: BaseException) -> None:
         """Something went wrong on the loop that the thread that trains must know."""
         self._failure = self._failure or error
-        self._wheel.ring()
+        self._loop.wake()
 
     def expect(self, link: int) -> None:
         """Its arrival is about to be told: whoever sees the link before has not heard of it."""
-        self._unheard.add(link)
+        self._unannounced.add(link)
 
-    def unheard(self, link: int) -> bool:
+    def is_unannounced(self, link: int) -> bool:
         """Whether the thread that trains has still to hear that it came."""
-        return link in self._unheard
+        return link in self._unannounced
 
-    def unread(self, link: int) -> int:
+    def count_unread(self, link: int) -> int:
         """Words of this link that wait."""
         return self._unread[link]

@@ -74,14 +74,14 @@ def test_frames_come_in_order_whoever_reads(near: Stream, far: Far, idle: bool) 
         far.says.put(frame)
     found = []
     for _ in range(3):
-        assert not idle or near.waits(10)
+        assert not idle or near.wait_for_frame(10)
         found.append(near.read())
     assert found == [b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("idle", [False, True])
 def test_no_answer_in_time_is_a_lost_link(near: Stream, idle: bool) -> None:
-    assert not idle or not near.waits(0.0)
+    assert not idle or not near.wait_for_frame(0.0)
     with pytest.raises(ConnectionLost, match="does not answer"):
         near.read(time.monotonic() + 0.05)
 
@@ -91,7 +91,7 @@ def test_silence_is_a_lost_link(far: Far, idle: bool) -> None:
     near = make_stream(far, silence=0.05)
     with pytest.raises(ConnectionLost, match="silent"):
         while idle:
-            near.waits(0.02)
+            near.wait_for_frame(0.02)
         near.read()
 
 
@@ -102,10 +102,10 @@ def test_computing_for_long_is_no_silence(near: Stream, far: Far) -> None:
 
 
 def test_what_comes_while_idle_is_there_when_it_is_read(near: Stream, far: Far) -> None:
-    assert not near.waits(0.0)
+    assert not near.wait_for_frame(0.0)
     far.says.put(b"lease")
     far.says.put(b"chunk")
-    assert near.waits(10) and near.waits(10)
+    assert near.wait_for_frame(10) and near.wait_for_frame(10)
     assert [near.read(), near.read()] == [b"lease", b"chunk"]
 
 

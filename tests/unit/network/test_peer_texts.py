@@ -103,7 +103,7 @@ def test_a_report_can_be_printed() -> None:
     report = {"phase": FORGED, "clients": [{"client": 1, FORGED: [FORGED]}]}
     terms = Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=60.0)
     hub = NetworkServer(ServerContext(terms, Bounds(), 0, 1))
-    hub.answering("Status", status_handler(lambda: json.dumps(report), lambda context: None))
+    hub.add_method("Status", status_handler(lambda: json.dumps(report), lambda context: None))
     try:
         found = ask_status(f"127.0.0.1:{hub.start('127.0.0.1:0')}", None, insecure=True)
     finally:

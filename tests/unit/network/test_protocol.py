@@ -85,10 +85,10 @@ STORY = [*GREETING, (S, Welcome()), *VISIT, *LOOK, (C, Leave())]
 def told(story: list[tuple[End, Message]]) -> dict[End, Conversation]:
     ends = {end: Conversation(end) for end in End}
     for speaker, message in story:
-        ends[speaker].say(message)
+        ends[speaker].record_sent(message)
         for end in End:
             if end is not speaker:
-                assert ends[end].hear(message) is Verdict.NEW
+                assert ends[end].record_received(message) is Verdict.NEW
         assert ends[C].state is ends[S].state
     return ends
 
@@ -109,35 +109,35 @@ def test_the_server_can_take_a_visit_back_at_any_word(length: int) -> None:
     if ends[S].state not in HELD:
         return
     fence = ends[S].fence
-    ends[S].say(Cancel(fence))
+    ends[S].record_sent(Cancel(fence))
     crossed = {State.STEPPING: step(fence, ends[C].answered), State.HANDING: Chunk(fence, 1, b"x")}.get(ends[C].state)
     if crossed is not None:  # said before the cancel was heard
-        ends[C].say(crossed)
-        assert ends[S].hear(crossed) is Verdict.STALE
-    ends[C].hear(Cancel(fence))
+        ends[C].record_sent(crossed)
+        assert ends[S].record_received(crossed) is Verdict.STALE
+    ends[C].record_received(Cancel(fence))
     assert ends[C].state is ends[S].state is State.IDLE
 
 
 def test_a_repeated_step_is_told_from_a_new_one() -> None:
     ends = told(STORY[: STORY.index((S, Welcome())) + 1] + VISIT[:5])
-    assert ends[S].hear(step(1, 0)) is Verdict.AGAIN
-    ends[S].say(reply(1, 0))
-    assert ends[C].hear(reply(1, 0)) is Verdict.AGAIN
-    ends[C].say(step(1, 1))
-    assert ends[S].hear(step(1, 1)) is Verdict.NEW
-    assert ends[S].hear(step(1, 1)) is Verdict.AGAIN  # while it is being computed
+    assert ends[S].record_received(step(1, 0)) is Verdict.AGAIN
+    ends[S].record_sent(reply(1, 0))
+    assert ends[C].record_received(reply(1, 0)) is Verdict.AGAIN
+    ends[C].record_sent(step(1, 1))
+    assert ends[S].record_received(step(1, 1)) is Verdict.NEW
+    assert ends[S].record_received(step(1, 1)) is Verdict.AGAIN  # while it is being computed
 
 
 def test_a_visit_goes_on_over_a_new_link() -> None:
     ends = told([*GREETING, (S, Resume(1))])
-    ends[S].take_up(1)  # the reply to step 0 was lost
-    ends[C].take_up(0)
-    ends[C].say(step(1, 0))
-    assert ends[S].hear(step(1, 0)) is Verdict.AGAIN
-    ends[S].say(reply(1, 0))
-    assert ends[C].hear(reply(1, 0)) is Verdict.NEW
-    ends[C].say(step(1, 1))
-    assert ends[S].hear(step(1, 1)) is Verdict.NEW
+    ends[S].set_answered(1)  # the reply to step 0 was lost
+    ends[C].set_answered(0)
+    ends[C].record_sent(step(1, 0))
+    assert ends[S].record_received(step(1, 0)) is Verdict.AGAIN
+    ends[S].record_sent(reply(1, 0))
+    assert ends[C].record_received(reply(1, 0)) is Verdict.NEW
+    ends[C].record_sent(step(1, 1))
+    assert ends[S].record_received(step(1, 1)) is Verdict.NEW
 
 
 @pytest.mark.parametrize(
@@ -157,14 +157,14 @@ def test_a_visit_goes_on_over_a_new_link() -> None:
 def test_a_word_out_of_place_ends_in_refused(before: int, word: Message) -> None:
     server = told(STORY[:before])[S]
     with pytest.raises(BadMessage):
-        server.hear(word)
+        server.record_received(word)
     assert server.state is State.REFUSED
 
 
 def test_a_fence_is_never_granted_twice() -> None:
     client = told(STORY[: len(GREETING) + 1 + len(VISIT)])[C]
     with pytest.raises(BadMessage):
-        client.hear(lease(1))
+        client.record_received(lease(1))
 
 
 WORDS: list[Message] = [
@@ -183,7 +183,7 @@ def test_no_talk_leaves_the_table(talk: list[tuple[End, Message]], start: int) -
     for speaker, message in talk:
         before = conversation.state
         try:
-            verdict = conversation.say(message) if speaker is S else conversation.hear(message)
+            verdict = conversation.record_sent(message) if speaker is S else conversation.record_received(message)
         except BadMessage:
             assert conversation.state is State.REFUSED
             continue

@@ -94,4 +94,4 @@ def test_it_comes_to_an_end_whoever_turns_it() -> None:
         wheel = SharedLoop(standstill=0.0)
         wheel.start()
         wheel.stop()
-        assert not wheel.turned
+        assert not wheel.is_running
