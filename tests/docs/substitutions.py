@@ -25,7 +25,8 @@ CHECKOUT = (
     Row(r"^ls (.*) -x$", r"ls \1", "an option of pytest, no file"),
     Row(r"^\./go (?=[a-z])", "splitrelay ", "./go makes .venv; test_go.py holds it to handing on all else"),
     Row(r"^time ", "", "the clock is for the reader"),
-    Row(r"--from evidence\b", f"--from {ROOT}/evidence", "a page is told in a folder of its own"),
+    Row(r"--from evidence\b", f"--from {ROOT}/evidence", "the commands of a page run in a folder of their own"),
+    Row(r"(reproduce --from \S+)$", r"\1 --out results/evidence", "the tables of docs/reproduce.md, computed once"),
 )
 SETS = (
     Row(r"data (get|path) mnist$", r"data \1 digits", "the one set that needs no network"),
@@ -45,7 +46,11 @@ ROUNDS = (
     Row(r"(convex data=digits batch=full) C=1,10 R=300", r"\1 C=1 R=10 points=1 eta=.1", "a minute"),
     Row(r"(convex data=digits) R=300 points=10 eta=\S+", r"\1 C=1 R=10 points=1 eta=.1", "minutes"),
     Row(r"(grid data=digits C=1) R=25(.*) eta=\S+", r"\1 R=1\2 eta=0.03,0.1", "12 s on both cores"),
-    Row(r"^(splitrelay (?:sweep|grid) data=digits .*)$", r"\1 --jobs 1", "a second process takes seconds to start"),
+    Row(
+        r"^(splitrelay (?:sweep|grid) data=(?:digits|own\.npz M=5 C=1 R=3) .*)$",
+        r"\1 --jobs 1",
+        "a second process takes seconds to start",
+    ),
 )
 PROGRAMS = (
     Row(

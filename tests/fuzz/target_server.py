@@ -127,7 +127,12 @@ def run_target_server(kind: str) -> Iterator[TargetServer]:
         server = TargetServer(
             kind,
             ServerConfig(
-                spec, Path(folder) / "run", policy=POLICY, quorum=1, timeouts=Timeouts(heartbeat=60.0), **offer
+                spec,
+                Path(folder) / "run",
+                policy=POLICY,
+                quorum=1,
+                timeouts=Timeouts(heartbeat=60.0, server_tick=0.05),
+                **offer,
             ),
         )
         server.thread.start()
