@@ -118,7 +118,7 @@ def test_a_server_that_stops_says_so_and_where_it_goes_on(stopped: tuple[Path, P
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("join", "127.0.0.1:1", "--insecure"), "--client and --data"),
+        (("join", "127.0.0.1:1", "--insecure"), "give --client and --data"),
         (("serve", "--lease", "-1"), "Invalid value for '--lease'"),
         (("serve", "--leese", "1"), "No such option"),
         (("serve", "no.toml", "--traceback"), "there is no spec no.toml"),
