@@ -45,6 +45,8 @@ COLUMNS = "round  accuracy  test loss  train loss   MB up  MB down  seconds     
 )
 @click.option("--from-scratch", is_flag=True,
               help="Start at round 0. Earlier results are moved to the folder set-aside.")  # fmt: skip
+@click.option("--accept-change", is_flag=True,
+              help="Continue although your code or data have changed, and record the change.")  # fmt: skip
 @format_option
 def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: str, shape: str, **how: Any) -> None:
     """Train one algorithm and model on one partition of a data set, and print a row for every evaluated round.

@@ -125,8 +125,11 @@ def _answers(found: Comparison) -> list[tuple[str, str]]:
 
 
 def _verdict(found: Comparison) -> tuple[str, bool]:
-    from splitrelay.runs.compare import NEAR, is_same_machine
+    from splitrelay.runs.compare import NEAR, find_changed_sources, is_same_machine
 
+    changed = find_changed_sources(found)
+    if changed:
+        return f"your code or data are not those of the record: {', '.join(changed)}", False
     if found.equal:
         return "identical to the bit.", True
     if is_same_machine(found):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from splitrelay.data.datasets import SETS
 from splitrelay.errors import InputError
 from splitrelay.reports.labels import describe_setting, format_value_label, get_key_label
 from splitrelay.runs.packed_records import has_record
 from splitrelay.runs.records import Run
 from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.sources import read_sources
 from splitrelay.runs.spec import SEEDS, Spec
 
 # Other seeds repeat a setting, more rounds extend it, and watching changes nothing.
@@ -74,9 +76,7 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
         raise InputError("none of these runs has a row yet", hint="Wait for the first, or run one.")
     by_setting: dict[str, dict[int, Run]] = {}
     for run in sorted(seen, key=lambda run: (is_complete(run), run.rows[-1]["round"], len(run.rows))):
-        by_setting.setdefault(_describe_setting(run.spec), {})[run.spec.seed] = (
-            run  # of two the longer, the closer watched
-        )
+        by_setting.setdefault(_describe_setting(run), {})[run.spec.seed] = run  # of two the longer, the closer watched
     once = [sorted(found.values(), key=lambda run: _describe_place(run.spec.seed)) for found in by_setting.values()]
     groups = [Group(tuple(_choose_complete(found))) for found in once]
     return groups, _describe_left_out(runs, seen, [run for found in once for run in found], groups)
@@ -107,8 +107,12 @@ def _format_list(runs: Sequence[Run]) -> str:
     return ", ".join(names) + (f" and {len(runs) - NAMED} more" if len(runs) > NAMED else "")
 
 
-def _describe_setting(spec: Spec) -> str:
-    return repr([(name, value) for name, value in spec.flatten().items() if name not in REPEATS])
+def _describe_setting(run: Run) -> str:
+    """Return all keys that make a setting, and the hashes of the user's code and data if the run has any."""
+    spec = run.spec
+    has_own = spec.data.name not in SETS or ":" in spec.model.name + spec.model.loss or spec.model.init is not None
+    sources = read_sources(run.path)[0] if has_own else None
+    return repr([(name, value) for name, value in spec.flatten().items() if name not in REPEATS] + [sources])
 
 
 def _describe_place(seed: int) -> tuple[int, int]:

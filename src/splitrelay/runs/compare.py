@@ -20,6 +20,7 @@ from splitrelay.runs.run_directory import RunDirectory, format_resume_command, g
 from splitrelay.structured_text import parse_json
 
 Row = dict[str, Any]
+SOURCE = "source "  # before the names of the user's files among the differences of environments
 NEAR = 0.02  # largest difference of accuracies of near runs, on machines whose bits may differ
 
 
@@ -60,7 +61,7 @@ def compare(one: Run, other: Run) -> Comparison:
     models = _have_same_models(one, other)
     return Comparison(
         _find_differences(one.spec.flatten(), other.spec.flatten()),
-        _find_differences(_read_environment(one.path), _read_environment(other.path)),
+        _compare_environments(_read_environment(one.path), _read_environment(other.path)),
         len(pairs),
         _find_first_difference(pairs) or (Difference(None, ("model",)) if models is False else None),
         models,
@@ -182,6 +183,21 @@ def _read_environment(path: Path) -> Row:
     if not has_record(file):
         return dict(describe_environment())
     try:
-        return dict(parse_json(read_record(file)))
+        content = dict(parse_json(read_record(file)))
     except ValueError:
         raise InputError(f"{file} is no JSON", hint="Remove it, and this machine's stands for it.") from None
+    sources = content.pop("sources", {})
+    content.pop("changes", None)
+    return {**content, **{f"{SOURCE}{name}": digest for name, digest in sources.items()}}
+
+
+def _compare_environments(one: Row, other: Row) -> dict[str, tuple[Any, Any]]:
+    """Compare two environments, and the user's files if both records have their hashes."""
+    found = _find_differences(one, other)
+    have_sources = all(any(name.startswith(SOURCE) for name in each) for each in (one, other))
+    return {name: pair for name, pair in found.items() if have_sources or not name.startswith(SOURCE)}
+
+
+def find_changed_sources(comparison: Comparison) -> list[str]:
+    """Return the names of the user's files that differ."""
+    return [name.removeprefix(SOURCE) for name in comparison.environments if name.startswith(SOURCE)]

@@ -33,6 +33,7 @@ from splitrelay.runs.client_records import Skip
 from splitrelay.runs.machine import describe_environment
 from splitrelay.runs.rows import Row, build_row
 from splitrelay.runs.run_directory import RunDirectory, format_resume_command
+from splitrelay.runs.sources import check_sources, describe_sources
 from splitrelay.runs.spec import Spec, load_spec
 from splitrelay.runs.trainer import EvaluationRow, Trainer
 
@@ -93,6 +94,7 @@ def execute(
     skips: frozenset[Skip] = frozenset(),
     absent: frozenset[int] = frozenset(),
     from_scratch: bool = False,
+    accept_change: bool = False,
     device: str = "cpu",
     workers: int = 1,
     clients: Clients[torch.Tensor] | None = None,
@@ -106,6 +108,7 @@ def execute(
         stop: Once set, the run ends after the current visit, with KeyboardInterrupt.
         skips: Visits to leave out, as the server of a deployed run did.
         absent: Clients that take no part, as in a deployed run that began without them.
+        accept_change: Continue although the user's code or data have changed, and record the change.
         from_scratch: Move earlier results into the folder set-aside, and start at round 0.
         device: The torch device.
         workers: Clients that train at the same time in this process.
@@ -122,6 +125,8 @@ def execute(
         _check_same_run(spec, directory)
         if from_scratch:
             directory.set_aside("from-scratch", list_results(directory))
+        if not accept_change:
+            check_sources(spec, directory)
         if directory.is_finished(spec.R):
             yield from (Progress(row, is_old=True) for row in directory.read_rows())
         else:
@@ -172,7 +177,8 @@ def train_in_directory(
     if partition is not None and (not directory.spec.exists() or start is None):
         save_partition(partition, directory.path / "partition.npz")
     write_text(directory.spec, spec.to_toml() + "\n")
-    write_text(directory.path / "environment.json", json.dumps(describe_environment(), indent=2) + "\n")
+    environment = {**describe_environment(), **describe_sources(spec, directory, start[0] if start else 0)}
+    write_text(directory.path / "environment.json", json.dumps(environment, indent=2) + "\n")
     directory.diverged.unlink(missing_ok=True)
     seconds_before = rows[-1]["seconds"] if rows else 0.0
     r, state = start or (0, make_state())

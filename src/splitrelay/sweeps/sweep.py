@@ -17,6 +17,7 @@ from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError
 from splitrelay.runs.rows import Row, compute_final_accuracy, load_rows
 from splitrelay.runs.run_directory import LOCK, RunDirectory
+from splitrelay.runs.sources import compute_sources, find_changes, get_sources_digest, read_sources
 from splitrelay.structured_text import parse_json
 from splitrelay.sweeps.jobs import ALL, Job, JobRunner, JobStatus, Shard
 
@@ -238,8 +239,16 @@ def _build_entry(point: Point, path: Path, retry: bool = False) -> PointStatus:
 
 
 def find_run_folder(folder: Path, point: Point) -> Path:
-    """Return the run directory of a point. It is found by its hash, because its readable name may have changed."""
+    """Return the run directory of a point. It is found by its hash, because its readable name may have changed.
+
+    If the user's code or data have changed since, the point is a new one and gets a directory of its own.
+    """
     engines = ("fast", "reference") if point.spec.engine == "auto" else (point.spec.engine,)
     hashes = [point.spec.model_copy(update={"engine": engine}).hash for engine in (*engines, point.spec.engine)]
     paths = [path for name in hashes for path in sorted(folder.glob(f"*-{name}")) if path.is_dir()]
-    return paths[0] if paths else folder / point.name
+    sources = compute_sources(point.spec)
+    same = [path for path in paths if not find_changes(read_sources(path)[0], sources)]
+    if same or not paths:
+        return same[0] if same else folder / point.name
+    stem, _, name = point.name.rpartition("-")
+    return folder / f"{stem}-sources{get_sources_digest(sources)}-{name}"
