@@ -26,7 +26,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "whole": ("model=mlp", "algorithm=fedavg", "placement=whole"),
     "peer-to-peer": ("model=mlp", "route=peer-to-peer"),
     "evaluator": ("model=mlp", "route=peer-to-peer"),
-    "fed server": ("model=mlp", "algorithm=fedavg"),
+    "fed server": ("model=mlp", "algorithm=fedavg", "placement=cut"),
 }
 NUMBERS = {"evaluator": EVALUATOR_NUMBER, "fed server": FED_SERVER_NUMBER}
 WITH_KEYS = {"peer-to-peer": "client-0", "evaluator": "judge", "fed server": "fed"}

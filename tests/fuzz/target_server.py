@@ -37,7 +37,11 @@ SERVER_KINDS: dict[str, tuple[tuple[str, ...], dict[str, Any], tuple[int, ...]]]
     "peer-to-peer": (("route=peer-to-peer",), {"judge": True}, (EVALUATOR_NUMBER,)),
     "centralized": ((), {}, ()),
     "whole": (("placement=whole", "algorithm=fedavg"), {}, ()),
-    "fed server": (("algorithm=fedavg",), {"fed": True, "judge": True}, (FED_SERVER_NUMBER, EVALUATOR_NUMBER)),
+    "fed server": (
+        ("algorithm=fedavg", "placement=cut"),
+        {"fed": True, "judge": True},
+        (FED_SERVER_NUMBER, EVALUATOR_NUMBER),
+    ),
 }
 POLICY = Policy("skip", lease=0.1, step=0.1, retries=0, strikes=0)  # the fuzzer needs a lease for every hostile client
 UNCOUNTED = -1  # the number of conversations that are not counted
