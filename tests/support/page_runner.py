@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -147,7 +148,7 @@ class PageRunner:
 
 def run_example(path: Path) -> str:
     printed = io.StringIO()
-    with redirect_stdout(printed):
+    with redirect_stdout(printed), patch.object(sys, "argv", [str(path)]):  # not the arguments of pytest
         runpy.run_path(str(path), run_name="__main__")
     return printed.getvalue()
 
