@@ -89,13 +89,15 @@ def test_one_way_only(root: Path, tmp_path: Path) -> None:
 
 
 def test_an_unknown_way_is_an_error(root: Path) -> None:
-    with pytest.raises(UnknownName, match=r"unknown way to tiny 'foldr'\. Did you mean 'folder'\?"):
+    with pytest.raises(UnknownName) as error:
         fetch(tiny_set(Folder(root)), root, only="foldr")
+    assert error.value.name == "foldr" and "'folder'" in str(error.value.hint)
 
 
 def test_a_folder_and_a_way_are_one_too_many(root: Path) -> None:
-    with pytest.raises(InputError, match="Give one of the two"):
+    with pytest.raises(InputError) as error:
         fetch(tiny_set(), root, only="cache", given=root)
+    assert error.value.hint
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -169,7 +171,7 @@ def test_a_host_that_never_answers_has_a_deadline(tmp_path: Path) -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/file"
-        with pytest.raises(WorkError, match=r"does not answer within 0\.05 s|cannot be reached"):
+        with pytest.raises(WorkError, match=str(silent.getsockname()[1])):
             list(download(address, tmp_path / "file", deadline=0.05))
 
 
@@ -190,7 +192,7 @@ def test_a_true_looking_copy_never_enters_the_cache(root: Path, tmp_path: Path) 
     payload = bytearray((folder / "t10k-labels-idx1-ubyte").read_bytes())
     payload[-1] ^= 1
     (folder / "t10k-labels-idx1-ubyte").write_bytes(payload)
-    with pytest.raises(WorkError, match="t10k-labels-idx1-ubyte has the wrong MD5"):
+    with pytest.raises(WorkError, match=r"t10k-labels-idx1-ubyte .*MD5"):
         fetch(tiny_set(Folder(folder)), root)
     assert left(root) == []
 
@@ -198,7 +200,7 @@ def test_a_true_looking_copy_never_enters_the_cache(root: Path, tmp_path: Path) 
 def test_a_folder_with_one_file_missing_says_which(root: Path, tmp_path: Path) -> None:
     folder = write_files(tmp_path / "full")
     (folder / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(WorkError, match="full lacks t10k-labels-idx1-ubyte"):
+    with pytest.raises(WorkError, match=r"full.* t10k-labels-idx1-ubyte"):
         fetch(tiny_set(Folder(folder)), root)
 
 
@@ -213,7 +215,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(root: Path, limit: int, flat
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match=r"cannot write to .*SPLITRELAY_DATA=FOLDER"):
+    with pytest.raises(OutputError, match="SPLITRELAY_DATA=FOLDER"):
         fetch(tiny_set(), tmp_path / "file" / "cache")
 
 
