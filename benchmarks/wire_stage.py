@@ -48,8 +48,8 @@ def spec_on_pictures(place: Path, side: int, channels: int, number: int, *words:
 class Timed(RemoteClients):
     """Notes when each word of a visit was heard, and when it was answered."""
 
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
+    def __init__(self, *parts: Any, **more: Any) -> None:
+        super().__init__(*parts, **more)
         self.heard: list[tuple[str, float]] = []
 
     def _handle_message(self, event: MessageReceived, now: float) -> None:
@@ -60,9 +60,9 @@ class Timed(RemoteClients):
         super()._handle_message(event, now)
         self.heard.append((f"{event.message.event} answered", time.perf_counter()))
 
-    def _handle_step(self, pending: VisitLease, turn: ServerVisit, said: messages.Step) -> messages.Reply:
+    def compute_reply(self, lease: VisitLease, server_visit: ServerVisit, step: messages.Step) -> messages.Reply:
         self.heard.append(("step", time.perf_counter()))
-        reply = super()._handle_step(pending, turn, said)
+        reply = super().compute_reply(lease, server_visit, step)
         self.heard.append(("step answered", time.perf_counter()))
         return reply
 
@@ -129,7 +129,7 @@ class Stage(ServerProgram):
         credentials = build_server_credentials(load_identity(place / "server"))
         offer = ServerConfig(spec, place / "run", credentials=credentials, admit=anyone, quorum=len(clients))
         super().__init__(offer, lambda text: None)
-        self.listening = self._start
+        self.on_listening = self._start
 
     def perform(self) -> None:
         """Everything, from listening to the end of the play."""
@@ -176,11 +176,11 @@ class Stage(ServerProgram):
         self.count = getattr(self, "count", 0) + 1  # a visit that is in the journal is not made again
         return Visit(self.count, 0, m, self.x0, Step(ETA, 1e-4), K)
 
-    def _trained(self) -> Iterator[Progress]:
-        self._wait()
-        tops = ServerVisits(self.spec, self.shape, *self._kind(), self._largest())
-        self.remote: Timed = Timed(self.hub, tops, self.journal, self.offer.policy, self.stop)
-        self.remote.arrived = self._counted
+    def _train(self) -> Iterator[Progress]:
+        self._wait_for_clients()
+        visits = ServerVisits(self.spec, self.shape, *self._get_data_shape(), self._get_largest_batch())
+        parts = (self.hub, visits, self.journal, self.config.policy, self.stop)
+        self.remote: Timed = Timed(*parts, on_arrival=self._record_arrival)
         self.play(self)
         yield from ()
 

@@ -75,27 +75,27 @@ def test_a_server_that_no_client_reaches_skips_nobody_at_once() -> None:
     """Else a cable that was pulled at the server would be the end of all rounds."""
     with run_bare_server() as here:
         remote = RemoteClients(here.hub, Any, Any, Policy("skip"), Event())  # type: ignore[arg-type]
-        remote.absent[3] = "away"
-        assert remote.get_absence_reason(3) is None
+        remote.scheduler.absent[3] = "away"
+        assert remote.scheduler.get_absence_reason(3) is None
         here.joined(0)
-        assert remote.get_absence_reason(3) == "away"
+        assert remote.scheduler.get_absence_reason(3) == "away"
         here.joined(3)
-        assert remote.get_absence_reason(3) is None
+        assert remote.scheduler.get_absence_reason(3) is None
 
 
 def test_who_came_back_and_leaves_again_is_waited_for_once_more() -> None:
     with run_bare_server() as here:
         remote = RemoteClients(here.hub, Any, Any, Policy("skip"), Event())  # type: ignore[arg-type]
-        remote.absent[3] = "away"
+        remote.scheduler.absent[3] = "away"
         here.joined(0)
         remote.handle_event(ClientConnected(3, 2, Accept("h", "fast", "cpu", 5), resumed=False))
-        assert remote.get_absence_reason(3) is None
+        assert remote.scheduler.get_absence_reason(3) is None
 
 
 @pytest.mark.parametrize("away", ["wait", "retry"])
 def test_without_leave_to_skip_everybody_is_waited_for(away: str) -> None:
     with run_bare_server() as here:
         remote = RemoteClients(here.hub, Any, Any, Policy(away), Event())  # type: ignore[arg-type]
-        remote.absent[3] = "away"
+        remote.scheduler.absent[3] = "away"
         here.joined(0)
-        assert remote.get_absence_reason(3) is None
+        assert remote.scheduler.get_absence_reason(3) is None

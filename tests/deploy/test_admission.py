@@ -35,7 +35,7 @@ def onlooker(stage: LocalDeployment, act: Callable[[int], Any]) -> list[Any]:
         finally:
             stage.stop.set()
 
-    stage.serving.listening = listening
+    stage.serving.on_listening = listening
     with pytest.raises(KeyboardInterrupt):
         stage.play()
     return seen
@@ -139,7 +139,7 @@ def test_a_wrong_word_ends_the_link_and_the_server_goes_on(which: str, tmp_path:
         stage.threads.append(thread)
         thread.start()
 
-    stage.serving.listening = listening
+    stage.serving.on_listening = listening
     with pytest.raises(KeyboardInterrupt):
         stage.play()
     assert isinstance(seen[0], ServerRefused), seen
@@ -195,7 +195,7 @@ def test_the_model_is_collected_when_it_is_finished_and_not_before(tmp_path: Pat
         early.append(port)
         stage.listening.set()
 
-    stage.serving.listening = listening
+    stage.serving.on_listening = listening
     for m in stage.partition.clients:
         stage.join(m)
     rows = stage.serving.rows()

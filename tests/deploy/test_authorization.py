@@ -83,7 +83,7 @@ def test_who_may_not_have_the_model_is_told_who_may(tmp_path: Path) -> None:
         seen.append(str(caught.value))
         stage.stop.set()
 
-    stage.serving.listening = listening
+    stage.serving.on_listening = listening
     with pytest.raises(KeyboardInterrupt):
         stage.play()
     assert seen == ["the server refused: this server gives the model to observers; client-1 is client"]
@@ -220,7 +220,7 @@ def test_an_evaluator_that_nobody_expects_is_refused(tmp_path: Path) -> None:
         stage.threads[0].join(60)
         stage.stop.set()
 
-    stage.serving.listening = listening
+    stage.serving.on_listening = listening
     with pytest.raises(KeyboardInterrupt):
         stage.play()
     assert isinstance(stage.words[EVALUATOR_NUMBER], ServerRefused) and "serve --judge expects another" in str(
@@ -242,7 +242,7 @@ def test_an_observer_sees_the_status_of_a_run(tmp_path: Path) -> None:
         seen.append(ask_status(f"127.0.0.1:{port}", tmp_path / "boss", False))
         stage.stop.set()
 
-    stage.serving.listening = listening
+    stage.serving.on_listening = listening
     with pytest.raises(KeyboardInterrupt):
         stage.play()
     assert seen[0]["phase"] == "waiting"

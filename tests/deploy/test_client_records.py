@@ -62,7 +62,7 @@ def stop_after(stage: LocalDeployment, visits: int) -> None:
 
         stage.serving.journal.note = count  # type: ignore[method-assign]
 
-    stage.serving.listening = watch
+    stage.serving.on_listening = watch
 
 
 def edit_rows(run: Path, change: Any) -> None:

@@ -1,6 +1,7 @@
 """Links that cross: a client comes back before the server has heard that it left. Is anything said that may not be?"""
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.deploy.direct_handover import DirectHandover
-from splitrelay.deploy.remote_clients import RemoteClients
+from splitrelay.deploy.remote_clients import Handover, RemoteClients
 from splitrelay.deploy.server_visit import CutVisit, Policy, VisitLease
 from splitrelay.errors import WorkError
 from splitrelay.network.codec import BadMessage
@@ -25,10 +26,10 @@ class Quiet:
         pass
 
 
-def remote_of(here: Any, kind: type[RemoteClients] = RemoteClients) -> RemoteClients:
-    made = kind(here.hub, Any, Quiet(), Policy(), threading.Event())  # type: ignore[arg-type]
-    made.arrived = lambda event: None
-    return made
+def remote_of(
+    here: Any, make_handover: Callable[[RemoteClients], Handover] = lambda clients: Handover()
+) -> RemoteClients:
+    return RemoteClients(here.hub, Any, Quiet(), Policy(), threading.Event(), make_handover=make_handover)  # type: ignore[arg-type]
 
 
 def heard(here: Any, *, links: int) -> None:
@@ -57,7 +58,7 @@ def test_a_visit_that_is_over_is_taken_back_from_who_goes_on_with_it() -> None:
         said: list[tuple[int, Message]] = []
         here.hub.send = lambda link, *words: said.extend((link, word) for word in words)  # type: ignore[method-assign]
         remote = remote_of(here)
-        remote.leases[0] = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 1), 0.0)
+        remote.scheduler.leases[0] = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 1), 0.0)
         remote.handle_event(ClientConnected(0, 7, Accept("h", "fast", "cpu", 5, fence=3, k=1), resumed=True))
         assert said == [(7, Cancel(3, "the visit is over"))]
 
@@ -67,23 +68,23 @@ def test_a_deposit_that_is_not_needed_any_more_is_not_taken_back() -> None:
         said: list[Any] = []
         here.hub.send = lambda *words: said.append(words)  # type: ignore[method-assign]
         remote = remote_of(here, DirectHandover)
-        assert isinstance(remote, DirectHandover)
-        remote.covered[0] = 3
+        assert isinstance(remote.handover, DirectHandover)
+        remote.handover.covered[0] = 3
         remote.handle_event(ClientConnected(0, 7, Accept("h", "fast", "cpu", 5, fence=3, k=1), resumed=True))
         assert not said and remote.is_busy(0)
 
 
 def test_a_half_is_handed_on_once_over_a_link() -> None:
     with run_bare_server() as here:
-        remote = remote_of(here, DirectHandover)
-        assert isinstance(remote, DirectHandover)
+        handover = remote_of(here, DirectHandover).handover
+        assert isinstance(handover, DirectHandover)
         pending = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 1), 0.0)
         pending.start(Finished(), 1, 5, 0.0)
-        remote._handle_handed(pending, HandoverReport(1, 0, b"", "nobody is there"))
+        handover.handle_handed(pending, HandoverReport(1, 0, b"", "nobody is there"))
         with pytest.raises(BadMessage, match="handed on twice"):
-            remote._handle_handed(pending, HandoverReport(1, 0, b"", "nobody is there"))
+            handover.handle_handed(pending, HandoverReport(1, 0, b"", "nobody is there"))
         pending.resume(6, 1.0)
-        remote._handle_handed(pending, HandoverReport(1, 0, b"", "nobody is there"))
+        handover.handle_handed(pending, HandoverReport(1, 0, b"", "nobody is there"))
 
 
 class Finished(CutVisit):

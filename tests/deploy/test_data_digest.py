@@ -127,7 +127,7 @@ def test_arrivals_are_recorded_with_software_processor_and_digest(tmp_path: Path
     assert {event["software"].split()[0] for event in arrived.values()} == {"splitrelay"}
     assert all(event["cpu"] and len(bytes.fromhex(event["digest"])) == 32 for event in arrived.values())
     assert arrived[0]["digest"] != arrived[1]["digest"]
-    known = ClientSizesFile(tmp_path / "run" / "relay" / "clients.json").records()
+    known = ClientSizesFile(tmp_path / "run" / "relay" / "clients.json").read_records()
     assert {m: one.digest for m, one in known.items()} == {m: arrived[m]["digest"] for m in (0, 1)}
     assert all(one.software and one.cpu and one.arrivals and one.first_arrival for one in known.values())
 
@@ -200,12 +200,12 @@ def test_until_the_run_begins_data_with_the_same_count_may_change(tmp_path: Path
         wait_until(lambda: 0 in stage.serving.hub.get_clients())
         stage.join(1)
 
-    stage.serving.listening = lambda port: (stage.listening.set(), threading.Thread(target=arrive).start())  # type: ignore[func-returns-value,assignment]
+    stage.serving.on_listening = lambda port: (stage.listening.set(), threading.Thread(target=arrive).start())  # type: ignore[func-returns-value,assignment]
     stage.play()
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
     first, second = [event["digest"] for event in stage.events("arrived") if event["client"] == 0]
     assert first != second
-    assert ClientSizesFile(tmp_path / "run" / "relay" / "clients.json").records()[0].digest == second
+    assert ClientSizesFile(tmp_path / "run" / "relay" / "clients.json").read_records()[0].digest == second
 
 
 def test_another_test_set_is_refused_during_a_run(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_census_of_an_earlier_version_is_read_and_pinned_at_the_next_arrival(t
     sizes = {m: len(indices) for m, indices in enumerate(stage.partition.indices)}
     assert census.read() == sizes
     file.write_text(json.dumps(sizes))
-    assert census.read() == sizes and {one.digest for one in census.records().values()} == {""}
+    assert census.read() == sizes and {one.digest for one in census.read_records().values()} == {""}
     (tmp_path / "run" / "model.safetensors").unlink()
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     shutil.rmtree(tmp_path / "run" / "relay" / "visits", ignore_errors=True)
@@ -249,14 +249,14 @@ def test_a_census_of_an_earlier_version_is_read_and_pinned_at_the_next_arrival(t
     for m in (0, 1):
         again.join(m)
     again.play()
-    assert all(one.digest for one in census.records().values()) and census.read() == sizes
+    assert all(one.digest for one in census.read_records().values()) and census.read() == sizes
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "{", '{"0": {"samples": "many"}}', '{"0": {"unknown": 1}}', '{"x": 1}'])
 def test_a_damaged_census_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "clients.json").write_text(text)
     with pytest.raises(InputError) as caught:
-        ClientSizesFile(tmp_path / "clients.json").records()
+        ClientSizesFile(tmp_path / "clients.json").read_records()
     assert "clients.json" in caught.value.what and caught.value.hint
 
 
@@ -278,7 +278,7 @@ def test_a_check_prints_count_shape_classes_and_digest(tmp_path: Path) -> None:
     def in_thread(port: int) -> None:
         threading.Thread(target=check, args=(port,), daemon=True).start()
 
-    stage.serving.listening = in_thread
+    stage.serving.on_listening = in_thread
     stage.play()
     with np.load(own_file(tmp_path, 0)) as file:
         y = file["y"]

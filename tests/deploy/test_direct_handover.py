@@ -67,7 +67,7 @@ class Play:
         self.heard = {m: threading.Event() for m in stage.partition.clients}  # whose visits were committed
         self.fallen, self.back = False, threading.Event()  # somebody fell, and is here again
         self.noted = defaultdict[tuple[str, int], threading.Event](threading.Event)  # in the server's record
-        stage.serving.listening = self.listening
+        stage.serving.on_listening = self.listening
         play = self
 
         class Acting(Session):

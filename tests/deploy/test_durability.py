@@ -12,7 +12,7 @@ import torch
 
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
 from splitrelay.atomic_files import write_text
-from splitrelay.deploy.deployed_run import journal_of
+from splitrelay.deploy.deployed_run import open_journal
 from splitrelay.deploy.journal import RESERVED, Fences, Journal
 from splitrelay.deploy.sealed_state import SealedState
 from splitrelay.deploy.server_visit import Policy
@@ -73,7 +73,7 @@ def test_folders_that_a_file_needs_are_on_the_disk_with_it(
 def test_the_journal_is_not_lost_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run").mkdir()
     disk = Disk(monkeypatch)
-    journal_of(RunDirectory(tmp_path / "run")).commit(visit(), 1, done())
+    open_journal(RunDirectory(tmp_path / "run")).commit(visit(), 1, done())
     assert disk.made() == {"relay": True, "visits": True}
 
 

@@ -86,7 +86,7 @@ class Evaluated:
         self.hub: Any = self
         self.inbox: Any = self
         self.journal: Any = SimpleNamespace(note=lambda *words, **facts: None)
-        self.seen = {3}
+        self.scheduler: Any = SimpleNamespace(seen={3})
         self.limits, self.timeouts = Limits(), Timeouts(first_retry=0.0)
 
     def get_announced_clients(self) -> dict[int, int]:
@@ -180,7 +180,7 @@ def test_a_stall_counts_from_the_first_request_however_often_the_peer_reconnects
 
 
 def test_slices_that_are_not_full_end_an_evaluation() -> None:
-    judged = RemoteEvaluator(SimpleNamespace(hub=None), 3)  # type: ignore[arg-type]
+    judged = RemoteEvaluator(SimpleNamespace(hub=None), SimpleNamespace(), 3)  # type: ignore[arg-type]
     refused = list[str]()
     question: Any = SimpleNamespace(cancel=refused.append)
     assert judged._is_in_order(predict(0), question) and judged._is_in_order(predict(1, 5), question)

@@ -82,7 +82,7 @@ def stopped_after(stage: LocalDeployment, visits: int) -> None:
         stage.serving.journal.note = noted  # type: ignore[method-assign]
         stage.listening.set()
 
-    stage.serving.listening = watch
+    stage.serving.on_listening = watch
 
 
 def test_a_restarted_main_server_goes_on(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_fed_server_that_stays_makes_nothing_twice(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         first.play()
     second = make_fed_deployment(tmp_path, *words)
-    second.offer = second.serving.offer = replace(second.offer, listen=f"127.0.0.1:{first.serving.port}")
+    second.offer = second.serving.config = replace(second.offer, listen=f"127.0.0.1:{first.serving.port}")
     for m in second.partition.clients:
         second.join(m, **(keep if m == second.spec.evaluator else {}))
     second.play()
@@ -142,7 +142,7 @@ def test_a_client_that_insists_on_it_does_not_show_its_half(tmp_path: Path) -> N
         stage.threads[0].join(60)
         stage.stop.set()
 
-    stage.serving.listening = disconnect
+    stage.serving.on_listening = disconnect
     with pytest.raises(KeyboardInterrupt):
         stage.play()
     assert "reads the clients' half" in str(stage.words[0])

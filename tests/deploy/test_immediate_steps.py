@@ -179,11 +179,11 @@ def test_a_visit_that_is_void_is_not_settled(void: bool, here: BareServer) -> No
     nothing: Any = None
     remote, turn = RemoteClients(here.hub, nothing, nothing, Policy(), threading.Event()), Once()
     visit: Visit[Any] = Visit(0, 0, 0, None, AlgorithmStep(0.1), 4)
-    remote.leases[0] = VisitLease(0, visit, 0.0, server_visit=turn, fence=1)  # type: ignore[arg-type]
-    remote.brief = True
-    answer = remote.at_once(MessageReceived(0, 1, step()))
+    remote.scheduler.leases[0] = VisitLease(0, visit, 0.0, server_visit=turn, fence=1)  # type: ignore[arg-type]
+    remote.is_brief = True
+    answer = remote.answer_immediately(MessageReceived(0, 1, step()))
     assert answer is not None
-    remote.leases[0].server_visit = None if void else remote.leases[0].server_visit
+    remote.scheduler.leases[0].server_visit = None if void else remote.scheduler.leases[0].server_visit
     answer.then()
     assert turn.settled is not void
 
@@ -194,14 +194,14 @@ def test_only_short_steps_are_answered_so_and_the_weights_are_the_same(
 ) -> None:
     """A step that takes long would keep all links waiting: the loop must be turned meanwhile."""
     answers = list[bool]()
-    at_once = RemoteClients.at_once
+    at_once = RemoteClients.answer_immediately
 
     def noted(self: RemoteClients, heard: MessageReceived) -> Answer | None:
         answer = at_once(self, heard)
         answers.append(answer is not None)
         return answer
 
-    monkeypatch.setattr(RemoteClients, "at_once", noted)
+    monkeypatch.setattr(RemoteClients, "answer_immediately", noted)
     spec = small_spec(tmp_path, "algorithm=ssl", "clip=1", "K=4")
     expected = simulate_run(spec, tmp_path / "simulated")
     stage = LocalDeployment(spec, tmp_path, timeouts=replace(SERVER, standstill=standstill))

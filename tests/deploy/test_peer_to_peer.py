@@ -47,7 +47,7 @@ def test_without_keys_nobody_can_seal(tmp_path: Path) -> None:
         stage.threads[0].join(60)
         stage.stop.set()
 
-    stage.serving.listening = disconnect
+    stage.serving.on_listening = disconnect
     with pytest.raises(KeyboardInterrupt):
         stage.play()
     assert isinstance(stage.words[0], InputError) and "sealed" in str(stage.words[0])

@@ -15,9 +15,8 @@ import torch
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.deploy import client_visit, remote_clients, visit_scheduler
 from splitrelay.deploy.backend_torch import shape_of
-from splitrelay.deploy.deployed_run import sized
-from splitrelay.deploy.direct_handover import DirectHandover
-from splitrelay.deploy.pending_deposit import DeliveredHalf
+from splitrelay.deploy.deployed_run import build_size_partition
+from splitrelay.deploy.direct_handover import DeliveredHalf, DirectHandover
 from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import Policy, ServerVisits, VisitLease, get_stage
 from splitrelay.errors import Diverged, OutputError, VisitFailed
@@ -96,10 +95,10 @@ def test_who_says_not_yet_again_and_again_has_the_time_of_one_that_is_away() -> 
 def test_a_client_that_we_keep_waiting_is_not_away() -> None:
     with run_bare_server() as here:
         remote = RemoteClients(here.hub, Any, Quiet(), Policy("skip", lease=1.0), threading.Event())  # type: ignore[arg-type]
-        remote.leases[0] = visit = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 5), 0.0)
+        remote.scheduler.leases[0] = visit = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 5), 0.0)
         visit.after = 50.0
-        remote._check_timeouts(40.0)
-        assert 0 in remote.leases
+        remote.scheduler.check_timeouts(40.0)
+        assert 0 in remote.scheduler.leases
 
 
 @pytest.mark.parametrize(("lasted", "links"), [(0.5, 4), (100.0, 1)])
@@ -108,7 +107,7 @@ def test_a_link_that_has_lasted_is_none_of_those_that_count(lasted: float, links
         remote = RemoteClients(here.hub, Any, Quiet(), Policy(lease=60.0), threading.Event())  # type: ignore[arg-type]
         visit = pending()
         visit.links = 3
-        remote._handle_reconnect(visit, lasted)
+        remote.scheduler.handle_reconnect(visit, lasted)
         assert visit.links == links
 
 
@@ -242,20 +241,22 @@ def test_a_client_cannot_bring_more_than_there_can_be() -> None:
     with pytest.raises(BadMessage) as found:
         decode(encode(Accept("h", "fast", "cpu", limits.SAMPLES + 1)))
     assert found.value.value == limits.SAMPLES + 1
-    assert sized({0: limits.SAMPLES, 2: 3}, 3).sizes.tolist() == [limits.SAMPLES, 0, 3]
+    assert build_size_partition({0: limits.SAMPLES, 2: 3}, 3).sizes.tolist() == [limits.SAMPLES, 0, 3]
 
 
 def test_a_half_is_asked_for_once() -> None:
     with run_bare_server() as here:
-        remote = DirectHandover(here.hub, Any, Quiet(), Policy(), threading.Event())
+        remote = RemoteClients(here.hub, Any, Quiet(), Policy(), threading.Event(), make_handover=DirectHandover)  # type: ignore[arg-type]
+        handover = remote.handover
+        assert isinstance(handover, DirectHandover)
         visit = pending()
         visit.visit = Visit(0, 0, 0, Begun(), Step(0.1), 5)
         with pytest.raises(BadMessage):
-            remote._handle_want(visit)
-        remote.given = DeliveredHalf(0, HandoverReport(7, 0, b""))
-        remote._handle_want(visit)
+            handover.handle_want(visit)
+        handover.delivered = DeliveredHalf(0, HandoverReport(7, 0, b""))
+        handover.handle_want(visit)
         with pytest.raises(BadMessage):
-            remote._handle_want(visit)
+            handover.handle_want(visit)
 
 
 class Quiet:
@@ -327,8 +328,3 @@ def test_a_record_that_cannot_be_written_is_the_servers_failure_and_no_links() -
         assert found.value is full
         here.hub._note = here._note
         wait_until(lambda: not here.hub._watch_task.done() and link.stream._frames.is_active())
-
-
-def test_remote_is_patient_in_one_place() -> None:
-    """What ends a visit stands in patience.py, and nowhere else."""
-    assert not {"_check_timeouts", "_fail_visit", "_handle_absence", "_skip"} & set(vars(RemoteClients))

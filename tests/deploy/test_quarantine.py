@@ -46,7 +46,7 @@ def misbehave(
 
     def be_silent(calls: client_visit.RemoteServerHalf) -> None:
         """Stay connected and make no step until the visit is taken back. Its time passes when the others are done."""
-        pending = stage.serving.remote.leases
+        pending = stage.serving.remote.scheduler.leases
         wait_until(lambda: set(pending) == {BAD} and pending[BAD].stage == get_stage(messages.Ready(0), 1))
         clock.advance(stage.offer.policy.step + 1)
         while True:
@@ -124,13 +124,13 @@ def test_where_nobody_else_is_here_a_client_in_quarantine_is_waited_for(tmp_path
     with run_bare_server() as here:
         policy = Policy("skip", strikes=1, probation=LONG)
         remote = RemoteClients(here.hub, Any, Any, policy, threading.Event(), Quarantine(policy, nothing))  # type: ignore[arg-type]
-        remote.quarantine.strike(BAD, "it did nothing")
+        remote.scheduler.quarantine.strike(BAD, "it did nothing")
         here.joined(BAD)
-        assert remote.get_quarantine_reason(BAD) is None
+        assert remote.scheduler.get_quarantine_reason(BAD) is None
         here.joined(0)
-        assert remote.get_quarantine_reason(BAD) is not None
-        remote.quarantine.strike(0, "it did nothing either")
-        assert remote.get_quarantine_reason(BAD) is None and remote.get_quarantine_reason(0) is None
+        assert remote.scheduler.get_quarantine_reason(BAD) is not None
+        remote.scheduler.quarantine.strike(0, "it did nothing either")
+        assert remote.scheduler.get_quarantine_reason(BAD) is None and remote.scheduler.get_quarantine_reason(0) is None
 
 
 def test_a_client_that_is_never_here_when_it_is_asked_is_put_into_quarantine(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_client_that_is_never_here_when_it_is_asked_is_put_into_quarantine(tmp
 
     def happened(event: str, facts: dict[str, Any]) -> None:
         if event == "skipped" and facts["client"] == BAD:
-            stage.serving.remote.absent.clear()  # as if it had come and gone
+            stage.serving.remote.scheduler.absent.clear()  # as if it had come and gone
 
     watch_events(stage, happened)
     for m in (0, 2):
@@ -319,13 +319,13 @@ def test_a_visit_that_always_makes_some_progress_ends_at_its_deadline(visit: flo
     with run_bare_server() as here:
         quiet: Any = Quiet()
         remote = RemoteClients(here.hub, quiet, quiet, Policy("skip", step=10.0, visit=visit), threading.Event())
-        remote.leases[0] = pending = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 5), 0.0)
+        remote.scheduler.leases[0] = pending = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 5), 0.0)
         pending.start(quiet, 1, 1, 0.0)
         for k, now in enumerate(np.linspace(1.0, deadline, 5)):
             pending.record_message(step(1, k), float(now))
             pending.progress_at = float(now)
-            remote._check_timeouts(float(now))
-            assert 0 in remote.leases
-        remote._check_timeouts(deadline + 1.0)
-        assert 0 not in remote.leases
-        assert remote.quarantine.clients[0].strikes == 1
+            remote.scheduler.check_timeouts(float(now))
+            assert 0 in remote.scheduler.leases
+        remote.scheduler.check_timeouts(deadline + 1.0)
+        assert 0 not in remote.scheduler.leases
+        assert remote.scheduler.quarantine.clients[0].strikes == 1

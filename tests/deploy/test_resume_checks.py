@@ -290,7 +290,7 @@ def test_weights_that_no_client_can_use_are_laid_to_the_client_that_wrote_them(
     assert isinstance(error, Diverged) and f"lient {EVIL} wrote the weights last" in str(error.hint)
     assert f"--back-to 0 --without {EVIL}" in str(error.hint)
     second = LocalDeployment(spec, tmp_path, back_to=0)
-    second.offer = second.serving.offer = _without(second, EVIL)
+    second.offer = second.serving.config = _without(second, EVIL)
     play(second, EVIL)
     skips = list_skipped_visits(read_events(tmp_path / "run" / "relay" / "events.jsonl"))
     assert skips == {(r, EVIL, 0) for r in range(3)}
@@ -321,7 +321,7 @@ def test_a_client_is_excluded_during_the_run_and_let_in_again(words: str, tmp_pa
     spec = small_spec(tmp_path, "R=6", "order=fixed", *words.split())
     stopped(spec, tmp_path, 6)
     second = LocalDeployment(spec, tmp_path)
-    second.offer = second.serving.offer = _without(second, 2)
+    second.offer = second.serving.config = _without(second, 2)
     stop_after_commits(second, 12)
     with pytest.raises(KeyboardInterrupt):
         play(second, patience=0.5)
@@ -350,7 +350,7 @@ def test_a_client_is_excluded_from_a_peer_to_peer_run(listen: str, tmp_path: Pat
     with pytest.raises(KeyboardInterrupt):
         first.play()
     second = make_direct_deployment(tmp_path, *words)
-    second.offer = second.serving.offer = _without(second, 1)
+    second.offer = second.serving.config = _without(second, 1)
     for m in (0, 2):
         join_directly(second, m, listen=listen)
     second.play()
@@ -364,7 +364,7 @@ def test_an_excluded_client_is_not_let_in(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=3")
     stopped(spec, tmp_path, 4)
     second = LocalDeployment(spec, tmp_path)
-    second.offer = second.serving.offer = _without(second, 2)
+    second.offer = second.serving.config = _without(second, 2)
     play(second)
     assert "excluded from this run" in str(second.words[2])
 
@@ -393,7 +393,7 @@ def test_the_evaluator_of_a_sealed_run_cannot_be_excluded(tmp_path: Path) -> Non
     first = make_direct_deployment(tmp_path, "R=3", "M=2", "C=9")
     play(first)
     second = make_direct_deployment(tmp_path, "R=3", "M=2", "C=9")
-    second.offer = second.serving.offer = _without(second, first.spec.evaluator)
+    second.offer = second.serving.config = _without(second, first.spec.evaluator)
     with pytest.raises(InputError) as found:
         second.play()
     assert found.value.value == first.spec.evaluator

@@ -11,7 +11,7 @@ import pytest
 
 from splitrelay.deploy import client_program, remote_evaluator, status_report
 from splitrelay.deploy.client_program import ClientOptions, join_all
-from splitrelay.deploy.deployed_run import ClientSizesFile, refuse_undeployable
+from splitrelay.deploy.deployed_run import ClientSizesFile, check_deployable
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.deploy.status_report import Pace
@@ -96,7 +96,7 @@ def _joined(stage: LocalDeployment, *wishes: ClientOptions) -> Any:
 
 def test_who_is_left_out_is_not_let_in(tmp_path: Path) -> None:
     stage = LocalDeployment(small_spec(tmp_path, "M=3", "C=9", "R=1"), tmp_path)
-    stage.offer = stage.serving.offer = _without(stage, 2)
+    stage.offer = stage.serving.config = _without(stage, 2)
     for m in range(3):
         stage.join(m, patience=2.0)
     stage.play()
@@ -111,7 +111,7 @@ def _without(stage: LocalDeployment, *left: int) -> Any:
 def test_a_run_goes_on_with_those_that_it_began_with(tmp_path: Path) -> None:
     words = ("M=3", "C=9", "R=1")
     first = LocalDeployment(small_spec(tmp_path, *words), tmp_path)
-    first.serving.offer = _without(first, 2)
+    first.serving.config = _without(first, 2)
     for m in range(2):
         first.join(m)
     first.play()
@@ -123,9 +123,9 @@ def test_a_run_goes_on_with_those_that_it_began_with(tmp_path: Path) -> None:
 def test_who_is_left_out_twice_is_left_out(tmp_path: Path) -> None:
     census = ClientSizesFile(tmp_path / "clients.json")
     census.write({0: 5, 1: 7, 3: 0})
-    census.refuse_others((3, 3))
+    census.check_absent((3, 3))
     with pytest.raises(InputError, match="Go on with --without 3"):
-        census.refuse_others(())
+        census.check_absent(())
 
 
 def test_who_has_not_been_seen_has_no_samples_in_the_status(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_who_has_not_been_seen_has_no_samples_in_the_status(tmp_path: Path) -> N
 def test_a_model_to_begin_from_is_refused_where_clients_draw_their_half(words: str, tmp_path: Path) -> None:
     spec = small_spec(tmp_path, *TWO, words, "init=begun.safetensors")
     with pytest.raises(InputError, match=r"would reach only the server's; got init=begun.safetensors"):
-        refuse_undeployable(spec, fed="fedavg" in words)
+        check_deployable(spec, fed="fedavg" in words)
 
 
 def peers(tmp_path: Path) -> LocalDeployment:
@@ -199,7 +199,7 @@ def test_what_is_wrong_with_one_of_several_clients_is_said_before_any_calls(tmp_
 
 def test_of_several_clients_one_that_is_refused_says_so_and_the_others_go_on(tmp_path: Path) -> None:
     stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path)
-    stage.serving.offer = _without(stage, 1)
+    stage.serving.config = _without(stage, 1)
     found: list[Any] = []
 
     def both() -> None:

@@ -106,7 +106,7 @@ def test_a_visit_that_is_taken_back_meanwhile_is_told_so(tmp_path: Path, monkeyp
     def long(client: backend_fast.Client, visit: Any) -> Any:
         if not first.is_set():
             first.set()
-            pending = stage.serving.remote.leases
+            pending = stage.serving.remote.scheduler.leases
             wait_until(lambda: all(each.stage == get_stage(Ready(0), 1) for each in pending.values()))
             clock.advance(1001.0)
             wait_until(lambda: stage.events("failed"))

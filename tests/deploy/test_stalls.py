@@ -206,7 +206,7 @@ def test_a_question_says_what_it_waits_for() -> None:
             return wait.kind
 
         assert kind() == "never-joined"
-        remote.seen.add(EVALUATOR_NUMBER)
+        remote.scheduler.seen.add(EVALUATOR_NUMBER)
         assert kind() == "away"
         here.joined(EVALUATOR_NUMBER)
         assert kind() == "no-answer"

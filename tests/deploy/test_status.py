@@ -28,7 +28,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
                 stage.join(m)
 
     stage.serving.say = heard
-    stage.serving.listening = lambda port: (look(), stage.listening.set())  # type: ignore[func-returns-value, assignment]
+    stage.serving.on_listening = lambda port: (look(), stage.listening.set())  # type: ignore[func-returns-value, assignment]
     for m in (0, 1):
         stage.join(m)
     stage.play()

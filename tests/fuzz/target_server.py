@@ -93,13 +93,13 @@ class TargetServer(ServerProgram):
         finally:
             self.ready.set()
 
-    def _trained(self) -> Iterator[Progress]:
+    def _train(self) -> Iterator[Progress]:
         handler = self.hub.handler
         self._add, handler.add = handler.add, self._observe_connection  # type: ignore[method-assign]
         self.ready.set()
         while not self.stop.is_set():
             try:
-                yield from super()._trained()
+                yield from super()._train()
                 self.run_ends["all rounds are done"] += 1
             except SplitrelayError as error:
                 self.run_ends[re.sub(r"\d+", "m", f"{type(error).__name__}: {error.what}")] += 1

@@ -98,7 +98,7 @@ class LocalDeployment:
             spec, folder_ / "run", policy=policy or Policy(), **{"without": absent, "timeouts": SERVER, **offer}
         )
         self.serving = ServerProgram(self.offer, self.said.append, self.stop)
-        self.serving.listening = lambda port: self.listening.set()
+        self.serving.on_listening = lambda port: self.listening.set()
         self.clients: dict[int, ClientProgram] = {}
         self.words: dict[int, Any] = {}
         self.crashes: dict[int, Exception] = {}  # errors of clients that are mistakes in the code
@@ -186,7 +186,7 @@ def stop_after_commits(stage: LocalDeployment, number: int) -> None:
 
         stage.serving.journal.note = counted  # type: ignore[method-assign, assignment]
 
-    stage.serving.listening = watch
+    stage.serving.on_listening = watch
 
 
 def watch_events(stage: LocalDeployment, happened: Callable[[str, dict[str, Any]], None]) -> None:
@@ -202,7 +202,7 @@ def watch_events(stage: LocalDeployment, happened: Callable[[str, dict[str, Any]
         stage.serving.journal.note = noted  # type: ignore[method-assign, assignment]
         stage.listening.set()
 
-    stage.serving.listening = watch
+    stage.serving.on_listening = watch
 
 
 def read_final_weights(stage: LocalDeployment) -> bytes:

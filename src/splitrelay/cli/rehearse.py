@@ -103,9 +103,9 @@ def _check_options(
             hint="Add route=peer-to-peer, and leave out --insecure and --hosts.",
         )
     if fed:
-        from splitrelay.deploy.fed_averaging import refuse_unfit
+        from splitrelay.deploy.fed_averaging import check_fed_spec
 
-        refuse_unfit(spec)
+        check_fed_spec(spec)
         if insecure or namespaces:
             hint = "Leave out --insecure and --namespaces."
             raise InputError("--fed-server needs keys, and all programs on one host", hint=hint)

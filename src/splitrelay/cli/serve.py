@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,8 +126,8 @@ def serve(
     )
     _raise_file_limit()
     with stopping(None) as stop:
-        serving = ServerProgram(offer, log, stop, build_alarm(how["log"], who="server"))
-        serving.listening = lambda port: _report_port(port, how["port_file"])
+        on_listening = partial(_report_port, file=how["port_file"])
+        serving = ServerProgram(offer, log, stop, build_alarm(how["log"], who="server"), on_listening)
         try:
             for progress in serving.rows():
                 row = progress.row

@@ -1,4 +1,8 @@
-"""A spec run by a server: the loop of `splitrelay run`, with clients on other hosts and a journal of their visits."""
+"""A run with clients on other hosts: the loop of `splitrelay run`, with a journal of the visits.
+
+A run can also be set back to a checkpoint, or started again. Nothing is deleted: results that no longer count move to
+OUT/set-aside/.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,17 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from splitrelay.algorithms.base import Visit
 from splitrelay.atomic_files import write_text
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
 from splitrelay.deploy.client_records import RecordedClients
-from splitrelay.deploy.fed_averaging import FedServerHandover, SealedCut, SealedParams, refuse_unfit
-from splitrelay.deploy.half_disputes import SealedClients, VisitRejected
+from splitrelay.deploy.fed_averaging import FedServerHandover, SealedCut, SealedParams, check_fed_spec
+from splitrelay.deploy.half_disputes import VisitRejected
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.remote_evaluator import RemoteEvaluator
@@ -25,22 +30,30 @@ from splitrelay.engine.base import LOWER_ETA
 from splitrelay.errors import Diverged, InputError, VisitFailed
 from splitrelay.models.weights_io import save_weights
 from splitrelay.network.connection_handler import EVALUATOR_NUMBER
+from splitrelay.participation import Order
+from splitrelay.runs.build import build_order
 from splitrelay.runs.client_records import ClientRecord, parse_record
-from splitrelay.runs.execute import Progress
-from splitrelay.runs.machine import describe_environment
-from splitrelay.runs.rows import build_row
+from splitrelay.runs.execute import Progress, RunHooks, train_in_directory
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec, load_spec
-from splitrelay.runs.trainer import EvaluationRow, Trainer
+from splitrelay.runs.trainer import Trainer
 from splitrelay.structured_text import parse_json
 
-TOLD = ("samples", "digest", "software", "cpu", "arrivals", "first_arrival", "last_arrival")  # by clients that arrived
+REPORTED = (
+    "samples",
+    "digest",
+    "software",
+    "cpu",
+    "arrivals",
+    "first_arrival",
+    "last_arrival",
+)  # reported by clients at their arrival
 
 
-def refuse_undeployable(spec: Spec, judge: bool = False, fed: bool = False) -> None:
-    """What a simulation can do and a deployment cannot, with the reason."""
+def check_deployable(spec: Spec, judge: bool = False, fed: bool = False) -> None:
+    """Raise InputError for a spec that can be simulated but not deployed."""
     if fed:
-        refuse_unfit(spec)
+        check_fed_spec(spec)
     if judge and spec.route == "centralized" and not fed:
         hint = "Leave --judge out, or take route=peer-to-peer."
         raise InputError("the server itself scores a centralized run", hint=hint)
@@ -48,29 +61,29 @@ def refuse_undeployable(spec: Spec, judge: bool = False, fed: bool = False) -> N
         what = "the clients draw their half of x^0 from the seed; a model to begin from would reach only the server's"
         raise InputError(what, value=f"init={spec.model.init}", hint="Take route=centralized, or no init.")
     if spec.data.validation:
-        what = "a simulation scores what all clients keep as one set; deployed, it stays apart, and so would its digits"
-        hint = "Take validation=0: the test set is scored. See docs/decisions, 15."
+        what = "deployed, validation samples stay at the clients, so no validation loss can equal the simulated one"
+        hint = "Use validation=0: the test set is evaluated. See docs/decisions, 15."
         raise InputError(what, value=f"validation={spec.data.validation:g}", limit="validation=0", hint=hint)
 
 
-def sized(sizes: Mapping[int, int], M: int) -> Partition:
-    """A partition that knows how much each client holds, and nothing else."""
-    nothing = np.zeros(1, dtype=np.int64)  # which samples these are, the server is not told
+def build_size_partition(sizes: Mapping[int, int], M: int) -> Partition:
+    """Return a partition with the number of samples of each client, but not the samples."""
+    nothing = np.zeros(1, dtype=np.int64)
     return Partition(tuple(np.broadcast_to(nothing, sizes.get(m, 0)) for m in range(M)), kind="told")
 
 
 @dataclass(frozen=True)
 class ClientSizesFile:
-    """How many samples each client holds, as told when the run began or when it came later; 0 for who is left out."""
+    """The file with the number of samples of each client; 0 for a client that was left out at the start."""
 
     path: Path
 
     def read(self) -> dict[int, int]:
-        """Clients that have been here, and their n_m."""
-        return {m: one.samples for m, one in self.records().items() if m < EVALUATOR_NUMBER}
+        """Return n_m of all clients that have connected."""
+        return {m: one.samples for m, one in self.read_records().items() if m < EVALUATOR_NUMBER}
 
-    def records(self) -> dict[int, ClientRecord]:
-        """Return what clients, evaluator and fed server told; a file of an earlier version has only counts."""
+    def read_records(self) -> dict[int, ClientRecord]:
+        """Return the reports of clients, evaluator and fed server. A file of an earlier version has only counts."""
         if not self.path.exists():
             return {}
         try:
@@ -81,173 +94,189 @@ class ClientSizesFile:
             raise InputError(f"{self.path} is damaged", hint=hint) from None
 
     def write(self, sizes: Mapping[int, int], records: Mapping[int, ClientRecord] | None = None) -> None:
-        """All that is known: the sizes, and with each what the client told; where that is not given, as it was."""
-        known = self.records() if records is None else records
+        """Write sizes and reports. Without `records`, keep the reports of the file."""
+        known = self.read_records() if records is None else records
         others = {m: one for m, one in known.items() if m >= EVALUATOR_NUMBER}
         clients = {m: replace(known.get(m, ClientRecord(m)), samples=n) for m, n in sizes.items()}
-        content = {m: {name: getattr(one, name) for name in TOLD} for m, one in sorted({**clients, **others}.items())}
+        content = {
+            m: {name: getattr(one, name) for name in REPORTED} for m, one in sorted({**clients, **others}.items())
+        }
         write_text(self.path, json.dumps(content, indent=1) + "\n", private=True)
 
-    def refuse_others(self, without: Iterable[int]) -> None:
-        """Whoever was left out when the run began stays so: with another client it would be another run."""
-        before = self.absent()
+    def check_absent(self, without: Iterable[int]) -> None:
+        """Raise InputError unless the clients that were left out at the start are left out again."""
+        before = self.list_absent()
         if not before <= set(without):
             words = " ".join(f"--without {m}" for m in sorted(before))
             raise InputError("other clients were left out when this run began", hint=f"Go on with {words}.")
 
-    def absent(self) -> set[int]:
-        """List the clients that were left out when the run began."""
+    def list_absent(self) -> set[int]:
+        """Return the clients that were left out at the start of the run."""
         return {m for m, n in self.read().items() if n == 0}
 
 
+class BuildClients(Protocol):
+    """Builds the clients of a run."""
+
+    def __call__(self, order: Order, examine: Callable[[Visit[Any]], Finding]) -> RemoteClients:
+        """Return clients that come in this order; `examine` finds the deposit that makes a visit overflow."""
+        ...
+
+
 class DeployedRun:
-    """A run on a server, in its directory: begun, or taken up where it stopped."""
+    """A run with clients on other hosts, in its directory: new, or continued where it stopped."""
 
     def __init__(
         self,
         spec: Spec,
         directory: RunDirectory,
         data: DataSet,
-        remote: RemoteClients,
+        build_clients: BuildClients,
         sizes: Mapping[int, int],
-        judge: int | None = None,  # who scores, peer to peer; the spec's evaluator unless said
-        back_to: int | None = None,  # the round to which the run was set back just now: its row may be lost
+        *,
+        evaluator: int,
+        get_usage: Callable[[], dict[str, Any]] = dict,
+        back_to: int | None = None,
     ) -> None:
-        self.spec, self.directory, self.journal = spec, directory, remote.journal
-        self.back_to = back_to
-        self.boundary = remote.server_visits.shape.boundary
-        self.measured: Callable[[], dict[str, Any]] = dict  # what the clients have paid so far
-        self.recorded = RecordedClients(remote)
-        self.learning = Trainer(spec, data, sized(sizes, spec.partition.M), clients=self.recorded)
-        who = spec.evaluator if judge is None else judge
-        self.kind: type[SealedState] | None = None
-        if isinstance(remote, SealedClients):
-            self.kind = SealedParams if isinstance(remote, FedServerHandover) else SealedState
-        self.judged = RemoteEvaluator(remote, who) if isinstance(remote, SealedClients) else None
-        if self.kind is SealedParams and hasattr(self.learning.algorithm, "cut"):
-            self.learning.algorithm = replace(self.learning.algorithm, cut=SealedCut())  # type: ignore[type-var]
-        if self.judged:
-            self.learning.evaluator = self.judged  # type: ignore[assignment]  # it scores, which is all that is asked
-        self.remote = remote
-        self.examiner = None if self.kind else self._make_examiner(data)
+        """Build the clients and the trainer.
 
-    def _make_examiner(self, data: DataSet) -> Examiner | None:
-        """Make what finds deposits that later visits overflow from; it needs halves that the server can read."""
-        if not len(data.test):
-            return None
-        visits = TestSetVisits(self.spec, data, self.remote.server_visits)
-        start = (0, self._begun())
-        examiner = Examiner(self.learning.algorithm, self.learning.order, self.journal, visits, start)
-        self.remote.examine = examiner.examine_visit
-        return examiner
+        Args:
+            spec: The resolved spec.
+            directory: The directory of the run.
+            data: The data set. The server uses its test images only.
+            build_clients: Builds the clients.
+            sizes: The number of samples of each client.
+            evaluator: The party that evaluates the model if the server cannot read it.
+            get_usage: Returns what the clients have spent so far, for the rows.
+            back_to: The round to which the run was set back just now: its row may be missing.
+        """
+        self.spec, self.directory, self.get_usage, self.back_to = spec, directory, get_usage, back_to
+        partition = build_size_partition(sizes, spec.partition.M)
+        self.examiner: Examiner | None = None
+        self.wrong_visit: SpoiledDeposit | VisitRejected | None = None  # the reason of a restart
+        self.clients = clients = build_clients(build_order(spec, partition), self._examine_visit)
+        self.journal, self.boundary = clients.journal, clients.server_visits.shape.boundary
+        self.recorded = RecordedClients(clients)
+        disputes = clients.disputes
+        self.is_sealed = disputes is not None
+        self.evaluator = None if disputes is None else RemoteEvaluator(clients, disputes, evaluator)
+        is_averaged = isinstance(clients.handover, FedServerHandover)
+        self.kind = SealedParams if is_averaged else SealedState
+        self.trainer = Trainer(
+            spec,
+            data,
+            partition,
+            clients=self.recorded,
+            evaluator=self.evaluator,
+            cut=SealedCut() if is_averaged else None,
+        )
+        if not self.is_sealed and len(data.test):
+            visits = TestSetVisits(spec, data, clients.server_visits)
+            start = (0, self._make_state())
+            self.examiner = Examiner(self.trainer.algorithm, self.trainer.order, self.journal, visits, start)
+
+    def _examine_visit(self, visit: Visit[Any]) -> Finding:
+        """Find the deposit that makes a visit overflow. The server must be able to read the halves for this."""
+        return Finding(is_sound=True) if self.examiner is None else self.examiner.examine_visit(visit)
 
     def rows(self) -> Iterator[Progress]:
-        """All rows: those that are there already, then those that are still to come."""
-        start = self._start()
-        rows = self.directory.truncate_rows(start[0] if start else -1)
-        yield from (Progress(row, is_old=True) for row in rows)
-        write_text(self.directory.spec, self.spec.to_toml() + "\n")
-        write_text(self.directory.path / "environment.json", json.dumps(describe_environment(), indent=2) + "\n")
-        self.directory.diverged.unlink(missing_ok=True)
+        """Train, and yield all rows: those on the disk, then the new ones.
+
+        If a committed visit turns out to be wrong, continue from the newest checkpoint without it. Visits that are in
+        the journal are not made again.
+        """
+        hooks = RunHooks(
+            make_state=self._make_state,
+            back_to=self.back_to,
+            on_start=self._start,
+            check=self._check_state,
+            get_fields=lambda r: {**self.get_usage(), **self.recorded.take_row(r)},
+            on_checkpoint=self._handle_checkpoint,
+            save_model=self._save_model,
+            has_initial_checkpoint=True,
+            overlap=self.evaluator is None,
+        )
+        is_restart = False
         while True:
             try:
-                yield from self._train(start)
+                for progress in train_in_directory(self.spec, self.directory, self.trainer, hooks=hooks):
+                    if not (is_restart and progress.is_old):
+                        yield progress
                 return
-            except SpoiledDeposit as error:
-                start = self._start()
-                if error.visit.r >= (start[0] if start else 0):  # else a checkpoint without fault was saved since
-                    self.remote.drop_deposit(error.visit)
-                self.directory.truncate_rows(start[0] if start else -1)
-            except VisitRejected as error:
-                start = self._start()
-                if start and error.visit.r < start[0]:
-                    hint = "Go back with serve --back-to ROUND; --without leaves the client out."
-                    raise VisitFailed(f"{error.what}. A later checkpoint was saved", hint=hint) from None
-                self.directory.truncate_rows(start[0] if start else -1)
+            except (SpoiledDeposit, VisitRejected) as error:
+                self.wrong_visit, is_restart = error, True
 
-    def _train(self, start: tuple[int, Any] | None) -> Iterator[Progress]:
-        """Yield the rows after `start`, a round and its state; visits that are in the journal are not made again."""
-        state = start[1] if start else self._begun()
-        at = self.recorded.rounds = start[0] if start else 0
-        if self.examiner:
-            self.examiner.start = at, state
-        if start and self.judged:
-            self.judged.r, self.judged.begun = at + 1, False  # the first look is not asked again
-        looks = self.learning.run(self.spec.R, self.spec.every, overlap=not self.judged, start=(at, state))
-        if start:
-            next(looks)  # its row is there already
-        rows = self.directory.read_rows()
-        before = rows[-1]["seconds"] if rows else 0.0
-        for look, state in looks:
-            yield self._kept(look, state, before)
-        self._finish(state)
+    def _start(self, start: tuple[int, Any] | None) -> None:
+        """Prepare to continue from (r, state), or from round 0.
 
-    def _kept(self, look: EvaluationRow, state: Any, before: float) -> Progress:
-        """The row, then the checkpoint; then the journal need not know the visits before it."""
-        finding = Finding(is_sound=True)
-        if self.examiner and self.spec.optimiser.clip is None:  # clipped steps cannot overflow: this costs visits
-            finding = self.examiner.examine_state(look.r, state)
-        if finding.fault is not None:
-            raise SpoiledDeposit(finding.fault)
-        if look.r == self.spec.R:
-            self.remote.check_last_round(self.spec.R)
-        row = {**build_row(look, before), **self.measured(), **self.recorded.take_row(look.r)}
-        self.directory.append_row(row)
-        if look.r % self.spec.every == 0:
-            self.directory.checkpoints.save(look.r, state, look.up, look.down)
-            self.journal.forget(look.r)
-            self.remote.at_fault.clear()
-            if self.examiner:
-                self.examiner.start = look.r, state
-        return Progress(row)
-
-    def _start(self) -> tuple[int, Any] | None:
-        seen = {row["round"] for row in self.directory.read_rows()}
-        found = self.directory.checkpoints.load_newest(self._begun(), at_most=self.spec.R)
-        r = None if found is None else found[0].round
-        if r is None or r != self.back_to:
-            self.directory.check_progress(r)
-        self._note_unreadable(r)
-        self.learning.clients.up = self.learning.clients.down = 0
-        self.learning.clients.losses = []
-        if found is None or not (r in seen or r == self.back_to):
-            return None
-        self.learning.clients.up, self.learning.clients.down = found[0].up, found[0].down
-        return found[0].round, found[1]
-
-    def _note_unreadable(self, r: int | None) -> None:
-        """Record where newer checkpoints than that of round r are there and cannot be used."""
-        later = [kept for kept in self.directory.checkpoints.list_rounds() if (r or 0) < kept <= self.spec.R]
+        Raises:
+            VisitFailed: The newest checkpoint contains a visit that was rejected.
+            Diverged: A deposit was dropped too often.
+        """
+        r, state = start or (0, self._make_state())
+        later = [kept for kept in self.directory.checkpoints.list_rounds() if r < kept <= self.spec.R]
         if later:
-            self.journal.note("unreadable", checkpoints=later, used=r)
+            self.journal.note("unreadable", checkpoints=later, used=start[0] if start else None)
+        error, self.wrong_visit = self.wrong_visit, None
+        if isinstance(error, VisitRejected) and error.visit.r < r:
+            hint = "Go back with serve --back-to ROUND; --without leaves the client out."
+            raise VisitFailed(f"{error.what}. A later checkpoint was saved", hint=hint)
+        if isinstance(error, SpoiledDeposit) and error.visit.r >= r:  # else a sound checkpoint was saved since
+            self.clients.scheduler.drop_deposit(error.visit)
+        if start is None:
+            self.trainer.clients.up = self.trainer.clients.down = 0
+        self.trainer.clients.losses = []
+        self.recorded.rounds = r
+        if self.examiner:
+            self.examiner.start = r, state
+        if start and self.evaluator:
+            self.evaluator.skip_next(r)  # the row of this round is on the disk
 
-    def _begun(self) -> Any:
-        """The state before the first round; peer to peer without the clients' half."""
-        x0 = self.learning.x0()
-        x: Any = make_first_state(x0[self.boundary :].clone(), self.kind) if self.kind else x0
-        return self.learning.algorithm.init(x)
+    def _check_state(self, r: int, state: Any) -> None:
+        """Raise SpoiledDeposit or Diverged if the state of round r must not become a checkpoint."""
+        if self.examiner and self.spec.optimiser.clip is None:  # clipped steps cannot overflow, and probes cost visits
+            finding = self.examiner.examine_state(r, state)
+            if finding.fault is not None:
+                raise SpoiledDeposit(finding.fault)
+        if r == self.spec.R:
+            self.clients.scheduler.check_last_round(self.spec.R)
 
-    def _finish(self, state: Any) -> None:
-        self.directory.write_csv()
-        if self.judged:
-            self.judged.hand_over(state)
+    def _handle_checkpoint(self, r: int, state: Any) -> None:
+        """Remove the visits before the checkpoint from the journal."""
+        self.journal.forget(r)
+        self.clients.scheduler.at_fault.clear()
+        if self.examiner:
+            self.examiner.start = r, state
+
+    def _make_state(self) -> Any:
+        """Return the state before the first round. If the client half is sealed, it is without that half."""
+        x0 = self.trainer.x0()
+        x: Any = make_first_state(x0[self.boundary :].clone(), self.kind) if self.is_sealed else x0
+        return self.trainer.algorithm.init(x)
+
+    def _save_model(self, state: Any) -> None:
+        """Write the final model, or let the evaluator write it if the server has only a half."""
+        if self.evaluator:
+            self.evaluator.hand_over(state)
             return
-        layout = self.learning.model_spec.layout(self.learning.network.dtype)
-        x = self.learning.algorithm.model(state)
+        x = self.trainer.algorithm.model(state)
         if not bool(x.isfinite().all()):
             raise Diverged("the final model overflowed", hint=LOWER_ETA)
-        save_weights(self.directory.model, layout, x)
+        save_weights(self.directory.model, self.trainer.model_spec.layout(self.trainer.network.dtype), x)
 
 
-def begun(spec: Spec, directory: RunDirectory) -> Spec:
-    """Where the engine is left open, that of the run as it was begun: another one would make other bits."""
+def keep_engine(spec: Spec, directory: RunDirectory) -> Spec:
+    """Return the spec with the engine of the run in the directory, if it leaves the engine open.
+
+    Another engine would give other bits.
+    """
     if spec.engine != "auto" or not directory.spec.exists():
         return spec
     return spec.model_copy(update={"engine": load_spec(directory.spec).engine})
 
 
-def agree(spec: Spec, directory: RunDirectory) -> None:
-    """The directory belongs to this spec, or is new. One that was simulated has nothing that clients trained."""
+def check_same_run(spec: Spec, directory: RunDirectory) -> None:
+    """Raise InputError unless the directory is new or has a deployed run of this spec."""
     if directory.spec.exists() and not directory.is_deployed:
         raise InputError(f"{directory.path} holds a simulated run", hint="Choose another --out.")
     if directory.spec.exists() and load_spec(directory.spec).hash != spec.hash:
@@ -255,6 +284,43 @@ def agree(spec: Spec, directory: RunDirectory) -> None:
         raise InputError(f"{directory.path} holds another run", value=spec.hash, hint=hint)
 
 
-def journal_of(directory: RunDirectory) -> Journal:
-    """The journal beside the run's record."""
+def open_journal(directory: RunDirectory) -> Journal:
+    """Open the journal of a run."""
     return Journal(directory.path / "relay")
+
+
+def go_back(directory: RunDirectory, journal: Journal, r: int) -> None:
+    """Set the run back to the checkpoint of round r. Move later rows, checkpoints and visits to set-aside/.
+
+    The visits of the journal move first: if the server is killed in between, it cannot find a visit of the history that
+    was given up. Fences only grow, as always.
+    """
+    complete = directory.checkpoints.list_complete_rounds()
+    if r not in complete:
+        limit = f"one of {', '.join(map(str, complete))}" if complete else None
+        hint = "serve --keep-checkpoints keeps more of them." if complete else "Begin again with --from-scratch."
+        raise InputError("there is no whole checkpoint to go back to", value=r, limit=limit, hint=hint)
+    rows = directory.read_intact_rows()
+    later = [*journal.files_from(r), *directory.checkpoints.list_files_after(r), *_list_results(directory)]
+    folder = directory.set_aside(f"back-to-{r}", later, copies=[directory.rounds])
+    directory.write_rows([row for row in rows if row["round"] <= r])
+    dropped = sum(row["round"] > r for row in rows)
+    journal.note("back-to", round=r, rows=dropped, set_aside="" if folder is None else folder.name)
+
+
+def start_again(directory: RunDirectory, journal: Journal) -> None:
+    """Start the run again at round 0, with the same clients. Move all its results to set-aside/."""
+    files = [
+        *journal.files_from(0),
+        *directory.checkpoints.list_files_after(-1),
+        directory.rounds,
+        *_list_results(directory),
+    ]
+    folder = directory.set_aside("from-scratch", files)
+    journal.note("from-scratch", round=0, set_aside="" if folder is None else folder.name)
+
+
+def _list_results(directory: RunDirectory) -> Iterator[Path]:
+    """Yield the files that a run writes at its end."""
+    yield from (directory.model, directory.digest, directory.diverged)
+    yield from (directory.path / name for name in ("rounds.csv", "report.html"))

@@ -1,4 +1,4 @@
-"""What the evaluator or the fed server is asked: over every new link again, and again when it could not answer."""
+"""Requests to the evaluator, the fed server or a witness: sent again on each new connection, and after a failure."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from splitrelay.network import limits
 from splitrelay.network.messages import Cancel, Fail, Message, Predict, get_fence
 from splitrelay.network.shared_event_loop import ClientConnected, ClientDisconnected, MessageReceived
 
-STEPS = 10  # an answer may take as long as a visit of so many steps
+STEPS = 10  # an answer may take as long as a visit with this number of steps
 
 
 class PartyRequest:
-    """One question to client m, until somebody has the answer; `ask` says it on a link, and under which fence."""
+    """One request to party m, until it is answered. `ask` sends it on a connection and returns its fence."""
 
     def __init__(self, remote: RemoteClients, m: int, ask: Callable[[int], int]) -> None:
         self.remote, self.m, self.ask = remote, m, ask
-        self.link: int | None = None  # on which it was asked
+        self.link: int | None = None  # connection of the request
         self.fence = 0
-        self.since = self.heard = self.missed = time.monotonic()  # when it got further, when anything came, see below
-        self.moved, self.k = (0, 0), -1  # bytes of halves on the way, and the highest slice that was asked for
-        self.began: float | None = None  # when it was first asked, or first after it failed
-        self.links = 0  # on which it was asked since it last got further
-        self.unable = False  # it has said that it cannot answer yet
-        self.failures, self.why = 0, ""  # how often it failed, and how the last time
-        self.refusal: Fail | None = None  # the party's own last word, if it said that it cannot answer
-        self.half = b""  # that came with the last word
-        self.after = 0.0  # not to be asked again before
+        self.since = self.heard = self.missed = time.monotonic()  # progress, message, ability
+        self.moved, self.k = (0, 0), -1  # bytes of halves in transfer; the highest slice of the test set
+        self.began: float | None = None  # first request, or first since the last failure
+        self.links = 0  # connections since the last progress
+        self.unable = False  # it reports that it cannot answer yet
+        self.failures, self.why = 0, ""  # number of failures, reason of the last one
+        self.refusal: Fail | None = None  # the party's message that it cannot answer
+        self.half = b""  # deposited with the last message
+        self.after = 0.0  # earliest time of the next request
 
     def next(self) -> Message | None:
-        """The next word of the answer; None where none came for a moment."""
+        """Return the next message of the answer, or None if none came in time."""
         if self.remote.stop.is_set():
             raise KeyboardInterrupt
         self._send_request()
@@ -53,37 +53,37 @@ class PartyRequest:
         return None
 
     def wait(self, now: float) -> Wait | None:
-        """Return what the question waits for; None where it is being answered."""
+        """Return what the request waits for, or None if the party is answering."""
         remote, m = self.remote, self.m
         if m not in remote.hub.get_clients():
-            return absence(m, self.missed, m in remote.seen, remote.policy)
+            return absence(m, self.missed, m in remote.scheduler.seen, remote.policy)
         if self.unable:
             return inability(m, self.missed, self.why)
         if self.link is None and self.failures:
             why = f"it failed {self.failures} times ({printable(self.why)}) and is asked again"
             return Wait(m, "failed", self.since, why, "Read its log and repair it.")
-        heard = self.heard if self.links <= 1 else self.since  # a new connection is no answer
+        heard = self.heard if self.links <= 1 else self.since  # a new connection is not an answer
         if now - heard < remote.policy.stalled_after:
             return None
         return Wait(m, "no-answer", heard, "it is connected but does not answer", "Read its log and repair it.")
 
     def cancel(self, why: str) -> None:
-        """It is not answered as it should be, or nobody waits for it any longer."""
+        """Cancel the request, because the answer is wrong or is not needed any more."""
         if self.link is not None:
             self.send(Cancel(self.fence, why[: limits.TEXT]))
             self._record_failure(why, later=False)
 
     def reject(self, why: str) -> None:
-        """Count an answer that is there, and wrong, as a failure; it is asked again."""
+        """Count a wrong answer as a failure. The request is sent again."""
         self._record_failure(why, later=False)
 
     def send(self, *words: Message) -> None:
-        """On the link on which it was asked."""
+        """Send messages on the connection of the request."""
         if self.link is not None:
             self.remote.hub.send(self.link, *words)
 
     def check_failures(self) -> None:
-        """After so many failures the run stops; who can not answer yet has as long as a client that is away."""
+        """Raise WorkError after too many failures, or with `--away retry` if the party was away for too long."""
         policy, who = self.remote.policy, get_client_name(self.m)
         hint = "Mend it; the same command goes on from here."
         if self.failures > policy.retries:
@@ -102,7 +102,7 @@ class PartyRequest:
             self.link, self.fence, self.heard, self.moved = here, self.ask(here), now, (0, 0)
             self.began = now if self.began is None else self.began
         if self.link is not None and not self.unable:
-            self.missed = now  # since then it is away, or cannot
+            self.missed = now  # from then on it is away, or cannot answer
 
     def _handle_answer(self, message: Message) -> Message | None:
         self.heard = time.monotonic()
@@ -111,7 +111,7 @@ class PartyRequest:
             self._record_failure(message.why, message.later)
             return None
         k = message.k if isinstance(message, Predict) else self.k + 1
-        if k > self.k:  # what was asked before, on another link, is no progress
+        if k > self.k:  # a repeated slice is not progress
             self.since, self.k, self.unable, self.links = self.heard, k, False, 0
         return message
 
@@ -124,7 +124,7 @@ class PartyRequest:
         longest = self.remote.policy.deadline(STEPS)
         if now - self.heard > patience:
             self.cancel(f"no answer for {patience:g} seconds")
-        elif self.began is not None and now - self.began > longest:  # however much it says meanwhile
+        elif self.began is not None and now - self.began > longest:  # even if messages keep coming
             self.cancel(f"the answer took more than {longest:g} seconds")
 
     def _record_failure(self, why: str, later: bool) -> None:

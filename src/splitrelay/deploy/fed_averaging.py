@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from splitrelay.algorithms.base import Outcome, Visit
+from splitrelay.algorithms.base import Visit
 from splitrelay.deploy.evaluation_requests import PartyRequest
-from splitrelay.deploy.half_disputes import SealedClients, Verdict, key_of
+from splitrelay.deploy.half_disputes import HalfDisputes, Verdict, key_of
+from splitrelay.deploy.remote_clients import Handover, RemoteClients
 from splitrelay.deploy.sealed_state import SealedState, read_sealed_half
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import tensor_transfer
@@ -29,7 +29,7 @@ from splitrelay.runs.spec import Spec
 ALGORITHMS = ("fedavg", "splitfed-v2", "sflg")
 
 
-def refuse_unfit(spec: Spec) -> None:
+def check_fed_spec(spec: Spec) -> None:
     """A fed server averages halves; where nobody does, or whole models are, there is nothing for it."""
     if spec.route != "centralized" or spec.placement != "cut" or spec.algorithm not in ALGORITHMS:
         value = f"{spec.algorithm}, placement={spec.placement}, route={spec.route}"
@@ -64,17 +64,17 @@ class SealedParams(SealedState):
 class DeferredAverage(SealedParams):
     """A mean, or another combination, that the fed server has not been asked for yet."""
 
-    def __init__(self, top: torch.Tensor, made: tuple[Any, ...], recipe: AveragingPlan | None = None) -> None:
+    def __init__(self, top: torch.Tensor, made: tuple[Any, ...], plan: AveragingPlan | None = None) -> None:
         leaves = [step for step in made if isinstance(step, SealedParams)]
         visit, fence = max(leaf.visit for leaf in leaves) + 1, max(leaf.fence for leaf in leaves)
         super().__init__(torch.zeros(0, dtype=torch.uint8), top, visit, fence)
-        self.recipe = recipe or AveragingPlan(made, visit, fence)
+        self.plan = plan or AveragingPlan(made, visit, fence)
 
     def steps(self) -> tuple[Any, ...]:
-        return self.recipe.steps if self.recipe.found is None else (self.recipe.found.over(self.top),)
+        return self.plan.steps if self.plan.result is None else (self.plan.result.over(self.top),)
 
     def over(self, top: torch.Tensor) -> SealedParams:
-        return DeferredAverage(top, self.recipe.steps, self.recipe)
+        return DeferredAverage(top, self.plan.steps, self.plan)
 
 
 @dataclass
@@ -84,7 +84,7 @@ class AveragingPlan:
     steps: tuple[Any, ...]
     visit: int
     fence: int
-    found: SealedParams | None = None
+    result: SealedParams | None = None
 
     def leaves(self) -> list[SealedParams]:
         """The halves that go in."""
@@ -115,111 +115,107 @@ class SealedCut:
         return bottom.over(top)
 
 
-class FedServerHandover(SealedClients):
-    """Clients whose halves only a fed server reads."""
+class FedServerHandover(Handover):
+    """A fed server averages the client halves. All visits of a round start from the half that it made."""
 
-    is_chain = False  # all visits of a round begin from what the fed server made
-    r = 0  # the round of the visits before
+    disputes: HalfDisputes
 
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
-        self.made: dict[tuple[int, int], tuple[int, str]] = {}  # by the fed server: round, name
+    def __init__(self, clients: RemoteClients) -> None:
+        self.clients, self.hub, self.journal, self.scheduler = clients, clients.hub, clients.journal, clients.scheduler
+        self.disputes = HalfDisputes(
+            clients, is_chain=False, default_writer=FED_SERVER_NUMBER, reject_unknown=self._reject_average
+        )
+        self.r = 0  # the round of the last visits
+        self.made: dict[tuple[int, int], tuple[int, str]] = {}  # halves of the fed server: their round and name
 
-    def writer_of(self, x: Any) -> int | None:
-        """Return the client that left this half; where none did, the fed server."""
-        writer = super().writer_of(x)
-        return FED_SERVER_NUMBER if writer is None else writer
-
-    def reject(self, x: Any, why: str, *, strike: bool = True) -> None:
-        """Reject the visit that left the half of x. Always raises; WorkError where the fed server made it."""
-        if key_of(x) in self.writers:
-            super().reject(x, why, strike=strike)
+    def _reject_average(self, x: Any, why: str) -> None:
+        """Raise WorkError because nobody can open the half that the fed server made. It is made again later."""
         if key_of(x) in self.made:
             self.journal.discard_made(*self.made[key_of(x)])
         hint = "Repair the fed server and start it again; then the same command goes on from here."
         raise WorkError("nobody can open the half that the fed server made", value=why.rstrip("."), hint=hint)
 
-    def run_all(self, visits: Iterable[Visit[Any]], /) -> Iterator[Outcome[Any]]:
-        """Whatever they start from is made first."""
-        asked = [replace(visit, x=self.whole(visit.x)) for visit in visits]
-        self.r = max((visit.r for visit in asked), default=self.r)
-        return super().run_all(asked)
+    def prepare(self, visits: list[Visit[Any]]) -> list[Visit[Any]]:
+        """Return the visits with the averages that they start from."""
+        completed = [replace(visit, x=self.complete(visit.x)) for visit in visits]
+        self.r = max((visit.r for visit in completed), default=self.r)
+        return completed
 
-    def whole(self, x: Any) -> Any:
-        """x with the half that the fed server makes, if it is a combination."""
+    def complete(self, x: Any) -> Any:
+        """Return x. If it is a deferred average, ask the fed server for it first."""
         if not isinstance(x, DeferredAverage):
             return x
-        if x.recipe.found is None:
-            x.recipe.found = self._request_average(x.recipe)
-        x.fill(x.recipe.found)
-        return x.recipe.found.over(x.top)
+        if x.plan.result is None:
+            x.plan.result = self._request_average(x.plan)
+        x.fill(x.plan.result)
+        return x.plan.result.over(x.top)
 
-    def _request_average(self, recipe: AveragingPlan) -> SealedParams:
-        """What the fed server makes of it; written down before it hears so, as it makes nothing twice."""
-        name = recipe.name()
+    def _request_average(self, plan: AveragingPlan) -> SealedParams:
+        """Return the average of the fed server. The journal has it before the fed server learns that it counts."""
+        name = plan.name()
         made = self.journal.remembered(self.r, name)
-        self.made[recipe.visit, recipe.fence] = self.r, name
+        self.made[plan.visit, plan.fence] = self.r, name
         if made is not None:
             with suppress(BadMessage):  # else it is damaged, and asked for again
-                return self._read_half(made, recipe)
-        self.question = question = PartyRequest(self, FED_SERVER_NUMBER, lambda link: self._ask(link, recipe))
+                return self._read_half(made, plan)
+        self.scheduler.question = question = PartyRequest(
+            self.clients, FED_SERVER_NUMBER, lambda link: self._ask(link, plan)
+        )
         try:
-            return self._await_average(question, recipe, name)
+            return self._await_average(question, plan, name)
         finally:
-            self.question = None
+            self.scheduler.question = None
 
-    def _await_average(self, question: PartyRequest, recipe: AveragingPlan, name: str) -> SealedParams:
-        asked = time.monotonic()
+    def _await_average(self, question: PartyRequest, plan: AveragingPlan, name: str) -> SealedParams:
+        asked, policy = time.monotonic(), self.clients.policy
         while True:
             word = question.next()
             if isinstance(word, Deposit):
                 try:
-                    found = self._read_half(question.half, recipe)
+                    found = self._read_half(question.half, plan)
                 except BadMessage as error:
                     question.cancel(str(error))
                 else:
                     self.journal.remember(self.r, name, question.half)
                     question.send(Commit(word.fence))
-                    self.journal.note("combined", halves=len(recipe.leaves()), fence=word.fence)
+                    self.journal.note("combined", halves=len(plan.leaves()), fence=word.fence)
                     return found
             if question.refusal is not None:
                 why, question.refusal = question.refusal.why, None
-                self._check_halves(recipe, why)
-            elif question.unable and self.policy.away == "skip" and asked + self.policy.lease < time.monotonic():
+                self._check_halves(plan, why)
+            elif question.unable and policy.away == "skip" and asked + policy.lease < time.monotonic():
                 asked = time.monotonic()
-                self._check_halves(recipe, question.why)
+                self._check_halves(plan, question.why)
             question.check_failures()
 
-    def _check_halves(self, recipe: AveragingPlan, why: str) -> None:
+    def _check_halves(self, plan: AveragingPlan, why: str) -> None:
         """Find the half that the fed server cannot open, and reject its visit if a client cannot open it either.
 
         Raises WorkError where nobody can say who is to blame. Nothing happens where only the fed server is.
         """
-        for leaf in recipe.leaves():
-            answer = self.ask_to_open(FED_SERVER_NUMBER, leaf, {}) if leaf.visit else None
+        for leaf in plan.leaves():
+            answer = self.disputes.ask_to_open(FED_SERVER_NUMBER, leaf, {}) if leaf.visit else None
             if not isinstance(answer, Fail):
                 continue
-            if self.writer_of(leaf) == FED_SERVER_NUMBER and not answer.later:
-                self.reject(leaf, why)
-            verdict = self.find_verdict(leaf, FED_SERVER_NUMBER, later=answer.later)
-            self.check_verdict(verdict, leaf, why)
+            if self.disputes.writer_of(leaf) == FED_SERVER_NUMBER and not answer.later:
+                self.disputes.reject(leaf, why)
+            verdict = self.disputes.find_verdict(leaf, FED_SERVER_NUMBER, later=answer.later)
+            self.disputes.check_verdict(verdict, leaf, why)
             if verdict is Verdict.UNDECIDED and not answer.later:
                 what = f"the fed server cannot open the half of visit {leaf.visit}"
-                raise WorkError(f"{what}; {self.describe_dispute(self.writer_of(leaf))}", value=why.rstrip("."))
+                raise WorkError(
+                    f"{what}; {self.disputes.describe_dispute(self.disputes.writer_of(leaf))}", value=why.rstrip(".")
+                )
 
-    def _read_half(self, half: bytes, recipe: AveragingPlan) -> SealedParams:
-        return read_sealed_half(half, recipe.visit, recipe.fence, torch.zeros(0), SealedParams, self.server_visits.spec)
+    def _read_half(self, half: bytes, plan: AveragingPlan) -> SealedParams:
+        return read_sealed_half(
+            half, plan.visit, plan.fence, torch.zeros(0), SealedParams, self.clients.server_visits.spec
+        )
 
-    def _ask(self, link: int, recipe: AveragingPlan) -> int:
-        fence, blob = self.journal.fences.next(), b"".join(leaf.bytes() for leaf in recipe.leaves())
+    def _ask(self, link: int, plan: AveragingPlan) -> int:
+        fence, blob = self.journal.fences.next(), b"".join(leaf.bytes() for leaf in plan.leaves())
         words = EvaluationRequest(
-            fence,
-            0,
-            len(blob),
-            tensor_transfer.compute_sha256(blob),
-            recipe.visit,
-            recipe.fence,
-            recipe=recipe.document(),
+            fence, 0, len(blob), tensor_transfer.compute_sha256(blob), plan.visit, plan.fence, recipe=plan.document()
         )
         self.hub.send(link, words, *tensor_transfer.split_into_chunks(fence, blob, self.hub.limits.piece))
         return fence

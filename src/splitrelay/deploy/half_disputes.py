@@ -37,7 +37,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -47,13 +47,12 @@ from splitrelay.algorithms.base import Done, Outcome, Visit
 from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.evaluation_requests import PartyRequest
 from splitrelay.deploy.remote_clients import RemoteClients
-from splitrelay.deploy.server_visit import ServerVisit, VisitLease
+from splitrelay.deploy.server_visit import VisitLease
 from splitrelay.engine.base import LOWER_ETA
 from splitrelay.errors import Diverged, VisitFailed, WorkError
 from splitrelay.network import limits, tensor_transfer
 from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
-from splitrelay.network.messages import Cancel, EvaluationRequest, Fail, Ready, Score
-from splitrelay.network.shared_event_loop import MessageReceived
+from splitrelay.network.messages import Cancel, EvaluationRequest, Fail, Score
 
 SOUND = 2  # visits of others that are committed after a rejected half, before its client gets the strike
 KEPT = 10_000  # halves whose writers are remembered
@@ -82,7 +81,7 @@ class Complaint:
 
     lease: VisitLease
     why: str
-    later: bool = False  # it said that it cannot open the half yet
+    later: bool = False  # the client reports that it cannot open the half yet
 
 
 @dataclass(frozen=True)
@@ -93,17 +92,34 @@ class FailedVisit:
     why: str
 
 
-class SealedClients(RemoteClients):
-    """Clients whose halves pass the server sealed."""
+class HalfDisputes:
+    """Knows who left each sealed half, and decides complaints about halves."""
 
-    is_chain = True  # every visit begins from the half of the visit before it
+    def __init__(
+        self,
+        clients: RemoteClients,
+        *,
+        is_chain: bool = True,
+        default_writer: int | None = None,
+        reject_unknown: Callable[[Any, str], None] | None = None,
+        on_reject: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        """Start without halves.
 
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
+        Args:
+            clients: The clients.
+            is_chain: Whether every visit starts from the half of the visit before it.
+            default_writer: The writer of a half that no client left.
+            reject_unknown: Gets x and a reason for a half that no client left, and raises. None: raise VisitFailed.
+            on_reject: Gets the reason before a visit is rejected.
+        """
+        self.clients, self.is_chain, self.default_writer = clients, is_chain, default_writer
+        self.reject_unknown, self.on_reject = reject_unknown or _raise_unknown, on_reject
+        self.scheduler = clients.scheduler
         self.writers: dict[tuple[int, int], Visit[Any]] = {}  # the visit that left each half
         self.last_visits: dict[int, int] = {}  # client: the number of its last visit in the chain
         self.knows_all = False  # whether that is known since the first visit of the run
-        self.rejected = set[int]()  # clients whose last visit was rejected: what they remember is not in the chain
+        self.rejected = set[int]()  # clients whose last visit was rejected: their own records are not in the chain
         self.openers: dict[tuple[int, int], set[int]] = {}  # clients that opened a half
         self.rejections = Counter[tuple[int, int, int]]()
         self.complaints: list[Complaint] = []
@@ -111,28 +127,32 @@ class SealedClients(RemoteClients):
         self.accused: dict[int, FailedVisit] = {}  # clients whose halves were rejected because of overflows
         self.sound = 0  # visits of others that were committed since then
 
-    def run_all(self, visits: Iterable[Visit[Any]], /) -> Iterator[Outcome[Any]]:
-        """Run the visits, and remember which of them left which half."""
-        asked = list(visits)
-        self.knows_all = self.knows_all or any(visit.x.visit == 0 for visit in asked)
-        outcomes = list(super().run_all(asked))
-        for visit, outcome in zip(asked, outcomes, strict=True):
+    def start_visits(self, visits: list[Visit[Any]]) -> None:
+        """Note whether the run starts with these visits."""
+        self.knows_all = self.knows_all or any(visit.x.visit == 0 for visit in visits)
+
+    def record_outcomes(self, visits: list[Visit[Any]], outcomes: list[Outcome[Any]]) -> None:
+        """Record which visit left which half."""
+        for visit, outcome in zip(visits, outcomes, strict=True):
             if isinstance(outcome, Done):
-                self.writers[key_of(outcome.x)] = replace(visit, x=None)  # of x only the journal needs the place
+                self.writers[key_of(outcome.x)] = replace(visit, x=None)  # the journal needs only the place of a visit
                 self.last_visits[visit.m] = outcome.x.visit
         self._settle_overflows(
-            [visit for visit, outcome in zip(asked, outcomes, strict=True) if isinstance(outcome, Done)]
+            [visit for visit, outcome in zip(visits, outcomes, strict=True) if isinstance(outcome, Done)]
         )
         for kept in (self.writers, self.overflows):
             while len(kept) > KEPT:
                 del kept[next(iter(kept))]
         self.openers = {}
-        return iter(outcomes)
+
+    def record_opening(self, x: Any, m: int) -> None:
+        """Record that client m opened the half of x."""
+        self.openers.setdefault(key_of(x), set()).add(m)
 
     def writer_of(self, x: Any) -> int | None:
-        """Return the client that left this half, if it is known."""
+        """Return the party that left this half, if it is known."""
         visit = self.writers.get(key_of(x))
-        return None if visit is None else visit.m
+        return self.default_writer if visit is None else visit.m
 
     def find_verdict(self, x: Any, complainant: int, *, later: bool = False) -> Verdict:
         """Ask witnesses for the half of x until one of them answers.
@@ -160,11 +180,12 @@ class SealedClients(RemoteClients):
 
     def ask_to_open(self, witness: int, x: Any, expected: dict[int, int]) -> Score | Fail | None:
         """Ask a party whether it can open the half of x; None where it does not answer."""
-        question = PartyRequest(self, witness, lambda link: self._send_check(link, x, expected))
-        before, self.question = self.question, question
-        until = time.monotonic() + self.policy.lease
+        question = PartyRequest(self.clients, witness, lambda link: self._send_check(link, x, expected))
+        scheduler = self.clients.scheduler
+        before, scheduler.question = scheduler.question, question
+        until = time.monotonic() + self.clients.policy.lease
         try:
-            while time.monotonic() < until and witness in self.hub.get_clients() and not question.unable:
+            while time.monotonic() < until and witness in self.clients.hub.get_clients() and not question.unable:
                 answer = question.next()
                 if isinstance(answer, Score):
                     return answer
@@ -173,94 +194,94 @@ class SealedClients(RemoteClients):
                 if question.failures:
                     break
         finally:
-            self.question = before
+            scheduler.question = before
         if question.unable:
             return Fail(0, question.why, later=True)
         question.cancel("the server waits no longer")
         if witness < EVALUATOR_NUMBER:
-            self.strike_absent(witness, "it did not say whether it can open a half")
+            scheduler.strike_absent(witness, "it did not say whether it can open a half")
         return None
 
     def reject(self, x: Any, why: str, *, strike: bool = True) -> None:
-        """Reject the visit that left the half of x; it is a strike of its client, unless said. Always raises."""
+        """Reject the visit that left the half of x, with or without a strike of its client. Always raises."""
+        self.on_reject(why)
         visit = self.writers.pop(key_of(x), None)
         if visit is None:
-            what = f"the run cannot go on from the half of visit {x.visit}"
-            raise VisitFailed(what, value=why.rstrip("."), hint="Go back with serve --back-to ROUND.")
+            self.reject_unknown(x, why)
+            raise AssertionError
         facts = {"client": visit.m, "round": visit.r, "occurrence": visit.i, "fence": x.fence, "why": why}
         place = visit.r, visit.m, visit.i
         self.rejections[place] += 1
         self.last_visits.pop(visit.m, None)
         self.rejected.add(visit.m)
-        self.journal.note("rejected", **facts)
+        self.clients.journal.note("rejected", **facts)
         if strike:
-            self.quarantine.strike(visit.m, why, round=visit.r, occurrence=visit.i)
-        if self.policy.away == "skip":
-            self.journal.skip(visit, why)
-            self.journal.note("skipped", **facts)
+            self.scheduler.quarantine.strike(visit.m, why, round=visit.r, occurrence=visit.i)
+        if self.clients.policy.away == "skip":
+            self.clients.journal.skip(visit, why)
+            self.clients.journal.note("skipped", **facts)
         else:
-            self.journal.drop(visit)
-            if self.rejections[place] > self.policy.retries:
+            self.clients.journal.drop(visit)
+            if self.rejections[place] > self.clients.policy.retries:
                 what = f"client {visit.m} failed {self.rejections[place]} times in round {visit.r}"
                 raise VisitFailed(what, value=why.rstrip("."), hint=HINT)
         raise VisitRejected(visit, why)
 
-    # What clients say
+    # Complaints
 
-    def _answer(self, lease: VisitLease, server_visit: ServerVisit, event: MessageReceived) -> None:
-        if isinstance(event.message, Ready):
-            self.openers.setdefault(key_of(lease.visit.x), set()).add(event.m)
-        super()._answer(lease, server_visit, event)
+    def handle_failure(self, lease: VisitLease, message: Fail) -> bool:
+        """Take a complaint: a client that fails before it is ready could not open the half."""
+        if message.later or message.diverged or lease.stage or not lease.visit.x.visit:
+            return False
+        self.clients.scheduler.note("unopened", lease, why=message.why)
+        self.clients.scheduler.roll_back(lease, message.why)
+        lease.after = math.inf  # it is not leased before the complaint is decided
+        self.complaints.append(Complaint(lease, message.why))
+        return True
 
-    def _handle_failure(self, lease: VisitLease, said: Fail) -> None:
-        """A client that fails before it is ready could not open the half."""
-        if said.later or said.diverged or lease.stage or not lease.visit.x.visit:
-            super()._handle_failure(lease, said)
-            return
-        self._note("unopened", lease, why=said.why)
-        self._roll_back(lease, said.why)
-        lease.after = math.inf  # nobody leases it before the complaint is decided
-        self.complaints.append(Complaint(lease, said.why))
-
-    def _postpone_visit(self, lease: VisitLease, why: str) -> None:
+    def add_writer(self, lease: VisitLease, why: str) -> str:
+        """Return the reason of a client that cannot open its half yet, with the writer of the half."""
         writer = self.writer_of(lease.visit.x)
-        who = "" if writer in (None, lease.visit.m) else f" ({get_client_name(writer)} wrote the half)"
-        super()._postpone_visit(lease, f"{why.rstrip('. ')}{who}")
+        who = "" if writer is None or writer == lease.visit.m else f" ({get_client_name(writer)} wrote the half)"
+        return f"{why.rstrip('. ')}{who}"
 
-    def _handle_absence(self, lease: VisitLease, now: float) -> None:
-        """A client that cannot open its half yet after a whole lease: perhaps nobody ever can."""
+    def take_absence(self, lease: VisitLease, now: float) -> bool:
+        """Take a complaint if a client cannot open its half yet after a whole lease: perhaps nobody ever can."""
         x, m = lease.visit.x, lease.visit.m
-        is_disputed = lease.unable is not None and lease.server_visit is None and self.policy.away == "skip"
+        is_disputed = lease.unable is not None and lease.server_visit is None and self.clients.policy.away == "skip"
         if not is_disputed or not len(x.blob) or self.writer_of(x) == m:
-            super()._handle_absence(lease, now)
-            return
+            return False
         lease.since, lease.unable, lease.granted_at, lease.after = now, None, 0.0, math.inf
         self.complaints.append(Complaint(lease, lease.why, later=True))
+        return True
 
-    def _fail_visit(
+    # Halves from which visits overflow
+
+    def fail_visit(
         self, lease: VisitLease, why: str, link: int | None, *, diverged: bool = False, numeric: bool = False
     ) -> None:
-        """A visit that overflows from the half of another client is no strike before others have tried the half."""
+        """Fail a visit. An overflow from the half of another client is no strike before others have tried the half."""
         x, m = lease.visit.x, lease.visit.m
         writer = self.writer_of(x)
-        diverged = diverged or numeric  # there is nobody else who could say that the run diverges
+        diverged = diverged or numeric  # nobody else could say that the run diverges
         if not diverged or (x.visit and writer == m):
-            super()._fail_visit(lease, why, link, diverged=diverged)
+            self.scheduler.fail_visit(lease, why, link, diverged=diverged)
             return
         overflows = self.overflows.setdefault(key_of(x), {})
         overflows[m] = FailedVisit(replace(lease.visit, x=None), why)
         if self.is_chain and x.visit and set(overflows) - {m, writer}:
-            self._note("failed", lease, why=why)
-            self._roll_back(lease, why, None if link is None else Cancel(lease.fence, why[: limits.TEXT]))
+            self.scheduler.note("failed", lease, why=why)
+            self.scheduler.roll_back(lease, why, None if link is None else Cancel(lease.fence, why[: limits.TEXT]))
             self._reject_overflow(x, f"the visits of {len(overflows)} clients from its half overflow: {why}")
-        struck, lease.has_strike = lease.has_strike, True
-        super()._fail_visit(lease, why, link, diverged=True)
-        lease.has_strike = struck
+        before, lease.has_strike = lease.has_strike, True
+        self.scheduler.fail_visit(lease, why, link, diverged=True)
+        lease.has_strike = before
 
     def _reject_overflow(self, x: Any, why: str) -> None:
         """Reject the visit that left a half from which two others overflow. Always raises.
 
-        Raises Diverged where the half of another client was rejected just before: then the run itself diverges.
+        Raises:
+            Diverged: The half of another client was rejected just before. Then the run itself diverges.
         """
         del self.overflows[key_of(x)]
         visit = self.writers.get(key_of(x))
@@ -268,7 +289,7 @@ class SealedClients(RemoteClients):
         if self.accused and not is_repeated:
             clients = ", ".join(map(str, [*self.accused, *([] if visit is None else [visit.m])]))
             raise Diverged(f"visits overflow from the halves of clients {clients}", value=why, hint=LOWER_ETA)
-        self.diverged.clear()
+        self.scheduler.diverged.clear()
         self.sound = 0
         if visit is not None and not is_repeated:
             self.accused[visit.m] = FailedVisit(visit, why)
@@ -277,9 +298,10 @@ class SealedClients(RemoteClients):
     def _settle_overflows(self, made: Sequence[Visit[Any]]) -> None:
         """Strike the clients that overflowed from a half from which others have made their visits.
 
-        From the half of a fed server everybody begins, also a client that has spoilt it: there the majority decides.
+        All visits start from the half of a fed server, also those of a client that has spoilt it: the majority decides.
 
-        Raises Diverged where most visits from such a half overflowed.
+        Raises:
+            Diverged: Most visits from such a half overflowed.
         """
         for key in {key_of(visit.x) for visit in made} | (set() if self.is_chain else set(self.overflows)):
             others = {visit.m for visit in made if key_of(visit.x) == key and visit.m != self.writer_of(visit.x)}
@@ -290,25 +312,23 @@ class SealedClients(RemoteClients):
             if len(others) > (0 if self.is_chain else len(failed)):
                 self.overflows.pop(key, None)
                 for m, one in failed.items():
-                    self.quarantine.strike(m, one.why, round=one.visit.r, occurrence=one.visit.i)
+                    self.scheduler.quarantine.strike(m, one.why, round=one.visit.r, occurrence=one.visit.i)
         if not self.is_chain:
             self.overflows = {}
 
-    def _commit(self, lease: VisitLease, done: Done[Any], link: int) -> None:
-        super()._commit(lease, done, link)
-        self._count_sound(lease.visit.m)
-
-    def _count_sound(self, m: int) -> None:
-        """Count a committed visit: after SOUND of them the clients whose halves were rejected get their strikes."""
+    def count_sound(self, m: int) -> None:
+        """Count a committed visit of client m. After SOUND of them the accused clients get their strikes."""
         self.sound += m not in self.accused
         if self.sound < SOUND:
             return
         for one in self.accused.values():
-            self.quarantine.strike(one.visit.m, one.why, round=one.visit.r, occurrence=one.visit.i)
+            self.scheduler.quarantine.strike(one.visit.m, one.why, round=one.visit.r, occurrence=one.visit.i)
         self.accused = {}
 
-    def _process_event(self, waiting: Any) -> None:
-        super()._process_event(waiting)
+    # Decisions
+
+    def decide_complaints(self) -> None:
+        """Decide the complaints for which no other client is about to open the same half."""
         for complaint in list(self.complaints):
             if not self._others_open(complaint):
                 self._decide(complaint)
@@ -316,7 +336,11 @@ class SealedClients(RemoteClients):
     def _others_open(self, complaint: Complaint) -> bool:
         """Whether another client, which was given the same half, has not said yet whether it can open it."""
         key = key_of(complaint.lease.visit.x)
-        opening = (one for one in self.leases.values() if one.server_visit is not None and one.link is not None)
+        opening = (
+            one
+            for one in self.clients.scheduler.leases.values()
+            if one.server_visit is not None and one.link is not None
+        )
         return any(one.stage == 0 and key_of(one.visit.x) == key for one in opening)
 
     def _decide(self, complaint: Complaint) -> None:
@@ -330,7 +354,7 @@ class SealedClients(RemoteClients):
         if verdict is Verdict.UNDECIDED:
             lease.has_strike = True  # or it would be a strike
             why = f"{why.rstrip('.')} ({self.describe_dispute(writer)})"
-        self._fail_visit(lease, why, None)
+        self.clients.scheduler.fail_visit(lease, why, None)
 
     def check_verdict(self, verdict: Verdict, x: Any, why: str) -> None:
         """Reject the visit that left the half of x if the verdict says so."""
@@ -347,14 +371,14 @@ class SealedClients(RemoteClients):
 
     def _witnesses(self, parties: set[int | None]) -> list[int]:
         """List the clients that can be asked now; a separate evaluator comes first."""
-        active = {m for m, lease in self.leases.items() if lease.server_visit is not None}
+        active = {m for m, lease in self.clients.scheduler.leases.items() if lease.server_visit is not None}
         found = [
             m
-            for m in self.hub.get_announced_clients()
+            for m in self.clients.hub.get_announced_clients()
             if m not in parties and m not in active and m != FED_SERVER_NUMBER
         ]
         return sorted(
-            (m for m in found if not self.is_busy(m) and not self.quarantine.is_confined(m)),
+            (m for m in found if not self.clients.is_busy(m) and not self.clients.scheduler.quarantine.is_confined(m)),
             key=lambda m: (m != EVALUATOR_NUMBER, m),
         )
 
@@ -367,14 +391,21 @@ class SealedClients(RemoteClients):
         return {} if self.knows_all and m not in self.rejected else None
 
     def _send_check(self, link: int, x: Any, expected: dict[int, int]) -> int:
-        fence, blob = self.journal.fences.next(), x.bytes()
+        fence, blob = self.clients.journal.fences.next(), x.bytes()
         recipe = json.dumps({"check": {str(m): visit for m, visit in expected.items()}})
         digest = tensor_transfer.compute_sha256(blob)
         look = EvaluationRequest(fence, 0, len(blob), digest, x.visit, x.fence, recipe=recipe)
-        self.hub.send(link, look, *tensor_transfer.split_into_chunks(fence, blob, self.hub.limits.piece))
+        self.clients.hub.send(
+            link, look, *tensor_transfer.split_into_chunks(fence, blob, self.clients.hub.limits.piece)
+        )
         return fence
 
 
 def key_of(x: Any) -> tuple[int, int]:
     """Name a half: the visit and the fence under which it was sealed."""
     return x.visit, x.fence
+
+
+def _raise_unknown(x: Any, why: str) -> None:
+    what = f"the run cannot go on from the half of visit {x.visit}"
+    raise VisitFailed(what, value=why.rstrip("."), hint="Go back with serve --back-to ROUND.")

@@ -19,7 +19,8 @@ from splitrelay.deploy.backend_torch import BUILDING, model_spec_of
 from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.deposit_bound import LARGEST_LOSS
 from splitrelay.deploy.evaluation_requests import PartyRequest
-from splitrelay.deploy.half_disputes import SealedClients, Verdict
+from splitrelay.deploy.half_disputes import HalfDisputes, Verdict
+from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.sealed_state import SealedState
 from splitrelay.errors import WorkError
 from splitrelay.evaluation import SLICE, Score
@@ -33,17 +34,20 @@ UNSEEN = Score(math.nan, math.nan, ())
 
 
 class RemoteEvaluator:
-    """The evaluator client in the place of an evaluator: it has the test set, and the server the upper half."""
+    """The server's end: asks the evaluator for scores and computes the server half for it."""
 
-    def __init__(self, remote: SealedClients, m: int) -> None:
-        self.remote, self.hub, self.m = remote, remote.hub, m
-        self.r = 0  # set by whoever takes a run up: the row of the round before it is there
+    def __init__(self, remote: RemoteClients, disputes: HalfDisputes, m: int) -> None:
+        self.remote, self.disputes, self.hub, self.m = remote, disputes, remote.hub, m
+        self.r = 0  # the next round to evaluate
         self.begun = False
-        self.has_overflowed = False  # whether the server's outputs of this evaluation did
-        self.last_slice: int | None = None  # of the test set, once a slice came that was not full
+        self.has_overflowed = False  # whether the outputs of the server half did, in this evaluation
+        self.last_slice: int | None = None  # number of the first slice that was not full
 
     def score(self, x: SealedState) -> Score:
-        """What the evaluator sees; not asked again, as clients may know visits after x, and refuse the past."""
+        """Return the score of x, or NaN if it is not evaluated.
+
+        The evaluation that a checkpoint was saved with is not repeated: clients may know later visits, and refuse x.
+        """
         before, self.begun = not self.begun and self.r > 0, True
         if before:
             return UNSEEN
@@ -51,19 +55,23 @@ class RemoteEvaluator:
         self.r += 1
         return UNSEEN if found is None else Score(found.loss, found.accuracy, found.per_class)
 
+    def skip_next(self, r: int) -> None:
+        """Do not ask for the next evaluation, of round r: its row exists, and clients may refuse an older half."""
+        self.r, self.begun = r + 1, False
+
     def hand_over(self, x: SealedState) -> None:
-        """The upper half too, so that the evaluator can write the whole model down."""
+        """Send the server half, too, so that the evaluator can write the whole model."""
         self._asked(x, keep=True)
 
     def _asked(self, x: SealedState, keep: bool) -> messages.Score | None:
-        x = self.remote.whole(x)
-        if not keep and self.remote.get_quarantine_reason(self.m) is not None:
+        x = self.remote.complete(x)
+        if not keep and self.remote.scheduler.get_quarantine_reason(self.m) is not None:
             self.remote.journal.note("unseen", client=self.m)
             return None
         top = tensor_transfer.pack_vectors(x=x.top.numpy()) if keep else b""
         question = PartyRequest(self.remote, self.m, lambda link: self._begin(link, x, top))
         engine = self.remote.server_visits.engine()
-        self.remote.question, self.has_overflowed = question, False
+        self.remote.scheduler.question, self.has_overflowed = question, False
         try:
             while True:
                 word = question.next()
@@ -72,7 +80,7 @@ class RemoteEvaluator:
                     question.reject(error)
                 elif isinstance(word, messages.Score):
                     if self.m == EVALUATOR_NUMBER:  # of a client, its visits are counted
-                        self.remote.quarantine.commit(self.m)
+                        self.remote.scheduler.quarantine.commit(self.m)
                     return word
                 if isinstance(word, messages.Predict) and self._is_in_order(word, question):
                     self._above(engine.predict(x.top.numpy(), word.h), word, question)
@@ -85,27 +93,28 @@ class RemoteEvaluator:
                     return None
                 question.check_failures()
         finally:
-            self.remote.question = None
+            self.remote.scheduler.question = None
             self.remote.server_visits.free.append(engine)
 
     def _is_disputed(self, x: SealedState, question: PartyRequest, keep: bool) -> bool:
-        """Whether the evaluation is left out because nobody can say who is to blame for a half that does not open.
+        """Return whether to skip the evaluation because nobody can tell who is to blame for a half that does not open.
 
-        Raises VisitRejected where the client that wrote the half is to blame, and WorkError where the run cannot go on
-        without the evaluation.
+        Raises:
+            VisitRejected: The client that wrote the half is to blame.
+            WorkError: The run cannot continue without the evaluation.
         """
         assert question.refusal is not None
-        why, writer = question.refusal.why, self.remote.writer_of(x)
+        why, writer = question.refusal.why, self.disputes.writer_of(x)
         question.refusal = None
         if not x.visit or writer == self.m:
             return False
-        verdict = self.remote.find_verdict(x, self.m)
-        self.remote.check_verdict(verdict, x, why)
+        verdict = self.disputes.find_verdict(x, self.m)
+        self.disputes.check_verdict(verdict, x, why)
         if verdict is Verdict.OPENED:
             return False
         if keep or self.remote.policy.away != "skip":
             what = f"{get_client_name(self.m)} cannot open the half of visit {x.visit}"
-            raise WorkError(f"{what}; {self.remote.describe_dispute(writer)}", value=why.rstrip("."))
+            raise WorkError(f"{what}; {self.disputes.describe_dispute(writer)}", value=why.rstrip("."))
         return True
 
     def _find_error(self, score: messages.Score) -> str | None:
@@ -113,7 +122,7 @@ class RemoteEvaluator:
         return find_score_error(score, server_visits.classes, can_be_negative=":" in server_visits.spec.model.loss)
 
     def _is_in_order(self, asked: messages.Predict, question: PartyRequest) -> bool:
-        """Refuse slices that are not full, except the last one: short ones would take for ever."""
+        """Cancel the request at a slice after one that was not full: short slices would have no end."""
         if asked.k == 0:
             self.last_slice = None
         if self.last_slice is not None and asked.k > self.last_slice:
@@ -131,20 +140,20 @@ class RemoteEvaluator:
             question.cancel("what comes out above the cut are no numbers")
 
     def _too_late(self, question: PartyRequest, x: SealedState) -> bool:
-        """Whether nobody waits for the evaluator any longer; who was away once is not waited for until it comes."""
+        """Return whether the run continues without this evaluation, because the evaluator is absent or too slow."""
         policy, waited = self.remote.policy, time.monotonic() - question.since
         late = policy.away == "skip" and (waited > policy.lease or question.failures > policy.retries)
-        if late and question.unable and x.visit and self.remote.writer_of(x) != self.m:
-            verdict = self.remote.find_verdict(x, self.m, later=True)
-            self.remote.check_verdict(verdict, x, question.why)
+        if late and question.unable and x.visit and self.disputes.writer_of(x) != self.m:
+            verdict = self.disputes.find_verdict(x, self.m, later=True)
+            self.disputes.check_verdict(verdict, x, question.why)
             is_blamed = verdict is Verdict.OPENED
         else:
             is_blamed = not self.has_overflowed  # the weights may be the reason
         if late and is_blamed:
-            self.remote.strike_absent(self.m, question.why or "no answer", round=self.r)
+            self.remote.scheduler.strike_absent(self.m, question.why or "no answer", round=self.r)
         if late and self.m not in self.hub.get_clients():
-            self.remote.absent[self.m] = "the evaluator has not come back"
-        return late or self.remote.get_absence_reason(self.m) is not None
+            self.remote.scheduler.absent[self.m] = "the evaluator has not come back"
+        return late or self.remote.scheduler.get_absence_reason(self.m) is not None
 
     def _begin(self, link: int, x: SealedState, top: bytes) -> int:
         fence, blob = self.remote.journal.fences.next(), x.bytes()
@@ -174,7 +183,7 @@ def find_score_error(score: messages.Score, classes: int, *, can_be_negative: bo
 
 
 class EvaluatorClient:
-    """Scores halves on a test set with the engine of the spec, as a simulation would; looking changes nothing."""
+    """The evaluator's end: evaluates halves on its test set with the engine of the spec, as a simulation would."""
 
     def __init__(self, context: ClientContext, test: ImageSet, keep: Path) -> None:
         self.test: TestSet = engine_backend(context.spec.engine).TestSet(context, test)
@@ -184,17 +193,21 @@ class EvaluatorClient:
         self.keep = keep
 
     def written(self, bottom: Vector, top: Vector) -> None:
-        """The whole model, which only a client can have."""
+        """Write the whole model. The server cannot, because it has only its half."""
         x = torch.cat([torch.from_numpy(bottom.copy()), torch.from_numpy(top.copy())])
         save_weights(self.keep, self.layout, x)
 
     def score(self, session: Session, fence: int, bottom: Vector) -> messages.Score:
-        """Loss and accuracy: the test activations go up, the outputs come back."""
+        """Return loss and accuracy: send the smashed data of the test set, and compare the outputs with the labels."""
         slices = enumerate(self.test.compute_smashed(bottom))
         outputs = [self._above(session, messages.Predict(fence, k, h)) for k, h in slices]
         try:
             sums = self.test.add_up(outputs)
-        except (IndexError, RuntimeError, ValueError) as error:  # of a user's own model we do not know how many it has
+        except (
+            IndexError,
+            RuntimeError,
+            ValueError,
+        ) as error:  # a user's model may have any outputs
             what = "the outputs of the server's half cannot be scored"
             raise BadMessage(what, value=" ".join(str(error).split())[:100]) from None
         return messages.Score(fence, *sums.compute_means())

@@ -1,4 +1,4 @@
-"""`splitrelay serve`: wait for the clients, train with them, keep the run's directory."""
+"""`splitrelay serve`: wait for the clients, train with them, and keep the directory of the run up to date."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from threading import Event
 from typing import Any
 
 from splitrelay import __version__
+from splitrelay.algorithms.base import Visit
 from splitrelay.atomic_files import write_text
 from splitrelay.data import load
 from splitrelay.deploy.authorization import Authorizer, anyone
@@ -20,18 +21,27 @@ from splitrelay.deploy.backend_torch import BUILDING, shape_of
 from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.client_records import ClientsFile, format_now, load_salt
 from splitrelay.deploy.client_usage import UsageLog
-from splitrelay.deploy.deployed_run import ClientSizesFile, DeployedRun, agree, begun, journal_of, refuse_undeployable
+from splitrelay.deploy.deployed_run import (
+    ClientSizesFile,
+    DeployedRun,
+    check_deployable,
+    check_same_run,
+    go_back,
+    keep_engine,
+    open_journal,
+    start_again,
+)
 from splitrelay.deploy.direct_handover import DirectHandover
 from splitrelay.deploy.event_record import describe_last_writers, find_last_writers, read_events
 from splitrelay.deploy.exclusion import Exclusions
 from splitrelay.deploy.fed_averaging import FedServerHandover
 from splitrelay.deploy.handshake import build_terms, disagreement, write_terms
 from splitrelay.deploy.quarantine import Quarantine
-from splitrelay.deploy.remote_clients import RemoteClients
-from splitrelay.deploy.restart import go_back, start_again
+from splitrelay.deploy.remote_clients import Handover, RemoteClients
 from splitrelay.deploy.sealed_state import SealedHalf
 from splitrelay.deploy.server_visit import Policy, ReadableHalf, ServerVisits
 from splitrelay.deploy.stalls import StallReporter, Wait
+from splitrelay.deploy.state_probe import Finding
 from splitrelay.deploy.status_report import Pace, report
 from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError, StorageError, VisitFailed
 from splitrelay.evaluation import SLICE
@@ -42,112 +52,114 @@ from splitrelay.network.messages import Accept, Bye, Hello, Refuse
 from splitrelay.network.server import NetworkServer
 from splitrelay.network.shared_event_loop import ClientConnected, ClientDisconnected
 from splitrelay.network.status_rpc import collect_handler, status_handler
+from splitrelay.participation import Order
 from splitrelay.runs.build import resolve_spec
 from splitrelay.runs.client_records import PREFIX, ClientRecord, make_printable
 from splitrelay.runs.execute import Progress
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import PASSES_ON, Spec
 
-GREETINGS = 3  # of one client, until the run begins
-TERMS = "terms.toml"  # all that clients agree to, for their operators
+GREETINGS = 3  # arrivals of one client that are printed before the run starts
+TERMS = "terms.toml"  # the terms that clients accept, for their operators
 
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """How a spec is served: where, to whom, with how much patience."""
+    """The settings of a server."""
 
     spec: Spec
     out: Path
     listen: str = "127.0.0.1:0"
     policy: Policy = field(default_factory=Policy)
-    without: tuple[int, ...] = ()  # clients that will not come
-    quorum: int | None = None  # clients with whom to begin; all unless said
+    without: tuple[int, ...] = ()  # clients that take no part
+    quorum: int | None = None  # number of clients that are enough to start; None: all
     credentials: Any = None
     admit: Authorizer = anyone
     timeouts: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)
-    linger: float = 0.0  # seconds to answer questions after the last round
-    fed: bool = False  # the clients' halves are averaged by a fed server, and sealed
-    judge: bool = False  # the evaluator is none of the clients: it comes with keys and a connection of its own
-    readmit: tuple[int, ...] = ()  # clients that were excluded during the run, and may come again
-    back_to: int | None = None  # the round of a checkpoint from which to go on
-    from_scratch: bool = False  # begin at round 0, whatever is there
+    linger: float = 0.0  # seconds to answer status requests after the last round
+    fed: bool = False  # a fed server averages the client halves, which are sealed
+    judge: bool = False  # the evaluator is not one of the clients: it has its own keys and connection
+    readmit: tuple[int, ...] = ()  # clients to admit again that were excluded during the run
+    back_to: int | None = None  # continue from the checkpoint of this round
+    from_scratch: bool = False  # start at round 0, and move earlier results to set-aside/
     keep_checkpoints: int = 2
 
 
 class ServerProgram:
-    """The server, from listening to the last row."""
+    """A server: it listens, waits for clients, and trains."""
 
     def __init__(
         self,
-        offer: ServerConfig,
+        config: ServerConfig,
         say: Callable[[str], None],
         stop: Event | None = None,
         warn: Callable[[str], None] | None = None,
+        on_listening: Callable[[int], None] = lambda port: None,
     ) -> None:
-        refuse_undeployable(offer.spec, offer.judge, offer.fed)
-        self.offer, self.say, self.stop = offer, say, stop or Event()
-        if offer.back_to is not None and offer.from_scratch:
+        check_deployable(config.spec, config.judge, config.fed)
+        self.config, self.say, self.stop = config, say, stop or Event()
+        if config.back_to is not None and config.from_scratch:
             raise InputError("--back-to and --from-scratch exclude each other", hint="Take one of them.")
-        self.directory = RunDirectory(offer.out, offer.keep_checkpoints)
+        self.directory = RunDirectory(config.out, config.keep_checkpoints)
         self.excluded: frozenset[int] = frozenset()
-        self.spec, self.engine_is = resolve_spec(begun(offer.spec, self.directory))
+        self.spec, self.engine_is = resolve_spec(keep_engine(config.spec, self.directory))
         self.data = load(self.spec.data.name)
         with BUILDING:
-            self.shape = shape_of(self.spec, *self._kind())
+            self.shape = shape_of(self.spec, *self._get_data_shape())
         self.port = 0
         self.phase, self.last = "waiting", dict[str, Any]()
         self.greeted, self.other = Counter[int](), set[int]()
         self.pace = Pace()
-        self.records = dict[int, ClientRecord]()  # what clients, evaluator and fed server told when they arrived
+        self.records = dict[int, ClientRecord]()  # reports of clients, evaluator and fed server at their arrival
         self.clients_file: ClientsFile | None = None
-        self.warn = warn or say  # for what the operator must see to
+        self.warn = warn or say  # for problems that need the operator
         self.left = dict[int, float]()  # clients that left before the first round, and when
-        self.listening: Callable[[int], None] = lambda port: None
+        self.on_listening = on_listening  # gets the port
 
     @property
     def sealed(self) -> bool:
-        """Whether the clients' half is not for us to read."""
-        return self.offer.fed or self.spec.route == "peer-to-peer"
+        """Whether the server cannot read the client half."""
+        return self.config.fed or self.spec.route == "peer-to-peer"
 
-    def _kind(self) -> tuple[tuple[int, int, int], int]:
+    def _get_data_shape(self) -> tuple[tuple[int, int, int], int]:
         return self.data.train.shape, len(self.data.train.classes)
 
     def rows(self) -> Iterator[Progress]:
-        """Listen, wait for the clients, train: a row for every look."""
+        """Listen, wait for the clients, train, and yield a row for every evaluation."""
         with self.directory.locked():
-            agree(self.spec, self.directory)
-            self.journal = journal_of(self.directory)
-            self.census = ClientSizesFile(self.directory.path / "relay" / "clients.json")
-            self.quarantine = Quarantine(self.offer.policy, self._note, self.warn, self.directory.path / "relay")
+            check_same_run(self.spec, self.directory)
+            self.journal = open_journal(self.directory)
+            self.client_sizes = ClientSizesFile(self.directory.path / "relay" / "clients.json")
+            self.quarantine = Quarantine(self.config.policy, self._note, self.warn, self.directory.path / "relay")
             self.quarantine.check_lifts(time.monotonic())
-            self.stalls = StallReporter(self._note, self.warn, self.offer.policy.stalled_after)
-            self.begun = self.directory.spec.exists()  # from then on it is known who takes part, and with how much
-            if self.begun:
-                self.census.refuse_others(self.offer.without)
+            self.stalls = StallReporter(self._note, self.warn, self.config.policy.stalled_after)
+            self.has_begun = self.directory.spec.exists()  # then the clients and their numbers of samples are fixed
+            if self.has_begun:
+                self.client_sizes.check_absent(self.config.without)
                 self.excluded = self._exclude()
             self._restart()
-            self.sizes = {m: n for m, n in self.census.read().items() if n} if self.begun else {}
-            self.records = self.census.records() if self.begun else {}
+            self.sizes = {m: n for m, n in self.client_sizes.read().items() if n} if self.has_begun else {}
+            self.records = self.client_sizes.read_records() if self.has_begun else {}
             pinned = any(one.digest for one in self.records.values())
             self.salt = load_salt(self.directory.path / "relay", pinned)
             self.say(f"engine {self.spec.engine}: {self.engine_is}")
-            self.hub = NetworkServer(self._house(), self.journal.note)
+            self.hub = NetworkServer(self._build_context(), self.journal.note)
             self.ledger = self._open_ledger()
-            self.hub.add_method("Status", status_handler(self.report, self.offer.admit.status, self.offer.timeouts))
-            self.hub.add_method("Collect", collect_handler(self.model, self.offer.admit.collect, self.offer.timeouts))
-            self.port = self.hub.start(self.offer.listen, self.offer.credentials)
+            self.hub.add_method("Status", status_handler(self.report, self.config.admit.status, self.config.timeouts))
+            self.hub.add_method("Collect", collect_handler(self.model, self.config.admit.collect, self.config.timeouts))
+            self.port = self.hub.start(self.config.listen, self.config.credentials)
             self.journal.note("listening", port=self.port)
             self.say(f"listening on port {self.port}, spec {self.spec.hash}")
             file, terms = self.directory.path / "relay" / TERMS, self.hub.context.terms
             write_text(file, write_terms(terms), private=True)
             self.say(f"clients join with --spec {file}, or with --accept-spec {terms.spec_hash}")
-            self.listening(self.port)
+            self.on_listening(self.port)
             why, again, reason = "the server was stopped", True, None
             try:
-                yield from self._seen(self._trained())
+                yield from self._record_progress(self._train())
                 why, again = "all rounds are done", False
-                self._linger(why)
+                self._answer_late_clients(why)
             except SplitrelayError as error:
                 reason = str(error)
                 raise
@@ -155,22 +167,22 @@ class ServerProgram:
                 self._close(why, again, reason or why)
 
     def _exclude(self) -> frozenset[int]:
-        """Exclude clients from a run that has begun, and let others in again."""
-        absent = self.census.absent()
-        if self.sealed and not self.offer.judge and self.spec.evaluator in set(self.offer.without) - absent:
+        """Exclude clients from a run that has started, admit others again, and return the excluded ones."""
+        absent = self.client_sizes.list_absent()
+        if self.sealed and not self.config.judge and self.spec.evaluator in set(self.config.without) - absent:
             hint = "Peer to peer and with a fed server the run cannot go on without it."
             raise InputError("the evaluator of this run cannot be excluded", value=self.spec.evaluator, hint=hint)
         file = Exclusions(self.directory.path / "relay" / "excluded.json")
-        M, offer = self.spec.partition.M, self.offer
-        excluded = file.update(self.journal, M, absent, offer.without, offer.readmit)
+        M, config = self.spec.partition.M, self.config
+        excluded = file.update(self.journal, M, absent, config.without, config.readmit)
         for m in sorted(excluded):
             self.say(f"client {m} is excluded: its visits are skipped until serve --with {m}")
         return excluded
 
     def _restart(self) -> None:
-        """Set the run back where that is asked for; where progress would be lost without a word, refuse."""
-        directory, back_to = self.directory, self.offer.back_to
-        if self.offer.from_scratch:
+        """Set the run back if the operator asks for it. Raise InputError if progress would be lost silently."""
+        directory, back_to = self.directory, self.config.back_to
+        if self.config.from_scratch:
             start_again(directory, self.journal)
         elif back_to is not None:
             go_back(directory, self.journal, back_to)
@@ -178,7 +190,7 @@ class ServerProgram:
             directory.check_progress(max(directory.checkpoints.list_complete_rounds(self.spec.R), default=None))
 
     def _open_ledger(self) -> UsageLog:
-        """Nothing depends on it: one that is damaged is set aside, with a warning, and another one is begun."""
+        """Open the log of the clients' usage. Set a damaged log aside, because nothing depends on it."""
         path = self.directory.path / "relay" / "paid.json"
         try:
             return UsageLog(path, self.hub.get_usage_reports, self.hub.count_socket_bytes)
@@ -192,52 +204,67 @@ class ServerProgram:
         return UsageLog(path, self.hub.get_usage_reports, self.hub.count_socket_bytes)
 
     def _close(self, why: str, again: bool, reason: str) -> None:
-        """The clients are told also where the record has no room for it."""
+        """End all connections, even if the disk is full and the records cannot be written."""
         try:
             self.journal.note("closing", why=reason)
             self.ledger.save()
-            self._keep_clients()
+            self._save_clients()
         except (OutputError, StorageError) as error:
             self.say(str(error))
         finally:
             self.hub.close(why, again=again)
 
-    def _trained(self) -> Iterator[Progress]:
+    def _train(self) -> Iterator[Progress]:
         if self.directory.is_finished(self.spec.R):
             yield from (Progress(row, is_old=True) for row in self.directory.read_rows())
             return
-        self._wait()
+        self._wait_for_clients()
         self.phase = "training"
-        clients: type[RemoteClients] = RemoteClients
-        if self.sealed:
-            clients = FedServerHandover if self.offer.fed else DirectHandover
-        transfer = SealedHalf if self.sealed else ReadableHalf
-        server_visits = ServerVisits(self.spec, self.shape, *self._kind(), self._largest(), transfer)
-        watches = (self.quarantine, self.stalls)
-        self.remote = remote = clients(self.hub, server_visits, self.journal, self.offer.policy, self.stop, *watches)
-        remote.arrived = self._counted
-        remote.excluded = self.excluded
         with BUILDING:
-            judge = EVALUATOR_NUMBER if self.offer.judge else self.spec.evaluator
-            hosted = DeployedRun(
-                self.spec, self.directory, self.data, remote, self._dealt(), judge, back_to=self.offer.back_to
+            run = DeployedRun(
+                self.spec,
+                self.directory,
+                self.data,
+                self._build_clients,
+                self._get_sizes(),
+                evaluator=EVALUATOR_NUMBER if self.config.judge else self.spec.evaluator,
+                get_usage=self.ledger.row,
+                back_to=self.config.back_to,
             )
-            hosted.measured = self.ledger.row
+        self.remote = run.clients
         server = {"software": f"splitrelay {__version__}", "cpu": self.hub.context.terms.cpu}
-        order = hosted.learning.order
-        self.clients_file = ClientsFile(self.directory.path, order, lambda: self.records, server)
-        if isinstance(remote, DirectHandover):
-            remote.order, remote.R = hosted.learning.order, self.spec.R
+        self.clients_file = ClientsFile(self.directory.path, run.trainer.order, lambda: self.records, server)
         try:
-            yield from hosted.rows()
+            yield from run.rows()
         except (Diverged, VisitFailed) as error:
-            found = self._with_writers(error)
+            found = self._add_writers(error)
             if isinstance(error, Diverged):
                 write_text(self.directory.diverged, f"{found}\n")
             raise found from error
 
-    def _with_writers(self, error: SplitrelayError) -> SplitrelayError:
-        """Add to an error of a visit who wrote the weights that it began from: they may be the reason."""
+    def _build_clients(self, order: Order, examine: Callable[[Visit[Any]], Finding]) -> RemoteClients:
+        def make_handover(clients: RemoteClients) -> Handover:
+            if self.config.fed:
+                return FedServerHandover(clients)
+            return DirectHandover(clients, order, self.spec.R) if self.sealed else Handover()
+
+        transfer = SealedHalf if self.sealed else ReadableHalf
+        return RemoteClients(
+            self.hub,
+            ServerVisits(self.spec, self.shape, *self._get_data_shape(), self._get_largest_batch(), transfer),
+            self.journal,
+            self.config.policy,
+            self.stop,
+            self.quarantine,
+            self.stalls,
+            make_handover=make_handover,
+            excluded=self.excluded,
+            on_arrival=self._record_arrival,
+            examine=examine,
+        )
+
+    def _add_writers(self, error: SplitrelayError) -> SplitrelayError:
+        """Return the error with the clients that wrote the weights before it: their weights may be the reason."""
         writers = find_last_writers(read_events(self.journal.events), in_sequence=self.spec.algorithm in PASSES_ON)
         if writers is None:
             return error
@@ -245,7 +272,7 @@ class ServerProgram:
         hint = " ".join(sentence for sentence in said if sentence)
         return type(error)(error.what, value=error.value, limit=error.limit, hint=hint)
 
-    def _seen(self, all_progress: Iterator[Progress]) -> Iterator[Progress]:
+    def _record_progress(self, all_progress: Iterator[Progress]) -> Iterator[Progress]:
         for progress in all_progress:
             self.last = progress.row
             self.pace.look(progress.row["round"], afresh=progress.is_old)
@@ -255,56 +282,56 @@ class ServerProgram:
             yield progress
         self.phase = "finished"
 
-    def _linger(self, why: str) -> None:
-        """Late clients are told that all is over; questions are answered."""
-        until = time.monotonic() + self.offer.linger
+    def _answer_late_clients(self, why: str) -> None:
+        """Tell late clients that the run has ended, and answer status requests, for `linger` seconds."""
+        until = time.monotonic() + self.config.linger
         for link in self.hub.get_clients().values():
             self.hub.send(link, Bye(why))
         while not self.stop.is_set() and time.monotonic() < until:
-            event = _next(self.hub)
+            event = _get_event(self.hub)
             if isinstance(event, ClientConnected):
                 self.hub.send(event.link, Bye(why))
 
     def report(self) -> str:
-        """The status of the run, as JSON."""
+        """Return the status of the run as JSON."""
         return report(self)
 
     def model(self) -> bytes | str:
-        """The final model, or why there is none."""
+        """Return the final model, or the reason why there is none."""
         if self.phase != "finished":
             return f"the model is not finished: round {self.last.get('round', 0)} of {self.spec.R}"
         if self.sealed:
             return "this server has half a model; the evaluator has the whole one"
         return self.directory.model.read_bytes()
 
-    def _wait(self) -> None:
-        """Until all are here without whom the run cannot begin; after a restart they are known."""
-        while self.awaited:
+    def _wait_for_clients(self) -> None:
+        """Wait until enough clients are connected. After a restart their sizes are known, and nobody is waited for."""
+        while self.missing_clients:
             if self.stop.is_set():
                 raise KeyboardInterrupt
             self.stalls.check(time.monotonic(), self.list_waits)
-            event = _next(self.hub)
+            event = _get_event(self.hub)
             if isinstance(event, ClientConnected):
-                self._counted(event)
-                self._greet(event.m)
-            elif isinstance(event, ClientDisconnected) and not self.begun:  # it may come back with other data
+                self._record_arrival(event)
+                self._announce_arrival(event.m)
+            elif isinstance(event, ClientDisconnected) and not self.has_begun:  # it may return with other data
                 self.journal.note("gone", client=event.m, why=event.why)
                 self.sizes.pop(event.m, None)
                 self.records.pop(event.m, None)
                 self.left[event.m] = time.monotonic()
-        if self._enough() < len(self._wanted()):
-            self._refuse_unsized()
-        if not self.begun:
-            self.census.write({**self.sizes, **dict.fromkeys(self.offer.without, 0)}, self.records)
-        self.begun = True
+        if self._get_quorum() < len(self._get_expected_clients()):
+            self._check_sizes_known()
+        if not self.has_begun:
+            self.client_sizes.write({**self.sizes, **dict.fromkeys(self.config.without, 0)}, self.records)
+        self.has_begun = True
 
     def _note(self, event: str, **facts: Any) -> None:
         self.journal.note(event, **facts)
 
     def list_waits(self, now: float) -> list[Wait]:
-        """Return whom the run waits for, before the first round and later."""
-        if self.phase == "waiting" and self.awaited:
-            return [self._start_wait(m) for m in sorted(self._wanted() - set(self.sizes))]
+        """List what the run waits for, before the first round and later."""
+        if self.phase == "waiting" and self.missing_clients:
+            return [self._start_wait(m) for m in sorted(self._get_expected_clients() - set(self.sizes))]
         remote = getattr(self, "remote", None)
         return [] if remote is None or self.phase == "finished" else remote.list_waits(now)
 
@@ -314,95 +341,95 @@ class ServerProgram:
         remedy = f"Start it with splitrelay join, or start the server again with --without {m} or --quorum."
         return Wait(m, kind, self.pace.began if left is None else left, why, remedy)
 
-    def _greet(self, m: int) -> None:
-        """Some times each: two programs with the same keys come again and again."""
+    def _announce_arrival(self, m: int) -> None:
+        """Print an arrival, a few times for each client: two programs with the same keys would arrive without end."""
         if self.greeted[m] < GREETINGS:
-            self.say(f"{get_client_name(m)} is here; {self.awaited} clients to come")
+            self.say(f"{get_client_name(m)} is here; {self.missing_clients} clients to come")
         self.greeted[m] += 1
 
     @property
-    def awaited(self) -> int:
-        """Clients without whom the run does not begin, and who are not here yet."""
-        return max(self._enough() - len(self._wanted() & set(self.sizes)), 0)
+    def missing_clients(self) -> int:
+        """The number of clients that have to connect before the run starts."""
+        return max(self._get_quorum() - len(self._get_expected_clients() & set(self.sizes)), 0)
 
-    def _wanted(self) -> set[int]:
-        return set(range(self.spec.partition.M)) - set(self.offer.without) - self.excluded
+    def _get_expected_clients(self) -> set[int]:
+        return set(range(self.spec.partition.M)) - set(self.config.without) - self.excluded
 
-    def _dealt(self) -> dict[int, int]:
-        """How much each client has; where that plays no part, something of those who are still to come.
+    def _get_sizes(self) -> dict[int, int]:
+        """Return the samples of each client, and 1 for a client that has not connected yet.
 
-        Clients that are excluded during the run keep what they had: it decides the order and the weights.
+        Clients that are excluded during the run keep their number: it decides the order and the weights.
         """
-        return {m: self.sizes.get(m, 1) for m in self._wanted() | self.excluded}
+        return {m: self.sizes.get(m, 1) for m in self._get_expected_clients() | self.excluded}
 
-    def _enough(self) -> int:
-        wanted = len(self._wanted())
-        return wanted if self.offer.quorum is None else min(self.offer.quorum, wanted)
+    def _get_quorum(self) -> int:
+        wanted = len(self._get_expected_clients())
+        return wanted if self.config.quorum is None else min(self.config.quorum, wanted)
 
-    def _largest(self) -> int:
-        """Samples of the largest step."""
+    def _get_largest_batch(self) -> int:
+        """Return the samples of the largest step."""
         full = self.spec.optimiser.draw == "full"
         return max(self.sizes.values()) if full else self.spec.optimiser.batch
 
-    def _refuse_unsized(self) -> None:
+    def _check_sizes_known(self) -> None:
         if self.spec.weighted or self.spec.tau == "proportional" or self.spec.optimiser.draw == "full":
             hint = "Leave --quorum out, or take weighted=false, tau=same, draw=passes."
             raise InputError("weights and steps by size need all clients before the first round", hint=hint)
 
-    def _counted(self, event: ClientConnected) -> None:
+    def _record_arrival(self, event: ClientConnected) -> None:
         told = {"software": make_printable(event.software), "cpu": make_printable(event.accept.cpu)}
         digest = event.accept.data_digest.hex()
         self.journal.note("arrived", client=event.m, samples=event.accept.n, **told, digest=digest)
-        why = self._other_data(event.m, event.accept)
-        if why is not None:  # the run began between its handshake and now
+        why = self._find_data_change(event.m, event.accept)
+        if why is not None:  # the run started since its handshake
             self.hub.send(event.link, Refuse(why, final=True))
             return
-        self._compare(event.m, told["cpu"])
+        self._compare_cpu(event.m, told["cpu"])
         before = self.records.get(event.m, ClientRecord(event.m))
         after = before.add_arrival(event.accept.n, digest, told["software"], told["cpu"], format_now())
         self.records[event.m] = after
-        if self.begun and (before.digest, before.software, before.cpu) != (after.digest, after.software, after.cpu):
-            self._keep_records()
-        if event.m < EVALUATOR_NUMBER and not (self.begun and event.m in self.sizes):
+        if self.has_begun and (before.digest, before.software, before.cpu) != (after.digest, after.software, after.cpu):
+            self._save_records()
+        if event.m < EVALUATOR_NUMBER and not (self.has_begun and event.m in self.sizes):
             self.sizes[event.m] = event.accept.n
-            if self.begun:  # it comes later than the others
-                self.census.write({**self.census.read(), event.m: event.accept.n}, self.records)
+            if self.has_begun:  # it connected after the start
+                self.client_sizes.write({**self.client_sizes.read(), event.m: event.accept.n}, self.records)
 
-    def _keep_records(self) -> None:
-        """Write down what clients told, in the server's own file and in the record of the run."""
-        self.census.write(self.census.read(), self.records)
+    def _save_records(self) -> None:
+        """Write the reports of the clients to the server's own file."""
+        self.client_sizes.write(self.client_sizes.read(), self.records)
 
-    def _keep_clients(self) -> None:
+    def _save_clients(self) -> None:
         if self.clients_file is not None:
-            self._keep_records()
+            self._save_records()
             self.clients_file.save()
 
-    def _other_data(self, m: int, accept: Accept) -> str | None:
-        """Return why the data of a client are not those that it first took part with; None where they may be."""
+    def _find_data_change(self, m: int, accept: Accept) -> str | None:
+        """Return the reason to refuse a client whose data have changed since it first took part, or None."""
         known = self.records.get(m)
         digest = accept.data_digest.hex()
-        if not self.begun or known is None or not known.digest or digest == known.digest:
+        if not self.has_begun or known is None or not known.digest or digest == known.digest:
             return None
         what = f"the data of {get_client_name(m)} differ from those it first took part with"
         digests = f"digest {digest[:PREFIX] or 'not given'} now, {known.digest[:PREFIX]} then"
         return f"{what} ({digests}): bring the same data, or begin another run"
 
-    def _compare(self, m: int, cpu: str) -> None:
-        """Another processor may compute other bits: that is allowed, and said once."""
+    def _compare_cpu(self, m: int, cpu: str) -> None:
+        """Record and print once that a client has another processor: its bits may differ, which is allowed."""
         here = self.hub.context.terms.cpu
         if cpu != here and m not in self.other:
             self.journal.note("other-cpu", client=m, cpu=cpu, server=here)
             self.say(f"{get_client_name(m)} computes with {cpu}, this server with {here}: equal bits are not promised")
             self.other.add(m)
 
-    def _house(self) -> ServerContext:
+    def _build_context(self) -> ServerContext:
         shape, dtype = self.shape, self.spec.model.dtype
         terms = build_terms(
-            self.spec, self.data, self.offer.timeouts.heartbeat, self.sealed, self.offer.judge, self.salt
+            self.spec, self.data, self.config.timeouts.heartbeat, self.sealed, self.config.judge, self.salt
         )
         full = self.spec.optimiser.draw == "full"
         bounds = Bounds(
-            batch=self.offer.limits.batch if full else self.spec.optimiser.batch,
+            batch=self.config.limits.batch if full else self.spec.optimiser.batch,
             h=shape.h,
             dtype=dtype,
             classes=len(terms.classes),
@@ -415,29 +442,28 @@ class ServerProgram:
             if different is not None:
                 return different
             known = self.sizes.get(hello.client, accept.n)
-            if self.begun and known != accept.n:
+            if self.has_begun and known != accept.n:
                 had = f"client {hello.client} has {accept.n} samples now and had {known} when it first took part"
                 return f"{had}: bring the same data, or begin another run"
-            other = self._other_data(hello.client, accept)
+            other = self._find_data_change(hello.client, accept)
             if other is not None:
                 return other
             if hello.client in self.excluded:
                 return f"client {hello.client} is excluded from this run (serve --without, until serve --with)"
-            if hello.client in self.offer.without:
+            if hello.client in self.config.without:
                 return f"client {hello.client} is left out of this run (serve --without)"
             if full and accept.n > bounds.batch:
                 return f"a step on all of {accept.n} samples is too long. Bring at most {bounds.batch}."
             return None
 
-        half = half_bytes(self.spec, shape)
-        offer = self.offer
+        half, config = half_bytes(self.spec, shape), self.config
         return ServerContext(
-            terms, bounds, half, self.spec.partition.M, offer.admit.join, agreed, offer.judge, offer.fed,
-            offer.limits, offer.timeouts,
+            terms, bounds, half, self.spec.partition.M, config.admit.join, agreed, config.judge, config.fed,
+            config.limits, config.timeouts,
         )  # fmt: skip
 
 
-def _next(hub: NetworkServer) -> object:
+def _get_event(hub: NetworkServer) -> object:
     try:
         return hub.inbox.get(timeout=hub.timeouts.server_tick)
     except Empty:

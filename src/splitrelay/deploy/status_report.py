@@ -45,11 +45,11 @@ def status(program: ServerProgram) -> dict[str, Any]:
     """Who is here, whose turn it is, how far the run is, what it has sent, how long it will take."""
     spec, last, here = program.spec, program.last, program.hub.get_clients()
     remote = getattr(program, "remote", None)
-    turns = {m: lease.visit.r for m, lease in dict(remote.leases if remote else {}).items()}
+    turns = {m: lease.visit.r for m, lease in dict(remote.scheduler.leases if remote else {}).items()}
     up, down = program.hub.count_frame_bytes()
     bills = program.ledger.bills()
     left = program.pace.left(spec.R)
-    now, after = time.monotonic(), program.offer.policy.stalled_after
+    now, after = time.monotonic(), program.config.policy.stalled_after
     waits = [wait.document(now, after) for wait in program.list_waits(now)]
     return {
         "spec": spec.hash,
@@ -59,10 +59,10 @@ def status(program: ServerProgram) -> dict[str, Any]:
         "round": last.get("round", 0),
         "rounds": spec.R,
         "turn": sorted(turns),
-        "awaited": program.awaited if program.phase == "waiting" else 0,
+        "awaited": program.missing_clients if program.phase == "waiting" else 0,
         "stalled": any(wait["stalled"] for wait in waits),
         "waiting_for": waits,
-        "evaluator": EVALUATOR_NUMBER in here if program.offer.judge else None,
+        "evaluator": EVALUATOR_NUMBER in here if program.config.judge else None,
         "clients": [
             {"client": m, "here": m in here, "turn": m in turns, "samples": program.sizes.get(m)}
             | _conduct(program, m)

@@ -1,11 +1,20 @@
-"""How long a visit may take, and what becomes of one that takes longer, fails, or whose client stays away."""
+"""The visits in progress: how long each may take, and what happens to one that fails or whose client stays away.
+
+Rules
+    - Each visit ends: it is committed, it is skipped, or the run stops with the reason.
+    - A visit times out only when it makes no progress. A repeated message and a new connection are not progress.
+    - A visit that fails or whose lease runs out is rolled back: both halves return to the start of the visit. Then it
+      is leased again, under a new fence.
+    - With `--away skip` the visit of an absent client is skipped after one lease, and its next visits at once, until
+      the client connects again. With `--away retry` the run stops after some leases.
+    - Only the training thread calls the methods. Other threads may call `list_waits`.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from threading import Event
 from typing import Any
 
 from splitrelay.algorithms.base import Outcome, Skipped, Visit
@@ -26,7 +35,7 @@ RETUNE = f"{LOWER_ETA} If only this client diverges, repair it or run with --awa
 
 
 class VisitScheduler:
-    """The visits that are going on. Each ends: it is committed, skipped, or the run stops with the reason."""
+    """Holds the leases of the visits in progress, and ends each of them."""
 
     def __init__(
         self,
@@ -34,37 +43,53 @@ class VisitScheduler:
         server_visits: ServerVisits,
         journal: Journal,
         policy: Policy,
-        stop: Event,
         quarantine: Quarantine | None = None,
         stalls: StallReporter | None = None,
+        *,
+        examine: Callable[[Visit[Any]], Finding] | None = None,
+        on_roll_back: Callable[[VisitLease], None] = lambda lease: None,
+        take_absence: Callable[[VisitLease, float], bool] = lambda lease, now: False,
     ) -> None:
-        self.hub, self.server_visits, self.journal, self.policy, self.stop = hub, server_visits, journal, policy, stop
+        """Start without visits.
+
+        Args:
+            hub: The connections.
+            server_visits: Makes the server's part of visits.
+            journal: Records commits, skips and events.
+            policy: Timeouts, and what to do about absent clients.
+            quarantine: The strikes of clients.
+            stalls: Reports long waits.
+            examine: Finds the deposit that makes a visit overflow.
+            on_roll_back: Gets each lease before its visit is rolled back.
+            take_absence: Gets each lease that has run out, and returns whether nothing else is to be done.
+        """
+        self.hub, self.server_visits, self.journal, self.policy = hub, server_visits, journal, policy
         self.quarantine = quarantine or Quarantine(policy, self._record)
         self.stalls = stalls or StallReporter(self._record, lambda text: None, policy.stalled_after)
-        self.question: Waiting | None = None  # what the evaluator or the fed server is being asked
-        self.seen = set(hub.get_clients())  # everybody who was here since the first round
+        self.examine, self.on_roll_back, self.take_absence = examine, on_roll_back, take_absence
+        self.question: Waiting | None = None  # the request that the evaluator or the fed server has to answer
+        self.seen = set(hub.get_clients())  # all that were connected since the first round
         self.leases: dict[int, VisitLease] = {}  # by client
         self.outcomes: dict[int, Outcome[Any]] = {}
-        self.absent: dict[int, str] = {}  # clients for whom nobody waits until they come, and why
+        self.absent: dict[int, str] = {}  # clients for which the run does not wait until they connect, and the reason
         self.diverged = set[int]()  # clients whose visits diverged since the last commit
-        self.diverged_in = self.committed_in = -1  # the last rounds in which visits diverged, and were committed
-        self.examine: Callable[[Visit[Any]], Finding] | None = None  # finds the deposit that made a visit overflow
+        self.diverged_in = self.committed_in = -1  # the last rounds with a visit that diverged, that was committed
         self.dropped: Counter[tuple[int, int, int]] = Counter()  # visits whose deposits were dropped, and how often
         self.at_fault = set[int]()  # clients whose deposits were dropped since the last checkpoint
 
     def get_absence_reason(self, m: int) -> str | None:
-        """Why client m is not waited for, if visits may be skipped and it may not come, or was waited for in vain.
+        """Return the reason to skip client m without waiting, or None.
 
-        A server that no client reaches is perhaps itself the one that is away: it waits.
+        If no client at all is connected, the server itself may be the one that is cut off: then it waits.
         """
         here = self.hub.get_clients()
-        waited_for = self.policy.away != "skip" or m in here or not any(other < EVALUATOR_NUMBER for other in here)
-        return None if waited_for else self.absent.get(m)
+        must_wait = self.policy.away != "skip" or m in here or not any(other < EVALUATOR_NUMBER for other in here)
+        return None if must_wait else self.absent.get(m)
 
     def get_quarantine_reason(self, m: int) -> str | None:
-        """Return why the visits of client m are skipped at once if it is in quarantine; None if they are not.
+        """Return the reason to skip the visits of client m at once if it is in quarantine, or None.
 
-        They are skipped only while a client that is not in quarantine is here: otherwise nobody would be trained with.
+        They are skipped only while a client that is not in quarantine is connected. Otherwise nobody would train.
         """
         if self.policy.away != "skip" or not self.quarantine.is_held(m):
             return None
@@ -76,62 +101,60 @@ class VisitScheduler:
         return f"{get_client_name(m)} is in quarantine" if others else None
 
     def list_waits(self, now: float) -> list[Wait]:
-        """Return whom the run waits for; also for other threads."""
+        """List what the run waits for. Other threads may call this."""
         here, whole = self.hub.get_clients(), self.server_visits.whole
-        found = []
+        waits = []
         for lease in list(self.leases.values()):
             slow = self.policy.stalled_after * (lease.visit.K if whole else 1)
             m = lease.visit.m
-            found.append(visit_wait(lease, m in here, m in self.seen, self.policy, self.quarantine, slow, now))
+            waits.append(visit_wait(lease, m in here, m in self.seen, self.policy, self.quarantine, slow, now))
         if self.question is not None:
-            found.append(self.question.wait(now))
-        return [wait for wait in found if wait is not None]
+            waits.append(self.question.wait(now))
+        return [wait for wait in waits if wait is not None]
 
-    def run_periodic_checks(self, now: float) -> None:
-        """Follow the operator's files, and report what the run waits for; both at most once a second."""
-        self.quarantine.check_lifts(now)
-        self.stalls.check(now, self.list_waits)
-
-    def _skip_absent(self) -> bool:
-        """Whether visits were skipped at once."""
+    def skip_absent(self) -> bool:
+        """Skip the visits of clients for which the run does not wait. Return whether there were any."""
         lost = [lease for lease in self.leases.values() if lease.link is None]
-        why = {
-            m: self.get_absence_reason(m) or self.get_quarantine_reason(m) for m in (lease.visit.m for lease in lost)
-        }
+        clients = [lease.visit.m for lease in lost]
+        reasons = {m: self.get_absence_reason(m) or self.get_quarantine_reason(m) for m in clients}
         if self.policy.away == "retry":
-            self._refuse_quarantined(lease for lease in lost if lease.server_visit is None)
+            self._check_quarantine(lease for lease in lost if lease.server_visit is None)
         for lease in lost:
-            reason = why[lease.visit.m]
+            reason = reasons[lease.visit.m]
             if reason is not None:
-                self._roll_back(lease, reason)
+                self.roll_back(lease, reason)
                 self._skip(lease, reason)
-        return any(why.values())
+        return any(reasons.values())
 
-    def _check_timeouts(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
+        """Fail the visits that make no progress, and handle those whose clients are away for too long."""
         for lease in list(self.leases.values()):
             if lease.link is None:
                 if lease.server_visit is None and self.quarantine.is_held(lease.visit.m):
                     continue
-                if now - lease.since > self.policy.lease and now >= lease.after:  # till then it waits for us
+                is_due = now - lease.since > self.policy.lease and now >= lease.after  # before, the client waits for us
+                if is_due and not self.take_absence(lease, now):
                     self._handle_absence(lease, now)
                 continue
             lease.record_transfer(self.hub.get_transferred(lease.link), now, self.hub.limits.piece)
-            if now - lease.progress_at > self._get_step_timeout(lease):
-                self._fail_visit(lease, f"no step for {self._get_step_timeout(lease):g} seconds", lease.link)
-            elif now - lease.granted_at > self.policy.deadline(lease.visit.K):
-                seconds = self.policy.deadline(lease.visit.K)
-                self._fail_visit(lease, f"the visit took more than {seconds:g} seconds", lease.link)
-
-    def _get_step_timeout(self, lease: VisitLease) -> float:
-        return self.policy.step * (lease.visit.K if self.server_visits.whole else 1)
+            timeout = self.policy.step * (lease.visit.K if self.server_visits.whole else 1)
+            deadline = self.policy.deadline(lease.visit.K)
+            if now - lease.progress_at > timeout:
+                self.fail_visit(lease, f"no step for {timeout:g} seconds", lease.link)
+            elif now - lease.granted_at > deadline:
+                self.fail_visit(lease, f"the visit took more than {deadline:g} seconds", lease.link)
 
     def _handle_absence(self, lease: VisitLease, now: float) -> None:
-        """The lease has run out."""
+        """Skip the visit, count the lease, or stop the run, because the lease has run out.
+
+        Raises:
+            WorkError: The policy is `retry`, and this was the last lease.
+        """
         m, lacks, lease.since = lease.visit.m, lease.why if lease.unable else "", now
         lease.tries, lease.unable, lease.granted_at = lease.tries + 1, None, 0.0
         if lease.server_visit is not None:
-            self._note("expired", lease)
-            self._roll_back(lease, "the lease has run out")
+            self.note("expired", lease)
+            self.roll_back(lease, "the lease has run out")
         if self.policy.away == "skip":
             self.absent[m] = f"client {m} has not come back"
             why = lacks or f"client {m} was away for {self.policy.lease:g} seconds"
@@ -142,38 +165,44 @@ class VisitScheduler:
             hint = "Mend or bring it back; the same command goes on from here."
             raise WorkError(what, value=lacks.rstrip(".") or None, hint=hint)
 
-    def _fail_visit(
+    def fail_visit(
         self, lease: VisitLease, why: str, link: int | None, *, diverged: bool = False, numeric: bool = False
     ) -> None:
-        """The client did something wrong in its visit, or could not do it: it is taken back, and asked for again.
+        """Roll a visit back that its client made wrong or could not make, and lease it again later.
 
-        `diverged` says that a number overflowed, `numeric` that this or weights out of bounds ended the visit. Then
-        the weights that it began from may be the reason, and not its client.
+        Args:
+            lease: The visit.
+            why: The reason.
+            link: The connection on which to cancel the visit, or None if the client knows.
+            diverged: A number overflowed.
+            numeric: Numbers that overflowed or are out of bounds ended the visit. Then the weights that it started
+                from may be the reason, and not its client.
 
         Raises:
-            SpoiledDeposit: an earlier deposit is the reason.
-            Diverged: the server's own visits overflow from these weights, too, and no deposit is the reason.
+            SpoiledDeposit: An earlier deposit is the reason.
+            Diverged: The server's own visits overflow from these weights, too, and no deposit is the reason.
+            VisitFailed: The visit failed too often, and the policy does not skip.
         """
         lease.links, lease.granted_at = 0, 0.0
-        self._note("failed", lease, why=why)
-        self._roll_back(lease, why, None if link is None else Cancel(lease.fence, why[: limits.TEXT]))
+        self.note("failed", lease, why=why)
+        self.roll_back(lease, why, None if link is None else Cancel(lease.fence, why[: limits.TEXT]))
         finding = self.examine(lease.visit) if self.examine and (diverged or numeric) else Finding(is_sound=True)
         if finding.fault is not None:
             raise SpoiledDeposit(finding.fault)
         if not finding.is_sound:
             what = f"training diverged in round {lease.visit.r}, at client {lease.visit.m} and on the test images"
-            raise Diverged(what, value=_reason(why), hint=LOWER_ETA)
+            raise Diverged(what, value=_strip_hint(why), hint=LOWER_ETA)
         if diverged:
             self.diverged_in = lease.visit.r
             self._check_divergence(lease, why)
-        self._record_failure(lease, why, at_once=self.policy.away == "skip", diverged=diverged)
+        self.record_failure(lease, why, at_once=self.policy.away == "skip", diverged=diverged)
         lease.after = time.monotonic() + self.hub.timeouts.compute_pause(len(lease.failures))
 
     def drop_deposit(self, visit: Visit[Any]) -> None:
         """Take back a deposit that makes later visits overflow, and count it as a strike of its writer.
 
         Raises:
-            Diverged: the deposit was dropped too often, or most clients wrote one. The run itself diverges then.
+            Diverged: The deposit was dropped too often, or most clients wrote one. The run itself diverges then.
         """
         r, i, m = visit.r, visit.i, visit.m
         why = f"the deposit of client {m} in round {r} makes later visits overflow"
@@ -193,14 +222,14 @@ class VisitScheduler:
             raise Diverged(why, value=f"{self.dropped[r, i, m]} times", limit=limit, hint=RETUNE)
 
     def check_last_round(self, R: int) -> None:
-        """Raise Diverged if the last of R rounds was lost to overflows: it would end as if all were well."""
+        """Raise Diverged if overflows prevented all visits of the last round. The run would end as if it were fine."""
         if self.diverged_in == R - 1 != self.committed_in:
             raise Diverged("the last round was lost to visits that diverged", value=R - 1, hint=RETUNE)
 
     def _check_divergence(self, lease: VisitLease, why: str) -> None:
-        """Raise Diverged if visits may be skipped and every client that is here diverged since the last commit.
+        """Raise Diverged if visits may be skipped and every connected client diverged since the last commit.
 
-        Skipping would then go on to the last round without training anything. One client alone cannot cause this,
+        Skipping would then continue to the last round without training anything. One client alone cannot cause this,
         unless it is the only client of the run.
         """
         self.diverged.add(lease.visit.m)
@@ -208,22 +237,26 @@ class VisitScheduler:
         several = len(self.diverged) > 1 or self.hub.context.clients == 1
         if self.policy.away == "skip" and several and here <= self.diverged:
             what = f"the visits of all {len(self.diverged)} clients diverged, the last in round {lease.visit.r}"
-            raise Diverged(what, value=_reason(why), hint=RETUNE)
+            raise Diverged(what, value=_strip_hint(why), hint=RETUNE)
 
-    def _record_failure(self, lease: VisitLease, why: str, at_once: bool = False, diverged: bool = False) -> None:
-        """One failure more: after so many the visit is skipped, or the run stops."""
+    def record_failure(self, lease: VisitLease, why: str, at_once: bool = False, diverged: bool = False) -> None:
+        """Count a failure. After too many of them, or `at_once`, skip the visit or stop the run.
+
+        Raises:
+            VisitFailed: The policy does not skip; Diverged if the visit diverged.
+        """
         lease.failures.append(why)
         self._strike(lease, why)
         if len(lease.failures) <= self.policy.retries and not at_once:
             return
-        self._roll_back(lease, why)
+        self.roll_back(lease, why)
         if self.policy.away == "skip":
             self._skip(lease, why)
             return
         if diverged:
             what = f"the visit of client {lease.visit.m} diverged in round {lease.visit.r}"
             limit = f"at most {self.policy.retries} failures"
-            raise Diverged(what, value=_reason(why), limit=limit, hint=RETUNE)
+            raise Diverged(what, value=_strip_hint(why), limit=limit, hint=RETUNE)
         where = f"client {lease.visit.m} failed {len(lease.failures)} times in round {lease.visit.r}"
         raise VisitFailed(where, value=why.rstrip("."), hint="Mend the client; the same command goes on from here.")
 
@@ -233,44 +266,50 @@ class VisitScheduler:
             return
         lease.has_strike, visit = True, lease.visit
         if self.quarantine.strike(visit.m, why, round=visit.r, occurrence=visit.i):
-            self._roll_back(lease, why)
+            self.roll_back(lease, why)
             if self.policy.away == "retry":
-                self._refuse_quarantined([lease])
+                self._check_quarantine([lease])
 
     def strike_absent(self, m: int, why: str, **facts: Any) -> None:
-        """Count a lease that was waited out in vain, unless nobody is here: then the server may be the one away."""
+        """Count a lease that ran out as a strike, unless nobody is connected: then the server may be cut off."""
         if (
             any(other < EVALUATOR_NUMBER and other != m for other in self.hub.get_clients())
             or m in self.hub.get_clients()
         ):
             self.quarantine.strike(m, why, **facts)
 
-    def _refuse_quarantined(self, visits: Iterable[VisitLease]) -> None:
-        """Raise WorkError if the client of one of these visits is in quarantine: nobody may change the run silently."""
-        for lease in visits:
+    def _check_quarantine(self, leases: Iterable[VisitLease]) -> None:
+        """Raise WorkError if the client of one of these visits is in quarantine: the run must not change silently."""
+        for lease in leases:
             m = lease.visit.m
             if self.quarantine.is_held(m):
                 what = f"client {m} is in quarantine in round {lease.visit.r}"
                 hint = f"{self.quarantine.remedy(m)}. Then the same command goes on from here."
                 raise WorkError(what, value=self.quarantine.clients[m].why, hint=hint)
 
-    def _handle_reconnect(self, lease: VisitLease, lasted: float) -> None:
-        """The client is here once more, in the middle of its visit or at its start: not for ever without a step.
+    def handle_reconnect(self, lease: VisitLease, lasted: float) -> None:
+        """Count a reconnect during a visit. Too many without progress fail the visit.
 
-        A link that has lasted is none of those that count: whoever trains a whole model needs only time.
+        Args:
+            lease: The visit.
+            lasted: Seconds that the connection before lasted. One that lasted longer than a lease does not count,
+                because a client that trains a whole model sends nothing for a long time.
         """
         lease.links = lease.links + 1 if lasted <= self.policy.lease else 1
         lease.after = time.monotonic() + self.hub.timeouts.compute_pause(lease.links)
         if lease.links > self.hub.limits.connections_without_progress:
-            self._fail_visit(lease, f"no step on {lease.links} links", lease.link)
+            self.fail_visit(lease, f"no step on {lease.links} links", lease.link)
 
-    def _postpone_visit(self, lease: VisitLease, why: str) -> None:
-        """The client cannot make its visit yet: it is asked again and again, for as long as one that is away."""
+    def postpone_visit(self, lease: VisitLease, why: str) -> None:
+        """Roll back a visit that its client cannot make yet, and lease it again later.
+
+        The client has as much time for this as a client that is away.
+        """
         now = time.monotonic()
         since = now if lease.unable is None else lease.unable
         if lease.unable is None:
-            self._note("unable", lease, why=why)
-        self._roll_back(lease, why)
+            self.note("unable", lease, why=why)
+        self.roll_back(lease, why)
         lease.unable = lease.since = since
         lease.granted_at = 0.0
         lease.why = why
@@ -278,28 +317,31 @@ class VisitScheduler:
 
     def _skip(self, lease: VisitLease, why: str) -> None:
         self.journal.skip(lease.visit, why)
-        self._note("skipped", lease, why=why)
-        self._end_visit(lease, Skipped(why))
+        self.note("skipped", lease, why=why)
+        self.end_visit(lease, Skipped(why))
 
-    def _roll_back(self, lease: VisitLease, why: str, word: Message | None = None) -> None:
-        """Both halves roll back: whatever was made of the visit is forgotten."""
+    def roll_back(self, lease: VisitLease, why: str, message: Message | None = None) -> None:
+        """Return both halves to the start of the visit. `message` is sent to the client if it is connected."""
+        self.on_roll_back(lease)
         if lease.server_visit is None:
             return
         self.hub.release(lease.visit.m)
-        if lease.link is not None and word is not None:
-            self.hub.send(lease.link, word)
+        if lease.link is not None and message is not None:
+            self.hub.send(lease.link, message)
         self.server_visits.release(lease.server_visit)
         now = time.monotonic()
         lease.absent_since = lease.absent_since if lease.link is None else now
         lease.server_visit, lease.fence, lease.link, lease.since = None, 0, None, now
 
-    def _end_visit(self, lease: VisitLease, outcome: Outcome[Any]) -> None:
+    def end_visit(self, lease: VisitLease, outcome: Outcome[Any]) -> None:
+        """Remove the lease, and keep the outcome for the algorithm."""
         if lease.server_visit is not None:
             self.server_visits.release(lease.server_visit)
         self.outcomes[lease.index] = outcome
         del self.leases[lease.visit.m]
 
-    def _note(self, event: str, lease: VisitLease, **facts: Any) -> None:
+    def note(self, event: str, lease: VisitLease, **facts: Any) -> None:
+        """Record an event of a visit."""
         visit = lease.visit
         self.journal.note(event, client=visit.m, round=visit.r, occurrence=visit.i, fence=lease.fence, **facts)
 
@@ -307,6 +349,6 @@ class VisitScheduler:
         self.journal.note(event, **facts)
 
 
-def _reason(why: str) -> str:
+def _strip_hint(why: str) -> str:
     """Return a reason without the hint that the client may have added."""
     return why.rstrip(". ").removesuffix(LOWER_ETA.rstrip(".")).rstrip(". ")

@@ -15,6 +15,7 @@ from torch import nn
 
 from splitrelay import kernels, participation
 from splitrelay.algorithms import Algorithm, AlgorithmSettings, LocalSteps, Step
+from splitrelay.algorithms.base import Cut
 from splitrelay.data import load
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
@@ -155,15 +156,20 @@ def build_engine(spec: Spec, network: Network) -> Engine[torch.Tensor]:
 
 
 def build_algorithm(
-    spec: Spec, network: Network, partition: Partition, K: LocalSteps | None = None
+    spec: Spec,
+    network: Network,
+    partition: Partition,
+    K: LocalSteps | None = None,
+    cut: Cut[Any] | None = None,
 ) -> Algorithm[torch.Tensor, Any]:
-    """Build the algorithm. K replaces the local steps of the spec, for example by own steps for each client."""
+    """Build the algorithm. K replaces the local steps of the spec, `cut` the flat cut of its model."""
     optimiser, M = spec.optimiser, len(partition.clients)
     step: Step[torch.Tensor] = Step(
         optimiser.eta, optimiser.weight_decay, optimiser.clip, optimiser.momentum, per_half=optimiser.per_half
     )
     sizes = [len(samples) for samples in network.holdings] if spec.weighted else None
-    cut = FlatCut(network.model_spec.layout(network.dtype).ends[find_cut_index(network.model_spec, spec.model.cut)])
+    ends = network.model_spec.layout(network.dtype).ends
+    cut = cut or FlatCut(ends[find_cut_index(network.model_spec, spec.model.cut)])
     steps = compute_local_steps(spec, network.holdings) if K is None else K
     made = algorithm(spec.algorithm).make(AlgorithmSettings(step, steps, M, cut, spec.gamma, sizes, spec.G))
     for name, key, is_set, lacks in (

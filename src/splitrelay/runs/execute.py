@@ -52,9 +52,10 @@ class RunHooks:
 
     make_state: Callable[[], Any] | None = None  # state before round 1; default: the algorithm's, from x0
     back_to: int | None = None  # a checkpoint of this round is used even if its row is missing
-    on_start: Callable[[int | None], None] = lambda r: None  # gets the round to continue from, or None
+    on_start: Callable[[tuple[int, Any] | None], None] = lambda start: None  # gets (r, state) to continue from, or None
+    check: Callable[[int, Any], None] = lambda r, state: None  # may refuse a state before its row is written
     get_fields: Callable[[int], Row] = lambda r: {}  # fields to add to the row of round r
-    on_checkpoint: Callable[[int], None] = lambda r: None  # gets the round of a checkpoint that is complete
+    on_checkpoint: Callable[[int, Any], None] = lambda r, state: None  # gets a checkpoint that is complete
     save_model: Callable[[Any], None] | None = None  # gets the final state; default: write model.safetensors
     has_initial_checkpoint: bool = False  # write a checkpoint of round 0 as well
     overlap: bool = True  # evaluate while the next rounds run
@@ -171,7 +172,7 @@ def train_in_directory(
     hooks = hooks or RunHooks()
     make_state = hooks.make_state or (lambda: trainer.algorithm.init(trainer.x0()))
     start = _find_start(spec, directory, trainer, make_state, hooks.back_to)
-    hooks.on_start(start[0] if start else None)
+    hooks.on_start(start)
     rows = directory.truncate_rows(start[0] if start else -1)
     yield from (Progress(row, is_old=True) for row in rows)
     if partition is not None and (not directory.spec.exists() or start is None):
@@ -191,12 +192,14 @@ def train_in_directory(
     def save(evaluation: EvaluationRow, state: Any) -> None:
         directory.flush_rows()
         directory.checkpoints.save(evaluation.r, state, evaluation.up, evaluation.down)
-        hooks.on_checkpoint(evaluation.r)
+        hooks.on_checkpoint(evaluation.r, state)
 
     try:
-        for last, state in evaluations:
-            row = {**build_row(last, seconds_before), **hooks.get_fields(last.r)}
+        for evaluation, new_state in evaluations:
+            hooks.check(evaluation.r, new_state)
+            row = {**build_row(evaluation, seconds_before), **hooks.get_fields(evaluation.r)}
             directory.append_row(row, flush=False)
+            last, state = evaluation, new_state
             if last.r > saved and last.r % (checkpoint * spec.every) == 0:
                 save(last, state)
                 saved = last.r

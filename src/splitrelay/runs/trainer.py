@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Lock
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from splitrelay.algorithms import LocalSteps
-from splitrelay.algorithms.base import Clients
+from splitrelay.algorithms.base import Clients, Cut
 from splitrelay.data.images import DataSet, ImageSet
 from splitrelay.data.partition import Partition
 from splitrelay.engine import CostCounter
@@ -29,6 +29,14 @@ from splitrelay.runs.spec import Spec
 from splitrelay.training import resume
 
 NOT_EVALUATED = Score(math.nan, math.nan, ())
+
+
+class Scorer(Protocol):
+    """Evaluates x on a test set."""
+
+    def score(self, x: Any, /) -> Score:
+        """Return loss and accuracy."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,8 @@ class Trainer:
         clients: Clients[torch.Tensor] | None = None,
         model: MakeModel | None = None,
         K: LocalSteps | None = None,
+        evaluator: Scorer | None = None,
+        cut: Cut[Any] | None = None,
     ) -> None:
         """Build all parts.
 
@@ -106,6 +116,8 @@ class Trainer:
             clients: Where visits are made, instead of engines in this process.
             model: A function that makes the model, instead of the name in the spec.
             K: Local steps of each client, instead of those in the spec.
+            evaluator: Evaluates x on the test set, instead of an evaluator in this process.
+            cut: Cuts x into halves, instead of the flat cut of the spec.
         """
         self.spec = spec
         self.network, validation = build_network(spec, data, partition, device=device, model=model)
@@ -114,9 +126,9 @@ class Trainer:
         self.clients: CostCounter[torch.Tensor] = CostCounter(
             clients or Pool([StoppableEngine(build_engine(spec, self.network), stop) for _ in range(workers)])
         )
-        self.algorithm = build_algorithm(spec, self.network, partition, K)
+        self.algorithm = build_algorithm(spec, self.network, partition, K, cut)
         self.order = build_order(spec, partition)
-        self.evaluator = self._build_evaluator(data.test)
+        self.evaluator: Scorer = evaluator or self._build_evaluator(data.test)
         self.validator = self._build_evaluator(data.train.part(validation)) if spec.data.validation else None
 
     def run(
