@@ -53,7 +53,7 @@ LABELS: dict[str, Change] = {
 
 def corrupt(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """Client EVIL trains as it should, seals something else, and remembers nothing."""
-    seal, committed = Sealer.seal, Sealer.committed
+    seal, committed = Sealer.seal, Sealer.confirm_own
 
     def sealing(sealer: Sealer, half: bytes, **label: int) -> bytes:
         if sealer.m != EVIL:
@@ -62,7 +62,7 @@ def corrupt(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
 
     monkeypatch.setattr(Sealer, "seal", sealing)
     monkeypatch.setattr(
-        Sealer, "committed", lambda sealer, sealed: None if sealer.m == EVIL else committed(sealer, sealed)
+        Sealer, "confirm_own", lambda sealer, sealed: None if sealer.m == EVIL else committed(sealer, sealed)
     )
 
 
@@ -157,7 +157,7 @@ def test_a_client_that_was_left_out_of_the_history_of_a_half_is_not_struck(
 ) -> None:
     """Client EVIL seals its half with a history that lacks the last visits of the others."""
     stage = make_direct_deployment(tmp_path, *FOUR, policy=Policy("skip", strikes=9))
-    seal, committed = Sealer.seal, Sealer.committed
+    seal, committed = Sealer.seal, Sealer.confirm_own
 
     def sealing(sealer: Sealer, half: bytes, **label: int) -> bytes:
         if sealer.m == EVIL:
@@ -166,7 +166,7 @@ def test_a_client_that_was_left_out_of_the_history_of_a_half_is_not_struck(
 
     monkeypatch.setattr(Sealer, "seal", sealing)
     monkeypatch.setattr(
-        Sealer, "committed", lambda sealer, sealed: None if sealer.m == EVIL else committed(sealer, sealed)
+        Sealer, "confirm_own", lambda sealer, sealed: None if sealer.m == EVIL else committed(sealer, sealed)
     )
     with suppress(WorkError):  # in the end the evaluator, too, may be a client that was left out
         play(stage)
