@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 
@@ -85,12 +88,35 @@ def _restore(kind: type[SplitrelayError], args: tuple[Any, ...]) -> SplitrelayEr
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
     """Return "Did you mean ...?" if a known name is similar, else the list of all known names."""
-    names = list(known)
+    names, name = list(known), str(name)  # callers may pass a value of another type
     lowered = {candidate.lower(): candidate for candidate in names}
     similar = get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
     if similar:
         return f"Did you mean '{lowered[similar[0]]}'?"
     return "Known: " + ", ".join(names) + "."
+
+
+def find_user_code(error: BaseException) -> str:
+    """Return "FILE, line N" of the innermost call in a file of the user, or an empty string if there is none.
+
+    Files of the user are neither in this package nor in the folders of installed packages and of Python itself.
+    """
+    if isinstance(error, SyntaxError) and error.filename and _is_user_file(error.filename):
+        return f"{error.filename}, line {error.lineno}"
+    calls = [call for call in extract_tb(error.__traceback__) if _is_user_file(call.filename)]
+    return f"{calls[-1].filename}, line {calls[-1].lineno}" if calls else ""
+
+
+def _is_user_file(name: str) -> bool:
+    path = Path(name).resolve()
+    own, python = Path(__file__).resolve().parent, Path(os.__file__).resolve().parent
+    is_program = path.name in ("splitrelay", "splitrelay.exe")  # the script that pip writes
+    return (
+        path.is_file()
+        and not is_program
+        and not any(path.is_relative_to(each) for each in (own, python))
+        and ("site-packages" not in path.parts)
+    )
 
 
 def escape_unprintable(text: str) -> str:

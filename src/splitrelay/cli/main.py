@@ -14,7 +14,7 @@ import click
 from splitrelay import __version__
 from splitrelay.cli.click_extensions import Group
 from splitrelay.cli.console import mood
-from splitrelay.errors import SplitrelayError
+from splitrelay.errors import SplitrelayError, find_user_code
 from splitrelay.runs.presets import set_preset_provider
 
 set_preset_provider("splitrelay.paper.presets")
@@ -126,11 +126,12 @@ def _run(arguments: list[str], context: object) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        _leave(*_explained(error), form, format_exc() if mood.traceback else "")
+        _leave(*explain_error(error), form, format_exc() if mood.traceback else "")
     sys.exit(0)
 
 
-def _explained(error: Exception) -> tuple[str, int]:
+def explain_error(error: Exception) -> tuple[str, int]:
+    """Return the message and the exit code of an error. An error in a file of the user is named as such."""
     if isinstance(error, SplitrelayError):
         return str(error), error.exit_code
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
@@ -142,6 +143,9 @@ def _explained(error: Exception) -> tuple[str, int]:
         return error.format_message(), 2
     if isinstance(error, MemoryError):
         return f"out of memory ({error}). Ask for less at once.", 1
+    place = find_user_code(error)
+    if place:
+        return f"error in your code, {place}: {type(error).__name__}: {error}. --traceback shows all calls.", 1
     return f"unexpected {type(error).__name__}: {error}. Please report it with the output of --traceback.", 1
 
 

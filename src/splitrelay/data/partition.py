@@ -152,6 +152,8 @@ def check_partition(partition: Partition, N: int | None = None) -> None:
 def check_int(name: str, value: int, low: int, high: int | None = None, why: str = "") -> int:
     """Return the value as an int. Raise OutOfRange if it is not an integer from low to high."""
     limit = f"{name} >= {low}" if high is None else f"{low} <= {name} <= {high}"
+    if not isinstance(value, int | float | np.number):
+        raise OutOfRange(f"{name} must be a whole number", value=repr(value), limit=limit)
     if value != int(value) or value < low or (high is not None and value > high):
         raise OutOfRange(f"{name} out of range", value=value, limit=limit + (f" ({why})" if why else ""))
     return int(value)

@@ -146,7 +146,7 @@ SCHEMES: Mapping[str, Callable[..., Partition]] = {
 
 def draw_partition(kind: str, labels: Labels, **settings: Any) -> Partition:
     """Draw a partition with the scheme `kind`. Raise InputError for unknown or missing settings."""
-    if kind not in SCHEMES:
+    if not isinstance(kind, str) or kind not in SCHEMES:
         raise UnknownName("partition", kind, SCHEMES)
     keys = list_settings(kind)
     for name in settings:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from splitrelay.errors import InputError
 from splitrelay.kernels.builtin_plans import BUILTIN_MODELS, count_inputs, get_builtin_plan
 from splitrelay.kernels.network_plan import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Pair, Plan, ReLU
 from splitrelay.models.model_spec import ModelSpec
@@ -30,6 +31,8 @@ def get_model_spec(
         >>> get_model_spec("lenet5", (1, 28, 28), 10).layers()[:3]
         ['conv1', 'relu1', 'pool1']
     """
+    if not callable(model) and not isinstance(model, str):
+        raise InputError("a model must be a name or a function", value=type(model).__name__)
     if callable(model) or ":" in model:
         build = model if callable(model) else load_user_function("model", model)
         return ModelSpec(model if isinstance(model, str) else model.__name__, build, shape, 1 if cut is None else cut)

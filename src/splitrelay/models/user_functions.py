@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from splitrelay.errors import InputError
+from splitrelay.errors import InputError, find_user_code
 
 
 def load_user_function(kind: str, name: str) -> Any:
@@ -24,5 +24,10 @@ def load_user_function(kind: str, name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
+        place = find_user_code(error)
+        if place:  # the module exists, and fails while it is imported
+            raise InputError(
+                f"{kind} {name} cannot be imported: error in your code, {place}", value=str(error)
+            ) from error
         hint = "Use the form module:function. The module may be a file in the current folder."
         raise InputError(f"{kind} {name} cannot be imported", value=str(error), hint=hint) from None

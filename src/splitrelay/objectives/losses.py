@@ -25,6 +25,8 @@ LOSSES: dict[str, Loss] = {"cross-entropy": functional.cross_entropy, "mse": mse
 
 def get_loss(name: str) -> Loss:
     """Return the built-in loss with this name, or import the user's loss if the name contains a colon."""
+    if not isinstance(name, str):
+        raise InputError("a loss must be given by its name", value=type(name).__name__, limit="text")
     if ":" in name:
         loss: Loss = load_user_function("loss", name)
         return loss

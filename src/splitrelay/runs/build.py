@@ -107,7 +107,7 @@ def get_dtype(name: str) -> torch.dtype:
 
 def get_device(name: str) -> torch.device:
     """Return the torch device with this name, after a check that it works on this machine."""
-    if name.partition(":")[0] not in DEVICES:
+    if not isinstance(name, str) or name.partition(":")[0] not in DEVICES:
         raise UnknownName("device", name, DEVICES)
     try:
         device = torch.device(name)

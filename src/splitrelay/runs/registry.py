@@ -127,6 +127,6 @@ ALGORITHMS = {entry.name: entry for entry in ENTRIES}
 
 def algorithm(name: str) -> Entry:
     """Return the entry with this name."""
-    if name not in ALGORITHMS:
+    if not isinstance(name, str) or name not in ALGORITHMS:
         raise UnknownName("algorithm", name, ALGORITHMS)
     return ALGORITHMS[name]

@@ -14,7 +14,7 @@ from threading import Event
 from typing import Any, Protocol, TypeVar
 
 from splitrelay.atomic_files import write_text
-from splitrelay.errors import Diverged, SplitrelayError
+from splitrelay.errors import Diverged, SplitrelayError, find_user_code
 
 T = TypeVar("T")
 
@@ -107,6 +107,8 @@ def run_job(job: Job, stop: Event, report: Callable[[JobStatus], object]) -> Job
         with suppress(SplitrelayError):
             write_text(path / "traceback.txt", traceback.format_exc())
         first = (str(error).splitlines() or [""])[0]
-        why = f"unexpected {type(error).__name__}: {first}. The traceback is in {path / 'traceback.txt'}"
+        place = find_user_code(error)
+        what = f"error in your code, {place}: " if place else "unexpected "
+        why = f"{what}{type(error).__name__}: {first}. The traceback is in {path / 'traceback.txt'}"
         return JobStatus(job.name, "failed", why=why)
     return JobStatus(job.name, "done")
