@@ -127,4 +127,4 @@ def test_who_is_refused_for_good_leaves_with_2(client: str, why: str, capsys: py
 
 
 def test_who_may_try_again_leaves_with_1() -> None:
-    assert ServerRefused("too many words at once", final=False).exit_code == 1
+    assert ServerRefused("too many messages at once", final=False).exit_code == 1

@@ -72,7 +72,7 @@ def test_words_that_nobody_has_answered_are_counted() -> None:
         assert alive(here, link)
         for _ in range(Limits.unanswered + 1):
             link.stream.put(encode(step()))
-        with pytest.raises(ServerRefused, match="too many words at once"):
+        with pytest.raises(ServerRefused, match="too many messages at once"):
             link.receive(60)
 
 

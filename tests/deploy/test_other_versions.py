@@ -146,7 +146,7 @@ DISTRUSTED = {
 @pytest.mark.parametrize("case", DISTRUSTED)
 def test_a_server_that_tls_refuses_is_not_tried_again(case: str, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, host, hint = DISTRUSTED[case]
-    monkeypatch.setattr(identity, "_refuse_date", lambda *_: None)  # a server that does not look at its own keys
+    monkeypatch.setattr(identity, "_check_dates", lambda *_: None)  # a server that does not look at its own keys
     with run_bare_server(build_server_credentials(load_identity(keys / folder))) as here:
         client = session(here.port, host, keys / "client-0")
         with pytest.raises(UntrustedServer) as caught:

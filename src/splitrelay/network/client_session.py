@@ -37,7 +37,7 @@ REFUSALS = 5  # in a row, after which trying again makes no sense
 
 
 class ServerRefused(WorkError):
-    """The server said no; `final` where it will say so again, so that the request was wrong."""
+    """The server refused this client. If `final`, trying again makes no sense."""
 
     def __init__(self, why: str, final: bool) -> None:
         super().__init__(f"the server refused: {why}")
@@ -46,7 +46,7 @@ class ServerRefused(WorkError):
 
 
 class ServerEnded(SplitrelayError):
-    """The server said goodbye; `again` where it comes back."""
+    """The server has closed the run. If `again`, it will come back."""
 
     def __init__(self, why: str, again: bool) -> None:
         super().__init__(why)
@@ -54,20 +54,20 @@ class ServerEnded(SplitrelayError):
 
 
 class VisitCancelled(SplitrelayError):
-    """The visit was taken back: whatever was made of it is void."""
+    """The server has cancelled the visit. Its results are not used."""
 
 
 class ServerNotFound(WorkError):
-    """The client's patience is at an end."""
+    """No server was found within the time that the client waits."""
 
 
 class ClientStopped(SplitrelayError):
-    """The client was told to stop while it knocked."""
+    """The client was stopped while it connected."""
 
 
 @dataclass
 class TrafficMeter:
-    """Frames and their bytes over all links of this client, and the time spent waiting for the server."""
+    """Messages and bytes over all connections of this client, and the seconds spent waiting for the server."""
 
     messages: int = 0
     sent: int = 0
@@ -76,7 +76,7 @@ class TrafficMeter:
 
 
 class Connection:
-    """One stream to the server, in words: each is held against the table, whoever says it."""
+    """One connection to the server. Each message is checked against the protocol table, in both directions."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Connection:
         self._pending: Message | None = None  # while we waited for nothing in particular
 
     def send(self, message: Message) -> None:
-        """Say something."""
+        """Send a message."""
         self.conversation.record_sent(message)
         frame = encode(message)
         self.stream.put(frame)
@@ -101,7 +101,15 @@ class Connection:
         self.meter.sent += len(frame)
 
     def receive(self, timeout: float | None = None) -> Message:
-        """The server's next word; LinkLost where none comes in time, which counts from when we have said our own."""
+        """Return the next message of the server.
+
+        Args:
+            timeout: seconds, counted from when our last message was sent; None waits until the connection is lost.
+
+        Raises:
+            ConnectionLost: no message came in time.
+            ServerRefused, ServerEnded, VisitCancelled: the message ends the session or the visit.
+        """
         began, patience = time.monotonic(), math.inf if timeout is None else timeout
         message, self._pending = self._pending, None
         while message is None:
@@ -110,19 +118,19 @@ class Connection:
         return _raise_if_end(message)
 
     def wait_for_message(self, seconds: float) -> bool:
-        """Whether there is a word within so many seconds; LinkLost where there will be none."""
+        """Return whether a message comes within so many seconds. Raises ConnectionLost."""
         until = time.monotonic() + seconds
         while self._pending is None and self.stream.wait_for_frame(max(until - time.monotonic(), 0.0)):
             self._pending = self._new(self.stream.read())
         return self._pending is not None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the stream and the channel."""
         self.stream.close()
         self.channel.close()
 
     def _new(self, frame: bytes) -> Message | None:
-        """What is said in a frame; None where it has been heard before, or says only that the server is there."""
+        """Decode a frame. Return None for a repeated message and for a heartbeat."""
         self.meter.received += len(frame)
         message = decode(frame, self.bounds)
         verdict = self.conversation.record_received(message)
@@ -134,7 +142,7 @@ def _encode_heartbeat(number: int) -> bytes:
 
 
 def _raise_if_end(message: Message) -> Message:
-    """A word that ends something is an error, so that it ends it wherever it is heard."""
+    """Raise an error for a message that ends the session or the visit, wherever it is received."""
     if isinstance(message, Refuse):
         raise ServerRefused(message.why, message.final)
     if isinstance(message, Bye):
@@ -146,7 +154,7 @@ def _raise_if_end(message: Message) -> Message:
 
 @dataclass
 class HeldVisit:
-    """The visit that the client is at: its fence, and how many of its steps were answered."""
+    """The current visit of the client: its fence, and how many of its steps were answered."""
 
     fence: int = 0
     k: int = 0
@@ -157,7 +165,10 @@ Agree = Callable[[Terms], Accept]
 
 
 class Session:
-    """A client's standing with the server over as many links as it takes."""
+    """A client's session with the server, over as many connections as it needs.
+
+    A lost connection is made again, with growing pauses, and a visit continues where it was.
+    """
 
     def __init__(
         self,
@@ -188,13 +199,19 @@ class Session:
         self.fruitless = 0  # links in a row on which nothing was asked of us
 
     def reconnect(self) -> None:
-        """Another link; where that has helped nothing before, after a while: somebody else may have the same keys."""
+        """Connect again, after a pause if earlier ones were of no use: another program may have our keys."""
         self._pause(self.fruitless)
         self.fruitless += 1
         self.connect()
 
     def connect(self) -> bool:
-        """A link, with the handshake behind it; whether the held visit goes on. Tries until it can be had."""
+        """Connect and do the handshake, with retries. Return whether the held visit continues.
+
+        Raises:
+            ServerNotFound: there was no server within `patience` seconds.
+            ClientStopped: `stop` was set meanwhile.
+            ServerRefused, ServerEnded, UntrustedServer: another attempt would not help.
+        """
         wait, longest = self.timeouts.first_retry, self.timeouts.longest_retry
         began, refusals = time.monotonic(), 0
         while True:
@@ -210,32 +227,32 @@ class Session:
                     raise ServerNotFound(f"no server within {self.patience:g} seconds", value=str(error)) from None
                 is_first = wait == self.timeouts.first_retry
                 said = self.warn if is_first and isinstance(error, UnknownHost | UntrustedServer) else self.note
-                said(f"no link yet: {error}; trying again in {wait:.1f} s")
+                said(f"no connection yet: {error}; trying again in {wait:.1f} s")
             if self.stop.wait(wait):
                 raise ClientStopped("told to stop before a server was found")
             self.meter.waiting += wait
             wait = min(2 * wait, longest)
 
     def disconnect(self) -> None:
-        """Close the link, if there is one."""
+        """Close the connection, if there is one."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None
 
     def leave(self, why: str) -> None:
-        """Say that we go, if there is anybody to hear it."""
+        """Tell the server that this client leaves, if there is a connection."""
         if self.connection is not None:
             self.connection.send(Leave(why))
             self.connection.stream.finish()
 
     def send(self, *messages: Message) -> None:
-        """Tell the server, on whichever link there is."""
+        """Send messages on the current connection."""
         assert self.connection is not None
         for message in messages:
             self.connection.send(message)
 
     def receive(self, timeout: float | None = None) -> Message:
-        """The server's next word."""
+        """Return the next message of the server (see Connection.receive)."""
         assert self.connection is not None
         return self.connection.receive(timeout)
 
@@ -246,12 +263,23 @@ class Session:
         fence: int = 0,
         meanwhile: Callable[[], None] | None = None,
     ) -> Message:
-        """Say, and wait for the answer; over a new link, if need be, as long as the visit is still ours."""
+        """Send messages and return the answer, over a new connection if this one is lost.
+
+        Args:
+            messages: makes the messages; called again for each attempt.
+            timeout: seconds for the answer.
+            fence: of the answer; that of the current visit unless given.
+            meanwhile: work to do while the answer is on its way.
+
+        Raises:
+            VisitCancelled: the visit does not continue.
+            ConnectionLost: too many connections were lost in one visit.
+        """
         fence, tries = fence or self.holding.fence, 0
         while True:
             try:
                 if self.connection is None and not self.connect():
-                    raise VisitCancelled("the visit was taken back while the link was lost")
+                    raise VisitCancelled("the visit was cancelled while the connection was lost")
                 assert self.connection is not None
                 self.send(*messages())
                 self.connection.stream.flush()
@@ -271,12 +299,12 @@ class Session:
             tries += 1
 
     def _check_stop(self) -> None:
-        """Raise Stopped where the client was told to stop: it does not begin anew then."""
+        """Raise ClientStopped if the client was told to stop."""
         if self.stop.is_set():
             raise ClientStopped("told to stop")
 
     def _pause(self, tries: int) -> None:
-        """Not at all, then longer and longer: who loses link after link does not help by calling at once."""
+        """Wait before an attempt: not before the first one, then longer each time."""
         if tries and self.stop.wait(self.timeouts.compute_pause(tries)):
             raise ClientStopped("told to stop before it was connected again")
 
@@ -308,12 +336,12 @@ class Session:
 
 
 def is_final(error: SplitrelayError) -> bool:
-    """Whether another link would not help."""
+    """Return whether another connection would not help."""
     return (isinstance(error, ServerRefused) and error.final) or (isinstance(error, ServerEnded) and not error.again)
 
 
 class BackgroundReconnect:
-    """While this is entered another thread has the session; whoever computes leaves it alone."""
+    """Keep the connection while the client computes for long: another thread owns the session meanwhile."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -338,7 +366,7 @@ class BackgroundReconnect:
             self._failure = error
 
     def _look(self) -> None:
-        """Before the half is deposited the server says only what ends the visit, or the link."""
+        """Check the connection. Before the deposit the server sends only messages that end the visit or the session."""
         try:
             if self.session.connection is not None:
                 if self.session.connection.wait_for_message(0.0):
@@ -350,4 +378,4 @@ class BackgroundReconnect:
             self.session.note(f"{error}; connecting again")
             self.session.disconnect()
         if not self.session.connect():
-            raise VisitCancelled("the visit was taken back while the link was lost")
+            raise VisitCancelled("the visit was cancelled while the connection was lost")

@@ -1,4 +1,4 @@
-"""The frames of one stream, at the client: whoever waits for one reads it, as every thread in between costs time."""
+"""The frames of one gRPC stream at the client. The thread that waits for a frame reads it itself, to save time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from splitrelay.network.limits import Timeouts
 
 
 class Stream:
-    """A call that goes both ways. One thread sends and reads; another watches the clock, and says that we are here."""
+    """A bidirectional call. One thread sends and reads. Another one checks the timeouts and sends heartbeats."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Stream:
         address: str = "",
         stop: threading.Event | None = None,
     ) -> None:
-        """Call; `timeouts.grace` seconds after `stop` is set the stream ends, whatever the server still owes."""
+        """Start the call. The stream ends `timeouts.grace` seconds after `stop` is set."""
         self.timeouts, self.heartbeat, self._beat, self._address = timeouts, timeouts.heartbeat, beat, address
         self._stop = stop or threading.Event()
         self._outgoing: SimpleQueue[tuple[bytes | None, bool]] = SimpleQueue()  # and whether it was put
@@ -42,23 +42,23 @@ class Stream:
         threading.Thread(target=self._watch_clock, name="heartbeat", daemon=True).start()
 
     def put(self, frame: bytes) -> None:
-        """One frame more on its way."""
+        """Queue a frame."""
         self._sent.clear()
         self._outgoing.put((frame, True))
 
     def flush(self) -> None:
-        """Wait until it has left: whoever runs Python meanwhile, and be it to wait for the answer, keeps it back."""
+        """Wait until all frames were given to gRPC: other Python code would delay them."""
         if self._frames.is_active():
             self._sent.wait(self.timeouts.tick)
 
     def finish(self) -> None:
-        """Say no more, and wait a while until the server has heard it all: hanging up takes back what is on its way."""
+        """End our side and wait a moment for the server: closing at once would drop queued frames."""
         self._outgoing.put((None, False))
         if self._frames.is_active():
             self._ended.wait(2 * self.timeouts.tick)
 
     def read(self, until: float = math.inf) -> bytes:
-        """The next frame; LinkLost where none comes until then, or for too long."""
+        """Return the next frame. Raises ConnectionLost if none comes until then, or for `timeouts.silence`."""
         if self._background is not None and self._background.is_reading:
             return self._read_read_from_background(self._background, until)
         self._limit = min(until, time.monotonic() + self.timeouts.silence)
@@ -78,7 +78,7 @@ class Stream:
         return False
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the stream."""
         self._over.set()
         self._outgoing.put((None, False))
         self._frames.cancel()
@@ -104,7 +104,7 @@ class Stream:
         return frame
 
     def _next_outgoing(self) -> bytes | None:
-        """The next frame, for gRPC, which asks when the one before has left."""
+        """Return the next frame for gRPC, which asks after it has sent the one before."""
         if self._leaving:
             self.left = time.monotonic()
         if self._outgoing.empty():
@@ -152,7 +152,7 @@ class BackgroundReader:
         return True
 
     def take(self) -> bytes:
-        """What has come; LinkLost where nothing will."""
+        """Return the frame. Raises ConnectionLost."""
         found, self._found, self.is_reading = self._found, None, False
         if isinstance(found, ConnectionLost):
             raise found
@@ -160,7 +160,7 @@ class BackgroundReader:
         return found
 
     def close(self) -> None:
-        """Nobody will ask any more."""
+        """End the thread."""
         self._asking.put(False)
 
     def _read_frames(self) -> None:

@@ -1,7 +1,7 @@
-"""Every word of every link, as the server takes it: held against the table, then answered here or handed on.
+"""Check every message that the server receives, and answer it or pass it on to the training thread.
 
-Nothing is read or written here: what is to be said on a link is put into its queue, what concerns the training into the
-inbox. It all happens on the event loop; only the grants are set by the thread that trains, whoever turns the loop then.
+This module does no input or output. It puts replies into the queue of the connection, and events into the EventQueue.
+Everything runs on the event loop, except grant and release, which the training thread calls.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ FED_SERVER_NUMBER = limits.CLIENTS + 1  # that of the fed server
 
 
 class TooManyConnections(WorkError):
-    """Too many are at the door; later there may be room."""
+    """There are too many connections now; a later attempt may succeed."""
 
 
 class ClientRejected(WorkError):
-    """A client that cannot take part, however often it asks."""
+    """This client cannot take part; another attempt does not help."""
 
 
 @dataclass(eq=False)
@@ -119,7 +119,7 @@ class ServerConnection:
 
 @dataclass(frozen=True)
 class ServerContext:
-    """What the server stands for: its terms, who may come, what it expects of buffers."""
+    """What a server accepts: its terms, its clients, the sizes of messages, limits and timeouts."""
 
     terms: Terms
     bounds: Bounds
@@ -134,7 +134,7 @@ class ServerContext:
 
     @property
     def largest(self) -> int:
-        """Bytes of the longest message that anybody may send."""
+        """The bytes of the longest message that a client may send."""
         bounds = self.bounds
         number = 8 if bounds.dtype is None else np.dtype(bounds.dtype).itemsize
         sample = limits.MESSAGE if bounds.h is None else number * math.prod(bounds.h) + LABEL.itemsize
@@ -143,7 +143,7 @@ class ServerContext:
 
 
 class ConnectionHandler:
-    """Who is here, and what becomes of their words."""
+    """All connections of a server, and what is done with their messages."""
 
     def __init__(self, context: ServerContext, note: Callable[..., None], wheel: SharedLoop) -> None:
         self.context, self.note = context, note
@@ -155,23 +155,23 @@ class ConnectionHandler:
         self._lock = threading.Lock()
 
     def grant(self, m: int, fence: int, answered: int) -> None:
-        """Whoever comes back holding this fence goes on where it was; called by the thread that trains."""
+        """Let client m resume the visit with this fence; called by the training thread."""
         with self._lock:
             self._grants[m] = (fence, answered)
 
     def release(self, m: int, fence: int | None = None) -> None:
-        """Whoever comes back holding that visit, or whichever there is, starts afresh."""
+        """Do not let client m resume the visit with this fence, or any visit."""
         with self._lock:
             if fence is None or self._grants.get(m, (0, 0))[0] == fence:
                 self._grants.pop(m, None)
 
     def address(self, m: int) -> str:
-        """Where other clients reach client m; empty where they do not, or it is not here."""
+        """Return the address under which other clients reach client m; empty if there is none."""
         link = self.clients.get(m)
         return "" if link is None else link.address
 
     def add(self, link: ServerConnection) -> None:
-        """Somebody has called; Busy where too many do."""
+        """Add a connection. Raises TooManyConnections."""
         self.connections[link.number] = link
         strangers = [other for other in self.connections.values() if self.clients.get(other.m) is not other]
         if len(strangers) > self.context.limits.handshakes:
@@ -181,7 +181,12 @@ class ConnectionHandler:
             raise TooManyConnections("too many handshakes under one certificate", limit=f"<= {most}")
 
     def handle_message(self, link: ServerConnection, message: Message) -> Answer | None:
-        """One word, and the answer if it can be had at once; BadMessage or Unwelcome where it ends the link."""
+        """Handle a message. Return the answer if it was computed inline.
+
+        Raises:
+            BadMessage: the message is not allowed; the connection ends.
+            ClientRejected: the client may not take part.
+        """
         if isinstance(message, Ready) and link.queued_chunks and message.fence == link.conversation.fence:
             raise BadMessage(
                 "ready was said before the half had come", value=link.queued_chunks, limit="no chunk on its way"
@@ -217,7 +222,7 @@ class ConnectionHandler:
         return None
 
     def _count_idle(self, link: ServerConnection) -> None:
-        """Raise BadMessage for a client that sends too many messages without getting any further."""
+        """Raise BadMessage if a client sends too many messages without progress."""
         most, rate = self.context.limits.idle_messages, self.context.limits.idle_rate
         refilled = link.idle_messages + (link.received_at - link.idle_since) * rate
         link.idle_messages, link.idle_since = min(refilled, most) - 1, link.received_at
@@ -225,7 +230,7 @@ class ConnectionHandler:
             raise BadMessage("too many messages without progress", limit=f"<= {rate:g} a second")
 
     def check_admission(self, link: ServerConnection) -> None:
-        """Asked again whenever something is granted or counts: Unwelcome for whoever is revoked meanwhile."""
+        """Raise ClientRejected if the client was revoked; checked at every lease and deposit."""
         why = None if link.hello is None else self.context.admit(link, link.hello)
         if why is not None:
             raise ClientRejected(why)
@@ -234,7 +239,7 @@ class ConnectionHandler:
         unheard = 0 if isinstance(heard.message, Fail) else link.outgoing.qsize()  # of what is said, it must hear us
         if max(self.inbox.count_unread(heard.link), unheard) >= self.context.limits.unanswered:
             raise BadMessage(
-                "too many words at once", limit=f"<= {self.context.limits.unanswered} that are not answered"
+                "too many messages at once", limit=f"<= {self.context.limits.unanswered} that are not answered"
             )
         answer = self.inbox.answer(heard)
         if answer is None:
@@ -242,13 +247,13 @@ class ConnectionHandler:
         return answer
 
     def _note_stale(self, link: ServerConnection, message: Message) -> None:
-        """Told of once for each visit: who goes on saying it must not fill the disk."""
+        """Record a late message, once for each visit: a client that repeats it must not fill the disk."""
         if link.stale < get_fence(message):
             link.stale = get_fence(message)
             self.note("stale", source=link.source, client=link.m, word=message.event)
 
     def refuse(self, link: ServerConnection, why: str, *, final: bool = False) -> None:
-        """The last word on a link. The table is not asked: it may be the reason."""
+        """Refuse a client and end its connection. The protocol table is not checked: it may be the reason."""
         self.note("refused", source=link.source, client=link.m, peer=link.peer, why=why)
         link.why, link.final, link.refused = why, final, True
         link.conversation.state = State.REFUSED
@@ -261,7 +266,7 @@ class ConnectionHandler:
         self.refuse(link, describe_version_conflict(error.version, error.said), final=True)
 
     def remove(self, link: ServerConnection) -> None:
-        """The link is over."""
+        """Remove a connection that has ended."""
         self.connections.pop(link.number, None)
         if self.clients.get(link.m) is link:
             del self.clients[link.m]

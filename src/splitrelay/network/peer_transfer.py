@@ -64,7 +64,7 @@ class HalfReceiver:
         try:
             port = server.add_secure_port(address, credentials)
         except RuntimeError:
-            hint = "Choose another --listen, or end who is there."
+            hint = "Choose another --listen, or stop the program that uses it."
             raise InputError(f"cannot listen on {address}", hint=hint) from None
         server.start()
         self._server = server

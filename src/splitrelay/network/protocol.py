@@ -1,8 +1,8 @@
-"""Who may say what when: one table for both ends of a link, without a line of input or output.
+"""The protocol as one table for both ends of a connection, without input or output.
 
-Each end tells its Conversation what it sends and what it receives. Both walk the same table; a word that the table does
-not know in a state ends in `refused`. Words cross on the wire: what a client said of a visit that the server has just
-taken back is stale and changes nothing, a step that comes again gets the answer that it got before.
+Each end tells its Conversation what it sends and what it receives. A message that the table does not have in the
+current state ends in `refused`. Messages can cross: a message of a visit that the server has just cancelled is stale
+and changes nothing, and a repeated step gets the same answer again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from splitrelay.network.messages import Message, Reply, Step, get_fence
 
 
 class State(StrEnum):
-    """Where a conversation stands."""
+    """State of a conversation."""
 
     CONNECTED = "connected"  # nothing has been said
     GREETED = "greeted"  # the client has said who it is
@@ -35,7 +35,7 @@ class State(StrEnum):
 
 
 class End(StrEnum):
-    """Who speaks."""
+    """The two ends of a connection."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -96,7 +96,7 @@ TABLE: Table = {
 
 
 class Verdict(StrEnum):
-    """What a word is worth."""
+    """What to do with a received message."""
 
     NEW = "new"
     AGAIN = "again"  # a step that was answered, or is being answered: the same answer
@@ -104,7 +104,7 @@ class Verdict(StrEnum):
 
 
 class Conversation:
-    """One link as one end sees it. `speaker` is that end."""
+    """The state of one connection as one end sees it. `speaker` is that end."""
 
     def __init__(self, speaker: End) -> None:
         self.speaker, self.other = speaker, C if speaker is S else S
@@ -114,12 +114,12 @@ class Conversation:
         self.answered = 0  # steps of it that have a reply
 
     def record_sent(self, message: Message) -> None:
-        """This end speaks. A word that the table does not know is our own mistake."""
+        """Record a message that this end sends. Raises BadMessage for a mistake of our own."""
         if not (isinstance(message, Reply) and message.k < self.answered):  # else a reply given once more
             self._move(self.speaker, message)
 
     def record_received(self, message: Message) -> Verdict:
-        """The other end speaks: BadMessage, and `refused`, where it may not say this now."""
+        """Record a message of the other end. Raises BadMessage if it is not allowed now."""
         if self._is_stale(message):
             return Verdict.STALE
         if self._is_repeated(message):
@@ -170,12 +170,12 @@ class Conversation:
         self.fence, self.answered = fence, 0
 
     def set_answered(self, answered: int) -> None:
-        """After resume: so many steps of the visit had their reply on an earlier link."""
+        """Set how many steps of a resumed visit were answered on an earlier connection."""
         self.answered = answered
 
 
 def build_diagram() -> str:
-    """The table as a state diagram in Mermaid; words that may be said in every state are left to the text."""
+    """Return the table as a Mermaid diagram, without the messages that every state allows."""
     shown = {**HANDSHAKE, **VISIT, **LOOK}
     lines = ["stateDiagram-v2", f"    [*] --> {State.CONNECTED}"]
     lines += [f"    {state} --> {there}: {end} {event}" for (state, end, event), there in shown.items()]

@@ -1,4 +1,7 @@
-"""The server's end of all links: gRPC on an event loop, and an inbox for the one thread that trains."""
+"""The server's side of all connections: gRPC on the shared loop, and events for the training thread.
+
+shared_event_loop explains which thread may do what.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ OPTIONS = (
 
 
 class NetworkServer:
-    """All links. The training thread reads `inbox`, calls grant, send and release; the rest is the loop's."""
+    """All connections of the server. The training thread reads `inbox` and calls grant, send and release."""
 
     def __init__(self, context: ServerContext, note: Callable[..., None] = lambda event, **facts: None) -> None:
         self.context, self._note = context, note
@@ -68,11 +71,11 @@ class NetworkServer:
     # The training thread's side
 
     def add_method(self, name: str, handler: Any) -> None:
-        """One more method of the service, such as Status."""
+        """Add a method to the gRPC service, such as Status; before `start`."""
         self._unary[name] = handler
 
     def start(self, address: str, credentials: Any = None) -> int:
-        """Listen, and say on which port."""
+        """Listen, and return the port."""
         try:
             check_address(address, listen=True)
             check_client_count(self.context)
@@ -84,48 +87,48 @@ class NetworkServer:
         return port
 
     def grant(self, m: int, fence: int, answered: int = 0) -> None:
-        """Whoever comes back holding this fence goes on where it was."""
+        """Let client m resume the visit with this fence after it reconnects."""
         self.handler.grant(m, fence, answered)
 
     def release(self, m: int) -> None:
-        """The visit is over: whoever comes back holding it starts afresh."""
+        """End the visit of client m: it cannot be resumed."""
         self.handler.release(m)
 
     def send(self, link: int, *messages: Message) -> None:
-        """Say something on a link; nothing happens where it is gone, as its Gone is on the way."""
+        """Send messages on a connection. If it has ended, nothing happens: a ClientDisconnected event follows."""
         self._loop.call(self._put, link, messages)
 
     def get_clients(self) -> dict[int, int]:
-        """Clients that are here, and the number of their link."""
+        """Return the connected clients with the numbers of their connections."""
         return {m: link.number for m, link in list(self.handler.clients.items())}
 
     def get_announced_clients(self) -> dict[int, int]:
-        """Those of them of whose arrival the thread that trains has heard: before, it may not know what they hold."""
+        """Return the connected clients whose ClientConnected event the training thread has read."""
         return {m: link for m, link in self.get_clients().items() if not self.inbox.is_unannounced(link)}
 
     def get_transferred(self, link: int) -> tuple[int, int]:
-        """Bytes, up and down, of the half that is on its way over a link."""
+        """Return the bytes, up and down, of the half that is in transfer on a connection."""
         found = self.handler.connections.get(link)
         return (0, 0) if found is None else found.transferred
 
     def count_frame_bytes(self) -> tuple[int, int]:
-        """Bytes of all frames so far, up and down, handshakes and repetitions included."""
+        """Return the bytes of all frames so far, up and down, handshakes and repetitions included."""
         links = list(self.handler.connections.values())
         up, down = self.spent
         return up + sum(link.received for link in links), down + sum(link.sent for link in links)
 
     def count_socket_bytes(self) -> dict[int, SocketTraffic]:
-        """Messages and socket bytes of every client that was here, read now."""
+        """Return the messages and socket bytes of every client so far."""
         links = list(self.handler.connections.values())
         self.meters.look(links)
         return self.meters.by_client(links)
 
     def get_usage_reports(self) -> dict[int, UsageReport]:
-        """What each client last said that taking part has cost it."""
+        """Return the last usage report of each client."""
         return dict(self.handler.paid)
 
     def close(self, why: str, *, again: bool) -> None:
-        """Say goodbye to all, and end."""
+        """Send Bye to all clients and stop; `again` tells them that the server comes back."""
         if self._loop.is_running:
             self._loop.run_until_done(self._shut_down(Bye(why[: limits.TEXT], again)))
             self._loop.stop()
@@ -133,7 +136,7 @@ class NetworkServer:
     # The loop's side
 
     def note(self, event: str, **facts: Any) -> None:
-        """For the record; where that cannot be written the thread that trains is told, and no link ends of it."""
+        """Record an event. If that fails, the training thread gets the error and the connection stays."""
         try:
             self._note(event, **facts)
         except SplitrelayError as error:
@@ -150,7 +153,7 @@ class NetworkServer:
                 port = server.add_secure_port(address, credentials)
         except RuntimeError:
             raise InputError(
-                f"cannot listen on {address}", hint="Choose another --listen, or end who is there."
+                f"cannot listen on {address}", hint="Choose another --listen, or stop the program that uses it."
             ) from None
         await server.start()
         self._server = server
@@ -207,7 +210,7 @@ class NetworkServer:
             link.outgoing.put_nowait(message)
 
     async def _write_messages(self, link: ServerConnection) -> None:
-        """Whatever is to be said on a link, in order; None ends it."""
+        """Write the queued messages of a connection in order; None ends it."""
         with suppress(*BROKEN):
             try:
                 while (message := await link.outgoing.get()) is not None:
@@ -217,7 +220,7 @@ class NetworkServer:
                 link.task.cancel()
 
     async def _write(self, link: ServerConnection, message: Message) -> None:
-        """One word, behind whatever is being written: gRPC takes one at a time."""
+        """Write one message after the one that is being written: gRPC takes one at a time."""
         async with link.write_lock:
             link.queued_chunks -= isinstance(message, Chunk)
             if isinstance(message, Chunk) and message.fence != link.conversation.fence:
@@ -241,7 +244,7 @@ class NetworkServer:
                 link.down += len(frame)
 
     def _is_rejected(self, link: ServerConnection) -> bool:
-        """Whether it is revoked by now: then it hears so, and nothing else."""
+        """Refuse a client that was revoked meanwhile; return whether it was."""
         try:
             self.handler.check_admission(link)
         except ClientRejected as error:
@@ -251,7 +254,7 @@ class NetworkServer:
         return False
 
     def _note_busy(self, link: ServerConnection, why: str) -> None:
-        """Once a second at most: a crowd must not fill the disk."""
+        """Record it, at most once a second: many attempts must not fill the disk."""
         now = time.monotonic()
         if now - self._crowded > 1.0:
             self._crowded = now
@@ -268,7 +271,7 @@ class NetworkServer:
             self.handler.remove(link)
 
     async def _watch(self) -> None:
-        """Every link, once a second."""
+        """Check every connection once a second."""
         while True:
             await asyncio.sleep(1.0)
             self.meters.look(self.handler.connections.values())
@@ -276,10 +279,10 @@ class NetworkServer:
                 self._check_connection(link, time.monotonic())
 
     def _check_connection(self, link: ServerConnection, now: float) -> None:
-        """Who is revoked meanwhile is refused, who has fallen silent is cut; everybody else hears that we are here.
+        """Refuse a revoked client, close a silent connection, and send a heartbeat to the others.
 
-        We say so ourselves: a client that sends us a long half on a slow line could not ask for it in time, and its
-        own words stand behind that half. So bytes that come are a sign of life as well.
+        Received bytes count as a sign of life, not only messages: on a slow line the heartbeats of a client wait behind
+        a long half. For the same reason the server sends heartbeats without being asked.
         """
         here = self.handler.clients.get(link.m) is link  # not who only came for a check
         if link.bytes is not None and link.bytes[0] != link.counted:
@@ -304,7 +307,7 @@ class NetworkServer:
 
 
 def build_options(context: ServerContext) -> tuple[tuple[str, int], ...]:
-    """The limits that gRPC sees to; past them it closes the stream, or the connection."""
+    """Return the gRPC options with our limits; gRPC closes what exceeds them."""
     own = {
         "grpc.max_receive_message_length": context.largest,
         "grpc.max_concurrent_streams": context.limits.streams,
@@ -316,14 +319,14 @@ def build_options(context: ServerContext) -> tuple[tuple[str, int], ...]:
 
 
 def get_connection_limit(allowed: Limits = Limits()) -> int:
-    """How many there may be: files that are open to strangers must not be those that the journal needs."""
+    """Return how many connections may be open, so that files are left for the journal."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     open_files = most - allowed.spare_files
     return allowed.connections if most == resource.RLIM_INFINITY else min(allowed.connections, open_files)
 
 
 def check_client_count(context: ServerContext) -> None:
-    """Each takes a connection."""
+    """Raise OutOfRange if the clients of the run cannot all be connected."""
     most, clients = min(limits.CLIENTS, get_connection_limit(context.limits)), context.clients
     if clients > most:
         hint = "Raise ulimit -n, or take a smaller M."

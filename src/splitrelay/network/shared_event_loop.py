@@ -1,8 +1,16 @@
-"""The server's event loop, turned by whoever has nothing else to do.
+"""The server's asyncio loop, shared by two threads, and the queue of events for the training thread.
 
-The thread that trains turns it while it waits for a word: so the word, and its answer, pass from thread to thread less
-often, which costs more than all that is done with them. While that thread computes the loop stands still for a moment;
-where it takes longer a stand-in turns it, so that heartbeats, handshakes and questions are answered all the same.
+Threading rules of the server:
+
+1. Two threads may run the loop, never both at once: a lock decides. The training thread runs it while it waits for an
+   event. A background thread runs it while the training thread computes for longer than `Timeouts.standstill`.
+2. All gRPC calls, connections and the ConnectionHandler belong to the loop. Only code that runs on the loop uses them.
+3. Models, torch, the journal and all visits belong to the training thread.
+4. The training thread reads events with EventQueue.get. It sends with NetworkServer.send, which goes through
+   SharedLoop.call. Visits that may be resumed are set with NetworkServer.grant, under a lock.
+5. A message that arrives while the training thread itself runs the loop can be answered inline (`answer_inline`): the
+   step is computed between two callbacks of the loop, without a change of thread. This saves more time than everything
+   else that is done with a message. An exception of this work belongs to the training thread: EventQueue.get raises it.
 """
 
 from __future__ import annotations
@@ -24,29 +32,29 @@ Result = TypeVar("Result")
 
 
 class SharedLoop:
-    """One loop, and the two threads that may turn it, never both at once."""
+    """One asyncio loop that two threads run in turn, never both at once (see the rules above)."""
 
     def __init__(self, standstill: float = Timeouts.standstill) -> None:
         self._standstill = standstill
         self._loop = asyncio.new_event_loop()
-        self._lock = threading.Lock()  # held by whoever turns it, or does what only it may do
-        self._wanted = False  # whether somebody other than the stand-in asks for it
-        self._waiting = 0  # which thread turns it and waits for a word; 0: none
-        self._left = -math.inf  # when it was last let go
+        self._lock = threading.Lock()  # held by the thread that runs the loop, or does work of the loop
+        self._wanted = False  # whether another thread than the background thread waits for the lock
+        self._waiting = 0  # the thread that runs the loop and waits for an event; 0: none
+        self._left = -math.inf  # when the lock was last released
         self._over = threading.Event()
         self._background = threading.Thread(target=self._run_in_background, name="wire", daemon=True)
 
     def start(self) -> None:
-        """From here on it is turned."""
+        """Start the background thread."""
         self._background.start()
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and not stopped."""
+        """Whether the loop was started and not stopped."""
         return self._background.is_alive()
 
     def __enter__(self) -> None:
-        """The stand-in, if it is at it, lets go, and does not come back before us."""
+        """Acquire the loop. The background thread stops, and does not take it back before us."""
         self._wanted = True
         if not self._lock.acquire(blocking=False):
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -58,7 +66,7 @@ class SharedLoop:
         self._lock.release()
 
     def wait(self, seconds: float | None) -> None:
-        """Turn it until somebody rings, or for so long; by whoever holds it."""
+        """Run the loop until `wake` is called, at most so many seconds. The caller must have acquired it."""
         timer = None if seconds is None else self._loop.call_later(seconds, self._loop.stop)
         self._waiting = threading.get_ident()
         try:
@@ -70,17 +78,17 @@ class SharedLoop:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether this very thread waits for a word: what is done now, it does between two turns."""
+        """Whether the calling thread runs the loop and waits: then this code runs between two callbacks."""
         return self._waiting == threading.get_ident()
 
     def wake(self) -> None:
-        """Whoever waits may look: said on the loop."""
+        """End `wait`, if a thread is in it. Call this on the loop only."""
         if self._waiting:
             self._loop.stop()
 
     def call(self, do: Callable[..., None], *given: Any) -> None:
-        """Have this done where the loop is turned; here, with whatever it wakes, where nobody is at it."""
-        if self.is_waiting:  # this thread is on the loop: what it has done later must not overtake this
+        """Run `do` on the loop: in the thread that runs it, or here if no thread does."""
+        if self.is_waiting:  # keep the order: later work of this thread must not run first
             do(*given)
             return
         if not self._lock.acquire(blocking=False):
@@ -94,12 +102,12 @@ class SharedLoop:
             self._lock.release()
 
     def run_until_done(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """All of it, before anything else."""
+        """Run a coroutine to its end on the loop and return its result."""
         with self:
             return self._loop.run_until_complete(work)
 
     def stop(self) -> None:
-        """Nobody turns it any more."""
+        """Stop the background thread and close the loop."""
         self._over.set()
         if self.is_running:
             with self:
@@ -121,7 +129,7 @@ class SharedLoop:
 
 @dataclass(frozen=True)
 class ClientConnected:
-    """Client m is here; `resumed` where it goes on with the visit that it holds."""
+    """Client m has connected. `resumed` is true if it continues the visit that it holds."""
 
     m: int
     link: int
@@ -132,7 +140,7 @@ class ClientConnected:
 
 @dataclass(frozen=True)
 class ClientDisconnected:
-    """The link is lost; `refused` where we ended it for what was said, `final` where client m may not come back."""
+    """A connection has ended: `refused` if by us for a wrong message, `final` if client m may not reconnect."""
 
     m: int
     link: int
@@ -143,7 +151,7 @@ class ClientDisconnected:
 
 @dataclass(frozen=True, eq=False)
 class MessageReceived:
-    """Client m said something in its visit; `half` is what it deposited."""
+    """Client m has sent a message of its visit; `half` holds the bytes of a deposit."""
 
     m: int
     link: int
@@ -153,7 +161,7 @@ class MessageReceived:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What is said to a word at once, and what may be done as soon as that has left, by the same thread."""
+    """The reply to a message that is answered inline, and work for the same thread after the reply was sent."""
 
     message: Message
     then: Callable[[], None]
@@ -163,24 +171,23 @@ Event = ClientConnected | ClientDisconnected | MessageReceived
 
 
 class EventQueue:
-    """Events in the order in which they came. It knows how many words of each link nobody has read yet.
+    """Events for the training thread, in the order in which they came.
 
-    The thread that trains turns the loop while it waits here, so it can be asked for an answer where the word was read:
-    this saves a step the way out of the loop and back into it. What goes wrong then is its own, and is raised by `get`.
+    It counts the messages of each connection that are not read yet. For inline answers see rule 5 above.
     """
 
     def __init__(self, loop: SharedLoop) -> None:
         self.answer_inline: Callable[[MessageReceived], Answer | None] = lambda heard: (
             None
-        )  # set by the thread that trains
+        )  # set by the training thread
         self._loop = loop
         self._failure: BaseException | None = None
         self._events: deque[Event] = deque()
         self._unread: Counter[int] = Counter()  # by link
-        self._unannounced = set[int]()  # links whose arrival nobody has heard of yet
+        self._unannounced = set[int]()  # connections whose arrival the training thread does not know yet
 
     def put(self, event: Event) -> None:
-        """One event more; said on the loop, as is the question after those unread."""
+        """Add an event. Call this on the loop only."""
         if isinstance(event, MessageReceived):
             self._unread[event.link] += 1
         elif isinstance(event, ClientConnected):
@@ -189,7 +196,11 @@ class EventQueue:
         self._loop.wake()
 
     def get(self, timeout: float | None = None) -> Event:
-        """The next event, for the thread that trains; queue.Empty where none comes in time."""
+        """Return the next event; for the training thread.
+
+        Raises:
+            queue.Empty: no event came within `timeout` seconds.
+        """
         with self._loop:
             self._loop.wait(0.0 if self._events or self._failure else timeout)
             failure, self._failure = self._failure, None
@@ -207,7 +218,7 @@ class EventQueue:
         return event
 
     def answer(self, heard: MessageReceived) -> Answer | None:
-        """What the thread that trains says to this at once, if it waits, and nothing came before; asked on the loop."""
+        """Answer a message inline if the training thread waits and no event is queued; call this on the loop."""
         return (
             self._run_for_trainer(lambda: self.answer_inline(heard))
             if self._loop.is_waiting and not self._events
@@ -215,12 +226,12 @@ class EventQueue:
         )
 
     def run_after(self, answer: Answer) -> None:
-        """The answer has left. The thread that trains may have left, too: nobody else may do its work."""
+        """Do the work after an answer, unless the training thread has left the loop: only it may do this."""
         if self._loop.is_waiting:
             self._run_for_trainer(answer.then)
 
     def _run_for_trainer(self, work: Callable[[], Result]) -> Result | None:
-        """Work of the thread that trains, done on the loop: its failure is that thread's, not the link's."""
+        """Do work of the training thread on the loop. An exception ends the run, not the connection."""
         try:
             return work()
         except BaseException as error:
@@ -228,18 +239,18 @@ class EventQueue:
             return None
 
     def fail(self, error: BaseException) -> None:
-        """Something went wrong on the loop that the thread that trains must know."""
+        """Let the next `get` raise this error in the training thread."""
         self._failure = self._failure or error
         self._loop.wake()
 
     def expect(self, link: int) -> None:
-        """Its arrival is about to be told: whoever sees the link before has not heard of it."""
+        """Mark a connection whose arrival will be announced by an event."""
         self._unannounced.add(link)
 
     def is_unannounced(self, link: int) -> bool:
-        """Whether the thread that trains has still to hear that it came."""
+        """Return whether the training thread does not know of this connection yet."""
         return link in self._unannounced
 
     def count_unread(self, link: int) -> int:
-        """Words of this link that wait."""
+        """Return the number of messages of a connection that are not read yet."""
         return self._unread[link]

@@ -1,4 +1,4 @@
-"""A half of the model on its way: safetensors bytes, in chunks that are counted, put together and proved whole."""
+"""Transfer of a half of the model: safetensors bytes in numbered chunks, with a SHA-256 of the whole."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Vector = npt.NDArray[Any]
 
 
 def pack_vectors(**vectors: Vector) -> bytes:
-    """Flat vectors under their names: x, and what rides with it."""
+    """Return flat vectors as safetensors bytes: x, and others that travel with it."""
     return save({name: np.ascontiguousarray(vector) for name, vector in vectors.items()})
 
 
 def unpack_vectors(blob: bytes, sizes: Mapping[str, int], dtype: str) -> dict[str, Vector]:
-    """The vectors, each of the length and kind that is expected of it, every number finite."""
+    """Return the vectors. Raises BadMessage for another name, length or dtype, and for NaN or infinity."""
     try:
         found = load(blob)
     except (SafetensorError, KeyError, ValueError) as error:
@@ -42,23 +42,23 @@ def unpack_vectors(blob: bytes, sizes: Mapping[str, int], dtype: str) -> dict[st
 
 
 def compute_packed_size(sizes: Mapping[str, int], dtype: str) -> int:
-    """How many bytes such a half takes: known before it comes."""
+    """Return the bytes of such a half, which are known before it comes."""
     return len(pack_vectors(**{name: np.zeros(n, dtype) for name, n in sizes.items()}))
 
 
 def compute_sha256(blob: bytes | bytearray) -> bytes:
-    """The proof that a half came whole."""
+    """Return the digest by which the receiver checks that a half is complete."""
     return hashlib.sha256(blob).digest()
 
 
 def split_into_chunks(fence: int, blob: bytes, piece: int = limits.PIECE) -> Iterator[Chunk]:
-    """The half in pieces, numbered from 0."""
+    """Yield the half in chunks, numbered from 0."""
     for k, start in enumerate(range(0, len(blob), piece)):
         yield Chunk(fence, k, blob[start : start + piece])
 
 
 class Assembly:
-    """A half that is coming in; it takes no more bytes than its limit."""
+    """A half that is being received; it takes no more bytes than its limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit = min(limit, limits.HALF)
@@ -72,7 +72,7 @@ class Assembly:
         return len(self._data)
 
     def add(self, chunk: Chunk) -> int:
-        """The next piece, and how many bytes there are now; out of order, or one too many, is refused."""
+        """Add the next chunk and return the bytes so far. Raises BadMessage if it is out of order or too long."""
         if chunk.k != self._chunks:
             raise BadMessage("chunks out of order", value=chunk.k, limit=self._chunks)
         if self.length + len(chunk.data) > self.limit:
@@ -85,7 +85,7 @@ class Assembly:
         return self.length
 
     def blob(self, length: int, digest: bytes) -> bytes:
-        """The bytes, if they are all there and are the ones that were sent."""
+        """Return the bytes. Raises BadMessage if they are not complete or not the ones that were sent."""
         if self.length != length or compute_sha256(self._data) != digest:
             raise BadMessage("a half did not come whole", value=f"{self.length} bytes", limit=f"{length} bytes")
         return bytes(self._data)
