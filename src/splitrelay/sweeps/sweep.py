@@ -17,7 +17,6 @@ from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError
 from splitrelay.runs.rows import Row, compute_final_accuracy, load_rows
 from splitrelay.runs.run_directory import LOCK, RunDirectory
-from splitrelay.runs.sources import compute_sources, find_changes, get_sources_digest, read_sources
 from splitrelay.structured_text import parse_json
 from splitrelay.sweeps.jobs import ALL, Job, JobRunner, JobStatus, Shard
 
@@ -246,6 +245,14 @@ def find_run_folder(folder: Path, point: Point) -> Path:
     engines = ("fast", "reference") if point.spec.engine == "auto" else (point.spec.engine,)
     hashes = [point.spec.model_copy(update={"engine": engine}).hash for engine in (*engines, point.spec.engine)]
     paths = [path for name in hashes for path in sorted(folder.glob(f"*-{name}")) if path.is_dir()]
+    # numpy and pydantic are imported only here: the status of a sweep is shown without them
+    from splitrelay.runs.sources import (  # noqa: PLC0415
+        compute_sources,
+        find_changes,
+        get_sources_digest,
+        read_sources,
+    )
+
     sources = compute_sources(point.spec)
     same = [path for path in paths if not find_changes(read_sources(path)[0], sources)]
     if same or not paths:

@@ -136,7 +136,7 @@ def test_a_table_of_runs_that_have_not_begun_says_so(tmp_path: Path) -> None:
     assert "none of these runs has a round yet" in refused("table", "accuracy", str(tmp_path))
     write_run(tmp_path / "begun", [0.1, 0.2], "seed=666")
     answer = CliRunner().invoke(app, ["table", "accuracy", str(tmp_path)])
-    assert answer.exit_code == 0 and f"nothing to be seen of: {tmp_path}/bare\n" in answer.stderr
+    assert answer.exit_code == 0 and f"{tmp_path}/bare\n" in answer.stderr
 
 
 @pytest.mark.parametrize("words", [("figure", "curvs"), ("figure", "curvs", "runs"), ("table", "curvs")])
