@@ -56,7 +56,7 @@ def load_secret(keys: Path | None) -> bytes:
 
 
 class DataDigests:
-    """The digest of what one client brings; it is computed once for each salt, not at every connection."""
+    """Computes the digest of one client's data, once per salt, and reuses it for later connections."""
 
     def __init__(self, client: int, keys: Path | None) -> None:
         self.client, self.keys = client, keys

@@ -1,4 +1,7 @@
-"""The built-in models as torch layers, and the models of the user by name."""
+"""kernels/builtin_plans.py defines LeNet-5, VGG-11 and the other models; this module builds their torch layers.
+
+It also loads the models of the user by name.
+"""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ ANY = Bounds()
 
 
 class Header(NamedTuple):
-    """The first 64 bytes, taken apart."""
+    """The fields of a message's 64-byte header."""
 
     kind: int
     dtype: int

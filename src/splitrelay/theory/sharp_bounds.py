@@ -42,7 +42,10 @@ class Counts:
 
 
 def compute_counts(algorithm: str, M: Array, S: Array, K: Array) -> Counts:
-    """Compute the counts of a round with S of M clients. With all clients S equals M."""
+    """Compute the sums (see Counts) that the sharp bounds need, for S of M clients per round.
+
+    For full participation pass S = M.
+    """
     in_sequence = algorithm.startswith("ssl")
     n = np.ones_like(K) if algorithm == "minibatch-sgd" else S * K if in_sequence else K
     k1, k2 = n * (n - 1) / 2, n * (n - 1) * (2 * n - 1) / 6
