@@ -10,8 +10,8 @@ from pathlib import Path
 
 from splitrelay.errors import OutputError, StorageError
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-STORAGE = (*NO_ROOM, errno.EIO)  # errors of the disk; another path on it would not help
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+STORAGE = (*DISK_FULL, errno.EIO)  # errors of the disk; another path on it would not help
 
 
 def build_write_error(path: Path, error: OSError, hint: str = "Choose another place.") -> OutputError | StorageError:
@@ -22,8 +22,8 @@ def build_write_error(path: Path, error: OSError, hint: str = "Choose another pl
     """
     if error.errno not in STORAGE:
         return OutputError(f"cannot write {path}", value=error.strerror, hint=hint)
-    if error.errno in NO_ROOM:
-        hint = "Make room, then give the same command again."
+    if error.errno in DISK_FULL:
+        hint = "Free disk space, then give the same command again."
     else:
         hint = "Check the disk, then give the same command again."
     return StorageError(f"cannot write {path}", value=error.strerror, hint=hint)

@@ -109,19 +109,19 @@ def test_a_stop_reaches_points_on_other_hosts(cluster: Cluster, own: Path, tmp_p
 
 def test_a_folder_that_is_not_shared_gets_what_a_finished_run_leaves(own: Path, tmp_path: Path) -> None:
     (point,) = points(own, 2)
-    errand = Job(point.name, point.spec.model_dump(), str(tmp_path / "home" / point.name))
+    job = Job(point.name, point.spec.model_dump(), str(tmp_path / "home" / point.name))
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / SHARED).write_text("here")
-    with choose_folder(errand, "here") as (there, at_home):
-        assert at_home and there == errand
-    with choose_folder(errand, "elsewhere") as (there, at_home):
-        assert not at_home and there == replace(errand, path=there.path) != errand
+    with choose_folder(job, "here") as (there, at_home):
+        assert at_home and there == job
+    with choose_folder(job, "elsewhere") as (there, at_home):
+        assert not at_home and there == replace(job, path=there.path) != job
         assert run_job(there, Event(), lambda news: None).state == "done"
-        write_result_files(read_result_files(Path(there.path)), Path(errand.path))
+        write_result_files(read_result_files(Path(there.path)), Path(job.path))
     assert not Path(there.path).exists()
     list(execute(point.spec, RunDirectory(tmp_path / "local")))
-    assert_same(Path(errand.path), tmp_path / "local")
-    assert RunDirectory(Path(errand.path)).is_finished(2)
+    assert_same(Path(job.path), tmp_path / "local")
+    assert RunDirectory(Path(job.path)).is_finished(2)
 
 
 def test_points_of_a_raylet_that_is_killed_go_on_elsewhere(cluster: Cluster, own: Path, tmp_path: Path) -> None:

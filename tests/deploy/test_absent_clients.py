@@ -21,7 +21,7 @@ from tests.support.deployment import (
     watch_events,
 )
 
-FOREVER = 1000.0  # seconds: whoever is waited for so long fails the test
+FOREVER = 1000.0  # seconds: a client that is waited for so long fails the test
 
 
 @pytest.mark.parametrize("words", ["", "algorithm=fedavg"])
@@ -56,8 +56,12 @@ def test_who_comes_after_all_takes_part_from_then_on(tmp_path: Path) -> None:
 
 def test_who_is_revoked_is_skipped_at_once(tmp_path: Path) -> None:
     revoked = set[int]()
-    doors = Authorizer(lambda _, hello: "revoked" if hello.client in revoked else None, lambda _: None, lambda _: None)
-    stage = LocalDeployment(small_spec(tmp_path, "R=3"), tmp_path, policy=Policy("skip", lease=FOREVER), admit=doors)
+    authorizer = Authorizer(
+        lambda _, hello: "revoked" if hello.client in revoked else None, lambda _: None, lambda _: None
+    )
+    stage = LocalDeployment(
+        small_spec(tmp_path, "R=3"), tmp_path, policy=Policy("skip", lease=FOREVER), admit=authorizer
+    )
 
     def happened(event: str, facts: dict[str, Any]) -> None:
         if event == "committed" and facts["client"] == 2:

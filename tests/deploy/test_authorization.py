@@ -1,4 +1,4 @@
-"""Three doors, by role: who may join, who may ask, who may have the model. And keys that change while programs run."""
+"""Which roles may join, read the status and fetch the model? And keys that change while programs run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,9 +32,9 @@ def issued(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return issue_keys(tmp_path_factory.mktemp("keys"))
 
 
-def through(authority: Authority, door: Callable[[Any], str | None]) -> set[str]:
-    """Whom a door lets in."""
-    return {name for name in HOLDERS if door(PeerContext(authority.folder.parent / name)) is None}
+def find_admitted(authority: Authority, check: Callable[[Any], str | None]) -> set[str]:
+    """Return the names of the holders that `check` admits."""
+    return {name for name in HOLDERS if check(PeerContext(authority.folder.parent / name)) is None}
 
 
 def revocations(authority: Authority) -> Revocations:
@@ -42,8 +42,8 @@ def revocations(authority: Authority) -> Revocations:
 
 
 def test_the_status_is_for_clients_of_the_run_evaluators_and_observers(issued: Authority) -> None:
-    doors = by_certificate(revocations(issued), 4)
-    assert through(issued, doors.status) == {"client-0", "judge", "boss", "both"}
+    authorizer = by_certificate(revocations(issued), 4)
+    assert find_admitted(issued, authorizer.status) == {"client-0", "judge", "boss", "both"}
 
 
 @pytest.mark.parametrize(
@@ -58,19 +58,19 @@ def test_the_status_is_for_clients_of_the_run_evaluators_and_observers(issued: A
 def test_the_model_is_for_the_roles_that_the_server_names(
     model_for: tuple[str, ...], who: set[str], issued: Authority
 ) -> None:
-    assert through(issued, by_certificate(revocations(issued), 4, model_for).collect) == who
+    assert find_admitted(issued, by_certificate(revocations(issued), 4, model_for).collect) == who
 
 
 def test_the_model_is_for_observers_unless_the_server_says_otherwise(issued: Authority) -> None:
-    assert through(issued, by_certificate(revocations(issued), 4).collect) == {"boss"}
+    assert find_admitted(issued, by_certificate(revocations(issued), 4).collect) == {"boss"}
 
 
 @pytest.mark.parametrize(
     ("m", "who"), [(0, {"client-0"}), (1, {"both"}), (EVALUATOR_NUMBER, {"judge", "both"}), (FED_SERVER_NUMBER, set())]
 )
 def test_each_joins_as_what_it_is(m: int, who: set[str], issued: Authority) -> None:
-    doors = by_certificate(revocations(issued), 4)
-    assert through(issued, lambda context: doors.join(context, Hello(VERSION, m))) == who
+    authorizer = by_certificate(revocations(issued), 4)
+    assert find_admitted(issued, lambda context: authorizer.join(context, Hello(VERSION, m))) == who
 
 
 def test_who_may_not_have_the_model_is_told_who_may(tmp_path: Path) -> None:
@@ -183,10 +183,10 @@ def test_the_server_tells_of_a_bad_list_aloud(
     copy_authority(issued, tmp_path)
     monkeypatch.setattr(mood, "quiet", True)
     server, boss = tmp_path / "here" / "server", PeerContext(tmp_path / "here" / "boss")
-    _, doors = build_authorizer(small_spec(tmp_path), server, False, ["observer"], "lines")
-    assert doors.status(boss) is None and capsys.readouterr().err == ""
+    _, authorizer = build_authorizer(small_spec(tmp_path), server, False, ["observer"], "lines")
+    assert authorizer.status(boss) is None and capsys.readouterr().err == ""
     (server / "crl.pem").write_bytes(b"junk")
-    assert doors.status(boss) is None
+    assert authorizer.status(boss) is None
     assert "server error: revocation list 1" in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""A client's own images in every form of the data room, held against the terms of a small run."""
+"""A client's own images in every format of the data package, checked against the terms of a small run."""
 
 import json
 from dataclasses import replace

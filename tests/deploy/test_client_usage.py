@@ -18,10 +18,10 @@ from tests.support.deployment import LocalDeployment, small_spec
 
 def test_what_is_not_waiting_is_computing() -> None:
     waited = iter([1.0, 6.0, 6.0])
-    purse = UsageTimer(lambda: next(waited))
-    with purse.visit():
+    usage = UsageTimer(lambda: next(waited))
+    with usage.visit():
         pass
-    paid = purse.paid()
+    paid = usage.paid()
     assert (paid.visits, paid.waiting, paid.computing) == (1, 5.0, 0.0)
 
 

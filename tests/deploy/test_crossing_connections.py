@@ -40,7 +40,7 @@ def heard(here: Any, *, links: int) -> None:
 
 
 def test_nobody_is_ready_before_its_arrival_was_heard_of() -> None:
-    """Whoever is leased a visit on a link of which nothing is known yet may be holding another one."""
+    """A client that is leased a visit on a link of which nothing is known yet may be holding another one."""
     with run_bare_server() as here:
         here.joined(0)
         assert 0 in here.hub.get_clients() and 0 not in here.hub.get_announced_clients()

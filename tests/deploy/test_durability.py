@@ -21,7 +21,7 @@ from splitrelay.network.client_session import Session
 from splitrelay.network.messages import Commit, Lease, Message
 from splitrelay.runs.run_directory import RunDirectory
 from tests.deploy.test_direct_handover import Play
-from tests.deploy.test_full_disk import room
+from tests.deploy.test_full_disk import limit_file_size
 from tests.support.deployment import LocalDeployment, simulate_run, small_spec
 from tests.support.sealed_deployments import join_directly, make_direct_deployment
 
@@ -97,7 +97,7 @@ def test_fences_grow_over_restarts(tmp_path: Path) -> None:
 
 def test_a_fence_that_cannot_be_stored_is_not_granted(tmp_path: Path) -> None:
     fences = Fences(tmp_path / "fence")
-    with room(1), pytest.raises(StorageError, match="cannot write"):
+    with limit_file_size(1), pytest.raises(StorageError, match="cannot write"):
         fences.next()
     fence = fences.next()
     assert int((tmp_path / "fence").read_text()) >= fence
@@ -264,7 +264,7 @@ def test_two_visits_of_which_only_the_later_was_kept_are_both_made_again(
     assert not second.stage.events("found")
 
 
-# Whoever says nothing
+# Clients that send nothing
 
 
 class Mute:

@@ -71,7 +71,7 @@ def test_a_client_that_begins_afresh_gets_no_more_time_for_its_visit() -> None:
     assert pending.granted_at == 10.0
 
 
-def test_a_peer_may_take_as_long_for_a_half_as_the_courier_waits() -> None:
+def test_a_peer_may_take_as_long_for_a_half_as_the_sender_waits() -> None:
     assert Timeouts().compute_peer_time(5 * 2**20) == Timeouts.peer + 5
 
 

@@ -39,9 +39,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def served(authority: Authority, tmp_path: Path) -> Iterator[tuple[BareServer, Path]]:
     """A server with keys whose events go into a real file."""
     identity = load_identity(authority.folder.parent / "server")
-    doors = by_certificate(Revocations(identity.revocation_file, identity.ca), 4)
+    authorizer = by_certificate(Revocations(identity.revocation_file, identity.ca), 4)
     journal = Journal(tmp_path / "relay")
-    with run_bare_server(build_server_credentials(identity), admit=doors.join) as here:
+    with run_bare_server(build_server_credentials(identity), admit=authorizer.join) as here:
         here.hub._note = journal.note
         yield here, journal.events
 

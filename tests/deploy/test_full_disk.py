@@ -1,4 +1,4 @@
-"""A disk without room: the server stops with one line, and what was written before is whole."""
+"""A full disk: the server stops with one line, and what was written before is whole."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ from tests.support.deployment import small_spec
 
 
 @contextmanager
-def room(size: int) -> Iterator[None]:
+def limit_file_size(size: int) -> Iterator[None]:
     """The kernel lets no file grow beyond `size` bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -36,7 +36,7 @@ def test_a_line_that_does_not_fit_is_an_error_and_the_next_one_is_whole(tmp_path
     journal = Journal(tmp_path)
     journal.note("first")
     size = (tmp_path / "events.jsonl").stat().st_size
-    with room(size + 10), pytest.raises(StorageError, match="cannot write"):
+    with limit_file_size(size + 10), pytest.raises(StorageError, match="cannot write"):
         journal.note("second")
     Journal(tmp_path).note("third")
     assert [event["event"] for event in read_events(tmp_path / "events.jsonl")] == ["first", "third"]
@@ -45,7 +45,7 @@ def test_a_line_that_does_not_fit_is_an_error_and_the_next_one_is_whole(tmp_path
 def test_a_visit_that_does_not_fit_is_not_committed(tmp_path: Path) -> None:
     journal, x = Journal(tmp_path), torch.ones(5000)
     visit = Visit(0, 0, 1, x, Step(0.1), 4)
-    with room(4096), pytest.raises(StorageError, match="cannot write"):
+    with limit_file_size(4096), pytest.raises(StorageError, match="cannot write"):
         journal.commit(visit, 1, Done(x, Cost(1, 2, 0.5)))
     assert journal.find(visit) is None and list((tmp_path / "visits").iterdir()) == []
     journal.commit(visit, 2, Done(x, Cost(1, 2, 0.5)))

@@ -22,7 +22,7 @@ TWO = ("M=2", "C=9", "R=1")
 
 
 def tiny() -> nn.Sequential:
-    """A model that the house does not have."""
+    """A model that the package does not have."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
 
 

@@ -294,7 +294,7 @@ def test_a_client_dials_other_hosts_only_peer_to_peer_and_tells_nothing_of_them(
 ) -> None:
     dialed = list[str]()
 
-    def bring(courier: Any, address: str, *_: Any) -> Any:
+    def bring(sender: Any, address: str, *_: Any) -> Any:
         dialed.append(address)
         raise PeerUnreachable("connection refused by 10.0.0.1")
 

@@ -1,4 +1,4 @@
-"""Everything that clients put on the wire, as whoever listens there has it: is any piece of an image in it?"""
+"""Everything that clients send, as an eavesdropper sees it: is any piece of an image in it?"""
 
 import socket
 from pathlib import Path

@@ -220,7 +220,7 @@ class LastWords(dict[int, Any]):
 
 
 def test_a_revoked_clients_successor_takes_its_place_and_the_others_follow(tmp_path: Path) -> None:
-    """Client 2 is out after its first visit; whoever gets its number and its data makes the next one."""
+    """Client 2 is out after its first visit; the client that gets its number and its data makes the next one."""
     here = Consortium(tmp_path, "evaluator=1")
     stage = here.stage
 

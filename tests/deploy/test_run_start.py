@@ -169,8 +169,10 @@ def test_an_evaluator_that_cannot_keep_the_model_is_told_so_too(tmp_path: Path) 
     assert isinstance(stage.words[0], OutputError) and "nowhere" in str(stage.words[0])
 
 
-def test_a_model_that_finds_no_room_is_handed_over_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk of the evaluator is full when all rounds are done; somebody makes room."""
+def test_a_model_that_finds_no_disk_space_is_handed_over_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk of the evaluator is full when all rounds are done; somebody frees disk space."""
     stage, tries, save = peers(tmp_path), list[int](), remote_evaluator.save_weights
 
     def full(*given: Any) -> None:

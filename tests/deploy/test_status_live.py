@@ -105,7 +105,7 @@ def test_a_client_that_is_away_when_it_is_its_turn_is_seen_so(tmp_path: Path) ->
 
 
 def played_again(
-    stage: LocalDeployment, back: str, door: Callable[[], str] | None = None
+    stage: LocalDeployment, back: str, address: Callable[[], str] | None = None
 ) -> list[tuple[int, int, int]]:
     """The run in which client 0 leaves and is back when this is noted: (round, client, steps) of what counts."""
     simulation = simulate_run(stage.spec, stage.folder / "simulated")
@@ -116,7 +116,7 @@ def played_again(
 
     watch_events(stage, happened)
     for m in stage.partition.clients:
-        stage.join(m, address=door if m == 0 else None)
+        stage.join(m, address=address if m == 0 else None)
     rows = stage.play()
     assert stage.serving.directory.model.read_bytes() == simulation.model.read_bytes()
     assert remove_times(rows) == remove_times(simulation.read_rows())
@@ -151,13 +151,13 @@ def test_who_is_told_to_stop_while_the_server_is_out_of_reach_goes_and_makes_its
             lines[0].target = NOBODY
             lines[0].cut()
 
-    def door() -> str:
+    def open_proxy() -> str:
         lines.append(TcpProxy(stage.serving.port))
         return f"127.0.0.1:{lines[-1].port}"
 
     before_steps(monkeypatch, leave)
     stage.words = words = LastWords()
-    assert played_again(stage, "lost", door) == EACH_ONCE
+    assert played_again(stage, "lost", open_proxy) == EACH_ONCE
     assert [event["client"] for event in stage.events("restarted")] == [0] and not stage.events("left")
     assert sorted(words.all) == ["all rounds are done", "all rounds are done", "left"]
     assert [(event["round"], event["client"]) for event in stage.events("leased")].count((0, 0)) == 2

@@ -116,7 +116,7 @@ NOT_RUN = {
     r"pip install ": "it would change the environment that runs the tests; test_pages.py looks the extras up",
     r"python tests/kernels/crossed\.py": "it needs zig and an emulator of other processors",
     r"splitrelay rehearse .*--namespaces": "it needs root",
-    r"python .* --sanitize |LD_PRELOAD=": "it compiles for a minute; for whoever changes a kernel",
+    r"python .* --sanitize |LD_PRELOAD=": "it compiles for a minute; for developers of kernels",
     r"splitrelay (sweep|run) spec\.toml .*\bray\b": "Ray takes half a minute to start: `./go test tests/cluster`",
 }
 

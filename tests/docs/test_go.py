@@ -172,7 +172,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
     os.mkfifo(made.folder / "arrived")
     os.mkfifo(made.folder / "open")
     yield made
-    os.close(os.open(made.folder / "open", os.O_RDWR))  # whoever still waits there may go
+    os.close(os.open(made.folder / "open", os.O_RDWR))  # a process that still waits there can go on
 
 
 @pytest.fixture(params=SHELLS)

@@ -1,4 +1,4 @@
-"""Every command explains itself, with an example that runs, and asking for help imports none of the heavy rooms."""
+"""Every command explains itself, with an example that runs, and asking for help imports none of the large packages."""
 
 import re
 import subprocess

@@ -1,7 +1,7 @@
 """Programs that need each other, serve, join, status and collect, are run together, as the pages show them.
 
 Every page that starts a server is a scene, and so are the examples in --help: keys are issued, the server and its
-clients are processes, and whoever asks is answered over the same mutual TLS. Rehearsals are run one by one.
+clients are processes, and status requests are answered over the same mutual TLS. Rehearsals are run one by one.
 """
 
 import os

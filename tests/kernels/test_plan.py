@@ -1,4 +1,4 @@
-"""A plan says of a net what the house's layout says, travels as JSON, and names what has no kernel."""
+"""Does a plan agree with the layout of its net, survive JSON, and name the layers that have no kernel?"""
 
 import json
 

@@ -30,10 +30,12 @@ H, LABELS = np.ones((4, 3), np.float32), np.zeros(4, np.int32)
 class BareServer:
     """A hub that listens, the events it has noted, and its clients."""
 
-    def __init__(self, credentials: Any = None, client: Timeouts = QUIET, **house: Any) -> None:
+    def __init__(self, credentials: Any = None, client: Timeouts = QUIET, **settings: Any) -> None:
         self.client = client  # timeouts of the clients
         self.noted: list[tuple[str, dict[str, Any]]] = []
-        self.hub = NetworkServer(ServerContext(TERMS, BOUNDS, 10_000, house.pop("clients", 4), **house), self._note)
+        self.hub = NetworkServer(
+            ServerContext(TERMS, BOUNDS, 10_000, settings.pop("clients", 4), **settings), self._note
+        )
         self.port = self.hub.start("127.0.0.1:0", credentials)
         self.links: list[Connection] = []
 
@@ -67,8 +69,8 @@ class BareServer:
 
 
 @contextmanager
-def run_bare_server(credentials: Any = None, **house: Any) -> Iterator[BareServer]:
-    here = BareServer(credentials, **house)
+def run_bare_server(credentials: Any = None, **settings: Any) -> Iterator[BareServer]:
+    here = BareServer(credentials, **settings)
     try:
         yield here
     finally:

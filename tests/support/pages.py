@@ -1,4 +1,4 @@
-"""The pages of the house, and the commands on them: in blocks, in sentences, in every --help.
+"""The pages of the documentation, and the commands on them: in blocks, in sentences, in every --help.
 
 A page is a sequence of pieces. A fenced block is one, and so is a command in a sentence, `splitrelay ...` or
 `python ...` between backquotes.

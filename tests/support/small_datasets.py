@@ -1,4 +1,4 @@
-"""Small data sets, servers and clients for the tests of the data room. Run as a program, it fetches a small set."""
+"""Small data sets, servers and clients for the tests of the data package. Run as a program, it fetches a small set."""
 
 from __future__ import annotations
 

@@ -16,5 +16,5 @@ from splitrelay.errors import Diverged, OutOfRange, SplitrelayError, UnknownName
     ],
 )
 def test_an_error_comes_home_as_it_left(error: SplitrelayError) -> None:
-    back = copy.copy(error)  # by the same door as between processes: __reduce_ex__
+    back = copy.copy(error)  # by the same method as between processes: __reduce_ex__
     assert type(back) is type(error) and str(back) == str(error) and vars(back) == vars(error)

@@ -1,1 +1,1 @@
-"""Parsing and printing. The rooms are imported inside the commands, so that --help costs none of them."""
+"""Parse the commands and print their results. Commands import the other packages, so that --help loads none of them."""

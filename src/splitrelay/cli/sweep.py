@@ -111,7 +111,7 @@ def command(
 
 def swept(points: Sequence[Point], folder: Path, again: str, *, on: str, jobs: int | None, **how: Any) -> SweepStatus:
     """Run a sweep and show its progress. `again` is the command that continues it after Ctrl-C."""
-    where = places(on, jobs, folder)
+    where = choose_backend(on, jobs, folder)
     from splitrelay.sweeps.points import check_points
 
     found = check_points(points)
@@ -138,7 +138,7 @@ def _watched(points: Sequence[Point], folder: Path, where: JobRunner, **how: Any
     return board
 
 
-def places(on: str, jobs: int | None, folder: Path) -> JobRunner:
+def choose_backend(on: str, jobs: int | None, folder: Path) -> JobRunner:
     """Return the backend that --on names."""
     if on == HERE:
         from splitrelay.sweeps.process_backend import ProcessBackend

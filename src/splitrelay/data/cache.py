@@ -34,7 +34,7 @@ if sys.platform != "win32":
     import fcntl
 
 ABOUT = "about.json"
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 ELSEWHERE = "Free some space, or keep data elsewhere: SPLITRELAY_DATA=FOLDER."
 
 
@@ -189,7 +189,7 @@ def create_root(root: Path) -> Iterator[None]:
         root.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        if error.errno in NO_ROOM:
+        if error.errno in DISK_FULL:
             raise StorageError(f"the disk of {root} is full ({error.strerror})", hint=ELSEWHERE) from None
         if isinstance(error, PermissionError | NotADirectoryError | FileExistsError) or error.errno == errno.EROFS:
             raise OutputError(f"cannot write to {root} ({error.strerror})", hint=ELSEWHERE) from None

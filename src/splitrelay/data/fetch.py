@@ -107,8 +107,8 @@ def _find_cached(known: KnownSet, root: Path, tried: list[str]) -> FetchResult |
 def _try_sources(
     known: KnownSet, sources: Sequence[Source], root: Path, tried: list[str]
 ) -> Generator[Progress, None, FetchResult]:
-    def no_room(kind: type[OutputError | StorageError]) -> OutputError | StorageError:
-        return kind(f"no room for {known.name} in {root}. Tried {'; '.join(tried)}", hint=cache.ELSEWHERE)
+    def build_storage_error(kind: type[OutputError | StorageError]) -> OutputError | StorageError:
+        return kind(f"cannot store {known.name} in {root}. Tried {'; '.join(tried)}", hint=cache.ELSEWHERE)
 
     for source in sources:
         yield Progress(source.kind, f"trying {source.label}")
@@ -121,13 +121,13 @@ def _try_sources(
             return FetchResult(known.name, source.kind, source.label, folder, tuple(tried))
         except (OutputError, StorageError) as error:  # no other source can help
             tried.append(f"{source.kind}: {error.what}")
-            raise no_room(type(error)) from None
+            raise build_storage_error(type(error)) from None
         except WorkError as error:
             tried.append(f"{source.kind}: {error.what}")
         except OSError as error:
             tried.append(f"{source.kind}: {error.strerror or error}")
-            if error.errno in cache.NO_ROOM:
-                raise no_room(StorageError) from None
+            if error.errno in cache.DISK_FULL:
+                raise build_storage_error(StorageError) from None
     archive = known.archive.addresses[0].rpartition("/")[2] if known.archive else None
     names = archive or ", ".join(file.name for file in known.files)
     hint = (

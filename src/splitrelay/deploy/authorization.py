@@ -1,7 +1,7 @@
-"""Who gets in: the certificate says who calls, and that must be who it says it is.
+"""Authorize calls: the certificate of a caller decides which of the server's methods it may call.
 
-There are three doors. Join is for the clients of the run, each under its own number, and for its evaluator; the status
-is for them and for observers; the model is for the roles that the server was told, observers unless it was told others.
+There are three methods. Join is for the clients of the run, each under its own number, and for its evaluator. The
+status is for them and for observers. The model is for the roles that the server was given; by default, observers.
 """
 
 from __future__ import annotations

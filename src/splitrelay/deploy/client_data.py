@@ -1,4 +1,4 @@
-"""A client's own images, held against what the run expects before its first turn."""
+"""Load a client's own images and check them against what the run expects, before its first visit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client wants, and who it is."""
+"""Define the options of a client program, and the identity under which it joins."""
 
 from __future__ import annotations
 

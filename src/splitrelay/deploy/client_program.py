@@ -87,7 +87,7 @@ class ClientProgram:
         self.disclosure: Disclosure | None = None
         self.visits = 0
         self.last_round: int | None = None  # of its last committed visit
-        self.purse = UsageTimer(lambda: self.session.meter.waiting)
+        self.usage = UsageTimer(lambda: self.session.meter.waiting)
         self.session = Session(
             self.m,
             self._dial,
@@ -215,14 +215,14 @@ class ClientProgram:
             StorageError,
         ) as error:  # the server is told, and this client keeps what it knows
             why = f"{type(error).__name__}: {error}"
-            later = not isinstance(error, RejectedHalf)  # keys that are still on their way, a place that has no room
+            later = not isinstance(error, RejectedHalf)  # keys that are still on their way, a disk that is full
             self._tell(f"{'not yet' if later else 'refused'}: {why}")
             self.session.send(Fail(word.fence, why[: limits.TEXT], later=later))
         finally:
             self.session.holding = HeldVisit()
 
     def _tell(self, text: str) -> None:
-        """Once, to whoever must see to it; the same again only to who listens."""
+        """Warn the operator once; report the same text again only through `say`."""
         (self.say if text == self.told else self.warn)(text)
         self.told = text
 
@@ -233,7 +233,7 @@ class ClientProgram:
             return
         if not isinstance(self.visitor, VisitRunner):
             raise ServerBrokeSpec("the server asks the fed server for a visit", hint="Ask its operator.")
-        with self.purse.visit():
+        with self.usage.visit():
             self.visitor.visit(self.session, word)
         self.visits, self.last_round = self.visits + 1, word.r
         self.say(f"round {word.r}: {word.K} steps, committed")
@@ -298,7 +298,7 @@ class ClientProgram:
         self.raw = None
         context = ClientContext(self.m, spec, terms, self.images, plan)
         used = UsedVisits(allowed, self._usage_file(spec), self.wish.repeats)
-        self.visitor = VisitRunner(context, used, seals, self._judge(context), self.post, self.purse)
+        self.visitor = VisitRunner(context, used, seals, self._judge(context), self.post, self.usage)
         self.session.bounds = Bounds(
             batch=self.wish.limits.batch if spec.optimiser.draw == "full" else max(spec.optimiser.batch, SLICE),
             h=shape.h,

@@ -1,7 +1,7 @@
 """What a server records of its clients: the salt of the run, the outcome of every visit, and `clients.json`.
 
-Everything here can be made again after a crash. The skipped visits of a row are those of its rounds, whoever asks and
-however often the server was restarted: skipped visits answer from the journal. `clients.json` is counted from the rows
+Everything here can be made again after a crash. The skipped visits of a row are those of its rounds, however often
+the server was restarted: skipped visits answer from the journal. `clients.json` is counted from the rows
 and from the order of clients in each round.
 """
 
@@ -64,7 +64,7 @@ def _make_salt(path: Path) -> bytes:
             os.fsync(descriptor)
         temporary.replace(path)
     except OSError as error:
-        raise OutputError(f"cannot write {path}", value=error.strerror, hint="Make room.") from None
+        raise OutputError(f"cannot write {path}", value=error.strerror, hint="Free disk space.") from None
     finally:
         with suppress(OSError):
             temporary.unlink()

@@ -120,7 +120,7 @@ class UsageLog:
         carried: Callable[[], Mapping[int, SocketTraffic]],
     ) -> None:
         self.path, self.said, self.carried = path, said, carried
-        self._lock = threading.Lock()  # whoever asks for the status is on another thread than the run
+        self._lock = threading.Lock()  # the status is read on another thread than the run
         self._accounts = read_usage(path)
 
     def accounts(self) -> dict[int, ClientUsage]:

@@ -40,7 +40,7 @@ CHECK = '{"check":'  # how the recipe of a request begins that asks whether a ha
 
 
 class Evaluator(Protocol):
-    """Whoever scores: with torch, so it is brought only where it is needed."""
+    """Scores the model. It needs torch, so it is loaded only where it is needed."""
 
     def written(self, bottom: Vector, top: Vector) -> None:
         """Keep the whole model."""
@@ -93,11 +93,11 @@ class VisitRunner:
         seals: Sealer | None = None,
         judge: Evaluator | None = None,
         post: PeerEndpoint | None = None,
-        purse: UsageTimer | None = None,
+        usage: UsageTimer | None = None,
     ) -> None:
         self.spec, self.engine, self.used = context.spec, build_client_engine(context), used
         self.largest_half = half_bytes(self.spec, self.engine.shape)
-        self.seals, self.judge, self.post, self.purse = seals, judge, post, purse
+        self.seals, self.judge, self.post, self.usage = seals, judge, post, usage
         self.has_model = False  # whether the whole model was kept here
 
     @cached_property
@@ -140,7 +140,7 @@ class VisitRunner:
             assert remote.closing is not None
             can_hand_over = self.post is not None and self.spec.route == "peer-to-peer"
             words = [remote.closing, *(self.post.bring(lease, blob) if self.post and can_hand_over else ())]
-        words += [self.purse.paid()] if self.purse else []
+        words += [self.usage.paid()] if self.usage else []
         words += build_deposit(lease.fence, blob, (loss,) * self.whole, piece=session.limits.piece)
         answer = session.exchange(lambda: iter(words), session.timeouts.step)
         assert isinstance(answer, Commit)

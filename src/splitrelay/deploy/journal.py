@@ -1,4 +1,4 @@
-"""What the server must not forget: the highest fence, every committed or skipped visit, and what happened.
+"""Store what the server needs after a crash: the highest fence, each committed or skipped visit, and the events.
 
 A visit is committed when its file has its name: both halves and what they cost, flushed to the disk, then renamed.
 After a crash the round is run again, and visits that are in the journal answer from there: no step counts twice.

@@ -1,4 +1,4 @@
-"""A client among the others: where they reach it, and how it brings them the half."""
+"""Send halves to other clients and receive halves from them, over mutual TLS."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNREACHED = "the next client was not reached"
 
 
 class PeerEndpoint:
-    """One client's mailbox, if it listens, and its courier. `address` is what the others are told."""
+    """The sender of one client, and its receiver if it listens. `address` is what the other clients are given."""
 
     def __init__(
         self,
@@ -30,27 +30,27 @@ class PeerEndpoint:
     ) -> None:
         self.timeouts = timeouts
         self.keys, self.say, self.warn, self.address = keys, say, warn or say, ""
-        self.courier = HalfSender(lambda: build_channel_credentials(keys.get_identity()), timeouts)
-        self.mailbox: HalfReceiver | None = None
+        self.sender = HalfSender(lambda: build_channel_credentials(keys.get_identity()), timeouts)
+        self.receiver: HalfReceiver | None = None
 
     def listen(self, address: str) -> None:
         """From here on others can bring something."""
         identity = self.keys.get_identity()
         check_has_host(identity)
         admit = build_admission_check(Revocations(identity.revocation_file, identity.ca, self.warn))
-        self.mailbox = HalfReceiver(admit, timeouts=self.timeouts)
-        port = self.mailbox.listen(address, build_reloading_credentials(self.keys))
+        self.receiver = HalfReceiver(admit, timeouts=self.timeouts)
+        port = self.receiver.listen(address, build_reloading_credentials(self.keys))
         self.address = choose_address(address, identity, port)
         self.say(f"other clients reach this one at {self.address}")
 
     def expect(self, largest: int) -> None:
         """Nothing longer is taken."""
-        if self.mailbox is not None:
-            self.mailbox.largest = largest
+        if self.receiver is not None:
+            self.receiver.largest = largest
 
     def come(self, lease: Lease) -> bytes | None:
         """What the client before has brought for this lease, if it has."""
-        return None if self.mailbox is None else self.mailbox.take(lease.sha256)
+        return None if self.receiver is None else self.receiver.take(lease.sha256)
 
     def bring(self, lease: Lease, half: bytes) -> Iterator[HandoverReport]:
         """Straight to the next client, where the server knows its address; and what is told the server of it."""
@@ -58,7 +58,7 @@ class PeerEndpoint:
             return
         try:
             check_address(lease.heir)
-            yield self.courier.bring(lease.heir, lease.fence, half)
+            yield self.sender.bring(lease.heir, lease.fence, half)
         except (PeerUnreachable, InputError) as error:
             self.say(f"{error}; the server relays")
             yield HandoverReport(
@@ -67,9 +67,9 @@ class PeerEndpoint:
 
     def close(self) -> None:
         """Nothing comes, nothing is brought."""
-        self.courier.close()
-        if self.mailbox is not None:
-            self.mailbox.close()
+        self.sender.close()
+        if self.receiver is not None:
+            self.receiver.close()
 
 
 def check_has_host(identity: Identity) -> None:

@@ -1,4 +1,4 @@
-"""What an onlooker can ask a server: how it goes, and for the model."""
+"""Fetch the status or the model from a server, as an observer."""
 
 from __future__ import annotations
 

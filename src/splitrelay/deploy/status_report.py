@@ -1,4 +1,4 @@
-"""How a run goes, for whoever asks: who is here, whose turn it is, how far it is, what everybody has paid."""
+"""Build the status report of a run: connected clients, current visit, progress and cost of each client."""
 
 from __future__ import annotations
 

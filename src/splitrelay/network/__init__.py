@@ -1,5 +1,7 @@
-"""The wire: what goes from host to host, byte by byte, and who may say what when. No network, no file, no model here
-but in server, client and peer."""
+"""Encode, check and transfer the messages between server and clients.
+
+The messages, their codec, the protocol and the limits use neither the network nor files.
+"""
 
 import os
 

@@ -187,7 +187,7 @@ class Session:
         self.client, self.dial, self.agree, self.software = client, dial, agree, software
         self.address = address  # HOST:PORT that is dialed, for messages
         self.welcomed = False  # at least once: a server that TLS refuses later may be mended
-        self.stop = stop or Event()  # whoever knocks in vain leaves when it is set
+        self.stop = stop or Event()  # a client that cannot connect gives up when it is set
         self.patience = patience  # seconds without a server after which the client gives up; 0: never
         self.holding = HeldVisit()
         self.meter = TrafficMeter()
@@ -362,7 +362,7 @@ class BackgroundReconnect:
         try:
             while not self._done.wait(self.session.timeouts.tick):
                 self._look()
-        except SplitrelayError as error:  # told to whoever computes, when it is done
+        except SplitrelayError as error:  # raised in the computing thread, when it is done
             self._failure = error
 
     def _look(self) -> None:

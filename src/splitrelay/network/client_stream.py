@@ -34,7 +34,7 @@ class Stream:
         self._sent = threading.Event()
         self._over = threading.Event()
         self._heard = self.left = time.monotonic()  # when a frame last came, and when one that was put last left
-        self._limit = math.inf  # when whoever reads has waited for too long
+        self._limit = math.inf  # when the reader has waited for too long
         self._background: BackgroundReader | None = None
         self._ended = threading.Event()
         self._frames: Any = call(iter(self._next_outgoing, None))
@@ -122,14 +122,14 @@ class Stream:
             now = time.monotonic()
             stopped = min(stopped, now) if self._stop.is_set() else math.inf
             if now > self._limit or now - stopped >= self.timeouts.grace:
-                self._frames.cancel()  # whoever reads learns why
+                self._frames.cancel()  # the reader learns why
             if now >= last + self.heartbeat:
                 number, last = number + 1, now
                 self._outgoing.put((self._beat(number), False))  # every state allows it, none changes
 
 
 class BackgroundReader:
-    """A thread that reads one frame when asked, so that whoever asked can look at something else meanwhile."""
+    """A thread that reads one frame when asked, so that the caller can do something else meanwhile."""
 
     def __init__(self, read: Callable[[], bytes]) -> None:
         self.is_reading = False

@@ -89,7 +89,7 @@ class ServerConnection:
     queued_chunks: int = 0  # chunks that are still to be said
     down: int = 0  # bytes of the half that it was last granted, as far as they have left
     outgoing: asyncio.Queue[Message | None] = field(default_factory=asyncio.Queue)
-    write_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by whoever writes
+    write_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by the task that writes
     received: int = 0
     sent: int = 0
     messages: int = 0
@@ -145,9 +145,9 @@ class ServerContext:
 class ConnectionHandler:
     """All connections of a server, and what is done with their messages."""
 
-    def __init__(self, context: ServerContext, note: Callable[..., None], wheel: SharedLoop) -> None:
+    def __init__(self, context: ServerContext, note: Callable[..., None], loop: SharedLoop) -> None:
         self.context, self.note = context, note
-        self.inbox = EventQueue(wheel)
+        self.inbox = EventQueue(loop)
         self.clients: dict[int, ServerConnection] = {}  # by client
         self.connections: dict[int, ServerConnection] = {}  # by number, strangers too
         self.paid: dict[int, UsageReport] = {}  # what each client last said that it has cost it
@@ -215,7 +215,7 @@ class ConnectionHandler:
             self.check_admission(link)
             half = (link.half or Assembly(0)).blob(message.bytes, message.sha256)
             link.half = None
-            self.release(link.m, message.fence)  # it counts or it does not: whoever comes back holding it starts afresh
+            self.release(link.m, message.fence)  # it counts or it does not: a client that returns with it starts afresh
             return self._pass_on(link, MessageReceived(link.m, link.number, message, half))
         else:
             return self._pass_on(link, MessageReceived(link.m, link.number, message))

@@ -1,4 +1,4 @@
-"""Client to client: a sealed half goes straight to the next client, where the two can reach each other.
+"""Transfer sealed halves directly from one client to the next, where the two can reach each other.
 
 The next client listens at its own address, over mutual TLS, for other clients of the consortium. One call is one half:
 `splitrelay.Peer/Hand` takes frames, first *handed* with length and SHA-256, then the chunks, and answers with nothing.

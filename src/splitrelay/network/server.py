@@ -43,7 +43,7 @@ from splitrelay.network.shared_event_loop import SharedLoop
 from splitrelay.network.socket_counters import SocketCounters, SocketTraffic
 
 BROKEN = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)  # what reading or writing ends with
-GRANTS = (Lease, EvaluationRequest, Resume)  # whoever is given one is asked for its certificate once more
+GRANTS = (Lease, EvaluationRequest, Resume)  # a client's certificate is checked again before it is given one
 OPTIONS = (
     *PLAIN,
     ("grpc.max_receive_message_length", limits.MESSAGE),

@@ -1,4 +1,4 @@
-"""What each client has cost the network: messages, and the bytes that the kernel counted on its TCP connections.
+"""Count the messages of each client, and the bytes that the kernel counted on its TCP connections.
 
 TLS, HTTP/2, handshakes, heartbeats and whatever had to be said twice are in them. They are read where the connection
 ends, at the server; a connection that breaks off takes at most its last second with it.

@@ -1,7 +1,7 @@
-"""Two questions that take no part in training: how does it go, and may I have the model?
+"""Serve and call the two methods that take no part in training: fetch the status, and fetch the model.
 
-Both are unary to whoever asks. At the server they are streams, so that whoever may not ask, asks too slowly or does not
-listen to the answer is told so at once, and holds nothing for longer than its time.
+Both are unary for the caller. At the server they are streams, so that a caller without permission, a slow caller and a
+caller that does not read the answer are refused at once, and hold nothing for longer than their time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NoAnswer(WorkError):
 
 
 def status_handler(report: Callable[[], str], admit: AdmissionCheck, timeouts: Timeouts = Timeouts()) -> Any:
-    """Answers with the report, to whoever is admitted."""
+    """Answer admitted callers with the report."""
 
     async def status(_: Any, context: Any) -> None:
         async with _accept_request(context, admit, timeouts):
@@ -65,7 +65,7 @@ def collect_handler(
 
 @asynccontextmanager
 async def _accept_request(context: Any, admit: AdmissionCheck, timeouts: Timeouts) -> AsyncIterator[None]:
-    """Whoever may ask has asked, and the answer has its time."""
+    """Admit the caller, read its request, and limit the time of the answer."""
     why = admit(context)
     if why is not None:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)

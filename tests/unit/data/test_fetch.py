@@ -209,7 +209,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(root: Path, limit: int, flat
     with server(flat=bool(flat)) as (base, _):
         done = subprocess.run(program(root, base, limit, flat), capture_output=True, text=True, check=True)
     last = done.stdout.splitlines()[-1]
-    assert last.startswith(f"StorageError: no room for tiny in {root}. Tried cache: empty; web: ") and not done.stderr
+    assert last.startswith(f"StorageError: cannot store tiny in {root}. Tried cache: empty; web: ") and not done.stderr
     assert "SPLITRELAY_DATA=FOLDER" in last and left(root) == []
 
 

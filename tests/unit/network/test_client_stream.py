@@ -1,4 +1,4 @@
-"""Does a client's stream give up when it should, and only then, whoever reads it?"""
+"""Does a client's stream give up when it should, and only then, for every reader?"""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Who may bring a half to a client's mailbox, and what is taken?"""
+"""Which peers may send a half to a client's receiver, and which halves does it accept?"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,35 +55,35 @@ def lease_of(word: HandoverReport) -> Lease:
 
 def test_a_half_is_brought_once_and_taken_once(authority: Authority, reached: PeerEndpoint) -> None:
     blob = half(authority, bytes(3 * 2**20))
-    word = post(authority, "caller").courier.bring(reached.address, 3, blob)
+    word = post(authority, "caller").sender.bring(reached.address, 3, blob)
     assert reached.come(lease_of(word)) == blob
     assert reached.come(lease_of(word)) is None
 
 
 def test_only_the_last_few_are_kept(authority: Authority, reached: PeerEndpoint) -> None:
-    courier = post(authority, "caller").courier
-    words = [courier.bring(reached.address, 3, half(authority, bytes([n]))) for n in range(MOST_HALVES + 1)]
+    sender = post(authority, "caller").sender
+    words = [sender.bring(reached.address, 3, half(authority, bytes([n]))) for n in range(MOST_HALVES + 1)]
     assert [reached.come(lease_of(word)) is None for word in words] == [True] + [False] * MOST_HALVES
 
 
 def test_who_is_no_client_is_refused(authority: Authority, reached: PeerEndpoint) -> None:
     with pytest.raises(PeerUnreachable, match="boss is no client"):
-        post(authority, "boss").courier.bring(reached.address, 3, half(authority))
+        post(authority, "boss").sender.bring(reached.address, 3, half(authority))
 
 
 def test_who_is_revoked_is_refused(authority: Authority, reached: PeerEndpoint) -> None:
-    courier, blob = post(authority, "caller").courier, half(authority)
+    sender, blob = post(authority, "caller").sender, half(authority)
     authority.revoke("caller")
     with pytest.raises(PeerUnreachable, match="caller is revoked"):
-        courier.bring(reached.address, 3, blob)
+        sender.bring(reached.address, 3, blob)
 
 
 def test_what_is_no_sealed_half_or_too_long_is_refused(authority: Authority, reached: PeerEndpoint) -> None:
     with pytest.raises(PeerUnreachable, match="sealed half"):
-        post(authority, "caller").courier.bring(reached.address, 3, b"x" * 1000)
+        post(authority, "caller").sender.bring(reached.address, 3, b"x" * 1000)
     reached.expect(100)
     with pytest.raises(PeerUnreachable, match="<= 100 bytes"):
-        post(authority, "caller").courier.bring(reached.address, 3, half(authority, bytes(100)))
+        post(authority, "caller").sender.bring(reached.address, 3, half(authority, bytes(100)))
 
 
 def test_a_certificate_for_another_host_is_not_believed(authority: Authority) -> None:
@@ -92,15 +92,15 @@ def test_a_certificate_for_another_host_is_not_believed(authority: Authority) ->
     assert elsewhere.address.startswith("127.0.0.2:")
     port = elsewhere.address.rpartition(":")[2]
     with pytest.raises(PeerUnreachable):
-        post(authority, "caller").courier.bring(f"127.0.0.1:{port}", 3, half(authority))
+        post(authority, "caller").sender.bring(f"127.0.0.1:{port}", 3, half(authority))
     elsewhere.close()
 
 
 def test_whoever_cannot_be_reached_is_not_tried_again_at_once(authority: Authority) -> None:
-    courier = post(authority, "caller").courier
+    sender = post(authority, "caller").sender
     for why in ("cannot be reached", r"could not be reached \d seconds ago"):
         with pytest.raises(PeerUnreachable, match=why):
-            courier.bring("127.0.0.1:1", 3, half(authority))
+            sender.bring("127.0.0.1:1", 3, half(authority))
 
 
 def test_a_client_without_a_host_cannot_listen(authority: Authority) -> None:

@@ -11,17 +11,17 @@ from splitrelay.network.shared_event_loop import ClientDisconnected, EventQueue,
 
 
 @pytest.fixture
-def wheel() -> Iterator[SharedLoop]:
+def loop() -> Iterator[SharedLoop]:
     made = SharedLoop()
     made.start()
     yield made
     made.stop()
 
 
-def asked(wheel: SharedLoop) -> "Future[str]":
+def asked(loop: SharedLoop) -> "Future[str]":
     """Which thread turns the loop next, as soon as one does."""
     found: Future[str] = Future()
-    wheel._loop.call_soon_threadsafe(lambda: found.set_result(threading.current_thread().name))
+    loop._loop.call_soon_threadsafe(lambda: found.set_result(threading.current_thread().name))
     return found
 
 
@@ -32,49 +32,49 @@ def soon(inbox: EventQueue) -> object:
     return found.get(timeout=60)
 
 
-def test_a_stand_in_turns_it_while_nobody_waits(wheel: SharedLoop) -> None:
-    assert asked(wheel).result(10) == "wire"
+def test_a_stand_in_turns_it_while_nobody_waits(loop: SharedLoop) -> None:
+    assert asked(loop).result(10) == "wire"
 
 
-def test_a_stand_in_turns_it_again_when_who_waited_computes(wheel: SharedLoop) -> None:
+def test_a_stand_in_turns_it_again_when_who_waited_computes(loop: SharedLoop) -> None:
     with pytest.raises(Empty):
-        EventQueue(wheel).get(timeout=0.0)
-    assert asked(wheel).result(10) == "wire"
+        EventQueue(loop).get(timeout=0.0)
+    assert asked(loop).result(10) == "wire"
 
 
-def test_who_waits_for_a_word_turns_it_and_is_rung(wheel: SharedLoop) -> None:
-    inbox = EventQueue(wheel)
-    with wheel:  # so that nobody is at it before we wait
-        found = asked(wheel)
-        wheel._loop.call_soon_threadsafe(inbox.put, ClientDisconnected(1, 1, "away"))
+def test_who_waits_for_a_word_turns_it_and_is_rung(loop: SharedLoop) -> None:
+    inbox = EventQueue(loop)
+    with loop:  # so that nobody is at it before we wait
+        found = asked(loop)
+        loop._loop.call_soon_threadsafe(inbox.put, ClientDisconnected(1, 1, "away"))
     assert soon(inbox) == ClientDisconnected(1, 1, "away")
     assert found.result(0) == "trains"
 
 
 def test_what_is_to_be_done_is_done_at_once_where_nobody_turns_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    wheel, done = SharedLoop(), list[str]()
-    woken = wheel._loop.create_future()
+    loop, done = SharedLoop(), list[str]()
+    woken = loop._loop.create_future()
     woken.add_done_callback(lambda _: done.append("what it woke"))
-    wheel.call(lambda: (done.append("itself"), woken.set_result(None)))  # type: ignore[arg-type, func-returns-value]
+    loop.call(lambda: (done.append("itself"), woken.set_result(None)))  # type: ignore[arg-type, func-returns-value]
     assert done == ["itself", "what it woke"]
-    wheel.stop()
+    loop.stop()
 
 
-def test_words_that_are_there_do_not_keep_the_loop_from_turning(wheel: SharedLoop) -> None:
+def test_words_that_are_there_do_not_keep_the_loop_from_turning(loop: SharedLoop) -> None:
     """A busy server goes on listening to everybody."""
-    inbox, turns = EventQueue(wheel), list[int]()
-    with wheel:
+    inbox, turns = EventQueue(loop), list[int]()
+    with loop:
         for number in range(3):
             inbox.put(ClientDisconnected(0, number, ""))
-        wheel._loop.call_soon(turns.append, 1)
+        loop._loop.call_soon(turns.append, 1)
     soon(inbox)
     assert turns == [1]
 
 
 def test_two_threads_never_turn_it_at_once() -> None:
     # The background thread runs the loop whenever it can.
-    wheel, at_it, clashes = SharedLoop(standstill=0.0), list[int](), list[int]()
-    wheel.start()
+    loop, at_it, clashes = SharedLoop(standstill=0.0), list[int](), list[int]()
+    loop.start()
 
     def alone() -> None:
         at_it.append(threading.get_ident())
@@ -82,16 +82,16 @@ def test_two_threads_never_turn_it_at_once() -> None:
         at_it.pop()
 
     for _ in range(300):
-        wheel.call(alone)
+        loop.call(alone)
         with pytest.raises(Empty):
-            EventQueue(wheel).get(timeout=0.0)
-    wheel.stop()
+            EventQueue(loop).get(timeout=0.0)
+    loop.stop()
     assert clashes == []
 
 
 def test_it_comes_to_an_end_whoever_turns_it() -> None:
     for _ in range(50):
-        wheel = SharedLoop(standstill=0.0)
-        wheel.start()
-        wheel.stop()
-        assert not wheel.is_running
+        loop = SharedLoop(standstill=0.0)
+        loop.start()
+        loop.stop()
+        assert not loop.is_running

@@ -29,12 +29,12 @@ class Here:
     def __init__(self) -> None:
         self.began: list[str] = []
 
-    def run(self, errands: Sequence[Job], stop: Event, /) -> Generator[JobStatus | None, None, None]:
-        for errand in errands:
-            self.began.append(errand.name)
-            yield JobStatus(errand.name, "running")
+    def run(self, jobs: Sequence[Job], stop: Event, /) -> Generator[JobStatus | None, None, None]:
+        for job in jobs:
+            self.began.append(job.name)
+            yield JobStatus(job.name, "running")
             told: list[JobStatus] = []
-            last = run_job(errand, stop, told.append)
+            last = run_job(job, stop, told.append)
             yield from told
             yield last
 
