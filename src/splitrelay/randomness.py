@@ -26,6 +26,7 @@ class Purpose(IntEnum):
     EVALUATION = 7  # (r)
     INSTANCES = 8  # (number): random problems on which statements are checked
     VALIDATION = 9  # (m): the samples that a client does not use for training
+    RESAMPLES = 10  # (n): resamples of n seeds, for intervals in tables
 
 
 def rng(root: int, purpose: Purpose, *names: int) -> np.random.Generator:
