@@ -23,6 +23,7 @@ from splitrelay.security.authority import Authority, open_authority
 from splitrelay.security.revocation import Revocations
 from tests.support.bare_server import PeerContext, copy_authority, issue_keys
 from tests.support.deployment import LocalDeployment, simulate_run, small_spec
+from tests.support.error_fields import expect_error
 
 HOLDERS = ("client-0", "client-9", "judge", "boss", "both")
 
@@ -229,7 +230,7 @@ def test_an_evaluator_that_nobody_expects_is_refused(tmp_path: Path) -> None:
 
 
 def test_where_the_server_scores_no_judge_is_expected(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the server itself scores"):
+    with expect_error(InputError, what="centralized", hint=("--judge", "route=peer-to-peer")):
         LocalDeployment(small_spec(tmp_path), tmp_path, judge=True)
 
 

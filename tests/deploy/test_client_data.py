@@ -18,6 +18,7 @@ from splitrelay.errors import InputError
 from splitrelay.network.messages import Terms
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.spec import load_spec
+from tests.support.error_fields import expect_error
 
 N = 12
 Y = np.repeat(np.arange(3), 4)  # class by class, as folders come
@@ -150,7 +151,7 @@ def test_a_saved_folder_may_have_its_classes_in_another_order(tmp_path: Path) ->
 
 def test_a_damaged_saved_folder_is_one_line(tmp_path: Path) -> None:
     (save(set_of(WORDS), tmp_path / "saved") / "train-y.npy").write_bytes(b"junk")
-    with pytest.raises(InputError, match=r"train-y.npy cannot be read .*Save it again") as refused:
+    with expect_error(InputError, what="train-y.npy", hint=True) as refused:
         read_raw(tmp_path / "saved")
     assert "\n" not in str(refused.value)
 

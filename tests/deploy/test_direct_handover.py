@@ -14,6 +14,7 @@ from splitrelay.errors import InputError
 from splitrelay.network.client_session import Session
 from splitrelay.network.messages import Commit, Message
 from tests.support.deployment import LocalDeployment
+from tests.support.error_fields import expect_error
 from tests.support.sealed_deployments import join_directly, make_direct_deployment, simulate_deployment
 
 
@@ -187,5 +188,5 @@ def test_the_last_client_of_a_round_that_falls_before_its_deposit_makes_its_visi
 
 def test_without_keys_nobody_can_listen(tmp_path: Path) -> None:
     wish = ClientOptions("127.0.0.1:1", 0, tmp_path / "data.npz", listen="127.0.0.1:0")
-    with pytest.raises(InputError, match="only who has keys"):
+    with expect_error(InputError, hint=("--keys", "--listen")):
         ClientProgram(wish, lambda text: None).run()

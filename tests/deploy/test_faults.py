@@ -17,6 +17,7 @@ from tests.support.deployment import (
     small_spec,
     stop_after_commits,
 )
+from tests.support.error_fields import expect_error
 
 
 def behind_proxy(stage: LocalDeployment, proxies: list[TcpProxy]) -> Any:
@@ -90,7 +91,7 @@ def test_after_some_leases_without_the_client_the_run_stops(tmp_path: Path) -> N
     stage = LocalDeployment(small_spec(tmp_path), tmp_path, policy=Policy("retry", lease=0.1, retries=2), quorum=3)
     for m in stage.partition.clients[:3]:
         stage.join(m, patience=0.5)
-    with pytest.raises(WorkError, match="client 3 stays away"):
+    with expect_error(WorkError, what=("client 3", "round 0"), hint=True):
         stage.play()
 
 
@@ -98,5 +99,5 @@ def test_numbers_that_overflow_stop_the_run_with_round_and_client(tmp_path: Path
     stage = LocalDeployment(small_spec(tmp_path, "eta=1e30"), tmp_path)
     for m in stage.partition.clients:
         stage.join(m, patience=0.5)
-    with pytest.raises(Diverged, match=r"client \d.* in round 0"):
+    with expect_error(Diverged, what=("round 0", "client 2"), value="eta=1e+30"):
         stage.play()

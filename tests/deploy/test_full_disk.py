@@ -19,6 +19,7 @@ from splitrelay.deploy.event_record import read_events
 from splitrelay.deploy.journal import Journal
 from splitrelay.errors import OutputError, StorageError
 from tests.support.deployment import small_spec
+from tests.support.error_fields import expect_error
 
 
 @contextmanager
@@ -36,7 +37,10 @@ def test_a_line_that_does_not_fit_is_an_error_and_the_next_one_is_whole(tmp_path
     journal = Journal(tmp_path)
     journal.note("first")
     size = (tmp_path / "events.jsonl").stat().st_size
-    with limit_file_size(size + 10), pytest.raises(StorageError, match="cannot write"):
+    with (
+        limit_file_size(size + 10),
+        expect_error(StorageError, what=str(tmp_path / "events.jsonl"), value=os.strerror(errno.ENOSPC)),
+    ):
         journal.note("second")
     Journal(tmp_path).note("third")
     assert [event["event"] for event in read_events(tmp_path / "events.jsonl")] == ["first", "third"]
@@ -45,7 +49,10 @@ def test_a_line_that_does_not_fit_is_an_error_and_the_next_one_is_whole(tmp_path
 def test_a_visit_that_does_not_fit_is_not_committed(tmp_path: Path) -> None:
     journal, x = Journal(tmp_path), torch.ones(5000)
     visit = Visit(0, 0, 1, x, Step(0.1), 4)
-    with limit_file_size(4096), pytest.raises(StorageError, match="cannot write"):
+    with (
+        limit_file_size(4096),
+        expect_error(StorageError, what=str(tmp_path / "visits"), value=os.strerror(errno.EFBIG)),
+    ):
         journal.commit(visit, 1, Done(x, Cost(1, 2, 0.5)))
     assert journal.find(visit) is None and list((tmp_path / "visits").iterdir()) == []
     journal.commit(visit, 2, Done(x, Cost(1, 2, 0.5)))

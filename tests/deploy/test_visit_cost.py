@@ -8,6 +8,7 @@ from splitrelay.deploy.visit_cost import compare_costs, compute_costs, load_meas
 from splitrelay.errors import InputError
 from splitrelay.runs.registry import ALGORITHMS
 from tests.support.deployment import LocalDeployment, simulate_run, small_spec
+from tests.support.error_fields import expect_error
 
 
 @pytest.mark.parametrize(
@@ -45,12 +46,12 @@ def test_what_was_measured_stands_beside_it(tmp_path: Path) -> None:
     assert mine.measured.messages > mine.messages and mine.measured.memory > 10**7
     assert mine.measured.socket_up is not None and mine.measured.socket_up > mine.up
     assert mine.measured.socket_down is not None and mine.measured.socket_down > mine.down
-    with pytest.raises(InputError, match="another spec"):
+    with expect_error(InputError, what=str(tmp_path / "run"), value=True, hint=str(tmp_path / "run" / "spec.toml")):
         load_measured(small_spec(tmp_path, "K=3"), tmp_path / "run")
 
 
 def test_a_simulation_measures_nothing(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "R=1")
     simulate_run(spec, tmp_path / "run")
-    with pytest.raises(InputError, match="nothing was measured"):
+    with expect_error(InputError, what=str(tmp_path / "run"), value=None, hint=("splitrelay serve", "rehearse")):
         load_measured(spec, tmp_path / "run")

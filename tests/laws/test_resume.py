@@ -21,6 +21,7 @@ from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec, load_spec
 from tests.support.engines import ENGINES
+from tests.support.error_fields import expect_error
 
 
 @pytest.fixture(scope="module")
@@ -108,11 +109,11 @@ def test_damage_costs_time_not_bits(own: Path, tmp_path: Path) -> None:
 
 def test_another_spec_a_second_process_and_fewer_rounds_are_refused(own: Path, tmp_path: Path) -> None:
     directory = finished(spec(own, "R=2"), tmp_path / "run")
-    with pytest.raises(InputError, match=directory.path.name):
+    with expect_error(InputError, what=str(directory.path), hint=("--out", "spec.toml")):
         finished(spec(own, "R=2", "eta=0.2"), tmp_path / "run")
-    with pytest.raises(InputError, match="R >= 2"):
+    with expect_error(InputError, value="R=1", limit="R >= 2"):
         finished(spec(own, "R=1"), tmp_path / "run")
-    with directory.locked(), pytest.raises(InputError, match=directory.path.name):
+    with directory.locked(), expect_error(InputError, what=str(directory.path), value=None, hint="--out"):
         finished(spec(own, "R=3"), tmp_path / "run")
 
 

@@ -15,12 +15,14 @@ import pytest
 from click.testing import CliRunner
 
 from splitrelay.cli.main import app
+from splitrelay.errors import InputError
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.sweeps.points import Point, check_points, expand_points
 from splitrelay.sweeps.process_backend import ProcessBackend
 from splitrelay.sweeps.sweep import SweepStatus, load_status, run_sweep
+from tests.support.error_fields import expect_error
 
 ENDLESS = 100_000  # rounds
 LONG = 60  # rounds in which there is time to kill somebody
@@ -192,5 +194,8 @@ def test_ctrl_c_twice_stops_at_once_and_can_be_taken_up(own: Path, tmp_path: Pat
 
 def test_two_sweeps_do_not_share_a_folder(own: Path, tmp_path: Path) -> None:
     found = points(own, 1, eta=["0.1"])
-    with RunDirectory(tmp_path / "sweep").locked(), pytest.raises(Exception, match=str(tmp_path)):
+    with (
+        RunDirectory(tmp_path / "sweep").locked(),
+        expect_error(InputError, what=str(tmp_path / "sweep"), hint="--out"),
+    ):
         next(run_sweep(found, tmp_path / "sweep", ProcessBackend(1)))

@@ -186,7 +186,7 @@ class DirectHandover(Handover):
         assert isinstance(server_visit, CutVisit)
         server_visit.get_top()  # raises Diverged here, so that it fails this visit and no other
         if lease.handover_link == lease.link:
-            raise BadMessage("a half was handed on twice")
+            raise BadMessage("a half was handed on twice over one connection", value=report.fence)
         lease.handover_link = lease.link
         if report.why or next_client is None:
             self.scheduler.note("unreached", lease, why=report.why or "there is no next client")

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from splitrelay.network.grpc_channel import ConnectionLost, explain_loss
+from splitrelay.network.grpc_channel import AnswerTimeout, ConnectionLost, SilenceTimeout, explain_loss
 from splitrelay.network.limits import Timeouts
 
 
@@ -172,4 +172,4 @@ class BackgroundReader:
 
 
 def _build_timeout_error(asked: bool) -> ConnectionLost:
-    return ConnectionLost("the server does not answer" if asked else "the server has fallen silent")
+    return AnswerTimeout("the server does not answer") if asked else SilenceTimeout("the server sends nothing any more")

@@ -25,6 +25,14 @@ class ConnectionLost(WorkError):
     """The server cannot be heard any more; the visit may go on over another link."""
 
 
+class AnswerTimeout(ConnectionLost):
+    """The server did not answer a message in time."""
+
+
+class SilenceTimeout(ConnectionLost):
+    """The server sent nothing at all, not even a heartbeat, for too long."""
+
+
 class UnknownHost(ConnectionLost):
     """The server's name is not known here; it may be mistyped."""
 

@@ -51,7 +51,8 @@ def collect_handler(
     async def collect(_: Any, context: Any) -> None:
         async with _accept_request(context, admit, timeouts):
             if len(here) >= most:
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many collect the model; ask again later")
+                why = f"too many clients download the model; needs <= {most} at once. Ask again later."
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
             here.add(id(context))
             try:
                 await _send_model(context, model())
