@@ -90,7 +90,7 @@ NUMBERS = (
         "minutes, on an idle machine; the rows are made one by one, and none is asked for",
     ),
     Row(
-        r"^python -m (benchmarks\.(?:wire|kills))( 100| reference fast)?$",
+        r"^python -m (benchmarks\.(?:wire|kills))( 100| reference| fast| reference fast)?$",
         r"python -c 'import \1'",
         "minutes; tests/laws kills some",
     ),
