@@ -9,9 +9,16 @@ import pytest
 
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.client_program import EndedEarly
-from splitrelay.deploy.disclosure import LINES, UPDATES, WIDTH, Approval, shorten_lines
 from splitrelay.deploy.server_visit import Policy
-from splitrelay.deploy.visit_limits import UsedVisits, derive_allowed_visits
+from splitrelay.deploy.visit_limits import (
+    LINES,
+    UPDATES,
+    WIDTH,
+    Approval,
+    UsedVisits,
+    derive_allowed_visits,
+    shorten_lines,
+)
 from splitrelay.errors import Diverged, InputError
 from splitrelay.network import server
 from splitrelay.network.codec import encode

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from splitrelay.data.images import ImageSet
+from splitrelay.deploy.client_data import DataDigests, compute_digest, describe_data
 from splitrelay.deploy.client_program import ClientOptions, ClientProgram
-from splitrelay.deploy.data_digest import DataDigests, compute_digest, describe_data
 from splitrelay.deploy.deployed_run import ClientSizesFile
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.errors import InputError

@@ -14,7 +14,7 @@ from splitrelay.data import load
 from splitrelay.deploy import client_program, client_visit
 from splitrelay.deploy.backend import ClientContext
 from splitrelay.deploy.deposit_bound import UnlikelyHalf, check_move, check_sealed_half, move_limit, sealed_limit
-from splitrelay.deploy.event_record import list_skipped_visits
+from splitrelay.deploy.events import list_skipped_visits
 from splitrelay.deploy.rehearsal import simulate
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import Diverged, VisitFailed, WorkError

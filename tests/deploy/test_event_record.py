@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from splitrelay.deploy.event_record import read_events
-from splitrelay.deploy.events import FIELD, LINES, OLDER, EventLog, Often
+from splitrelay.deploy.events import FIELD, LINES, OLDER, EventLog, Often, read_events
 from splitrelay.deploy.journal import Journal
 
 WHAT = ("gone", 3)

@@ -10,7 +10,7 @@ from splitrelay.chaos.corrupt_messages import STEP_CHANGES, build_next_step, cha
 from splitrelay.chaos.fault_kinds import KINDS, Fault, format_kinds
 from splitrelay.chaos.fault_scheduler import FaultScheduler, InjectedFault, count_settled_visits, is_recorded
 from splitrelay.chaos.verdict import compute_findings, is_absence_noticed
-from splitrelay.deploy.event_record import list_skipped_visits, read_events
+from splitrelay.deploy.events import list_skipped_visits, read_events
 from splitrelay.network.codec import BadMessage, Bounds, decode, encode
 from splitrelay.network.messages import Commit, Finish, Hello, Lease, Message, Reply, Step
 

@@ -10,8 +10,7 @@ import grpc
 import pytest
 
 from splitrelay.deploy.authorization import by_certificate
-from splitrelay.deploy.event_record import read_events
-from splitrelay.deploy.events import LINES
+from splitrelay.deploy.events import LINES, read_events
 from splitrelay.deploy.journal import Journal
 from splitrelay.network.codec import VERSION, encode
 from splitrelay.network.grpc_channel import SERVICE

@@ -15,7 +15,7 @@ import torch
 
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
 from splitrelay.atomic_files import build_write_error
-from splitrelay.deploy.event_record import read_events
+from splitrelay.deploy.events import read_events
 from splitrelay.deploy.journal import Journal
 from splitrelay.errors import OutputError, StorageError
 from tests.support.deployment import small_spec
@@ -63,7 +63,7 @@ SCRIPT = """
 import subprocess, sys
 from pathlib import Path
 from tests.support.deployment import LocalDeployment, simulate_run, small_spec
-from splitrelay.deploy.event_record import get_visit, read_events
+from splitrelay.deploy.events import get_visit, read_events
 from splitrelay.chaos.fault_scheduler import count_settled_visits
 from splitrelay.errors import StorageError
 

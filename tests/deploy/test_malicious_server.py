@@ -13,11 +13,9 @@ from torch import nn
 
 from splitrelay.deploy import backend_fast
 from splitrelay.deploy import handshake as handshake
-from splitrelay.deploy.disclosure import Approval
 from splitrelay.deploy.handshake import AgreedSpec, build_terms, compute_digest, read_agreed_spec, write_terms
-from splitrelay.deploy.peer_endpoint import UNREACHED, PeerEndpoint
 from splitrelay.deploy.server_visit import Policy, build_lease
-from splitrelay.deploy.visit_limits import SPARE, ServerBrokeSpec, UsedVisits, derive_allowed_visits
+from splitrelay.deploy.visit_limits import SPARE, Approval, ServerBrokeSpec, UsedVisits, derive_allowed_visits
 from splitrelay.errors import InputError, SplitrelayError
 from splitrelay.network import codec, server
 from splitrelay.network.codec import encode
@@ -35,7 +33,7 @@ from splitrelay.network.messages import (
     Terms,
     Welcome,
 )
-from splitrelay.network.peer_transfer import HalfSender, PeerUnreachable
+from splitrelay.network.peer_transfer import UNREACHED, HalfSender, PeerEndpoint, PeerUnreachable
 from splitrelay.runs.execute import build_trainer
 from splitrelay.runs.registry import ALGORITHMS
 from splitrelay.runs.spec import Spec, load_spec

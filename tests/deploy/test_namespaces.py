@@ -11,13 +11,13 @@ import pytest
 from splitrelay.chaos import network_namespaces
 from splitrelay.chaos.network_namespaces import (
     NamespaceHosts,
+    Noise,
     get_address,
     get_namespace,
     list_namespaces,
     remove_stale_namespaces,
     run_ip,
 )
-from splitrelay.chaos.packet_bridge import Noise
 from splitrelay.deploy.rehearsal import Rehearsal, RehearsalOptions
 from splitrelay.errors import InputError, WorkError
 from tests.support.deployment import small_spec

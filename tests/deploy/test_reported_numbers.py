@@ -12,7 +12,7 @@ import torch
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
 from splitrelay.deploy import client_program, client_visit
 from splitrelay.deploy.backend import ClientContext
-from splitrelay.deploy.event_record import list_skipped_visits
+from splitrelay.deploy.events import list_skipped_visits
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.rehearsal import read_untimed_rows
 from splitrelay.deploy.remote_evaluator import EvaluatorClient, find_score_error

@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from splitrelay.algorithms.base import Cost, Done, Skipped, Step, Visit
 from splitrelay.cli.main import app
 from splitrelay.deploy import deposit_bound
-from splitrelay.deploy.event_record import find_last_writers, list_skipped_visits, list_valid_events, read_events
-from splitrelay.deploy.exclusion import Exclusions
+from splitrelay.deploy.events import find_last_writers, list_skipped_visits, list_valid_events, read_events
 from splitrelay.deploy.journal import Journal
+from splitrelay.deploy.quarantine import Exclusions
 from splitrelay.deploy.rehearsal import simulate
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import Diverged, InputError, OutOfRange

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from splitrelay.deploy.event_record import list_skipped_visits
+from splitrelay.deploy.events import list_skipped_visits
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import WorkError
 from splitrelay.security.encryption import HEADER, WrongEpoch, read_label

@@ -9,7 +9,7 @@ import pytest
 
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.backend import ClientContext
-from splitrelay.deploy.event_record import list_skipped_visits
+from splitrelay.deploy.events import list_skipped_visits
 from splitrelay.deploy.rehearsal import simulate
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.deploy.state_probe import Examiner, Finding

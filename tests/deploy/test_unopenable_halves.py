@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from splitrelay.deploy.client_visit import VisitRunner
-from splitrelay.deploy.event_record import list_skipped_visits
+from splitrelay.deploy.events import list_skipped_visits
 from splitrelay.deploy.fed_server import FedServer
 from splitrelay.deploy.rehearsal import simulate
 from splitrelay.deploy.server_visit import Policy

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from splitrelay.deploy.peer_endpoint import PeerEndpoint
 from splitrelay.deploy.rehearsal import simulate
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.network.client_session import Session, VisitCancelled
 from splitrelay.network.messages import Chunk, Deposit, Fail, HandoverReport, Message
+from splitrelay.network.peer_transfer import PeerEndpoint
 from splitrelay.network.tensor_transfer import compute_sha256
 from splitrelay.runs.run_directory import RunDirectory
 from tests.support.deployment import LocalDeployment, list_skips

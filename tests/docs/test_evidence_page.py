@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from splitrelay.cli.main import app
-from splitrelay.paper.page import BLOCK, fill_blocks
+from splitrelay.paper.evidence import BLOCK, fill_blocks
 from splitrelay.runs.compare import model_hash
 from splitrelay.runs.packed_records import has_record
 from splitrelay.runs.records import runs_under

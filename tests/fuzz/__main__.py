@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from splitrelay.chaos.unauthenticated_clients import CONNECTIONS
+from splitrelay.chaos.corrupt_messages import CONNECTIONS
 from splitrelay.network.protocol import State
 from tests.fuzz.campaign import CampaignResult, run_campaign
 from tests.fuzz.frames import fuzz_frames, send_junk_connections

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from splitrelay.chaos.unauthenticated_clients import send_junk
+from splitrelay.chaos.corrupt_messages import send_junk
 from splitrelay.errors import WorkError
 from splitrelay.network import messages as msg
 from splitrelay.network.codec import BadMessage, Bounds, decode, encode

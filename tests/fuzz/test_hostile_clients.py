@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from splitrelay.chaos.unauthenticated_clients import CONNECTIONS
+from splitrelay.chaos.corrupt_messages import CONNECTIONS
 from splitrelay.network.messages import BUFFER_MESSAGES, CONTROL_MESSAGES, Message
 from splitrelay.network.protocol import State
 from tests.fuzz.__main__ import MANY, find_errors

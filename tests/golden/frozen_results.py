@@ -25,8 +25,7 @@ from splitrelay.network.messages import Terms
 from splitrelay.runs.execute import execute
 from splitrelay.runs.machine import get_cpu_name
 from splitrelay.runs.registry import ALGORITHMS
-from splitrelay.runs.rows import remove_measurements
-from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.run_directory import RunDirectory, remove_measurements
 from splitrelay.runs.spec import Spec, load_spec
 from tests.fuzz.mutations import list_messages
 

@@ -12,8 +12,19 @@ from torch import nn
 from splitrelay.engine.select import resolve_engine
 from splitrelay.errors import InputError, OutOfRange
 from splitrelay.kernels import NotCovered, convert_net, plan_from, read_plan
-from splitrelay.kernels.network_plan import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Plan, ReLU
-from splitrelay.kernels.plan_limits import BATCH, LARGEST, LAYERS, NAME
+from splitrelay.kernels.network_plan import (
+    BATCH,
+    LARGEST,
+    LAYERS,
+    NAME,
+    Conv2d,
+    Dropout,
+    Flatten,
+    Linear,
+    MaxPool2d,
+    Plan,
+    ReLU,
+)
 from splitrelay.kernels.workspace import Workspace
 from splitrelay.models import ModelSpec
 

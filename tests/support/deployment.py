@@ -23,8 +23,7 @@ from splitrelay.errors import SplitrelayError
 from splitrelay.network.limits import Timeouts
 from splitrelay.runs.build import build_partition
 from splitrelay.runs.execute import execute
-from splitrelay.runs.rows import remove_measurements
-from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.run_directory import RunDirectory, remove_measurements
 from splitrelay.runs.spec import Spec, load_spec
 from splitrelay.runs.trainer import Trainer
 from splitrelay.security.authority import create_authority

@@ -15,7 +15,7 @@ from typing import Any
 
 START = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "  # a shell's background job ignores it
-    "from splitrelay.deploy.subprocesses import die_with_parent; die_with_parent(); "
+    "from splitrelay.deploy.rehearsal import die_with_parent; die_with_parent(); "
 )
 PROGRAM = [sys.executable, "-c", START + "from splitrelay.cli.main import run; run()"]
 PATIENCE = 120.0  # seconds, on a machine where much else runs

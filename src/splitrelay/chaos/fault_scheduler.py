@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from splitrelay.chaos.fault_kinds import KINDS, Fault
-from splitrelay.deploy.event_record import COMMIT_EVENTS, Event, get_visit
+from splitrelay.deploy.events import COMMIT_EVENTS, Event, get_visit
 from splitrelay.network.codec import CONTROL, BadMessage, decode, read_header
 from splitrelay.network.codec import KINDS as MESSAGE_KINDS
 from splitrelay.network.messages import Lease

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from splitrelay.chaos.fault_kinds import KINDS, SERVER_STOPS, Fault
 from splitrelay.chaos.fault_scheduler import InjectedFault, is_recorded
-from splitrelay.deploy.event_record import Event, get_visit, list_valid_events
+from splitrelay.deploy.events import Event, get_visit, list_valid_events
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import note, say
+from splitrelay.cli.console import Table, emit, format_option, note, prepare_folder, say
 from splitrelay.cli.key_values import Key, count, number, parsed, seed, settings_argument
 from splitrelay.cli.partition.commands import word
-from splitrelay.cli.table_output import Table, emit, format_option, prepare_folder
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:

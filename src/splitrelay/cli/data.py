@@ -10,12 +10,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from splitrelay.cli.click_extensions import Group
-from splitrelay.cli.console import note, progress_hidden, say
-from splitrelay.cli.table_output import Table, emit, format_option
+from splitrelay.cli.console import Table, emit, format_option, note, progress_hidden, say
 
 if TYPE_CHECKING:
     from splitrelay.data.datasets import KnownSet
-    from splitrelay.data.download_packages import Progress
+    from splitrelay.data.downloads import Progress
     from splitrelay.data.fetch import FetchResult
 
 

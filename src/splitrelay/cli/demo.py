@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import note, say
-from splitrelay.cli.table_output import Table, emit, format_option, prepare_folder
+from splitrelay.cli.console import Table, emit, format_option, note, prepare_folder, say
 
 if TYPE_CHECKING:
     from splitrelay.paper.demo import Cell, Outcome, Point

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.table_output import Table, emit, format_option
+from splitrelay.cli.console import Table, emit, format_option
 
 
 @click.command(cls=Command, example="splitrelay doctor")

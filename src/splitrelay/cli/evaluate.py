@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.table_output import Table, emit, format_option
+from splitrelay.cli.console import Table, emit, format_option
 
 
 @click.command(cls=Command, example="splitrelay evaluate results/run")

@@ -47,7 +47,7 @@ def figure(kind: str, folders: Sequence[Path], out: Path, **how: Any) -> None:
     round; rates: accuracy by eta, the best marked; winners: SSL minus FedAvg by each factor that was varied alone.
     Notes below the panels report fewer seeds and unfinished runs.
     """
-    from splitrelay.reports.provenance import write_provenance
+    from splitrelay.reports.seed_groups import write_provenance
     from splitrelay.reports.style import ENDINGS, save_figure
 
     if out.suffix not in ENDINGS:
@@ -67,7 +67,7 @@ def figure(kind: str, folders: Sequence[Path], out: Path, **how: Any) -> None:
 def _get_draw_function(kind: str, how: dict[str, Any]) -> Callable[..., Drawing]:
     from functools import partial
 
-    from splitrelay.reports import clipping_figure, curves, forgetting_figure, learning_rate_figure, winners_figure
+    from splitrelay.reports import curves, learning_rate_figure, winners_figure
 
     if kind not in CURVED and how["smooth"] > 1:
         raise InputError(f"{kind} has no curves to smooth", value=f"--smooth {how['smooth']}")
@@ -78,8 +78,8 @@ def _get_draw_function(kind: str, how: dict[str, Any]) -> Callable[..., Drawing]
     return {
         "curves": partial(curves.draw_curves, **lines, every_rate=how["all_rates"]),
         "bytes": partial(curves.draw_bytes, **lines, every_rate=how["all_rates"]),
-        "clipping": partial(clipping_figure.draw_clipping, **lines),
-        "memory": partial(forgetting_figure.draw_memory, **rule),
+        "clipping": partial(learning_rate_figure.draw_clipping, **lines),
+        "memory": partial(curves.draw_memory, **rule),
         "rates": partial(learning_rate_figure.draw_rates, **rule),
         "winners": partial(winners_figure.draw_winners, **rule),
     }[kind]

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import note
+from splitrelay.cli.console import Table, emit, format_option, note
 from splitrelay.cli.key_values import Key, settings_argument, words
 from splitrelay.cli.spec_arguments import expand_arguments, list_spec_keys
 from splitrelay.cli.sweep import command, places_options, swept
-from splitrelay.cli.table_output import Table, emit, format_option
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def _plan(settings: Sequence[str], out: Path | None) -> tuple[Search, Path]:
 
 def table(choices: Sequence[Choice], tune: str) -> Table:
     """Return a row for every setting: its best rate, and the score of each rate."""
-    from splitrelay.runs.rows import LAST
+    from splitrelay.runs.run_directory import LAST
 
     keys = list(dict.fromkeys(name for choice in choices for name, _ in choice.settings))
     etas = sorted({tried.eta for choice in choices for tried in choice.rates})

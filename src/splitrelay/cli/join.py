@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import say
+from splitrelay.cli.console import say, stopping
 from splitrelay.cli.deploy_options import (
     Seconds,
     build_alarm,
@@ -20,7 +20,6 @@ from splitrelay.cli.deploy_options import (
     notify_systemd,
     warn_insecure,
 )
-from splitrelay.cli.signals import stopping
 from splitrelay.errors import InputError
 
 FOLDER = click.Path(path_type=Path)
@@ -92,8 +91,8 @@ def join(
     """
     _check_names(keys, insecure, client)
     from splitrelay.deploy.client_program import ClientOptions, get_client_name, join_all
-    from splitrelay.deploy.disclosure import Approval
     from splitrelay.deploy.handshake import read_agreed_spec
+    from splitrelay.deploy.visit_limits import Approval
 
     _check_digest(accept_spec)
     who = client if insecure else keys

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Group
-from splitrelay.cli.console import note
-from splitrelay.cli.table_output import Table, emit, format_option
+from splitrelay.cli.console import Table, emit, format_option, note
 
 if TYPE_CHECKING:
     from splitrelay.security.authority import KeyDelivery, KeyStatus

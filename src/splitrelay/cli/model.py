@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import say
+from splitrelay.cli.console import Table, emit, format_option, say
 from splitrelay.cli.key_values import Key, count, parsed, settings_argument
-from splitrelay.cli.table_output import Table, emit, format_option
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:

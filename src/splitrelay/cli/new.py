@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import note, say
-from splitrelay.cli.table_output import Table, emit, format_option
+from splitrelay.cli.console import Table, emit, format_option, note, say
 from splitrelay.errors import InputError
 
 

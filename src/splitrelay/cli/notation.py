@@ -7,8 +7,7 @@ from dataclasses import asdict
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import say
-from splitrelay.cli.table_output import Table, emit, format_option
+from splitrelay.cli.console import Table, emit, format_option, say
 
 TITLES = {
     "theory": "Key symbols (the paper's first table)",

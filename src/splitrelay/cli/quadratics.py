@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import detail, say
+from splitrelay.cli.console import Table, detail, emit, format_option, prepare_folder, say
 from splitrelay.cli.key_values import Key, count, number, parsed, seed, settings_argument
-from splitrelay.cli.table_output import Table, emit, format_option, prepare_folder
 from splitrelay.errors import InputError, OutOfRange
 
 if TYPE_CHECKING:

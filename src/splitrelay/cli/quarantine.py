@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import note
-from splitrelay.cli.table_output import Table, emit, format_option
+from splitrelay.cli.console import Table, emit, format_option, note
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:

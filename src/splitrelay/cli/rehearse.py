@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import note
+from splitrelay.cli.console import Table, emit, format_option, format_tick, note
 from splitrelay.cli.deploy_options import away_option, insecure_option, warn_insecure
 from splitrelay.cli.key_values import settings_argument
 from splitrelay.cli.spec_arguments import list_spec_keys, load_spec_arguments
-from splitrelay.cli.table_output import Table, emit, format_option, format_tick
 from splitrelay.errors import InputError, WorkError
 
 if TYPE_CHECKING:
@@ -117,8 +116,7 @@ def _check_options(
 
 
 def _build_namespaces(noise: float) -> Hosts:
-    from splitrelay.chaos.network_namespaces import NamespaceHosts
-    from splitrelay.chaos.packet_bridge import Noise
+    from splitrelay.chaos.network_namespaces import NamespaceHosts, Noise
 
     return NamespaceHosts(Noise(noise, noise, noise))
 

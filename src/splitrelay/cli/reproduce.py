@@ -12,9 +12,8 @@ import click
 
 from splitrelay.atomic_files import write_text
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import note, say
+from splitrelay.cli.console import Table, emit, note, prepare_folder, say
 from splitrelay.cli.spec_arguments import split_arguments
-from splitrelay.cli.table_output import Table, emit, prepare_folder
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def _build_command(names: Sequence[str], out: Path, budget: str | None, seeds: i
 
 def _redraw(source: Path, out: Path, page: Path | None) -> None:
     """Tables and figures of records; never beside runs that are not those they show."""
-    from splitrelay.paper.page import VIEWS
+    from splitrelay.paper.evidence import VIEWS
     from splitrelay.runs.records import has_runs
 
     if not source.is_dir():
@@ -159,7 +158,7 @@ def _print_plan(found: Sequence[Unit], out: Path, budget: float | None, jobs: in
 def _run_units(taken: Sequence[Unit], out: Path, jobs: int | None, again: str) -> None:
     from splitrelay.cli.run import HERE
     from splitrelay.cli.sweep import swept
-    from splitrelay.paper.tuned_studies import run_batch
+    from splitrelay.paper.studies import run_batch
 
     def run(points: Sequence[Point], folder: Path) -> SweepStatus:
         return swept(points, folder, again, on=HERE, jobs=jobs, checkpoint=10)
@@ -177,7 +176,7 @@ def _print_results(source: Path, out: Path) -> None:
     """Make every table and figure from the records in a folder, and check the paper's claims."""
     from splitrelay.cli.figure import figure
     from splitrelay.cli.table import table
-    from splitrelay.paper.page import VIEWS
+    from splitrelay.paper.evidence import VIEWS
 
     commands = {"table": table, "figure": figure}
     found = [(view, words) for view in VIEWS if (words := view.words(source, out)) is not None]
@@ -209,9 +208,9 @@ def _print_convex(records: Sequence[Path], out: Path) -> None:
 def _print_tables(source: Path, out: Path) -> None:
     """Print the tables that use several folders (claims, cells), and the estimate for a GPU."""
     from splitrelay.paper.algorithm_family import build_algorithms_table, build_choices_table
+    from splitrelay.paper.budget import build_accelerators_table
     from splitrelay.paper.cell_table import build_cells_table
     from splitrelay.paper.claims import build_claims_table
-    from splitrelay.paper.gpu_estimates import build_accelerators_table
     from splitrelay.paper.summary_table import build_summary_table
 
     sheets: dict[str, Callable[[], Table]] = {
@@ -235,7 +234,7 @@ def _print_tables(source: Path, out: Path) -> None:
 
 def _fill_page(page: Path | None, out: Path) -> None:
     if page is not None:
-        from splitrelay.paper.page import fill_page
+        from splitrelay.paper.evidence import fill_page
 
         fill_page(page, out)
         note(f"up to date: {page}")

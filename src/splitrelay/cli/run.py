@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import note, say
+from splitrelay.cli.console import Table, emit, format_option, note, say, stopping
 from splitrelay.cli.key_values import settings_argument
-from splitrelay.cli.signals import stopping
 from splitrelay.cli.spec_arguments import list_spec_keys, load_spec_arguments
-from splitrelay.cli.table_output import Table, emit, format_option
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,8 +54,7 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
     the directory exists, the run continues where it stopped, and ends with the same bits.
     """
     from splitrelay.runs.execute import check_is_simulation, execute
-    from splitrelay.runs.rows import load_rows
-    from splitrelay.runs.run_directory import RunDirectory, format_resume_command
+    from splitrelay.runs.run_directory import RunDirectory, format_resume_command, load_rows
 
     spec = _resolve(load_spec_arguments("run", settings), how["device"])
     if print_spec:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import say
+from splitrelay.cli.console import say, stopping
 from splitrelay.cli.deploy_options import (
     Seconds,
     away_option,
@@ -25,7 +25,6 @@ from splitrelay.cli.deploy_options import (
     warn_insecure,
 )
 from splitrelay.cli.key_values import settings_argument
-from splitrelay.cli.signals import stopping
 from splitrelay.cli.spec_arguments import list_spec_keys, load_spec_arguments
 from splitrelay.errors import InputError, OutOfRange
 

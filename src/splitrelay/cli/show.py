@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import say
-from splitrelay.cli.sweep import show_status
-from splitrelay.cli.sweep_display import summary
-from splitrelay.cli.table_output import Table, emit, format_option
+from splitrelay.cli.console import Table, emit, format_option, say
+from splitrelay.cli.sweep import show_status, summary
 from splitrelay.runs.client_records import ClientRecord, RunClients, read_clients
 
 if TYPE_CHECKING:

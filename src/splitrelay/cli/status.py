@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import note, say
+from splitrelay.cli.console import Table, emit, format_option, note, say
 from splitrelay.cli.deploy_options import Seconds, keys_options, warn_insecure
-from splitrelay.cli.table_output import Table, emit, format_option
 from splitrelay.errors import InputError
 
 COLUMNS = ("client", "is", "", "samples", "visits", "MB up", "MB down", "s computing", "s waiting", "MB memory")

@@ -13,8 +13,7 @@ import click
 
 from splitrelay.atomic_files import write_text
 from splitrelay.cli.click_extensions import Command, kind_argument
-from splitrelay.cli.console import note, say
-from splitrelay.cli.table_output import FORMATS, format_terminal
+from splitrelay.cli.console import FORMATS, format_terminal, note, say
 from splitrelay.errors import InputError
 from splitrelay.table import Table, get_pieces
 
@@ -58,7 +57,7 @@ def table(kind: str, folders: Sequence[Path], out: Path | None, width: float | N
     from round to round; rates: the best rates; runs: a row for each run; winners: SSL compared with FedAvg, seed by
     seed, wherever both were run. The caption reports unfinished runs and fewer seeds than the paper's three.
     """
-    from splitrelay.reports.provenance import write_provenance
+    from splitrelay.reports.seed_groups import write_provenance
 
     written, made = _get_writer(out, shape, width), _get_builder(kind, how)
     runs = find_runs(folders)

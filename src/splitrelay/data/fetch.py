@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from splitrelay.data import cache
-from splitrelay.data.download_packages import Progress
-from splitrelay.data.downloads import Source
+from splitrelay.data.downloads import Progress, Source
 from splitrelay.errors import InputError, OutputError, StorageError, UnknownName, WorkError
 
 if TYPE_CHECKING:

@@ -1,17 +1,21 @@
-"""Decode image files to bytes of one shape: grey if all images are grey, else RGB."""
+"""Decode image files, and tables of images in CSV or Parquet, to bytes of one shape."""
 
 from __future__ import annotations
 
+import csv
+import gzip
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from splitrelay.data.images import Pixels
 from splitrelay.data.optional_imports import import_optional
 from splitrelay.errors import InputError
+from splitrelay.structured_text import parse_json
 
 Image = Any  # PIL's
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}
@@ -77,3 +81,113 @@ def stack_images(images: Sequence[Image], names: Sequence[str]) -> Pixels:
 
 def _size(image: Image) -> str:
     return f"{image.size[0]}x{image.size[1]}"
+
+
+LABEL_NAMES = ("label", "labels", "y", "target", "targets", "class")
+IMAGE_NAMES = ("image", "img", "x", "pixels")
+NO_COLUMN = ("", "unnamed: 0", "__index_level_0__")  # an index column of an exported data frame
+
+Table = tuple[npt.NDArray[Any], npt.NDArray[Any], tuple[str, ...] | None]  # x, y, names of the classes
+
+
+def read_csv(path: Path) -> Table:
+    """Read a CSV file with one image per row. The label is in the column `label` or in the first column."""
+    try:
+        titles, has_titles = _read_titles(path)
+    except (ValueError, csv.Error, EOFError, OSError) as error:
+        raise InputError(f"{path} is no table of text ({' '.join(str(error).split())[:140]})") from None
+    label = next((j for j, title in enumerate(titles) if title in LABEL_NAMES), 0) if has_titles else 0
+    pixels = [j for j, title in enumerate(titles) if j != label and not (has_titles and title in NO_COLUMN)]
+    if not pixels:
+        raise InputError(f"{path} has no columns of pixels", value=f"{len(titles)} column")
+    try:
+        y = _read_columns(path, has_titles, [label], str)[:, 0]
+        try:
+            return _read_columns(path, has_titles, pixels, np.uint8), y, None
+        except ValueError:  # fractions or numbers above 255; to_bytes checks them
+            return _read_columns(path, has_titles, pixels, np.float32), y, None
+    except ValueError as error:
+        raise InputError(f"{path} is no table of numbers ({' '.join(str(error).split())[:140]})") from None
+
+
+def read_parquet(path: Path) -> Table:
+    """Read a Parquet file with labels, and with either a column of images or one column per pixel."""
+    table = _open_parquet(path)
+    names = {name.lower(): name for name in table.column_names if name.lower() not in NO_COLUMN}
+    label = next((names[name] for name in LABEL_NAMES if name in names), None)
+    if label is None:
+        raise InputError(f"{path} has no column of labels", value=sorted(names), limit=f"one of {LABEL_NAMES}")
+    y = np.asarray(table.column(label).to_pylist())
+    image = next((names[name] for name in IMAGE_NAMES if name in names), None)
+    if image is not None:
+        x = _decode_column(table.column(image), f"{path}, column {image}")
+    else:
+        pixels = [name for name in names.values() if name != label]
+        x = np.column_stack([table.column(name).to_numpy() for name in pixels])
+    return x, y, _read_class_names(table, label)
+
+
+def _read_titles(path: Path) -> tuple[list[str], bool]:
+    with _open_text(path) as file:
+        first = next(csv.reader(file), None)
+    if not first:
+        raise InputError(f"{path} is empty")
+    titles = [title.strip().lower() for title in first]
+    # The titles of pixels may be numbers. Without a title line, the label in the first column may be a word.
+    return titles, not all(map(_is_number, first[1:])) or any(title in LABEL_NAMES for title in titles)
+
+
+def _read_columns(path: Path, has_titles: bool, columns: list[int], dtype: Any) -> npt.NDArray[Any]:
+    with _open_text(path) as file:
+        return np.loadtxt(
+            file,
+            delimiter=",",
+            skiprows=int(has_titles),
+            usecols=columns,
+            dtype=dtype,
+            ndmin=2,
+            comments=None,
+            quotechar='"',
+        )
+
+
+def _open_text(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return cast(IO[str], gzip.open(path, "rt", encoding="utf-8-sig", newline=""))
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _open_parquet(path: Path) -> Any:
+    pyarrow, parquet = import_optional("pyarrow", "parquet"), import_optional("pyarrow.parquet", "parquet")
+    try:
+        return parquet.read_table(path)
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path} is no parquet file ({' '.join(str(error).split())[:100]})") from None
+
+
+def _decode_column(column: Any, of: str) -> npt.NDArray[Any]:
+    rows = column.to_pylist()
+    if isinstance(rows[0], dict):  # the format of the library `datasets`
+        rows = [row.get("bytes") for row in rows]
+    if all(isinstance(row, bytes) for row in rows):
+        return decode_images(rows, of)
+    try:
+        return np.asarray(rows, dtype=np.float32)
+    except (ValueError, TypeError):
+        raise InputError(f"{of} holds neither encoded pictures nor lists of pixels of one length") from None
+
+
+def _read_class_names(table: Any, label: str) -> tuple[str, ...] | None:
+    try:
+        description = parse_json((table.schema.metadata or {})[b"huggingface"])
+        return tuple(description["info"]["features"][label]["names"])
+    except (KeyError, TypeError, ValueError):
+        return None

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitrelay.data.cache import is_dataset_folder, open_dataset
-from splitrelay.data.image_files import list_class_folders, list_image_files, read_images
-from splitrelay.data.image_tables import read_csv, read_parquet
+from splitrelay.data.image_files import list_class_folders, list_image_files, read_csv, read_images, read_parquet
 from splitrelay.data.images import DataSet, ImageSet, Labels, Pixels, compute_moments
 from splitrelay.errors import InputError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from splitrelay.deploy.disclosure import Approval
 from splitrelay.deploy.handshake import AgreedSpec
+from splitrelay.deploy.visit_limits import Approval
 from splitrelay.errors import InputError
 from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.network.limits import Limits, Timeouts

@@ -15,15 +15,20 @@ from splitrelay.data.images import ImageSet
 from splitrelay.data.user_datasets import Raw
 from splitrelay.deploy.authorization import identity_in
 from splitrelay.deploy.backend import ClientContext, Shape, engine_backend, half_bytes, import_backend
-from splitrelay.deploy.client_data import convert_images, read_raw
+from splitrelay.deploy.client_data import DataDigests, convert_images, describe_data, read_raw
 from splitrelay.deploy.client_options import ClientOptions, get_client_name, get_client_number
 from splitrelay.deploy.client_usage import UsageTimer
 from splitrelay.deploy.client_visit import Evaluator, VisitRunner
-from splitrelay.deploy.data_digest import DataDigests, describe_data
-from splitrelay.deploy.disclosure import Disclosure, check_client_half, compute_disclosure
 from splitrelay.deploy.handshake import check_agreed, read_spec
-from splitrelay.deploy.peer_endpoint import PeerEndpoint
-from splitrelay.deploy.visit_limits import AllowedVisits, ServerBrokeSpec, UsedVisits, derive_allowed_visits
+from splitrelay.deploy.visit_limits import (
+    AllowedVisits,
+    Disclosure,
+    ServerBrokeSpec,
+    UsedVisits,
+    check_client_half,
+    compute_disclosure,
+    derive_allowed_visits,
+)
 from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError, StorageError, WorkError
 from splitrelay.kernels.evaluator import SLICE
 from splitrelay.network import limits
@@ -39,6 +44,7 @@ from splitrelay.network.codec import BadMessage, Bounds
 from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.network.grpc_channel import ConnectionLost, open_channel
 from splitrelay.network.messages import Accept, EvaluationRequest, Fail, Lease, Terms
+from splitrelay.network.peer_transfer import PeerEndpoint
 from splitrelay.runs.spec import Spec
 from splitrelay.security import certificates
 from splitrelay.security.certificates import CLIENT, EVALUATOR

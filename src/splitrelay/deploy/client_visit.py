@@ -12,7 +12,6 @@ import numpy as np
 from splitrelay.deploy.backend import ClientContext, Labels, Vector, build_client_engine, half_bytes
 from splitrelay.deploy.client_usage import UsageTimer
 from splitrelay.deploy.deposit_bound import check_sealed_half
-from splitrelay.deploy.peer_endpoint import PeerEndpoint
 from splitrelay.deploy.visit_limits import UsedVisits, check_evaluation
 from splitrelay.engine.base import LOWER_ETA, Reply, train_client_half
 from splitrelay.errors import Diverged
@@ -31,6 +30,7 @@ from splitrelay.network.messages import (
     Ready,
     Score,
 )
+from splitrelay.network.peer_transfer import PeerEndpoint
 from splitrelay.security.encryption import TamperedHalf, WrongVisit
 from splitrelay.security.sealing_session import Sealer
 from splitrelay.structured_text import parse_json

@@ -32,11 +32,10 @@ from splitrelay.deploy.deployed_run import (
     start_again,
 )
 from splitrelay.deploy.direct_handover import DirectHandover
-from splitrelay.deploy.event_record import describe_last_writers, find_last_writers, read_events
-from splitrelay.deploy.exclusion import Exclusions
+from splitrelay.deploy.events import describe_last_writers, find_last_writers, read_events
 from splitrelay.deploy.fed_averaging import FedServerHandover
 from splitrelay.deploy.handshake import build_terms, disagreement, write_terms
-from splitrelay.deploy.quarantine import Quarantine
+from splitrelay.deploy.quarantine import Exclusions, Quarantine
 from splitrelay.deploy.remote_clients import Handover, RemoteClients
 from splitrelay.deploy.sealed_state import SealedHalf
 from splitrelay.deploy.server_visit import Policy, ReadableHalf, ServerVisits

@@ -13,8 +13,7 @@ from splitrelay.errors import InputError, OutOfRange
 from splitrelay.kernels.buffer_layout import LINE, LayoutBuilder, round_up
 from splitrelay.kernels.ctypes_structs import LayerC, NetC, SlotC, VisitC, address, check_call, check_net
 from splitrelay.kernels.library import load_library
-from splitrelay.kernels.network_plan import Plan
-from splitrelay.kernels.plan_limits import BATCH, ROOM, get_brief
+from splitrelay.kernels.network_plan import BATCH, ROOM, Plan, get_brief
 
 Floats = npt.NDArray[np.float32]
 ALIGNED = 64  # bytes

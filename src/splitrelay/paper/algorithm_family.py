@@ -27,7 +27,7 @@ from splitrelay.reports.seed_groups import (
 from splitrelay.reports.summary import compare_seeds, describe_ends, summarise_group
 from splitrelay.reports.table_layout import TUNED
 from splitrelay.runs.records import has_runs, runs_under
-from splitrelay.runs.rows import LAST
+from splitrelay.runs.run_directory import LAST
 from splitrelay.runs.spec import load_spec
 from splitrelay.table import Heading, Table
 

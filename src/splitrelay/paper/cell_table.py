@@ -15,7 +15,7 @@ from splitrelay.reports.seed_groups import describe_seeds, group_runs
 from splitrelay.reports.summary import GOAL, GOALS, build_curve, find_first_round, find_paper_cell, summarise_group
 from splitrelay.reports.table_layout import Choice, choose_runs
 from splitrelay.runs.records import has_runs, runs_under
-from splitrelay.runs.rows import LAST
+from splitrelay.runs.run_directory import LAST
 from splitrelay.table import Heading, Table
 
 Found = Mapping[tuple[str, str], Choice]  # by cell and algorithm

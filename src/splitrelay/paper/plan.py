@@ -12,8 +12,7 @@ from splitrelay.models import get_model_spec
 from splitrelay.models.summary import summarize_model
 from splitrelay.paper.cells import CELLS
 from splitrelay.paper.presets import PRESETS
-from splitrelay.paper.studies import PAIR, SMALL, STUDIES, Batch, list_batches
-from splitrelay.paper.tuned_studies import Tuning, list_expected_runs
+from splitrelay.paper.studies import PAIR, SMALL, STUDIES, Batch, Tuning, list_batches, list_expected_runs
 from splitrelay.runs.spec import SEEDS, load_spec
 from splitrelay.sweeps.grid_search import DEFAULT_RATES
 from splitrelay.sweeps.points import Point

@@ -36,7 +36,8 @@ def build_summary_table(folder: Path) -> Table:
     classes = sorted({C for by_class in found.values() for C in by_class})
     heads = [Heading("study", is_label=True), Heading("data", is_label=True), *(Heading(f"C = {C}") for C in classes)]
     rows = [
-        _build_row(study, data, [by_class.get(C, []) for C in classes]) for (study, data), by_class in found.items()
+        _build_summary_row(study, data, [by_class.get(C, []) for C in classes])
+        for (study, data), by_class in found.items()
     ]
     caption = (
         "The algorithm that is ahead, and the gap SSL minus FedAvg in points of test accuracy, mean over seeds. If a "
@@ -49,7 +50,7 @@ def _find_classes(pairs: Sequence[Comparison]) -> list[int]:
     return sorted({int(pair.factors["C"]) for pair in pairs})
 
 
-def _build_row(study: str, data: str, by_class: Sequence[Sequence[Comparison]]) -> list[Cell]:
+def _build_summary_row(study: str, data: str, by_class: Sequence[Sequence[Comparison]]) -> list[Cell]:
     return [STUDIES[study], get_data_label(data), *(describe_gaps(pairs) for pairs in by_class)]
 
 

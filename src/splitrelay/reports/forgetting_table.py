@@ -22,7 +22,7 @@ from splitrelay.reports.seed_groups import Group, describe_seeds, group_runs
 from splitrelay.reports.summary import select_late_rows
 from splitrelay.reports.table_layout import Choice, choose_runs, describe_choices, row_label
 from splitrelay.runs.records import Run
-from splitrelay.runs.rows import LAST
+from splitrelay.runs.run_directory import LAST
 from splitrelay.table import Heading, Table
 
 

@@ -22,7 +22,7 @@ from splitrelay.reports.seed_groups import Group, describe_seeds, group_runs
 from splitrelay.reports.summary import compare_seeds, compute_by_seed, describe_ends
 from splitrelay.reports.table_layout import Choice, Place, choose_runs, describe_choices, row_label
 from splitrelay.runs.records import Run
-from splitrelay.runs.rows import LAST
+from splitrelay.runs.run_directory import LAST
 from splitrelay.table import Cell, Heading, Piece, Table
 
 FACTORS = ("C", "alpha", "K", "S")  # heterogeneity, local steps, participation

@@ -1,24 +1,305 @@
-"""Write report.html: a run, or a folder of runs, as one page that works offline."""
+"""Write report.html: a run, or a folder of runs, as one page that works offline.
+
+Build the HTML page of one run.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from splitrelay.atomic_files import write_text
+from splitrelay.data.partition_io import load_partition
 from splitrelay.errors import InputError
 from splitrelay.reports.accuracy import build_accuracy_table
-from splitrelay.reports.html_charts import MOST, Series, draw_line_chart, thin_points
-from splitrelay.reports.html_page import chart, format_linked_row, format_table, get_colour, note, page, section, table
-from splitrelay.reports.html_run import build_run_page, series
-from splitrelay.reports.labels import get_algorithm_label, get_data_label, get_partition_label
+from splitrelay.reports.html_page import (
+    MOST,
+    Series,
+    chart,
+    command,
+    draw_bar_chart,
+    draw_heat_map,
+    draw_line_chart,
+    format_linked_row,
+    format_setting_row,
+    format_table,
+    get_colour,
+    note,
+    page,
+    section,
+    table,
+    thin_points,
+    tiles,
+)
+from splitrelay.reports.labels import (
+    format_value_label,
+    get_algorithm_label,
+    get_data_label,
+    get_key_label,
+    get_partition_label,
+    get_setting_label,
+    is_splitfed_v1,
+)
 from splitrelay.reports.runs_table import build_runs_table
-from splitrelay.reports.seed_groups import is_complete
+from splitrelay.reports.seed_groups import Group, is_complete
+from splitrelay.reports.summary import summarise_group
 from splitrelay.reports.table_layout import Place, column_key, get_column, get_place, place_key
+from splitrelay.runs.client_records import CLIENTS, PREFIX, ClientRecord, read_clients
 from splitrelay.runs.records import Run, has_runs, is_run, run_at, runs_under
-from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.run_directory import LAST, RunDirectory
+from splitrelay.runs.spec import Spec
+from splitrelay.structured_text import parse_json
 from splitrelay.table import format_cell
+
+ROWS = 12  # last evaluations that are shown as numbers
+OPEN = 30  # clients; a longer list is folded
+
+
+def build_run_page(run: Run) -> str:
+    """Return the page of a run, finished or not: settings, results, cost, and commands to continue."""
+    spec = run.spec
+    where = f"{get_data_label(spec.data.name)}, {get_partition_label(spec.partition)}, {get_setting_label(spec)}"
+    parts = [note(f"Run {spec.hash}, seed {spec.seed}, {_describe_state(run)}.")]
+    if run.rows:
+        parts += [_build_tiles(run), _build_curves(run), _build_classes(run)]
+    parts += [
+        _build_partition(run.path),
+        _build_clients(run.path),
+        _build_settings(run),
+        _build_traffic(run),
+        _build_environment(run.path),
+        _build_commands(run),
+    ]
+    return page(
+        f"{get_algorithm_label('splitfed-v1' if is_splitfed_v1(spec) else spec.algorithm)} on {where}",
+        [part for part in parts if part],
+    )
+
+
+def series(run: Run, field: str, name: str, colour: str, times: float = 1) -> Series:
+    """Return the values of a field over the rounds."""
+    points = [(float(row["round"]), times * float(row[field])) for row in run.rows if _is_number(row.get(field))]
+    return Series(name, colour, points)
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a row has this field. Evaluations that the evaluator missed have no numbers."""
+    return value is not None and not math.isnan(value)
+
+
+def _describe_state(run: Run) -> str:
+    if not run.rows:
+        return "no rows yet"
+    r = run.rows[-1]["round"]
+    return f"finished after {r} rounds" if is_complete(run) else f"not finished: round {r} of {run.spec.R}"
+
+
+def _build_tiles(run: Run) -> str:
+    end = run.rows[-1]
+    seen = summarise_group(Group((run,)))
+    best = max(run.rows, key=lambda row: -1 if math.isnan(row["test_accuracy"]) else row["test_accuracy"])
+    goal = "never" if seen.rounds is None else f"round {seen.rounds}"
+    return tiles(
+        [
+            (f"test accuracy, mean of the last {min(LAST, end['round'])} rounds", _format_percent(seen.mean)),
+            (f"test accuracy at the end (round {end['round']})", _format_percent(end["test_accuracy"])),
+            (f"best test accuracy (round {best['round']})", _format_percent(best["test_accuracy"])),
+            (f"first at {100 * seen.goal:g} % or above", goal),
+            ("between clients and server", _format_bytes(end["bytes_up"] + end["bytes_down"])),
+            ("training and evaluation", _format_seconds(end["seconds"])),
+        ]
+    )
+
+
+def _build_curves(run: Run) -> str:
+    accuracy = [
+        series(run, "test_accuracy", "test", "blue", 100),
+        series(run, "validation_accuracy", "validation", "green", 100),
+    ]
+    loss = [series(run, "test_loss", "test", "blue"), series(run, "train_loss", "training", "red")]
+    charts = [
+        chart(
+            "Accuracy",
+            draw_line_chart([line for line in accuracy if line.points], "training rounds", "accuracy (%)", 100),
+        ),
+        chart("Loss", draw_line_chart([line for line in loss if line.points], "training rounds", "loss")),
+    ]
+    said = [note(f"Drawn from {len(run.rows)} evaluations: the lowest and the highest of each interval.")] * (
+        len(run.rows) > MOST
+    )
+    rows = [[_format_cell(row.get(name)) for name in _get_columns(run)] for row in run.rows[-ROWS:]]
+    last = f"<details><summary>The last {len(rows)} evaluations</summary>{table(_get_columns(run), rows)}</details>"
+    return section("Curves", f'<div class="charts">{"".join(charts)}</div>', *said, last)
+
+
+def _build_classes(run: Run) -> str:
+    end = run.rows[-1]
+    shares = [math.nan if share is None else float(share) for share in end.get("test_per_class") or []]
+    if not shares:
+        return ""
+    names = [f"class {c}" for c in range(len(shares))]
+    return section(
+        "Each class at the end", draw_bar_chart(names, shares, f"test accuracy (%) after round {end['round']}")
+    )
+
+
+def _build_partition(directory: Path) -> str:
+    file = directory / "partition.npz"
+    if not file.exists():
+        deployed = (directory / CLIENTS).exists()  # the server of a deployed run does not know the partition
+        return "" if deployed else section("Partition", note("There is no partition.npz here."))
+    try:
+        found = load_partition(file)
+        counts, labels = found.counts, [str(label) for label in found.classes.tolist()]
+    except InputError as error:
+        return section("Partition", note(str(error)))
+    sizes = found.sizes
+    words = f"{found.title}; {found.N} samples, {sizes.min()} to {sizes.max()} per client. Darker means more samples."
+    return section("Partition", draw_heat_map(counts, labels), note(words))
+
+
+def _build_clients(directory: Path) -> str:
+    """Return the clients of a deployed run; nothing for a simulation."""
+    try:
+        found = read_clients(directory)
+    except InputError as error:
+        return section("Clients", note(str(error)))
+    if found is None:
+        return ""
+    head = [
+        "client",
+        "samples",
+        "visits",
+        "skipped",
+        "why skipped",
+        "CPU level",
+        "software",
+        "data digest",
+        "last arrival",
+    ]
+    rows = [_build_client_row(one) for one in (*found.clients, *found.others)]
+    made = sum(one.visits for one in found.clients)
+    notes = [f"A deployed run. Visits until round {found.round}: {made} made, {found.skipped} skipped."]
+    unlike = "; ".join(f"{name}: {theirs} (server: {here})" for name, (theirs, here) in found.unlike().items())
+    notes += [f"Unlike the server, so equality to the bit is not promised: {unlike}."] * bool(unlike)
+    notes.append("Two clients with equal data have different digests. A digest belongs to this run.")
+    listed = table(head, rows)
+    if len(rows) > OPEN:
+        listed = f"<details><summary>All {len(rows)} clients</summary>{listed}</details>"
+    return section("Clients", *map(note, notes), listed)
+
+
+def _build_client_row(one: ClientRecord) -> list[str]:
+    why = "; ".join(f"{count} x {reason}" for reason, count in one.reasons.items())
+    numbers = [str(one.client), str(one.samples or "-"), str(one.visits), str(one.skipped)]
+    details = [", ".join(one.cpu), ", ".join(one.software), one.digest[:PREFIX], one.last_arrival]
+    return [*numbers, *(text or "-" for text in (why, *details))]
+
+
+def _build_settings(run: Run) -> str:
+    defaults, own, words = Spec(algorithm=run.spec.algorithm).flatten(), run.spec.flatten(), get_key_descriptions()
+    rows = [
+        format_setting_row(get_key_label(key), format_value_label(own[key]), words[key], own[key] != defaults[key])
+        for key in own
+    ]
+    skipped = sum(row.get("skipped", 0) for row in run.rows)
+    decided = f"These settings and the {skipped} skipped visits" if skipped else "These settings alone"
+    marked = note(f"● differs from the default. {decided} determine the numbers.")
+    return section("Settings", marked, table(["", "key", "value", "meaning"], rows))
+
+
+def get_key_descriptions() -> dict[str, str]:
+    """Every dotted key of a spec with its description."""
+    found: dict[str, str] = {}
+    for name, field in Spec.model_fields.items():
+        part: Any = field.annotation
+        inner = getattr(part, "model_fields", None)
+        found |= (
+            {f"{name}.{key}": f.description or "" for key, f in inner.items()}
+            if inner
+            else {name: field.description or ""}
+        )
+    return found
+
+
+def _build_traffic(run: Run) -> str:
+    if not run.rows:
+        return ""
+    end = run.rows[-1]
+    rounds = max(end["round"], 1)
+    rows = [
+        ["bytes to the server", _format_bytes(end["bytes_up"]), _format_bytes(end["bytes_up"] / rounds)],
+        ["bytes to the clients", _format_bytes(end["bytes_down"]), _format_bytes(end["bytes_down"] / rounds)],
+        [
+            "time, including evaluations",
+            _format_seconds(end["seconds"]),
+            _format_seconds(end["seconds"] / rounds),
+        ],
+    ]
+    return section("Bytes and times", table(["", "total", "per round"], rows))
+
+
+def _build_environment(directory: Path) -> str:
+    file = directory / "environment.json"
+    if not file.exists():
+        return ""
+    try:
+        content = dict(parse_json(file.read_text(encoding="utf-8")))
+    except ValueError:
+        return section("Environment", note(f"{file.name} cannot be read."))
+    said = note("Results are bit-identical only with the same versions and the same kind of processor.")
+    return section("Environment", said, table(["name", "value"], [[str(k), str(v)] for k, v in content.items()]))
+
+
+def _build_commands(run: Run) -> str:
+    spec, place = shlex.quote(str(run.path / "spec.toml")), shlex.quote(str(run.path))
+    going = (
+        "Continue the run:"
+        if not is_complete(run)
+        else "Run it again (a finished run is not repeated; a larger R extends it):"
+    )
+    data = f"--model {shlex.quote(run.spec.model.name)} --data {shlex.quote(run.spec.data.name)}"
+    return section(
+        "Commands",
+        command(f"splitrelay {_get_program(run.path)} {spec} --out {place}", going),
+        command(f"splitrelay verify {place}", "Repeat it elsewhere and compare to the bit:"),
+        command(f"splitrelay evaluate {place} {data}", "Evaluate its final model:"),
+        command(f"splitrelay report {place}", "Make this page again:"),
+    )
+
+
+def _get_program(directory: Path) -> str:
+    return "serve --keys KEYS" if (directory / CLIENTS).exists() else "run"
+
+
+def _get_columns(run: Run) -> list[str]:
+    return [name for name in run.rows[-1] if name not in ("test_per_class", "skipped_visits")]
+
+
+def _format_cell(value: Any) -> str:
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _format_percent(share: float) -> str:
+    return "-" if math.isnan(share) else f"{100 * share:.2f} %"
+
+
+def _format_bytes(count: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
+    return f"{count:.4g} B"
+
+
+def _format_seconds(seconds: float) -> str:
+    if seconds >= 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.1f} min" if seconds >= 120 else f"{seconds:.3g} s"
+
 
 NAME = "report.html"
 POINTS = 20_000  # of all curves together

@@ -11,7 +11,7 @@ from splitrelay.reports.labels import ALGORITHMS, format_value_label, get_key_la
 from splitrelay.reports.seed_groups import Group, find_differing_keys, is_complete, is_diverged
 from splitrelay.reports.summary import build_curve, select_tail
 from splitrelay.runs.records import Run
-from splitrelay.runs.rows import LAST
+from splitrelay.runs.run_directory import LAST
 from splitrelay.table import Heading, Table, is_missing
 
 ALWAYS = ("algorithm", "seed")

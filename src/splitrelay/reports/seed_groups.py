@@ -1,10 +1,15 @@
-"""Runs that belong together: the seeds of one setting; and what tells one setting from another."""
+"""Group runs that differ only in their seed, and record which runs a table or figure was made from."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from splitrelay import __version__
+from splitrelay.atomic_files import write_text
 from splitrelay.data.datasets import SETS
 from splitrelay.errors import InputError
 from splitrelay.reports.labels import describe_setting, format_value_label, get_key_label
@@ -138,3 +143,26 @@ def _describe_settings(groups: Sequence[Group]) -> str:
     names = [f"{describe_setting(group.spec)} (seed {', '.join(map(str, group.seeds))})" for group in groups[:NAMED]]
     more = len(groups) - NAMED
     return "; ".join(names) + (f"; and {more} more setting{'s' * (more > 1)}" if more > 0 else "")
+
+
+def write_provenance(path: Path, runs: Sequence[Run], command: str, said: Sequence[str]) -> Path:
+    """Write FILE.json with the caption and notes of FILE, its runs, and the command that makes it again."""
+    content = {
+        "file": path.name,
+        "command": command,
+        "splitrelay": __version__,
+        "caption": " ".join(said),
+        "runs": [_describe_run(run) for run in runs],
+    }
+    return _write_json(path.with_name(f"{path.name}.json"), content)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> Path:
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    return path
+
+
+def _describe_run(run: Run) -> dict[str, Any]:
+    seen = run.rows[-1]["round"] if run.rows else None
+    own = {"path": str(run.path), "hash": run.spec.hash, "algorithm": run.spec.algorithm, "seed": run.spec.seed}
+    return {**own, "rounds": seen, "R": run.spec.R, "complete": is_complete(run)}

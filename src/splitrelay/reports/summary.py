@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from splitrelay.paper.cells import CELLS, MODELS, Cell
 from splitrelay.reports.seed_groups import Group, is_diverged
 from splitrelay.runs.records import Run
-from splitrelay.runs.rows import LAST
+from splitrelay.runs.run_directory import LAST
 from splitrelay.runs.spec import Spec
 
 Floats = NDArray[np.float64]

@@ -20,7 +20,7 @@ from splitrelay.reports.labels import (
 )
 from splitrelay.reports.seed_groups import REPEATS, Group, describe_keys, find_differing_keys
 from splitrelay.reports.summary import build_curve, select_tail
-from splitrelay.runs.rows import LAST
+from splitrelay.runs.run_directory import LAST
 from splitrelay.runs.spec import SEEDS, Spec
 
 # How the best rate is chosen: the paper looks at the test set, with one seed.

@@ -18,7 +18,7 @@ from splitrelay.reports.labels import get_data_label
 from splitrelay.reports.line_plots import LETTERS_AN_INCH, OTHERS, Drawing, footnotes, styles
 from splitrelay.reports.style import BLACK, LOOK, open_figure
 from splitrelay.runs.records import Run
-from splitrelay.runs.rows import LAST
+from splitrelay.runs.run_directory import LAST
 
 AXES = {
     "C": "classes a client, C",

@@ -15,8 +15,13 @@ from splitrelay.runs.execute import execute
 from splitrelay.runs.machine import describe_environment
 from splitrelay.runs.packed_records import has_record, read_record
 from splitrelay.runs.records import Run, run_at
-from splitrelay.runs.rows import remove_measurements
-from splitrelay.runs.run_directory import RunDirectory, format_resume_command, get_rows_file, make_damage_error
+from splitrelay.runs.run_directory import (
+    RunDirectory,
+    format_resume_command,
+    get_rows_file,
+    make_damage_error,
+    remove_measurements,
+)
 from splitrelay.structured_text import parse_json
 
 Row = dict[str, Any]

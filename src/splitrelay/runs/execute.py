@@ -31,8 +31,7 @@ from splitrelay.runs.build import build_partition, resolve_spec
 from splitrelay.runs.checkpoint import check_state
 from splitrelay.runs.client_records import Skip
 from splitrelay.runs.machine import describe_environment
-from splitrelay.runs.rows import Row, build_row
-from splitrelay.runs.run_directory import RunDirectory, format_resume_command
+from splitrelay.runs.run_directory import Row, RunDirectory, build_row, format_resume_command
 from splitrelay.runs.sources import check_sources, describe_sources
 from splitrelay.runs.spec import Spec, load_spec
 from splitrelay.runs.trainer import EvaluationRow, Trainer

@@ -19,8 +19,7 @@ from splitrelay.runs.packed_records import (
     read_packed,
     stamp_packed,
 )
-from splitrelay.runs.rows import load_rows
-from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.run_directory import RunDirectory, load_rows
 from splitrelay.runs.spec import Spec, load_spec
 
 KEPT = 4096  # runs in the cache

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError, UnknownName, WorkError
 from splitrelay.reports.table_layout import RULES
-from splitrelay.runs.rows import LAST, compute_final_accuracy
-from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.run_directory import LAST, RunDirectory, compute_final_accuracy
 from splitrelay.runs.spec import SEEDS
 from splitrelay.sweeps.points import Point, Points, Settings, Values, expand_points
 from splitrelay.sweeps.sweep import SweepStatus

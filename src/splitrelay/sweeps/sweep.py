@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError
-from splitrelay.runs.rows import Row, compute_final_accuracy, load_rows
-from splitrelay.runs.run_directory import LOCK, RunDirectory
+from splitrelay.runs.run_directory import LOCK, Row, RunDirectory, compute_final_accuracy, load_rows
 from splitrelay.structured_text import parse_json
 from splitrelay.sweeps.jobs import ALL, Job, JobRunner, JobStatus, Shard
 

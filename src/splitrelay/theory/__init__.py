@@ -12,7 +12,7 @@ from splitrelay.theory.comparison import compare, useful_local_steps
 from splitrelay.theory.errata import ERRATA, Erratum, erratum
 from splitrelay.theory.lemmas import Lemma, lemmas
 from splitrelay.theory.problem import MEANING, Problem
-from splitrelay.theory.rates import RATES, rate, table_one
+from splitrelay.theory.rates import RATES, RoundCount, rate, rounds, table_one
 from splitrelay.theory.results import (
     ALGORITHMS,
     CASES,
@@ -29,7 +29,6 @@ from splitrelay.theory.results import (
     Truth,
     Values,
 )
-from splitrelay.theory.round_counts import RoundCount, rounds
 from splitrelay.theory.stepsizes import stepsize, stepsizes
 
 __all__ = [

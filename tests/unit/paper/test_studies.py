@@ -8,8 +8,7 @@ import pytest
 
 from splitrelay.paper.budget import Pace, measure_pace
 from splitrelay.paper.plan import find_units
-from splitrelay.paper.studies import STUDIES, Batch, list_batches, parse_settings
-from splitrelay.paper.tuned_studies import Tuning, list_expected_runs, run_batch
+from splitrelay.paper.studies import STUDIES, Batch, Tuning, list_batches, list_expected_runs, parse_settings, run_batch
 from splitrelay.runs.spec import load_spec
 from splitrelay.sweeps.jobs import JobStatus
 from splitrelay.sweeps.points import Point

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from splitrelay.reports.accuracy import build_accuracy_table
+from splitrelay.reports.accuracy import build_accuracy_table, build_rates_table
 from splitrelay.reports.head_to_head import build_winners_table
 from splitrelay.reports.learning_rate_figure import draw_rates
-from splitrelay.reports.learning_rate_table import build_rates_table
 from splitrelay.reports.runs_table import build_runs_table
 from splitrelay.reports.seed_groups import group_runs
 from splitrelay.reports.summary import build_curve, summarise_group

@@ -11,7 +11,7 @@ from splitrelay.cli.main import app
 from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.errors import InputError
 from splitrelay.participation import Permutation
-from splitrelay.reports.forgetting_figure import compute_by_place, draw_memory
+from splitrelay.reports.curves import compute_by_place, draw_memory
 from splitrelay.reports.seed_groups import group_runs
 from splitrelay.runs.records import Run, run_at, runs_under
 from splitrelay.runs.spec import load_spec

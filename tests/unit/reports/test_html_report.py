@@ -14,7 +14,7 @@ from splitrelay.data import save_partition
 from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.errors import InputError
 from splitrelay.randomness import Purpose, rng
-from splitrelay.reports.html_charts import (
+from splitrelay.reports.html_page import (
     Series,
     choose_ticks,
     draw_bar_chart,
@@ -22,8 +22,7 @@ from splitrelay.reports.html_charts import (
     draw_line_chart,
     thin_points,
 )
-from splitrelay.reports.html_report import write_report
-from splitrelay.reports.html_run import get_key_descriptions
+from splitrelay.reports.html_report import get_key_descriptions, write_report
 from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec, load_spec

@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError, SplitrelayError, UnknownName
-from splitrelay.reports.clipping_figure import draw_clipping
 from splitrelay.reports.curves import draw_bytes, draw_curves
-from splitrelay.reports.learning_rate_figure import draw_rates
+from splitrelay.reports.learning_rate_figure import draw_clipping, draw_rates
 from splitrelay.reports.line_plots import colours
 from splitrelay.reports.style import BLUE, VERMILION, save_figure
 from splitrelay.runs.records import runs_under

@@ -12,15 +12,18 @@ from splitrelay.reports.theory_figures import (
     FigureLabels,
     Panel,
     build_bound_panel,
+    build_landscape_panel,
     build_rate_panel,
+    build_step_panel,
+    choose_steps,
     draw_bars,
     draw_stacks,
+    draw_steps,
     find_gaps,
     format_number,
     save_stacks,
     stack_terms,
 )
-from splitrelay.reports.theory_step_figures import build_landscape_panel, build_step_panel, choose_steps, draw_steps
 from splitrelay.theory import Problem
 from tests.support.paper_statements import bound, rate, stepsizes
 

@@ -11,8 +11,7 @@ from splitrelay.cli.main import app
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.runs.compare import compare, verify
 from splitrelay.runs.records import publish, run_at
-from splitrelay.runs.rows import load_rows
-from splitrelay.runs.run_directory import RunDirectory, format_resume_command
+from splitrelay.runs.run_directory import RunDirectory, format_resume_command, load_rows
 from tests.support.run_directories import row, write_run
 
 WHOLE = [json.dumps(row(r, 0.1 * r)) for r in range(4)]

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from splitrelay.cli.grid import table
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError, UnknownName, WorkError
-from splitrelay.runs.rows import compute_final_accuracy
+from splitrelay.runs.run_directory import compute_final_accuracy
 from splitrelay.sweeps.grid_search import DEFAULT_RATES, Choice, Search, compute_next_rate, search_rates, write_results
 from splitrelay.sweeps.jobs import JobStatus
 from splitrelay.sweeps.points import Point

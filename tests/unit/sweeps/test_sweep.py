@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from splitrelay.cli import sweep_display as boards
+from splitrelay.cli import sweep as boards
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError
 from splitrelay.randomness import Purpose, rng

@@ -1,23 +1,77 @@
-"""The commands of `splitrelay partition`: draw a partition, show or export a saved one, draw the paper's figure."""
+"""The commands of `splitrelay partition`: draw a partition, show or export a saved one, draw the paper's figure.
+
+The report of `splitrelay partition`: a plot, a table of measures, and the clients with one class or none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import note
+from splitrelay.cli.console import Table, emit, emphasised, format_option, note, say
 from splitrelay.cli.key_values import Key, choice, combinations, count, number, parsed, seed, settings_argument
-from splitrelay.cli.table_output import Table, emit, format_option
+from splitrelay.cli.partition.terminal_plot import choose_marks, get_width, plot_counts
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
+    from splitrelay.data.heterogeneity import Heterogeneity
     from splitrelay.data.images import ImageSet
     from splitrelay.data.partition import Partition
+
+
+MEASURES = {
+    "sizes": "samples per client",
+    "classes_per_client": "classes per client",
+    "clients_per_class": "clients per class",
+    "total_variation": "total variation",
+    "earth_movers": "earth mover's (L1)",
+}
+STATISTICS = ("min", "median", "mean", "max", "sd")
+
+
+def report(partition: Partition, shape: str) -> None:
+    """Print the report. The plot is printed only with the output format "table"."""
+    from splitrelay.data.heterogeneity import measure_heterogeneity
+
+    measures = measure_heterogeneity(partition)
+    if shape == "table":
+        settings = partition.settings
+        data = f" of {settings['data']}" if "data" in settings else ""
+        seed = f", seed {settings['seed']}" if "seed" in settings else ""
+        say(emphasised(f"{partition.title}, {partition.N} samples{data}{seed}") + "\n")
+        say(plot_counts(partition.counts.tolist(), partition.classes.tolist(), choose_marks(), get_width()) + "\n")
+    emit(_build_table(partition, measures), build_payload(partition, measures), shape)
+
+
+def build_payload(partition: Partition, measures: Heterogeneity) -> dict[str, Any]:
+    """Return the whole report as JSON data."""
+    return {
+        "kind": partition.kind,
+        "settings": dict(partition.settings),
+        "M": partition.M,
+        "N": partition.N,
+        "classes": partition.classes,
+        "measures": asdict(measures),
+        "counts": partition.counts,
+    }
+
+
+def _build_table(partition: Partition, measures: Heterogeneity) -> Table:
+    values: dict[str, Any] = asdict(measures)
+    rows = [(name, *(values[measure][key] for key in STATISTICS)) for measure, name in MEASURES.items()]
+    empty = measures.empty
+    listed = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
+    notes = [
+        "Distances are from a client's label law to that of the whole set.",
+        f"One-class clients: {measures.one_class_clients} of {partition.M}.",
+        f"Empty clients, never drawn for training: {f'{len(empty)} ({listed})' if empty else 'none'}.",
+    ]
+    return Table(("", *STATISTICS), rows, notes=("", *notes))
 
 
 def word(name: str, text: str) -> str:
@@ -155,7 +209,7 @@ def export(file: Path, settings: Sequence[str], to: Path) -> None:
 @format_option
 def panels(settings: Sequence[str], figure: Path, shape: str) -> None:
     """Draw the paper's figure of ExDir(C, alpha): twelve partitions over 10 clients with the number of each cell."""
-    from splitrelay.cli.partition.report import build_payload
+    from splitrelay.cli.partition.commands import build_payload
     from splitrelay.data.heterogeneity import measure_heterogeneity
     from splitrelay.data.partition_schemes import exdir as draw_exdir
     from splitrelay.reports import partition_figure
@@ -201,7 +255,7 @@ def write_and_report(
     partition: Partition, shape: str, figure: Path | None, bubbles: Path | None, out: Path | None = None
 ) -> None:
     """Write the output files, then print the report. With this order a write error is the only output."""
-    from splitrelay.cli.partition.report import report
+    from splitrelay.cli.partition.commands import report
 
     lines = []
     if out is not None:

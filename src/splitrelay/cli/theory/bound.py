@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from splitrelay.cli.console import mood, say
+from splitrelay.cli.console import Table, cell, emit, mood, say
 from splitrelay.cli.key_values import Key
-from splitrelay.cli.table_output import Table, cell, emit
 from splitrelay.cli.theory import adapter, options
-from splitrelay.cli.theory.grid import Grid
+from splitrelay.cli.theory.adapter import Grid
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:

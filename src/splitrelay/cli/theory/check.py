@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import progress_hidden
+from splitrelay.cli.console import Table, emit, format_option, progress_hidden
 from splitrelay.cli.key_values import Key, count, parsed, seed, settings_argument
-from splitrelay.cli.table_output import Table, emit, format_option
 from splitrelay.errors import WorkError
 
 if TYPE_CHECKING:

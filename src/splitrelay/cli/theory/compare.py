@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from splitrelay.cli.console import say
-from splitrelay.cli.table_output import Table, cell, emit
+from splitrelay.cli.console import Table, cell, emit, say
 from splitrelay.cli.theory import adapter, options
-from splitrelay.cli.theory.grid import Grid
+from splitrelay.cli.theory.adapter import Grid
 
 if TYPE_CHECKING:
     from splitrelay.theory import Bound, Comparison, Side

@@ -11,8 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import emphasised, say
-from splitrelay.cli.table_output import Table, emit, format_option
+from splitrelay.cli.console import Table, emit, emphasised, format_option, say
 
 if TYPE_CHECKING:
     from splitrelay.theory import Erratum

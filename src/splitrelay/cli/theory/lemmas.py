@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import emphasised, say
+from splitrelay.cli.console import Table, cell, emit, emphasised, format_option, say
 from splitrelay.cli.key_values import Key, number, settings_argument
-from splitrelay.cli.table_output import Table, cell, emit, format_option
-from splitrelay.cli.theory.adapter import wrap
-from splitrelay.cli.theory.grid import Grid, read_grid
+from splitrelay.cli.theory.adapter import Grid, read_grid, wrap
 from splitrelay.cli.theory.options import ETA_TILDE, QUANTITIES, ZETA2_STAR
 from splitrelay.errors import InputError
 

@@ -10,8 +10,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from splitrelay.cli.click_extensions import Command
+from splitrelay.cli.console import format_option
 from splitrelay.cli.key_values import Key, TextParam, choice, count, number, settings_argument
-from splitrelay.cli.table_output import format_option
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.notation import describe_symbol
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from splitrelay.cli.console import say
-from splitrelay.cli.table_output import Table, cell, emit
+from splitrelay.cli.console import Table, cell, emit, say
 from splitrelay.cli.theory import adapter, options
-from splitrelay.cli.theory.grid import MAX_PANELS, Grid
+from splitrelay.cli.theory.adapter import MAX_PANELS, Grid
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:

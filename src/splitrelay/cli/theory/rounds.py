@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import say
+from splitrelay.cli.console import emit, format_option, say
 from splitrelay.cli.key_values import Key, number, settings_argument
-from splitrelay.cli.table_output import emit, format_option
 from splitrelay.cli.theory import adapter, options
-from splitrelay.cli.theory.grid import Grid, read_grid
+from splitrelay.cli.theory.adapter import Grid, read_grid
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def _compute(alg: Any, case: Any, grid: Grid) -> tuple[Any, StepSize]:
 
 
 def _print_one(one: dict[str, Any], step: StepSize, grid: Grid) -> None:
-    from splitrelay.cli.table_output import cell
+    from splitrelay.cli.console import cell
 
     at = f"eta_tilde = {cell(one['eta_tilde'])} (eta = {cell(one['eta'])})"
     if "eps" in grid.values:

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from splitrelay.cli.console import say
-from splitrelay.cli.table_output import cell, emit
+from splitrelay.cli.console import cell, emit, say
 from splitrelay.cli.theory import adapter, options
-from splitrelay.cli.theory.grid import Grid
+from splitrelay.cli.theory.adapter import Grid
 
 if TYPE_CHECKING:
     from splitrelay.theory import Bound, StepSize
@@ -111,7 +110,7 @@ class StepSizeCalculation(adapter.Calculation["dict[str, StepSize]"]):
         return {rule: step.bound for rule, step in result.items()}
 
     def draw(self, grid: Grid, path: Path) -> None:
-        from splitrelay.reports.theory_step_figures import build_step_panel, save_steps
+        from splitrelay.reports.theory_figures import build_step_panel, save_steps
 
         if grid.is_single:
             self._draw_landscape(grid, path)
@@ -131,8 +130,7 @@ class StepSizeCalculation(adapter.Calculation["dict[str, StepSize]"]):
         save_steps(panels, labels, path)
 
     def _draw_landscape(self, grid: Grid, path: Path) -> None:
-        from splitrelay.reports.theory_figures import save_stacks
-        from splitrelay.reports.theory_step_figures import build_landscape_panel, choose_steps
+        from splitrelay.reports.theory_figures import build_landscape_panel, choose_steps, save_stacks
         from splitrelay.theory import bound
 
         steps = self.compute(grid)

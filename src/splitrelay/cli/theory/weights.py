@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from splitrelay.cli.click_extensions import Command
+from splitrelay.cli.console import Table, cell, emit, format_option
 from splitrelay.cli.key_values import Key, choice, count, number, parsed, settings_argument
-from splitrelay.cli.table_output import Table, cell, emit, format_option
 from splitrelay.errors import InputError, OutOfRange
 from splitrelay.notation import describe_symbol
 

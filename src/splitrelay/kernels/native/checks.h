@@ -1,4 +1,4 @@
-// Checks of everything that Python passes. Python has checked the same before (kernels/plan_limits.py). These checks are
+// Checks of everything that Python passes. Python has checked the same before (kernels/network_plan.py). These checks are
 // sufficient alone: a net that passes check_net cannot make a kernel read or write outside the buffers whose sizes it
 // declares, for any batch from 1 to net.batch.
 //
