@@ -172,13 +172,15 @@ BOUNDS = Bounds(batch=2, h=(3,), dtype="float32", classes=10)
 @pytest.mark.parametrize("kind", ["nan", "labels", "shape"])
 def test_wrong_step_is_refused_with_reason_of_kind(kind: str) -> None:
     assert decode(encode(STEPS[0]), BOUNDS)
-    with pytest.raises(BadMessage, match=KINDS[kind].why):
+    with pytest.raises(BadMessage) as error:
         decode(change_step(kind, encode(STEPS[0])), BOUNDS)
+    assert KINDS[kind].why in error.value.what  # the rehearsal compares them
 
 
 def test_flipped_bit_is_refused_with_reason_of_kind() -> None:
-    with pytest.raises(BadMessage, match=KINDS["corrupt"].why):
+    with pytest.raises(BadMessage) as error:
         decode(flip_bit(encode(STEPS[0])), BOUNDS)
+    assert KINDS["corrupt"].why in error.value.what
 
 
 def test_next_step_has_next_number() -> None:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from splitrelay.cli.main import app
 from splitrelay.errors import UnknownName
 from splitrelay.notation import BY_NAME, CUT_SYMBOLS, KEY_SYMBOLS, SYMBOLS, Symbol, describe_symbol, get_axis_label
+from tests.support.error_fields import expect_error
 
 # Typed from the paper, row by row; where a row has several symbols they stand side by side.
 FIRST_TABLE = [
@@ -40,7 +41,7 @@ def test_an_axis_without_a_symbol_shows_its_name() -> None:
 
 
 def test_the_meaning_of_an_unknown_name_is_an_error() -> None:
-    with pytest.raises(UnknownName, match=r"Did you mean 'eta_tilde'\?"):
+    with expect_error(UnknownName, name="eta_tild", hint="eta_tilde"):
         describe_symbol("eta_tild")
 
 

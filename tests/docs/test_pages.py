@@ -94,14 +94,16 @@ def test_shown_output_is_compared(shown: list[str], printed: str, same: bool) ->
 
 def test_words_are_compared_where_numbers_may_differ() -> None:
     compare_words("here", ["After 500 rounds", "12.5"], "After 2 rounds\n7\n")
-    with pytest.raises(AssertionError, match="After 500 rounds"):
+    with pytest.raises(AssertionError) as wrong:
         compare_words("here", ["After 500 rounds"], "After all\n")
+    assert "After 500 rounds" in str(wrong.value)
 
 
 def test_a_long_program_must_come_to_its_mark(splitrelay: Invoke) -> None:
     run_until("here", "python -c \"print('row 1', flush=True); import time; time.sleep(60)\"", r"row \d")
-    with pytest.raises(AssertionError, match="it ended before"):
+    with pytest.raises(AssertionError) as ended:
         run_until("here", "python -m benchmarks nothing", r"row \d")
+    assert r"row \d" in str(ended.value).replace("\\\\", "\\")
 
 
 @pytest.mark.parametrize(

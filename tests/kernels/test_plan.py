@@ -10,6 +10,7 @@ from splitrelay.errors import InputError
 from splitrelay.kernels import NotCovered, build, convert_net, library, plan_from
 from splitrelay.kernels.builtin_plans import find_cut, get_builtin_plan
 from splitrelay.models import MODELS, ModelSpec, find_cut_index, get_model_spec
+from tests.support.error_fields import expect_error
 
 SHAPE = (3, 32, 32)
 
@@ -46,18 +47,18 @@ def test_a_plan_comes_back_from_json(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layer", "why"),
+    ("layer", "names"),
     [
-        (nn.Conv2d(3, 4, 3, stride=2), r"layer '0' \(Conv2d\) has stride=\(2, 2\)"),
-        (nn.Conv2d(3, 6, 3, groups=3), r"layer '0' \(Conv2d\) has groups=3"),
-        (nn.Conv2d(3, 4, 3, padding="same"), r"layer '0' \(Conv2d\) names its padding 'same'"),
-        (nn.MaxPool2d(2, ceil_mode=True), r"layer '0' \(MaxPool2d\) has ceil_mode=True"),
-        (nn.BatchNorm2d(3), r"layer '0' \(BatchNorm2d\) has no kernel"),
-        (nn.Linear(32, 4), r"layer '0' \(Linear\) stands before nn.Flatten"),
+        (nn.Conv2d(3, 4, 3, stride=2), ("stride=(2, 2)",)),
+        (nn.Conv2d(3, 6, 3, groups=3), ("groups=3",)),
+        (nn.Conv2d(3, 4, 3, padding="same"), ("padding 'same'",)),
+        (nn.MaxPool2d(2, ceil_mode=True), ("ceil_mode=True",)),
+        (nn.BatchNorm2d(3), ()),
+        (nn.Linear(32, 4), ("nn.Flatten",)),
     ],
 )
-def test_what_has_no_kernel_is_named(layer: nn.Module, why: str) -> None:
-    with pytest.raises(NotCovered, match=why):
+def test_what_has_no_kernel_is_named(layer: nn.Module, names: tuple[str, ...]) -> None:
+    with expect_error(NotCovered, what=(f"layer '0' ({type(layer).__name__})", *names), hint=True):
         convert_net(nn.Sequential(layer, nn.Flatten(), nn.Linear(1, 10)), SHAPE)
 
 
@@ -66,31 +67,30 @@ def own(*layers: nn.Module) -> ModelSpec:
 
 
 @pytest.mark.parametrize(
-    ("name", "engine", "why"),
-    [(name, "fast", "every layer has a kernel") for name in MODELS if name != "vgg11"]
-    + [("vgg11", "reference", "layer 'conv3_1' (Conv2d, 128 to 256 channels, no pool behind it) is faster in torch")],
+    ("name", "engine", "names"),
+    [(name, "fast", ()) for name in MODELS if name != "vgg11"]
+    + [("vgg11", "reference", ("'conv3_1'", "Conv2d", "128", "256"))],
 )
-def test_auto_is_a_rule_on_shapes(name: str, engine: str, why: str) -> None:
-    assert resolve_engine("auto", get_model_spec(name, SHAPE, 10)) == (engine, why)
+def test_auto_is_a_rule_on_shapes(name: str, engine: str, names: tuple[str, ...]) -> None:
+    found, why = resolve_engine("auto", get_model_spec(name, SHAPE, 10))
+    assert found == engine and all(part in why for part in names)
 
 
 def test_what_the_fast_engine_cannot_do_runs_on_the_reference_engine_and_is_refused_by_name() -> None:
     odd = own(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
     assert resolve_engine("auto", odd)[0] == "reference"
-    with pytest.raises(InputError, match=r"engine=fast: layer '1' \(BatchNorm2d\) has no kernel in the fast engine"):
+    with expect_error(InputError, what=("engine=fast", "layer '1' (BatchNorm2d)"), hint="engine=reference"):
         resolve_engine("fast", odd)
     lenet = get_model_spec("lenet5", SHAPE, 10)
-    assert resolve_engine("auto", lenet, dtype="float64") == (
-        "reference",
-        "the fast engine has dtype float32 only, not float64",
-    )
-    with pytest.raises(InputError, match="loss cross-entropy only, not mse"):
+    engine, why = resolve_engine("auto", lenet, dtype="float64")
+    assert engine == "reference" and "float32" in why and "float64" in why
+    with expect_error(InputError, what=("engine=fast", "cross-entropy", "mse"), hint="engine=reference"):
         resolve_engine("fast", lenet, loss="mse")
-    assert resolve_engine("reference", lenet) == ("reference", "as asked")
+    assert resolve_engine("reference", lenet)[0] == "reference"
 
 
 def test_a_build_of_other_sources_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "compute_checksum", lambda: 0)
     library.load_library.cache_clear()
-    assert library.find_obstacle() == f"{library.find_build().name} was built from other sources"
+    assert library.find_build().name in str(library.find_obstacle())
     library.load_library.cache_clear()

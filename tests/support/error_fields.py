@@ -23,8 +23,8 @@ def check_error(error: BaseException | None, kind: type[E], /, **fields: Any) ->
     Args:
         error: The error. It must have exactly the class `kind`.
         kind: The class.
-        fields: The expected fields. A string must occur in the field as a whole word. All strings of a tuple must
-            occur. True stands for any content, None for no content. Everything else must be equal to the field.
+        fields: The expected fields. A string must occur in the field, not inside a longer word. All strings of a tuple
+            of strings must occur. True stands for any content. Everything else must be equal to the field.
     """
     assert type(error) is kind, f"{type(error).__name__} instead of {kind.__name__}: {error!r}"
     for name, expected in fields.items():
@@ -51,6 +51,6 @@ def fail_command(words: Sequence[object], kind: type[E], /, **fields: Any) -> E:
 def _is_in_field(expected: object, found: object) -> bool:
     if isinstance(expected, str):
         return re.search(rf"(?<!\w){re.escape(expected)}(?!\w)", str(found)) is not None
-    if isinstance(expected, tuple):
+    if isinstance(expected, tuple) and expected and all(isinstance(part, str) for part in expected):
         return all(_is_in_field(part, found) for part in expected)
     return found not in (None, "") if expected is True else found == expected

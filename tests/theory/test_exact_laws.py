@@ -17,6 +17,7 @@ from splitrelay.objectives.exact_distributions import fedavg_point, mean_absolut
 from splitrelay.objectives.quadratic import Quadratics, ScalarQuadratics
 from splitrelay.objectives.quadratic_groups import paper_groups
 from splitrelay.randomness import Purpose, rng
+from tests.support.error_fields import expect_error
 
 REFERENCE = json.loads((Path(__file__).parent / "data" / "exact_quadratics.json").read_text())["exact_noisy_quadratics"]
 GRID = np.array([0.003, 0.006, 0.01, 0.03, 0.06, 0.1, 0.3, 0.6])
@@ -195,7 +196,7 @@ def test_settings_that_diverge_are_infinite_not_wrong() -> None:
 
 
 def test_too_many_clients_for_a_law_are_refused() -> None:
-    with pytest.raises(OutOfRange, match="M <= 6"):
+    with expect_error(OutOfRange, value="M = 7", limit="M <= 6"):
         ssl_law(one_dimensional(0, 7), 0.1, 1, 5, 1.0)
 
 
@@ -348,7 +349,7 @@ def test_the_variance_over_orders_is_tr_Lambda_to_leading_order() -> None:
 
 def test_more_clients_than_sets_can_hold_are_refused() -> None:
     problem = random_quadratics(0, 13, 1)
-    with pytest.raises(OutOfRange, match="M <= 12"):
+    with expect_error(OutOfRange, value="M = 13", limit="M <= 12"):
         exact_moments.ssl_round(problem, 0.01, 1)
-    with pytest.raises(OutOfRange, match="S <= M"):
+    with expect_error(OutOfRange, value="S = 14", limit="1 <= S <= M = 13"):
         exact_moments.fedavg_round(problem, 0.01, 1, S=14)

@@ -22,6 +22,7 @@ from splitrelay.theory.lemmas import (
     compute_technical_term,
 )
 from splitrelay.theory.recursions import compute_drift_bound, compute_round_bound, compute_simplified_bound
+from tests.support.error_fields import expect_error
 from tests.support.paper_statements import bound, last_iterate, useful_local_steps
 from tests.support.theory_problems import ALL_CASES, for_all, problems, sizes
 
@@ -154,7 +155,7 @@ def test_useful_K_where_a_term_is_absent() -> None:
 
 def test_useful_K_raises_where_it_is_not_defined() -> None:
     problem = Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, S=5, K=5, R=100)
-    with pytest.raises(InputError, match="eta_tilde"):
+    with expect_error(InputError, what=("ssl", "general-convex", "eta_tilde")):
         useful_local_steps("ssl", GC, problem)
     with pytest.raises(InputError):
         useful_local_steps("fedavg-swor", SC, problem)

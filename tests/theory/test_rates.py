@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from splitrelay.errors import InputError
 from splitrelay.theory import RATES, Problem
+from tests.support.error_fields import expect_error
 from tests.support.paper_statements import rate, table_one
 from tests.support.theory_problems import ALL_CASES, for_all, problems
 
@@ -36,7 +37,7 @@ def test_table_one_tells_the_three_variances_apart() -> None:
 
 
 def test_karimireddys_row_needs_zeta_everywhere() -> None:
-    with pytest.raises(InputError, match="zeta2"):
+    with expect_error(InputError, what="zeta2", hint="zeta2"):
         rate("table-karimireddy", SC, replace(APART, zeta2=None))
     assert rate("table-ssl", SC, replace(APART, zeta2=None)).total > 0
 

@@ -4,6 +4,7 @@ import pytest
 
 from splitrelay.errors import OutOfRange
 from splitrelay.participation import Consumed, Fixed, Permutation, Sampled, WithReplacement
+from tests.support.error_fields import expect_error
 
 
 @pytest.mark.parametrize("order", [Permutation(5, 1), Sampled(5, 3, 1), Consumed(5, 3, 1), WithReplacement(5, 3, 1)])
@@ -46,5 +47,5 @@ def test_fixed_is_fixed() -> None:
 
 @pytest.mark.parametrize("kind", [Sampled, Consumed])
 def test_more_participants_than_clients_is_refused(kind) -> None:
-    with pytest.raises(OutOfRange, match="needs 1 <= S <= M = 3; got 4"):
+    with expect_error(OutOfRange, what="S", value=4, limit="1 <= S <= M = 3"):
         kind(3, 4, seed=1)

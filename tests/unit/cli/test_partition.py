@@ -15,6 +15,7 @@ from splitrelay.data import load
 from splitrelay.data.partition_io import load_partition
 from splitrelay.data.partition_schemes import exdir
 from splitrelay.errors import InputError, OutputError, SplitrelayError, UnknownName
+from tests.support.error_fields import expect_error
 
 LABELS = np.tile(np.arange(5), 24)
 
@@ -75,7 +76,7 @@ def test_a_saved_partition_is_shown_as_it_was_drawn(data: str) -> None:
 
 def test_a_json_file_needs_its_data_set(data: str) -> None:
     call("exdir", data, "--out", "p.json")
-    with pytest.raises(InputError, match="data=NAME"):
+    with expect_error(InputError, hint="data=NAME"):
         call("show", "p.json")
     assert "samples per client" in call("show", "p.json", data).stdout
 
@@ -110,7 +111,7 @@ def test_nothing_is_printed_when_nothing_can_be_written(data: str) -> None:
 
 
 def test_a_wrong_key_gets_the_nearest(data: str) -> None:
-    with pytest.raises(UnknownName, match="Did you mean 'alpha'"):
+    with expect_error(UnknownName, name="alhpa", hint="alpha"):
         call("exdir", data, "alhpa=3")
 
 

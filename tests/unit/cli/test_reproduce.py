@@ -14,6 +14,7 @@ from splitrelay.paper.budget import choose_within, parse_duration
 from splitrelay.paper.plan import find_units
 from splitrelay.randomness import Purpose, rng
 from splitrelay.reports.seed_groups import find_differing_keys
+from tests.support.error_fields import expect_error
 from tests.support.run_directories import write_run
 
 CELL = "cross-device-mnist-c2-k10"
@@ -75,12 +76,12 @@ def test_budgets_are_times(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["2", "two hours", "2h3", ""])
 def test_other_budgets_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="For example: --budget 2h"):
+    with expect_error(InputError, value=repr(text), hint="--budget"):
         parse_duration(text)
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
-    with pytest.raises(UnknownName, match="Did you mean 'cross-silo'"):
+    with expect_error(UnknownName, name="cross-silos", hint="cross-silo"):
         find_units(["cross-silos"])
 
 

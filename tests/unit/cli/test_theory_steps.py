@@ -12,6 +12,7 @@ from splitrelay.cli.theory.check import check_expectations
 from splitrelay.cli.theory.weights import format_exp
 from splitrelay.errors import WorkError
 from splitrelay.paper.theory_check import Row
+from tests.support.error_fields import expect_error
 from tests.support.theory_commands import BASE, PROBLEM, get_json, get_output, get_rows, run_theory
 
 # stepsize
@@ -185,7 +186,7 @@ def test_the_table_of_checks_fits_into_eighty_columns() -> None:
 def test_a_statement_that_surprises_is_failed_work() -> None:
     fine = Row("Theorem 1", 10, 0, 1.5, 3.0)
     check_expectations([fine])
-    with pytest.raises(WorkError, match="Theorem 2"):
+    with expect_error(WorkError, what=("1 of 2", "Theorem 2")):
         check_expectations([fine, Row("Theorem 2", 10, 1, 0.9, 3.0)])
 
 

@@ -11,6 +11,7 @@ from splitrelay.data.cache import build_dataset, check_files, get_cache_folder, 
 from splitrelay.data.dataset_formats import Idx
 from splitrelay.data.images import DataSet
 from splitrelay.errors import InputError, OutputError, WorkError
+from tests.support.error_fields import expect_error
 from tests.support.small_datasets import same, tiny_files, tiny_set
 
 TINY = tiny_set()
@@ -72,7 +73,7 @@ def test_one_flipped_bit_is_found(root: Path) -> None:
     content[-1] ^= 1
     file.write_bytes(content)
     wrong = {verdict.file: verdict.wrong for verdict in check_files(TINY, root) if verdict.wrong}
-    assert list(wrong) == ["t10k-images-idx3-ubyte"] and "wrong MD5" in wrong["t10k-images-idx3-ubyte"]
+    assert list(wrong) == ["t10k-images-idx3-ubyte"] and "MD5" in wrong["t10k-images-idx3-ubyte"]
 
 
 @pytest.mark.parametrize("size", [0, 10, 200])
@@ -80,13 +81,13 @@ def test_a_cut_file_is_damage_and_not_data(root: Path, size: int) -> None:
     file = get_cache_folder(TINY, root) / "train-x.npy"
     file.write_bytes(file.read_bytes()[:size])
     assert not is_cached(TINY, root) and all(verdict.wrong for verdict in check_files(TINY, root))
-    with pytest.raises(WorkError, match="splitrelay data get tiny"):
+    with expect_error(WorkError, what=str(file), hint="splitrelay data get tiny"):
         map_arrays(TINY, root)
 
 
 def test_arrays_of_another_shape_are_damage(root: Path) -> None:
     np.save(get_cache_folder(TINY, root) / "train-y.npy", np.zeros(5, dtype=np.int64))
-    with pytest.raises(WorkError, match="int64"):
+    with expect_error(WorkError, what="train-y.npy", value="int64 (5,)", hint="splitrelay data get tiny"):
         map_arrays(TINY, root)
 
 
@@ -115,14 +116,14 @@ def test_a_saved_set_opens_the_same(tmp_path: Path) -> None:
     assert (opened.train.classes, opened.train.mean, opened.train.std) == (TINY.classes, TINY.mean, TINY.std)
 
 
-@pytest.mark.parametrize(("words", "says"), [("{", "cannot be read"), ("{}", "lacks augmentation, classes")])
-def test_a_saved_set_with_broken_words_is_refused(root: Path, words: str, says: str) -> None:
+@pytest.mark.parametrize(("words", "names"), [("{", ("line 1",)), ("{}", ("augmentation", "classes"))])
+def test_a_saved_set_with_broken_words_is_refused(root: Path, words: str, names: tuple[str, ...]) -> None:
     (get_cache_folder(TINY, root) / "about.json").write_text(words)
-    with pytest.raises(InputError, match=says):
+    with expect_error(InputError, what=("about.json", *names)):
         load(str(get_cache_folder(TINY, root)))
 
 
 def test_a_place_that_cannot_be_a_folder_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="SPLITRELAY_DATA=FOLDER"):
+    with expect_error(OutputError, what=str(tmp_path / "file"), hint="SPLITRELAY_DATA=FOLDER"):
         save(tiny(), tmp_path / "file" / "tiny")

@@ -7,6 +7,7 @@ from splitrelay.data.heterogeneity import compute_spread, compute_total_variatio
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.errors import InputError
+from tests.support.error_fields import expect_error
 
 
 def four_clients() -> Partition:
@@ -49,5 +50,5 @@ def test_one_class_each_is_as_far_as_can_be() -> None:
 
 
 def test_without_labels_there_is_nothing_to_measure() -> None:
-    with pytest.raises(InputError, match="data=NAME"):
+    with expect_error(InputError, hint="data=NAME"):
         measure_heterogeneity(Partition((np.arange(3),)))

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pytest
 
 from splitrelay.algorithms import Step, Visit
 from splitrelay.engine import take_local_steps
@@ -11,6 +10,7 @@ from splitrelay.engine.vector import compute_direction
 from splitrelay.errors import InputError
 from splitrelay.randomness import Purpose, rng
 from splitrelay.vectors import Mean, mean, norm2
+from tests.support.error_fields import expect_error
 
 
 def visited(step: Step, x: float, K: int) -> float:
@@ -59,5 +59,5 @@ def test_names_make_different_numbers_and_the_same_name_the_same() -> None:
 
 
 def test_a_negative_seed_is_refused() -> None:
-    with pytest.raises(InputError, match="from 0 up; got -1"):
+    with expect_error(InputError, what="seed", value=-1):
         rng(-1, Purpose.INIT)

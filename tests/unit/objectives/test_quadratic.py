@@ -3,6 +3,7 @@
 import math
 from fractions import Fraction
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from splitrelay.errors import InputError, OutOfRange
 from splitrelay.objectives.quadratic import Quadratics, ScalarQuadratics
 from splitrelay.objectives.quadratic_groups import paper_groups
 from splitrelay.randomness import Purpose, rng
+from tests.support.error_fields import expect_error
 
 
 def random_quadratics(seed: int, M: int = 3, d: int = 2, sigma2: float = 0.0) -> Quadratics:
@@ -132,23 +134,25 @@ def test_indefinite_clients_have_negative_mu_and_L_of_the_largest_absolute_value
 
 
 @pytest.mark.parametrize(
-    ("H", "V", "sigma2", "says"),
+    ("H", "V", "sigma2", "kind", "fields"),
     [
-        (np.ones((2, 1)), np.ones((2, 1)), 0.0, "shape"),
-        (np.ones((0, 1, 1)), np.ones((0, 1)), 0.0, "shape"),
-        (np.full((1, 1, 1), np.nan), np.ones((1, 1)), 0.0, "finite"),
-        (np.array([[[1.0, 1], [0, 1]]]), np.ones((1, 2)), 0.0, "symmetric"),
-        (np.ones((1, 1, 1)), np.ones((1, 1)), -1.0, "0 <= sigma2"),
-        (np.ones((1, 1, 1)), np.ones((1, 1)), math.nan, "0 <= sigma2"),
+        (np.ones((2, 1)), np.ones((2, 1)), 0.0, InputError, {"value": ("H (2, 1)", "V (2, 1)")}),
+        (np.ones((0, 1, 1)), np.ones((0, 1)), 0.0, InputError, {"value": ("H (0, 1, 1)", "V (0, 1)")}),
+        (np.full((1, 1, 1), np.nan), np.ones((1, 1)), 0.0, InputError, {"what": ("H", "V"), "hint": "NaN"}),
+        (np.array([[[1.0, 1], [0, 1]]]), np.ones((1, 2)), 0.0, InputError, {"what": "H_m", "hint": "(H_m + H_m') / 2"}),
+        (np.ones((1, 1, 1)), np.ones((1, 1)), -1.0, OutOfRange, {"value": -1.0, "limit": "0 <= sigma2 < inf"}),
+        (np.ones((1, 1, 1)), np.ones((1, 1)), math.nan, OutOfRange, {"value": "nan", "limit": "0 <= sigma2 < inf"}),
     ],
 )
-def test_what_are_no_quadratics_is_refused(H: np.ndarray, V: np.ndarray, sigma2: float, says: str) -> None:
-    with pytest.raises(InputError, match=says):
+def test_what_are_no_quadratics_is_refused(
+    H: np.ndarray, V: np.ndarray, sigma2: float, kind: type[InputError], fields: dict[str, Any]
+) -> None:
+    with expect_error(kind, **fields):
         Quadratics(H, V, sigma2)
 
 
 def test_without_a_minimiser_there_is_no_x_star() -> None:
-    with pytest.raises(OutOfRange, match="positive definite"):
+    with expect_error(OutOfRange, what="F", value=0.0, limit="H_m"):
         Quadratics(np.array([[[1.0]], [[-1.0]]]), np.ones((2, 1))).x_star  # noqa: B018
 
 
@@ -177,5 +181,5 @@ def test_scalar_noise_is_that_of_one_dimension() -> None:
 
 
 def test_only_like_problems_stand_side_by_side() -> None:
-    with pytest.raises(InputError, match="side by side"):
+    with expect_error(InputError, what=("M", "sigma2")):
         ScalarQuadratics.beside([random_quadratics(0), random_quadratics(1)])

@@ -1,14 +1,18 @@
 """Groups by name: the paper's nine, and a user's own from a file."""
 
+import errno
 import json
 import math
+import os
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from splitrelay.errors import InputError, UnknownName
+from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.objectives.quadratic_groups import Group, authors_groups, paper_groups, read_groups
+from tests.support.error_fields import expect_error
 
 REFERENCE = json.loads((Path(__file__).parents[2] / "theory" / "data" / "exact_quadratics.json").read_text())["groups"]
 
@@ -63,44 +67,50 @@ def test_matrices_a_bare_list_and_numbers_for_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "kind", "fields"),
     [
-        ("", "holds no groups"),
-        ("{}", "holds no groups"),
-        ('{"groups": []}', "holds no groups"),
-        ("[", "is not JSON"),
-        ('{"groups": [3]}', "group 1 is no table"),
-        ('[{"V": [1]}]', "needs a list H"),
-        ('[{"H": [1], "V": []}]', "needs a list V"),
-        ('[{"H": [1, 1], "V": [1]}]', "as many H as V; got 2 and 1"),
-        ('[{"H": [1, [[1, 0], [0, 1]]], "V": [1, 1]}]', "one d for all"),
-        ('[{"H": ["x"], "V": [1]}]', "needs numbers"),
-        ('[{"H": [true], "V": [1]}]', "finite numbers"),
-        ('[{"H": [NaN], "V": [1]}]', "finite numbers"),
-        ('[{"H": [1, -1], "V": [1, 1]}]', "positive definite"),
-        ('[{"H": [1], "V": [1], "sigma2": -1}]', "sigma2"),
-        ('[{"name": "a", "H": [1], "V": [1]}, {"name": "a", "H": [1], "V": [1]}]', "two groups of one name"),
+        ("", InputError, {"value": None, "hint": '"groups"'}),
+        ("{}", InputError, {"value": None, "hint": '"groups"'}),
+        ('{"groups": []}', InputError, {"value": None, "hint": '"groups"'}),
+        ("[", InputError, {"what": "JSON", "value": "char 1"}),
+        ('{"groups": [3]}', InputError, {"what": "group 1", "value": "3", "hint": '"groups"'}),
+        ('[{"V": [1]}]', InputError, {"what": ("group 1", "H"), "hint": '"groups"'}),
+        ('[{"H": [1], "V": []}]', InputError, {"what": ("group 1", "V"), "hint": '"groups"'}),
+        ('[{"H": [1, 1], "V": [1]}]', InputError, {"what": ("group 1", "H", "V"), "value": ("2", "1")}),
+        ('[{"H": [1, [[1, 0], [0, 1]]], "V": [1, 1]}]', InputError, {"what": ("group 1", "H_m", "d x d", "V_m")}),
+        ('[{"H": ["x"], "V": [1]}]', InputError, {"what": ("group 1", "4/3"), "value": "'x'"}),
+        ('[{"H": [true], "V": [1]}]', InputError, {"what": "group 1", "value": "True"}),
+        ('[{"H": [NaN], "V": [1]}]', InputError, {"what": "group 1", "value": "nan"}),
+        ('[{"H": [1, -1], "V": [1, 1]}]', OutOfRange, {"what": "group 1", "value": 0.0, "limit": "H_m"}),
+        (
+            '[{"H": [1], "V": [1], "sigma2": -1}]',
+            OutOfRange,
+            {"what": "group 1", "value": -1.0, "limit": "0 <= sigma2 < inf"},
+        ),
+        ('[{"name": "a", "H": [1], "V": [1]}, {"name": "a", "H": [1], "V": [1]}]', InputError, {"value": "a"}),
     ],
 )
-def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(InputError, match=says) as caught:
+def test_a_malformed_file_is_refused_in_one_line(
+    tmp_path: Path, text: str, kind: type[InputError], fields: dict[str, Any]
+) -> None:
+    with expect_error(kind, **fields) as caught:
         read_groups(written(tmp_path, text))
     assert "\n" not in str(caught.value)
-    assert "mine.json" in str(caught.value)
+    assert "mine.json" in caught.value.what
 
 
 def test_an_unknown_key_gets_a_suggestion(tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match="Did you mean 'sigma2'"):
+    with expect_error(UnknownName, name="sigma", hint="sigma2"):
         read_groups(written(tmp_path, '[{"H": [1], "V": [1], "sigma": 1}]'))
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot read"):
+    with expect_error(InputError, what="nowhere.json", value=os.strerror(errno.ENOENT)):
         read_groups(tmp_path / "nowhere.json")
-    with pytest.raises(InputError, match="is not TOML"):
+    with expect_error(InputError, what=("mine.toml", "TOML"), value=True):
         read_groups(written(tmp_path, "groups = ", "mine.toml"))
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="is not text"):
+    with expect_error(InputError, what="binary.json", value=None, hint='"groups"'):
         read_groups(tmp_path / "binary.json")
 
 

@@ -15,7 +15,7 @@ from splitrelay.algorithms import SSL, FedAvg, Step
 from splitrelay.cli.main import app, run
 from splitrelay.data import DataSet, ImageSet, draw_partition, load
 from splitrelay.engine import InProcess
-from splitrelay.errors import InputError
+from splitrelay.errors import OutOfRange
 from splitrelay.objectives.softmax_regression import Softmax, feature_rows, mean_image
 from splitrelay.paper.convex import run_study
 from splitrelay.paper.convex_figure import draw
@@ -32,6 +32,7 @@ from splitrelay.paper.convex_records import (
 from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng
 from splitrelay.training import train
+from tests.support.error_fields import expect_error
 
 CLASSES = ("a", "b", "c", "d")
 STUDY = Study(data="tiny", Cs=(1, 4), M=4, K=3, R=40, mu=0.05, batch=4, etas=(0.1, 1.0), seeds=(3, 5), points=6)
@@ -226,7 +227,7 @@ def test_wrong_input_is_one_line_and_code_2(
 
 
 def test_an_empty_grid_is_refused() -> None:
-    with pytest.raises(InputError, match="eta as this says"):
+    with expect_error(OutOfRange, what="eta", value=(), limit=True, hint="0.01,0.02,0.05"):
         check_study(etas=())
 
 

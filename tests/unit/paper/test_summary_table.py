@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 from splitrelay.errors import InputError
 from splitrelay.paper.summary_table import build_summary_table
+from tests.support.error_fields import expect_error
 from tests.support.run_directories import write_run
 
 
@@ -49,5 +48,5 @@ def test_what_was_not_run_stays_empty(tmp_path: Path) -> None:
 
 
 def test_nothing_to_show_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has both SSL and FedAvg"):
+    with expect_error(InputError, what=(str(tmp_path), "SSL", "FedAvg"), limit="cells"):
         build_summary_table(tmp_path)

@@ -26,6 +26,7 @@ from splitrelay.reports.html_report import get_key_descriptions, write_report
 from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec, load_spec
+from tests.support.error_fields import expect_error
 from tests.support.run_directories import write_run
 
 VOID = {"meta", "br", "hr", "img", "link"}
@@ -180,7 +181,7 @@ def test_the_command_says_where_the_page_is(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there are no runs in"):
+    with expect_error(InputError, what=str(tmp_path), hint=("splitrelay run", "sweep")):
         write_report(tmp_path)
 
 

@@ -17,6 +17,7 @@ from splitrelay.reports.learning_rate_figure import draw_clipping, draw_rates
 from splitrelay.reports.line_plots import colours
 from splitrelay.reports.style import BLUE, VERMILION, save_figure
 from splitrelay.runs.records import runs_under
+from tests.support.error_fields import expect_error
 from tests.support.run_directories import write_run
 
 
@@ -117,7 +118,7 @@ def test_smoothing_is_never_silent(folder: Path) -> None:
 
 
 def test_smoothing_over_more_than_there_is_is_refused(folder: Path) -> None:
-    with pytest.raises(InputError, match="smooth is longer than a curve"):
+    with expect_error(InputError, what="smooth", value=4, limit="<= 3"):
         draw_curves(runs_under(folder), smooth=4)
 
 
@@ -202,7 +203,7 @@ def test_where_the_best_rate_is_the_highest_the_one_below_it_is_drawn(searched: 
 
 
 def test_clipping_needs_runs_with_and_without(folder: Path) -> None:
-    with pytest.raises(InputError, match="nothing here was run both with and without clipping"):
+    with expect_error(InputError, hint=("clip=10", "clip=none")):
         draw_clipping(runs_under(folder))
 
 

@@ -12,6 +12,7 @@ from splitrelay.errors import InputError, UnknownName
 from splitrelay.runs.compare import compare, verify
 from splitrelay.runs.records import publish, run_at
 from splitrelay.runs.run_directory import RunDirectory, format_resume_command, load_rows
+from tests.support.error_fields import expect_error
 from tests.support.run_directories import row, write_run
 
 WHOLE = [json.dumps(row(r, 0.1 * r)) for r in range(4)]
@@ -48,7 +49,7 @@ def test_damage_is_said_with_its_line_and_the_way_out(tmp_path: Path, how: str) 
 
 
 def test_whoever_reads_rows_from_the_directory_itself_hears_it_too(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"rounds\.jsonl, line 3:"):
+    with expect_error(InputError, what=("rounds.jsonl", "line 3"), hint="--from-scratch"):
         RunDirectory(hurt(tmp_path / "run", "{")).read_rows()
 
 
@@ -86,7 +87,7 @@ def test_a_published_record_is_to_be_had_again(tmp_path: Path, content: bytes) -
     write_run(tmp_path / "run", [0.0, 0.1])
     (tmp_path / "run/rounds.jsonl").unlink()
     (tmp_path / "run/rounds.jsonl.gz").write_bytes(content)
-    with pytest.raises(InputError, match=r"rounds.jsonl.gz"):
+    with expect_error(InputError, what=str(tmp_path / "run/rounds.jsonl.gz"), hint=True):
         load_rows(tmp_path / "run")
 
 
@@ -95,7 +96,7 @@ def test_a_record_that_ends_before_its_run_is_not_verified(tmp_path: Path) -> No
     run = write_run(tmp_path / "run", [0.0, 0.1, 0.2])
     (tmp_path / "run/checkpoints").mkdir()
     (tmp_path / "run/checkpoints/000004.json").write_text("{}")
-    with pytest.raises(InputError, match=r"rounds.jsonl .*line 3.* round 4"):
+    with expect_error(InputError, what=("rounds.jsonl", "line 3", "round 4"), hint="--from-scratch"):
         next(verify(run, tmp_path / "again"))
 
 
@@ -106,27 +107,27 @@ def test_a_published_record_that_ends_early_is_not_verified(tmp_path: Path) -> N
     publish(tmp_path / "runs", tmp_path / "out")
     cut = "\n".join(WHOLE[:2]) + "\n"
     (tmp_path / "out/run/rounds.jsonl.gz").write_bytes(gzip.compress(cut.encode()))
-    with pytest.raises(InputError, match=r"rounds.jsonl.gz .*line 2.* of 2"):
+    with expect_error(InputError, what=("rounds.jsonl.gz", "line 2", "round 1 of 2"), hint=True):
         next(verify(run_at(tmp_path / "out/run"), tmp_path / "again"))
 
 
 @pytest.mark.parametrize("rows", [[], [0.1]])
 def test_where_no_round_is_there_nothing_is_verified(tmp_path: Path, rows: list[float]) -> None:
     run = write_run(tmp_path / "run", rows, "R=3")
-    with pytest.raises(InputError, match=r"rounds.jsonl .*splitrelay run"):
+    with expect_error(InputError, what=("rounds.jsonl", "round 0"), hint="splitrelay run"):
         next(verify(run, tmp_path / "again"))
 
 
 def test_runs_without_a_round_in_common_are_not_compared(tmp_path: Path) -> None:
     runs = write_run(tmp_path / "one", [], "R=3"), write_run(tmp_path / "other", [0.1, 0.2])
-    with pytest.raises(InputError, match=r"no round in common.*one has 0 rows"):
+    with expect_error(InputError, what=("one", "other"), hint=("one has 0 rows", "other has 2 rows")):
         compare(*runs)
 
 
 def test_an_environment_that_is_damaged_is_named(tmp_path: Path) -> None:
     runs = write_run(tmp_path / "one", [0.1, 0.2]), write_run(tmp_path / "other", [0.1, 0.2])
     (tmp_path / "one/environment.json").write_text("{")
-    with pytest.raises(InputError, match=r"one/environment.json"):
+    with expect_error(InputError, what="one/environment.json", hint=True):
         compare(*runs)
 
 
@@ -146,7 +147,7 @@ def test_an_unknown_kind_comes_before_what_is_missing(words: tuple[str, ...]) ->
 
 def test_a_round_that_is_not_compared_is_no_beginning(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [0.0, 0.1, 0.2, 0.3])
-    with pytest.raises(InputError, match=r"nothing comes after round 3; needs --from at most 2"):
+    with expect_error(InputError, value=3, limit=("--from", "2")):
         next(verify(run, tmp_path / "again", start=3, rounds=2))
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from splitrelay.errors import InputError, OutOfRange, OutputError, SplitrelayError, UnknownName
+from splitrelay.errors import InputError, OutOfRange, OutputError, UnknownName
 from splitrelay.security.authority import Authority, create_authority, list_keys, open_authority
 from splitrelay.security.encryption import load_secrets
 from splitrelay.security.identity import load_identity
 from splitrelay.security.revocation import Revocations
+from tests.support.error_fields import expect_error
 from tests.support.key_folders import DAY, TODAY, consortium, copied
 
 
@@ -313,5 +314,5 @@ def test_files_of_killed_process_are_removed(authority: Authority) -> None:
 def test_damaged_registry_raises_error_with_file_name(authority: Authority) -> None:
     for content in ("", "[]", "{", '{"consortium": 1, "list_number": "x", "issued": 3}', '{"issued": [{}]}'):
         (authority.folder / "register.json").write_text(content)
-        with pytest.raises(SplitrelayError, match=r"register\.json"):
+        with expect_error(InputError, what="register.json", hint=True):
             authority.read_registry()

@@ -10,6 +10,7 @@ from splitrelay.errors import InputError
 from splitrelay.security.authority import Authority
 from splitrelay.security.identity import load_identity
 from splitrelay.security.revocation import Revocations, build_revocation_list
+from tests.support.error_fields import expect_error
 from tests.support.key_folders import TODAY, consortium, copied
 
 
@@ -121,14 +122,14 @@ def test_invalid_first_list_raises_error(authority: Authority, content: bytes | 
         server_list(authority).unlink()
     else:
         server_list(authority).write_bytes(content)
-    with pytest.raises(InputError, match=r"crl\.pem"):
+    with expect_error(InputError, what="crl.pem", hint=True):
         Revocations(server_list(authority))
 
 
 def test_first_list_of_other_authority_raises_error(authority: Authority, tmp_path: Path) -> None:
     other = consortium(tmp_path / "other", now=TODAY)
     shutil.copy(other.folder / "crl.pem", server_list(authority))
-    with pytest.raises(InputError, match=r"crl\.pem"):
+    with expect_error(InputError, what="crl.pem", hint=True):
         Revocations(server_list(authority))
 
 

@@ -15,6 +15,7 @@ from splitrelay.sweeps.grid_search import DEFAULT_RATES, Choice, Search, compute
 from splitrelay.sweeps.jobs import JobStatus
 from splitrelay.sweeps.points import Point
 from splitrelay.sweeps.sweep import PointStatus, SweepStatus
+from tests.support.error_fields import expect_error
 
 Score = Callable[[float], float | None]  # of a rate; None: it diverges
 
@@ -120,9 +121,9 @@ def test_validation_decides_where_it_is_the_rule(tmp_path: Path) -> None:
     plan = Search(None, {"validation": ["0.1"], "eta": ["0.1", "1", "2"]}, "validation")
     (found,) = search_rates(plan, Landscape(tmp_path, peak(1.0), "validation_accuracy"))
     assert found.best.eta == 1.0 and found.best.score == 1.0
-    with pytest.raises(InputError, match="Add validation="):
+    with expect_error(InputError, what="tune=validation", hint="validation=0.1"):
         Search(None, {"eta": ["1"]}, "validation").points()
-    with pytest.raises(UnknownName, match="Did you mean 'test'"):
+    with expect_error(UnknownName, name="tests", hint="test"):
         Search(None, {}, "tests")
 
 
@@ -132,7 +133,7 @@ def test_a_point_that_was_lost_leaves_no_choice(tmp_path: Path) -> None:
         board.entries[points[0].name].update(JobStatus(points[0].name, "failed", why="its process was killed"))
         return board
 
-    with pytest.raises(WorkError, match=r"eta=1 is failed, so the best rate is not known; got its process was killed"):
+    with expect_error(WorkError, what="eta=1", value="its process was killed"):
         search_rates(Search(None, {"eta": ["1", "2"]}), lost)
 
 

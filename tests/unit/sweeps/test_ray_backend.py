@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError
 from splitrelay.sweeps.ray_backend import check_address, make_connection_error
+from tests.support.error_fields import expect_error
 
 
 def test_words_that_need_nobody_to_answer() -> None:
@@ -20,7 +21,7 @@ def test_words_that_need_nobody_to_answer() -> None:
 
 @pytest.mark.parametrize("word", ["head", "head:", ":6379", "head:0", "head:65536", "head:x", "ray://", "", "slurm"])
 def test_what_is_no_address_is_refused(word: str) -> None:
-    with pytest.raises(InputError, match="host:port or ray://host:port"):
+    with expect_error(InputError, value=repr(word), limit=("host:port", "ray://host:port")):
         check_address(word)
 
 

@@ -21,6 +21,7 @@ from splitrelay.randomness import Purpose, rng
 from splitrelay.sweeps.jobs import Job, JobStatus, Shard, run_job
 from splitrelay.sweeps.points import Point, expand_points
 from splitrelay.sweeps.sweep import PointStatus, SweepStatus, load_status, run_sweep
+from tests.support.error_fields import expect_error
 
 
 class Here:
@@ -89,7 +90,7 @@ def test_shares_are_all_points_each_once_and_do_not_wait_for_each_other(own: Pat
     next(first)  # at work
     _, began = swept(found, tmp_path, shard=shares[1])
     assert began == [found[1].name]
-    with pytest.raises(InputError, match=str(tmp_path)):
+    with expect_error(InputError, what=str(tmp_path), hint="--out"):
         swept(found, tmp_path, shard=shares[0])
     list(first)
     assert {entry.state for entry in load_status(tmp_path).entries.values()} == {"done"}
@@ -203,10 +204,10 @@ def test_a_damaged_record_fails_its_point_and_no_other(own: Path, tmp_path: Path
 
 
 def test_where_there_is_no_sweep_those_further_down_are_named(own: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=str(tmp_path)):
+    with expect_error(InputError, what=str(tmp_path), hint="sweep.json"):
         load_status(tmp_path)
     swept(points(own, "0.1"), tmp_path / "cells")
-    with pytest.raises(InputError, match="cells"):
+    with expect_error(InputError, what=str(tmp_path), hint=str(tmp_path / "cells")):
         load_status(tmp_path)
 
 
