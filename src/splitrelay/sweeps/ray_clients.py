@@ -44,7 +44,9 @@ class VisitActor:
         try:
             done = self.engine.run(Visit(**content, x=torch.tensor(x), step=step))
         except SplitrelayError as error:
-            return {"diverged": isinstance(error, Diverged), "why": str(error)}
+            fields = {name: getattr(error, name) for name in ("value", "limit", "hint")}
+            texts = {name: None if field is None else str(field) for name, field in fields.items()}
+            return {"diverged": isinstance(error, Diverged), "what": error.what, "fields": texts}
         return {"x": done.x.numpy(), "cost": asdict(done.cost)}
 
 
@@ -113,6 +115,6 @@ def _get_outcome(reference: Any) -> Outcome[torch.Tensor]:
         answer = ray.get(reference)
     except ray.exceptions.RayError as error:
         raise WorkError("the clients on Ray are lost", value=str(error).splitlines()[0]) from None
-    if "why" in answer:
-        raise (Diverged if answer["diverged"] else WorkError)(answer["why"])
+    if "what" in answer:
+        raise (Diverged if answer["diverged"] else WorkError)(answer["what"], **answer["fields"])
     return Done(torch.tensor(answer["x"]), Cost(**answer["cost"]))
