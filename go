@@ -1,5 +1,6 @@
 #!/bin/sh
 # ./go test [pytest arguments]   ruff, mypy and the tests
+# ./go docs                      the documentation site, in build/site
 # ./go ANYTHING                  splitrelay ANYTHING
 # Makes .venv on first use (with uv where it can be had, else pip), and anew when what it was made from has changed.
 # PYTHON=/path/to/python names the Python to make it with; GO_NO_UV=1 leaves uv aside.
@@ -166,5 +167,12 @@ if [ "${1:-}" = test ]; then
     "$venv/bin/ruff" format --check --quiet . || fail 1 "some files are not formatted. Run: .venv/bin/ruff format ."
     "$venv/bin/mypy"
     exec "$python" -m pytest --numprocesses auto --dist worksteal "$@"
+fi
+if [ "${1:-}" = docs ]; then
+    [ $# -eq 1 ] || fail 2 "docs takes no arguments; got $2. The site is written to build/site."
+    cd "$root"
+    "$python" -m sphinx --builder html --conf-dir docs --doctree-dir build/doctrees --fail-on-warning --keep-going --quiet . build/site
+    say "wrote build/site. Open build/site/docs/index.html"
+    exit
 fi
 exec "$venv/bin/splitrelay" "$@"

@@ -21,7 +21,7 @@ from benchmarks.learning import K, M, Plain, S, _partition
 from benchmarks.measure import Row, Times, Work, beside, in_turn, lasting, seconds, verdict
 from splitrelay import kernels
 from splitrelay.algorithms import SSL, Step, Visit
-from splitrelay.data.images import DataSet, ImageSet
+from splitrelay.data.images import DataSet, ImageSet, get_images
 from splitrelay.engine.select import FastEngine, FastEvaluator, get_arrays
 from splitrelay.engine.thread_pool import Pool
 from splitrelay.kernels import ImageEvaluator, convert_net
@@ -86,6 +86,7 @@ def a_step(name: str, shape: Shape, batch: int, goal: str, number: int = STEPS, 
     """One local step of a model, as a part of visits of some steps."""
     net = network(name, shape, batch)
     engine, visit = FastEngine(net, 1, "whole"), Visit(0, 0, 0, net.model_spec.x0(1), STEP, number)
+    assert isinstance(net.images, DeviceImages)
     tuned, what = Tuned(net.model_spec, net.images, batch), f"{name} step, batch {batch}"
     ours: Work = lambda: engine.run(visit)  # noqa: E731
     return beside(what, ours, tuned.step, f"torch tuned ({goal})", budget=budget, scale=number)
@@ -202,7 +203,7 @@ def _with_evaluation(data: DataSet, plain: Plain) -> Iterator[Row]:
 
 def _outside(data: DataSet) -> Iterator[Row]:
     """What a visit and a round cost beside their steps: with 3 steps and with 1, and the difference taken away."""
-    images = DeviceImages(data.train)
+    images = DeviceImages(get_images(data.train, "this benchmark"))
     for clients in (M, 10_000, 100_000):
         held = _overlapping(clients, len(data.train))
         net = Network(get_model_spec("lenet5", (1, 28, 28), 10), images, held)

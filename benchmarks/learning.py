@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.measure import Row, compared, seconds
 from splitrelay.algorithms import Step, Visit
-from splitrelay.data.images import DataSet, ImageSet
+from splitrelay.data.images import DataSet, ImageSet, get_images
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.randomness import Purpose, rng
@@ -38,12 +38,13 @@ class Plain:
 
     def __init__(self, data: DataSet, learning: Trainer) -> None:
         self.learning = learning
-        x, y = (torch.from_numpy(a.copy()) for a in (data.train.x, data.train.y))
+        train, test = (get_images(part, "this benchmark") for part in (data.train, data.test))
+        x, y = (torch.from_numpy(a.copy()) for a in (train.x, train.y))
         x = (x.float() / 255 - 0.1307) / 0.3081
         holdings = [torch.from_numpy(held.copy()) for held in learning.network.holdings]
         self.clients = [TensorDataset(x[held], y[held]) for held in holdings]
         self.test = TensorDataset(
-            (torch.from_numpy(data.test.x.copy()).float() / 255 - 0.1307) / 0.3081, torch.from_numpy(data.test.y.copy())
+            (torch.from_numpy(test.x.copy()).float() / 255 - 0.1307) / 0.3081, torch.from_numpy(test.y.copy())
         )
         self.net = learning.model_spec.net()
 

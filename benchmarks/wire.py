@@ -198,9 +198,9 @@ def together() -> Iterator[Found]:
 
 def _waiting(stage: Stage) -> subprocess.Popen[bytes]:
     """So many clients in another process, past their handshake and waiting."""
-    words = ["idle", str(stage.port), str(stage.place), stage.hub.context.terms.spec_hash, stage.spec.engine]
+    words = ["idle", str(stage.port), str(stage.place), stage.network.context.terms.spec_hash, stage.spec.engine]
     program = subprocess.Popen([sys.executable, "-m", "benchmarks.wire", *words])
-    while len(stage.hub.get_clients()) < IDLE:
+    while len(stage.network.connections.get_clients()) < IDLE:
         time.sleep(0.1)
     return program
 

@@ -21,8 +21,9 @@ import torch
 from benchmarks.wire_bare import Child, serve
 from splitrelay.algorithms import Step, Visit
 from splitrelay.data import load
-from splitrelay.deploy.backend import ClientContext, Labels, Vector, engine_backend
-from splitrelay.deploy.backend_torch import model_spec_of, shape_of, start
+from splitrelay.data.images import get_images
+from splitrelay.deploy.backend import ClientContext, Labels, Vector, get_backend
+from splitrelay.deploy.backend_torch import build_model_spec, compute_shape, start
 from splitrelay.deploy.handshake import build_terms
 from splitrelay.engine.base import Reply, train_client_half
 from splitrelay.network.grpc_channel import open_channel
@@ -62,10 +63,11 @@ class World:
         torch.set_num_threads(1)  # as in runs
         self.spec = load_spec(place / "floor.toml", [])
         self.data = load(self.spec.data.name)
-        self.kind = self.data.train.shape, len(self.data.train.classes)
-        self.shape = shape_of(self.spec, *self.kind)
-        self.room = engine_backend(self.spec.engine)
-        self.x0 = start(model_spec_of(self.spec, *self.kind), 1, torch.float32)
+        self.images = get_images(self.data.train, "this benchmark")
+        self.kind = self.images.shape, len(self.images.classes)
+        self.shape = compute_shape(self.spec, *self.kind)
+        self.room = get_backend(self.spec.engine)
+        self.x0 = start(build_model_spec(self.spec, *self.kind), 1, torch.float32)
 
     def visit(self, x: Vector) -> Visit[Vector]:
         """Of one half."""
@@ -123,7 +125,7 @@ def calling(place: str, port: str) -> None:
     """The client's half."""
     world, top = World(Path(place)), Top(Path(place), port)
     terms = build_terms(world.spec, world.data)
-    client = world.room.Client(ClientContext(0, world.spec, terms, world.data.train))
+    client = world.room.Client(ClientContext(0, world.spec, terms, world.images))
     for _ in sys.stdin:
         top.asked = []
         half = client.begin(world.visit(world.x0[: world.shape.boundary]))

@@ -17,11 +17,13 @@ import torch
 
 from splitrelay.algorithms import Step, Visit
 from splitrelay.data import load
+from splitrelay.data.images import get_images
 from splitrelay.data.partition_io import export_partition, get_client_folder, get_client_labels
 from splitrelay.deploy.authorization import anyone
 from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_program import ServerConfig, ServerProgram
 from splitrelay.deploy.server_visit import ServerVisit, ServerVisits, VisitLease
+from splitrelay.deploy.visit_scheduler import VisitContext
 from splitrelay.engine.base import LocalServerHalf
 from splitrelay.network import messages
 from splitrelay.network.shared_event_loop import MessageReceived
@@ -113,14 +115,11 @@ class Stage(ServerProgram):
         self.way: dict[int, Callable[[int], int]] = {}  # client: the port that it is to call instead
         torch.set_num_threads(1)  # as in runs
         data = load(spec.data.name)
-        self.network, _ = build_network(spec, data, build_partition(spec, data))
-        self.x0 = self.network.model_spec.x0(1)
-        export_partition(
-            build_partition(spec, data),
-            data.train.x,
-            get_client_labels(data.train.y, data.train.classes),
-            place / "data",
-        )
+        self.objective, _ = build_network(spec, data, build_partition(spec, data))
+        self.x0 = self.objective.model_spec.x0(1)
+        train = get_images(data.train, "this benchmark")
+        labels = get_client_labels(train.y, train.classes)
+        export_partition(build_partition(spec, data), train.x, labels, place / "data")
         authority = create_authority(place / "authority", "bench")
         authority.issue_server("server", ["127.0.0.1"])
         clients = sorted(m for program in programs for m in program)
@@ -162,7 +161,7 @@ class Stage(ServerProgram):
 
     def in_process(self) -> Callable[[int, float], float]:
         """The same steps without a wire: seconds of one of K, less the pauses on both sides of the server's half."""
-        engine = build_engine(self.spec, self.network)
+        engine = build_engine(self.spec, self.objective)
 
         def step(K: int, pause: float = 0.0) -> float:
             with pausing(pause) as paused:
@@ -179,15 +178,16 @@ class Stage(ServerProgram):
     def _train(self) -> Iterator[Progress]:
         self._wait_for_clients()
         visits = ServerVisits(self.spec, self.shape, *self._get_data_shape(), self._get_largest_batch())
-        parts = (self.hub, visits, self.journal, self.config.policy, self.stop)
-        self.remote: Timed = Timed(*parts, on_arrival=self._record_arrival)
+        connections, policy = self.network.connections, self.config.policy
+        context = VisitContext(connections, visits, self.journal, policy, self.quarantine, self.stalls, self.stop)
+        self.remote: Timed = Timed(context, on_arrival=self._record_arrival)
         self.play(self)
         yield from ()
 
     def _start(self, port: int) -> None:
         for program in self.programs:
             words = ["join", f"127.0.0.1:{self.way.get(program[0], int)(port)}"]
-            words += ["--accept-spec", self.hub.context.terms.spec_hash]
+            words += ["--accept-spec", self.network.context.terms.spec_hash]
             for m in program:
                 data = self.place / "data" / get_client_folder(m, self.spec.partition.M) / "data.npz"
                 words += ["--keys", str(self.place / f"client-{m}"), "--data", str(data)]

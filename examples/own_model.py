@@ -1,4 +1,4 @@
-"""Train your own model over a cut. The model can be any nn.Sequential."""
+"""Train your own model over a cut. The model can be any nn.Module; residual_net.py has a skip connection."""
 
 from torch import nn
 

@@ -5,7 +5,9 @@ Floats, Fractions, arrays and tensors all support them. No algorithm uses anythi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 
@@ -70,3 +72,12 @@ def norm2(x: Any) -> Any:
         return method()
     square = x * x
     return square.sum() if hasattr(square, "sum") else square
+
+
+def root(x: Any) -> Any:
+    """Return the square root of each coordinate. The root of a Fraction is exact if it is a fraction."""
+    if isinstance(x, Fraction):
+        sides = math.isqrt(x.numerator), math.isqrt(x.denominator)
+        if sides[0] ** 2 == x.numerator and sides[1] ** 2 == x.denominator:
+            return Fraction(*sides)
+    return x**0.5

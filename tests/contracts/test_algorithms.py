@@ -1,5 +1,6 @@
 """Check the contract of all registered algorithms, and that a wrong algorithm violates it."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -23,6 +24,8 @@ from splitrelay.testing import (
     check_visits,
 )
 
+SETTINGS = AlgorithmSettings(Step(0.1), K=1, M=2, cut=ArrayCut(1))
+
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 def test_registered_algorithm_satisfies_the_contract(entry: Entry) -> None:
@@ -34,6 +37,15 @@ def test_fedavg_violates_the_golden_runs_of_all_other_algorithms(entry: Entry) -
     with pytest.raises(ContractBroken):
         for golden in entry.goldens:
             check_golden(ALGORITHMS["fedavg"].make, golden)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedavgm", "fedadam"])
+def test_no_other_algorithm_passes_the_golden_runs_of_fedavg_and_its_variants(name: str) -> None:
+    for entry in ENTRIES:
+        if entry.name != name and "cut" not in inspect.signature(type(entry.make(SETTINGS))).parameters:
+            with pytest.raises(ContractBroken):
+                for golden in ALGORITHMS[name].goldens:
+                    check_golden(entry.make, golden)
 
 
 def test_ssl_violates_the_golden_runs_of_fedavg() -> None:

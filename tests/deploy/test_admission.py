@@ -1,4 +1,4 @@
-"""Who gets in, what they are told, and what a wrong word costs: the link, never the server."""
+"""Admission of clients: a wrong message ends its connection with a reason, and never the server."""
 
 import threading
 import time
@@ -13,9 +13,9 @@ from splitrelay.deploy.server_visit import Policy
 from splitrelay.deploy.status_client import ask_status, collect_model
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import codec
-from splitrelay.network.client_session import Connection, ServerRefused
+from splitrelay.network.client_session import Connection
 from splitrelay.network.codec import VERSION
-from splitrelay.network.grpc_channel import ConnectionLost, open_channel
+from splitrelay.network.grpc_channel import ConnectionLost, ServerRefused, open_channel
 from splitrelay.network.messages import Accept, Deposit, Hello, Lease, Message, Ready, Step, Terms
 from splitrelay.security.authority import open_authority
 from splitrelay.security.identity import build_channel_credentials, load_identity
@@ -43,11 +43,11 @@ def onlooker(stage: LocalDeployment, act: Callable[[int], Any]) -> list[Any]:
 
 
 def greeted(port: int, m: int = 0, version: int = VERSION) -> tuple[Connection, Terms]:
-    link = Connection(open_channel(f"127.0.0.1:{port}", None))
-    link.send(Hello(version, m))
-    terms = link.receive(60)
+    connection = Connection(open_channel(f"127.0.0.1:{port}", None))
+    connection.send(Hello(version, m))
+    terms = connection.receive(60)
     assert isinstance(terms, Terms)
-    return link, terms
+    return connection, terms
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def greeted(port: int, m: int = 0, version: int = VERSION) -> tuple[Connection, 
 )
 def test_a_wrong_greeting_is_refused_for_good(hello: Hello, why: str, tmp_path: Path) -> None:
     def act(port: int) -> Any:
-        link = Connection(open_channel(f"127.0.0.1:{port}", None))
-        link.send(hello)
-        return link.receive(60)
+        connection = Connection(open_channel(f"127.0.0.1:{port}", None))
+        connection.send(hello)
+        return connection.receive(60)
 
     (error,) = onlooker(LocalDeployment(small_spec(tmp_path), tmp_path), act)
     assert isinstance(error, ServerRefused) and error.final and why in str(error)
@@ -74,24 +74,24 @@ def test_a_wrong_greeting_is_refused_for_good(hello: Hello, why: str, tmp_path: 
 )
 def test_who_does_not_agree_is_refused_with_the_reason(changes: dict[str, Any], why: str, tmp_path: Path) -> None:
     def act(port: int) -> Any:
-        link, terms = greeted(port)
+        connection, terms = greeted(port)
         agreed = {"spec_hash": terms.spec_hash, "engine": terms.engine, "cpu": "any", "n": 5}
-        link.send(Accept(**{**agreed, **changes}))
-        return link.receive(60)
+        connection.send(Accept(**{**agreed, **changes}))
+        return connection.receive(60)
 
     (error,) = onlooker(LocalDeployment(small_spec(tmp_path), tmp_path), act)
     assert isinstance(error, ServerRefused) and error.final and why in str(error)
 
 
 def leased(port: int) -> tuple[Connection, Lease]:
-    link, terms = greeted(port)
-    link.send(Accept(terms.spec_hash, terms.engine, "any", 50))
-    link.receive(60)
-    lease = link.receive(60)
+    connection, terms = greeted(port)
+    connection.send(Accept(terms.spec_hash, terms.engine, "any", 50))
+    connection.receive(60)
+    lease = connection.receive(60)
     assert isinstance(lease, Lease)
-    link.receive(60)  # the half
-    link.send(Ready(lease.fence))
-    return link, lease
+    connection.receive(60)  # the half
+    connection.send(Ready(lease.fence))
+    return connection, lease
 
 
 def noticed(stage: LocalDeployment, kind: str) -> None:
@@ -126,13 +126,13 @@ def test_a_wrong_word_ends_the_link_and_the_server_goes_on(which: str, tmp_path:
 
     def listening(port: int) -> None:
         def hostile() -> None:
-            link, lease = leased(port)
-            link.stream.put(wrong(lease.fence, which))
+            connection, lease = leased(port)
+            connection.stream.put(wrong(lease.fence, which))
             try:
-                seen.append(link.receive(60))
+                seen.append(connection.receive(60))
             except (ServerRefused, ConnectionLost) as error:
                 seen.append(error)
-            link.close()
+            connection.close()
             noticed(stage, "lost")
             stage.stop.set()
 
@@ -152,11 +152,11 @@ def test_nobody_joins_under_another_name(tmp_path: Path) -> None:
     stage = LocalDeployment(small_spec(tmp_path), tmp_path, keys=True)
 
     def act(port: int) -> Any:
-        link = Connection(
+        connection = Connection(
             open_channel(f"127.0.0.1:{port}", build_channel_credentials(load_identity(tmp_path / "client-1")))
         )
-        link.send(Hello(VERSION, 0))
-        return link.receive(60)
+        connection.send(Hello(VERSION, 0))
+        return connection.receive(60)
 
     (error,) = onlooker(stage, act)
     assert isinstance(error, ServerRefused) and error.final and "is not that of client 0" in str(error)
@@ -167,7 +167,7 @@ def test_a_revoked_client_is_refused_without_a_restart(tmp_path: Path) -> None:
     stage.join(0)
 
     def act(port: int) -> Any:
-        while not stage.serving.hub.get_clients():
+        while not stage.serving.network.connections.get_clients():
             pass
         open_authority(tmp_path / "authority").revoke("client-0")
         stage.threads[0].join(60)

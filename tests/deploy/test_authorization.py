@@ -12,13 +12,13 @@ from splitrelay.cli.deploy_options import build_alarm, build_logger, warn_insecu
 from splitrelay.cli.join import join
 from splitrelay.cli.serve import build_authorizer, check_address, serve
 from splitrelay.cli.status import collect, status
-from splitrelay.deploy.authorization import by_certificate
+from splitrelay.deploy.authorization import authorize_by_certificate
 from splitrelay.deploy.status_client import ask_status, collect_model
 from splitrelay.errors import InputError, WorkError
-from splitrelay.network.client_session import ServerRefused
 from splitrelay.network.codec import VERSION
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
+from splitrelay.network.grpc_channel import ServerRefused
 from splitrelay.network.messages import Hello
+from splitrelay.network.server_connection import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.security.authority import Authority, open_authority
 from splitrelay.security.revocation import Revocations
 from tests.support.bare_server import PeerContext, copy_authority, issue_keys
@@ -43,7 +43,7 @@ def revocations(authority: Authority) -> Revocations:
 
 
 def test_the_status_is_for_clients_of_the_run_evaluators_and_observers(issued: Authority) -> None:
-    authorizer = by_certificate(revocations(issued), 4)
+    authorizer = authorize_by_certificate(revocations(issued), 4)
     assert find_admitted(issued, authorizer.status) == {"client-0", "judge", "boss", "both"}
 
 
@@ -59,18 +59,18 @@ def test_the_status_is_for_clients_of_the_run_evaluators_and_observers(issued: A
 def test_the_model_is_for_the_roles_that_the_server_names(
     model_for: tuple[str, ...], who: set[str], issued: Authority
 ) -> None:
-    assert find_admitted(issued, by_certificate(revocations(issued), 4, model_for).collect) == who
+    assert find_admitted(issued, authorize_by_certificate(revocations(issued), 4, model_for).collect) == who
 
 
 def test_the_model_is_for_observers_unless_the_server_says_otherwise(issued: Authority) -> None:
-    assert find_admitted(issued, by_certificate(revocations(issued), 4).collect) == {"boss"}
+    assert find_admitted(issued, authorize_by_certificate(revocations(issued), 4).collect) == {"boss"}
 
 
 @pytest.mark.parametrize(
     ("m", "who"), [(0, {"client-0"}), (1, {"both"}), (EVALUATOR_NUMBER, {"judge", "both"}), (FED_SERVER_NUMBER, set())]
 )
 def test_each_joins_as_what_it_is(m: int, who: set[str], issued: Authority) -> None:
-    authorizer = by_certificate(revocations(issued), 4)
+    authorizer = authorize_by_certificate(revocations(issued), 4)
     assert find_admitted(issued, lambda context: authorizer.join(context, Hello(VERSION, m))) == who
 
 
@@ -194,8 +194,10 @@ def test_the_server_tells_of_a_bad_list_aloud(
 # An evaluator that is none of the clients
 
 
-def judged(tmp_path: Path, judge: bool) -> LocalDeployment:
-    stage = LocalDeployment(small_spec(tmp_path, "route=peer-to-peer"), tmp_path, keys=True, judge=judge)
+def judged(tmp_path: Path, has_evaluator: bool) -> LocalDeployment:
+    stage = LocalDeployment(
+        small_spec(tmp_path, "route=peer-to-peer"), tmp_path, keys=True, has_evaluator=has_evaluator
+    )
     open_authority(tmp_path / "authority").issue_client("judge", evaluator=True)
     test = tmp_path / "data" / "test.npz"
     stage.join(EVALUATOR_NUMBER, keys=tmp_path / "judge", data=None, test=test, keep=tmp_path / "model")
@@ -203,7 +205,7 @@ def judged(tmp_path: Path, judge: bool) -> LocalDeployment:
 
 
 def test_an_evaluator_without_data_scores_and_writes_the_model(tmp_path: Path) -> None:
-    stage = judged(tmp_path, judge=True)
+    stage = judged(tmp_path, has_evaluator=True)
     for m in stage.partition.clients:
         stage.join(m)
     expected = simulate_run(stage.spec, tmp_path / "simulated")
@@ -214,7 +216,7 @@ def test_an_evaluator_without_data_scores_and_writes_the_model(tmp_path: Path) -
 
 
 def test_an_evaluator_that_nobody_expects_is_refused(tmp_path: Path) -> None:
-    stage = judged(tmp_path, judge=False)
+    stage = judged(tmp_path, has_evaluator=False)
 
     def listening(port: int) -> None:
         stage.listening.set()
@@ -231,7 +233,7 @@ def test_an_evaluator_that_nobody_expects_is_refused(tmp_path: Path) -> None:
 
 def test_where_the_server_scores_no_judge_is_expected(tmp_path: Path) -> None:
     with expect_error(InputError, what="centralized", hint=("--judge", "route=peer-to-peer")):
-        LocalDeployment(small_spec(tmp_path), tmp_path, judge=True)
+        LocalDeployment(small_spec(tmp_path), tmp_path, has_evaluator=True)
 
 
 def test_an_observer_sees_the_status_of_a_run(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from splitrelay.cli.main import run
-from splitrelay.network.client_session import ServerRefused
+from splitrelay.network.grpc_channel import ServerRefused
 from tests.support.bare_server import run_bare_server
 
 JOIN = ("join", "127.0.0.1:1", "--data", "x.npz")

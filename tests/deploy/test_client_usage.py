@@ -10,7 +10,7 @@ from splitrelay.cli.main import app
 from splitrelay.deploy.client_usage import ClientUsage, Usage, UsageLog, UsageTimer, read_usage
 from splitrelay.deploy.status_report import status
 from splitrelay.errors import InputError
-from splitrelay.network.codec import BadMessage, decode, encode
+from splitrelay.network.codec import OutsideLimits, decode, encode
 from splitrelay.network.messages import UsageReport
 from splitrelay.network.socket_counters import SocketCounters, SocketTraffic
 from tests.support.deployment import LocalDeployment, small_spec
@@ -22,15 +22,15 @@ def test_what_is_not_waiting_is_computing() -> None:
     usage = UsageTimer(lambda: next(waited))
     with usage.visit():
         pass
-    paid = usage.paid()
+    paid = usage.build_report()
     assert (paid.visits, paid.waiting, paid.computing) == (1, 5.0, 0.0)
 
 
 def test_a_program_is_counted_once_and_the_next_one_added() -> None:
     account = ClientUsage()
     for paid in (UsageReport(7, 1, 1.0, 2.0, 50), UsageReport(7, 2, 3.0, 4.0, 60), UsageReport(8, 1, 10.0, 20.0, 40)):
-        account = account.told(paid)
-    assert account.bill == Usage(3, 13.0, 24.0, 60)
+        account = account.add_report(paid)
+    assert account.total == Usage(3, 13.0, 24.0, 60)
 
 
 def test_a_server_that_restarts_goes_on_counting(tmp_path: Path) -> None:
@@ -42,12 +42,12 @@ def test_a_server_that_restarts_goes_on_counting(tmp_path: Path) -> None:
     later = UsageLog(
         tmp_path / "paid.json", lambda: {0: UsageReport(7, 3, 5.0, 6.0, 60)}, lambda: {0: SocketTraffic(1, 1, 2)}
     )
-    assert later.bills() == {0: Usage(3, 5.0, 6.0, 60, 11, 101, 202)}
+    assert later.get_totals() == {0: Usage(3, 5.0, 6.0, 60, 11, 101, 202)}
 
 
 def test_a_system_that_does_not_count_says_so(tmp_path: Path) -> None:
     ledger = UsageLog(tmp_path / "paid.json", dict, lambda: {0: SocketTraffic(4)})
-    assert ledger.row()["socket_bytes_up"] is None and ledger.row()["socket_messages"] == 4
+    assert ledger.build_row()["socket_bytes_up"] is None and ledger.build_row()["socket_messages"] == 4
 
 
 def test_a_lost_link_stays_in_the_account() -> None:
@@ -56,8 +56,8 @@ def test_a_lost_link_stays_in_the_account() -> None:
         bytes: tuple[int, int] | None = (10, 20)
 
     meters = SocketCounters()
-    meters.parted(Line())
-    assert meters.by_client([Line()]) == {3: SocketTraffic(10, 20, 40)}
+    meters.add_ended(Line())
+    assert meters.sum_by_client([Line()]) == {3: SocketTraffic(10, 20, 40)}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_lost_link_stays_in_the_account() -> None:
     ],
 )
 def test_numbers_that_nobody_can_have_paid_are_refused(paid: UsageReport, key: str, value: object) -> None:
-    with expect_error(BadMessage, what=key, value=value):
+    with expect_error(OutsideLimits, what=key, value=value):
         decode(encode(paid))
 
 
@@ -85,7 +85,7 @@ def test_the_record_and_the_status_tell_what_clients_paid(tmp_path: Path) -> Non
     assert told["computing_seconds"] > 0 and told["waiting_seconds"] > 0
     assert 0 < last["socket_bytes_up"] <= told["socket_bytes_up"]
     saved = read_usage(tmp_path / "run" / "relay" / "paid.json")
-    assert {m: account.bill.visits for m, account in saved.items()} == dict.fromkeys(stage.partition.clients, spec.R)
+    assert {m: account.total.visits for m, account in saved.items()} == dict.fromkeys(stage.partition.clients, spec.R)
     header = (tmp_path / "run" / "rounds.csv").read_text().splitlines()[0].split(",")
     assert {"socket_bytes_up", "waiting_seconds", "memory_bytes"} <= set(header)
     assert json.loads(stage.serving.report())["clients"][0]["memory_bytes"] > 10**7
@@ -130,4 +130,4 @@ def test_a_server_sets_a_damaged_account_aside_and_goes_on(tmp_path: Path) -> No
     assert event["file"].endswith("paid.json")
     assert (tmp_path / "run" / event["to"]).read_text() == "{"
     assert [line for line in stage.said if "paid.json" in line]
-    assert sum(account.bill.visits for account in read_usage(tmp_path / "run" / "relay" / "paid.json").values()) == 4
+    assert sum(account.total.visits for account in read_usage(tmp_path / "run" / "relay" / "paid.json").values()) == 4

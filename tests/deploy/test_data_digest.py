@@ -20,7 +20,7 @@ from splitrelay.deploy.client_program import ClientOptions, ClientProgram
 from splitrelay.deploy.deployed_run import ClientSizesFile
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.errors import InputError
-from splitrelay.network.client_session import ServerRefused
+from splitrelay.network.grpc_channel import ServerRefused
 from splitrelay.randomness import Purpose, rng
 from splitrelay.security.authority import create_authority, open_authority
 from tests.support.bare_server import wait_until
@@ -139,7 +139,7 @@ def test_the_salt_is_private_and_the_same_after_a_restart(tmp_path: Path) -> Non
         for m in (0, 1) if start == 0 else ():
             stage.join(m)
         stage.play()
-        salts.append(stage.serving.hub.context.terms.salt)
+        salts.append(stage.serving.network.context.terms.salt)
     file = tmp_path / "run" / "relay" / "salt"
     assert salts[0] == salts[1] and len(salts[0]) == 32
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -168,7 +168,7 @@ def late_client(stage: LocalDeployment, make: Callable[[], ClientOptions]) -> li
             except ServerRefused as error:
                 found.append(error)
 
-    stage.serving.pace.look = look  # type: ignore[method-assign]
+    stage.serving.pace.record_row = look  # type: ignore[method-assign]
     return found
 
 
@@ -193,11 +193,11 @@ def test_until_the_run_begins_data_with_the_same_count_may_change(tmp_path: Path
 
     def arrive() -> None:
         stage.join(0, data=wrong)
-        wait_until(lambda: 0 in stage.serving.hub.get_clients())
+        wait_until(lambda: 0 in stage.serving.network.connections.get_clients())
         stage.clients[0].stop.set()
         wait_until(lambda: 0 in stage.words)
         stage.join(0)
-        wait_until(lambda: 0 in stage.serving.hub.get_clients())
+        wait_until(lambda: 0 in stage.serving.network.connections.get_clients())
         stage.join(1)
 
     stage.serving.on_listening = lambda port: (stage.listening.set(), threading.Thread(target=arrive).start())  # type: ignore[func-returns-value,assignment]

@@ -9,14 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-from splitrelay.algorithms.base import Step
+from splitrelay.algorithms.base import Step, UpdateRule
 from splitrelay.data import load
 from splitrelay.deploy import client_program, client_visit
 from splitrelay.deploy.backend import ClientContext
-from splitrelay.deploy.deposit_bound import UnlikelyHalf, check_move, check_sealed_half, move_limit, sealed_limit
+from splitrelay.deploy.deposit_bound import (
+    UnlikelyHalf,
+    check_move,
+    check_sealed_half,
+    compute_move_limit,
+    compute_reach,
+    compute_sealed_limit,
+)
 from splitrelay.deploy.events import list_skipped_visits
 from splitrelay.deploy.rehearsal import simulate
 from splitrelay.deploy.server_visit import Policy
+from splitrelay.engine.optimisers import Optimiser
 from splitrelay.errors import Diverged, VisitFailed, WorkError
 from splitrelay.network import limits
 from splitrelay.network.codec import BadMessage
@@ -99,12 +107,12 @@ def test_smashed_data_cannot_move_the_servers_half_out_of_bounds_either(
 
     class Loud(client_program.Session):
         def exchange(self, messages: Any, *how: Any, **more: Any) -> Any:
-            def louder() -> Any:
-                for word in messages():
-                    evil = self.client == EVIL and word.event == "step"
-                    yield replace(word, h=word.h * np.float32(1e12)) if evil else word
-
-            return super().exchange(louder, *how, **more)
+            is_evil = self.client == EVIL
+            changed = [
+                replace(message, h=message.h * np.float32(1e12)) if is_evil and message.event == "step" else message
+                for message in messages
+            ]
+            return super().exchange(changed, *how, **more)
 
     monkeypatch.setattr(client_program, "Session", Loud)
     for m in stage.partition.clients:
@@ -164,7 +172,7 @@ def test_the_worst_visit_with_clip_is_within_the_bound_and_twice_as_far_is_not(s
         g = -step.clip * start + step.prox * (x - start) - step.weight_decay * x
         velocity = step.momentum * velocity + g
         x = x - step.eta * velocity
-    limit = move_limit(step, K, start.numpy())
+    limit = compute_move_limit(step, K, start.numpy())
     check_move(start.numpy(), x.numpy(), limit, whose="x")
     with pytest.raises(BadMessage) as found:
         check_move(start.numpy(), (start + 2.5 * (x - start)).numpy(), limit, whose="x")
@@ -179,7 +187,7 @@ def test_a_real_visit_that_is_always_clipped_comes_near_the_bound(tmp_path: Path
     assert found is not None
     moved = float((found[1] - x0).norm())
     step = Step[Any](spec.optimiser.eta, spec.optimiser.weight_decay, spec.optimiser.clip)
-    assert 0.1 < moved / move_limit(step, spec.K, x0.numpy()) <= 1.0
+    assert 0.1 < moved / compute_move_limit(step, spec.K, x0.numpy()) <= 1.0
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e7, 1e30])
@@ -198,24 +206,55 @@ def test_weights_that_begin_large_may_stay_so() -> None:
 
 def test_a_visit_without_clip_has_the_documented_factor() -> None:
     before = np.ones(4, np.float32)
-    assert move_limit(Step(0.1), 5, before) == limits.MOVE_FACTOR * 3
+    assert compute_move_limit(Step(0.1), 5, before) == limits.MOVE_FACTOR * 3
     shifted = Step[Any](0.1, shift=np.full(4, 10.0, np.float32), momentum=0.5)
-    assert move_limit(shifted, 5, before) == pytest.approx(limits.MOVE_FACTOR * 3 + 0.1 * 5 * 20 * 2)
+    assert compute_move_limit(shifted, 5, before) == pytest.approx(limits.MOVE_FACTOR * 3 + 0.1 * 5 * 20 * 2)
 
 
 def test_buffers_are_not_clipped_and_take_the_factor() -> None:
     before = np.ones(4, np.float32)
-    assert move_limit(Step(0.1, clip=1.0), 5, before, has_buffers=True) == limits.MOVE_FACTOR * 3
+    assert compute_move_limit(Step(0.1, clip=1.0), 5, before, has_buffers=True) == limits.MOVE_FACTOR * 3
 
 
 def test_a_sealed_half_may_be_as_far_as_its_visits_can_bring_it(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "clip=1", "eta=0.1", "K=2", "weight_decay=0")
     x0 = np.zeros(100, np.float32)
-    assert sealed_limit(spec, 0.0, 3) == pytest.approx(3 * 0.2, rel=0.02)
-    assert sealed_limit(spec, 0.0, 10**9) == limits.MOVE_FACTOR
+    assert compute_sealed_limit(spec, 0.0, 3) == pytest.approx(3 * 0.2, rel=0.02)
+    assert compute_sealed_limit(spec, 0.0, 10**9) == limits.MOVE_FACTOR
     half = x0.copy()
     half[0] = 0.55
     check_sealed_half(half, x0, spec, 3, None)
     with pytest.raises(UnlikelyHalf) as found:
         check_sealed_half(half, x0, spec, 2, 7)
     assert "client 7" in found.value.what
+
+
+@pytest.mark.parametrize("rule", [UpdateRule("adam"), UpdateRule("adamw", beta1=0.5, beta2=0.9), UpdateRule("adagrad")])
+def test_an_adaptive_optimiser_moves_no_weight_further_than_its_bound(rule: UpdateRule) -> None:
+    """The worst case: gradients that grow so fast that the last one dominates every mean, or that stay the same."""
+    K, size, step = 6, 16, Step[Any](0.01, weight_decay=0.1, rule=rule)
+    nearest = 1.0
+    for growth in (1.0, 1.5, 3.0, 1e3):
+        start = torch.full((size,), 0.5, dtype=torch.float64)
+        x = start.clone()
+        optimiser = Optimiser(step, x)
+        for k in range(K):
+            if rule.kind == "adamw":
+                optimiser.decay(x)
+            optimiser.apply(torch.full_like(x, growth**k))
+        ratio = float((x - start).norm()) / compute_move_limit(step, K, start.numpy())
+        assert ratio <= 1.0
+        nearest = min(nearest, 1.0 - ratio)
+    assert nearest < 0.5  # the bound is not so large that it refuses nothing
+
+
+def test_bounds_of_adaptive_optimisers_for_sealed_halves(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, "optimiser=adagrad", "eta=0.01", "K=2", "weight_decay=0")
+    assert compute_sealed_limit(spec, 0.0, 3, size=25) == pytest.approx(3 * 2 * 0.01 * 5, rel=0.02)
+    assert compute_reach(UpdateRule("adam"), 1) == 1.0
+
+
+def test_nesterov_moves_further_in_its_first_step() -> None:
+    before = np.zeros(4)
+    plain, nesterov = (Step[Any](0.1, clip=1.0, momentum=0.5, rule=UpdateRule(nesterov=n)) for n in (False, True))
+    assert compute_move_limit(nesterov, 1, before) == pytest.approx(1.5 * compute_move_limit(plain, 1, before))

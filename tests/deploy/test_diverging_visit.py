@@ -9,7 +9,7 @@ import torch
 
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.deploy import client_visit
-from splitrelay.deploy.backend_torch import model_spec_of, shape_of, start
+from splitrelay.deploy.backend_torch import build_model_spec, compute_shape, start
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.deploy.sealed_state import SealedHalf, make_first_state
 from splitrelay.deploy.server_visit import Policy, ServerVisits
@@ -117,9 +117,9 @@ def test_an_engine_that_overflowed_makes_the_same_bits_as_a_new_one(
     engine: str, name: str, step: Step[Any], tmp_path: Path
 ) -> None:
     spec = small_spec(tmp_path, f"model={name}", f"engine={engine}")
-    shape = shape_of(spec, (1, 8, 8), 10)
+    shape = compute_shape(spec, (1, 8, 8), 10)
     draw = rng(0, Purpose.INSTANCES)
-    x = 3 * torch.from_numpy(start(model_spec_of(spec, (1, 8, 8), 10), 7, torch.float32))
+    x = 3 * torch.from_numpy(start(build_model_spec(spec, (1, 8, 8), 10), 7, torch.float32))
     batches = [draw.normal(size=(5, *shape.h)).astype(np.float32) for _ in range(3)]
     y = np.arange(5, dtype=np.int32)
 
@@ -148,7 +148,7 @@ def test_an_engine_that_overflowed_makes_the_same_bits_as_a_new_one(
 def test_a_server_half_that_overflows_after_the_last_step_is_not_kept(tmp_path: Path) -> None:
     """Peer to peer nobody joins the halves: the loss and the gradient are numbers, the update is none."""
     spec = small_spec(tmp_path, "route=peer-to-peer", "engine=reference")
-    shape = shape_of(spec, (1, 8, 8), 10)
+    shape = compute_shape(spec, (1, 8, 8), 10)
     tops = ServerVisits(spec, shape, (1, 8, 8), 10, 5, SealedHalf)
     x0 = make_first_state(torch.zeros(shape.size - shape.boundary))
     turn = tops(Visit(0, 0, 1, x0, Step(1e4), 1))

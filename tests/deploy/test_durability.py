@@ -3,7 +3,7 @@
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,19 @@ import torch
 
 from splitrelay.algorithms.base import Cost, Done, Step, Visit
 from splitrelay.atomic_files import write_text
+from splitrelay.deploy import remote_clients, visit_scheduler
 from splitrelay.deploy.deployed_run import open_journal
 from splitrelay.deploy.journal import RESERVED, Fences, Journal
 from splitrelay.deploy.sealed_state import SealedState
-from splitrelay.deploy.server_visit import Policy
+from splitrelay.deploy.server_visit import Policy, get_stage
 from splitrelay.errors import InputError, StorageError, VisitFailed
 from splitrelay.network.client_session import Session
-from splitrelay.network.messages import Commit, Lease, Message
+from splitrelay.network.messages import Commit, Lease, Message, Ready
 from splitrelay.runs.run_directory import RunDirectory
 from tests.deploy.test_direct_handover import Play
 from tests.deploy.test_full_disk import limit_file_size
+from tests.support.bare_server import wait_until
+from tests.support.clock import Clock
 from tests.support.deployment import LocalDeployment, simulate_run, small_spec
 from tests.support.error_fields import expect_error
 from tests.support.sealed_deployments import join_directly, make_direct_deployment
@@ -271,17 +274,25 @@ def test_two_visits_of_which_only_the_later_was_kept_are_both_made_again(
 
 
 class Mute:
-    """Client 0 takes its lease and says nothing more than that it is there, the first so many times."""
+    """Client 0 takes its lease and sends no step, the first so many times. Its time passes when it is alone."""
 
-    def __init__(self, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.left = times
+    def __init__(self, stage: LocalDeployment, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left, clock = times, Clock(monkeypatch, remote_clients, visit_scheduler)
         mute = self
 
+        def is_alone() -> bool:
+            leases = dict(stage.serving.remote.scheduler.leases)
+            return set(leases) == {0} and leases[0].stage == get_stage(Ready(0), 1)
+
         class Silent(Session):
-            def exchange(self, messages: Callable[[], Iterator[Message]], *how: Any, **more: Any) -> Message:
+            def exchange(self, messages: Sequence[Message], *how: Any, **more: Any) -> Message:
                 silent = self.client == 0 and self.holding.fence > 0 and mute.left > 0  # in a visit
                 mute.left -= silent
-                return super().exchange((lambda: iter(())) if silent else messages, *how, **more)
+                if not silent:
+                    return super().exchange(messages, *how, **more)
+                wait_until(is_alone)
+                clock.advance(stage.offer.policy.step * stage.spec.K + 1.0)
+                return super().exchange((), *how, **more)
 
         monkeypatch.setattr("splitrelay.deploy.client_program.Session", Silent)
 
@@ -291,21 +302,21 @@ def reasons(stage: LocalDeployment, kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "limit"), [("order=fixed", "1"), ("placement=whole algorithm=fedavg", "2"), ("route=peer-to-peer", "1")]
+    ("words", "limit"), [("order=fixed", 100), ("placement=whole algorithm=fedavg", 200), ("route=peer-to-peer", 100)]
 )
 def test_a_visit_without_steps_is_taken_back_and_made_again(
-    words: str, limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It hears from the client twice in that time; where the model is at the client it waits for all K = 2 steps."""
+    """If the model is at the client, the server waits for all K = 2 steps."""
     spec = ["M=2", "C=5", "R=1", *words.split()]
-    how: dict[str, Any] = {"policy": Policy(step=1.0)}
+    how: dict[str, Any] = {"policy": Policy(step=100.0)}
     stage = (
         make_direct_deployment(tmp_path, *spec, **how)
         if "peer" in words
         else LocalDeployment(small_spec(tmp_path, *spec), tmp_path, **how)
     )
     expected = simulate_run(stage.spec, tmp_path / "simulated")
-    Mute(1, monkeypatch)
+    Mute(stage, 1, monkeypatch)
     joined(stage)
     stage.play()
     assert reasons(stage, "failed") == [f"no step for {limit} seconds"]
@@ -317,21 +328,21 @@ def test_a_visit_without_steps_is_taken_back_and_made_again(
 
 
 def test_who_never_makes_a_step_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = Policy(step=0.6, retries=1)
+    policy = Policy(step=100.0, retries=1)
     stage = LocalDeployment(small_spec(tmp_path, "M=2", "C=5", "R=1", "order=fixed"), tmp_path, policy=policy)
-    Mute(9, monkeypatch)
+    Mute(stage, 9, monkeypatch)
     joined(stage, patience=0.5)
-    with expect_error(VisitFailed, what=("client 0", "2 times", "round 0"), value="0.6"):
+    with expect_error(VisitFailed, what=("client 0", "2 times", "round 0"), value="100"):
         stage.play()
-    assert reasons(stage, "failed") == ["no step for 0.6 seconds"] * 2
+    assert reasons(stage, "failed") == ["no step for 100 seconds"] * 2
 
 
 def test_who_never_makes_a_step_is_skipped_where_that_is_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy = Policy("skip", step=0.6)
+    policy = Policy("skip", step=100.0)
     stage = LocalDeployment(small_spec(tmp_path, "M=2", "C=5", "R=1", "order=fixed"), tmp_path, policy=policy)
-    Mute(9, monkeypatch)
+    Mute(stage, 9, monkeypatch)
     joined(stage)
     stage.play()
-    assert reasons(stage, "skipped") == ["no step for 0.6 seconds"]
+    assert reasons(stage, "skipped") == ["no step for 100 seconds"]

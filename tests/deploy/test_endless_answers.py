@@ -20,11 +20,12 @@ from splitrelay.evaluation import SLICE
 from splitrelay.network import limits
 from splitrelay.network.client_session import HeldVisit, Session
 from splitrelay.network.codec import BadMessage
-from splitrelay.network.connection_handler import ConnectionHandler, ServerConnection, ServerContext
+from splitrelay.network.connection_handler import ConnectionHandler
 from splitrelay.network.grpc_channel import ConnectionLost
 from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.network.messages import Chunk, Heartbeat, Message, Predict, UsageReport
 from splitrelay.network.protocol import State
+from splitrelay.network.server_connection import ServerConnection, ServerContext
 from splitrelay.network.shared_event_loop import MessageReceived
 from tests.support.bare_server import BOUNDS, TERMS, step
 
@@ -48,16 +49,16 @@ def test_a_visit_in_which_connection_after_connection_is_lost_has_an_end() -> No
     session = Session(0, lambda: None, lambda terms: None)  # type: ignore[arg-type, return-value]
     session.holding, session._pause = HeldVisit(5), lambda tries: None  # type: ignore[method-assign]
 
-    def connect() -> bool:
-        session.connection = SimpleNamespace(close=lambda: None)  # type: ignore[assignment]
-        return True
-
-    def say() -> Iterator[Message]:
+    def send(message: Message) -> None:
         raise ConnectionLost("the server hung up")
+
+    def connect() -> bool:
+        session.connection = SimpleNamespace(close=lambda: None, send=send)  # type: ignore[assignment]
+        return True
 
     session.connect = connect  # type: ignore[method-assign]
     with pytest.raises(ConnectionLost):
-        session.exchange(say, 1.0)
+        session.exchange([Heartbeat()], 1.0)
     assert session.holding.losses == Limits.connections_without_progress + 1
 
 
@@ -79,18 +80,18 @@ def test_a_peer_may_take_as_long_for_a_half_as_the_sender_waits() -> None:
 
 
 class Evaluated:
-    """A hub with one party, on as many connections as wanted."""
+    """A server with one party, on as many connections as wanted."""
 
     def __init__(self, policy: Policy) -> None:
-        self.policy, self.stop, self.link, self.events = policy, threading.Event(), 0, list[Any]()
-        self.hub: Any = self
+        self.policy, self.stop, self.connection, self.events = policy, threading.Event(), 0, list[Any]()
+        self.connections: Any = self
         self.inbox: Any = self
         self.journal: Any = SimpleNamespace(note=lambda *words, **facts: None)
         self.scheduler: Any = SimpleNamespace(seen={3})
         self.limits, self.timeouts = Limits(), Timeouts(first_retry=0.0)
 
     def get_announced_clients(self) -> dict[int, int]:
-        return {3: self.link}
+        return {3: self.connection}
 
     get_clients = get_announced_clients
 
@@ -102,7 +103,7 @@ class Evaluated:
 
     def send(self, *words: Any) -> None: ...
 
-    def get_transferred(self, link: int) -> tuple[int, int]:
+    def get_transferred(self, connection: int) -> tuple[int, int]:
         return 0, 0
 
     def handle_event(self, event: Any) -> None: ...
@@ -122,7 +123,7 @@ def ticking(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Callable[[], flo
 
 
 def ask_for_ever(remote: Evaluated, answers: Callable[[PartyRequest], Iterator[Any]]) -> PartyRequest:
-    question = PartyRequest(remote, 3, lambda link: 7)  # type: ignore[arg-type]
+    question = PartyRequest(remote, 3, lambda connection: 7)  # type: ignore[arg-type]
     for event in answers(question):
         remote.events.append(event)
         question.next()
@@ -140,12 +141,12 @@ def test_an_evaluator_that_only_reconnects_fails(monkeypatch: pytest.MonkeyPatch
 
     def reconnect(question: PartyRequest) -> Iterator[Any]:
         for _ in range(1000):
-            remote.link += 1
+            remote.connection += 1
             yield None
 
     with pytest.raises(WorkError) as found:
         ask_for_ever(remote, reconnect)
-    assert "failed 3 times" in found.value.what and remote.link < 4 * (Limits.connections_without_progress + 1)
+    assert "failed 3 times" in found.value.what and remote.connection < 4 * (Limits.connections_without_progress + 1)
 
 
 @pytest.mark.parametrize("growing", [True, False], ids=["more slices", "the same slice"])
@@ -170,9 +171,9 @@ def test_a_stall_counts_from_the_first_request_however_often_the_peer_reconnects
 ) -> None:
     tick = ticking(monkeypatch, 1.0)
     remote = Evaluated(Policy("wait", lease=5.0))
-    question = PartyRequest(remote, 3, lambda link: 7)  # type: ignore[arg-type]
+    question = PartyRequest(remote, 3, lambda connection: 7)  # type: ignore[arg-type]
     for _ in range(10):
-        remote.link += 1
+        remote.connection += 1
         remote.events.append(None)
         question.next()
     wait = question.wait(tick())
@@ -180,7 +181,7 @@ def test_a_stall_counts_from_the_first_request_however_often_the_peer_reconnects
 
 
 def test_slices_that_are_not_full_end_an_evaluation() -> None:
-    judged = RemoteEvaluator(SimpleNamespace(hub=None), SimpleNamespace(), 3)  # type: ignore[arg-type]
+    judged = RemoteEvaluator(SimpleNamespace(connections=None), SimpleNamespace(), 3)  # type: ignore[arg-type]
     refused = list[str]()
     question: Any = SimpleNamespace(cancel=refused.append)
     assert judged._is_in_order(predict(0), question) and judged._is_in_order(predict(1, 5), question)
@@ -194,30 +195,34 @@ def test_slices_that_are_not_full_end_an_evaluation() -> None:
 
 def make_handler() -> tuple[ConnectionHandler, ServerConnection]:
     loop: Any = SimpleNamespace(wake=lambda: None, is_waiting=False)
-    link = ServerConnection(1, None, None, "peer", 0.0, 0.0)  # type: ignore[arg-type]
-    link.m, link.conversation.state = 0, State.IDLE
-    return ConnectionHandler(ServerContext(TERMS, BOUNDS, 100, 4), lambda *words, **facts: None, loop), link
+    connection = ServerConnection(1, None, None, "peer", 0.0, 0.0)  # type: ignore[arg-type]
+    connection.m, connection.conversation.state = 0, State.IDLE
+    return ConnectionHandler(ServerContext(TERMS, BOUNDS, 100, 4), lambda *words, **facts: None, loop), connection
 
 
 @pytest.mark.parametrize("kind", [Heartbeat(), UsageReport(1, 1, 0.0, 0.0, 1)], ids=["heartbeat", "paid"])
 def test_messages_without_progress_are_limited(kind: Message) -> None:
-    here, link = make_handler()
+    here, connection = make_handler()
     with pytest.raises(BadMessage):
         for _ in range(Limits.idle_messages + 2):
-            here.handle_message(link, kind)
+            here.handle_message(connection, kind)
 
 
 def test_repeated_steps_are_limited() -> None:
-    here, link = make_handler()
-    link.conversation.state, link.conversation.fence, link.conversation.answered = State.STEPPING, 1, 1
-    here.inbox.count_unread = lambda link: 0  # type: ignore[method-assign]
+    here, connection = make_handler()
+    connection.conversation.state, connection.conversation.fence, connection.conversation.answered = (
+        State.STEPPING,
+        1,
+        1,
+    )
+    here.inbox.count_unread = lambda connection: 0  # type: ignore[method-assign]
     with pytest.raises(BadMessage):
         for _ in range(Limits.idle_messages + 2):
-            here.handle_message(link, step(1, 0))
+            here.handle_message(connection, step(1, 0))
 
 
 def test_heartbeats_in_time_are_not_limited() -> None:
-    here, link = make_handler()
+    here, connection = make_handler()
     for n in range(3 * Limits.idle_messages):
-        link.received_at = n * limits.SHORTEST_HEARTBEAT
-        here.handle_message(link, Heartbeat(n))
+        connection.received_at = n * limits.SHORTEST_HEARTBEAT
+        here.handle_message(connection, Heartbeat(n))

@@ -1,4 +1,4 @@
-"""Whatever happens to links, clients and server: no step counts twice, every event is kept, the bits are the same."""
+"""Faults of connections, clients and server: no step counts twice, events are kept, the bits do not change."""
 
 from pathlib import Path
 from typing import Any

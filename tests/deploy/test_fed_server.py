@@ -9,10 +9,13 @@ import pytest
 from safetensors.numpy import load_file
 
 from splitrelay.deploy.fed_server import FedServer
+from splitrelay.deploy.handshake import build_terms
 from splitrelay.deploy.rehearsal import read_untimed_rows
 from splitrelay.deploy.server_program import ServerConfig, ServerProgram
+from splitrelay.deploy.visit_limits import ServerBrokeSpec
 from splitrelay.errors import InputError
-from splitrelay.network.connection_handler import FED_SERVER_NUMBER
+from splitrelay.network.messages import EvaluationRequest
+from splitrelay.network.server_connection import FED_SERVER_NUMBER
 from tests.support.deployment import LocalDeployment, simulate_run, small_spec
 from tests.support.error_fields import expect_error
 from tests.support.sealed_deployments import join_all, make_fed_deployment
@@ -59,10 +62,13 @@ def test_a_fed_server_that_falls_is_asked_again(tmp_path: Path, monkeypatch: pyt
             stage.join(FED_SERVER_NUMBER, keys=tmp_path / "fed", data=None, fed=True)
             raise RuntimeError("as if it had been killed")
 
-    whole = FedServer.look
-    monkeypatch.setattr(
-        FedServer, "look", lambda self, *words: (falling(stage.clients[FED_SERVER_NUMBER]), whole(self, *words))[1]
-    )
+    whole = FedServer.answer_request
+
+    def fall_first(server: FedServer, *words: Any) -> None:
+        falling(stage.clients[FED_SERVER_NUMBER])
+        whole(server, *words)
+
+    monkeypatch.setattr(FedServer, "answer_request", fall_first)
     join_all(stage)
     stage.play()
     assert fallen.is_set()
@@ -132,6 +138,18 @@ def test_a_fed_server_that_stays_makes_nothing_twice(tmp_path: Path) -> None:
 def test_where_no_halves_are_averaged_a_fed_server_is_refused(words: str, tmp_path: Path) -> None:
     with expect_error(InputError, value=True, limit=("placement=cut", "route=centralized")):
         ServerProgram(ServerConfig(small_spec(tmp_path, *words.split()), tmp_path / "run", fed=True), print)
+
+
+def test_a_fed_server_takes_no_more_bytes_than_all_halves_have(tmp_path: Path) -> None:
+    """A malicious main server could fill its memory."""
+    stage = make_fed_deployment(tmp_path, "algorithm=fedavg", "M=3", "C=9")
+    terms = build_terms(stage.serving.spec, stage.serving.data, sealed=True)
+    fed = FedServer(stage.serving.spec, terms, tmp_path / "fed")
+    request = EvaluationRequest(1, 0, fed.most_bytes + 1, b"", 1, 1, recipe="{}")
+    session: Any = None  # nothing is received
+    with pytest.raises(ServerBrokeSpec) as found:
+        fed.answer_request(session, request)
+    assert str(fed.most_bytes) in str(found.value.limit)
 
 
 def test_a_client_that_insists_on_it_does_not_show_its_half(tmp_path: Path) -> None:

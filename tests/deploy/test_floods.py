@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from splitrelay.deploy.authorization import by_certificate
+from splitrelay.deploy.authorization import authorize_by_certificate
 from splitrelay.deploy.events import LINES, read_events
 from splitrelay.deploy.journal import Journal
 from splitrelay.network.codec import VERSION, encode
@@ -38,10 +38,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def served(authority: Authority, tmp_path: Path) -> Iterator[tuple[BareServer, Path]]:
     """A server with keys whose events go into a real file."""
     identity = load_identity(authority.folder.parent / "server")
-    authorizer = by_certificate(Revocations(identity.revocation_file, identity.ca), 4)
+    authorizer = authorize_by_certificate(Revocations(identity.revocation_file, identity.ca), 4)
     journal = Journal(tmp_path / "relay")
     with run_bare_server(build_server_credentials(identity), admit=authorizer.join) as here:
-        here.hub._note = journal.note
+        here.network.connections._record = journal.note
         yield here, journal.events
 
 
@@ -63,7 +63,7 @@ def test_messages_before_the_greeting_leave_few_lines(authority: Authority, tmp_
     with served(authority, tmp_path) as (here, file):
         words: list[list[Message]] = [[Leave(f"I leave for the {i}th time")] for i in range(CALLS)]
         flood(here, authority.folder.parent / name, *words, [Heartbeat()])
-        wait_until(lambda: not here.hub.handler.connections)
+        wait_until(lambda: not here.network.connections.by_number)
     events = read_events(file)
     assert {event["event"] for event in events} <= {"refused", "busy"} and len(events) <= 2 * LINES
 
@@ -73,7 +73,7 @@ def test_numbers_that_a_peer_chooses_do_not_make_new_lines(authority: Authority,
     with served(authority, tmp_path) as (here, file):
         flood(here, authority.folder.parent / "client-1", *([Hello(VERSION, i % 9000)] for i in range(CALLS)))
         flood(here, authority.folder.parent / "client-0", *([Hello(VERSION + 1 + i, 0)] for i in range(CALLS)))
-        wait_until(lambda: not here.hub.handler.connections)
+        wait_until(lambda: not here.network.connections.by_number)
     refused = [event for event in read_events(file) if event["event"] == "refused"]
     assert LINES <= len(refused) <= 2 * LINES
 
@@ -82,7 +82,7 @@ def test_one_flood_does_not_silence_another_certificate(authority: Authority, tm
     with served(authority, tmp_path) as (here, file):
         flood(here, authority.folder.parent / "client-1", *([Hello(VERSION, 1)] for _ in range(CALLS)))
         flood(here, authority.folder.parent / "client-0", [Hello(VERSION, 3)])
-        wait_until(lambda: not here.hub.handler.connections)
+        wait_until(lambda: not here.network.connections.by_number)
     assert any("client-0" in event["why"] for event in read_events(file))
 
 
@@ -90,19 +90,19 @@ def test_a_client_that_comes_and_leaves_leaves_few_lines(authority: Authority, t
     accept = Accept(TERMS.spec_hash, TERMS.engine, TERMS.cpu, 5, check=True)
     with served(authority, tmp_path) as (here, file):
         for i in range(2 * LINES):
-            link = here.call(build_channel_credentials(load_identity(authority.folder.parent / "client-0")))
+            connection = here.call(build_channel_credentials(load_identity(authority.folder.parent / "client-0")))
             for word in (Hello(VERSION, 0), accept):
-                link.send(word)
-                link.receive(60)
-            link.send(Leave(f"reason {i}"))
-            link.stream.finish()
-            link.close()
-        wait_until(lambda: not here.hub.handler.connections)
+                connection.send(word)
+                connection.receive(60)
+            connection.send(Leave(f"reason {i}"))
+            connection.stream.finish()
+            connection.close()
+        wait_until(lambda: not here.network.connections.by_number)
     assert sum(event["event"] == "left" for event in read_events(file)) == LINES
 
 
 def test_lines_stay_whole_json(authority: Authority, tmp_path: Path) -> None:
     with served(authority, tmp_path) as (here, file):
         flood(here, authority.folder.parent / "client-0", [Hello(VERSION, 2)])
-        wait_until(lambda: not here.hub.handler.connections)
+        wait_until(lambda: not here.network.connections.by_number)
     assert all("source" not in json.loads(line) for line in file.read_text().splitlines())

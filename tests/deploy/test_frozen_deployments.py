@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from splitrelay.network.connection_handler import FED_SERVER_NUMBER
+from splitrelay.network.server_connection import FED_SERVER_NUMBER
 from splitrelay.runs.spec import load_spec
 from splitrelay.security.authority import open_authority
 from tests.golden.frozen_results import get_cases, get_processor, hash_file, hash_rows, read_table, write_images

@@ -104,7 +104,7 @@ OWN = ("model=tests.deploy.test_handshake:tiny", "cut=3")
 def test_code_that_the_server_names_is_run_only_where_the_client_names_it_too(join: Joining) -> None:
     assert join.refused("--check", spec=(*TWO, *OWN), agreed=False) == (
         "the server's spec names code of its own; got tests.deploy.test_handshake:tiny. "
-        "Give --spec with your own copy of the spec, so that you say which code is run."
+        "Give --code with your own copy of the code, or --spec, so that you say which code is run."
     )
     assert join("--check", "--spec", join.mine(*TWO, *OWN), spec=(*TWO, *OWN))[0] == 0
 

@@ -13,12 +13,12 @@ import pytest
 from splitrelay.algorithms import Step as AlgorithmStep
 from splitrelay.algorithms import Visit
 from splitrelay.deploy.remote_clients import RemoteClients
-from splitrelay.deploy.server_visit import Policy, VisitLease
+from splitrelay.deploy.server_visit import VisitLease
 from splitrelay.errors import Diverged
 from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Heartbeat, Reply, Step
 from splitrelay.network.shared_event_loop import Answer, ClientDisconnected, MessageReceived
-from tests.support.bare_server import BareServer, H, run_bare_server, step, wait_until
+from tests.support.bare_server import BareServer, H, make_remote_clients, run_bare_server, step, wait_until
 from tests.support.deployment import SERVER, LocalDeployment, simulate_run, small_spec
 
 
@@ -32,8 +32,8 @@ class Trainer:
     """A thread that waits for events, as the one that trains does."""
 
     def __init__(self, here: BareServer) -> None:
-        self.inbox, self.answered, self.settled = here.hub.inbox, list[str](), list[int]()
-        self.send = here.hub.send
+        self.inbox, self.answered, self.settled = here.network.connections.inbox, list[str](), list[int]()
+        self.send = here.network.connections.send
         self.failure: Future[BaseException] = Future()
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._waiting, name="trains", daemon=True)
@@ -54,7 +54,7 @@ class Trainer:
     def _late(self, event: MessageReceived) -> None:
         answer = self.inbox.answer_inline(event)
         assert answer is not None
-        self.send(event.link, answer.message)
+        self.send(event.connection, answer.message)
         answer.then()
 
     def _waiting(self) -> None:
@@ -71,28 +71,28 @@ class Trainer:
 
 
 def test_who_waits_answers_and_settles_when_the_answer_has_left(here: BareServer) -> None:
-    link, trainer = here.leased(), Trainer(here)
+    connection, trainer = here.leased(), Trainer(here)
     for k in range(3):
-        link.send(step(k=k))
-        assert isinstance(link.receive(60), Reply)
+        connection.send(step(k=k))
+        assert isinstance(connection.receive(60), Reply)
     trainer.end()
     assert trainer.answered == ["trains"] * 3 and trainer.settled == [0, 1, 2]
 
 
 def test_who_computes_is_not_asked(here: BareServer) -> None:
     """The stand-in turns the loop then, and may not touch what is being trained."""
-    link, inbox, asked = here.leased(), here.hub.inbox, list[str]()
+    connection, inbox, asked = here.leased(), here.network.connections.inbox, list[str]()
     inbox.answer_inline = lambda heard: asked.append(threading.current_thread().name)  # type: ignore[func-returns-value]
     while not isinstance(inbox.get(timeout=60), MessageReceived):
         pass  # up to the word that it is ready
-    link.send(step())
+    connection.send(step())
     wait_until(lambda: inbox._events)
     assert set(asked) <= {threading.current_thread().name}
 
 
 def test_nobody_else_settles_when_the_training_thread_has_left(here: BareServer) -> None:
     """It computes on a net that may be another visit's by now, and with as many threads as it likes."""
-    link, inbox, settled, gone = here.leased(), here.hub.inbox, list[str](), threading.Event()
+    connection, inbox, settled, gone = here.leased(), here.network.connections.inbox, list[str](), threading.Event()
 
     def leaving(heard: MessageReceived) -> Answer | None:
         if not isinstance(heard.message, Step):
@@ -111,19 +111,19 @@ def test_nobody_else_settles_when_the_training_thread_has_left(here: BareServer)
     while not isinstance(inbox.get(timeout=60), MessageReceived):
         pass  # up to the word that it is ready
     thread.start()
-    wait_until(lambda: here.hub._loop._waiting)
-    link.send(step())
-    assert isinstance(link.receive(60), Reply) and gone.wait(60)
-    link.send(step(k=1))
+    wait_until(lambda: here.network._loop._waiting)
+    connection.send(step())
+    assert isinstance(connection.receive(60), Reply) and gone.wait(60)
+    connection.send(step(k=1))
     wait_until(lambda: inbox._events)  # the next word is read, so the answer has left
     assert settled in ([], ["trains, by trains"])
 
 
 def test_words_that_came_before_are_read_before(here: BareServer) -> None:
     """Nothing overtakes an event that waits."""
-    inbox, asked = here.hub.inbox, list[MessageReceived]()
+    inbox, asked = here.network.connections.inbox, list[MessageReceived]()
     inbox.answer_inline = lambda heard: asked.append(heard)  # type: ignore[func-returns-value]
-    with here.hub._loop:
+    with here.network._loop:
         inbox.put(MessageReceived(0, 1, step()))
         inbox._loop._waiting = threading.get_ident()
         assert inbox.answer(MessageReceived(0, 1, step(k=1))) is None and asked == []
@@ -131,7 +131,7 @@ def test_words_that_came_before_are_read_before(here: BareServer) -> None:
 
 
 def test_what_goes_wrong_is_the_training_threads_and_the_link_stays(here: BareServer) -> None:
-    link, trainer = here.leased(), Trainer(here)
+    connection, trainer = here.leased(), Trainer(here)
 
     def diverged(heard: MessageReceived) -> Answer | None:
         if isinstance(heard.message, Step):
@@ -139,21 +139,21 @@ def test_what_goes_wrong_is_the_training_threads_and_the_link_stays(here: BareSe
         return None
 
     trainer.inbox.answer_inline = diverged
-    link.send(step())
+    connection.send(step())
     assert isinstance(trainer.failure.result(10), Diverged)
     here.say(0, Reply(1, 0, H, (), 0.5))
-    assert isinstance(link.receive(60), Reply)
+    assert isinstance(connection.receive(60), Reply)
     trainer.end()
 
 
 def test_an_answer_waits_for_the_pen(here: BareServer) -> None:
     """gRPC falls over two words that are written to one stream at once."""
-    link, trainer = here.leased(), Trainer(here)
+    connection, trainer = here.leased(), Trainer(here)
     for k in range(200):
-        link.send(Heartbeat(2 * k))
-        link.send(step(k=k))
-        link.send(Heartbeat(2 * k + 1))
-        reply = link.receive(60)
+        connection.send(Heartbeat(2 * k))
+        connection.send(step(k=k))
+        connection.send(Heartbeat(2 * k + 1))
+        reply = connection.receive(60)
         assert isinstance(reply, Reply) and reply.k == k
     trainer.end()
     assert ("refused" not in dict(here.noted)) and len(trainer.settled) == 200
@@ -176,8 +176,7 @@ class Once:
 @pytest.mark.parametrize("void", [False, True])
 def test_a_visit_that_is_void_is_not_settled(void: bool, here: BareServer) -> None:
     """Its net may be at work for another visit by then."""
-    nothing: Any = None
-    remote, turn = RemoteClients(here.hub, nothing, nothing, Policy(), threading.Event()), Once()
+    remote, turn = make_remote_clients(here), Once()
     visit: Visit[Any] = Visit(0, 0, 0, None, AlgorithmStep(0.1), 4)
     remote.scheduler.leases[0] = VisitLease(0, visit, 0.0, server_visit=turn, fence=1)  # type: ignore[arg-type]
     remote.is_brief = True
@@ -192,7 +191,7 @@ def test_a_visit_that_is_void_is_not_settled(void: bool, here: BareServer) -> No
 def test_only_short_steps_are_answered_so_and_the_weights_are_the_same(
     standstill: float, some: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step that takes long would keep all links waiting: the loop must be turned meanwhile."""
+    """The event loop must run during a long step, because all connections would wait otherwise."""
     answers = list[bool]()
     at_once = RemoteClients.answer_immediately
 

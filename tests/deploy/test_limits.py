@@ -2,7 +2,6 @@
 
 import resource
 import socket
-from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -11,31 +10,32 @@ import grpc
 import pytest
 
 from splitrelay.errors import OutOfRange, WorkError
-from splitrelay.network import limits
-from splitrelay.network.client_session import Connection, ServerRefused
+from splitrelay.network import connection_handler, limits, server
+from splitrelay.network.client_session import Connection
 from splitrelay.network.codec import HEADER, VERSION, Bounds, encode
-from splitrelay.network.connection_handler import ServerContext
-from splitrelay.network.grpc_channel import SERVICE, ConnectionLost, open_channel
+from splitrelay.network.grpc_channel import SERVICE, ConnectionLost, ServerRefused, open_channel
 from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.network.messages import Cancel, Chunk, Deposit, Finish, Heartbeat, Hello, Reply, Step, Terms
 from splitrelay.network.server import NetworkServer, get_connection_limit
+from splitrelay.network.server_connection import ServerContext
 from splitrelay.network.status_rpc import collect_handler, fetch_model, fetch_status, status_handler
 from splitrelay.network.tensor_transfer import Assembly, compute_sha256
 from splitrelay.security.authority import create_authority
 from splitrelay.security.certificates import parse_peer
 from splitrelay.security.identity import build_channel_credentials, build_server_credentials, load_identity
 from tests.support.bare_server import QUIET, TERMS, BareServer, is_closed, lease, run_bare_server, step, wait_until
+from tests.support.clock import Clock
 from tests.support.error_fields import expect_error
 
 
-def alive(here: BareServer, link: Connection) -> bool:
+def alive(here: BareServer, connection: Connection) -> bool:
     """Whether this client's steps are still answered."""
-    asked = link.conversation.answered
-    link.send(step(k=asked))
-    while not is_step(here.hub.inbox.get(timeout=60), asked):
+    asked = connection.conversation.answered
+    connection.send(step(k=asked))
+    while not is_step(here.network.connections.inbox.get(timeout=60), asked):
         pass
     here.say(0, Reply(1, asked, step().h, (), 0.5))
-    return isinstance(link.receive(60), Reply)
+    return isinstance(connection.receive(60), Reply)
 
 
 def is_step(event: Any, k: int) -> bool:
@@ -46,8 +46,10 @@ def is_step(event: Any, k: int) -> bool:
 def test_a_message_longer_than_any_of_this_run_ends_its_stream(tmp_path: Path) -> None:
     with run_bare_server() as here:
         good, bad = here.leased(), here.call()
-        bad.stream.put(b"x" * (here.hub.context.largest + 1))
-        with expect_error(ConnectionLost, value=(str(here.hub.context.largest), str(here.hub.context.largest + 1))):
+        bad.stream.put(b"x" * (here.network.context.largest + 1))
+        with expect_error(
+            ConnectionLost, value=(str(here.network.context.largest), str(here.network.context.largest + 1))
+        ):
             bad.receive(60)
         assert alive(here, good)
 
@@ -68,12 +70,12 @@ def test_the_longest_message_is_that_of_the_spec(bounds: Bounds, largest: int) -
 def test_words_that_nobody_has_answered_are_counted() -> None:
     """A step may be asked again; asked again and again it would fill the memory."""
     with run_bare_server() as here:
-        link = here.leased()
-        assert alive(here, link)
+        connection = here.leased()
+        assert alive(here, connection)
         for _ in range(Limits.unanswered + 1):
-            link.stream.put(encode(step()))
+            connection.stream.put(encode(step()))
         with expect_error(ServerRefused, what=f"<= {Limits.unanswered}"):
-            link.receive(60)
+            connection.receive(60)
 
 
 def test_heartbeats_without_end_are_refused() -> None:
@@ -92,11 +94,11 @@ def test_heartbeats_without_end_are_refused() -> None:
 
 def test_a_word_that_is_late_is_noted_once_for_each_visit() -> None:
     with run_bare_server() as here:
-        link = here.leased()
+        connection = here.leased()
         here.say(0, Cancel(1, "enough"))
         for k in range(50):
-            link.stream.put(encode(Chunk(1, k, b"x")))
-        link.stream.put(encode(Hello(VERSION, 0)))  # out of place: the link ends after the late ones
+            connection.stream.put(encode(Chunk(1, k, b"x")))
+        connection.stream.put(encode(Hello(VERSION, 0)))  # out of place: the connection ends after the late ones
         wait_until(lambda: any(event == "refused" for event, _ in here.noted))
         assert sum(event == "stale" for event, _ in here.noted) == 1
 
@@ -128,19 +130,20 @@ def test_connections_leave_some_files_to_the_server() -> None:
 def test_streams_of_one_connection_have_a_limit() -> None:
     with run_bare_server(limits=Limits(streams=3)) as here:
         line = open_channel(f"127.0.0.1:{here.port}", None)
-        links = [Connection(line, QUIET) for _ in range(4)]
-        wait_until(lambda: len(here.hub.handler.connections) == 3)
-        for link in links:
-            link.send(Hello(VERSION, 0))
+        connections = [Connection(line, QUIET) for _ in range(4)]
+        wait_until(lambda: len(here.network.connections.by_number) == 3)
+        for connection in connections:
+            connection.send(Hello(VERSION, 0))
         answered = set[int]()
         wait_until(
             lambda: (
-                answered.update(j for j, link in enumerate(links) if link.wait_for_message(0.01)) or len(answered) >= 3
+                answered.update(j for j, connection in enumerate(connections) if connection.wait_for_message(0.01))
+                or len(answered) >= 3
             )
         )
-        assert len(answered) == 3 and len(here.hub.handler.connections) == 3
-        for link in links:
-            link.close()
+        assert len(answered) == 3 and len(here.network.connections.by_number) == 3
+        for connection in connections:
+            connection.close()
 
 
 def frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
@@ -167,7 +170,7 @@ def test_who_opens_more_streams_than_it_may_gets_an_error_for_each() -> None:
                 head = stream.read(9)
                 stream.read(int.from_bytes(head[:3], "big"))
                 refused += head[3] == 3  # RST_STREAM
-        wait_until(lambda: len(here.hub.handler.connections) == Limits.streams + 1)
+        wait_until(lambda: len(here.network.connections.by_number) == Limits.streams + 1)
         assert alive(here, good)
 
 
@@ -175,41 +178,53 @@ def test_handshakes_have_a_limit_and_who_is_turned_away_may_come_again() -> None
     with run_bare_server(limits=Limits(handshakes=3)) as here:
         good = here.leased()
         young = [here.call() for _ in range(3)]
-        wait_until(lambda: len(here.hub.handler.connections) == 4)
+        wait_until(lambda: len(here.network.connections.by_number) == 4)
         with expect_error(ConnectionLost, value="<= 3"):
             here.call().receive(60)
         assert alive(here, good)
         young[0].close()
-        wait_until(lambda: len(here.hub.handler.connections) == 3)
+        wait_until(lambda: len(here.network.connections.by_number) == 3)
         here.joined(1)
         assert [facts["why"] for event, facts in here.noted if event == "busy"]
 
 
 @pytest.mark.parametrize("word", [None, Hello(VERSION, 1)])
-def test_who_does_not_end_its_handshake_is_cut(word: Hello | None) -> None:
-    with run_bare_server(timeouts=Timeouts(handshake=0.5)) as here:
+def test_who_does_not_end_its_handshake_is_cut(word: Hello | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, server, connection_handler)
+    with run_bare_server(timeouts=Timeouts(handshake=100.0, silence=1000.0)) as here:
         good, slow = here.leased(), here.call()
         if word is not None:
             slow.send(word)
             assert isinstance(slow.receive(60), Terms)
+        wait_until(lambda: len(here.network.connections.by_number) == 2)
+        clock.advance(101.0)
         with expect_error(ConnectionLost):
             slow.receive(60)
         assert alive(here, good)
 
 
-def test_who_came_for_a_check_does_not_stay() -> None:
-    with run_bare_server(timeouts=Timeouts(handshake=0.5)) as here:
-        link = here.joined(check=True)
-        assert here.hub.get_clients() == {}
+def test_who_came_for_a_check_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, server, connection_handler)
+    with run_bare_server(timeouts=Timeouts(handshake=100.0, silence=1000.0)) as here:
+        connection = here.joined(check=True)
+        assert here.network.connections.get_clients() == {}
+        clock.advance(101.0)
         with expect_error(ConnectionLost):
-            link.receive(60)
+            connection.receive(60)
 
 
-def test_who_falls_silent_is_cut_and_who_says_that_it_is_here_stays() -> None:
-    with run_bare_server(timeouts=Timeouts(silence=0.9), client=replace(QUIET, tick=0.05)) as here:
+def test_who_falls_silent_is_cut_and_who_says_that_it_is_here_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, server, connection_handler)
+    with run_bare_server(timeouts=Timeouts(silence=50.0)) as here:  # shorter than the time between two heartbeats
         good, mute = here.leased(), here.joined(1)
-        good.stream.heartbeat = 0.1  # the other one is about to say so in a minute
-        wait_until(lambda: set(here.hub.get_clients()) == {0})
+        connections = here.network.connections.clients
+        wait_until(lambda: all(connections[m].counted for m in (0, 1)))  # the bytes of the handshakes
+        clock.advance(30.0)
+        before = connections[0].messages
+        good.send(Heartbeat())
+        wait_until(lambda: connections[0].messages > before)
+        clock.advance(30.0)
+        wait_until(lambda: set(here.network.connections.get_clients()) == {0})
         with expect_error(ConnectionLost):
             mute.receive(60)
         assert [facts["client"] for event, facts in here.noted if event == "silent"] == [1]
@@ -217,7 +232,7 @@ def test_who_falls_silent_is_cut_and_who_says_that_it_is_here_stays() -> None:
 
 
 def test_a_connection_without_a_link_is_closed_and_one_that_has_one_stays() -> None:
-    with run_bare_server(timeouts=Timeouts(idle=0.5)) as here:
+    with run_bare_server(timeouts=Timeouts(idle=2.0)) as here:
         good, line = here.leased(), socket.create_connection(("127.0.0.1", here.port), timeout=60)
         line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0))
         assert is_closed(line)
@@ -232,14 +247,16 @@ def test_a_half_longer_than_that_of_the_spec_is_refused() -> None:
     most = 10_000
     with run_bare_server() as here:
         good, bad, fits = here.leased(), here.leased(1), here.leased(2)
-        for link, length in ((fits, most), (bad, most + 1)):
-            fence = 3 if link is fits else 2
-            link.send(Finish(fence, 0, 0.0))
-            link.send(Chunk(fence, 0, bytes(1000)))
-            link.send(Chunk(fence, 1, bytes(length - 1000)))
+        for connection, length in ((fits, most), (bad, most + 1)):
+            fence = 3 if connection is fits else 2
+            connection.send(Finish(fence, 0, 0.0))
+            connection.send(Chunk(fence, 0, bytes(1000)))
+            connection.send(Chunk(fence, 1, bytes(length - 1000)))
         with expect_error(ServerRefused, what=f"<= {most}"):
             bad.receive(60)
-        wait_until(lambda: here.hub.handler.clients[2].half and here.hub.handler.clients[2].half.length == most)
+        wait_until(
+            lambda: here.network.connections.clients[2].half and here.network.connections.clients[2].half.length == most
+        )
         assert alive(here, good)
 
 
@@ -294,7 +311,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_steps_go_on_while_fifty_strangers_stall_their_handshakes(keys: Path) -> None:
     hello = bytes.fromhex("160301020001fc0303")  # the first bytes of a TLS hello
     with run_bare_server(
-        build_server_credentials(load_identity(keys / "server")), timeouts=Timeouts(handshake=2.0)
+        build_server_credentials(load_identity(keys / "server")), timeouts=Timeouts(handshake=4.0)
     ) as here:
         good = here.leased(0, build_channel_credentials(load_identity(keys / "client-0")))
         lines = [socket.create_connection(("127.0.0.1", here.port)) for _ in range(50)]
@@ -310,20 +327,22 @@ def test_one_certificate_has_few_handshakes_at_once(keys: Path) -> None:
         mine = build_channel_credentials(load_identity(keys / "client-0"))
         for _ in range(Limits.handshakes_per_certificate):
             here.call(mine)
-        wait_until(lambda: len(here.hub.handler.connections) == Limits.handshakes_per_certificate)
+        wait_until(lambda: len(here.network.connections.by_number) == Limits.handshakes_per_certificate)
         with expect_error(ConnectionLost, value=f"<= {Limits.handshakes_per_certificate}"):
             here.call(mine).receive(60)
         here.joined(1, build_channel_credentials(load_identity(keys / "client-1")))
 
 
-def asked(hub: NetworkServer) -> Any:
-    return open_channel(f"127.0.0.1:{hub.start('127.0.0.1:0')}", None)
+def asked(network: NetworkServer) -> Any:
+    return open_channel(f"127.0.0.1:{network.start('127.0.0.1:0')}", None)
 
 
 def test_the_model_goes_to_so_many_at_once_and_nobody_holds_it_for_ever() -> None:
-    hub = NetworkServer(ServerContext(TERMS, Bounds(), 0, 1))
-    hub.add_method("Collect", collect_handler(lambda: bytes(20_000_000), lambda context: None, Timeouts(rpc=1.0), 1))
-    line = asked(hub)
+    network = NetworkServer(ServerContext(TERMS, Bounds(), 0, 1))
+    network.add_method(
+        "Collect", collect_handler(lambda: bytes(20_000_000), lambda context: None, Timeouts(rpc=3.0), 1)
+    )
+    line = asked(network)
     deaf = line.unary_stream("/splitrelay.Relay/Collect")(b"")
     next(deaf)
     with expect_error(WorkError, what="<= 1"):
@@ -331,20 +350,20 @@ def test_the_model_goes_to_so_many_at_once_and_nobody_holds_it_for_ever() -> Non
     wait_until(lambda: has_model(line))
     deaf.cancel()
     line.close()
-    hub.close("enough", again=False)
+    network.close("enough", again=False)
 
 
 def has_model(line: Any) -> bool:
     try:
-        return len(fetch_model(line, seconds=1.0)) == 20_000_000
+        return len(fetch_model(line, seconds=10.0)) == 20_000_000
     except WorkError:
         return False
 
 
 def test_a_question_that_is_never_asked_is_ended() -> None:
-    hub = NetworkServer(ServerContext(TERMS, Bounds(), 0, 1))
-    hub.add_method("Status", status_handler(lambda: "{}", lambda context: None, Timeouts(handshake=0.5)))
-    line = asked(hub)
+    network = NetworkServer(ServerContext(TERMS, Bounds(), 0, 1))
+    network.add_method("Status", status_handler(lambda: "{}", lambda context: None, Timeouts(handshake=2.0)))
+    line = asked(network)
     silent = SimpleQueue[bytes | None]()
     stream = line.stream_stream(f"/{SERVICE}/Status")(iter(silent.get, None), timeout=60)
     with pytest.raises(grpc.RpcError) as error:
@@ -353,17 +372,17 @@ def test_a_question_that_is_never_asked_is_ended() -> None:
     assert fetch_status(line) == "{}"
     silent.put(None)
     line.close()
-    hub.close("enough", again=False)
+    network.close("enough", again=False)
 
 
 def test_a_link_that_is_lost_while_it_is_written_to_is_over() -> None:
     """Else a client that is gone counts as here for ever."""
     with run_bare_server() as here:
-        link = here.joined()
+        connection = here.joined()
         here.say(0, lease(1), *[Chunk(1, k, bytes(limits.CHUNK)) for k in range(8)])  # more than fits on the way
-        wait_until(lambda: here.hub.handler.clients[0].sent > limits.CHUNK)
-        link.close()
-        wait_until(lambda: here.hub.get_clients() == {})
+        wait_until(lambda: here.network.connections.clients[0].sent > limits.CHUNK)
+        connection.close()
+        wait_until(lambda: here.network.connections.get_clients() == {})
 
 
 def test_who_a_link_belongs_to_can_be_asked_after_its_end(issued_here: Path) -> None:
@@ -371,9 +390,9 @@ def test_who_a_link_belongs_to_can_be_asked_after_its_end(issued_here: Path) -> 
     kept: list[Any] = []
     credentials = build_server_credentials(load_identity(issued_here / "server"))
     with run_bare_server(credentials, admit=lambda caller, hello: kept.append(caller)) as here:
-        link = here.joined(0, build_channel_credentials(load_identity(issued_here / "client-0")))
-        link.close()
-        wait_until(lambda: here.hub.get_clients() == {})
+        connection = here.joined(0, build_channel_credentials(load_identity(issued_here / "client-0")))
+        connection.close()
+        wait_until(lambda: here.network.connections.get_clients() == {})
         shown = kept[0].auth_context()["x509_pem_cert"]
     assert parse_peer(*shown).name == "client-0"
 

@@ -20,11 +20,11 @@ from splitrelay.deploy.handshake import AgreedSpec, build_terms, compute_digest,
 from splitrelay.deploy.server_visit import build_lease
 from splitrelay.deploy.visit_limits import SPARE, ServerBrokeSpec, derive_allowed_visits
 from splitrelay.errors import InputError
-from splitrelay.network import server, tensor_transfer
+from splitrelay.network import connection_handler, tensor_transfer
 from splitrelay.network.codec import BadMessage, decode, encode
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER
 from splitrelay.network.messages import Lease, Message, Output, Reply, Step, Terms
 from splitrelay.network.protocol import Conversation, End, State
+from splitrelay.network.server_connection import EVALUATOR_NUMBER
 from splitrelay.security.authority import create_authority
 from splitrelay.security.encryption import TamperedHalf
 from tests.deploy.test_malicious_server import TWO
@@ -86,7 +86,7 @@ def play_with_one_lie(
             return replace(message, **change(message))
         return message
 
-    monkeypatch.setattr(server, "encode", lambda message: encode(once(message)))
+    monkeypatch.setattr(connection_handler, "encode", lambda message: encode(once(message)))
     for m in (0, 1):
         stage.join(m, **(more or {} if m == 0 else {}))
     stage.play()
@@ -119,8 +119,8 @@ def change_terms(terms: Terms, **values: Any) -> Terms:
 
 def begin_visit(client: ClientProgram, terms: Terms) -> int:
     """Start the client's program again, let it begin a visit under these terms, and return how many it has counted."""
-    again = ClientProgram(client.wish, lambda text: None)
-    again._agree(terms)
+    again = ClientProgram(client.options, lambda text: None)
+    again._accept_terms(terms)
     assert isinstance(again.visitor, VisitRunner)
     again.visitor.used.begin_visit(VISIT)
     return again.visitor.used.counts.visits
@@ -141,7 +141,7 @@ def test_visits_are_counted_over_terms_that_differ_beside_the_spec(tmp_path: Pat
 def test_visits_are_counted_over_both_engines(tmp_path: Path) -> None:
     client, terms = make_client(tmp_path, "engine=reference", with_keys=True, repeats=0)
     spec = read_spec(terms)
-    client.wish = replace(client.wish, agreed=AgreedSpec(spec.model_copy(update={"engine": "auto"})))
+    client.options = replace(client.options, agreed=AgreedSpec(spec.model_copy(update={"engine": "auto"})))
     fast = spec.model_copy(update={"engine": "fast"})
     other = replace(terms, spec=fast.to_toml(), engine="fast")
     assert begin_visit(client, terms) == 1
@@ -171,9 +171,9 @@ def make_fed_server(folder: Path) -> tuple[ClientProgram, Terms]:
 
 def test_a_fed_server_refuses_a_lease(tmp_path: Path) -> None:
     fed, terms = make_fed_server(tmp_path)
-    fed._agree(terms)
+    fed._accept_terms(terms)
     with pytest.raises(ServerBrokeSpec):
-        fed._follow(VISIT)
+        fed._execute_request(VISIT)
 
 
 RECIPES = ["", "{", "[]", "[" * 20_000, "null", json.dumps({"halves": [[0, 0, 0]], "steps": [["*", 10**400]]})]
@@ -184,7 +184,7 @@ RECIPES += [json.dumps({"halves": [[0, visit, 0]], "steps": ["half"]}) for visit
 @pytest.mark.parametrize("recipe", RECIPES, ids=range(len(RECIPES)))
 def test_a_fed_server_refuses_a_recipe_that_it_cannot_read(recipe: str, tmp_path: Path) -> None:
     fed, terms = make_fed_server(tmp_path)
-    fed._agree(terms)
+    fed._accept_terms(terms)
     assert isinstance(fed.visitor, FedServer)
     with pytest.raises(TamperedHalf):
         fed.visitor.combine(b"", recipe)
@@ -197,13 +197,13 @@ def test_a_fed_server_refuses_a_recipe_that_it_cannot_read(recipe: str, tmp_path
 def test_only_an_algorithm_with_a_shift_takes_one(words: str, tmp_path: Path) -> None:
     assert derive_allowed_visits(small_spec(tmp_path, *TWO, "algorithm=scaffold"), 0).has_shift
     client, terms = make_client(tmp_path, *words.split())
-    client._agree(terms)
+    client._accept_terms(terms)
     assert isinstance(client.visitor, VisitRunner) and not client.visitor.used.allowed.has_shift
     shape = client.visitor.engine.shape
     x = np.zeros(shape.size if client.visitor.whole else shape.boundary, np.float32)
-    client.visitor.vectors(tensor_transfer.pack_vectors(x=x))
+    client.visitor._unpack(tensor_transfer.pack_vectors(x=x))
     with pytest.raises(BadMessage):
-        client.visitor.vectors(tensor_transfer.pack_vectors(x=x, shift=x))
+        client.visitor._unpack(tensor_transfer.pack_vectors(x=x, shift=x))
 
 
 # The spec

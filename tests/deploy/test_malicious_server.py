@@ -11,14 +11,18 @@ import numpy as np
 import pytest
 from torch import nn
 
-from splitrelay.deploy import backend_fast
+from splitrelay.deploy import backend_fast, backend_torch, visit_limits
 from splitrelay.deploy import handshake as handshake
+from splitrelay.deploy.backend import derive_client_shape
 from splitrelay.deploy.handshake import AgreedSpec, build_terms, compute_digest, read_agreed_spec, write_terms
 from splitrelay.deploy.server_visit import Policy, build_lease
-from splitrelay.deploy.visit_limits import SPARE, Approval, ServerBrokeSpec, UsedVisits, derive_allowed_visits
+from splitrelay.deploy.visit_limits import FEW, SPARE, Approval, ServerBrokeSpec, UsedVisits, derive_allowed_visits
 from splitrelay.errors import InputError, SplitrelayError
-from splitrelay.network import codec, server
+from splitrelay.kernels.builtin_plans import BUILTIN_MODELS
+from splitrelay.models.model_spec import ModelSpec
+from splitrelay.network import codec, connection_handler
 from splitrelay.network.codec import encode
+from splitrelay.network.connection_handler import EVALUATOR_NUMBER
 from splitrelay.network.messages import (
     Accept,
     Chunk,
@@ -51,14 +55,14 @@ class Lies:
 
     def __init__(self, stage: LocalDeployment, monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
         self.stage, self.received = stage, list[Message]()
-        decode = server.decode
+        decode = connection_handler.decode
 
         def listen(frame: bytes, bounds: Any) -> Message:
             self.received.append(decode(frame, bounds))
             return self.received[-1]
 
-        monkeypatch.setattr(server, "encode", lambda message: encode(change(message)))
-        monkeypatch.setattr(server, "decode", listen)
+        monkeypatch.setattr(connection_handler, "encode", lambda message: encode(change(message)))
+        monkeypatch.setattr(connection_handler, "decode", listen)
 
     def join(self, m: int = 0, **wish: Any) -> Any:
         """Return the last words of client m, or its error. The server stops when the client has left."""
@@ -163,6 +167,23 @@ def test_terms_that_change_after_the_first_connection_end_the_join(
     assert isinstance(error, InputError) and len(offered) == 2 and not lies.sent
 
 
+@pytest.mark.parametrize(
+    "values",
+    [{"peak": 0}, {"peak": 256}, {"std": (0.0,)}, {"std": (float("nan"),)}, {"mean": (1e30,)}, {"shape": (1, 8)},
+     {"shape": (0, 8, 8)}, {"shape": (2**16,) * 3}, {"pad": 2**20}, {"heartbeat": 1e-9}, {"classes": ("x" * 2000,)},
+     {"salt": b"short"}],
+    ids=lambda values: next(iter(values)),
+)  # fmt: skip
+def test_terms_outside_the_limits_end_the_join_as_wrong_input(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = quorum(tmp_path)
+    lies = Lies(stage, monkeypatch, offer(stage.serving.spec, **values))
+    error = lies.join()
+    assert isinstance(error, SplitrelayError) and error.exit_code == 2
+    assert not any(isinstance(message, Accept) for message in lies.received)
+
+
 # Leases
 
 
@@ -218,11 +239,55 @@ def test_a_gradient_of_another_form_is_no_answer(
         return message
 
     stage = LocalDeployment(small_spec(tmp_path, *TWO, "R=1"), tmp_path)
-    monkeypatch.setattr(server, "encode", lambda message: encode(once(message)))
+    monkeypatch.setattr(connection_handler, "encode", lambda message: encode(once(message)))
     for m in (0, 1):
         stage.join(m)
     stage.play()
     assert lied and set(stage.words.values()) == {"all rounds are done"}
+
+
+# What a client computes before anybody has agreed
+
+
+@pytest.mark.parametrize("K", [1, 2, 5, FEW - 1, FEW, FEW + 1, 3 * FEW])
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_the_visits_of_many_local_steps_are_those_of_a_whole_round(
+    name: str, K: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are derived from a round of few steps: the server chooses K, and minibatch SGD has a visit for each."""
+    spec = small_spec(tmp_path, f"algorithm={name}", f"K={K}")
+    found = derive_allowed_visits(spec, 0)
+    monkeypatch.setattr(visit_limits, "FEW", 10**6)
+    assert found == derive_allowed_visits(spec, 0)
+
+
+def test_a_spec_with_endless_local_steps_costs_no_memory(tmp_path: Path) -> None:
+    allowed = derive_allowed_visits(small_spec(tmp_path, "algorithm=minibatch-sgd", "K=2147483647"), 0)
+    assert allowed.occurrences == 2147483647 and allowed.K == 1
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+@pytest.mark.parametrize("name", sorted(BUILTIN_MODELS))
+def test_the_sizes_of_a_built_in_model_are_known_without_its_layers(
+    name: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, images = small_spec(tmp_path, f"model={name}", f"engine={engine}"), (3, 32, 32)
+    expected = backend_torch.compute_shape(spec, images, 10)
+    monkeypatch.setattr(ModelSpec, "net", None)
+    assert derive_client_shape(spec, images, 10) == expected
+
+
+def test_a_user_s_model_is_not_built_for_images_that_the_client_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, built = quorum(tmp_path, "engine=reference"), list[tuple[int, ...]]()
+    mine = stage.serving.spec.model_copy(
+        update={"model": stage.serving.spec.model.model_copy(update={"name": f"{__name__}:build_mine"})}
+    )
+    monkeypatch.setattr(backend_torch, "compute_shape", lambda spec, images, *rest: built.append(images))
+    lies = Lies(stage, monkeypatch, offer(mine, shape=(1, 4096, 4096)))
+    error = lies.join(agreed=AgreedSpec(mine))
+    assert isinstance(error, InputError) and not built and not lies.sent
 
 
 # How many visits
@@ -251,6 +316,17 @@ def test_evaluations_are_counted_too(tmp_path: Path) -> None:
         counted.begin_evaluation()
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_run_is_complete_only_after_a_commit_in_the_last_round(committed: bool, tmp_path: Path) -> None:
+    """A server that repeats visits without a commit made a client exit as if the run had been completed."""
+    spec, counted = small_spec(tmp_path, "R=2"), used(tmp_path, "R=2")
+    for _ in range(4):
+        counted.begin_visit(Lease(1, 1, 0, 0, 0, 2, 0.1))
+    counted.record_commit(1 if committed else 0)
+    assert counted.is_complete(spec) is committed
+    assert used(tmp_path, "R=2").is_complete(spec) is committed  # after a restart
+
+
 def test_a_number_of_steps_that_depends_on_others_stays_what_it_was(tmp_path: Path) -> None:
     words = ("tau=proportional", "K=3", "M=4")
     used(tmp_path, *words).begin_visit(Lease(1, 1, 0, 0, 0, 7, 0.1))
@@ -261,6 +337,18 @@ def test_a_number_of_steps_that_depends_on_others_stays_what_it_was(tmp_path: Pa
     allowed.check_lease(base, 10**6)
     with pytest.raises(ServerBrokeSpec):
         allowed.check_lease(replace(base, K=13), 10**6)
+
+
+def test_each_client_allows_its_own_number_of_steps(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, "M=4", "tau=3+1+2+4")
+    allowed = derive_allowed_visits(spec, 2)
+    lease = build_lease(allowed.make_visit(Lease(1, 1, 0, 0, 2, 2, 0.1), 0.0, None), 1, 1, b"")
+    allowed.check_lease(lease, 10**6)
+    for K in (1, 3, 4):
+        with pytest.raises(ServerBrokeSpec) as caught:
+            allowed.check_lease(replace(lease, K=K), 10**6)
+        assert caught.value.value == K
+    assert derive_allowed_visits(spec, EVALUATOR_NUMBER).visits == 0
 
 
 def test_without_a_count_nothing_is_sent(tmp_path: Path) -> None:
@@ -296,16 +384,16 @@ def test_a_client_dials_other_hosts_only_peer_to_peer_and_tells_nothing_of_them(
         dialed.append(address)
         raise PeerUnreachable("connection refused by 10.0.0.1")
 
-    monkeypatch.setattr(HalfSender, "bring", bring)
+    monkeypatch.setattr(HalfSender, "send", bring)
     centralized = LocalDeployment(small_spec(tmp_path, *TWO, "R=1"), tmp_path, keys=True)
-    monkeypatch.setattr(server, "encode", lambda message: encode(lease(heir="127.0.0.1:22")(message)))
+    monkeypatch.setattr(connection_handler, "encode", lambda message: encode(lease(heir="127.0.0.1:22")(message)))
     for m in (0, 1):
         centralized.join(m)
     centralized.play()
     assert set(centralized.words.values()) == {"all rounds are done"} and not dialed
     post = PeerEndpoint(IdentityReloader(load_identity(tmp_path / "client-0"), lambda text: None), lambda text: None)
     for address in ("127.0.0.1:22", "unix:/run/docker.sock", "dns:///example.org:443"):
-        (handed,) = post.bring(Lease(1, 1, 0, 0, 0, 2, 0.1, heir=address), b"half")
+        (handed,) = post.hand_over(Lease(1, 1, 0, 0, 0, 2, 0.1, heir=address), b"half")
         assert handed.why == UNREACHED
     assert dialed == ["127.0.0.1:22"]
 
@@ -346,7 +434,7 @@ def test_every_visit_of_an_honest_run_is_allowed(name: str, order: str, tmp_path
 def test_without_an_agreement_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lies = Lies(quorum(tmp_path), monkeypatch, lambda message: message)
     error = lies.join(agreed=None)
-    digest = lies.stage.serving.hub.context.terms.spec_hash
+    digest = lies.stage.serving.network.context.terms.spec_hash
     assert isinstance(error, InputError) and error.hint is not None and digest in error.hint
     assert not lies.sent and not any(isinstance(message, Accept) for message in lies.received)
 
@@ -360,7 +448,7 @@ def test_the_operator_is_shown_what_would_leave_and_decides(
     def comment(message: Message) -> Message:
         return replace(message, spec=f"# hidden \x9b8m\n{message.spec}") if isinstance(message, Terms) else message
 
-    monkeypatch.setattr(server, "encode", lambda message: encode(comment(message)))
+    monkeypatch.setattr(connection_handler, "encode", lambda message: encode(comment(message)))
     approval = Approval(lambda text: bool(shown.append(text)) or yes)
     stage = LocalDeployment(small_spec(tmp_path, *TWO, "batch=5"), tmp_path)
     if not yes:
@@ -461,6 +549,44 @@ def test_layers_that_only_the_server_names_are_not_used(tmp_path: Path, monkeypa
     monkeypatch.setattr("splitrelay.kernels.read_plan", lambda document: accepted.append(document))
     error = lies.join()
     assert not accepted and isinstance(error, SplitrelayError)  # the server refuses the digest, which is not its own
+
+
+CALLED = list[str]()
+
+
+def run_code(*given: Any) -> nn.Sequential:
+    """Code that the client's operator has never heard of."""
+    CALLED.append("run")
+    return tiny()
+
+
+@pytest.mark.parametrize(
+    ("words", "terms"),
+    [
+        ("model={code} engine=fast cut=3", {"plan": ""}),
+        ("model={code} engine=fast cut=3 route=peer-to-peer", {"sealed": True}),
+        ("model={code} engine=fast cut=3", {"sealed": True}),
+        ("model={code} engine=reference cut=3", {}),
+        ("loss={code} engine=reference", {}),
+        ("loss={code} engine=fast", {}),
+        ("model=mlp loss={code} engine=fast", {"plan": "{}"}),
+    ],
+)
+@pytest.mark.parametrize("role", ["client", "evaluator"])
+def test_a_digest_alone_lets_no_code_run(
+    words: str, terms: dict[str, Any], role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layers come with the terms, under the digest. The function that has made them is never called here."""
+    stage = LocalDeployment(small_spec(tmp_path, *OWN), tmp_path, quorum=1, policy=Policy(lease=5.0), keys=True)
+    named = [word.format(code=f"{__name__}:run_code") for word in words.split()]
+    spec = small_spec(tmp_path, *TWO, *named)
+    made = offer(spec, **terms)
+    lies = Lies(stage, monkeypatch, made)
+    digest = getattr(made(build_terms(stage.serving.spec, stage.serving.data)), "spec_hash")  # noqa: B009
+    CALLED.clear()
+    more = {"test": tmp_path / "data" / "test.npz"} if role == "evaluator" else {}
+    error = lies.join(agreed=None, accept_spec=digest, keep=tmp_path / "model.safetensors", **more)
+    assert isinstance(error, InputError) and not CALLED and not lies.sent
 
 
 def _count(calls: list[Any]) -> Any:

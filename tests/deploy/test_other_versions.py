@@ -16,9 +16,9 @@ import pytest
 
 from splitrelay import __version__
 from splitrelay.deploy.status_client import ask_status
-from splitrelay.network.client_session import ServerNotFound, ServerRefused, Session
+from splitrelay.network.client_session import Session
 from splitrelay.network.codec import VERSION, OtherVersion, encode, rewrite_version
-from splitrelay.network.grpc_channel import SERVICE, UntrustedServer, open_channel
+from splitrelay.network.grpc_channel import SERVICE, ServerNotFound, ServerRefused, UntrustedServer, open_channel
 from splitrelay.network.messages import Accept, Refuse
 from splitrelay.network.status_rpc import status_handler
 from splitrelay.security import identity
@@ -39,13 +39,13 @@ import sys
 from splitrelay.network import codec
 codec.VERSION = int(sys.argv[1])
 from splitrelay.network.messages import Terms
-from splitrelay.network.connection_handler import ServerContext
+from splitrelay.network.server_connection import ServerContext
 from splitrelay.network.server import NetworkServer
 terms = Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=60.0)
-hub = NetworkServer(ServerContext(terms, codec.Bounds(), 10_000, 4))
-print(hub.start("127.0.0.1:0"), flush=True)
+network = NetworkServer(ServerContext(terms, codec.Bounds(), 10_000, 4))
+print(network.start("127.0.0.1:0"), flush=True)
 sys.stdin.read()
-hub.close("enough", again=False)
+network.close("enough", again=False)
 """
 
 
@@ -151,7 +151,7 @@ def test_a_server_that_tls_refuses_is_not_tried_again(case: str, keys: Path, mon
         client = session(here.port, host, keys / "client-0")
         with pytest.raises(UntrustedServer) as caught:
             client.connect()
-        assert client.links == 1
+        assert client.connection_count == 1
     assert caught.value.exit_code == 2
     assert host in caught.value.what and hint in str(caught.value.hint)
 
@@ -167,7 +167,7 @@ def test_a_port_that_nobody_listens_on_is_tried_again(keys: Path) -> None:
         client = session(line.getsockname()[1], keys=keys / "client-0", patience=0.5)
         with pytest.raises(ServerNotFound):
             client.connect()
-    assert client.links > 1
+    assert client.connection_count > 1
 
 
 def test_a_server_that_was_trusted_before_is_tried_again(keys: Path) -> None:
@@ -177,12 +177,12 @@ def test_a_server_that_was_trusted_before_is_tried_again(keys: Path) -> None:
         client.dial = session(here.port, keys=keys / "client-0").dial
         with pytest.raises(ServerNotFound):
             client.connect()
-    assert client.links > 1
+    assert client.connection_count > 1
 
 
 def test_a_question_to_a_wrong_host_is_an_error_of_the_user(keys: Path) -> None:
     with run_bare_server(build_server_credentials(load_identity(keys / "elsewhere"))) as here:
-        here.hub.add_method("Status", status_handler(lambda: "{}", lambda context: None))
+        here.network.add_method("Status", status_handler(lambda: "{}", lambda context: None))
         with pytest.raises(UntrustedServer) as caught:
             ask_status(f"127.0.0.1:{here.port}", keys / "client-0", insecure=False)
     assert caught.value.exit_code == 2 and "127.0.0.1" in caught.value.what

@@ -1,7 +1,6 @@
 """Does every visit come to an end, whatever its client says again and again?"""
 
 import itertools
-import threading
 import time
 from collections import Counter
 from contextlib import suppress
@@ -14,15 +13,14 @@ import torch
 
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.deploy import client_visit, remote_clients, visit_scheduler
-from splitrelay.deploy.backend_torch import shape_of
+from splitrelay.deploy.backend_torch import compute_shape
 from splitrelay.deploy.deployed_run import build_size_partition
 from splitrelay.deploy.direct_handover import DeliveredHalf, DirectHandover
-from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import Policy, ServerVisits, VisitLease, get_stage
 from splitrelay.errors import Diverged, OutputError, VisitFailed
-from splitrelay.network import limits, messages
-from splitrelay.network.client_session import VisitCancelled
+from splitrelay.network import client_session, limits, messages
 from splitrelay.network.codec import VERSION, BadMessage, decode, encode
+from splitrelay.network.grpc_channel import VisitCancelled
 from splitrelay.network.limits import Limits
 from splitrelay.network.messages import (
     Accept,
@@ -38,7 +36,7 @@ from splitrelay.network.messages import (
 )
 from splitrelay.network.shared_event_loop import MessageReceived
 from splitrelay.network.tensor_transfer import compute_sha256
-from tests.support.bare_server import BareServer, lease, run_bare_server, step, wait_until
+from tests.support.bare_server import BareServer, lease, make_remote_clients, run_bare_server, step, wait_until
 from tests.support.clock import Clock
 from tests.support.deployment import LocalDeployment, small_spec
 
@@ -67,9 +65,9 @@ def test_a_word_that_was_said_before_is_no_progress() -> None:
 def test_time_without_a_link_is_not_the_clients() -> None:
     visit = pending()
     visit.record_message(step(1, 0), 10.0)
-    visit.link, visit.since = None, 12.0
+    visit.connection, visit.since = None, 12.0
     visit.resume(2, 40.0)
-    assert (visit.progress_at, visit.link) == (38.0, 2)
+    assert (visit.progress_at, visit.connection) == (38.0, 2)
 
 
 def test_a_half_counts_only_where_it_grows_by_a_piece() -> None:
@@ -94,21 +92,21 @@ def test_who_says_not_yet_again_and_again_has_the_time_of_one_that_is_away() -> 
 
 def test_a_client_that_we_keep_waiting_is_not_away() -> None:
     with run_bare_server() as here:
-        remote = RemoteClients(here.hub, Any, Quiet(), Policy("skip", lease=1.0), threading.Event())  # type: ignore[arg-type]
+        remote = make_remote_clients(here, Policy("skip", lease=1.0))
         remote.scheduler.leases[0] = visit = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 5), 0.0)
         visit.after = 50.0
         remote.scheduler.check_timeouts(40.0)
         assert 0 in remote.scheduler.leases
 
 
-@pytest.mark.parametrize(("lasted", "links"), [(0.5, 4), (100.0, 1)])
-def test_a_link_that_has_lasted_is_none_of_those_that_count(lasted: float, links: int) -> None:
+@pytest.mark.parametrize(("lasted", "connections"), [(0.5, 4), (100.0, 1)])
+def test_connection_that_has_lasted_is_not_counted(lasted: float, connections: int) -> None:
     with run_bare_server() as here:
-        remote = RemoteClients(here.hub, Any, Quiet(), Policy(lease=60.0), threading.Event())  # type: ignore[arg-type]
+        remote = make_remote_clients(here, Policy(lease=60.0))
         visit = pending()
-        visit.links = 3
+        visit.connection_count = 3
         remote.scheduler.handle_reconnect(visit, lasted)
-        assert visit.links == links
+        assert visit.connection_count == connections
 
 
 # Clients that repeat the same message
@@ -122,13 +120,13 @@ def test_a_step_that_is_only_repeated_runs_out_of_time(tmp_path: Path, monkeypat
 
         def step(self, k: int, h: Any, labels: Any, norm2: float, /, *_: Any) -> messages.Reply:
             super().step(k, h, labels, norm2)
-            link = self.session.connection
-            assert link is not None
+            connection = self.session.connection
+            assert connection is not None
             for number in itertools.count(1):
-                link.stream.put(encode(messages.Step(self.fence, k, h, labels.astype(np.int32), norm2)))
-                message = decode(link.stream.read(time.monotonic() + 60))
+                connection.stream.put(encode(messages.Step(self.fence, k, h, labels.astype(np.int32), norm2)))
+                message = decode(connection.stream.read(time.monotonic() + 60))
                 if isinstance(message, messages.Cancel):
-                    link.conversation.record_received(message)
+                    connection.conversation.record_received(message)
                     raise VisitCancelled(message.why)
                 if number == 3:
                     clock.advance(1001.0)
@@ -147,7 +145,7 @@ def test_a_step_that_is_refused_again_and_again_ends_the_visit(
     away: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that does not look at its own numbers goes on saying what is refused."""
-    monkeypatch.setattr(client_visit, "is_finite_array", lambda h: True)
+    monkeypatch.setattr(client_session, "is_finite_array", lambda h: True)
     step = client_visit.RemoteServerHalf.step
     nan = np.float32("nan")
     monkeypatch.setattr(
@@ -192,13 +190,13 @@ def test_a_client_that_begins_again_and_again_is_not_waited_for_for_ever(
     for m in stage.partition.clients:
         stage.join(m, patience=0.5, limits=few)
     stage.play()
-    assert [event["why"] for event in stage.events("skipped")] == ["no step on 4 links"] * 2
+    assert [event["why"] for event in stage.events("skipped")] == ["no step on 4 connections"] * 2
 
 
 def test_a_gradient_that_overflows_at_the_server_is_not_sent(tmp_path: Path) -> None:
     """The loss is a number and the gradient at the cut is none: the client could only refuse it, again and again."""
     spec = small_spec(tmp_path, "model=lenet-small", "engine=reference", "cut=flatten")
-    shape = shape_of(spec, (1, 8, 8), 10)
+    shape = compute_shape(spec, (1, 8, 8), 10)
     tops = ServerVisits(spec, shape, (1, 8, 8), 10, 5)
     submodel = tops.engine().submodel
     low, high = (layer for layer in submodel.layers if isinstance(layer, torch.nn.Linear))
@@ -230,7 +228,7 @@ def test_links_on_which_nothing_happens_are_counted(tmp_path: Path, monkeypatch:
         stage.join(m, patience=0.5)
     with suppress(Diverged):  # the second client may say so before it is skipped
         stage.play()
-    assert "no step on 4 links" in {event["why"] for event in stage.events("failed")}
+    assert "no step on 4 connections" in {event["why"] for event in stage.events("failed")}
 
 
 # What a client may bring, ask for, and leave behind
@@ -246,7 +244,7 @@ def test_a_client_cannot_bring_more_than_there_can_be() -> None:
 
 def test_a_half_is_asked_for_once() -> None:
     with run_bare_server() as here:
-        remote = RemoteClients(here.hub, Any, Quiet(), Policy(), threading.Event(), make_handover=DirectHandover)  # type: ignore[arg-type]
+        remote = make_remote_clients(here, make_handover=DirectHandover)
         handover = remote.handover
         assert isinstance(handover, DirectHandover)
         visit = pending()
@@ -257,13 +255,6 @@ def test_a_half_is_asked_for_once() -> None:
         handover.handle_want(visit)
         with pytest.raises(BadMessage):
             handover.handle_want(visit)
-
-
-class Quiet:
-    """A journal that nobody reads."""
-
-    def note(self, *_: Any, **__: Any) -> None:
-        pass
 
 
 class Begun:
@@ -278,53 +269,57 @@ class Begun:
 def test_who_does_not_listen_is_not_answered_for_ever() -> None:
     """Replies wait for a client that reads nothing: not more of them than its words may."""
     with run_bare_server() as here:
-        link = here.leased(0)
-        caller = here.hub.handler.clients[0]
+        connection = here.leased(0)
+        caller = here.network.connections.clients[0]
         for k in range(Limits.unanswered):
             caller.outgoing.put_nowait(messages.Cancel(99, str(k)))  # nobody has taken them yet
         heard = MessageReceived(0, caller.number, step(1, 0))
         with pytest.raises(BadMessage):
-            here.hub.handler._pass_on(caller, heard)
-        assert link
+            here.network.connections._pass_on(caller, heard)
+        assert connection
 
 
 def test_who_comes_back_after_its_deposit_starts_afresh() -> None:
     """The deposit waits to be counted: nobody can go on with that visit."""
     with run_bare_server() as here:
         _deposited(here)
-        link = here.call()
-        link.send(Hello(VERSION, 0))
-        assert isinstance(link.receive(60), Terms)
-        link.send(Accept("h", "fast", "cpu", 5, fence=1, k=1))
-        assert isinstance(link.receive(60), Welcome)
+        connection = here.call()
+        connection.send(Hello(VERSION, 0))
+        assert isinstance(connection.receive(60), Terms)
+        connection.send(Accept("h", "fast", "cpu", 5, fence=1, k=1))
+        assert isinstance(connection.receive(60), Welcome)
 
 
 def _deposited(here: BareServer) -> None:
-    link = here.joined(0)
-    here.hub.grant(0, 1, 1)
+    connection = here.joined(0)
+    here.network.connections.grant(0, 1, 1)
     here.say(0, lease(1))
-    assert isinstance(link.receive(60), messages.Lease)
-    link.send(Ready(1))
-    link.send(Finish(1, 0, 0.0))
-    link.send(messages.Chunk(1, 0, b"half"))
-    link.send(Deposit(1, 4, compute_sha256(b"half")))
-    wait_until(lambda: any(isinstance(getattr(event, "message", None), Deposit) for event in here.hub.inbox._events))
+    assert isinstance(connection.receive(60), messages.Lease)
+    connection.send(Ready(1))
+    connection.send(Finish(1, 0, 0.0))
+    connection.send(messages.Chunk(1, 0, b"half"))
+    connection.send(Deposit(1, 4, compute_sha256(b"half")))
+    wait_until(
+        lambda: any(
+            isinstance(getattr(event, "message", None), Deposit) for event in here.network.connections.inbox._events
+        )
+    )
 
 
 def test_a_record_that_cannot_be_written_is_the_servers_failure_and_no_links() -> None:
     with run_bare_server() as here:
-        link = here.joined(0)
-        wait_until(lambda: here.hub.inbox._events)
-        here.hub.inbox.get(timeout=60)
+        connection = here.joined(0)
+        wait_until(lambda: here.network.connections.inbox._events)
+        here.network.connections.inbox.get(timeout=60)
         full = OutputError("cannot write events.jsonl")
 
         def fails(event: str, **facts: Any) -> None:
             raise full
 
-        here.hub._note = fails
-        here.hub.note("refused", client=3)
+        here.network.connections._record = fails
+        here.network.connections.record("refused", client=3)
         with pytest.raises(OutputError) as found:
-            here.hub.inbox.get(timeout=60)
+            here.network.connections.inbox.get(timeout=60)
         assert found.value is full
-        here.hub._note = here._note
-        wait_until(lambda: not here.hub._watch_task.done() and link.stream._frames.is_active())
+        here.network.connections._record = here._note
+        wait_until(lambda: not here.network._watch_task.done() and connection.stream._frames.is_active())

@@ -1,7 +1,6 @@
 """Does a client that misbehaves cost the others a bounded number of visits, and who releases it?"""
 
 import json
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,13 @@ import pytest
 
 from splitrelay.algorithms.base import Step, Visit
 from splitrelay.cli.main import run
-from splitrelay.deploy import client_visit, remote_clients, visit_scheduler
+from splitrelay.deploy import client_visit, evaluation_requests, remote_clients, remote_evaluator, visit_scheduler
 from splitrelay.deploy.quarantine import RECORD, Quarantine, read_record, request_lift
-from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import Policy, VisitLease, get_stage
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import messages
-from splitrelay.network.client_session import VisitCancelled
-from tests.support.bare_server import run_bare_server, step, wait_until
+from splitrelay.network.grpc_channel import VisitCancelled
+from tests.support.bare_server import make_remote_clients, run_bare_server, step, wait_until
 from tests.support.clock import Clock
 from tests.support.deployment import (
     LocalDeployment,
@@ -123,7 +121,7 @@ def test_a_committed_visit_on_probation_ends_the_quarantine(tmp_path: Path, monk
 def test_where_nobody_else_is_here_a_client_in_quarantine_is_waited_for(tmp_path: Path) -> None:
     with run_bare_server() as here:
         policy = Policy("skip", strikes=1, probation=LONG)
-        remote = RemoteClients(here.hub, Any, Any, policy, threading.Event(), Quarantine(policy, nothing))  # type: ignore[arg-type]
+        remote = make_remote_clients(here, policy)
         remote.scheduler.quarantine.strike(BAD, "it did nothing")
         here.joined(BAD)
         assert remote.scheduler.get_quarantine_reason(BAD) is None
@@ -133,10 +131,13 @@ def test_where_nobody_else_is_here_a_client_in_quarantine_is_waited_for(tmp_path
         assert remote.scheduler.get_quarantine_reason(BAD) is None and remote.scheduler.get_quarantine_reason(0) is None
 
 
-def test_a_client_that_is_never_here_when_it_is_asked_is_put_into_quarantine(tmp_path: Path) -> None:
+def test_a_client_that_is_never_here_when_it_is_asked_is_put_into_quarantine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It comes back after every lease that was waited out, which would cost a lease in every round."""
-    policy = Policy("skip", lease=0.2, strikes=2, probation=LONG)
+    policy = Policy("skip", lease=1000.0, strikes=2, probation=LONG)
     stage = LocalDeployment(small_spec(tmp_path, *THREE, "R=6"), tmp_path, policy=policy, quorum=2)
+    Clock(monkeypatch, remote_clients, visit_scheduler).expire_lease(stage, BAD, times=2)
 
     def happened(event: str, facts: dict[str, Any]) -> None:
         if event == "skipped" and facts["client"] == BAD:
@@ -153,7 +154,8 @@ def test_a_client_that_is_never_here_when_it_is_asked_is_put_into_quarantine(tmp
 def test_an_evaluator_that_never_answers_is_asked_a_bounded_number_of_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, asked = client_visit.VisitRunner.look, list[int]()
+    look, asked = client_visit.VisitRunner.answer_request, list[int]()
+    clock = Clock(monkeypatch, remote_evaluator, evaluation_requests)
 
     def silent(visitor: client_visit.VisitRunner, session: Any, word: messages.EvaluationRequest) -> None:
         if word.top_bytes:  # the model at the end
@@ -161,13 +163,18 @@ def test_an_evaluator_that_never_answers_is_asked_a_bounded_number_of_times(
             return
         asked.append(word.fence)
         client_visit.receive_half(session, word.bytes, word.sha256)
+        clock.advance(1001.0)
         while True:
             if isinstance(session.receive(60), messages.Cancel):
                 raise VisitCancelled("enough")
 
-    monkeypatch.setattr(client_visit.VisitRunner, "look", silent)
+    monkeypatch.setattr(client_visit.VisitRunner, "answer_request", silent)
     stage = make_peer_deployment(
-        tmp_path, *THREE, "R=6", "evaluator=1", policy=Policy("skip", lease=0.3, strikes=2, probation=LONG)
+        tmp_path,
+        *THREE,
+        "R=6",
+        "evaluator=1",
+        policy=Policy("skip", lease=1000.0, step=10_000.0, strikes=2, probation=LONG),
     )
     stage.play()
     assert len(asked) == 2 == len(stage.events("strike"))
@@ -318,7 +325,7 @@ class Quiet:
 def test_a_visit_that_always_makes_some_progress_ends_at_its_deadline(visit: float | None, deadline: float) -> None:
     with run_bare_server() as here:
         quiet: Any = Quiet()
-        remote = RemoteClients(here.hub, quiet, quiet, Policy("skip", step=10.0, visit=visit), threading.Event())
+        remote = make_remote_clients(here, Policy("skip", step=10.0, visit=visit), server_visits=quiet)
         remote.scheduler.leases[0] = pending = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 5), 0.0)
         pending.start(quiet, 1, 1, 0.0)
         for k, now in enumerate(np.linspace(1.0, deadline, 5)):

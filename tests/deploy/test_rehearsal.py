@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from splitrelay.chaos.fault_kinds import KINDS, Fault, draw_plan, list_possible_kinds, read_plan
+from splitrelay.chaos.fault_kinds import KINDS, Fault, draw_plan, find_excluded_faults, list_possible_kinds, read_plan
 from splitrelay.chaos.fault_rehearsal import FaultRehearsal
 from splitrelay.deploy.rehearsal import RehearsalOptions
 from splitrelay.errors import InputError, OutOfRange, UnknownName
@@ -99,6 +99,41 @@ def test_random_plans_draw_every_kind(tmp_path: Path) -> None:
 def test_plan_with_skip_policy_contains_absent_client(tmp_path: Path) -> None:
     plans = [draw_plan(seed, small_spec(tmp_path), range(4), ["cut"], "skip") for seed in range(20)]
     assert all("stay-away" in [fault.kind for fault in plan] for plan in plans)
+
+
+def test_random_plans_have_no_faults_that_exclude_each_other(tmp_path: Path) -> None:
+    """A step that is sent once cannot carry two faults; the last visit of a client has one step K - 1."""
+    spec = small_spec(tmp_path, "M=3", "K=4", "R=4")
+    kinds = list_possible_kinds(spec, 3)
+    for seed in range(1, 2001):
+        plan = draw_plan(seed, spec, range(3), kinds)
+        last = [f for f in plan if f.after > 6 and f.step == 3 and KINDS[f.kind].at == "step"]
+        for i, first in enumerate(last):
+            later = [fault for fault in last[i + 1 :] if fault.client == first.client]
+            assert plan and not (first.kind in ("duplicate", "replay") and later), (seed, plan)
+        assert not any(find_excluded_faults(plan, spec, m, 3) for m in range(3))
+
+
+@pytest.mark.parametrize(
+    ("settings", "faults", "excluded"),
+    [
+        ("", [Fault("duplicate", 7, 2, 3), Fault("nan", 8, 2, 3)], [1]),  # seed 137
+        ("", [Fault("nan", 7, 2, 3), Fault("duplicate", 8, 2, 3)], []),  # the refused step is sent again
+        ("", [Fault("duplicate", 6, 2, 3), Fault("nan", 8, 2, 3)], []),  # the first one happens a round earlier
+        ("", [Fault("duplicate", 7, 2, 2), Fault("nan", 8, 2, 2)], []),  # the second one happens at step 3
+        ("", [Fault("duplicate", 7, 1, 3), Fault("nan", 8, 2, 3)], []),  # different clients
+        ("", [Fault("replay", 9, 2, 2), Fault("replay", 9, 2, 2), Fault("leap", 9, 2, 2)], [2]),
+        ("", [Fault("lost-commit", 6, 2), Fault("lost-commit", 6, 2), Fault("lost-commit", 6, 2)], [2]),
+        ("placement=whole algorithm=fedavg", [Fault("delay", 9)] * 2 + [Fault("kill-relay", 9)], [2]),
+        ("placement=whole algorithm=fedavg", [Fault("cut", 9)] * 2 + [Fault("kill-relay", 9)], []),
+    ],
+)
+def test_fault_is_excluded_if_others_take_its_messages(
+    settings: str, faults: list[Fault], excluded: list[int], tmp_path: Path
+) -> None:
+    spec = small_spec(tmp_path, "M=3", "K=4", "R=4", *settings.split())
+    found = [fault for m in range(3) for fault in find_excluded_faults(faults, spec, m, 3)]
+    assert found == [faults[i] for i in excluded]
 
 
 def test_plan_file_is_sorted_by_number_of_visits(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from splitrelay.network.client_session import ServerRefused
 from splitrelay.network.codec import VERSION
-from splitrelay.network.grpc_channel import ConnectionLost
+from splitrelay.network.grpc_channel import ConnectionLost, ServerRefused
 from splitrelay.network.messages import Chunk, Deposit, Finish, Hello
 from splitrelay.network.server import NetworkServer
 from splitrelay.network.shared_event_loop import MessageReceived
@@ -38,43 +37,43 @@ def issued(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def test_a_lease_is_not_granted_to_whoever_was_revoked_just_before() -> None:
     out: list[str] = []
     with run_bare_server(admit=lambda context, hello: out[0] if out else None) as here:
-        link = here.joined()
+        connection = here.joined()
         out.append("client 0 is revoked")
         here.say(0, lease(), Chunk(1, 0, b"the half"))
         with expect_error(ServerRefused, what="client 0 is revoked"):
-            link.receive(60)
+            connection.receive(60)
 
 
 def test_what_a_revoked_client_deposits_does_not_count() -> None:
     out: list[str] = []
     with run_bare_server(admit=lambda context, hello: out[0] if out else None) as here:
-        link, half = here.leased(), b"the half"
+        connection, half = here.leased(), b"the half"
         for word in (Finish(1, 0, 0.0), Chunk(1, 0, half)):
-            link.send(word)
-        wait_until(lambda: here.hub.handler.clients[0].half)
+            connection.send(word)
+        wait_until(lambda: here.network.connections.clients[0].half)
         out.append("client 0 is revoked")
-        link.send(Deposit(1, len(half), compute_sha256(half)))
+        connection.send(Deposit(1, len(half), compute_sha256(half)))
         with expect_error(ServerRefused, what="client 0 is revoked"):
-            link.receive(60)
-        wait_until(lambda: here.hub.get_clients() == {})
-        assert [type(event.message).__name__ for event in heard(here.hub)] == ["Ready", "Finish"]
+            connection.receive(60)
+        wait_until(lambda: here.network.connections.get_clients() == {})
+        assert [type(event.message).__name__ for event in heard(here.network)] == ["Ready", "Finish"]
 
 
-def heard(hub: NetworkServer) -> list[MessageReceived]:
+def heard(network: NetworkServer) -> list[MessageReceived]:
     """What the training thread was told so far."""
     found = []
     with suppress(Empty):
         while True:
-            found.append(hub.inbox.get(timeout=0.01))
+            found.append(network.connections.inbox.get(timeout=0.01))
     return [event for event in found if isinstance(event, MessageReceived)]
 
 
 def test_a_revoked_client_comes_no_further_than_its_greeting() -> None:
     with run_bare_server(admit=lambda context, hello: "client 0 is revoked") as here:
-        link = here.call()
-        link.send(Hello(VERSION, 0))
+        connection = here.call()
+        connection.send(Hello(VERSION, 0))
         with expect_error(ServerRefused, what="client 0 is revoked") as caught:
-            link.receive(60)
+            connection.receive(60)
         assert caught.value.final
 
 
@@ -94,26 +93,26 @@ def test_renewed_keys_are_those_of_the_next_question(issued: Authority, tmp_path
 def test_keys_that_are_only_half_there_are_told_of_once_and_the_old_ones_stay(
     issued: Authority, tmp_path: Path
 ) -> None:
-    authority, told = copy_authority(issued, tmp_path), list[str]()
+    authority, warnings = copy_authority(issued, tmp_path), list[str]()
     folder = tmp_path / "here" / "client-0"
-    keys = IdentityReloader(load_identity(folder), told.append)
+    keys = IdentityReloader(load_identity(folder), warnings.append)
     before, old = keys.get_identity(), (folder / "key.pem").read_bytes()
     authority.renew("client-0")
     new = (folder / "key.pem").read_bytes()
     (folder / "key.pem").write_bytes(old)
     assert [keys.get_identity() for _ in range(3)] == [before] * 3
-    assert len(told) == 1 and "stay in use" in told[0]
+    assert len(warnings) == 1 and "stay in use" in warnings[0]
     (folder / "key.pem").write_bytes(new)
     assert keys.get_identity().serial != before.serial
 
 
 def test_renewing_is_not_becoming_somebody_else(issued: Authority, tmp_path: Path) -> None:
     copy_authority(issued, tmp_path)
-    told, folder = list[str](), tmp_path / "here" / "client-0"
-    keys = IdentityReloader(load_identity(folder), told.append)
+    warnings, folder = list[str](), tmp_path / "here" / "client-0"
+    keys = IdentityReloader(load_identity(folder), warnings.append)
     for file in (tmp_path / "here" / "client-9").iterdir():
         file.replace(folder / file.name)
-    assert keys.get_identity().name == "client-0" and "another holder" in told[0]
+    assert keys.get_identity().name == "client-0" and "another holder" in warnings[0]
 
 
 def served(port: int, folder: Path) -> int:
@@ -137,7 +136,7 @@ def test_a_server_shows_its_renewed_certificate_without_a_restart(issued: Author
         assert served(here.port, place / "client-0") == load_identity(place / "server").serial
         authority.renew("server")
         assert served(here.port, place / "client-0") == load_identity(place / "server").serial
-        assert not old.wait_for_message(0.1)  # links that are open stay
+        assert not old.wait_for_message(0.1)  # open connections stay
         here.joined(1, mine)
 
 
@@ -161,11 +160,11 @@ def test_a_client_dials_with_the_keys_that_it_has_by_then(tmp_path: Path) -> Non
     object.__setattr__(stage.offer.admit, "join", noted)
 
     def renewing() -> None:
-        wait_until(lambda: 0 in stage.serving.hub.get_clients())
+        wait_until(lambda: 0 in stage.serving.network.connections.get_clients())
         open_authority(tmp_path / "authority").renew("client-0")
-        link = stage.clients[0].session.connection
-        assert link is not None
-        link.channel.close()  # the link is lost
+        connection = stage.clients[0].session.connection
+        assert connection is not None
+        connection.channel.close()  # the connection is lost
         wait_until(lambda: len(seen) == 2)
         stage.stop.set()
 

@@ -57,12 +57,12 @@ def test_a_huge_norm_does_not_end_the_server(words: str, tmp_path: Path, monkeyp
 
     class Loud(client_program.Session):
         def exchange(self, messages: Any, *how: Any, **more: Any) -> Any:
-            def louder() -> Any:
-                for word in messages():
-                    evil = self.client == EVIL and hasattr(word, "norm2")
-                    yield replace(word, norm2=HUGE) if evil else word
-
-            return super().exchange(louder, *how, **more)
+            is_evil = self.client == EVIL
+            changed = [
+                replace(message, norm2=HUGE) if is_evil and hasattr(message, "norm2") else message
+                for message in messages
+            ]
+            return super().exchange(changed, *how, **more)
 
     monkeypatch.setattr(client_program, "Session", Loud)
     for m in stage.partition.clients:

@@ -443,17 +443,17 @@ def test_a_damaged_skip_is_noticed(tmp_path: Path) -> None:
 
 def test_a_damaged_mean_of_the_fed_server_is_noticed(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    journal.remember(3, "name", b"sealed")
-    assert journal.remembered(3, "name") == b"sealed" and journal.remembered(3, "other") is None
+    journal.save_made(3, "name", b"sealed")
+    assert journal.load_made(3, "name") == b"sealed" and journal.load_made(3, "other") is None
     (file,) = (tmp_path / "visits").iterdir()
     for position in (0, -1):
         flipped(file, position)
         with pytest.raises(InputError):
-            journal.remembered(3, "name")
+            journal.load_made(3, "name")
         flipped(file, position)
     file.write_bytes(b"short")
     with pytest.raises(InputError):
-        journal.remembered(3, "name")
+        journal.load_made(3, "name")
 
 
 def test_a_server_with_a_damaged_visit_stops_and_goes_on_from_the_checkpoint(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.rehearsal import read_untimed_rows
-from splitrelay.network.client_session import ServerRefused
+from splitrelay.network.grpc_channel import ServerRefused
 from splitrelay.security.authority import Authority, open_authority
 from splitrelay.security.encryption import load_secrets
 from splitrelay.security.key_files import REVOKED, SEALING

@@ -16,7 +16,7 @@ from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.deploy.status_report import Pace
 from splitrelay.errors import InputError, OutputError
-from splitrelay.network.client_session import ServerRefused
+from splitrelay.network.grpc_channel import ServerRefused
 from tests.support.bare_server import wait_until
 from tests.support.deployment import LocalDeployment, simulate_run, small_spec
 from tests.support.error_fields import expect_error
@@ -49,7 +49,7 @@ def test_until_the_run_begins_a_client_may_come_with_other_data(tmp_path: Path) 
         stage.clients[0].stop.set()
         wait_until(lambda: 0 in stage.words)
         stage.join(1)
-        wait_until(lambda: 1 in stage.serving.hub.get_clients())
+        wait_until(lambda: 1 in stage.serving.network.connections.get_clients())
         stage.join(0)
 
     stage.serving.say = heard
@@ -76,7 +76,7 @@ def test_once_it_has_begun_the_data_stay_the_same(tmp_path: Path) -> None:
             except ServerRefused as error:
                 refused.append(error)
 
-    stage.serving.pace.look = lambda r, afresh: late({"round": r})  # type: ignore[method-assign]
+    stage.serving.pace.record_row = lambda r, afresh: late({"round": r})  # type: ignore[method-assign]
     for m in (0, 1):
         stage.join(m)
     stage.play()
@@ -250,12 +250,12 @@ def test_the_time_left_counts_from_where_this_program_took_it_up(monkeypatch: py
     pace = Pace()
     now[0] += 500.0  # for the clients to come
     for r in (0, 899, 900):
-        pace.look(r, afresh=True)
+        pace.record_row(r, afresh=True)
     assert pace.left(1000) is None
     now[0] += 20.0
-    pace.look(902, afresh=False)
+    pace.record_row(902, afresh=False)
     assert pace.left(1000) == pytest.approx(98 * 10.0)
     now[0] += 4.0
     assert pace.left(1000) == pytest.approx(98 * 10.0 - 4.0)
-    pace.look(1000, afresh=False)
+    pace.record_row(1000, afresh=False)
     assert pace.left(1000) == 0.0

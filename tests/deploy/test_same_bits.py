@@ -20,6 +20,10 @@ WAYS = [
     "algorithm=scaffold",
     "algorithm=ssl model=lenet-small clip=1 engine=fast",
     "algorithm=fedavg placement=whole engine=fast draw=full",
+    "algorithm=ssl optimiser=adamw clip=1 eta=0.01 eta_server=0.003",
+    "algorithm=ssl schedule=cosine period=3 warmup=1 tau=epochs K=1 clip=1",
+    "algorithm=fedavg placement=whole momentum=0.9 nesterov=true eta_server=0.05",
+    "algorithm=ssl engine=fast M=4 tau=3+1+2+1 output=average output_decay=0.25",
 ]
 
 

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from splitrelay.deploy.events import list_skipped_visits
+from splitrelay.deploy.half_disputes import PENDING, PendingStrikes
 from splitrelay.deploy.server_visit import Policy
-from splitrelay.errors import WorkError
+from splitrelay.errors import InputError, WorkError
 from splitrelay.security.encryption import HEADER, WrongEpoch, read_label
 from splitrelay.security.sealing_session import Sealer
 from tests.deploy.test_diverging_visit import misbehave
 from tests.deploy.test_spoiled_deposits import spoil
 from tests.deploy.test_unopenable_halves import EVIL, play, play_fed, struck
+from tests.support.deployment import watch_events
 from tests.support.sealed_deployments import make_direct_deployment, make_fed_deployment
 
 NET = ("M=4", "C=5", "eta=0.05", "model=lenet-small", "evaluator=3")
@@ -33,6 +35,29 @@ def test_the_writer_of_a_half_that_two_clients_overflow_from_is_struck_and_the_r
     assert {(r, EVIL, 0) for r in range(stage.spec.R)} <= skips
     assert len(skips - {(r, EVIL, 0) for r in range(stage.spec.R)}) <= 3  # one honest visit for each such half
     assert (tmp_path / "model").exists()
+
+
+def test_a_strike_that_is_pending_survives_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client gets it after two visits of others: also if the server was restarted before them."""
+    words, policy = (*NET, "R=5"), Policy("skip")
+    stage = make_direct_deployment(tmp_path, *words, policy=policy)
+    spoil(monkeypatch)
+    watch_events(stage, lambda event, facts: stage.stop.set() if event == "rejected" else None)
+    with pytest.raises(KeyboardInterrupt):
+        play(stage)
+    assert not stage.events("strike") and len(stage.events("rejected")) == 1
+    monkeypatch.undo()
+    again = make_direct_deployment(tmp_path, *words, policy=policy)
+    play(again)
+    assert struck(again) == {EVIL}
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"sound": 0, "accused": {"x": 1}}', "", "[" * 10**5])
+def test_a_damaged_file_of_pending_strikes_is_wrong_input(content: str, tmp_path: Path) -> None:
+    (tmp_path / PENDING).write_text(content)
+    with pytest.raises(InputError) as found:
+        PendingStrikes(tmp_path / PENDING)
+    assert PENDING in found.value.what and found.value.hint
 
 
 @LISTEN

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from tests.support.deployment import CLIENT, SERVER, LocalDeployment, simulate_r
 
 WHOLE = ("algorithm=fedavg", "placement=whole", "M=2", "C=9", "R=1")
 
-PIECE, SILENCE = Limits(piece=2000), 1.5
+PIECE, SILENCE, DELAY = Limits(piece=2000), 3.0, 0.11  # seconds; a half takes longer than a silence may last
 SLOW: dict[str, Any] = {"limits": PIECE, "timeouts": replace(CLIENT, silence=SILENCE, tick=0.05)}
 
 
@@ -42,10 +41,10 @@ class SlowUploadProxy(proxies.TcpProxy):
 
 
 class Lines:
-    """A line of its own for each client, ten thousand bytes a second."""
+    """A line of its own for each client, some thousand bytes a second."""
 
     def __init__(
-        self, stage: LocalDeployment, kind: type[proxies.TcpProxy] = proxies.TcpProxy, delay: float = 0.05
+        self, stage: LocalDeployment, kind: type[proxies.TcpProxy] = proxies.TcpProxy, delay: float = DELAY
     ) -> None:
         self.stage, self.kind, self.delay, self.made = stage, kind, delay, list[proxies.TcpProxy]()
 
@@ -71,12 +70,12 @@ def test_a_half_that_takes_longer_than_silence_may_last_comes_once(tmp_path: Pat
     lines = played(stage)
     assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()
     assert len(lines.made) == 2 and not stage.events("lost") and not stage.events("silent")
-    assert all(line.delayed > 2 * 1.5 / 0.05 for line in lines.made)  # down and up, each took longer than that
+    assert all(line.delayed > 2 * SILENCE / DELAY for line in lines.made)  # down and up, each took longer than that
 
 
 def test_a_half_on_its_way_is_progress_as_steps_are(tmp_path: Path) -> None:
     """A client has less time for a step than its half takes on the way up."""
-    stage = make_stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path, policy=Policy(step=1.0))
+    stage = make_stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path, policy=Policy(step=SILENCE, visit=1000.0))
     played(stage, SlowUploadProxy)
     assert not stage.events("failed") and len(stage.events("committed")) == 2
 
@@ -123,22 +122,25 @@ def test_a_visit_that_is_taken_back_meanwhile_is_told_so(tmp_path: Path, monkeyp
 def test_a_client_that_computes_for_long_keeps_its_visit_over_a_lost_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The link is lost while the whole model is trained, for longer than a client may be away."""
-    stage = make_stage(small_spec(tmp_path, *WHOLE), tmp_path, policy=Policy(lease=1.5))
+    """The connection is lost while the whole model is trained, for longer than a client may be away."""
+    clock = Clock(monkeypatch, remote_clients, visit_scheduler)
+    stage = make_stage(small_spec(tmp_path, *WHOLE), tmp_path, policy=Policy(lease=100.0, step=1000.0))
     expected = simulate_run(stage.spec, tmp_path / "simulated")
-    lines, compute, done = Lines(stage), backend_fast.Client.train_whole, threading.Event()
+    lines, compute, done = Lines(stage, delay=0.0), backend_fast.Client.train_whole, threading.Event()
 
     def long(client: backend_fast.Client, visit: Any) -> Any:
         if not done.is_set():
             done.set()
+            leases = stage.serving.remote.scheduler.leases
+            wait_until(lambda: leases[visit.m].stage == get_stage(Ready(0), 1))
             for line in lines.made:
-                line.delay = 0.0
                 line.cut()
             wait_until(lambda: stage.events("resumed"))  # the other client may not have begun
-            wait_until(lambda: time.monotonic() > lost + 2.0)
+            wait_until(lambda: all(lease.connection is not None for lease in dict(leases).values()))
+            clock.advance(101.0)
+            wait_until(lambda: stage.serving.remote._next_checks > leases[visit.m].on + 101.0)  # it was checked
         return compute(client, visit)
 
-    lost = time.monotonic()
     monkeypatch.setattr(backend_fast.Client, "train_whole", long)
     for m in stage.partition.clients:
         stage.join(m, address=lines, **SLOW)

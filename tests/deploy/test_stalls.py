@@ -12,14 +12,13 @@ from splitrelay.cli.main import run
 from splitrelay.cli.status import STALLED, build_table
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.evaluation_requests import PartyRequest
-from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.deploy.stalls import MANY, StallReporter, Wait
 from splitrelay.deploy.status_client import ask_status
 from splitrelay.network import messages
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
+from splitrelay.network.server_connection import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.security.encryption import SecretUnavailable
-from tests.support.bare_server import run_bare_server, wait_until
+from tests.support.bare_server import make_remote_clients, run_bare_server, wait_until
 from tests.support.deployment import LocalDeployment, small_spec, watch_events
 from tests.support.sealed_deployments import join_all, make_fed_deployment, make_peer_deployment
 
@@ -80,7 +79,7 @@ def test_a_client_that_is_away_when_it_is_asked(tmp_path: Path) -> None:
     def leave(event: str, facts: dict[str, Any]) -> None:
         if event == "committed" and (facts["round"], facts["client"]) == (0, LAST):
             stage.clients[LAST].stop.set()
-            wait_until(lambda: LAST not in stage.serving.hub.get_clients())
+            wait_until(lambda: LAST not in stage.serving.network.connections.get_clients())
         watch(event, facts)
 
     watch_events(stage, leave)
@@ -153,13 +152,13 @@ class Unasked(Seen):
 
 def test_an_evaluator_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = make_peer_deployment(tmp_path, *THREE, "R=1", f"evaluator={LAST}", policy=AT_ONCE)
-    seen, look = Unasked(stage, LAST, "no-answer", lambda: None), client_visit.VisitRunner.look
+    seen, look = Unasked(stage, LAST, "no-answer", lambda: None), client_visit.VisitRunner.answer_request
 
     def waiting(*given: Any) -> None:
         assert seen.reported.wait(60)
         look(*given)
 
-    monkeypatch.setattr(client_visit.VisitRunner, "look", waiting)
+    monkeypatch.setattr(client_visit.VisitRunner, "answer_request", waiting)
     stage.play()
     seen.check()
 
@@ -196,9 +195,9 @@ def test_a_run_that_goes_on_is_not_stalled(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_question_says_what_it_waits_for() -> None:
-    with run_bare_server(judge=True) as here:
-        remote = RemoteClients(here.hub, Any, Any, AT_ONCE, threading.Event())  # type: ignore[arg-type]
-        question = PartyRequest(remote, EVALUATOR_NUMBER, lambda link: 1)
+    with run_bare_server(has_evaluator=True) as here:
+        remote = make_remote_clients(here, AT_ONCE)
+        question = PartyRequest(remote, EVALUATOR_NUMBER, lambda connection: 1)
 
         def kind() -> str:
             wait = question.wait(question.heard + 1.0)

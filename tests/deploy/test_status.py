@@ -2,14 +2,21 @@
 
 import json
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
+from splitrelay import __version__
 from splitrelay.cli.status import build_table
 from splitrelay.deploy.server_program import ServerConfig, ServerProgram
-from splitrelay.errors import OutputError
-from tests.support.deployment import LocalDeployment, small_spec
+from splitrelay.errors import InputError, OutputError
+from splitrelay.network.status_rpc import NoAnswer
+from splitrelay.security.authority import open_authority
+from splitrelay.web.federation import get_status
+from splitrelay.web.source import PageSource
+from tests.support.bare_server import wait_until
+from tests.support.deployment import LocalDeployment, small_spec, watch_events
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +67,59 @@ def test_a_server_that_cannot_keep_its_run_says_nothing_else(tmp_path: Path) -> 
     with pytest.raises(OutputError):
         next(ServerProgram(ServerConfig(small_spec(tmp_path), tmp_path / "file" / "run"), said.append).rows())
     assert said == []
+
+
+def test_it_tells_when_a_client_was_last_in_contact_and_its_software(reports: list[dict[str, Any]]) -> None:
+    before, middle, after = ([one["last_contact"] is not None for one in report["clients"]] for report in reports)
+    assert before == [False] * 4 and sorted(middle) == [False, False, True, True] and after == [True] * 4
+    assert {one["software"] for one in reports[2]["clients"]} == {f"splitrelay {__version__}"}
+    assert {one["certificate_seconds"] for one in reports[2]["clients"]} == {None}  # it runs without keys
+
+
+def test_leases_and_faults_are_listed(tmp_path: Path) -> None:
+    stage = LocalDeployment(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path)
+    seen: list[dict[str, Any]] = []
+
+    def happened(event: str, facts: dict[str, Any]) -> None:
+        if event == "leased":
+            stage.serving.journal.note("strike", client=facts["client"], why="a test")
+            seen.append(json.loads(stage.serving.report()))
+
+    watch_events(stage, happened)
+    for m in (0, 1):
+        stage.join(m)
+    stage.play()
+    leases = [lease for report in seen for lease in report["leases"]]
+    assert [lease["client"] for lease in leases] == [report["turn"][0] for report in seen]
+    assert [lease["round"] for lease in leases] == [0, 0] and leases[0]["fence"] < leases[1]["fence"]
+    assert [fault["event"] for fault in seen[1]["faults"]] == ["strike", "strike"]
+    assert seen[1]["faults"][0]["client"] == leases[1]["client"] and seen[1]["faults"][0]["why"] == "a test"
+
+
+def test_a_page_asks_over_mutual_tls_as_an_observer(tmp_path: Path) -> None:
+    stage = LocalDeployment(small_spec(tmp_path, "M=2", "C=9", "R=1"), tmp_path, keys=True)
+    open_authority(tmp_path / "authority").issue_client("boss", observer=True)
+    seen: list[dict[str, Any]] = []
+
+    def happened(event: str, facts: dict[str, Any]) -> None:
+        if event == "leased":
+            thread = Thread(target=ask, daemon=True)  # the thread of the events must answer
+            thread.start()
+
+    def ask() -> None:
+        source = PageSource(address=f"127.0.0.1:{stage.serving.port}", keys=tmp_path / "boss")
+        seen.append(get_status(source, {})["report"])
+
+    watch_events(stage, happened)
+    for m in (0, 1):
+        stage.join(m)
+    stage.play()
+    wait_until(lambda: len(seen) == 2)
+    assert all(one["certificate_seconds"] > 86_400 for one in seen[0]["clients"] if one["here"])
+
+
+def test_a_page_without_the_right_keys_says_why(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        get_status(PageSource(address="127.0.0.1:1", keys=tmp_path / "nothing"), {})
+    with pytest.raises(NoAnswer):
+        get_status(PageSource(address="127.0.0.1:1", insecure=True), {})

@@ -88,7 +88,7 @@ def test_a_client_that_is_away_when_it_is_its_turn_is_seen_so(tmp_path: Path) ->
     def happened(event: str, facts: dict[str, Any]) -> None:
         if event == "committed" and (facts["round"], facts["client"]) == (0, 1):
             stage.clients[1].stop.set()
-            wait_until(lambda: 1 not in stage.serving.hub.get_clients())
+            wait_until(lambda: 1 not in stage.serving.network.connections.get_clients())
         if event == "leased" and (facts["round"], facts["client"]) == (1, 0):
             threading.Thread(target=look, daemon=True).start()
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from splitrelay.cli.main import run
-from splitrelay.network.connection_handler import ServerContext
 from splitrelay.network.server import NetworkServer
+from splitrelay.network.server_connection import ServerContext
 from splitrelay.network.status_rpc import status_handler
 from tests.support.bare_server import BOUNDS, TERMS
 from tests.support.programs import run_programs
@@ -27,9 +27,9 @@ class StatusServer:
     def __init__(self, port: int, rounds: Iterator[int], refuses: str | None = None) -> None:
         self.rounds, self.r, self.refuses = rounds, 0, refuses
         self.asked = 0
-        self.hub = NetworkServer(ServerContext(TERMS, BOUNDS, 10_000, 4))
-        self.hub.add_method("Status", status_handler(self.report, self.admit))
-        self.port = self.hub.start(f"127.0.0.1:{port}")
+        self.network = NetworkServer(ServerContext(TERMS, BOUNDS, 10_000, 4))
+        self.network.add_method("Status", status_handler(self.report, self.admit))
+        self.port = self.network.start(f"127.0.0.1:{port}")
 
     def admit(self, context: Any) -> str | None:
         self.asked += 1
@@ -44,7 +44,7 @@ class StatusServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.hub.close("enough", again=True)
+        self.network.close("enough", again=True)
 
 
 def watch(port: int) -> tuple[str, ...]:

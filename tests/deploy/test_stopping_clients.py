@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from splitrelay.network.client_session import ClientStopped, HeldVisit, Session
-from splitrelay.network.grpc_channel import open_channel
+from splitrelay.network.client_session import HeldVisit, Session
+from splitrelay.network.grpc_channel import ClientStopped, open_channel
 from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Accept, Lease, Ready
 from tests.support.bare_server import BareServer, lease, run_bare_server, step, wait_until
@@ -26,7 +26,7 @@ def join(here: BareServer, stop: threading.Event) -> Session:
         timeouts=TIMEOUTS,
     )
     session.connect()
-    wait_until(lambda: 0 in here.hub.get_clients())
+    wait_until(lambda: 0 in here.network.connections.get_clients())
     here.say(0, lease(1))
     assert isinstance(session.receive(FAR), Lease)
     session.holding = HeldVisit(1)
@@ -35,7 +35,7 @@ def join(here: BareServer, stop: threading.Event) -> Session:
 
 
 WAITS: list[Callable[[Session], object]] = [
-    lambda session: session.exchange(lambda: iter([step(1)]), 300.0),
+    lambda session: session.exchange([step(1)], 300.0),
     lambda session: session.receive(300.0),
 ]
 

@@ -1,4 +1,4 @@
-"""What who keeps the programs running relies on: every line an object, what systemd is told, and how they leave."""
+"""Programs under a supervisor: lines of JSON, messages to systemd, and exit codes."""
 
 import json
 import signal
@@ -13,6 +13,7 @@ from splitrelay.cli.main import run
 from tests.support.programs import Program, run_programs
 
 SPEC = ("data=digits", "M=2", "C=5", "R=2", "K=2", "batch=5", "model=mlp")
+STOPPED = 130  # the exit code of a program that was told to stop before the end of the run
 JSON = ("--insecure", "--log", "json")
 
 
@@ -89,8 +90,8 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pr
         assert client.heard() == "READY=1", client.words
         server.said("client 0 is here; 1 clients to come")
         client.said("joined as client 0")
-        assert client.left(signal.SIGTERM) == 0, client.words
-        assert server.left(signal.SIGTERM) == 0, server.words
+        assert client.left(signal.SIGTERM) == STOPPED, client.words
+        assert server.left(signal.SIGTERM) == STOPPED, server.words
         yield folder, server, client
 
 
@@ -110,6 +111,16 @@ def test_a_server_that_stops_says_so_and_where_it_goes_on(stopped: tuple[Path, P
     assert server.heard() == "STOPPING=1"
     assert str(folder / "run") in messages(server)[-1]
     assert server.out.read_text() == ""
+
+
+def test_a_server_that_is_stopped_after_the_last_round_has_succeeded(
+    whole: tuple[Path, Program, Program], tmp_path: Path
+) -> None:
+    folder, _, _ = whole
+    with run_programs(tmp_path) as start:
+        server = start("server", *serve(folder, "--linger", "600"))
+        server.said("round 2")
+        assert server.left(signal.SIGTERM) == 0, server.words
 
 
 # The last line, if it is an error

@@ -1,6 +1,6 @@
 """SealedState halves that nobody can open: the client that wrote one is struck, nobody else, and the run goes on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from splitrelay.deploy.backend import compute_half_size
 from splitrelay.deploy.client_visit import VisitRunner
 from splitrelay.deploy.events import list_skipped_visits
 from splitrelay.deploy.fed_server import FedServer
@@ -17,7 +18,7 @@ from splitrelay.errors import WorkError
 from splitrelay.network import tensor_transfer
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.security.encryption import HEADER, TamperedHalf
-from splitrelay.security.sealing_session import Sealer
+from splitrelay.security.sealing_session import ENTRY, Sealer, list_sealed_sizes
 from tests.support.deployment import LocalDeployment
 from tests.support.sealed_deployments import join_all, join_directly, make_direct_deployment, make_fed_deployment
 
@@ -68,14 +69,14 @@ def corrupt(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
 
 def lie(monkeypatch: pytest.MonkeyPatch) -> None:
     """Client EVIL says of every half that it cannot open it."""
-    opened = VisitRunner.opened
+    opened = VisitRunner._unseal
 
     def opening(visitor: VisitRunner, blob: bytes, words: Any) -> Any:
         if visitor.used.allowed.m == EVIL and words.sealed_visit:
             raise TamperedHalf("I cannot open this")
         return opened(visitor, blob, words)
 
-    monkeypatch.setattr(VisitRunner, "opened", opening)
+    monkeypatch.setattr(VisitRunner, "_unseal", opening)
 
 
 def play(stage: LocalDeployment, listen: str = "") -> None:
@@ -161,7 +162,7 @@ def test_a_client_that_was_left_out_of_the_history_of_a_half_is_not_struck(
 
     def sealing(sealer: Sealer, half: bytes, **label: int) -> bytes:
         if sealer.m == EVIL:
-            sealer._last = {}
+            sealer._history = {}
         return seal(sealer, half, **label)
 
     monkeypatch.setattr(Sealer, "seal", sealing)
@@ -171,6 +172,29 @@ def test_a_client_that_was_left_out_of_the_history_of_a_half_is_not_struck(
     with suppress(WorkError):  # in the end the evaluator, too, may be a client that was left out
         play(stage)
     assert struck(stage) <= {EVIL}
+
+
+@pytest.mark.parametrize("clients", [range(1000, 1340), range(1000, 1001), [2**32 - 1]], ids=["full", "one", "last"])
+def test_a_history_of_clients_that_do_not_exist_strikes_only_its_writer(
+    clients: Sequence[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filled up with them, the half of the next client was too long, and that client got the strikes."""
+    stage = make_direct_deployment(tmp_path, *FOUR, policy=Policy("skip"))
+    seal, committed = Sealer.seal, Sealer.confirm_own
+    limit = compute_half_size(stage.serving.spec, stage.serving.shape)
+
+    def sealing(sealer: Sealer, half: bytes, **label: int) -> bytes:
+        if sealer.m == EVIL:
+            own = {*sealer._history, EVIL}
+            entries = (limit - list_sealed_sizes(len(half))[len(own)]) // ENTRY.size
+            sealer._history |= dict.fromkeys(clients[:entries], 1)
+        return seal(sealer, half, **label)
+
+    monkeypatch.setattr(Sealer, "seal", sealing)
+    monkeypatch.setattr(Sealer, "confirm_own", lambda one, sealed: None if one.m == EVIL else committed(one, sealed))
+    play(stage)
+    assert struck(stage) == {EVIL}
+    check_replayed(stage)
 
 
 # With a fed server

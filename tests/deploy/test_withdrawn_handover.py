@@ -1,5 +1,6 @@
 """Peer to peer: does a client end the run that says it handed its half on, and then gives its visit up?"""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 
 from splitrelay.deploy.rehearsal import simulate
 from splitrelay.deploy.server_visit import Policy
-from splitrelay.network.client_session import Session, VisitCancelled
+from splitrelay.network.client_session import Session
+from splitrelay.network.grpc_channel import VisitCancelled
 from splitrelay.network.messages import Chunk, Deposit, Fail, HandoverReport, Message
 from splitrelay.network.peer_transfer import PeerEndpoint
 from splitrelay.network.tensor_transfer import compute_sha256
@@ -20,7 +22,7 @@ BAD = 1
 
 def lie(stage: LocalDeployment, monkeypatch: pytest.MonkeyPatch) -> None:
     """Client BAD says that it handed its half on, brings it to nobody, and never deposits it."""
-    bring, exchange = PeerEndpoint.bring, Session.exchange
+    bring, exchange = PeerEndpoint.hand_over, Session.exchange
 
     def is_bad(session: Session) -> bool:
         return stage.clients[BAD].session is session
@@ -30,15 +32,14 @@ def lie(stage: LocalDeployment, monkeypatch: pytest.MonkeyPatch) -> None:
             return iter([HandoverReport(lease.fence, len(half), compute_sha256(half))])
         return bring(post, lease, half)
 
-    def withheld(session: Session, messages: Any, *given: Any, **more: Any) -> Message:
-        words = list(messages())
+    def withheld(session: Session, words: Sequence[Message], *given: Any, **more: Any) -> Message:
         if not is_bad(session) or not any(isinstance(word, Deposit) for word in words):
-            return exchange(session, lambda: iter(words), *given, **more)
+            return exchange(session, words, *given, **more)
         session.send(*(word for word in words if not isinstance(word, Chunk | Deposit)))
         session.send(Fail(session.holding.fence, "I keep it"))
         raise VisitCancelled("given up")
 
-    monkeypatch.setattr(PeerEndpoint, "bring", claimed)
+    monkeypatch.setattr(PeerEndpoint, "hand_over", claimed)
     monkeypatch.setattr(Session, "exchange", withheld)
 
 

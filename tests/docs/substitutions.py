@@ -1,7 +1,7 @@
-"""What is run in place of what is shown, and why: the one list of all departures of the tests from the pages.
+"""List all differences between the commands that the pages show and the commands that the tests run.
 
-Every command line of a page, of a --help and of the README goes through `instead`, then is run. A row that no line
-needs any more fails a test (test_substitutions.py).
+`instead` maps every command line of a page, of a --help and of the README to the line that the tests run. Each row has
+a reason. A test (test_substitutions.py) fails if no line needs a row any more.
 """
 
 import re
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Row:
-    """Where `pattern` is found in a line, `instead` stands in its place; `why` is the reason."""
+    """Replace `pattern` in a line by `instead`; `why` is the reason."""
 
     pattern: str
     instead: str
@@ -21,16 +21,21 @@ class Row:
 
 
 CHECKOUT = (
-    Row(r"^\./go test\b(?: -x)?", "ls", "tests do not run tests: what is named must be there; test_go.py has ./go"),
-    Row(r"^ls (.*) -x$", r"ls \1", "an option of pytest, no file"),
-    Row(r"^\./go (?=[a-z])", "splitrelay ", "./go makes .venv; test_go.py holds it to handing on all else"),
-    Row(r"^time ", "", "the clock is for the reader"),
-    Row(r"--from evidence\b", f"--from {ROOT}/evidence", "the commands of a page run in a folder of their own"),
+    Row(
+        r"^\./go test\b(?: -x)?",
+        "ls",
+        "tests do not run tests: check that the named files exist; test_go.py tests ./go",
+    ),
+    Row(r"^\./go docs$", "python -m sphinx --version", "test_site.py builds the site"),
+    Row(r"^ls (.*) -x$", r"ls \1", "-x is an option of pytest, not a file"),
+    Row(r"^\./go (?=[a-z])", "splitrelay ", "./go creates .venv; test_go.py tests that it passes other commands on"),
+    Row(r"^time ", "", "the tests need no timing"),
+    Row(r"--from evidence\b", f"--from {ROOT}/evidence", "the commands of a page run in their own folder"),
     Row(r"(reproduce --from \S+)$", r"\1 --out results/evidence", "the tables of docs/reproduce.md, computed once"),
 )
 SETS = (
-    Row(r"data (get|path) mnist$", r"data \1 digits", "the one set that needs no network"),
-    Row(r"(run data=)cifar10 model=vgg11", r"\1digits", "a look at 10,000 images takes VGG-11 half a minute"),
+    Row(r"data (get|path) mnist$", r"data \1 digits", "the only data set that needs no network"),
+    Row(r"(run data=)cifar10 model=vgg11", r"\1digits", "VGG-11 evaluates 10,000 images in half a minute"),
     Row(r"(convex data=)mnist", r"\1digits", "60,000 images take minutes"),
 )
 ROUNDS = (
@@ -56,7 +61,7 @@ PROGRAMS = (
     Row(
         r"rehearse (?:\S+ )*?((?:route=\S+ )?)--out \w+ --random \d+ --plans \d+",
         r"rehearse first.toml M=3 C=4 K=1 R=3 \1--out random --random 1 --plans 1",
-        "plans by the hundred",
+        "hundreds of plans take an hour",
     ),
     Row(
         r"(rehearse) (algorithm=\w+ placement=cut --fed-server --out) DIR", r"\1 M=2 C=5 K=1 R=1 \2 fed", "12 programs"
@@ -67,67 +72,77 @@ PROGRAMS = (
         r"\1 M=4 C=5 K=1 R=3 --hosts 1\3\4",
         "11 programs",
     ),
-    Row(r"s\.example\.org:7443", "127.0.0.1:PORT", "a host that everybody has"),
+    Row(r"s\.example\.org:7443", "127.0.0.1:PORT", "a host that exists on every machine"),
     Row(
         r"^(splitrelay serve \S+)(.*?)(?: --listen \S+)?( --out .*)?$",
         r"\1\2 --listen 127.0.0.1:0 --port-file port\3",
-        "a port that is free",
+        "a free port",
     ),
-    Row(r"--watch$", "--watch --every 0.1", "two seconds between two looks are long here"),
+    Row(r"--watch$", "--watch --every 0.1", "two seconds between two updates are too long for a test"),
 )
 NUMBERS = (
-    Row(r"(tests\.fuzz) 1000000 10000", r"\1 1000 50", "a million frames take minutes; tests/fuzz sends some"),
-    Row(r"(malicious_server) 10000", r"\1 14", "10000 conversations take an hour; tests/fuzz has some"),
+    Row(r"(examples/scikit_learn_tables\.py)$", r"\1 --quick", "a minute for five splits"),
+    Row(r"(tests\.fuzz) 1000000 10000", r"\1 1000 50", "a million frames take minutes; tests/fuzz runs a small number"),
+    Row(r"(malicious_server) 10000", r"\1 14", "10000 conversations take an hour; tests/fuzz runs a small number"),
     Row(r"(random_nets\.py) (300|60)", r"\1 3", "300 nets take minutes; tests/kernels checks some"),
     Row(
         r"^python -m benchmarks$",
         "python -m benchmarks ground",
-        "the first of them; the others have lines of their own",
+        "the first benchmark; the pages also name the others one by one",
     ),
     Row(
         r"^python -m benchmarks (learning|kernels|runs)$",
         r"""python -c 'from benchmarks import __main__, \1; assert "\1" in __main__.NAMES; \1.rows()'""",
-        "minutes, on an idle machine; the rows are made one by one, and none is asked for",
+        "minutes, on an idle machine; `rows` is a generator, so nothing is measured",
     ),
     Row(
         r"^python -m (benchmarks\.(?:wire|kills))( 100| reference| fast| reference fast)?$",
         r"python -c 'import \1'",
-        "minutes; tests/laws kills some",
+        "minutes; tests/laws kills a few programs",
+    ),
+    Row(
+        r"^python tools/release\.py$",
+        "python tools/release.py --help",
+        "it installs tools and builds wheels, which takes minutes",
     ),
     Row(
         r"^(python -m (?:splitrelay\.kernels\.build|benchmarks\.profile_kernels))( lenet5)?( 20)?$",
         r"\1 --help",
-        "compiling takes a core many seconds, and the set-up of this environment has done it",
+        "compiling takes many seconds, and ./go has already compiled the kernels",
     ),
 )
-ROWS = (*CHECKOUT, *SETS, *ROUNDS, *PROGRAMS, *NUMBERS)
+TRACKERS = (Row(r"(--to tensorboard:\w+),mlflow:\S+,wandb", r"\1", "tests/unit/tracking tests MLflow and W&B"),)
+ROWS = (*TRACKERS, *CHECKOUT, *SETS, *ROUNDS, *PROGRAMS, *NUMBERS)
 
-TOGETHER = r"splitrelay (serve|join|status|collect|rehearse)\b"  # test_programs.py runs them, as processes
+TOGETHER = r"splitrelay (serve|join|status|collect|rehearse)\b"  # test_programs.py runs these as processes
 
-DEAR = r"splitrelay (demo|doctor|quadratics|reproduce|grid)\b|python "  # run once, wherever they stand
+DEAR = r"splitrelay (demo|doctor|quadratics|reproduce|grid)\b|python "  # expensive: run once
 
-UNTIL = {  # long programs: a real process, until it prints a line like this; then it is stopped
+UNTIL = {  # long programs: start a process, and stop it when it prints a matching line
     r"splitrelay demo$": (r" 1/\d+ ", "a minute on all cores"),
+    r"splitrelay page (?!.*--(?:out|help))": (r"page: http://127", "it serves until Ctrl-C"),
     r"python -m benchmarks ground$": (r" \d+\.\dx ", "minutes, on an idle machine"),
 }
 
 NOT_RUN = {
-    r"(./go|splitrelay) ANYTHING$|.*\b(DIR/|RUN$|NAME$|CELL$|key=value)": "a form, not a command",
-    r"pip install ": "it would change the environment that runs the tests; test_pages.py looks the extras up",
+    r"(./go|splitrelay) ANYTHING$|.*\b(DIR/|RUN$|NAME$|CELL$|key=value)": "a pattern, not a command",
+    r"pip install ": "it would change the environment of the tests; test_pages.py checks the names of the extras",
+    r"python -m tests\.browser\.|\./go test tests/browser": "it needs Chromium and playwright",
     r"python tests/kernels/crossed\.py": "it needs zig and an emulator of other processors",
     r"splitrelay rehearse .*--namespaces": "it needs root",
+    r"tools/try_wheels\.sh ": "it needs root and installs fresh systems",
     r"python .* --sanitize |LD_PRELOAD=": "it compiles for a minute; for developers of kernels",
     r"splitrelay (sweep|run) spec\.toml .*\bray\b": "Ray takes half a minute to start: `./go test tests/cluster`",
 }
 
 
 def instead(line: str) -> str:
-    """The line that is run."""
+    """Return the line that the tests run in place of a line of a page."""
     for row in ROWS:
         line = re.sub(row.pattern, row.instead, line)
     return line
 
 
 def why_not(line: str) -> str | None:
-    """Why a line is not run; None if it is."""
+    """Return the reason why a line is not run, or None if it is run."""
     return next((why for pattern, why in NOT_RUN.items() if re.match(pattern, line)), None)

@@ -1,6 +1,6 @@
-"""The two commands: ./go sets itself up once, notices what has changed, and passes everything else on.
+"""Test ./go: it sets up .venv once, repeats this after a change, and passes all other commands on.
 
-A fake Python stands in for venv and pip, so nothing is installed and no network is asked; the script is the real one.
+The script is the real one. A fake Python replaces venv and pip, so nothing is installed and no network is used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KERNELS = "src/splitrelay/kernels"
 DEADLINE = 60.0
 WAITING = "go: another set-up is at work; waiting for it\n"
 
-# Writes down how it was called; with a gate, says that it has come to installing and waits there to be let through.
+# Logs its arguments. With GATE, it reports when it starts to install, and waits until the test opens the gate.
 FAKE_PYTHON = """#!/bin/sh
 printf '%s\\n' "$*" >>"$LOG"
 case "$*" in
@@ -51,7 +51,7 @@ FAKE_UV = """#!/bin/sh
 env | grep -E '^(UV_|SSL_CERT|ALL_PROXY)' | sed 's/^/uv: /' >>"$LOG"
 exit 1
 """
-# As uv does, it catches Ctrl-C and leaves with an ordinary failure.
+# Like uv, it catches Ctrl-C and exits with code 1.
 PATIENT_UV = """#!/bin/sh
 exec "$REAL_PYTHON" -c '
 import os, signal, sys
@@ -68,10 +68,10 @@ def script(path: Path, text: str) -> Path:
 
 
 @contextmanager
-def heard(number: signal.Signals) -> Iterator[None]:
-    """Programs that are started now do not ignore the signal, as whatever runs in the background does, and hands on.
+def accept_signal(number: signal.Signals) -> Iterator[None]:
+    """Let programs that start now receive the signal. Background processes ignore it, and their children would, too.
 
-    Done here and not in the child: between fork and exec gRPC, if another test has used it, may bring that down.
+    The parent does this, because code between fork and exec may crash if another test has used gRPC.
     """
     before = signal.signal(number, signal.default_int_handler)
     try:
@@ -82,7 +82,7 @@ def heard(number: signal.Signals) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Checkout:
-    """A copy of what ./go reads, on a machine that has a handful of tools and a fake Python."""
+    """A copy of the files that ./go reads, with few tools in PATH and a fake Python."""
 
     home: Path
     root: Path
@@ -106,7 +106,7 @@ class Checkout:
         return {name: str(self.home / file) for name, file in files.items()} | {"REAL_PYTHON": sys.executable} | extra
 
     def go(self, *arguments: str, shell: str = "", cwd: Path | None = None, **extra: str) -> subprocess.Popen[str]:
-        with heard(signal.SIGINT):
+        with accept_signal(signal.SIGINT):
             process = subprocess.Popen(
                 [*shell.split(), str(self.root / "go"), *arguments],
                 cwd=cwd or self.home,
@@ -130,13 +130,13 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 @dataclass(frozen=True)
 class Gate:
-    """Where a set-up stops half-way until it is let through."""
+    """Two pipes that stop a set-up half-way until the test opens the gate."""
 
     folder: Path
 
     def arrived(self) -> None:
         pipe = os.open(self.folder / "arrived", os.O_RDWR)
-        assert select.select([pipe], [], [], DEADLINE)[0], "the set-up did not come so far"
+        assert select.select([pipe], [], [], DEADLINE)[0], "the set-up did not reach the gate"
         os.close(pipe)
 
     def open(self) -> None:
@@ -172,7 +172,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
     os.mkfifo(made.folder / "arrived")
     os.mkfifo(made.folder / "open")
     yield made
-    os.close(os.open(made.folder / "open", os.O_RDWR))  # a process that still waits there can go on
+    os.close(os.open(made.folder / "open", os.O_RDWR))  # release a process that still waits
 
 
 @pytest.fixture(params=SHELLS)
@@ -197,7 +197,7 @@ def test_arguments_keep_their_spaces(checkout: Checkout) -> None:
     assert checkout.result("a  b", "*", "")[1] == f"splitrelay a  b *  in {checkout.home}\n"
 
 
-def test_results_fall_where_the_user_stands(checkout: Checkout) -> None:
+def test_commands_run_in_the_current_folder(checkout: Checkout) -> None:
     assert checkout.result("demo", cwd=Path("/"))[1] == "splitrelay demo in /\n"
 
 
@@ -272,7 +272,7 @@ def test_a_killed_set_up_is_redone(checkout: Checkout, gate: Gate, whole: bool) 
     (os.killpg if whole else os.kill)(first.pid, signal.SIGKILL)
     assert first.wait(DEADLINE) == -signal.SIGKILL
     second = checkout.go("demo")
-    if not whole:  # the first one's pip lives on: only when it has ended may .venv be touched
+    if not whole:  # the pip of the first one still runs, so the second must not change .venv yet
         assert second.stderr is not None and second.stderr.readline() == WAITING
         assert checkout.set_ups == 1
         gate.open()
@@ -314,7 +314,7 @@ def test_uv_can_be_left_aside(checkout: Checkout) -> None:
     assert "uv: " not in checkout.log and checkout.set_ups == 1
 
 
-def test_uv_hears_what_pip_was_told_and_nobody_else_does(checkout: Checkout) -> None:
+def test_uv_gets_the_settings_of_pip_and_other_programs_do_not(checkout: Checkout) -> None:
     script(checkout.tools / "uv", FAKE_UV)
     (checkout.home / "pip-settings").write_text(
         ":env:.find-links='here there'\n"
@@ -326,8 +326,8 @@ def test_uv_hears_what_pip_was_told_and_nobody_else_does(checkout: Checkout) -> 
         "install.index-url='https://c.example'\n"
     )
     _, out, _ = checkout.result(UV_DEFAULT_INDEX="https://mine.example")
-    heard = {line.removeprefix("uv: ") for line in checkout.log.splitlines() if line.startswith("uv: ")}
-    assert heard == {
+    settings = {line.removeprefix("uv: ") for line in checkout.log.splitlines() if line.startswith("uv: ")}
+    assert settings == {
         "UV_FIND_LINKS=here,there",
         "UV_INDEX=https://a.example https://b.example",
         "UV_DEFAULT_INDEX=https://mine.example",

@@ -24,7 +24,7 @@ BEFORE = {  # what must have been run for the example to have something to read
     "splitrelay show": (f"{SMALL}/ssl", f"{SMALL}/fedavg algorithm=fedavg"),
     **{
         f"splitrelay {name}": (f"{SMALL}/ssl", f"{SMALL}/fedavg algorithm=fedavg")
-        for name in ("table", "figure", "report")
+        for name in ("table", "figure", "report", "page", "track")
     },
     "splitrelay quarantine": ("mkdir -p run/relay",),
     "splitrelay keys issue": ("splitrelay keys authority",),

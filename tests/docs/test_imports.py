@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "splitrelay"
-BASE = {"errors", "atomic_files", "structured_text", "notation", "table", "vectors", "randomness"}
+BASE = {
+    "errors",
+    "atomic_files",
+    "structured_text",
+    "notation",
+    "table",
+    "vectors",
+    "randomness",
+    "tensor_types",
+    "user_functions",
+}
 RUNS = {"algorithms", "participation", "training", "evaluation", "data", "models", "objectives", "engine", "kernels"}
 
 # package or module: (parts of splitrelay it may import besides BASE, third-party packages)
@@ -17,36 +27,47 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "structured_text": (set(), set()),
     "notation": (set(), set()),
     "table": (set(), set()),
+    "tensor_types": (set(), set()),
+    "user_functions": (set(), set()),
     "vectors": (set(), set()),
     "randomness": (set(), {"numpy"}),
     "theory": (set(), {"numpy"}),
     "algorithms": (set(), set()),
     "participation": (set(), set()),
     "data": (set(), {"numpy"}),
-    "models": ({"kernels.network_plan", "kernels.builtin_plans"}, {"torch", "safetensors"}),
+    "models": ({"kernels.network_plan", "kernels.builtin_plans"}, {"numpy", "torch", "safetensors"}),
     "objectives": ({"data", "models"}, {"numpy", "torch"}),
-    "engine": ({"algorithms.base", "objectives", "models", "kernels", "evaluation"}, {"numpy", "torch"}),
+    "engine": ({"algorithms.base", "data", "objectives", "models", "kernels", "evaluation"}, {"numpy", "torch"}),
     # kernels runs without torch: it may import only the parts of data, engine and objectives that do not need torch
     "kernels": ({"algorithms.base", "data.augment", "engine.base", "objectives.batches"}, {"numpy"}),
     "training": ({"algorithms", "participation", "engine", "objectives"}, {"numpy"}),
-    "evaluation": ({"models", "objectives"}, {"torch"}),
+    "evaluation": ({"data", "models", "objectives"}, {"torch"}),
     "testing": ({"algorithms", "participation", "engine", "objectives", "training"}, {"numpy"}),
     "runs": (RUNS | {"reports"}, {"numpy", "torch", "pydantic", "safetensors", "tomli_w"}),
+    "tracking": ({"runs"}, set()),
     "sweeps": (RUNS | {"runs", "reports"}, {"numpy", "torch", "pydantic", "ray"}),
     "reports": (RUNS | {"runs", "theory", "paper.cells", "paper.demo"}, {"numpy", "matplotlib"}),
     "security": (set(), {"cryptography", "grpc"}),
-    "network": ({"security"}, {"numpy", "grpc", "google", "safetensors", "xxhash"}),
+    "network": ({"engine.base", "security"}, {"numpy", "grpc", "google", "safetensors", "xxhash"}),
     "deploy": (
         RUNS | {"runs", "network", "security"},
         {"numpy", "torch", "safetensors", "grpc", "xxhash"},
     ),
     "chaos": (RUNS | {"runs", "network", "security", "deploy"}, {"numpy", "grpc"}),
+    "api": (RUNS | {"runs"}, {"numpy", "torch", "sklearn", "pandas", "matplotlib"}),
     "paper": (
         RUNS | {"runs", "sweeps", "reports", "theory"},
         {"numpy", "matplotlib", "torch", "pydantic", "threadpoolctl"},
     ),
+    # only cli imports web; torch and gRPC are imported by its modules visits and federation when they are needed
+    "web": (
+        RUNS
+        | {"runs", "sweeps.sweep", "reports", "theory", "deploy.client_usage", "deploy.events", "deploy.visit_cost"},
+        {"numpy"},
+    ),
     "cli": (
-        RUNS | {"runs", "sweeps", "reports", "theory", "network", "security", "deploy", "chaos", "paper"},
+        RUNS
+        | {"runs", "sweeps", "tracking", "reports", "theory", "network", "security", "deploy", "chaos", "paper", "web"},
         {"click"},
     ),
 }

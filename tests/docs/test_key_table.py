@@ -13,7 +13,7 @@ TABLE = re.compile(r"(?<=<!-- keys -->\n).*?(?=<!-- end of keys -->)", re.S)
 
 
 def format_default(key: SpecKey) -> str:
-    if key.default is None:
+    if key.default in (None, ()):
         return ""
     return f"`{str(key.default).lower() if isinstance(key.default, bool) else key.default}`"
 

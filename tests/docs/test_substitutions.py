@@ -54,6 +54,6 @@ def exists(name: str, monkeypatch: pytest.MonkeyPatch) -> bool:
 
 
 def test_what_a_docstring_tells_to_run_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {path: programs(path) for path in modules()}
-    assert sum(map(len, told.values())) > 5
-    assert [(path, name) for path, names in told.items() for name in names if not exists(name, monkeypatch)] == []
+    found = {path: programs(path) for path in modules()}
+    assert sum(map(len, found.values())) > 5
+    assert [(path, name) for path, names in found.items() for name in names if not exists(name, monkeypatch)] == []

@@ -101,9 +101,9 @@ def _run_hostile_clients(server: TargetServer, result: CampaignResult, numbers: 
 def _check_server(server: TargetServer, result: CampaignResult) -> None:
     """Check that all connections ended, count the events, and let an honest client make a visit."""
     until = time.monotonic() + TIMEOUT
-    while server.hub.handler.connections and time.monotonic() < until:
+    while server.network.connections.by_number and time.monotonic() < until:
         time.sleep(0.01)
-    result.wrong["links that did not end"] = len(server.hub.handler.connections)
+    result.wrong["connections that did not end"] = len(server.network.connections.by_number)
     seen, server.seen = server.seen, defaultdict(set)
     result.states.update(state for number, states in seen.items() if number != UNCOUNTED for state in states)
     result.wrong.update(verdict for verdict in result.verdicts.elements() if verdict.startswith("crashed"))

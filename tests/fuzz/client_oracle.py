@@ -30,8 +30,8 @@ from splitrelay.kernels.evaluator import SLICE
 from splitrelay.network import messages as msg
 from splitrelay.network import tensor_transfer
 from splitrelay.network.codec import BadMessage, decode, encode
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.network.messages import Message, Terms
+from splitrelay.network.server_connection import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.runs.spec import Spec
 from splitrelay.security import encryption
 from splitrelay.security.sealing_session import COUNT, ENTRY

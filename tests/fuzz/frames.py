@@ -14,9 +14,9 @@ from splitrelay.chaos.corrupt_messages import send_junk
 from splitrelay.errors import WorkError
 from splitrelay.network import messages as msg
 from splitrelay.network.codec import BadMessage, Bounds, decode, encode
-from splitrelay.network.connection_handler import ServerContext
 from splitrelay.network.protocol import HELD, OPEN, OVER, TABLE, Conversation, End
 from splitrelay.network.server import NetworkServer
+from splitrelay.network.server_connection import ServerContext
 from splitrelay.network.tensor_transfer import Assembly, unpack_vectors
 from splitrelay.randomness import Purpose, rng
 from splitrelay.security.authority import create_authority
@@ -77,9 +77,9 @@ def fuzz_frames(frames: int, seed: int = 0) -> Counter[str]:
 
 def run_server(folder: Path) -> None:
     """Run a server with keys: print its port and wait until it is killed."""
-    hub = NetworkServer(ServerContext(TERMS, BOUNDS, 1000, 4))
+    network = NetworkServer(ServerContext(TERMS, BOUNDS, 1000, 4))
     print(
-        hub.start("127.0.0.1:0", build_reloading_credentials(IdentityReloader(load_identity(folder), print))),
+        network.start("127.0.0.1:0", build_reloading_credentials(IdentityReloader(load_identity(folder), print))),
         flush=True,
     )
     sys.stdin.read()

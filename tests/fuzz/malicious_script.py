@@ -19,8 +19,8 @@ import numpy as np
 from splitrelay.network import messages as msg
 from splitrelay.network import tensor_transfer
 from splitrelay.network.codec import encode
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.network.messages import Message
+from splitrelay.network.server_connection import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.security.sealing_session import Sealer
 from tests.fuzz.client_oracle import Connection, Oracle, get_shape
 from tests.fuzz.malicious_targets import Target
@@ -75,7 +75,7 @@ class Script:
         self.fence = self.k = self.visit = self.sealed_fence = 0
         self.round = 0
         self.held: msg.Lease | None = None
-        self.links, self.most_links = 0, 1 + self.below(8)
+        self.connection_count, self.most_connections = 0, 1 + self.below(8)
         self.frames, self.most_frames = 0, 20 + self.below(400)
         self.lies = Counter[str]()
         self.sent: list[bytes] = []
@@ -92,8 +92,8 @@ class Script:
 
     def serve(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """Talk to the client on one stream."""
-        self.links += 1
-        if self.over.is_set() or self.links > self.most_links:
+        self.connection_count += 1
+        if self.over.is_set() or self.connection_count > self.most_connections:
             self.over.set()
             context.abort(grpc.StatusCode.UNAVAILABLE, "the server has gone")
         line = Line(self.oracle, requests)
@@ -264,7 +264,7 @@ def talk_at_random(script: Script, line: Line) -> Iterator[bytes]:
 
 def take_all(script: Script, line: Line) -> Iterator[bytes]:
     """Keep to the form and ask for as many visits as the client makes; commit few of them, and change the terms."""
-    script.most_links, script.most_frames = 300, 600 if script.expected.m == FED_SERVER_NUMBER else 5000
+    script.most_connections, script.most_frames = 300, 600 if script.expected.m == FED_SERVER_NUMBER else 5000
     if script.below(2):
         mean = tuple(number + 1e-3 * script.below(1000) for number in script.expected.terms.mean)
         script.terms = fit_digest(replace(script.expected.terms, mean=mean))

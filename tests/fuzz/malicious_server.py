@@ -82,7 +82,7 @@ class Campaign:
     """What became of some conversations."""
 
     conversations: Counter[str] = field(default_factory=Counter)  # by role
-    links: Counter[str] = field(default_factory=Counter)
+    connections: Counter[str] = field(default_factory=Counter)
     visits: Counter[str] = field(default_factory=Counter)
     evaluations: Counter[str] = field(default_factory=Counter)
     sent: Counter[str] = field(default_factory=Counter)  # by kind of message
@@ -95,7 +95,7 @@ class Campaign:
         """Count one conversation."""
         with self.lock:
             self.conversations[role] += 1
-            self.links[role] += script.links
+            self.connections[role] += script.connection_count
             self.visits[role] += len(script.oracle.visits)
             self.evaluations[role] += script.oracle.evaluations
             self.sent.update(script.oracle.sent)
@@ -144,7 +144,7 @@ def converse(script: Script, listener: Listener, folder: Path) -> list[str]:
     wish = target.make_wish(listener.ports[keys is not None], keys)
     for _ in range(1 if keys is None else 1 + script.below(3)):
         script.over = threading.Event()
-        script.links, script.frames = 0, 0
+        script.connection_count, script.frames = 0, 0
         ends.append(run_client(script, wish, wrong))
     script.oracle.check_pixels()
     script.oracle.wrong += wrong
@@ -249,7 +249,12 @@ def print_summary(campaign: Campaign) -> None:
     """Print one table of all roles, and what was wrong."""
     print(f"{'role':<26}{'conversations':>14}{'connections':>13}{'visits':>9}{'evaluations':>13}")
     for role in sorted(campaign.conversations):
-        counts = (campaign.conversations[role], campaign.links[role], campaign.visits[role], campaign.evaluations[role])
+        counts = (
+            campaign.conversations[role],
+            campaign.connections[role],
+            campaign.visits[role],
+            campaign.evaluations[role],
+        )
         print("{:<26}{:>14}{:>13}{:>9}{:>13}".format(role, *counts))
     print_table("how clients ended", campaign.ends)
     print_table("messages of clients", campaign.sent)

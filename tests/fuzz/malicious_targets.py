@@ -12,8 +12,8 @@ from splitrelay.deploy.client_options import ClientOptions
 from splitrelay.deploy.handshake import FIXED, AgreedSpec, build_terms
 from splitrelay.deploy.visit_limits import derive_allowed_visits
 from splitrelay.network import tensor_transfer
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.network.limits import Timeouts
+from splitrelay.network.server_connection import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.runs.spec import load_spec
 from splitrelay.security.authority import create_authority
 from tests.fuzz.client_oracle import Expected, get_shape

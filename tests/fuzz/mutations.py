@@ -78,7 +78,8 @@ def _send_any(client: ScriptedClient, message: Message) -> Frames:
 def _send_changed(client: ScriptedClient, message: Message, /, **values: Any) -> Frames:
     """Send the message with those of the values that it has; any message if it has none of them."""
     own: Any = message
-    known = {name: value for name, value in values.items() if hasattr(message, name)}
+    names = {field.name for field in fields(own)}  # messages that belong to no lease have a constant fence
+    known = {name: value for name, value in values.items() if name in names}
     return [client.encode(replace(own, **known))] if known else _send_any(client, message)
 
 

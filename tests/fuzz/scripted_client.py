@@ -19,9 +19,9 @@ import numpy as np
 from splitrelay.network import messages as msg
 from splitrelay.network import tensor_transfer
 from splitrelay.network.codec import VERSION, BadMessage, decode, encode
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER
 from splitrelay.network.grpc_channel import SERVICE
 from splitrelay.network.messages import EvaluationRequest, Lease, Message
+from splitrelay.network.server_connection import EVALUATOR_NUMBER
 from splitrelay.security.encryption import HEADER, Label
 
 SAMPLES = 5  # that every scripted client reports

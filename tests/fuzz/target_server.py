@@ -20,11 +20,11 @@ from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import SplitrelayError, WorkError
 from splitrelay.network import tensor_transfer
 from splitrelay.network.codec import BadMessage
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER, ServerConnection
 from splitrelay.network.grpc_channel import open_channel
 from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Bye, Message
 from splitrelay.network.protocol import Conversation, End, State
+from splitrelay.network.server_connection import EVALUATOR_NUMBER, FED_SERVER_NUMBER, ServerConnection
 from splitrelay.runs.execute import Progress
 from splitrelay.runs.spec import load_spec
 from splitrelay.security.encryption import compute_spec_digest
@@ -34,12 +34,12 @@ from tests.fuzz.scripted_client import CONVERSATION_KEY, ServerInfo
 CLIENTS = 6  # hostile clients at once; one more number belongs to an honest one
 SPEC = (f"M={CLIENTS + 1}", "C=2", "K=2", "R=10", "batch=5", "model=mlp", "clip=1", "eta=0.001")
 SERVER_KINDS: dict[str, tuple[tuple[str, ...], dict[str, Any], tuple[int, ...]]] = {  # spec, config, other parties
-    "peer-to-peer": (("route=peer-to-peer",), {"judge": True}, (EVALUATOR_NUMBER,)),
+    "peer-to-peer": (("route=peer-to-peer",), {"has_evaluator": True}, (EVALUATOR_NUMBER,)),
     "centralized": ((), {}, ()),
     "whole": (("placement=whole", "algorithm=fedavg"), {}, ()),
     "fed server": (
         ("algorithm=fedavg", "placement=cut"),
-        {"fed": True, "judge": True},
+        {"fed": True, "has_evaluator": True},
         (FED_SERVER_NUMBER, EVALUATOR_NUMBER),
     ),
 }
@@ -94,7 +94,7 @@ class TargetServer(ServerProgram):
             self.ready.set()
 
     def _train(self) -> Iterator[Progress]:
-        handler = self.hub.handler
+        handler = self.network.connections
         self._add, handler.add = handler.add, self._observe_connection  # type: ignore[method-assign]
         self.ready.set()
         while not self.stop.is_set():
@@ -105,18 +105,18 @@ class TargetServer(ServerProgram):
                 self.run_ends[re.sub(r"\d+", "m", f"{type(error).__name__}: {error.what}")] += 1
             self._reset_run()
 
-    def _observe_connection(self, link: ServerConnection) -> None:
-        metadata = dict(link.context.invocation_metadata())
-        link.conversation = ObservedConversation(
+    def _observe_connection(self, connection: ServerConnection) -> None:
+        metadata = dict(connection.context.invocation_metadata())
+        connection.conversation = ObservedConversation(
             self.seen[int(metadata.get(CONVERSATION_KEY, UNCOUNTED))], self.violations
         )
-        self._add(link)
+        self._add(connection)
 
     def _reset_run(self) -> None:
         """Delete the run. Fences keep growing, the sizes of clients remain, and clients must reconnect."""
-        for link in self.hub.get_clients().values():
-            self.hub.send(link, Bye("the run begins anew", again=True))
-        self.journal.forget(10**9)
+        for connection in self.network.connections.get_clients().values():
+            self.network.connections.send(connection, Bye("the run begins anew", again=True))
+        self.journal.remove_rounds(10**9)
         self.directory.rounds.unlink(missing_ok=True)
         self.directory.model.unlink(missing_ok=True)
         shutil.rmtree(self.directory.checkpoints.folder, ignore_errors=True)

@@ -129,7 +129,7 @@ def test_a_stop_does_not_wait_for_a_point_that_is_still_starting(own: Path, tmp_
     assert list((tmp_path / "sweep").rglob("rounds.jsonl")) == [] == offspring(os.getpid())
 
 
-def begun(own: Path, folder: Path) -> subprocess.Popen[str]:
+def start_sweep(own: Path, folder: Path) -> subprocess.Popen[str]:
     """The command itself, at work on the first of two points."""
     words = [f"{name}={','.join(texts)}" for name, texts in values(own, ENDLESS, seed=["1", "2"]).items()]
     command = [sys.executable, "-c", "from splitrelay.cli.main import run; run()", "sweep", *words, "--jobs", "1"]
@@ -142,7 +142,7 @@ def begun(own: Path, folder: Path) -> subprocess.Popen[str]:
 
 
 def test_no_process_outlives_a_sweep_that_is_killed(own: Path, tmp_path: Path) -> None:
-    process = begun(own, tmp_path / "sweep")
+    process = start_sweep(own, tmp_path / "sweep")
     workers = [os.pidfd_open(pid) for pid in offspring(process.pid)]
     assert len(workers) == 1
     process.kill()
@@ -156,7 +156,7 @@ def test_no_process_outlives_a_sweep_that_is_killed(own: Path, tmp_path: Path) -
 
 
 def test_ctrl_c_tells_how_to_go_on(own: Path, tmp_path: Path) -> None:
-    process = begun(own, tmp_path / "sweep")
+    process = start_sweep(own, tmp_path / "sweep")
     seen = CliRunner().invoke(app, ["sweep", "--status", str(tmp_path / "sweep"), "--format", "json"])
     assert [point["state"] for point in json.loads(seen.stdout)["points"]] == ["running", "waiting"]
     process.send_signal(signal.SIGINT)
@@ -166,7 +166,7 @@ def test_ctrl_c_tells_how_to_go_on(own: Path, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_twice_stops_at_once_and_can_be_taken_up(own: Path, tmp_path: Path) -> None:
-    process = begun(own, tmp_path / "sweep")
+    process = start_sweep(own, tmp_path / "sweep")
     first, _ = check_points(points(own, LONG, seed=["1", "2"])).points
     while len(rows(tmp_path / "sweep" / first.name)) < 3:
         assert process.poll() is None and not Event().wait(0.05)

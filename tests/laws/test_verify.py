@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from splitrelay.cli.main import app
+from splitrelay.errors import InputError
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory
@@ -140,3 +141,14 @@ def test_ctrl_c_ends_after_the_visit_and_says_how_to_go_on(own: Path, tmp_path: 
     whole = RunDirectory(tmp_path / "whole")
     list(execute(load_spec(None, words), whole))
     assert kept.model.read_bytes() == whole.model.read_bytes()
+
+
+@pytest.mark.parametrize(("rounds", "compared"), [(2, 2), (3, 2), (4, 3), (99, 4)])
+def test_rounds_that_are_not_recorded_are_not_compared(own: Path, tmp_path: Path, rounds: int, compared: int) -> None:
+    spec = load_spec(None, [f"data={own}", "M=5", "K=1", "C=1", "R=5", "every=2"])
+    list(execute(spec, RunDirectory(tmp_path / "run")))
+    result = asked("verify", str(tmp_path / "run"), "--rounds", str(rounds), "--format", "json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["rounds"] == compared
+    too_few = asked("verify", str(tmp_path / "run"), "--rounds", "1")
+    assert isinstance(too_few.exception, InputError) and too_few.exception.value == 1

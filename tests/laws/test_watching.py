@@ -194,8 +194,8 @@ def test_a_share_of_every_clients_samples_can_be_held_out(data: DataSet) -> None
 
 @BOTH
 def test_clients_without_samples_are_never_drawn(data: DataSet, engine: str) -> None:
-    dealt = draw_partition("iid", data.train.y, M=4, seed=1)
-    gaps = type(dealt)((dealt.indices[0], np.array([], dtype=np.int64), *dealt.indices[1:]), dealt.labels)
+    division = draw_partition("iid", data.train.y, M=4, seed=1)
+    gaps = type(division)((division.indices[0], np.array([], dtype=np.int64), *division.indices[1:]), division.labels)
     learning = Trainer(make_spec(engine=engine), data, gaps)
     assert {m for r in range(9) for m in learning.order(r)} == {0, 2, 3, 4}
     assert math.isfinite(list(learning.run(1))[-1][0].train_loss)

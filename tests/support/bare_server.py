@@ -11,61 +11,67 @@ from typing import Any
 
 import numpy as np
 
+from splitrelay.deploy.quarantine import Quarantine
+from splitrelay.deploy.remote_clients import RemoteClients
+from splitrelay.deploy.server_visit import Policy
+from splitrelay.deploy.stalls import StallReporter
+from splitrelay.deploy.visit_scheduler import VisitContext
 from splitrelay.network.client_session import Connection
 from splitrelay.network.codec import VERSION, Bounds
-from splitrelay.network.connection_handler import ServerContext
 from splitrelay.network.grpc_channel import open_channel
 from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Accept, Hello, Lease, Message, Ready, Step, Terms, Welcome
 from splitrelay.network.server import NetworkServer
+from splitrelay.network.server_connection import ServerContext
 from splitrelay.security.authority import Authority, create_authority, open_authority
 from splitrelay.security.identity import load_identity
 
 TERMS = Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=60.0)
 BOUNDS = Bounds(batch=4, h=(3,), out=2, dtype="float32", classes=10, norms=8, look=4)
+WAIT = Policy()
 QUIET = Timeouts(heartbeat=60.0)
 H, LABELS = np.ones((4, 3), np.float32), np.zeros(4, np.int32)
 
 
 class BareServer:
-    """A hub that listens, the events it has noted, and its clients."""
+    """A server that listens, the events that it has recorded, and its clients."""
 
     def __init__(self, credentials: Any = None, client: Timeouts = QUIET, **settings: Any) -> None:
         self.client = client  # timeouts of the clients
         self.noted: list[tuple[str, dict[str, Any]]] = []
-        self.hub = NetworkServer(
+        self.network = NetworkServer(
             ServerContext(TERMS, BOUNDS, 10_000, settings.pop("clients", 4), **settings), self._note
         )
-        self.port = self.hub.start("127.0.0.1:0", credentials)
-        self.links: list[Connection] = []
+        self.port = self.network.start("127.0.0.1:0", credentials)
+        self.connection_count: list[Connection] = []
 
     def _note(self, event: str, **facts: Any) -> None:
         self.noted.append((event, facts))
 
     def call(self, credentials: Any = None) -> Connection:
         """Open a stream; nothing is sent yet."""
-        self.links.append(Connection(open_channel(f"127.0.0.1:{self.port}", credentials), self.client))
-        return self.links[-1]
+        self.connection_count.append(Connection(open_channel(f"127.0.0.1:{self.port}", credentials), self.client))
+        return self.connection_count[-1]
 
     def joined(self, m: int = 0, credentials: Any = None, check: bool = False) -> Connection:
         """Open a stream and finish the handshake."""
-        link = self.call(credentials)
-        link.send(Hello(VERSION, m))
-        assert isinstance(link.receive(60), Terms)
-        link.send(Accept("h", "fast", "cpu", 5, check=check))
-        assert isinstance(link.receive(60), Welcome)
-        return link
+        connection = self.call(credentials)
+        connection.send(Hello(VERSION, m))
+        assert isinstance(connection.receive(60), Terms)
+        connection.send(Accept("h", "fast", "cpu", 5, check=check))
+        assert isinstance(connection.receive(60), Welcome)
+        return connection
 
     def leased(self, m: int = 0, credentials: Any = None) -> Connection:
         """Open a stream and begin a visit."""
-        link = self.joined(m, credentials)
+        connection = self.joined(m, credentials)
         self.say(m, lease(m + 1))
-        assert isinstance(link.receive(60), Lease)
-        link.send(Ready(m + 1))
-        return link
+        assert isinstance(connection.receive(60), Lease)
+        connection.send(Ready(m + 1))
+        return connection
 
     def say(self, m: int, *words: Message) -> None:
-        self.hub.send(self.hub.get_clients()[m], *words)
+        self.network.connections.send(self.network.connections.get_clients()[m], *words)
 
 
 @contextmanager
@@ -74,9 +80,34 @@ def run_bare_server(credentials: Any = None, **settings: Any) -> Iterator[BareSe
     try:
         yield here
     finally:
-        for link in here.links:
-            link.close()
-        here.hub.close("enough", again=False)
+        for connection in here.connection_count:
+            connection.close()
+        here.network.close("enough", again=False)
+
+
+class QuietJournal:
+    """A journal that records nothing, in a folder that does not exist."""
+
+    events = Path("no-such-folder") / "events.jsonl"
+
+    def note(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def skip(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+def make_remote_clients(
+    here: BareServer, policy: Policy = WAIT, *, server_visits: Any = None, quarantine: Any = None, **more: Any
+) -> RemoteClients:
+    """Return the clients of a bare server, without a run."""
+    journal: Any = QuietJournal()
+    quarantine = quarantine or Quarantine(policy, journal.note)
+    stalls = StallReporter(journal.note, lambda text: None, policy.stalled_after)
+    context = VisitContext(
+        here.network.connections, server_visits, journal, policy, quarantine, stalls, threading.Event()
+    )
+    return RemoteClients(context, **more)
 
 
 def lease(fence: int = 1) -> Lease:

@@ -11,17 +11,19 @@ import numpy as np
 
 from splitrelay.algorithms.base import Visit
 from splitrelay.data import load
+from splitrelay.data.images import ImageSet
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_io import export_partition, get_client_folder, get_client_labels
-from splitrelay.deploy.authorization import by_certificate
+from splitrelay.deploy.authorization import authorize_by_certificate
 from splitrelay.deploy.client_program import ClientOptions, ClientProgram
 from splitrelay.deploy.handshake import AgreedSpec
+from splitrelay.deploy.sample_terms import export_samples
 from splitrelay.deploy.server_program import ServerConfig, ServerProgram
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.engine import Flaky
 from splitrelay.errors import SplitrelayError
 from splitrelay.network.limits import Timeouts
-from splitrelay.runs.build import build_partition
+from splitrelay.runs.build import build_partition, load_data
 from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory, remove_measurements
 from splitrelay.runs.spec import Spec, load_spec
@@ -44,6 +46,7 @@ def write_small_dataset(path: Path) -> Path:
 def small_spec(folder_: Path, *words: str) -> Spec:
     given = {word.partition("=")[0] for word in words}
     given |= {"batch"} if "draw=full" in words else set()  # which has no effect then
+    given |= {"K"} if any(word.startswith("tau=") and "+" in word for word in words) else set()
     if any(word in words for word in ("partition=iid", "partition=dirichlet")):
         given.add("C")  # it has no effect there
     kept = [word for word in SMALL if word.partition("=")[0] not in given]
@@ -58,9 +61,11 @@ def simulate_run(spec: Spec, out: Path) -> RunDirectory:
 
 def write_client_data(spec: Spec, to: Path) -> Partition:
     """Write the data of each client under `to`."""
-    data = load(spec.data.name)
+    data = load_data(spec.data)
     partition = build_partition(spec, data)
-    if not to.exists():
+    if not isinstance(data.train, ImageSet):
+        export_samples(spec, data, partition, to)
+    elif not to.exists():
         export_partition(partition, data.train.x, get_client_labels(data.train.y, data.train.classes), to)
         np.savez(to / "test.npz", x=data.test.x, y=get_client_labels(data.test.y, data.test.classes))
     return partition
@@ -91,7 +96,7 @@ class LocalDeployment:
                 authority.issue_client(f"client-{m}", m)
         if keys:
             identity = load_identity(folder_ / "server")
-            admit = by_certificate(Revocations(identity.revocation_file, identity.ca), spec.partition.M)
+            admit = authorize_by_certificate(Revocations(identity.revocation_file, identity.ca), spec.partition.M)
             offer = {"credentials": build_server_credentials(identity), "admit": admit, **offer}
         self.offer = ServerConfig(
             spec, folder_ / "run", policy=policy or Policy(), **{"without": absent, "timeouts": SERVER, **offer}
@@ -112,7 +117,8 @@ class LocalDeployment:
     def _joined(self, m: int, address: Callable[[], str] | None, wish: dict[str, Any]) -> None:
         assert self.listening.wait(60)
         where = address() if address else f"127.0.0.1:{self.serving.port}"
-        data = wish.pop("data", self.folder / "data" / get_client_folder(m, self.partition.M) / "data.npz")
+        name = "data.csv" if self.spec.data.label else "data.npz"
+        data = wish.pop("data", self.folder / "data" / get_client_folder(m, self.partition.M) / name)
         keys = self.folder / f"client-{m}" if self.keys else None
         try:
             wishes = {"patience": 20.0, "keys": keys, "agreed": AgreedSpec(self.spec), "timeouts": CLIENT, **wish}

@@ -15,6 +15,7 @@ import io
 import os
 import re
 import runpy
+import shlex
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ from tests.support.command_line import Invoke
 from tests.support.pages import COMMANDS, LEAVES, ROOT, Piece, get_example, list_lines, split_console, split_shell
 from tests.support.placeholder_datasets import write_placeholders
 
-CHECKOUT = ("benchmarks", "examples", "tests")  # what a reader has in the folder
+CHECKOUT = ("benchmarks", "examples", "tests", "tools")  # what a reader has in the folder
 PATIENCE = 300.0  # seconds, on a machine where much else runs
 
 
@@ -147,8 +148,10 @@ class PageRunner:
 
 
 def run_example(path: Path) -> str:
+    """Run an example as `instead` says, and return what it prints."""
     printed = io.StringIO()
-    with redirect_stdout(printed), patch.object(sys, "argv", [str(path)]):  # not the arguments of pytest
+    arguments = shlex.split(instead(f"python examples/{path.name}"))[2:]
+    with redirect_stdout(printed), patch.object(sys, "argv", [str(path), *arguments]):  # not the arguments of pytest
         runpy.run_path(str(path), run_name="__main__")
     return printed.getvalue()
 

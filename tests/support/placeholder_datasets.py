@@ -26,7 +26,7 @@ def _write(known: KnownSet, folder: Path) -> None:
     """Write ten classes of grey images; colour images are zeros, which take no space on disk."""
     folder.mkdir(parents=True)
     for part in ("train", "test"):
-        shape = known.shape_of(f"{part}-x")
+        shape = known.compute_shape(f"{part}-x")
         y = np.arange(shape[0]) % 10
         np.save(folder / f"{part}-y.npy", y)
         x = np.lib.format.open_memmap(folder / f"{part}-x.npy", "w+", np.uint8, shape)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from splitrelay.network.connection_handler import FED_SERVER_NUMBER
+from splitrelay.network.server_connection import FED_SERVER_NUMBER
 from splitrelay.security.authority import create_authority, open_authority
 from tests.support.deployment import LocalDeployment, simulate_run, small_spec
 

@@ -47,9 +47,9 @@ def test_the_bound_is_above_the_gap_wherever_it_applies(record: Record, algorith
 def test_the_averaged_output_has_the_theorems_weights(record: Record) -> None:
     """One run of SSL alone at theory's step, all its models kept, weighed by w_r / W_R in the end."""
     theory, train_set = record.cells[0].sides[0].theory, images(90)
-    dealt = draw_partition("exdir", train_set.y, M=4, C=1, alpha=10.0, seed=1)
+    division = draw_partition("exdir", train_set.y, M=4, C=1, alpha=10.0, seed=1)
     features = feature_rows(train_set.x, mean_image(train_set.x))
-    objective = Softmax(features, train_set.y, dealt.indices, STUDY.mu, 3, STUDY.batch)
+    objective = Softmax(features, train_set.y, division.indices, STUDY.mu, 3, STUDY.batch)
     step: Step[np.ndarray] = Step(theory.eta)
     states = train(SSL(step, STUDY.K), objective.x0, Permutation(4, 2), InProcess(objective, 2), R=STUDY.R)
     models = np.stack([x for _, x in states])

@@ -12,17 +12,22 @@ from splitrelay.algorithms.base import (
     Cut,
     Done,
     LocalSteps,
+    Memory,
     Outcome,
     Skipped,
     Step,
+    UpdateRule,
     Visit,
 )
 from splitrelay.algorithms.fedavg import FedAvg
+from splitrelay.algorithms.fedprox import FedProx
 from splitrelay.algorithms.fedseq import FedSeq
 from splitrelay.algorithms.iterate_averaging import Averaged, AveragedState
 from splitrelay.algorithms.minibatch import MinibatchSGD
+from splitrelay.algorithms.optimiser_memory import Remembered, RememberedState
 from splitrelay.algorithms.scaffold import Scaffold, ScaffoldState
 from splitrelay.algorithms.sequential import SSL, RandomReshuffling
+from splitrelay.algorithms.server_optimisers import FedAdam, FedAdamState, FedAvgM, FedAvgMState
 from splitrelay.algorithms.splitfed import SFLG, SplitFedV2, SplitFedV3, SplitFedV3State
 
 __all__ = [
@@ -36,12 +41,20 @@ __all__ = [
     "Cost",
     "Cut",
     "Done",
+    "FedAdam",
+    "FedAdamState",
     "FedAvg",
+    "FedAvgM",
+    "FedAvgMState",
+    "FedProx",
     "FedSeq",
     "LocalSteps",
+    "Memory",
     "MinibatchSGD",
     "Outcome",
     "RandomReshuffling",
+    "Remembered",
+    "RememberedState",
     "Scaffold",
     "ScaffoldState",
     "Skipped",
@@ -49,5 +62,6 @@ __all__ = [
     "SplitFedV3",
     "SplitFedV3State",
     "Step",
+    "UpdateRule",
     "Visit",
 ]

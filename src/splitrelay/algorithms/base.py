@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from splitrelay.errors import OutOfRange
 from splitrelay.vectors import Scalar, X
@@ -14,6 +14,47 @@ from splitrelay.vectors import Scalar, X
 State = TypeVar("State")
 LocalSteps = int | Sequence[int] | Mapping[int, int]  # K for all clients, or tau_m for each client
 Sizes = Sequence[Scalar] | Mapping[int, Scalar]
+
+
+OptimiserKind = Literal["sgd", "adam", "adamw", "adagrad"]
+MemoryUse = Literal["reset", "handed", "kept"]
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """The optimiser of the local steps. It acts on each coordinate of x alone, so each half applies its own part.
+
+    The defaults are those of torch.optim.
+
+    Attributes:
+        kind: sgd, adam, adamw (weight decay acts on x, not on the gradient) or adagrad.
+        nesterov: Nesterov's form of the momentum of sgd.
+        beta1: The decay of the mean of the gradients (adam, adamw).
+        beta2: The decay of the mean of their squares (adam, adamw).
+        epsilon: Added to the denominator (adam, adamw, adagrad).
+        memory: What happens to the state of the optimiser (momentum, means) at the end of a visit. reset: the next
+            visit starts without it. handed: it goes to the next client together with x. kept: each client keeps its
+            own for its next visit.
+    """
+
+    kind: OptimiserKind = "sgd"
+    nesterov: bool = False
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    memory: MemoryUse = "reset"
+
+    def count_vectors(self, momentum: float) -> int:
+        """Return the number of vectors of the size of x in the state of the optimiser."""
+        return {"sgd": int(momentum != 0), "adam": 2, "adamw": 2, "adagrad": 1}[self.kind]
+
+
+@dataclass(frozen=True)
+class Memory(Generic[X]):
+    """The state of an optimiser between two visits: its vectors, and the number of steps that made them."""
+
+    vectors: tuple[X, ...]
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -26,6 +67,8 @@ class Step(Generic[X]):
         clip: The largest norm of the whole gradient. The norm does not depend on the cut.
         shift: Added to every gradient before all other changes (the control variates of SCAFFOLD).
         per_half: Clip each half by its own norm. This is a different algorithm.
+        rule: The optimiser that turns the gradient into a change of x.
+        eta_server: The learning rate of the server half, if it is not eta.
     """
 
     eta: Scalar
@@ -35,11 +78,17 @@ class Step(Generic[X]):
     prox: float = 0
     shift: X | None = None
     per_half: bool = False
+    rule: UpdateRule = UpdateRule()
+    eta_server: Scalar | None = None
 
 
 @dataclass(frozen=True)
 class Visit(Generic[X]):
-    """The i-th visit of client m in round r: it starts at x and makes K local steps (tau_m in the paper)."""
+    """The i-th visit of client m in round r: it starts at x and makes K local steps (tau_m in the paper).
+
+    Attributes:
+        memory: The state of the optimiser to start from. None starts without one.
+    """
 
     r: int
     i: int
@@ -47,6 +96,7 @@ class Visit(Generic[X]):
     x: X
     step: Step[X]
     K: int
+    memory: Memory[X] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,10 +110,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Done(Generic[X]):
-    """The client finished its visit at x."""
+    """The client finished its visit at x. `memory` is the state of its optimiser, unless it is reset."""
 
     x: X
     cost: Cost = Cost()
+    memory: Memory[X] | None = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +176,10 @@ class AlgorithmSettings:
         gamma: The size of the global step.
         sizes: The numbers of samples n_m for a weighted average, or None for an unweighted average.
         G: The number of groups.
+        prox: The factor of the proximal term (FedProx).
+        server_momentum: The momentum of the server (FedAvgM), and beta1 (FedAdam).
+        server_beta2: The decay of the mean of squares (FedAdam).
+        server_epsilon: The term of the denominator (FedAdam).
     """
 
     step: Step[Any]
@@ -134,6 +189,10 @@ class AlgorithmSettings:
     gamma: Scalar = 1
     sizes: Sizes | None = None
     G: int = 1
+    prox: Any = 0.1
+    server_momentum: Any = 0.9
+    server_beta2: Any = 0.99
+    server_epsilon: Any = 1e-3
 
 
 AlgorithmFactory = Callable[[AlgorithmSettings], Algorithm[Any, Any]]

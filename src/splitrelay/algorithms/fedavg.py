@@ -32,7 +32,7 @@ class FedAvg(Generic[X]):
         client 1:  2 -> 2 - 3/2 = 1/2 -> 1/2 - 3/4 = -1/4
         client 2:  2 -> 2 - 1/2 = 3/2 -> 3/2 - 1/4 = 5/4
     so x^1 = (-1/4 + 5/4)/2 = 1/2; with sizes 3 and 1 it is (3(-1/4) + 5/4)/4 = 1/8; with gamma = 2 it is
-    2 + 2(1/2 - 2) = -1.
+    2 + 2(1/2 - 2) = -1. With K = 1 the mean of both clients is x/2, so x^1 = 1 and x^2 = 1/2.
     """
 
     step: Step[X]

@@ -61,9 +61,23 @@ class Golden:
     gamma: Fraction = Fraction(1)
     sizes: Sequence[int] | None = None
     G: int = 1
+    prox: Fraction = Fraction(1, 10)
+    server_momentum: Fraction = Fraction(9, 10)
+    server_beta2: Fraction = Fraction(99, 100)
+    server_epsilon: Fraction = Fraction(1, 1000)
 
     def settings(self) -> AlgorithmSettings:
         """Return the settings with which the algorithm is built."""
         return AlgorithmSettings(
-            Step(self.eta), self.K, len(self.h), PairCut(), gamma=self.gamma, sizes=self.sizes, G=self.G
+            Step(self.eta),
+            self.K,
+            len(self.h),
+            PairCut(),
+            gamma=self.gamma,
+            sizes=self.sizes,
+            G=self.G,
+            prox=self.prox,
+            server_momentum=self.server_momentum,
+            server_beta2=self.server_beta2,
+            server_epsilon=self.server_epsilon,
         )

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from splitrelay.deploy.handshake import compute_digest, read_spec
-from splitrelay.network.client_session import Connection, ServerRefused
+from splitrelay.network.client_session import Connection
 from splitrelay.network.codec import VERSION, decode, encode
-from splitrelay.network.grpc_channel import open_channel
+from splitrelay.network.grpc_channel import ServerRefused, open_channel
 from splitrelay.network.messages import Accept, Floats, Hello, Lease, Reply, Step, Terms
 from splitrelay.randomness import Purpose, rng
 
@@ -115,12 +115,12 @@ def send_junk(host: str, port: int, seed: int) -> int:
 
 
 def is_name_refused(address: str, credentials: Any, m: int) -> bool:
-    """Greet the server as client m with a certificate of another client; return whether it refuses for good."""
+    """Greet the server as client m with a certificate of another client; return whether it refuses permanently."""
     return _is_refused(address, credentials, m, None)
 
 
 def is_spec_refused(address: str, credentials: Any, m: int, spec_hash: str, n: int) -> bool:
-    """Join as client m with n samples and another spec; return whether the server refuses for good."""
+    """Join as client m with n samples and another spec; return whether the server refuses permanently."""
     return _is_refused(address, credentials, m, spec_hash, n)
 
 

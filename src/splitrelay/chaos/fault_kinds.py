@@ -11,15 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from splitrelay.errors import InputError, OutOfRange, UnknownName
-from splitrelay.network.connection_handler import FED_SERVER_NUMBER
+from splitrelay.network.server_connection import FED_SERVER_NUMBER
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.spec import Spec
 from splitrelay.structured_text import parse_toml
 
 SERVER_STOPS = ("kill-server", "kill-relay", "stop-server", "full-disk")  # kinds that end the server
+VISIT_MESSAGES = ("step", "finish", "chunk", "deposit")  # at which a fault "at any message of a visit" happens
 FALSE_LEASES = ("false-steps", "false-rate", "false-round")  # sent by a malicious server
 # Kinds after which the visit is skipped, if the policy allows it.
 SKIPPING_KINDS = ("stay-away", "extra-step", *FALSE_LEASES)
+# Kinds after which the message is not sent again. No other fault can happen at the same message.
+PASSING_KINDS = (
+    *("duplicate", "replay", "delay", "stranger", "wrong-spec", "another-name"),
+    *("kill-fed", "kill-giver", "lost-commit"),
+)
 CONNECTION_EVENTS = ("lost", "gone", "resumed", "restarted")
 
 
@@ -165,7 +171,7 @@ KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens, after how many settled visits, to which client, at which of its steps."""
+    """One fault of a plan: its kind, the number of settled visits before it, its client, and the step."""
 
     kind: str
     after: int
@@ -202,8 +208,9 @@ def check_faults(faults: Sequence[Fault], spec: Spec, clients: Sequence[int], po
             )
         if fault.client not in clients:
             raise OutOfRange("the client of a fault", value=fault.client, limit=f"one of {list(clients)}")
-        if not 0 <= fault.step < spec.K:
-            raise OutOfRange("the step of a fault", value=fault.step, limit=f"0 to {spec.K - 1}")
+        steps = spec.tau[fault.client] if isinstance(spec.tau, tuple) else spec.K
+        if not 0 <= fault.step < steps:
+            raise OutOfRange("the step of a fault", value=fault.step, limit=f"0 to {steps - 1}")
 
 
 def list_possible_kinds(
@@ -218,7 +225,10 @@ def list_possible_kinds(
 
 
 def draw_plan(seed: int, spec: Spec, clients: Sequence[int], kinds: Sequence[str], away: str = "wait") -> list[Fault]:
-    """Draw one to five faults before the last round; include one skipped visit if the policy allows it."""
+    """Draw one to five faults before the last round; include one skipped visit if the policy allows it.
+
+    A fault is left out if the faults before it take all messages at which it could happen.
+    """
     draw = rng(seed, Purpose.INSTANCES)
     names = [kinds[int(draw.integers(len(kinds)))] for _ in range(int(draw.integers(1, 6)))]
     if away == "skip":
@@ -229,12 +239,52 @@ def draw_plan(seed: int, spec: Spec, clients: Sequence[int], kinds: Sequence[str
             name,
             int(draw.integers(max(0, _last_round(name, spec.R, away)) * visits + 1)),
             int(clients[int(draw.integers(len(clients)))]),
-            int(draw.integers(spec.K)),
+            int(draw.integers(min(spec.tau) if isinstance(spec.tau, tuple) else spec.K)),
         )
         for name in names
     ]
     faults.sort(key=lambda fault: fault.after)
-    return [fault for at, fault in enumerate(faults) if away != "skip" or not _is_client_away(fault, faults[:at])]
+    faults = [fault for at, fault in enumerate(faults) if away != "skip" or not _is_client_away(fault, faults[:at])]
+    for excluded in [fault for m in clients for fault in find_excluded_faults(faults, spec, m, visits)]:
+        faults.remove(excluded)
+    return faults
+
+
+def find_excluded_faults(faults: Sequence[Fault], spec: Spec, m: int, visits: int) -> list[Fault]:
+    """Return the faults of client m that cannot happen because others take the messages that they need.
+
+    Go through the messages of the client, one visit per round, as `FaultScheduler` does. Assume the worst: a fault is
+    due only in the first round that begins after `after` visits, a half has one chunk, and a visit is not repeated.
+
+    Args:
+        faults: The plan, sorted by `after`.
+        spec: The spec of the run.
+        m: The client.
+        visits: The number of visits per round.
+    """
+    waiting = [fault for fault in faults if fault.client == m]
+    for r in range(spec.R):
+        for message, k in _list_visit_messages(spec, m, is_last=r == spec.R - 1 > 0):
+            for fault in [one for one in waiting if one.after <= r * visits and is_at_message(one, message, k)]:
+                waiting.remove(fault)
+                if fault.kind in PASSING_KINDS:
+                    break
+    return waiting
+
+
+def is_at_message(fault: Fault, message: str, k: int) -> bool:
+    """Return whether a fault can happen at this message, which belongs to step k if it is a step or a reply."""
+    at = KINDS[fault.kind].at
+    fits = message in VISIT_MESSAGES if at == "visit" else message == at
+    return fits and not (message in ("step", "reply") and k < fault.step)
+
+
+def _list_visit_messages(spec: Spec, m: int, is_last: bool) -> list[tuple[str, int]]:
+    """Return the messages of a visit with their steps. The last visit of a run is not handed to a next client."""
+    steps = 0 if spec.placement == "whole" else spec.tau[m] if isinstance(spec.tau, tuple) else spec.K
+    training = [(message, k) for k in range(steps) for message in ("step", "reply")]
+    ending = ["finish"] * (steps > 0) + ["handed"] * (not is_last) + ["chunk", "deposit", "commit"]
+    return [("lease", 0), *training, *((message, 0) for message in ending)]
 
 
 def _is_client_away(fault: Fault, earlier: Sequence[Fault]) -> bool:

@@ -10,10 +10,9 @@ from typing import Any
 
 from splitrelay.chaos.fault_kinds import Fault, draw_plan, list_possible_kinds, read_plan
 from splitrelay.chaos.fault_rehearsal import FaultRehearsal
-from splitrelay.data import load
 from splitrelay.deploy.rehearsal import RehearsalOptions, Report, remove_keys_and_data
 from splitrelay.errors import WorkError
-from splitrelay.runs.build import build_partition
+from splitrelay.runs.build import build_partition, load_data
 
 COLUMNS = ("plan", "faults", "sound", "same weights", "skipped", "twice", "seconds", "remark")
 Row = dict[str, Any]
@@ -32,7 +31,7 @@ def run_plans(options: RehearsalOptions, file: Path | None, seed: int, plans: in
         plans: The number of plans.
         report: Called with messages about the progress.
     """
-    clients = build_partition(options.spec, load(options.spec.data.name)).clients
+    clients = build_partition(options.spec, load_data(options.spec.data)).clients
     kinds = list_possible_kinds(options.spec, len(clients), options.insecure, options.direct, options.fed)
     for number in range(seed, seed + plans):
         faults = draw_plan(number, options.spec, clients, kinds, options.away) if file is None else read_plan(file)

@@ -4,10 +4,9 @@ Each client reaches the server through two proxies: client -> MessageProxy -> Tc
 TcpProxy only. Faults are made by the threads of the message proxies: `FaultScheduler` decides when, and calls
 `FaultRehearsal._inject`. The main thread starts programs again that a fault has ended.
 
-Start `splitrelay` programs by forking a process that has already imported everything.
-
-A series of 200 fault plans starts about a thousand programs. Forking avoids importing torch in each of them. Every
-program is still a separate process with its own threads, connections and memory, and can be killed.
+The programs are forked from a process that has already imported everything. A series of 200 fault plans starts about a
+thousand programs, and forking avoids importing torch in each of them. Every program is still a separate process with
+its own threads, connections and memory, and can be killed.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ from splitrelay.deploy.rehearsal import (
     wait_for_port,
 )
 from splitrelay.errors import InputError, WorkError
-from splitrelay.network.connection_handler import FED_SERVER_NUMBER
 from splitrelay.network.limits import Timeouts
+from splitrelay.network.server_connection import FED_SERVER_NUMBER
 from splitrelay.security.identity import build_channel_credentials, build_server_credentials, load_identity
 
 PRELOADED = (

@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from splitrelay.chaos.fault_kinds import KINDS, Fault
+from splitrelay.chaos.fault_kinds import KINDS, Fault, is_at_message
 from splitrelay.deploy.events import COMMIT_EVENTS, Event, get_visit
 from splitrelay.network.codec import CONTROL, BadMessage, decode, read_header
 from splitrelay.network.codec import KINDS as MESSAGE_KINDS
 from splitrelay.network.messages import Lease
 
 NAMES = {number: message.__name__.lower() for message, number in MESSAGE_KINDS.items()}
-VISIT_MESSAGES = ("step", "finish", "chunk", "deposit")
 MAX_HOLD = 1.0  # seconds that a fault waits for the event of the one before it
 
 
@@ -31,7 +30,7 @@ class InjectedFault:
 
 @dataclass
 class ClientTraffic:
-    """What has passed between one client and the server."""
+    """State of the messages between one client and the server."""
 
     settled: int = -1  # number of settled visits when the current visit began
     fence: int = 0
@@ -78,7 +77,7 @@ class FaultScheduler:
         self._lock = threading.RLock()
 
     def get_traffic(self, m: int) -> ClientTraffic:
-        """Return what has passed between client m and the server."""
+        """Return the state of the messages between client m and the server."""
         return self.clients.setdefault(m, ClientTraffic())
 
     def handle_client_frame(self, m: int, frame: bytes) -> list[bytes]:
@@ -138,10 +137,8 @@ class FaultScheduler:
             return [frame]
 
     def _is_due(self, fault: Fault, m: int, message: str, k: int) -> bool:
-        at = KINDS[fault.kind].at
-        fits = message in VISIT_MESSAGES if at == "visit" else message == at
-        early = message in ("step", "reply") and k < fault.step
-        if fault.client != m or not fits or early or self.get_traffic(m).settled < fault.after:
+        is_enabled = fault.client == m and self.get_traffic(m).settled >= fault.after
+        if not is_enabled or not is_at_message(fault, message, k):
             return False
         if fault.kind in self.final_kinds and any(
             one.client == m and one.kind not in self.final_kinds for one in self.waiting

@@ -96,3 +96,14 @@ def kind_argument(what: str, kinds: Iterable[str]) -> Callable[..., Any]:
         return kind
 
     return click.argument("kind", metavar=f"[{'|'.join(known)}]", callback=chosen)
+
+
+def figure_options(command: Any) -> Any:
+    """Add the options of commands that draw figures of a study."""
+    for option in (
+        click.option("--figures/--no-figures", default=True, show_default=True, help="Whether figures are drawn."),
+        click.option("--ending", type=click.Choice(["png", "pdf", "svg"]), default="png", show_default=True,
+                     help="Format of the figures."),
+    ):  # fmt: skip
+        command = option(command)
+    return command

@@ -66,6 +66,7 @@ def progress_hidden() -> bool:
     return mood.quiet or not sys.stderr.isatty()
 
 
+STOPPED = 130  # exit code of a command that was stopped before its end (Ctrl-C, SIGTERM)
 FINISHING = "finishing this visit; once more stops at once."
 
 

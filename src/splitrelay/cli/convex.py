@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from splitrelay.cli.click_extensions import Command
+from splitrelay.cli.click_extensions import Command, figure_options
 from splitrelay.cli.console import Table, emit, format_option, note, prepare_folder, say
 from splitrelay.cli.key_values import Key, count, number, parsed, seed, settings_argument
 from splitrelay.cli.partition.commands import word
@@ -45,9 +45,7 @@ LISTS = {"C": "Cs", "eta": "etas", "seed": "seeds"}
               help="Make tables and figure from an existing record, without running.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), default=Path("results/convex"), show_default=True,
               help="Folder for the record and the figure.")  # fmt: skip
-@click.option("--ending", type=click.Choice(["png", "pdf", "svg"]), default="png", show_default=True,
-              help="Format of the figure.")  # fmt: skip
-@click.option("--figures/--no-figures", default=True, show_default=True, help="Draw the figure.")
+@figure_options
 @format_option
 def convex(settings: Sequence[str], source: Path | None, out: Path, ending: str, figures: bool, shape: str) -> None:
     """Compare runs on a convex problem with the theorems' bounds.

@@ -42,7 +42,7 @@ def cost(settings: Sequence[str], algorithms: tuple[str, ...], measured: Path | 
     for name in names or (spec.algorithm,):
         algorithm(name)  # an unknown one has no price
     rows = compare_costs(spec, names, measured)
-    title = f"{spec.model.name} on {spec.data.name}: one visit, K={spec.K}"
+    title = f"{spec.model.name} on {spec.data.name}: one visit, K={spec.mean_K:g}"
     notes = ("* as in the spec", "A round is `visits` of them for each of its S clients.")
     cells = list(format_rows(rows))
     if measured is not None:

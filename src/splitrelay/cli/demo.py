@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
     from splitrelay.paper.demo import Cell, Outcome, Point
 
 LABEL = {"ssl": "SSL", "fedavg": "FedAvg"}
+DEFAULT = Path("results/demo")
 PACE = 4  # rows after which the time left can be told
 
 
 @click.command(cls=Command, example="splitrelay demo")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("results/demo"), show_default=True,
-              help="Where the figure goes.")  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path), default=DEFAULT, show_default=True,
+              help="Where the figure and the runs go.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(min=1), help="Processes at work (default: one a core).")
 @format_option
 def demo(out: Path, workers: int | None, shape: str) -> None:
@@ -37,7 +39,7 @@ def demo(out: Path, workers: int | None, shape: str) -> None:
 
     if shape == "table":
         _print_introduction()
-    with plan.Workers(workers) as pool:
+    with plan.Workers(workers, out / "runs" if shape == "table" else None) as pool:
         total = len(plan.search()) + len(plan.ALGORITHMS) * len(plan.CLASSES) * (len(plan.SEEDS) - 1)
         progress = Progress(total)
         outcomes = [progress.seen(outcome) for outcome in pool.outcomes(plan.search())]
@@ -48,6 +50,8 @@ def demo(out: Path, workers: int | None, shape: str) -> None:
         for sentence in _describe_verdicts(cells):
             say(sentence)
         say(f"figure: {draw(cells, out / 'demo.png')}")
+        folder = shlex.quote(str(out.parent if out == DEFAULT else out))
+        say(f"Next, see the runs in your browser: splitrelay page {folder} (in a checkout: ./go page {folder})")
 
 
 def _print_introduction() -> None:

@@ -11,7 +11,7 @@ import click
 
 from splitrelay.cli.click_extensions import Command, kind_argument
 from splitrelay.cli.console import note, say
-from splitrelay.cli.table import check_begun_runs, find_runs
+from splitrelay.cli.table import check_begun_runs, choice_options, find_runs, format_options, parse_seeds
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ CURVED = ("curves", "bytes", "clipping")  # that may be smoothed
 @click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", required=True,
               help="The file: .pdf, .png or .svg. FILE.json lists the runs and the command.")  # fmt: skip
-@click.option("--tune", default="test", show_default=True, help="Choose rates by test (as the paper) or validation.")
-@click.option("--last", type=click.IntRange(min=1), default=20, show_default=True,
-              help="Last rounds over which accuracy is averaged to choose rates.")  # fmt: skip
+@choice_options
 @click.option("--smooth", type=click.IntRange(min=1), default=1, show_default=True,
               help="Draw the mean of this many evaluations; the axis states it.")  # fmt: skip
 @click.option("--all-rates", is_flag=True, help="Draw a line for each rate, not only for the best.")
@@ -73,20 +71,18 @@ def _get_draw_function(kind: str, how: dict[str, Any]) -> Callable[..., Drawing]
         raise InputError(f"{kind} has no curves to smooth", value=f"--smooth {how['smooth']}")
     if kind not in ("curves", "bytes") and how["all_rates"]:
         raise InputError(f"{kind} always draws all rates", value="--all-rates")
-    rule = {"rule": how["tune"], "last": how["last"]}
+    rule = {"rule": how["tune"], "last": how["last"], "tuning": parse_seeds(how["tuning"])}
     lines = {**rule, "smooth": how["smooth"]}
     return {
         "curves": partial(curves.draw_curves, **lines, every_rate=how["all_rates"]),
-        "bytes": partial(curves.draw_bytes, **lines, every_rate=how["all_rates"]),
+        "bytes": partial(curves.draw_curves, **lines, every_rate=how["all_rates"], by_bytes=True),
         "clipping": partial(learning_rate_figure.draw_clipping, **lines),
         "memory": partial(curves.draw_memory, **rule),
         "rates": partial(learning_rate_figure.draw_rates, **rule),
-        "winners": partial(winners_figure.draw_winners, **rule),
+        "winners": partial(winners_figure.draw_winners, **rule, margin=how["margin"]),
     }[kind]
 
 
 def _format_options(how: dict[str, Any]) -> list[str]:
-    """Return the options that differ from the defaults, as command-line words."""
-    defaults = {"tune": "test", "last": 20, "smooth": 1}
-    words = [w for name, value in defaults.items() if how[name] != value for w in (f"--{name}", str(how[name]))]
-    return words + ["--all-rates"] * how["all_rates"]
+    valued = {name: value for name, value in how.items() if name != "all_rates" and (name, value) != ("smooth", 1)}
+    return format_options(valued) + ["--all-rates"] * how["all_rates"]

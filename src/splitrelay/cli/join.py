@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import say, stopping
+from splitrelay.cli.console import STOPPED, say, stopping
 from splitrelay.cli.deploy_options import (
     Seconds,
     build_alarm,
@@ -38,6 +38,8 @@ FOLDER = click.Path(path_type=Path)
               help="The number of this client (only with --insecure; otherwise the keys contain it).")  # fmt: skip
 @click.option("--spec", type=FOLDER,
               help="Your own copy of the spec, or the server's terms.toml. Any difference ends the join.")  # fmt: skip
+@click.option("--code", multiple=True, type=FOLDER,
+              help="Your own copy of a module that the spec names. It must have the server's hash.")  # fmt: skip
 @click.option("--accept-spec", default="", metavar="DIGEST",
               help="Accept the terms that have this digest, without a copy of the spec.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(min=0), default=1, show_default=True,
@@ -63,6 +65,7 @@ def join(
     insecure: bool,
     client: tuple[int, ...],
     spec: Path | None,
+    code: tuple[Path, ...],
     accept_spec: str,
     repeats: int,
     state: Path | None,
@@ -84,13 +87,14 @@ def join(
     --spec or --accept-spec it shows what the server offers and what would leave this host, and asks. --check shows the
     same and does not train; it tells the server nothing of the data unless --spec or --accept-spec is given.
 
-    The exit code is not 0 if the server ends the run before this client has done its part of the last round.
+    The exit code is not 0 if the server ends the run before this client has done its part of the last round. It is 130
+    if the client was stopped (Ctrl-C, SIGTERM) before the end.
 
     Several clients of one host can share a program: repeat --keys and --data, in the same order. A separate evaluator
     gives --test and no --data, a fed server --fed-server.
     """
     _check_names(keys, insecure, client)
-    from splitrelay.deploy.client_program import ClientOptions, get_client_name, join_all
+    from splitrelay.deploy.client_program import LEFT, ClientOptions, get_client_name, join_all
     from splitrelay.deploy.handshake import read_agreed_spec
     from splitrelay.deploy.visit_limits import Approval
 
@@ -126,6 +130,7 @@ def join(
             repeats,
             state,
             get_timeouts(),
+            code=code,
         )
         for number, place, folder in zip(numbers, places, folders, strict=True)
     ]
@@ -137,8 +142,12 @@ def join(
             lambda m: build_alarm(log, client=get_client_name(m)),
             stop,
         )
+        has_left = False
         for result in results:
             say(result)
+            has_left = has_left or result == LEFT
+    if has_left:
+        sys.exit(STOPPED)
 
 
 def _ask(text: str) -> bool:
@@ -155,9 +164,9 @@ def _check_digest(digest: str) -> None:
 def _check_names(keys: tuple[Path, ...], insecure: bool, client: tuple[int, ...]) -> None:
     """Raise an InputError if --keys is combined with --insecure or --client."""
     if keys and insecure:
-        from splitrelay.deploy.authorization import identity_in
+        from splitrelay.deploy.authorization import load_identity_with_role
 
-        identity_in(keys[0], insecure)  # raises the error
+        load_identity_with_role(keys[0], insecure)  # raises the error
     if keys and client:
         value, hint = " ".join(map(str, client)), "Leave out --client; the keys contain the number."
         raise InputError("--keys and --client cannot be combined", value=value, hint=hint)

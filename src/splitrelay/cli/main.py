@@ -13,7 +13,7 @@ import click
 
 from splitrelay import __version__
 from splitrelay.cli.click_extensions import Group
-from splitrelay.cli.console import mood
+from splitrelay.cli.console import STOPPED, mood
 from splitrelay.errors import SplitrelayError, find_user_code
 from splitrelay.runs.presets import set_preset_provider
 
@@ -38,7 +38,9 @@ COMMAND_GROUPS = {
     "Results": {
         "table": ("table:table", "Make tables of runs: accuracy, best rates, one row per run."),
         "figure": ("figure:figure", "Make figures of runs: curves, clipping, rates, bytes."),
+        "page": ("page:page", "Show runs and deployed runs live in the browser."),
         "report": ("report:report", "Make one HTML page of a run or a folder of runs."),
+        "track": ("track:track", "Copy rows to TensorBoard, MLflow or Weights & Biases."),
         "evaluate": ("evaluate:evaluate", "Evaluate a saved model on a data set."),
         "compare": ("verify:compare", "Compare two runs: settings, rows, final models."),
         "verify": ("verify:verify", "Run a run again and compare it bit by bit."),
@@ -104,7 +106,7 @@ def app(quiet: bool, verbose: bool, traceback: bool) -> None:
 
 
 def run(argv: Sequence[str] | None = None, context: object = None) -> NoReturn:
-    """Run one command line and exit: 0 success, 1 failed work, 2 wrong input, 130 Ctrl-C.
+    """Run one command line and exit: 0 success, 1 failed work, 2 wrong input, 130 stopped (Ctrl-C, SIGTERM).
 
     Args:
         argv: the words of the command line; those of this process unless given.
@@ -121,7 +123,7 @@ def _run(arguments: list[str], context: object) -> NoReturn:
     try:
         app.main(arguments, prog_name="splitrelay", standalone_mode=False, obj=context)
     except (KeyboardInterrupt, click.Abort):
-        _leave("stopped.", 130, form)
+        _leave("stopped.", STOPPED, form)
     except BrokenPipeError:  # `splitrelay ... | head`: nobody reads on, and that is no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

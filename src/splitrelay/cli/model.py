@@ -12,25 +12,28 @@ from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import Table, emit, format_option, say
 from splitrelay.cli.key_values import Key, count, parsed, settings_argument
 from splitrelay.errors import InputError
+from splitrelay.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from splitrelay.models.summary import CutRow, LayerRow, Summary
 
 
-def _shape(name: str, text: str) -> tuple[int, ...]:
+def _input(name: str, text: str) -> TensorType:
+    sides, colon, dtype = text.lower().partition(":")
     try:
-        sides = tuple(int(side) for side in text.lower().split("x"))
+        shape = tuple(int(side) for side in sides.split("x"))
     except ValueError:
-        sides = ()
-    if len(sides) != 3 or min(sides) < 1:
-        raise InputError(f"{name} must be channels x height x width, as in 1x28x28", value=repr(text))
-    return sides
+        shape = ()
+    if not shape or min(shape) < 1:
+        hint = "Write the sides of one sample, as in 1x28x28 or 16:int64."
+        raise InputError(f"{name} must be a shape", value=repr(text), hint=hint)
+    return TensorType(shape, dtype if colon else "float32")
 
 
 KEYS = (
-    Key("shape", _shape, "of one image (default: that of the data set of the model)", many=False),
+    Key("shape", _input, "of one sample: 1x28x28, 16:int64, or 16:int64,16:bool for two inputs (default: of its data)"),
     Key("classes", count, "number of classes (default 10)", many=False),
-    Key("batch", count, "images per step (default 20)", many=False),
+    Key("batch", count, "samples per step (default 20)", many=False),
 )
 MEANT_FOR = {"vgg11": (3, 32, 32), "cnncifar": (3, 32, 32), "lenet-small": (1, 8, 8)}
 BAR = 24  # columns of the picture
@@ -43,8 +46,8 @@ BAR = 24  # columns of the picture
 def model(name: str | None, settings: Sequence[str], shape: str) -> None:
     """Print the layers of a model and the cost of each cut.
 
-    NAME is a built-in model, or module:function for a function of yours that returns an nn.Sequential. Without NAME,
-    list the built-in models.
+    NAME is a built-in model, or module:function for a function of yours that returns an nn.Module. Without NAME, list
+    the built-in models.
     """
     from splitrelay.models import MODELS, get_model_spec
     from splitrelay.models.summary import summarize_model
@@ -52,16 +55,22 @@ def model(name: str | None, settings: Sequence[str], shape: str) -> None:
     given = parsed(settings, KEYS)
     classes, batch = given.get("classes", [10])[0], given.get("batch", [20])[0]
     if name is None:
-        specs = {known: get_model_spec(known, _get_shape(known, given), classes) for known in MODELS}
+        specs = {known: get_model_spec(known, _get_inputs(known, given), classes) for known in MODELS}
         rows = [(known, *_summarize(summarize_model(spec))) for known, spec in specs.items()]
         payload = [dict(zip(("model", "parameters", "client share", "FLOPs"), row, strict=True)) for row in rows]
         emit(Table(("model", "parameters", "client share", "FLOPs"), rows, "Built-in models"), payload, shape)
         return
-    summary = summarize_model(get_model_spec(name, _get_shape(name, given), classes), batch)
+    summary = summarize_model(get_model_spec(name, _get_inputs(name, given), classes), batch)
     if shape == "json":
         emit(
             Table((), ()),
-            {"model": name, **asdict(summary), "parameters": summary.parameters, "flops": summary.flops},
+            {
+                "model": name,
+                **asdict(summary),
+                "parameters": summary.parameters,
+                "frozen": summary.frozen,
+                "flops": summary.flops,
+            },
             shape,
         )
         return
@@ -70,8 +79,8 @@ def model(name: str | None, settings: Sequence[str], shape: str) -> None:
     emit(_cut_table(summary.cuts, summary.layers, batch, picture=shape == "table"), None, shape)
 
 
-def _get_shape(name: str, given: dict[str, list[tuple[int, ...]]]) -> tuple[int, ...]:
-    return given.get("shape", [MEANT_FOR.get(name, (1, 28, 28))])[0]
+def _get_inputs(name: str, given: dict[str, list[TensorType]]) -> tuple[TensorType, ...]:
+    return tuple(given.get("shape", [TensorType(MEANT_FOR.get(name, (1, 28, 28)))]))
 
 
 def _summarize(summary: Summary) -> tuple[int, str, int]:
@@ -80,9 +89,24 @@ def _summarize(summary: Summary) -> tuple[int, str, int]:
 
 
 def _layer_table(name: str, layers: Sequence[LayerRow], summary: Summary) -> Table:
-    rows = [(row.index, row.name, row.kind, "x".join(map(str, row.shape)), row.parameters, row.flops) for row in layers]
+    rows: list[tuple[object, ...]] = [
+        (row.index, row.name, row.kind, "x".join(map(str, row.shape)), row.parameters, row.flops) for row in layers
+    ]
+    columns = ["#", "layer", "kind", "output", "parameters", "FLOPs"]
     title = f"{name}: {summary.parameters:,} parameters, {summary.flops:,} FLOPs forward for one image"
-    return Table(("#", "layer", "kind", "output", "parameters", "FLOPs"), rows, title)
+    if summary.frozen:
+        columns.append("frozen")
+        rows = [(*row, layer.frozen) for row, layer in zip(rows, layers, strict=True)]
+        title += f", and {summary.frozen:,} frozen parameters, which every host has"
+    if any(row.inside for row in layers):
+        columns.append("no cut after")
+        rows = [(*row, _shorten(layer.inside)) for row, layer in zip(rows, layers, strict=True)]
+    return Table(tuple(columns), rows, title)
+
+
+def _shorten(names: Sequence[str]) -> str:
+    """Return the first and the last name."""
+    return ", ".join(names) if len(names) < 3 else f"{names[0]} ... {names[-1]}"
 
 
 def _cut_table(cuts: Sequence[CutRow], layers: Sequence[LayerRow], batch: int, picture: bool) -> Table:
@@ -100,4 +124,8 @@ def _cut_table(cuts: Sequence[CutRow], layers: Sequence[LayerRow], batch: int, p
         f"bytes a step: smashed data of a batch of {batch}, and the same amount back; * the default cut.",
         "cut= takes the number of the client's layers, or the name of its last one.",
     ]
+    if not cuts:
+        notes = [
+            "The model cannot be cut: nowhere does exactly one float tensor of the batch cross. Use placement=whole."
+        ]
     return Table(columns, rows, "What each cut costs", notes)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from splitrelay.cli.click_extensions import Command
+from splitrelay.cli.click_extensions import Command, figure_options
 from splitrelay.cli.console import Table, detail, emit, format_option, prepare_folder, say
 from splitrelay.cli.key_values import Key, count, number, parsed, seed, settings_argument
 from splitrelay.errors import InputError, OutOfRange
@@ -164,9 +164,7 @@ KEYS = (
               help="authors: 0.67 and 0.33, and .001 and 1 in the grid, as in their later code.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), default=Path("results/quadratics"), show_default=True,
               help="Where the figures go.")  # fmt: skip
-@click.option("--ending", type=click.Choice(["png", "pdf", "svg"]), default="png", show_default=True,
-              help="Kind of figures; pdf takes a second longer.")  # fmt: skip
-@click.option("--figures/--no-figures", default=True, show_default=True, help="Draw them, or not.")
+@figure_options
 @format_option
 def quadratics(
     settings: Sequence[str], path: Path | None, variant: str, out: Path, ending: str, figures: bool, shape: str

@@ -14,7 +14,7 @@ import click
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import Table, emit, format_option, note, say, stopping
 from splitrelay.cli.key_values import settings_argument
-from splitrelay.cli.spec_arguments import list_spec_keys, load_spec_arguments
+from splitrelay.cli.spec_arguments import device_option, list_spec_keys, load_spec_arguments
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from splitrelay.runs.spec import Spec
 
 HERE = "local"
-COLUMNS = "round  accuracy  test loss  train loss   MB up  MB down  seconds     left"
 
 
 @click.command(cls=Command, keys=list_spec_keys, example="splitrelay run algorithm=ssl C=1 R=5 K=5 eta=0.1")
@@ -33,7 +32,7 @@ COLUMNS = "round  accuracy  test loss  train loss   MB up  MB down  seconds     
               help="Clients that train at the same time, if the algorithm allows it.")  # fmt: skip
 @click.option("--clients", default=HERE, show_default=True, metavar="local|ray|ADDRESS",
               help="Where clients train: in this process or on a Ray cluster. The bits are the same.")  # fmt: skip
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or mps.")
+@device_option
 @click.option(
     "--checkpoint",
     type=click.IntRange(min=1),
@@ -54,7 +53,7 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
     the directory exists, the run continues where it stopped, and ends with the same bits.
     """
     from splitrelay.runs.execute import check_is_simulation, execute
-    from splitrelay.runs.run_directory import RunDirectory, format_resume_command, load_rows
+    from splitrelay.runs.run_directory import RunDirectory, format_resume_command, has_accuracy, load_rows
 
     spec = _resolve(load_spec_arguments("run", settings), how["device"])
     if print_spec:
@@ -74,6 +73,8 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
         raise
     if shape in ("json", "csv", "markdown"):
         emit(_table(rows), rows, shape)
+    elif rows and rows[-1]["round"] and has_accuracy(rows[-1]):
+        say(describe_accuracy(rows))
     note(f"kept: {directory.path}")
 
 
@@ -113,12 +114,23 @@ def _resolve(spec: Spec, device: str) -> Spec:
     return found
 
 
+def describe_accuracy(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the accuracy of a run and its last evaluation in one line."""
+    from splitrelay.runs.run_directory import compute_final_accuracy, describe_final_rounds
+
+    accuracy, end = compute_final_accuracy(rows), rows[-1]
+    words = f"last evaluation: {end['test_accuracy']:.2%}"
+    if accuracy is None:
+        return words
+    return f"accuracy, mean of the {describe_final_rounds([end['round']])}: {accuracy:.2%}; {words}"
+
+
 def _print_rows(all_progress: Iterable[Progress], R: int, shape: str) -> Iterator[Progress]:
     """Print each row as a line, with the estimated time left."""
     started, first = time.perf_counter(), 0
     for number, progress in enumerate(all_progress):
         if number == 0 and shape == "table":
-            say(COLUMNS)  # with the first row, so that errors come before it
+            say(_format_head(progress.row))  # with the first row, so that errors come before it
         r = progress.row["round"]
         first = r if progress.is_old else first
         new = r - first
@@ -128,9 +140,30 @@ def _print_rows(all_progress: Iterable[Progress], R: int, shape: str) -> Iterato
         yield progress
 
 
+def _format_head(row: dict[str, Any]) -> str:
+    from splitrelay.runs.run_directory import has_accuracy, list_metrics
+
+    accuracy = "  accuracy" if has_accuracy(row) else ""
+    metrics = "".join(f" {name.removeprefix('test_'):>{_get_width(name)}}" for name in list_metrics(row))
+    return f"round{accuracy}  test loss{metrics}  train loss   MB up  MB down  seconds     left"
+
+
+def _get_width(metric: str) -> int:
+    return max(10, len(metric.removeprefix("test_")))
+
+
+def _format_metric(row: dict[str, Any], name: str) -> str:
+    text = "-" if row.get(name) is None else f"{row[name]:.4f}"
+    return f" {text:>{_get_width(name)}}"
+
+
 def _format_line(row: dict[str, Any], left: float | None) -> str:
+    from splitrelay.runs.run_directory import has_accuracy, list_metrics
+
     trained = "-" if row["train_loss"] is None else f"{row['train_loss']:.4f}"
-    numbers = f"{row['round']:>5} {row['test_accuracy']:>9.2%} {row['test_loss']:>10.4f} {trained:>11}"
+    accuracy = f" {row['test_accuracy']:>9.2%}" if has_accuracy(row) else ""
+    metrics = "".join(_format_metric(row, name) for name in list_metrics(row))
+    numbers = f"{row['round']:>5}{accuracy} {row['test_loss']:>10.4f}{metrics} {trained:>11}"
     traffic = f"{row['bytes_up'] / 1e6:>7.1f} {row['bytes_down'] / 1e6:>8.1f} {row['seconds']:>8.1f}"
     return f"{numbers} {traffic} {'' if left is None else f'{left:>7.0f} s'}".rstrip()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import say, stopping
+from splitrelay.cli.console import STOPPED, say, stopping
 from splitrelay.cli.deploy_options import (
     Seconds,
     away_option,
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
               help="Start again at round 0; existing results are set aside. Give it once.")  # fmt: skip
 @click.option("--keep-checkpoints", type=click.IntRange(min=2), default=2, show_default=True,
               help="Number of checkpoints to keep for --back-to.")  # fmt: skip
+@click.option("--accept-change", is_flag=True,
+              help="Continue although your code or data have changed, and record the change.")  # fmt: skip
 @click.option("--judge", is_flag=True,
               help="Peer to peer: the evaluator is not one of the clients (keys issue --evaluator).")  # fmt: skip
 @click.option("--fed-server", is_flag=True,
@@ -83,7 +86,7 @@ def serve(
 
     Create keys first (splitrelay keys --help), and try the spec on this machine (splitrelay rehearse). After the server
     was stopped (SIGTERM, Ctrl-C) or killed, the same command continues from the last committed visit. The result is
-    identical to that of an uninterrupted run.
+    identical to that of an uninterrupted run. The exit code of a server that was stopped before the last round is 130.
     """
     address = check_address(listen, insecure)
     from splitrelay.deploy.server_program import ServerConfig, ServerProgram
@@ -117,11 +120,12 @@ def serve(
         get_timeouts(),
         linger=how["linger"],
         fed=how["fed_server"],
-        judge=how["judge"],
+        has_evaluator=how["judge"],
         readmit=how["readmit"],
         back_to=how["back_to"],
         from_scratch=how["from_scratch"],
         keep_checkpoints=how["keep_checkpoints"],
+        accept_change=how["accept_change"],
     )
     _raise_file_limit()
     with stopping(None) as stop:
@@ -134,7 +138,7 @@ def serve(
         except KeyboardInterrupt:
             notify_systemd("STOPPING=1")
             log(f"the run is in {offer.out}; the same command continues it.")
-            return
+            sys.exit(STOPPED)
     say(str(offer.out))
 
 
@@ -172,19 +176,19 @@ def build_authorizer(
     spec: Spec, keys: Path | None, insecure: bool, model_for: Sequence[str], log: str
 ) -> tuple[Any, Authorizer]:
     """Return the credentials of the server, which are reloaded when they change, and its authorizer."""
-    from splitrelay.deploy.authorization import anyone, by_certificate, identity_in
+    from splitrelay.deploy.authorization import anyone, authorize_by_certificate, load_identity_with_role
     from splitrelay.security.certificates import SERVER
     from splitrelay.security.credential_reload import IdentityReloader, build_reloading_credentials
     from splitrelay.security.revocation import Revocations
 
-    identity, warn = identity_in(keys, insecure, (SERVER,)), build_alarm(log, who="server")
+    identity, warn = load_identity_with_role(keys, insecure, (SERVER,)), build_alarm(log, who="server")
     if identity is None:
         return None, anyone
     if "nobody" in model_for and len(model_for) > 1:
         raise InputError("--model-for nobody cannot be combined with other roles", value=" ".join(model_for))
     revocations = Revocations(identity.revocation_file, identity.ca, warn)
     roles = [role for role in model_for if role != "nobody"]
-    return build_reloading_credentials(IdentityReloader(identity, warn)), by_certificate(
+    return build_reloading_credentials(IdentityReloader(identity, warn)), authorize_by_certificate(
         revocations, spec.partition.M, roles
     )
 

@@ -1,4 +1,4 @@
-"""`splitrelay show`: a run, or a folder of runs, at one look."""
+"""`splitrelay show`: a run or a folder of runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import Table, emit, format_option, say
+from splitrelay.cli.run import describe_accuracy
 from splitrelay.cli.sweep import show_status, summary
 from splitrelay.runs.client_records import ClientRecord, RunClients, read_clients
 
@@ -60,26 +61,61 @@ def _under_way(sweeps: Sequence[Path]) -> list[str]:
 
 
 def _one(run: Run, shape: str) -> None:
+    from splitrelay.runs.run_directory import compute_final_accuracy
     from splitrelay.runs.spec import Spec
 
     usual, own = Spec(algorithm=run.spec.algorithm).flatten(), run.spec.flatten()
     told = {name: value for name, value in own.items() if value != usual[name] or name in ("algorithm", "R", "seed")}
     rows = run.rows[-LAST:]
-    shown = ("round", "test_accuracy", "test_loss", "train_loss", "bytes_up", "bytes_down", "seconds")
-    table = Table(shown, [[row[name] for name in shown] for row in rows], notes=_notes(run))
-    clients = read_clients(run.path)
+    accuracy, metrics = _list_columns(run)
+    shown = ("round", *accuracy, "test_loss", *metrics, "train_loss", "bytes_up", "bytes_down", "seconds")
+    table = Table(shown, [[row.get(name) for name in shown] for row in rows], notes=_notes(run))
+    clients, environment = read_clients(run.path), _read_environment(run)
+    made_by = _describe_code(environment)
     if shape != "table":
-        payload = {"spec": own, "finished": run.finished, "hash": run.spec.hash, "rows": run.rows}
+        payload = {
+            "environment": environment,
+            "spec": own,
+            "finished": run.finished,
+            "hash": run.spec.hash,
+            "accuracy": compute_final_accuracy(run.rows),
+            "last_evaluation": _last(run, "test_accuracy"),
+            "rows": run.rows,
+        }
         emit(table, payload | (_clients_payload(clients) if clients else {}), shape)
         return
     say(f"{run.path}: {_state(run)}, name {run.spec.hash}")
-    say("  ".join(f"{name}={value}" for name, value in told.items()))
-    if run.rows:
+    from splitrelay.reports.labels import format_value_label
+
+    say("  ".join(f"{name}={format_value_label(value)}" for name, value in told.items()))
+    if made_by:
+        say(made_by)
+    if run.rows and accuracy:
         say(f"test accuracy 0 to 100 %, round 0 to {run.rows[-1]['round']}: {curve(run.column('test_accuracy'))}")
+    if run.rows:
         emit(table, None, shape)
     if clients:
         say("")
         emit(_clients_table(clients), None, shape)
+
+
+def _read_environment(run: Run) -> dict[str, Any]:
+    """Return environment.json of a run; empty if it is missing or damaged, because rows can be shown without it."""
+    from splitrelay.errors import InputError
+    from splitrelay.runs.sources import read_environment
+
+    try:
+        return read_environment(run.path)
+    except InputError:
+        return {}
+
+
+def _describe_code(environment: dict[str, Any]) -> str:
+    """Return the version and the commit that made a run; empty for a record without environment."""
+    if "splitrelay" not in environment:
+        return ""
+    commit, changes = environment.get("commit", "not recorded"), " with changes" * bool(environment.get("modified"))
+    return f"made by splitrelay {environment['splitrelay']}, commit {commit}{changes}"
 
 
 def _clients_payload(found: RunClients) -> dict[str, Any]:
@@ -115,35 +151,58 @@ def _most(one: ClientRecord) -> list[tuple[str, int]]:
 
 
 def _notes(run: Run) -> list[str]:
-    from splitrelay.runs.run_directory import RunDirectory, format_resume_command
-
     if not run.rows:
         return ["no row yet"]
+    if not _list_columns(run)[0]:
+        return _note_resume(run)
     best = max(run.rows, key=lambda row: -1 if math.isnan(row["test_accuracy"]) else row["test_accuracy"])
-    notes = [f"best: {best['test_accuracy']:.2%} in round {best['round']}"]
-    if not run.finished and not RunDirectory(run.path).is_locked():
-        notes.append(f"go on: {format_resume_command(run.path)}")
-    return notes
+    notes = [describe_accuracy(run.rows), f"best evaluation: {best['test_accuracy']:.2%} in round {best['round']}"]
+    return notes + _note_resume(run)
+
+
+def _note_resume(run: Run) -> list[str]:
+    from splitrelay.runs.run_directory import RunDirectory, format_resume_command
+
+    can_resume = not run.finished and not RunDirectory(run.path).is_locked()
+    return [f"go on: {format_resume_command(run.path)}"] if can_resume else []
+
+
+def _list_columns(run: Run) -> tuple[list[str], list[str]]:
+    """Return the column of the accuracy, if the run has one, and the columns of further metrics."""
+    from splitrelay.runs.run_directory import has_accuracy, list_metrics
+
+    accuracy = ["test_accuracy"] if not run.rows or any(map(has_accuracy, run.rows)) else []
+    return accuracy, list_metrics(run.rows[-1]) if run.rows else []
 
 
 def _many(runs: list[Run], folder: Path, shape: str, notes: list[str]) -> None:
     from splitrelay.reports.seed_groups import describe_keys, find_differing_keys
+    from splitrelay.runs.run_directory import compute_final_accuracy, name_final_accuracy
 
     keys = find_differing_keys([run.spec for run in runs])
     rows = [
-        (str(run.path.relative_to(folder)), describe_keys(run.spec, keys), _state(run), _last(run, "test_accuracy"),
-         _last(run, "seconds")) for run in runs
-    ]  # fmt: skip
-    table = Table(("run", "what differs", "state", "accuracy %", "seconds"), rows, notes=notes)
-    names = ("run", "what_differs", "state", "test_accuracy", "seconds")
+        (
+            str(run.path.relative_to(folder)),
+            describe_keys(run.spec, keys),
+            _state(run),
+            _round(compute_final_accuracy(run.rows)),
+            _round(_last(run, "test_accuracy")),
+            _round(_last(run, "seconds"), 1, 1),
+        )
+        for run in runs
+    ]
+    name = name_final_accuracy([run.rows[-1]["round"] for run in runs if run.rows])
+    table = Table(("run", "what differs", "state", name, "last evaluation (%)", "seconds"), rows, notes=notes)
+    names = ("run", "what_differs", "state", "accuracy", "last_evaluation", "seconds")
     emit(table, [dict(zip(names, row, strict=True)) for row in rows], shape)
 
 
 def _last(run: Run, name: str) -> Any:
-    if not run.rows:
-        return None
-    value = run.rows[-1][name]
-    return round(100 * value, 2) if name == "test_accuracy" else round(value, 1)
+    return run.rows[-1][name] if run.rows else None
+
+
+def _round(value: float | None, factor: float = 100, digits: int = 2) -> float | None:
+    return None if value is None else round(factor * value, digits)
 
 
 def _state(run: Run) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from splitrelay.cli.key_values import Key, count, number, parsed, seed, words
 from splitrelay.errors import InputError, suggest_name
@@ -13,8 +15,22 @@ from splitrelay.errors import InputError, suggest_name
 if TYPE_CHECKING:
     from splitrelay.runs.spec import Spec
 
+CPU = "cpu"
 RANGE_POINTS = 5  # points of a range without a number of points: every point is a run
 PATH_KEYS = ("data.name", "model.init")  # their values may contain commas
+
+
+def device_option(command: Any) -> Any:
+    """Add the option --device."""
+    return click.option("--device", default=CPU, show_default=True, help="cpu, cuda or mps.")(command)
+
+
+def check_device(device: str) -> None:
+    """Raise InputError if a device other than the CPU does not work on this machine."""
+    if device != CPU:
+        from splitrelay.runs.build import get_device
+
+        get_device(device)
 
 
 def list_spec_keys() -> list[Key]:

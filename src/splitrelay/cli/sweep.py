@@ -19,7 +19,7 @@ from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import Table, emit, format_option, note, prepare_folder, progress_hidden, stopping
 from splitrelay.cli.key_values import settings_argument
 from splitrelay.cli.run import HERE, require_package
-from splitrelay.cli.spec_arguments import expand_arguments, list_spec_keys
+from splitrelay.cli.spec_arguments import CPU, check_device, device_option, expand_arguments, list_spec_keys
 from splitrelay.errors import InputError, WorkError
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def summary(board: SweepStatus) -> str:
     if waiting and board.count("running"):
         words.append(f"next {waiting[0].label}")
     if best is not None and best.accuracy is not None:
-        words.append(f"best so far {best.accuracy:.2%} at {best.label}")
+        seeds = f" (mean of {len(best.points)} seeds)" if len(best.points) > 1 else ""
+        words.append(f"best so far {best.accuracy:.2%}{seeds} at {best.label}")
     return "; ".join(words)
 
 
@@ -99,10 +100,13 @@ def duration(seconds: float) -> str:
 
 
 def results(board: SweepStatus) -> Table:
-    """One row a point; what went wrong, below."""
+    """Return one row per point. Notes below the table report what went wrong."""
+    from splitrelay.runs.run_directory import name_final_accuracy
+
     entries = board.entries.values()
     keys = list(dict.fromkeys(key for entry in entries for key in entry.settings))
-    columns = (*(keys or ["point"]), "state", "round", "of", "accuracy (%)")
+    name = name_final_accuracy([entry.R for entry in entries])
+    columns = (*(keys or ["point"]), "state", "round", "of", name, "last evaluation (%)")
     rows = [(*([_plain(entry.settings.get(key)) for key in keys] or [entry.label]), *_seen(entry)) for entry in entries]
     return Table(columns, rows, notes=[*_reasons(board), summary(board)])
 
@@ -125,8 +129,8 @@ def _time_left(board: SweepStatus) -> str:
 
 
 def _seen(entry: PointStatus) -> tuple[object, ...]:
-    percent = None if entry.accuracy is None else round(100 * entry.accuracy, 2)
-    return entry.state, entry.round, entry.R, percent
+    shares = entry.accuracy, entry.last_evaluation
+    return entry.state, entry.round, entry.R, *(None if share is None else round(100 * share, 2) for share in shares)
 
 
 def _reasons(board: SweepStatus) -> Iterator[str]:
@@ -159,16 +163,25 @@ def _picture(board: SweepStatus, most: int) -> list[str]:
 
 
 def _row(entry: PointStatus, width: int) -> str:
-    accuracy = "" if entry.accuracy is None else f"{entry.accuracy:.2%}"
+    share = entry.last_evaluation if entry.accuracy is None else entry.accuracy
+    accuracy = "" if share is None else f"{share:.2%}"
     why = f"  {entry.why}" if entry.why else ""
     return f"{entry.label:<{width}}  {entry.state:<8}  {entry.round:>6}/{entry.R:<6}  {accuracy:>7}{why}".rstrip()
 
 
 def _change(board: SweepStatus, entry: PointStatus) -> str:
-    compared = entry.state == "done" and board.count("done") > 1
-    best = ", the best so far" if compared and entry is board.find_best() else ""
+    best = _describe_best(board, entry) if entry.state == "done" else ""
     counts = _halting(board) if entry.state == "stopped" else counted(board)
     return f"{_place(board)}  {entry.state:<8}  {_told(entry)}{best}  ({counts})"
+
+
+def _describe_best(board: SweepStatus, entry: PointStatus) -> str:
+    """Return that the setting of a point is the best of several, or an empty string."""
+    ranked, best = [each for each in board.list_settings() if each.accuracy is not None], board.find_best()
+    if best is None or len(ranked) < 2 or entry not in best.points:
+        return ""
+    several = len(best.points) > 1
+    return f", its setting the best so far (mean {best.accuracy:.2%})" if several else ", the best so far"
 
 
 def _halting(board: SweepStatus) -> str:
@@ -188,7 +201,7 @@ def _place(board: SweepStatus) -> str:
 
 
 def _so_far(entry: PointStatus) -> str:
-    accuracy = "" if entry.accuracy is None else f" {entry.accuracy:.2%}"
+    accuracy = "" if entry.last_evaluation is None else f" {entry.last_evaluation:.2%}"
     return f"{entry.label} round {entry.round}/{entry.R}{accuracy}"
 
 
@@ -212,6 +225,7 @@ def places_options(command: Any) -> Any:
                      help="local: the cores of this machine; ray: a Ray started here; or the address of one."),
         click.option("--checkpoint", type=click.IntRange(min=1), default=CHECKPOINT_EVERY, show_default=True,
                      help="Evaluations between two checkpoints."),
+        device_option,
     ):  # fmt: skip
         command = option(command)
     return command
@@ -275,24 +289,29 @@ def command(
     jobs: int | None,
     checkpoint: int,
     retry: bool,
+    device: str,
 ) -> str:
     """Return the command that continues the sweep."""
     places = ["--on", on] * (on != HERE) + ["--jobs", str(jobs)] * (jobs is not None) + ["--retry"] * retry
     often = ["--checkpoint", str(checkpoint)] * (checkpoint != CHECKPOINT_EVERY)
+    often += ["--device", device] * (device != CPU)
     return shlex.join(["splitrelay", name, *settings, *more, *places, *often, "--out", str(folder)])
 
 
-def swept(points: Sequence[Point], folder: Path, again: str, *, on: str, jobs: int | None, **how: Any) -> SweepStatus:
+def swept(
+    points: Sequence[Point], folder: Path, again: str, *, on: str, jobs: int | None, device: str = CPU, **how: Any
+) -> SweepStatus:
     """Run a sweep and show its progress. `again` is the command that continues it after Ctrl-C."""
     where = choose_backend(on, jobs, folder)
     from splitrelay.sweeps.points import check_points
 
-    found = check_points(points)
+    check_device(device)
+    found = check_points(points, device)
     for twin in found.dropped:
         note(f"left out: {twin}")
     prepare_folder(folder)
     try:
-        return _watched(found.points, folder, where, **how)
+        return _watched(found.points, folder, where, device=device, **how)
     except KeyboardInterrupt:
         note(f"results so far: {folder}. To continue: {again}")
         raise

@@ -34,15 +34,42 @@ NAMED = 3  # runs that a sentence names
 BESIDE = ("accuracy", "algorithms", "rates")
 
 
+def choice_options(command: Any) -> Any:
+    """Add the options of `table` and `figure` that choose rates and judge differences."""
+    for option in (
+        click.option("--margin", type=click.FloatRange(min=0, min_open=True), default=0.5, show_default=True,
+                     help="For winners: the largest difference in points that is called even."),
+        click.option("--last", type=click.IntRange(min=1), default=20, show_default=True,
+                     help="Last rounds over which accuracy is averaged, but at most a fifth of a run."),
+        click.option("--tuning-seeds", "tuning", default="", metavar="SEED,...",
+                     help="Seeds that only choose rates and are not reported (default: seeds that all rates have)."),
+        click.option("--tune", default="auto", show_default=True,
+                     help="Choose rates by validation or test (as the paper); auto: validation if all runs have it."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Return the seeds in a list with commas.
+
+    Raises:
+        InputError: A word is no whole number.
+    """
+    try:
+        return tuple(int(word) for word in text.split(",") if word)
+    except ValueError:
+        raise InputError("seeds are whole numbers with commas between them", value=text) from None
+
+
 @click.command(cls=Command, example="splitrelay table runs results")
 @kind_argument("table", KINDS)
 @click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE: .tex, .md, .csv or .json.")
 @click.option("--beside", type=click.Choice(["paper"]), help="Also show the values of the paper.")
-@click.option("--tune", default="test", show_default=True, help="Choose rates by test (as the paper) or validation.")
-@click.option(
-    "--last", type=click.IntRange(min=1), default=20, show_default=True, help="Last rounds that are averaged."
-)
+@choice_options
+@click.option("--columns", default="", metavar="NAME,...",
+              help="For winners: more columns, train-loss or gradient-norm (mean over the last rounds).")  # fmt: skip
 @click.option("--goal", type=click.FloatRange(0, 100, min_open=True),
               help="Show the first round with this percent (default: as the paper, 30 for C=1, else 75).")  # fmt: skip
 @click.option("--width", type=click.FloatRange(min=0, min_open=True), metavar="POINTS",
@@ -55,7 +82,8 @@ def table(kind: str, folders: Sequence[Path], out: Path | None, width: float | N
     accuracy: mean and standard deviation over seeds and the last 20 rounds, and the rounds to reach a goal, as in the
     paper; algorithms: the same with a row for each algorithm; classes: accuracy of the worst class, and its variation
     from round to round; rates: the best rates; runs: a row for each run; winners: SSL compared with FedAvg, seed by
-    seed, wherever both were run. The caption reports unfinished runs and fewer seeds than the paper's three.
+    seed, with intervals that are corrected for the number of rows. The caption reports unfinished runs, fewer seeds
+    than the paper's three, and how rates were chosen.
     """
     from splitrelay.reports.seed_groups import write_provenance
 
@@ -67,7 +95,7 @@ def table(kind: str, folders: Sequence[Path], out: Path | None, width: float | N
     if out is None:
         say(written(sheet).rstrip("\n"))
         return
-    words = _format_options({**how, "width": width})
+    words = format_options({**how, "width": width})
     command = shlex.join(["splitrelay", "table", kind, *map(str, folders), *words, "--out", str(out)])
     write_text(out, written(sheet))
     note(f"table: {out}")
@@ -107,19 +135,22 @@ def _get_builder(kind: str, how: dict[str, Any]) -> Callable[[Sequence[Run]], Ta
 
     if how["beside"] and kind not in BESIDE:
         raise InputError(f"the paper has no table of {kind}", hint=f"--beside paper goes with {', '.join(BESIDE)}.")
-    rule, last, paper = how["tune"], how["last"], how["beside"] == "paper"
+    if how["columns"] and kind != "winners":
+        raise InputError(f"the table of {kind} has no optional columns", hint="--columns goes with winners.")
+    last, paper = how["last"], how["beside"] == "paper"
+    choice: Any = {"rule": how["tune"], "last": last, "tuning": parse_seeds(how["tuning"])}
     goal = None if how["goal"] is None else how["goal"] / 100
     if kind == "runs":
         return lambda runs: build_runs_table(runs, last=last)
     if kind == "rates":
-        return lambda runs: build_rates_table(runs, rule=rule, last=last, beside=paper)
-    if kind in ("classes", "winners"):
-        chosen = build_classes_table if kind == "classes" else build_winners_table
-        return lambda runs: chosen(runs, rule=rule, last=last)
+        return lambda runs: build_rates_table(runs, **choice, beside=paper)
+    if kind == "classes":
+        return lambda runs: build_classes_table(runs, **choice)
+    if kind == "winners":
+        columns = [word for word in how["columns"].split(",") if word]
+        return lambda runs: build_winners_table(runs, **choice, margin=how["margin"], columns=columns)
     by_algorithm = kind == "algorithms"
-    return lambda runs: build_accuracy_table(
-        runs, rule=rule, last=last, goal=goal, beside=paper, by_algorithm=by_algorithm
-    )
+    return lambda runs: build_accuracy_table(runs, **choice, goal=goal, beside=paper, by_algorithm=by_algorithm)
 
 
 def _get_writer(out: Path | None, shape: str, width: float | None) -> Callable[[Table], str]:
@@ -149,12 +180,15 @@ def _format_text(table: Table) -> str:
     return format_terminal(replace(table, notes=["Between stars: the better value."] * bold + [*table.notes]))
 
 
-def _format_options(how: dict[str, Any]) -> list[str]:
+DEFAULTS = {"tune": "auto", "tuning": "", "last": 20, "margin": 0.5}
+FLAGS = {"tuning": "--tuning-seeds"}
+
+
+def format_options(how: dict[str, Any]) -> list[str]:
     """Return the options that differ from the defaults, as command-line words."""
-    defaults = {"beside": None, "tune": "test", "last": 20, "goal": None, "width": None}
-    given = [(name, value) for name, value in how.items() if value != defaults[name]]
+    given = [(name, value) for name, value in how.items() if value != DEFAULTS.get(name) and value not in (None, "")]
     return [
         word
         for name, value in given
-        for word in (f"--{name}", f"{value:g}" if isinstance(value, float) else str(value))
+        for word in (FLAGS.get(name, f"--{name}"), f"{value:g}" if isinstance(value, float) else str(value))
     ]

@@ -12,6 +12,8 @@ import click
 
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import Table, cell, emit, format_option, note, say
+from splitrelay.cli.spec_arguments import check_device, device_option
+from splitrelay.cli.table import check_begun_runs, choice_options, find_runs, parse_seeds
 
 if TYPE_CHECKING:
     from splitrelay.runs.compare import Comparison, Row
@@ -23,10 +25,15 @@ RUN = click.Path(path_type=Path)
 @click.command(cls=Command, example="splitrelay verify results/first")
 @click.argument("run", type=RUN)
 @click.option("--from", "start", type=click.IntRange(min=1), help="Start at this round, which must have a checkpoint.")
-@click.option("--rounds", type=click.IntRange(min=1), help="Stop at this round (default: the last one in the record).")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    help="Stop at the last recorded round up to this one (default: all of the record).",
+)
 @click.option("--keys", type=RUN, help="For a deployed run: keys of one of its clients, to check the digests of data.")
+@device_option
 @format_option
-def verify(run: Path, start: int | None, rounds: int | None, keys: Path | None, shape: str) -> None:
+def verify(run: Path, start: int | None, rounds: int | None, keys: Path | None, device: str, shape: str) -> None:
     """Run a run again, in a temporary folder, and compare it with its record to the bit.
 
     Exit code 0: the same. 1: not the same. On another kind of machine bits are not promised: accuracies are then held
@@ -35,15 +42,18 @@ def verify(run: Path, start: int | None, rounds: int | None, keys: Path | None, 
     """
     from splitrelay.runs import compare
     from splitrelay.runs.records import run_at
+    from splitrelay.runs.run_directory import has_accuracy
 
+    check_device(device)
     recorded = run_at(run)
     deployed = _check_deployed(recorded, keys)
     with TemporaryDirectory() as folder:
-        for step in compare.verify(recorded, Path(folder) / "again", start=start or 0, rounds=rounds):
+        for step in compare.verify(recorded, Path(folder) / "again", start=start or 0, rounds=rounds, device=device):
             if isinstance(step, compare.Comparison):
                 found = step
             else:
-                note(f"round {step['round']}: {step['test_accuracy']:.2%}")
+                seen = f"{step['test_accuracy']:.2%}" if has_accuracy(step) else f"test loss {step['test_loss']:.4f}"
+                note(f"round {step['round']}: {seen}")
     verdict, holds = _verdict(found)
     if holds and not recorded.finished:
         far = f"round {recorded.rows[-1]['round']} of {recorded.spec.R}"
@@ -61,15 +71,28 @@ def verify(run: Path, start: int | None, rounds: int | None, keys: Path | None, 
 @click.command(cls=Command, example="splitrelay compare results/ssl results/fedavg")
 @click.argument("one", type=RUN)
 @click.argument("other", type=RUN)
+@choice_options
 @format_option
-def compare(one: Path, other: Path, shape: str) -> None:
-    """Compare two runs: keys that differ, rows that differ, final results."""
-    from splitrelay.runs.compare import compare as compared
-    from splitrelay.runs.records import run_at
+def compare(one: Path, other: Path, shape: str, **how: Any) -> None:
+    """Compare two runs (keys, rows and final results that differ), or the settings of two folders over paired seeds.
 
+    For folders, the keys that vary within them say which settings belong together. One is ahead only if an interval
+    that is corrected for the number of rows excludes zero; both are even only within --margin.
+    """
+    from splitrelay.runs.compare import compare as compared
+    from splitrelay.runs.records import is_run, run_at
+    from splitrelay.runs.run_directory import compute_final_accuracy, describe_final_rounds
+
+    if not is_run(one) and not is_run(other):
+        _compare_folders(one, other, shape, how)
+        return
     runs = run_at(one), run_at(other)
     found = compared(*runs)
-    ends = [(name, *(_last(run, name) for run in runs)) for name in ("round", "test_accuracy", "test_loss", "bytes_up")]
+    ends: list[tuple[Any, ...]] = [("round", *(_last(run, "round") for run in runs))]
+    rounds = describe_final_rounds(run.rows[-1]["round"] for run in runs)
+    ends += [(f"accuracy, {rounds}", *(compute_final_accuracy(run.rows) for run in runs))]
+    ends += [("last evaluation", *(_last(run, "test_accuracy") for run in runs))]
+    ends += [(name, *(_last(run, name) for run in runs)) for name in ("test_loss", "bytes_up")]
     if any("skipped" in row for run in runs for row in run.rows):
         ends.append(("skipped visits", *(sum(row.get("skipped", 0) for row in run.rows) for run in runs)))
     keys = [(name, *values) for name, values in {**found.specs, **found.environments}.items()]
@@ -78,6 +101,18 @@ def compare(one: Path, other: Path, shape: str) -> None:
     if shape == "table":
         for question, answer in _answers(found):
             say(f"{question}: {answer}")
+
+
+def _compare_folders(one: Path, other: Path, shape: str, how: dict[str, Any]) -> None:
+    from splitrelay.reports.paired_settings import build_pairs_table, pair_folders
+
+    names = str(one), str(other)
+    ours, theirs = (find_runs([folder]) for folder in (one, other))
+    check_begun_runs([*ours, *theirs])
+    rule: Any = {"rule": how["tune"], "tuning": parse_seeds(how["tuning"])}
+    pairs, notes = pair_folders(ours, theirs, names, last=how["last"], **rule)
+    table = build_pairs_table(pairs, notes, margin=how["margin"], last=how["last"])
+    emit(table, {"caption": table.caption, "notes": list(table.notes), "rows": list(table.records)}, shape)
 
 
 def _check_deployed(recorded: Run, keys: Path | None) -> dict[str, Any]:

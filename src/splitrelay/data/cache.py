@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from splitrelay.data.augment import Augmentation
 from splitrelay.data.dataset_formats import PARTS, Arrays
-from splitrelay.data.images import DataSet, ImageSet
+from splitrelay.data.images import DataSet, ImageSet, get_images
 from splitrelay.errors import InputError, OutputError, StorageError, WorkError
 from splitrelay.structured_text import parse_json
 
@@ -74,7 +74,7 @@ def map_arrays(known: KnownSet, root: Path) -> Arrays:
     except WorkError as error:
         raise WorkError(error.what, hint=hint) from None
     for part, array in arrays.items():
-        if array.shape != known.shape_of(part) or array.dtype != (np.uint8 if part.endswith("x") else np.int64):
+        if array.shape != known.compute_shape(part) or array.dtype != (np.uint8 if part.endswith("x") else np.int64):
             raise WorkError(f"{folder / part}.npy is damaged", value=f"{array.dtype} {array.shape}", hint=hint)
     return arrays
 
@@ -132,8 +132,9 @@ def save(data: DataSet, folder: str | Path, served_by: str | None = None) -> Pat
         served_by: The source of the data, for the file about.json.
     """
     path = Path(folder).expanduser().absolute()
-    train, augmentation = data.train, data.augmentation
-    arrays: Arrays = {"train-x": train.x, "train-y": train.y, "test-x": data.test.x, "test-y": data.test.y}
+    train, test = (get_images(part, "a folder of a data set") for part in (data.train, data.test))
+    augmentation = data.augmentation
+    arrays: Arrays = {"train-x": train.x, "train-y": train.y, "test-x": test.x, "test-y": test.y}
     about = {
         "name": data.name,
         "classes": train.classes,

@@ -66,7 +66,7 @@ class KnownSet:
         C, H, W = self.shape
         return (self.train + self.test) * (C * H * W + 8)
 
-    def shape_of(self, part: str) -> tuple[int, ...]:
+    def compute_shape(self, part: str) -> tuple[int, ...]:
         """Return the shape of one of the arrays train-x, train-y, test-x and test-y."""
         N = self.train if part.startswith("train") else self.test
         return (N, *self.shape) if part.endswith("x") else (N,)

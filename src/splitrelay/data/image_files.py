@@ -112,7 +112,7 @@ def read_csv(path: Path) -> Table:
 
 def read_parquet(path: Path) -> Table:
     """Read a Parquet file with labels, and with either a column of images or one column per pixel."""
-    table = _open_parquet(path)
+    table = open_parquet(path)
     names = {name.lower(): name for name in table.column_names if name.lower() not in NO_COLUMN}
     label = next((names[name] for name in LABEL_NAMES if name in names), None)
     if label is None:
@@ -128,7 +128,7 @@ def read_parquet(path: Path) -> Table:
 
 
 def _read_titles(path: Path) -> tuple[list[str], bool]:
-    with _open_text(path) as file:
+    with open_text(path) as file:
         first = next(csv.reader(file), None)
     if not first:
         raise InputError(f"{path} is empty")
@@ -138,7 +138,7 @@ def _read_titles(path: Path) -> tuple[list[str], bool]:
 
 
 def _read_columns(path: Path, has_titles: bool, columns: list[int], dtype: Any) -> npt.NDArray[Any]:
-    with _open_text(path) as file:
+    with open_text(path) as file:
         return np.loadtxt(
             file,
             delimiter=",",
@@ -151,7 +151,8 @@ def _read_columns(path: Path, has_titles: bool, columns: list[int], dtype: Any) 
         )
 
 
-def _open_text(path: Path) -> IO[str]:
+def open_text(path: Path) -> IO[str]:
+    """Open a text file that may be compressed."""
     if path.suffix == ".gz":
         return cast(IO[str], gzip.open(path, "rt", encoding="utf-8-sig", newline=""))
     return path.open(encoding="utf-8-sig", newline="")
@@ -165,7 +166,8 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _open_parquet(path: Path) -> Any:
+def open_parquet(path: Path) -> Any:
+    """Read a Parquet file as a table of Arrow."""
     pyarrow, parquet = import_optional("pyarrow", "parquet"), import_optional("pyarrow.parquet", "parquet")
     try:
         return parquet.read_table(path)

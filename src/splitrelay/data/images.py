@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from splitrelay.data.augment import Augmentation, Crops
+from splitrelay.data.samples import SampleSet, Target
 from splitrelay.errors import InputError, OutOfRange
+from splitrelay.tensor_types import TensorType
 
 Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
@@ -53,6 +55,21 @@ class ImageSet:
         return C, H, W
 
     @property
+    def inputs(self) -> tuple[TensorType, ...]:
+        """The type of the input of a model: one normalized image."""
+        return (TensorType(self.shape, "float32"),)
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs of a model: one for each class."""
+        return len(self.classes)
+
+    @property
+    def target(self) -> Target:
+        """The kind of the targets. Images have classes."""
+        return "classes"
+
+    @property
     def nbytes(self) -> int:
         """The size in memory in bytes."""
         return self.x.nbytes + self.y.nbytes
@@ -60,9 +77,15 @@ class ImageSet:
     @cached_property
     def levels(self) -> Inputs:
         """The normalized value of each pixel value, (C, 256). All engines use this table, so they see the same bits."""
+        levels: Inputs = self.precise_levels.astype(np.float32)
+        return levels
+
+    @cached_property
+    def precise_levels(self) -> npt.NDArray[np.float64]:
+        """The table for dtype=float64, not rounded to float32."""
         grey = np.arange(LEVELS) / self.peak
         mean, std = np.asarray(self.mean)[:, None], np.asarray(self.std)[:, None]
-        levels: Inputs = ((grey - mean) / std).astype(np.float32)
+        levels: npt.NDArray[np.float64] = (grey - mean) / std
         return levels
 
     def normalize(self, x: Pixels, out: Inputs | None = None) -> Inputs:
@@ -90,14 +113,32 @@ class ImageSet:
         return ImageSet(x, y, self.classes, self.mean, self.std, self.peak)
 
 
+Samples = ImageSet | SampleSet
+
+
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """A training set, a test set, and the augmentation for training."""
+    """A training set, a test set, and the augmentation for training. Both sets are of the same kind."""
 
     name: str
-    train: ImageSet
-    test: ImageSet
+    train: Samples
+    test: Samples
     augmentation: Augmentation | None = None
+
+
+def get_images(samples: Samples, why: str) -> ImageSet:
+    """Return samples that are images.
+
+    Args:
+        samples: The samples.
+        why: What needs images, for the error.
+
+    Raises:
+        InputError: They are no images.
+    """
+    if not isinstance(samples, ImageSet):
+        raise InputError(f"{why} needs images of bytes", value=", ".join(map(str, samples.inputs)))
+    return samples
 
 
 def compute_moments(x: Pixels, peak: int = 255) -> tuple[tuple[float, ...], tuple[float, ...]]:

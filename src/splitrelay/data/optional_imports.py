@@ -10,6 +10,9 @@ from splitrelay.errors import InputError
 INSTALL = {
     "PIL": "pip install pillow",  # comes with matplotlib
     "pyarrow": "pip install 'splitrelay[parquet]'",
+    "pandas": "pip install 'splitrelay[frames]'",
+    "rich": "pip install 'splitrelay[learn]'",
+    "sklearn": "pip install 'splitrelay[learn]'",
 }
 
 

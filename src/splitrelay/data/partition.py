@@ -122,6 +122,40 @@ def build_partition(owner: Ints, M: int, labels: Labels, kind: str, settings: Ma
     return Partition(tuple(np.split(by_client, ends[:-1])), labels, kind, settings)
 
 
+def collect_partition(given: Any, labels: Labels, kind: str = "given") -> Partition:
+    """Make a partition of the client of each sample, or of the positions of each client.
+
+    Args:
+        given: A partition, one client (a number or a name) for each sample, or one row of positions for each client.
+        labels: The labels of the training set.
+        kind: The name of the partition.
+
+    Raises:
+        InputError: It is neither of them, or a sample has no client or several.
+
+    Example:
+        >>> collect_partition(["a", "b", "b"], np.array([0, 1, 1])).sizes.tolist()
+        [1, 2]
+    """
+    if isinstance(given, Partition):
+        return given if given.labels is not None else given.with_labels(labels)
+    hint = "Give the client of each sample, or one row of positions for each client."
+    try:
+        items = list(given)
+        if items and all(np.ndim(item) == 1 for item in items):
+            indices = tuple(np.asarray(item, dtype=np.int64) for item in items)
+        else:
+            names, owner = np.unique(np.asarray(items), return_inverse=True)
+            indices = tuple(np.flatnonzero(owner == m) for m in range(len(names)))
+        partition = Partition(indices, labels, kind)
+        check_partition(partition, len(labels))
+    except (TypeError, ValueError) as error:
+        raise InputError("this is not a partition", value=type(given).__name__, hint=hint) from error
+    except ContractBroken as error:
+        raise InputError(f"this is not a partition: {error.what}", value=error.value, hint=hint) from None
+    return partition
+
+
 def check_partition(partition: Partition, N: int | None = None) -> None:
     """Raise ContractBroken unless each of N samples belongs to exactly one client.
 

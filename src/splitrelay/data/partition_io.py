@@ -13,7 +13,7 @@ import os
 import shutil
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +65,26 @@ def export_partition(partition: Partition, x: NDArray[Any], y: NDArray[Any], to:
     if len(x) != partition.N or len(y) != partition.N:
         what = f"the partition has {partition.N} samples, the data set has {len(x)} images and {len(y)} labels"
         raise InputError(what)
+    return export_folders(partition, to, lambda m, folder: _write_client(partition, m, x, y, folder))
+
+
+def export_folders(partition: Partition, to: Path, write: Callable[[int, Path], object]) -> Path:
+    """Write a folder for each client with samples, and the partition itself.
+
+    Args:
+        partition: The samples of each client.
+        to: The folder to write. It appears only when it is complete.
+        write: Writes the files of client m into its folder, which exists.
+    """
     temporary = to.with_name(f".{to.name}.{os.getpid()}")
     try:
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
             raise OutputError(f"{to} exists and is not empty", hint="Choose another place or remove it.")
         temporary.mkdir(parents=True)
         for m in partition.clients:
-            _write_client(partition, m, x, y, temporary / get_client_folder(m, partition.M))
+            folder = temporary / get_client_folder(m, partition.M)
+            folder.mkdir()
+            write(m, folder)
         save_partition(partition, temporary / "partition.npz")
         temporary.replace(to)
     except OSError as error:
@@ -94,7 +107,6 @@ def get_client_labels(y: NDArray[Any], classes: Sequence[str]) -> NDArray[Any]:
 
 
 def _write_client(partition: Partition, m: int, x: NDArray[Any], y: NDArray[Any], folder: Path) -> None:
-    folder.mkdir()
     held = partition.indices[m]
     np.savez(folder / "data.npz", x=x[held], y=y[held])
     classes, counts = np.unique(y[held], return_counts=True)

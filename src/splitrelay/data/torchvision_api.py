@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitrelay.data.datasets import load
-from splitrelay.data.images import DataSet, ImageSet, Labels
+from splitrelay.data.images import DataSet, ImageSet, Labels, get_images
 from splitrelay.data.optional_imports import import_optional
 from splitrelay.data.user_datasets import load_user_dataset
 
@@ -32,7 +32,7 @@ class Reader(ABC):
     ) -> None:
         self.root, self.train, self.transform, self.target_transform = root, train, transform, target_transform
         whole = self.open(root, download)
-        self.images: ImageSet = whole.train if train else whole.test
+        self.images: ImageSet = get_images(whole.train if train else whole.test, type(self).__name__)
         x = self.images.x
         # The shapes of torchvision: (N, H, W) for grey, (N, H, W, C) for colour. These are views, not copies.
         self.data: npt.NDArray[np.uint8] = x[:, 0] if x.shape[1] == 1 else x.transpose(0, 2, 3, 1)

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.errors import InputError
-from splitrelay.network import connection_handler
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER
 from splitrelay.network.messages import Hello
+from splitrelay.network.server_connection import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.security.certificates import CLIENT, EVALUATOR, FED, OBSERVER, Peer
 from splitrelay.security.identity import AccessDenied, Identity, authenticate_peer, load_identity
 from splitrelay.security.revocation import Revocations
@@ -24,7 +23,7 @@ PartyRequest = Callable[[Any], str | None]  # a reason to refuse, or None
 
 @dataclass(frozen=True)
 class Authorizer:
-    """Who may join, ask how it goes, have the model: each answers with a reason to refuse, or None."""
+    """Checks who may join, ask for the status and collect the model. Each check returns a reason to refuse, or None."""
 
     join: Callable[[Any, Hello], str | None]
     status: PartyRequest
@@ -36,15 +35,15 @@ anyone = Authorizer(
 )  # without keys all are alike
 
 
-def by_certificate(
+def authorize_by_certificate(
     revocations: Revocations, M: int | None = None, model_for: Sequence[str] = (OBSERVER,)
 ) -> Authorizer:
-    """Only whom the authority has named, and only as what it has named them; the list is read when it changes."""
+    """Admit only holders of our certificates, and only in their roles. The revocation list is read when it changes."""
 
     def join(who: Peer, hello: Hello) -> str | None:
         if hello.client == EVALUATOR_NUMBER:
             return None if EVALUATOR in who.roles else f"the certificate of {who.name} is not that of an evaluator"
-        if hello.client == connection_handler.FED_SERVER_NUMBER:
+        if hello.client == FED_SERVER_NUMBER:
             return None if FED in who.roles else f"the certificate of {who.name} is not that of a fed server"
         return None if who.m == hello.client else f"the certificate of {who.name} is not that of client {hello.client}"
 
@@ -75,8 +74,8 @@ def by_certificate(
 CALLERS = (CLIENT, EVALUATOR, OBSERVER, FED)
 
 
-def identity_in(folder: Path | None, insecure: bool, roles: Sequence[str] = CALLERS) -> Identity | None:
-    """Whose keys these are, if it has one of these roles; None only where --insecure was said."""
+def load_identity_with_role(folder: Path | None, insecure: bool, roles: Sequence[str] = CALLERS) -> Identity | None:
+    """Load the keys in a folder and check their role. Return None with --insecure."""
     if folder is None and not insecure:
         hint = "Make some: splitrelay keys authority --help. --insecure does without, for tests on one machine."
         raise InputError("keys are missing: --keys FOLDER", hint=hint)

@@ -8,6 +8,7 @@ images with channels last, (n, H, W, C).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from threading import RLock
@@ -18,15 +19,18 @@ import numpy.typing as npt
 
 from splitrelay.algorithms.base import Visit
 from splitrelay.data.augment import Augmentation
-from splitrelay.data.images import ImageSet
-from splitrelay.engine.base import ClientHalf, EvaluationSums, LocalServerHalf
+from splitrelay.data.images import Samples
+from splitrelay.engine.base import ClientHalf, LocalServerHalf
+from splitrelay.kernels.builtin_plans import BUILTIN_MODELS
 from splitrelay.network import tensor_transfer
 from splitrelay.network.messages import Terms
 from splitrelay.objectives.batches import Batches
 from splitrelay.runs.spec import Spec
+from splitrelay.tensor_types import TensorType
 
 Vector = npt.NDArray[Any]
 Labels = npt.NDArray[Any]
+Inputs = tuple[TensorType, ...] | tuple[int, ...]  # the types of all inputs, or (C, H, W) of images
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,16 @@ class Shape:
     size: int  # numbers of x
     h: tuple[int, ...]  # smashed data of one sample on the wire: images with channels last
     norms: int  # tensors of the server half
+
+
+@dataclass(frozen=True)
+class TestScore:
+    """The result of an evaluation at the evaluator: as evaluation.Score, which needs torch."""
+
+    loss: float
+    accuracy: float
+    per_class: tuple[float, ...] = ()
+    metrics: tuple[float, ...] = ()  # in the order of the spec
 
 
 class ClientEngine(Protocol):
@@ -86,19 +100,19 @@ class TestSet(Protocol):
         """Yield the smashed data of the test set, slice by slice, for the client half x."""
         ...
 
-    def add_up(self, outputs: Sequence[Vector]) -> EvaluationSums:
-        """Compare the outputs of the server half with the labels."""
+    def compute_score(self, outputs: Sequence[Vector]) -> TestScore:
+        """Compare the outputs of the server half with the targets."""
         ...
 
 
 @dataclass(frozen=True)
 class ClientContext:
-    """The spec, the server's terms and the images of one client."""
+    """The spec, the server's terms and the samples of one client."""
 
     m: int
     spec: Spec
     terms: Terms
-    images: ImageSet
+    images: Samples
     pinned_plan: str = ""  # the layers of a model that is not built in, if the client's operator has accepted them
 
     @property
@@ -124,7 +138,7 @@ IMPORTING = RLock()
 SEALING = 4096  # bytes by which a sealed half may be longer than the half, without the last visit of each client
 
 
-def half_bytes(spec: Spec, shape: Shape) -> int:
+def compute_half_size(spec: Spec, shape: Shape) -> int:
     """Return the bytes of the longest half of a spec, sealed or not."""
     numbers = shape.size if spec.placement == "whole" else shape.boundary
     return tensor_transfer.compute_packed_size({"x": numbers}, spec.model.dtype) + SEALING + 16 * spec.partition.M
@@ -139,12 +153,24 @@ def import_backend(name: str) -> Any:
         return import_module(f"splitrelay.deploy.{name}")
 
 
-def engine_backend(engine: str) -> Any:
+def get_backend(engine: str) -> Any:
     """Return the backend module of an engine. Only the module of the reference engine imports torch."""
     return import_backend(BACKENDS[engine])
 
 
+def derive_client_shape(spec: Spec, images: Inputs, classes: int, pinned: str = "") -> Shape:
+    """Return the sizes of a spec's messages at a client, which takes the inputs and the outputs from the server.
+
+    The sizes of a built-in model are computed without its layers: nobody may have agreed yet to build them, and the
+    server could ask for layers of any size. `pinned` are the agreed layers of a model that is not built in.
+    """
+    backend = get_backend("fast" if spec.model.name in BUILTIN_MODELS else spec.engine)
+    with getattr(backend, "BUILDING", nullcontext()):
+        shape: Shape = backend.compute_shape(spec, images, classes, pinned)
+    return shape
+
+
 def build_client_engine(context: ClientContext) -> ClientEngine:
     """Return the client's engine that the spec names."""
-    build: Callable[[ClientContext], ClientEngine] = engine_backend(context.spec.engine).Client
+    build: Callable[[ClientContext], ClientEngine] = get_backend(context.spec.engine).Client
     return build(context)

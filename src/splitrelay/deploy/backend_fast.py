@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from math import fsum, prod
 
 import numpy as np
 
 from splitrelay import kernels
 from splitrelay.algorithms.base import Step, Visit
-from splitrelay.data.images import ImageSet
-from splitrelay.deploy.backend import ClientContext, Labels, Shape, Vector, engine_backend
+from splitrelay.data.images import ImageSet, Samples
+from splitrelay.deploy.backend import ClientContext, Inputs, Labels, Shape, TestScore, Vector, get_backend
 from splitrelay.engine.base import EvaluationSums, LocalServerHalf, check_finite
 from splitrelay.errors import InputError
 from splitrelay.kernels.batches import Table, make_draw
@@ -22,15 +23,16 @@ from splitrelay.kernels.local_steps import KernelClientHalf, KernelServerLayers,
 from splitrelay.kernels.network_plan import Flatten, Linear, Plan
 from splitrelay.kernels.workspace import Workspace, ensure_workspace, make_zeros
 from splitrelay.runs.spec import Spec
+from splitrelay.tensor_types import TensorType
 
 
-def derive_plan(spec: Spec, images: tuple[int, int, int], classes: int, pinned: str = "") -> tuple[Plan, int]:
+def derive_plan(spec: Spec, inputs: Inputs, classes: int, pinned: str = "") -> tuple[Plan, int]:
     """Return the layers of a spec's model and the cut, from what this host itself has; the server has no part in it.
 
     Built-in models come with the package. The layers of another model are `pinned`, a document that the client's
     operator has accepted, or are made by the user's own function, which needs torch.
     """
-    name = spec.model.name
+    name, images = spec.model.name, get_image_shape(inputs)
     if ":" not in name:
         plan = get_builtin_plan(name, images, classes)
     elif pinned:
@@ -43,7 +45,7 @@ def derive_plan(spec: Spec, images: tuple[int, int, int], classes: int, pinned: 
     return plan, find_cut(plan, name, spec.model.cut)
 
 
-def write_document(spec: Spec, images: tuple[int, int, int], classes: int) -> str:
+def write_document(spec: Spec, images: Inputs, classes: int) -> str:
     """Return the layers of a spec's model as JSON. The server, which has torch, sends them."""
     return json.dumps(_convert_model(spec, images, classes).document())
 
@@ -54,7 +56,39 @@ def derive_shape(plan: Plan, cut: int) -> Shape:
     return Shape(cut, plan.ends[cut], plan.size, get_smashed_shape(plan, cut)[0], norms)
 
 
-def shape_of(spec: Spec, images: tuple[int, int, int], classes: int, pinned: str = "") -> Shape:
+@dataclass(frozen=True, eq=False)
+class FeatureArrays:
+    """Rows or images of real numbers as the kernels read them (kernels.batches.Images)."""
+
+    x: Vector
+    y: Labels
+    levels: Vector
+
+
+def get_arrays(samples: Samples) -> ImageSet | FeatureArrays:
+    """Return samples as the kernels read them: images of bytes, or numbers as images of one pixel."""
+    if isinstance(samples, ImageSet):
+        return samples
+    x = samples.arrays[0]
+    return FeatureArrays(x if x.ndim == 4 else x[:, :, None, None], samples.y, np.empty((0, 0), np.float32))
+
+
+def get_image_shape(inputs: Inputs) -> tuple[int, int, int]:
+    """Return (C, H, W) of images; rows of d features are images of d channels with one pixel.
+
+    Raises:
+        InputError: The layers of the fast engine cannot read these inputs.
+    """
+    first = inputs[0]
+    shape = first.shape if isinstance(first, TensorType) else tuple(side for side in inputs if isinstance(side, int))
+    is_float = not isinstance(first, TensorType) or (len(inputs) == 1 and first.is_float)
+    if not is_float or len(shape) not in (1, 3):
+        limit = "images (C, H, W) or rows (d,) of floats"
+        raise InputError("built-in models do not read these inputs", value=", ".join(map(str, inputs)), limit=limit)
+    return (shape[0], 1, 1) if len(shape) == 1 else (shape[0], shape[1], shape[2])
+
+
+def compute_shape(spec: Spec, images: Inputs, classes: int, pinned: str = "") -> Shape:
     """Return the sizes of a spec's messages; `pinned` are the agreed layers of a model that is not built in."""
     return derive_shape(*derive_plan(spec, images, classes, pinned))
 
@@ -77,12 +111,13 @@ class Client:
     def __init__(self, context: ClientContext) -> None:
         spec = context.spec
         self.spec, self.seed = spec, spec.seed
-        self.images, self.classes = context.images.shape, len(context.images.classes)
+        images = get_arrays(context.images)
+        self.images, self.classes = context.images.inputs, context.images.outputs
         self.plan, cut = derive_plan(spec, self.images, self.classes, context.pinned_plan)
         self.shape = derive_shape(self.plan, cut)
         self.draw = make_draw(context.holdings, context.batches, context.augmentation, spec.seed)
         self.work: Workspace | None = None
-        self.engine = kernels.WholeEngine(self.plan, context.images, self.draw, spec.seed)
+        self.engine = kernels.WholeEngine(self.plan, images, self.draw, spec.seed)
         self.table = self.engine.table
 
     def begin(self, visit: Visit[Vector]) -> KernelClientHalf:
@@ -105,8 +140,8 @@ class Client:
 
     def compute_x0(self) -> Vector:
         """Return the client half of x0. Torch draws it; only the first client of a peer-to-peer run needs it."""
-        torch_backend = engine_backend("reference")
-        plan = torch_backend.model_spec_of(self.spec, self.images, self.classes)
+        torch_backend = get_backend("reference")
+        plan = torch_backend.build_model_spec(self.spec, self.images, self.classes)
         x0: Vector = torch_backend.start(plan, self.seed, torch_backend.torch.float32)
         return x0[: self.shape.boundary]
 
@@ -114,7 +149,7 @@ class Client:
 class Server:
     """The server half of one visit after another, in a workspace of its own (backend.ServerEngine)."""
 
-    def __init__(self, spec: Spec, images: tuple[int, int, int], classes: int, shape: Shape, batch: int) -> None:
+    def __init__(self, spec: Spec, images: Inputs, classes: int, shape: Shape, batch: int) -> None:
         self.plan, self.seed = _convert_model(spec, images, classes), spec.seed
         self.work = Workspace(self.plan, shape.cut, len(self.plan.layers), batch, input_gradient=True)
 
@@ -135,32 +170,36 @@ class Server:
 class TestSet:
     """A test set at the evaluator (backend.TestSet), with the kernels of a simulation and therefore its bits."""
 
-    def __init__(self, context: ClientContext, test: ImageSet) -> None:
-        self.plan, cut = derive_plan(context.spec, test.shape, len(test.classes), context.pinned_plan)
-        self.table, self.shape = Table(test, self.plan), derive_shape(self.plan, cut).h
+    def __init__(self, context: ClientContext, test: Samples) -> None:
+        self.plan, cut = derive_plan(context.spec, test.inputs, test.outputs, context.pinned_plan)
+        self.table, self.shape = Table(get_arrays(test), self.plan), derive_shape(self.plan, cut).h
         self.work = Workspace(self.plan, 0, cut, AT_ONCE, trains=False)
         self.loss = LossOfOutputs(self.plan.classes)
+        self.metrics = _load_metrics(context.spec, test) if context.spec.metrics else ()
 
     def compute_smashed(self, x: Vector) -> Iterator[Vector]:
         """Yield the smashed data, slice by slice."""
         self.work.load(x)
         for first in range(0, len(self.table), SLICE):
-            pixels = self.table.x[first : first + SLICE]
-            yield np.concatenate([self._pass(pixels[b : b + AT_ONCE]) for b in range(0, len(pixels), AT_ONCE)])
+            features = self.table.load(first, first + SLICE)
+            yield np.concatenate([self._pass(features[b : b + AT_ONCE]) for b in range(0, len(features), AT_ONCE)])
 
-    def _pass(self, pixels: Vector) -> Vector:
-        channel = np.arange(self.plan.shape[0])[:, None, None]
-        features = self.table.levels[channel, pixels]
-        features = np.ascontiguousarray(features.transpose(0, 2, 3, 1), np.float32)  # channels last
-        out = np.empty((len(pixels), prod(self.shape)), np.float32)
+    def _pass(self, features: Vector) -> Vector:
+        out = np.empty((len(features), prod(self.shape)), np.float32)
         arguments = (features.ctypes.data, features.size, 0, out.ctypes.data, out.size)
-        check_call(self.work.kernels.top_predict(self.work.at, len(pixels), *arguments))
+        check_call(self.work.kernels.top_predict(self.work.at, len(features), *arguments))
         if len(self.shape) == 1:
             return out
         height, width, channels = self.shape
         return out.reshape(-1, channels, height, width).transpose(0, 2, 3, 1)
 
-    def add_up(self, outputs: Sequence[Vector]) -> EvaluationSums:
+    def compute_score(self, outputs: Sequence[Vector]) -> TestScore:
+        """Compare the outputs with the labels."""
+        sums, together = self._add_up(outputs), np.concatenate(outputs)
+        metrics = tuple(metric(together, self.table.y) for metric in self.metrics)
+        return TestScore(*sums.compute_means(), metrics)
+
+    def _add_up(self, outputs: Sequence[Vector]) -> EvaluationSums:
         """Add the losses in the order of kernels.evaluator: within a call, within a slice, then all slices."""
         out, y, classes = np.concatenate(outputs), self.table.y, self.plan.classes
         losses = np.zeros(-(-len(y) // SLICE) * SLICE)
@@ -169,6 +208,14 @@ class TestSet:
         slices = np.cumsum(calls.reshape(-1, SLICE // AT_ONCE), axis=1)[:, -1]
         right, seen = (np.bincount(some, minlength=classes) for some in (y[out.argmax(1) == y], y))
         return EvaluationSums(fsum(slices), right.tolist(), seen.tolist())
+
+
+def _load_metrics(spec: Spec, test: Samples) -> Sequence[Callable[[Vector, Vector], float]]:
+    """Return the metrics of a spec. They need torch's packages, which only the evaluator has."""
+    metrics: Sequence[Callable[[Vector, Vector], float]] = get_backend("reference").get_metrics(
+        spec.metrics, test.target, test.outputs
+    )
+    return metrics
 
 
 class LossOfOutputs:
@@ -193,6 +240,6 @@ class LossOfOutputs:
         return float(self.training.visit.loss)
 
 
-def _convert_model(spec: Spec, images: tuple[int, int, int], classes: int) -> Plan:
-    model = engine_backend("reference").model_spec_of(spec, images, classes)
+def _convert_model(spec: Spec, images: Inputs, classes: int) -> Plan:
+    model = get_backend("reference").build_model_spec(spec, images, classes)
     return kernels.convert_net(model.net(), model.input_shape)

@@ -1,8 +1,4 @@
-"""The reference engine at both ends of a connection: torch inside, arrays outside.
-
-On the wire images have channels last. Arrays from the wire are read-only and not aligned, so they are copied once into
-memory that torch has allocated: the bits of a result depend on the alignment.
-"""
+"""The reference engine at both ends of a connection. engine/torch_engine.py converts between tensors and arrays."""
 
 from __future__ import annotations
 
@@ -12,69 +8,78 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any
 
-import numpy as np
 import torch
 
 from splitrelay.algorithms.base import Visit
-from splitrelay.data.images import ImageSet
-from splitrelay.deploy.backend import ClientContext, Labels, Shape, Vector
-from splitrelay.engine.base import EvaluationSums, LocalServerHalf, Reply, check_finite
+from splitrelay.data.images import Samples
+from splitrelay.deploy.backend import ClientContext, Inputs, Labels, Shape, TestScore, Vector
+from splitrelay.engine.base import EvaluationSums, LocalServerHalf, check_finite
 from splitrelay.engine.torch_engine import (
+    ArrayClientHalf,
+    ArrayServerLayers,
     DeferredServerLayers,
     LocalTraining,
     TorchClientHalf,
     TorchServerLayers,
     WholeEngine,
+    from_wire,
     is_finite,
+    to_wire,
 )
-from splitrelay.evaluation import SLICE
+from splitrelay.errors import InputError
+from splitrelay.evaluation import SLICE, compute_accuracy, predict_targets
+from splitrelay.kernels.builtin_plans import BUILTIN_MODELS
 from splitrelay.models import ModelSpec, SubModel, find_cut_index, get_model_spec
+from splitrelay.models.layer_checks import make_zeros
 from splitrelay.objectives.losses import get_loss
-from splitrelay.objectives.network import DeviceImages, Network
+from splitrelay.objectives.metrics import get_metrics
+from splitrelay.objectives.network import Network, to_device
 from splitrelay.runs.spec import Spec
 
 BUILDING = Lock()  # building a net draws from torch's own generator, and the check for hidden draws watches that
-DTYPES = {np.dtype("f4"): torch.float32, np.dtype("f8"): torch.float64, np.dtype("i4"): torch.int32}
-LAST, FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of axes: channels last, channels first
 
 
-def to_wire(h: torch.Tensor) -> Vector:
-    """Return a tensor as an array of the wire. Nothing is copied if the numbers are already in its order."""
-    array: Vector = (h.permute(LAST) if h.dim() == 4 else h).detach().contiguous().cpu().numpy()
-    return array
-
-
-def from_wire(array: Vector) -> torch.Tensor:
-    """Return an array of the wire as a tensor in memory that torch has allocated."""
-    copy = torch.empty(array.shape, dtype=DTYPES[array.dtype])
-    copy.numpy()[...] = array
-    return copy.permute(FIRST) if array.ndim == 4 else copy
-
-
-def model_spec_of(spec: Spec, images: tuple[int, int, int], classes: int) -> ModelSpec:
+def build_model_spec(spec: Spec, images: Inputs, classes: int) -> ModelSpec:
     """Return the model of a spec."""
     return get_model_spec(spec.model.name, images, classes, spec.model.cut)
 
 
-def shape_of(spec: Spec, images: tuple[int, int, int], classes: int, pinned: str = "") -> Shape:
+def write_document(spec: Spec, images: Inputs, classes: int) -> str:
+    """Return what a client must have to train this model: the digest of its constants, or nothing."""
+    with BUILDING:
+        digest = build_model_spec(spec, images, classes).constants_digest
+    return f"constants {digest}" if digest else ""
+
+
+def check_constants(model_spec: ModelSpec, document: str) -> None:
+    """Raise InputError if this host has other constants, such as frozen parameters, than the server's terms name."""
+    digest = model_spec.constants_digest
+    mine = f"constants {digest}" if digest else ""
+    if mine != document:
+        what = f"the frozen parameters and other constants of model {model_spec.name} are not those of the server"
+        hint = "Use the same code and the same file of pretrained weights as the operator of the server."
+        raise InputError(what, value=mine or "none", limit=document or "none", hint=hint)
+
+
+def compute_shape(spec: Spec, images: Inputs, classes: int, pinned: str = "") -> Shape:
     """Return the sizes of a spec's messages; `pinned` layers are for the fast engine only."""
-    plan = model_spec_of(spec, images, classes)
+    plan = build_model_spec(spec, images, classes)
     layout = plan.layout(getattr(torch, spec.model.dtype))
     cut = find_cut_index(plan, spec.model.cut)
     bottom = SubModel(plan, 0, cut, layout.dtype)
     bottom.layers.eval()
     with torch.no_grad():
-        h = to_wire(bottom.run_layers(torch.zeros((1, *images), dtype=layout.dtype)))
+        h = to_wire(bottom.run_layers(make_zeros(plan.inputs, 1, layout.dtype)))
     norms = sum(slot.parameter for slot in layout.slots if slot.layer >= cut)
     return Shape(cut, layout.ends[cut], layout.size, h.shape[1:], norms)
 
 
-def has_buffers(spec: Spec, images: tuple[int, int, int], classes: int) -> bool:
+def has_buffers(spec: Spec, images: Inputs, classes: int) -> bool:
     """Return whether some numbers of x are not trained, such as batch norm's running values, and so never clipped."""
-    if spec.engine == "fast":  # no layer with buffers has a kernel
+    if spec.engine == "fast" or spec.model.name in BUILTIN_MODELS:  # no layer with buffers has a kernel
         return False
     with BUILDING:
-        layout = model_spec_of(spec, images, classes).layout(getattr(torch, spec.model.dtype))
+        layout = build_model_spec(spec, images, classes).layout(getattr(torch, spec.model.dtype))
     return not all(slot.parameter for slot in layout.slots)
 
 
@@ -102,12 +107,13 @@ class Client:
         torch.set_num_threads(1)  # bits depend on it
         spec, images = context.spec, context.images
         with BUILDING:
-            self.shape = shape_of(spec, images.shape, len(images.classes))
-            self.model_spec = model_spec_of(spec, images.shape, len(images.classes))
+            self.shape = compute_shape(spec, images.inputs, images.outputs)
+            self.model_spec = build_model_spec(spec, images.inputs, images.outputs)
+            check_constants(self.model_spec, context.terms.plan)
             self.dtype, self.seed = getattr(torch, spec.model.dtype), spec.seed
             self.network = Network(
                 self.model_spec,
-                DeviceImages(images, self.dtype),
+                to_device(images, self.dtype),
                 context.holdings,
                 context.batches,
                 context.augmentation,
@@ -116,7 +122,8 @@ class Client:
             )
             self.bottom = SubModel(self.model_spec, 0, self.shape.cut, self.dtype)
             self.has_buffers = self.bottom.mask is not None
-            self.engine = WholeEngine(self.network, spec.seed) if spec.placement == "whole" else None
+            is_whole = spec.placement == "whole"
+            self.engine = WholeEngine(self.network, spec.seed, spec.model.cut) if is_whole else None
 
     def begin(self, visit: Visit[Vector]) -> ArrayClientHalf:
         """Start a visit of the client half."""
@@ -140,28 +147,12 @@ class Client:
         return start(self.model_spec, self.seed, self.dtype)[: self.shape.boundary]
 
 
-class ArrayClientHalf:
-    """A client half on the arrays of the wire."""
-
-    def __init__(self, half: TorchClientHalf) -> None:
-        self.half, self.step, self.prepare_next, self.apply = half, half.step, half.prepare_next, half.apply
-
-    def forward(self, k: int, /) -> tuple[Vector, Labels]:
-        """Return smashed data and labels."""
-        h, labels = self.half.forward(k)
-        return to_wire(h), labels.numpy()
-
-    def backward(self, gradient: Vector, /) -> Sequence[float]:
-        """Compute the client's gradient; return its squared norms."""
-        return self.half.backward(from_wire(gradient))
-
-
 class Server:
     """The server half of one visit after another, on layers of its own (backend.ServerEngine)."""
 
-    def __init__(self, spec: Spec, images: tuple[int, int, int], classes: int, shape: Shape, batch: int) -> None:
+    def __init__(self, spec: Spec, images: Inputs, classes: int, shape: Shape, batch: int) -> None:
         with BUILDING:
-            plan = model_spec_of(spec, images, classes)
+            plan = build_model_spec(spec, images, classes)
             dtype = getattr(torch, spec.model.dtype)
             self.submodel = SubModel(plan, shape.cut, len(plan.layers()), dtype)
         self.seed, self.loss = spec.seed, get_loss(spec.model.loss)
@@ -183,36 +174,18 @@ class Server:
         return out
 
 
-class ArrayServerLayers:
-    """Server layers on the arrays of the wire (engine.base.ServerLayers)."""
-
-    def __init__(self, layers: DeferredServerLayers) -> None:
-        self.layers, self.step, self.apply = layers, layers.step, layers.apply
-
-    def prepare(self, h: Vector, labels: Labels, /) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copy the batch into tensors."""
-        return self.layers.prepare(from_wire(h), torch.from_numpy(labels.astype(np.int64)))
-
-    def compute(self, k: int, h: torch.Tensor, labels: torch.Tensor, /) -> Reply[Vector]:
-        """Compute forward and backward."""
-        reply = self.layers.compute(k, h, labels)
-        return Reply(to_wire(reply.gradient), reply.norms, float(reply.loss))
-
-    def predict(self, h: Vector, /) -> Vector:
-        """Return the outputs as in evaluation."""
-        return to_wire(self.layers.predict(from_wire(h)))
-
-
 class TestSet:
     """A test set at the evaluator (backend.TestSet)."""
 
-    def __init__(self, context: ClientContext, test: ImageSet) -> None:
+    def __init__(self, context: ClientContext, test: Samples) -> None:
         torch.set_num_threads(1)
         with BUILDING:
-            plan, dtype = model_spec_of(context.spec, test.shape, len(test.classes)), context.spec.model.dtype
+            plan, dtype = build_model_spec(context.spec, test.inputs, test.outputs), context.spec.model.dtype
+            check_constants(plan, context.terms.plan)
             self.bottom = SubModel(plan, 0, find_cut_index(plan, context.spec.model.cut), getattr(torch, dtype))
-        self.images, self.classes = DeviceImages(test, getattr(torch, dtype)), len(test.classes)
+        self.images, self.classes = to_device(test, getattr(torch, dtype)), test.outputs
         self.loss = get_loss(context.spec.model.loss)
+        self.metrics = get_metrics(context.spec.metrics, test.target, test.outputs)
 
     @torch.no_grad()
     def compute_smashed(self, x: Vector) -> Iterator[Vector]:
@@ -222,14 +195,19 @@ class TestSet:
             yield to_wire(self.bottom.predict(features))
 
     @torch.no_grad()
-    def add_up(self, outputs: Sequence[Vector]) -> EvaluationSums:
+    def compute_score(self, outputs: Sequence[Vector]) -> TestScore:
         """Add the losses in the order of splitrelay.evaluation: within a slice, then all slices."""
-        losses, y = [], self.images.y
+        losses, y, target = [], self.images.y, self.images.target
         for out, (_, labels) in zip(outputs, self.images.slices(SLICE), strict=True):
             losses.append(float(self.loss(from_wire(out), labels)) * len(labels))
-        right = y[torch.cat([from_wire(out).argmax(1) for out in outputs]) == y]
+        together = torch.cat([from_wire(out) for out in outputs])
+        metrics = tuple(metric(together.numpy(), y.numpy()) for metric in self.metrics)
+        if target != "classes":
+            accuracy = compute_accuracy(predict_targets(together, target), y, target)
+            return TestScore(math.fsum(losses) / len(y), accuracy, (), metrics)
+        right = y[together.argmax(1) == y]
         counts = [torch.bincount(some, minlength=self.classes).tolist() for some in (right, y)]
-        return EvaluationSums(math.fsum(losses), *counts)
+        return TestScore(*EvaluationSums(math.fsum(losses), *counts).compute_means(), metrics)
 
 
 def convert_visit(visit: Visit[Vector]) -> Visit[torch.Tensor]:
@@ -237,4 +215,4 @@ def convert_visit(visit: Visit[Vector]) -> Visit[torch.Tensor]:
     step: Any = visit.step
     if step.shift is not None:
         step = replace(step, shift=torch.from_numpy(step.shift))
-    return Visit(visit.r, visit.i, visit.m, torch.from_numpy(visit.x), step, visit.K)
+    return Visit(visit.r, visit.i, visit.m, torch.from_numpy(visit.x), step, visit.K)  # its optimiser starts anew

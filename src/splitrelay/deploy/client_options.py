@@ -8,8 +8,8 @@ from pathlib import Path
 from splitrelay.deploy.handshake import AgreedSpec
 from splitrelay.deploy.visit_limits import Approval
 from splitrelay.errors import InputError
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.network.limits import Limits, Timeouts
+from splitrelay.network.server_connection import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.security import certificates
 from splitrelay.security.certificates import EVALUATOR
 from splitrelay.security.identity import Identity
@@ -17,7 +17,7 @@ from splitrelay.security.identity import Identity
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """What a client wants: which server, who it is, its data; the spec it insists on, if any."""
+    """The options of a client: its server, its identity, its data, and the spec that it has agreed to."""
 
     address: str
     client: int | None  # whom the keys name, unless there are none
@@ -37,10 +37,11 @@ class ClientOptions:
     state: Path | None = None  # where it counts its visits; the folder of its keys unless named
     timeouts: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)
+    code: tuple[Path, ...] = ()  # its own copies of the modules that the spec names
 
 
 def get_client_number(wish: ClientOptions, identity: Identity | None) -> int:
-    """Which client this is: the certificate says it; or the evaluator, if it brings a test set and no data."""
+    """Return the number of the client from its certificate, or that of the evaluator if it has only a test set."""
     m = wish.client if identity is None else identity.m
     if wish.fed:
         if identity is None or certificates.FED not in identity.roles:
@@ -59,5 +60,5 @@ def get_client_number(wish: ClientOptions, identity: Identity | None) -> int:
 
 
 def get_client_name(m: int) -> str:
-    """As people call it."""
+    """Return the name of a client for messages."""
     return {EVALUATOR_NUMBER: "the evaluator", FED_SERVER_NUMBER: "the fed server"}.get(m, f"client {m}")

@@ -1,25 +1,42 @@
-"""`splitrelay join`: a client with its own data, from the first handshake to the server's goodbye."""
+"""`splitrelay join`: a client program, from the first handshake to the end of the run."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from splitrelay import __version__
 from splitrelay.atomic_files import check_writable
-from splitrelay.data.images import ImageSet
+from splitrelay.data.images import Samples
+from splitrelay.data.tables import Table
 from splitrelay.data.user_datasets import Raw
-from splitrelay.deploy.authorization import identity_in
-from splitrelay.deploy.backend import ClientContext, Shape, engine_backend, half_bytes, import_backend
-from splitrelay.deploy.client_data import DataDigests, convert_images, describe_data, read_raw
+from splitrelay.deploy.authorization import load_identity_with_role
+from splitrelay.deploy.backend import (
+    IMPORTING,
+    ClientContext,
+    Shape,
+    compute_half_size,
+    derive_client_shape,
+    get_backend,
+    import_backend,
+)
+from splitrelay.deploy.client_data import (
+    DataDigests,
+    convert_images,
+    describe_data,
+    get_sample_word,
+    read_raw,
+    read_source,
+)
 from splitrelay.deploy.client_options import ClientOptions, get_client_name, get_client_number
 from splitrelay.deploy.client_usage import UsageTimer
 from splitrelay.deploy.client_visit import Evaluator, VisitRunner
-from splitrelay.deploy.handshake import check_agreed, read_spec
+from splitrelay.deploy.handshake import check_agreed, check_code, read_spec
+from splitrelay.deploy.sample_terms import convert_samples, get_model_sizes
 from splitrelay.deploy.visit_limits import (
     AllowedVisits,
     Disclosure,
@@ -32,63 +49,67 @@ from splitrelay.deploy.visit_limits import (
 from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError, StorageError, WorkError
 from splitrelay.kernels.evaluator import SLICE
 from splitrelay.network import limits
-from splitrelay.network.client_session import (
+from splitrelay.network.client_session import HeldVisit, Session
+from splitrelay.network.codec import BadMessage, Bounds
+from splitrelay.network.grpc_channel import (
     ClientStopped,
-    HeldVisit,
+    ConnectionLost,
     ServerEnded,
     ServerRefused,
-    Session,
     VisitCancelled,
+    open_channel,
 )
-from splitrelay.network.codec import BadMessage, Bounds
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
-from splitrelay.network.grpc_channel import ConnectionLost, open_channel
 from splitrelay.network.messages import Accept, EvaluationRequest, Fail, Lease, Terms
 from splitrelay.network.peer_transfer import PeerEndpoint
+from splitrelay.network.server_connection import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.runs.spec import Spec
+from splitrelay.runs.user_parts import list_code
 from splitrelay.security import certificates
 from splitrelay.security.certificates import CLIENT, EVALUATOR
 from splitrelay.security.credential_reload import IdentityReloader
 from splitrelay.security.encryption import RejectedHalf, SecretUnavailable, WrongEpoch
-from splitrelay.security.identity import build_channel_credentials
+from splitrelay.security.identity import Identity, build_channel_credentials
 from splitrelay.security.sealing_session import Sealer
 
 if TYPE_CHECKING:
     from splitrelay.deploy.fed_server import FedServer
 
 Say = Callable[[str], None]
+LEFT = "left"  # the last words of a client that was told to stop
 DIVERGED = "Check this client's data with join --check. Only the operator of the server can lower eta or set clip."
 
 
 class EndedEarly(WorkError):
-    """The server said goodbye before the last round."""
+    """The server ended the run before the last round."""
 
 
 class TermsNotAgreed(SplitrelayError):
-    """A check ends before anything is sent, as nobody has agreed to the server's terms."""
+    """A check ended before anything was sent, because nobody has agreed to the server's terms."""
 
 
 class ClientProgram:
-    """A client that takes part until the server says goodbye."""
+    """A client that takes part until the server ends the run."""
 
-    def __init__(self, wish: ClientOptions, say: Say, stop: Event | None = None) -> None:
-        identity = identity_in(wish.keys, wish.keys is None, (CLIENT, EVALUATOR, certificates.FED))
-        self.m = get_client_number(wish, identity)
-        self.wish, self.say, self.warn = wish, say, say
-        self.keys = None if identity is None else IdentityReloader(identity, lambda text: self.warn(text))
-        self.post = (
-            None
-            if self.keys is None
-            else PeerEndpoint(self.keys, lambda text: self.say(text), lambda text: self.warn(text), wish.timeouts)
-        )
+    def __init__(
+        self,
+        options: ClientOptions,
+        say: Say,
+        stop: Event | None = None,
+        warn: Say | None = None,
+    ) -> None:
+        identity = _load_identity(options)
+        self.m = get_client_number(options, identity)
+        self.options, self.say, self.warn = options, say, warn or say
+        self.keys = None if identity is None else IdentityReloader(identity, self.warn)
+        self.peers = None if self.keys is None else PeerEndpoint(self.keys, self.say, self.warn, options.timeouts)
         self.stop = stop or Event()
         self.visitor: VisitRunner | FedServer | None = None
-        self.images: ImageSet | None = None
-        self.test_images: ImageSet | None = None  # an evaluator's
-        self.digests = DataDigests(self.m, wish.keys)
+        self.images: Samples | None = None
+        self.test_images: Samples | None = None  # an evaluator's
+        self.digests = DataDigests(self.m, options.keys)
         self.digest = b""  # of the data, as it was sent last
-        self.raw: Raw | None = None  # what was brought, read before anybody is called
-        self.brought, self.told = False, ""
+        self.raw: Raw | Table | None = None  # what was brought, read before anybody is called
+        self.is_prepared, self.last_warning = False, ""
         self.terms: Terms | None = None
         self.disclosure: Disclosure | None = None
         self.visits = 0
@@ -97,47 +118,49 @@ class ClientProgram:
         self.session = Session(
             self.m,
             self._dial,
-            self._agree,
+            self._accept_terms,
             software=f"splitrelay {__version__}",
-            patience=wish.patience,
+            patience=options.patience,
             stop=self.stop,
-            address=wish.address,
-            timeouts=wish.timeouts,
-            limits=wish.limits,
+            address=options.address,
+            timeouts=options.timeouts,
+            limits=options.limits,
+            note=self.say,
+            warn=self.warn,
         )
-        self.session.note = say
-        self.session.warn = lambda text: self.warn(text)
 
-    def bring(self) -> None:
-        """Whatever does not depend on the server, before anybody is called: its own port, its data."""
-        if not self.brought:
-            self._listen()
-            self.raw = None if self.m == FED_SERVER_NUMBER else self._read()
-        self.brought = True
+    def prepare(self) -> None:
+        """Open the port for other clients and read the data, before the server is contacted."""
+        if not self.is_prepared:
+            self._listen_for_peers()
+            self.raw = None if self.m == FED_SERVER_NUMBER else self._read_data()
+        self.is_prepared = True
 
     def leave(self) -> None:
-        """Nothing is open any more."""
+        """Close all connections."""
         self.session.disconnect()
-        if self.post is not None:
-            self.post.close()
+        if self.peers is not None:
+            self.peers.close()
 
     def run(self) -> str:
-        """Take part; the server's last words."""
+        """Take part in the run, and return the reason for its end."""
         try:
-            self.bring()
+            self.prepare()
             self.session.connect()
-            if self.wish.check:
+            if self.options.check:
                 self.session.leave("it was a check")
                 return "\n".join([*self._describe(), "all is well: the server would take this client"])
-            self.say(f"joined as {get_client_name(self.m)} with {len(self.images or ())} images")
-            return self._taking_part()
+            self.say(
+                f"joined as {get_client_name(self.m)} with {len(self.images or ())} {get_sample_word(self.images)}"
+            )
+            return self._take_part()
         except ServerEnded as error:
             self._check_complete(error)
             return str(error)
         except TermsNotAgreed as error:
             return "\n".join([*self._describe(), str(error)])
         except ClientStopped:
-            return "left"
+            return LEFT
         finally:
             self.leave()
 
@@ -151,7 +174,7 @@ class ClientProgram:
             if self.m == EVALUATOR_NUMBER:
                 is_complete = visitor.has_model
             else:
-                is_complete = visitor.used.is_complete(visitor.spec, self.last_round)
+                is_complete = visitor.used.is_complete(visitor.spec)
         else:
             is_complete = visitor is not None and visitor.newest > 0
         if not is_complete:
@@ -163,7 +186,7 @@ class ClientProgram:
             )
 
     def _describe(self) -> list[str]:
-        """Say what was brought, for --check."""
+        """Describe the data and what would be sent, for --check."""
         found = [] if self.images is None else [describe_data(get_client_name(self.m), self.images, self.digest)]
         if self.test_images is not None and self.m != EVALUATOR_NUMBER:
             found.append(describe_data(f"{get_client_name(self.m)} as the evaluator", self.test_images))
@@ -172,18 +195,18 @@ class ClientProgram:
             found.append(f"  digest of the terms: {self.terms.spec_hash}")
         return found
 
-    def _listen(self) -> None:
-        """Where other clients may bring the half, if it was asked for."""
-        if not self.wish.listen:
+    def _listen_for_peers(self) -> None:
+        """Listen for other clients, if the operator has asked for it."""
+        if not self.options.listen:
             return
-        if self.post is None:
+        if self.peers is None:
             raise InputError("other clients reach only who has keys", hint="Join with --keys, or without --listen.")
-        self.post.listen(self.wish.listen)
+        self.peers.listen(self.options.listen)
 
-    def _taking_part(self) -> str:
+    def _take_part(self) -> str:
         while not self.stop.is_set():
             try:
-                self._turn()
+                self._handle_request()
             except VisitCancelled as error:
                 self.say(f"visit taken back: {error}")
                 self.session.holding = HeldVisit()
@@ -196,23 +219,23 @@ class ClientProgram:
                 self.session.holding = HeldVisit()
                 self.session.reconnect()
         self.session.leave("the client was told to stop")
-        return "left"
+        return LEFT
 
-    def _turn(self) -> None:
-        """Wait for a lease, and make the visit; or for a half to be scored."""
-        word = self._next_word()
-        if word is None:
+    def _handle_request(self) -> None:
+        """Wait for a lease and make the visit, or wait for a half and evaluate it."""
+        request = self._wait_for_request()
+        if request is None:
             return
         self.session.fruitless = 0
         try:
-            self._follow(word)
+            self._execute_request(request)
         except ServerBrokeSpec as error:  # the server is told, and this client leaves for good
-            self.session.send(Fail(word.fence, str(error)[: limits.TEXT]))
+            self.session.send(Fail(request.fence, str(error)[: limits.TEXT]))
             self.session.leave("the server does not keep to the spec")
             raise
         except Diverged as error:
-            self._tell(f"the visit failed: {error.what}. {DIVERGED}")
-            self.session.send(Fail(word.fence, str(error)[: limits.TEXT], diverged=True))
+            self._warn_once(f"the visit failed: {error.what}. {DIVERGED}")
+            self.session.send(Fail(request.fence, str(error)[: limits.TEXT], diverged=True))
         except (
             RejectedHalf,
             WrongEpoch,
@@ -222,186 +245,217 @@ class ClientProgram:
         ) as error:  # the server is told, and this client keeps what it knows
             why = f"{type(error).__name__}: {error}"
             later = not isinstance(error, RejectedHalf)  # keys that are still on their way, a disk that is full
-            self._tell(f"{'not yet' if later else 'refused'}: {why}")
-            self.session.send(Fail(word.fence, why[: limits.TEXT], later=later))
+            self._warn_once(f"{'not yet' if later else 'refused'}: {why}")
+            self.session.send(Fail(request.fence, why[: limits.TEXT], later=later))
         finally:
             self.session.holding = HeldVisit()
 
-    def _tell(self, text: str) -> None:
+    def _warn_once(self, text: str) -> None:
         """Warn the operator once; report the same text again only through `say`."""
-        (self.say if text == self.told else self.warn)(text)
-        self.told = text
+        (self.say if text == self.last_warning else self.warn)(text)
+        self.last_warning = text
 
-    def _follow(self, word: Lease | EvaluationRequest) -> None:
+    def _execute_request(self, request: Lease | EvaluationRequest) -> None:
         assert self.visitor is not None
-        if isinstance(word, EvaluationRequest):
-            self.visitor.look(self.session, word)
+        if isinstance(request, EvaluationRequest):
+            self.visitor.answer_request(self.session, request)
             return
         if not isinstance(self.visitor, VisitRunner):
             raise ServerBrokeSpec("the server asks the fed server for a visit", hint="Ask its operator.")
         with self.usage.visit():
-            self.visitor.visit(self.session, word)
-        self.visits, self.last_round = self.visits + 1, word.r
-        self.say(f"round {word.r}: {word.K} steps, committed")
+            self.visitor.visit(self.session, request)
+        self.visits, self.last_round = self.visits + 1, request.r
+        self.visitor.used.record_commit(request.r)
+        self.say(f"round {request.r}: {request.K} steps, committed")
 
-    def _next_word(self) -> Lease | EvaluationRequest | None:
+    def _wait_for_request(self) -> Lease | EvaluationRequest | None:
         connection = self.session.connection
         assert connection is not None
         while not self.stop.is_set():
             if connection.wait_for_message(1.0):
-                word = self.session.receive()
-                if isinstance(word, Lease | EvaluationRequest):
-                    return word
+                request = self.session.receive()
+                if isinstance(request, Lease | EvaluationRequest):
+                    return request
         return None
 
     def _dial(self) -> Any:
         credentials = None if self.keys is None else build_channel_credentials(self.keys.get_identity())
-        return open_channel(self.wish.address, credentials)
+        return open_channel(self.options.address, credentials)
 
-    def _agree(self, terms: Terms) -> Accept:
-        """Everything is checked before the first turn; what does not fit is an error here, not at the server."""
+    def _accept_terms(self, terms: Terms) -> Accept:
+        """Check the terms before the first visit, and return the message that accepts them."""
         spec = read_spec(terms)
         if self.terms is None:
-            self._prepare(spec, terms)
+            self._start_run(spec, terms)
         elif terms.spec_hash != self.terms.spec_hash:
             hint = "Nothing of the new run was sent. Read its spec, and join again."
             what = "the server's terms have changed since this client joined"
             raise InputError(what, value=terms.spec_hash, limit=self.terms.spec_hash, hint=hint)
-        if self.wish.check and not self._has_agreed():
+        if self.options.check and not self._has_agreed():
             accept = f"--accept-spec {terms.spec_hash}"
             raise TermsNotAgreed(
                 f"nothing was sent. Give --spec or {accept} to ask the server whether it takes this client"
             )
-        cpu = engine_backend(spec.engine).get_cpu_level()
+        cpu = get_backend(spec.engine).get_cpu_level()
         n = 0 if self.m >= EVALUATOR_NUMBER else len(self.images or ())
-        address = "" if self.post is None or spec.route == "centralized" else self.post.address
+        address = "" if self.peers is None or spec.route == "centralized" else self.peers.address
         self.digest = self.digests.find(terms.salt, self.images, self.test_images)
         return Accept(
-            terms.spec_hash, spec.engine, cpu, n, check=self.wish.check, address=address, data_digest=self.digest
+            terms.spec_hash, spec.engine, cpu, n, check=self.options.check, address=address, data_digest=self.digest
         )
 
-    def _prepare(self, spec: Spec, terms: Terms) -> None:
+    def _start_run(self, spec: Spec, terms: Terms) -> None:
         self._check_terms(spec, terms)
         self.terms = terms
         if self.m == FED_SERVER_NUMBER:
-            assert self.wish.keys is not None  # number_of has seen to it
-            self.visitor = import_backend("fed_server").FedServer(spec, terms, self.wish.keys)  # with torch
+            assert self.options.keys is not None  # number_of has seen to it
+            self.visitor = import_backend("fed_server").FedServer(spec, terms, self.options.keys)  # with torch
             return
-        seals = self._seals(spec, terms)
-        self._refuse_blind(spec, terms)
+        seals = self._build_sealer(spec, terms)
+        self._check_evaluator(spec, terms)
         plan = terms.plan if self._has_agreed_to_all(terms) else ""
-        images = (terms.shape[0], terms.shape[1], terms.shape[2])
-        backend = engine_backend(spec.engine)
-        with getattr(backend, "BUILDING", nullcontext()):
-            shape = backend.shape_of(spec, images, len(terms.classes), plan)
-        agreed, allowed = self.wish.agreed, derive_allowed_visits(spec, self.m)
-        check_client_half(spec, shape, None if agreed is None else agreed.spec)
+        sizes = get_model_sizes(terms)
         # Ask before the data are compared with the terms: a server that nobody has agreed to must not learn from the
-        # end of the connection whether they fit.
-        raw = self.raw or self._read()
-        self._approve(spec, terms, shape, allowed, len(raw.x))
-        self.images = convert_images(raw, terms)
+        # end of the connection whether they fit. If somebody has, compare them first: the user's own function need not
+        # build a model for images of any size.
+        raw = self.raw or self._read_data()
+        n = len(raw if isinstance(raw, Table) else raw.x)
+        if self._has_agreed():
+            self.images = self._convert(raw, spec, terms)
+        shape = derive_client_shape(spec, *sizes, plan)
+        agreed, allowed = self.options.agreed, derive_allowed_visits(spec, self.m, n)
+        check_client_half(spec, shape, None if agreed is None else agreed.spec)
+        self._ask_for_approval(spec, terms, shape, allowed, n)
+        if self.images is None:
+            self.images = self._convert(raw, spec, terms)
         self.raw = None
         context = ClientContext(self.m, spec, terms, self.images, plan)
-        used = UsedVisits(allowed, self._usage_file(spec), self.wish.repeats)
-        self.visitor = VisitRunner(context, used, seals, self._judge(context), self.post, self.usage)
+        used = UsedVisits(allowed, self._get_usage_file(spec), self.options.repeats)
+        self.visitor = VisitRunner(context, used, seals, self._build_evaluator(context), self.peers, self.usage)
         self.session.bounds = Bounds(
-            batch=self.wish.limits.batch if spec.optimiser.draw == "full" else max(spec.optimiser.batch, SLICE),
+            batch=self.options.limits.batch if spec.optimiser.draw == "full" else max(spec.optimiser.batch, SLICE),
             h=shape.h,
-            out=None if ":" in spec.model.name else len(terms.classes),
+            out=None if ":" in spec.model.name else sizes[1],
             dtype=spec.model.dtype,
             norms=shape.norms,
         )
-        if self.post is not None:
-            self.post.expect(half_bytes(spec, shape))
+        if self.peers is not None:
+            self.peers.expect(compute_half_size(spec, shape))
 
     def _check_terms(self, spec: Spec, terms: Terms) -> None:
         """Raise InputError where these are not the terms that this client's operator has agreed to."""
-        wish = self.wish
-        if wish.agreed is not None:
-            check_agreed(wish.agreed, spec, terms)
-        if wish.accept_spec and wish.accept_spec.lower() != terms.spec_hash:
+        options = self.options
+        if options.agreed is not None:
+            check_agreed(options.agreed, spec, terms)
+        if options.accept_spec and options.accept_spec.lower() != terms.spec_hash:
             hint = "Nothing was sent. Ask the operator of the server; splitrelay join --check shows what it offers."
             what = "the server's terms are not the accepted ones"
-            raise InputError(what, value=terms.spec_hash, limit=wish.accept_spec, hint=hint)
-        code = [name for name in (spec.model.name, spec.model.loss) if ":" in name]
-        if code and not (wish.agreed or (wish.accept_spec and spec.engine == "fast")):
-            hint = "Give --spec with your own copy of the spec, so that you say which code is run."
-            raise InputError("the server's spec names code of its own", value=", ".join(code), hint=hint)
-        if wish.sealed and not terms.sealed:
+            raise InputError(what, value=terms.spec_hash, limit=options.accept_spec, hint=hint)
+        for file in options.code:
+            if str(file.resolve().parent) not in sys.path:
+                sys.path.insert(0, str(file.resolve().parent))
+        code = list_code(spec)
+        # Layers that come with accepted terms need no code, except for x^0, which sealed runs draw at the clients.
+        has_layers = bool(options.accept_spec and terms.plan) and spec.engine == "fast" and code == [spec.model.name]
+        is_sealed = terms.sealed or spec.route == "peer-to-peer"
+        if code and (is_sealed or not has_layers):
+            modules = {name.partition(":")[0].rpartition(".")[2] for name in code}
+            if not options.agreed and not modules <= {file.stem for file in options.code}:
+                hint = "Give --code with your own copy of the code, or --spec, so that you say which code is run."
+                raise InputError("the server's spec names code of its own", value=", ".join(code), hint=hint)
+            with IMPORTING:
+                check_code(spec, terms)
+        if options.sealed and not terms.sealed:
             raise InputError("the server of this run reads the clients' half", hint="Leave --sealed out, or stay.")
 
     def _has_agreed_to_all(self, terms: Terms) -> bool:
         """Whether the operator has agreed to the complete terms, not only to the spec."""
-        agreed = self.wish.agreed
-        return bool(self.wish.accept_spec) or (agreed is not None and agreed.terms is not None)
+        agreed = self.options.agreed
+        return bool(self.options.accept_spec) or (agreed is not None and agreed.terms is not None)
 
     def _has_agreed(self) -> bool:
         """Whether the operator has agreed to the spec before the server was asked for it."""
-        return bool(self.wish.accept_spec) or self.wish.agreed is not None
+        return bool(self.options.accept_spec) or self.options.agreed is not None
 
-    def _approve(self, spec: Spec, terms: Terms, shape: Shape, allowed: AllowedVisits, n: int) -> None:
+    def _ask_for_approval(self, spec: Spec, terms: Terms, shape: Shape, allowed: AllowedVisits, n: int) -> None:
         """Ask the operator where nothing was agreed to before; a check only shows what would be sent."""
         self.disclosure = compute_disclosure(spec, shape, allowed, n)
-        if not (self._has_agreed() or self.wish.check):
-            self.wish.approval.obtain(spec, terms, self.disclosure)
+        if not (self._has_agreed() or self.options.check):
+            self.options.approval.obtain(spec, terms, self.disclosure)
 
-    def _usage_file(self, spec: Spec) -> Path | None:
+    def _get_usage_file(self, spec: Spec) -> Path | None:
         """Return the file in which this client counts its visits of a spec, over restarts and over other terms.
 
         The server chooses the terms beside the spec, and the engine where the client leaves it open. Neither may give
         it another allowance.
         """
-        folder, name = self.wish.state or self.wish.keys, spec.model_copy(update={"engine": "auto"}).identity
+        folder, name = self.options.state or self.options.keys, spec.model_copy(update={"engine": "auto"}).identity
         return None if folder is None else folder / f"usage-{self.m}-{name[:16]}.json"
 
-    def _refuse_blind(self, spec: Spec, terms: Terms) -> None:
-        """Where the server does not score, its evaluator brings a test set, and can write the model down."""
+    def _check_evaluator(self, spec: Spec, terms: Terms) -> None:
+        """Raise InputError if this client is the evaluator and has no test set, or cannot write the model."""
         judges = self.m == EVALUATOR_NUMBER or (self.m == spec.evaluator and not terms.judged)
         if not terms.sealed or not judges:
             return
-        if self.wish.test is None:
+        if self.options.test is None:
             hint = "Give --test; or have the server started with --judge, for an evaluator of its own."
             raise InputError(f"{get_client_name(self.m)} is this run's evaluator and brings no test set", hint=hint)
-        check_writable(self.wish.keep)
+        check_writable(self.options.keep)
 
-    def _seals(self, spec: Spec, terms: Terms) -> Sealer | None:
-        """Peer to peer always; else where a fed server averages."""
+    def _build_sealer(self, spec: Spec, terms: Terms) -> Sealer | None:
+        """Return the sealer, if the route is peer to peer or a fed server averages."""
         chain = spec.route == "peer-to-peer"
         if not chain and not terms.sealed:
             return None
-        if self.wish.keys is None:
+        if self.options.keys is None:
             raise InputError("the clients' half is sealed in this run", hint="Join with --keys.")
-        return Sealer(self.wish.keys, spec.identity, self.m, chain=chain)
+        return Sealer(self.options.keys, spec.identity, self.m, chain=chain, clients=spec.partition.M)
 
-    def _read(self) -> Raw:
-        """Who only judges trains on nothing, and brings what it judges on."""
-        brought = self.wish.test if self.m == EVALUATOR_NUMBER else self.wish.data
-        assert brought is not None  # number_of has seen to it
-        return read_raw(brought, test=self.m == EVALUATOR_NUMBER)
+    def _read_data(self) -> Raw | Table:
+        """Read what the client brings. An evaluator that is no client trains on nothing and brings its test set."""
+        agreed = self.options.agreed.spec if self.options.agreed else None
+        return read_source(self._get_source(), agreed, test=self.m == EVALUATOR_NUMBER)
 
-    def _judge(self, context: ClientContext) -> Evaluator | None:
-        if self.wish.test is None or self.m not in (context.spec.evaluator, EVALUATOR_NUMBER):
+    def _get_source(self) -> Path:
+        is_prepared = self.options.test if self.m == EVALUATOR_NUMBER else self.options.data
+        assert is_prepared is not None  # number_of has seen to it
+        return is_prepared
+
+    def _convert(self, raw: Raw | Table, spec: Spec, terms: Terms) -> Samples:
+        if terms.samples:
+            return convert_samples(self._get_source(), raw, spec, terms, test=self.m == EVALUATOR_NUMBER)
+        if isinstance(raw, Table):
+            raise InputError(f"{raw.of} is a table, but this run trains on images", limit="images of bytes")
+        return convert_images(raw, terms)
+
+    def _build_evaluator(self, context: ClientContext) -> Evaluator | None:
+        if self.options.test is None or self.m not in (context.spec.evaluator, EVALUATOR_NUMBER):
             return None
-        images = convert_images(read_raw(self.wish.test, test=True), context.terms)
+        images: Samples
+        if context.terms.samples:
+            images = convert_samples(self.options.test, None, context.spec, context.terms, test=True)
+        else:
+            images = convert_images(read_raw(self.options.test, test=True), context.terms)
         self.test_images = images
-        judge: Evaluator = import_backend("remote_evaluator").EvaluatorClient(
-            context, images, self.wish.keep
+        evaluator: Evaluator = import_backend("remote_evaluator").EvaluatorClient(
+            context, images, self.options.keep
         )  # with torch
-        return judge
+        return evaluator
+
+
+def _load_identity(options: ClientOptions) -> Identity | None:
+    return load_identity_with_role(options.keys, options.keys is None, (CLIENT, EVALUATOR, certificates.FED))
 
 
 def join_all(
-    wishes: Sequence[ClientOptions], say: Callable[[int], Say], warn: Callable[[int], Say], stop: Event
+    all_options: Sequence[ClientOptions], say: Callable[[int], Say], warn: Callable[[int], Say], stop: Event
 ) -> Iterator[str]:
-    """Each client on a thread and a connection of its own; their last words, as they leave."""
-    joined = [ClientProgram(wish, lambda text: None, stop) for wish in wishes]
-    for one in joined:
-        one.say = one.session.note = say(one.m)
-        one.warn = warn(one.m)
+    """Run each client in its own thread with its own connection, and yield the result of each as it ends."""
+    numbers = [get_client_number(options, _load_identity(options)) for options in all_options]
+    joined = [ClientProgram(options, say(m), stop, warn(m)) for m, options in zip(numbers, all_options, strict=True)]
     try:
         for one in joined:
-            one.bring()
+            one.prepare()
     except BaseException:
         for one in joined:
             one.leave()
@@ -409,11 +463,11 @@ def join_all(
     if len(joined) == 1:
         yield joined[0].run()
     else:
-        yield from _together(joined, stop)
+        yield from _run_together(joined, stop)
 
 
-def _together(joined: Sequence[ClientProgram], stop: Event) -> Iterator[str]:
-    """Who fails says so at once and the others go on; the first failure is raised when all have left."""
+def _run_together(joined: Sequence[ClientProgram], stop: Event) -> Iterator[str]:
+    """Run several clients. A client that fails is reported at once; the first error is raised when all have ended."""
     failures = []
     with ThreadPoolExecutor(len(joined)) as threads:
         running = {threads.submit(one.run): one for one in joined}

@@ -22,13 +22,12 @@ from typing import Any
 
 from splitrelay.algorithms.base import Clients, Outcome, Skipped, Visit
 from splitrelay.atomic_files import write_text
-from splitrelay.data import load
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
 from splitrelay.deploy.client_data import combine_digests, compute_digest, load_secret
 from splitrelay.errors import InputError, OutputError
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER
-from splitrelay.runs.build import build_partition
+from splitrelay.network.server_connection import EVALUATOR_NUMBER
+from splitrelay.runs.build import build_partition, load_data
 from splitrelay.runs.client_records import CLIENTS, ClientRecord, RunClients, format_clients, make_printable
 from splitrelay.runs.records import Run
 
@@ -171,7 +170,7 @@ def check_data(run: Run, found: RunClients, keys: Path | None = None) -> DataChe
     `keys` is a client's folder of keys: digests of a run with keys can be computed only with its sealing secret.
     Raises InputError where the data of a client are not those of the partition.
     """
-    data = load(run.spec.data.name)
+    data = load_data(run.spec.data)
     partition = build_partition(run.spec, data)
     for one in found.clients:
         if one.samples:  # else it never came, or was left out: verify does without it
@@ -187,9 +186,9 @@ def check_data(run: Run, found: RunClients, keys: Path | None = None) -> DataChe
     return DataCheck(sum(same.values()), len(same) - sum(same.values()))
 
 
-def _check_count(one: ClientRecord, dealt: int) -> None:
-    if one.samples != dealt:
-        raise _other_data(f"client {one.client} had {one.samples} samples, the spec deals it {dealt}")
+def _check_count(one: ClientRecord, expected: int) -> None:
+    if one.samples != expected:
+        raise _other_data(f"client {one.client} had {one.samples} samples, the spec assigns it {expected}")
 
 
 def _check_digests(same: Mapping[int, bool]) -> None:

@@ -1,4 +1,4 @@
-"""What taking part costs a client, measured: its program tells of seconds and memory, the sockets of bytes."""
+"""Measure what a client spends: its program reports seconds and memory, the sockets of the server count bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from splitrelay.structured_text import parse_json
 
 
 class UsageTimer:
-    """A client's own account; `waited` tells how long it has waited for others so far."""
+    """Measures one client program. `waited` returns the seconds that it has waited for others so far."""
 
     def __init__(self, waited: Callable[[], float]) -> None:
         self.waited = waited
@@ -32,7 +32,7 @@ class UsageTimer:
 
     @contextmanager
     def visit(self) -> Iterator[None]:
-        """One visit: what is not waiting is computing. One that comes to nothing costs, but is none."""
+        """Time one visit (total minus waiting). A failed visit adds time but is not counted."""
         self.visits, self._since = self.visits + 1, self._now()
         try:
             yield
@@ -43,8 +43,8 @@ class UsageTimer:
             self._settle()
             self._since = None
 
-    def paid(self) -> UsageReport:
-        """So far, in words for the server; said with the deposit, so that the record has it when the visit counts."""
+    def build_report(self) -> UsageReport:
+        """Return the usage so far. It is sent with the deposit, so that the record has it at the commit."""
         self._settle()
         return UsageReport(self.program, self.visits, self.waiting, self.computing, get_peak_memory())
 
@@ -61,14 +61,14 @@ class UsageTimer:
 
 
 def get_peak_memory() -> int:
-    """Bytes of this process at its largest."""
+    """Return the largest memory of this process so far, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What one client has paid so far, over all its programs and links."""
+    """The usage of one client so far, over all its programs and connections."""
 
     visits: int = 0
     waiting_seconds: float = 0.0  # of its visits
@@ -79,78 +79,79 @@ class Usage:
     socket_bytes_down: int | None = None
 
     def __add__(self, other: Usage) -> Usage:
-        mine, carried = _get_traffic(self), _get_traffic(other)
-        return _with_traffic(
+        traffic = _get_traffic(self) + _get_traffic(other)
+        return _set_traffic(
             Usage(
                 self.visits + other.visits,
                 self.waiting_seconds + other.waiting_seconds,
                 self.computing_seconds + other.computing_seconds,
                 max(self.memory_bytes, other.memory_bytes),
             ),
-            mine + carried,
+            traffic,
         )
 
 
 @dataclass(frozen=True)
 class ClientUsage:
-    """A client's programs: those that have ended, and the one that spoke last. Sockets are with the past."""
+    """The usage of a client's ended programs and of its current program. `past` includes the bytes of all sockets."""
 
     past: Usage = Usage()
     program: int = 0
     now: Usage = Usage()
 
     @property
-    def bill(self) -> Usage:
-        """All of them."""
+    def total(self) -> Usage:
+        """The usage of all programs."""
         return self.past + self.now
 
-    def told(self, paid: UsageReport) -> ClientUsage:
-        """After the client's own words; those of a program that is new mean that the one before has ended."""
-        past = self.past if paid.program == self.program else self.bill
-        return ClientUsage(past, paid.program, Usage(paid.visits, paid.waiting, paid.computing, paid.memory))
+    def add_report(self, report: UsageReport) -> ClientUsage:
+        """Return the usage after a report. A report of another program means that the one before has ended."""
+        past = self.past if report.program == self.program else self.total
+        now = Usage(report.visits, report.waiting, report.computing, report.memory)
+        return ClientUsage(past, report.program, now)
 
 
 class UsageLog:
-    """All accounts of a run, kept beside its journal; written now and then, as nothing depends on it."""
+    """The usage of all clients of a run. It is saved beside the journal from time to time; nothing depends on it."""
 
     def __init__(
         self,
         path: Path,
-        said: Callable[[], Mapping[int, UsageReport]],
-        carried: Callable[[], Mapping[int, SocketTraffic]],
+        get_reports: Callable[[], Mapping[int, UsageReport]],
+        get_traffic: Callable[[], Mapping[int, SocketTraffic]],
     ) -> None:
-        self.path, self.said, self.carried = path, said, carried
+        self.path, self.get_reports, self.get_traffic = path, get_reports, get_traffic
         self._lock = threading.Lock()  # the status is read on another thread than the run
         self._accounts = read_usage(path)
 
-    def accounts(self) -> dict[int, ClientUsage]:
-        """Every client's, with what it said last and what the sockets say now."""
+    def get_accounts(self) -> dict[int, ClientUsage]:
+        """Return the usage of every client, with its last report and the present counts of the sockets."""
         with self._lock:
-            for m, paid in self.said().items():
-                self._accounts[m] = self._accounts.get(m, ClientUsage()).told(paid)
+            for m, report in self.get_reports().items():
+                self._accounts[m] = self._accounts.get(m, ClientUsage()).add_report(report)
             known = dict(self._accounts)
-        for m, more in self.carried().items():
+        for m, more in self.get_traffic().items():
             account = known.get(m, ClientUsage())
-            known[m] = replace(account, past=account.past + _with_traffic(Usage(), more))
+            known[m] = replace(account, past=account.past + _set_traffic(Usage(), more))
         return dict(sorted(known.items()))
 
-    def bills(self) -> dict[int, Usage]:
-        """What each client has paid."""
-        return {m: account.bill for m, account in self.accounts().items()}
+    def get_totals(self) -> dict[int, Usage]:
+        """Return the usage of each client over all its programs."""
+        return {m: account.total for m, account in self.get_accounts().items()}
 
-    def row(self) -> dict[str, Any]:
-        """All clients together, as a row of the record has it."""
-        return sum_usage(self.bills().values())
+    def build_row(self) -> dict[str, Any]:
+        """Return the sum over all clients, as in a row of the record."""
+        return sum_usage(self.get_totals().values())
 
     def save(self) -> None:
-        """For `cost --measured`, and for the next start of the server."""
-        content = json.dumps({m: asdict(account) for m, account in self.accounts().items()})
+        """Save the usage for `cost --measured` and for the next start of the server."""
+        content = json.dumps({m: asdict(account) for m, account in self.get_accounts().items()})
         write_text(self.path, content + "\n", private=True)
 
 
-def sum_usage(bills: Iterable[Usage]) -> dict[str, Any]:
-    """Several clients together: seconds and bytes add up, of the memory the largest is taken."""
-    whole = asdict(sum(bills, Usage()))
+def sum_usage(usages: Iterable[Usage]) -> dict[str, Any]:
+    """Add the usage of several clients. Seconds and bytes add up; the memory is the largest one."""
+    whole = asdict(sum(usages, Usage()))
     return {name: value for name, value in whole.items() if name != "visits"}
 
 
@@ -176,9 +177,9 @@ def _parse_usage(saved: Mapping[str, Any]) -> ClientUsage:
     return account
 
 
-def _get_traffic(bill: Usage) -> SocketTraffic:
-    return SocketTraffic(bill.socket_messages, bill.socket_bytes_up, bill.socket_bytes_down)
+def _get_traffic(usage: Usage) -> SocketTraffic:
+    return SocketTraffic(usage.socket_messages, usage.socket_bytes_up, usage.socket_bytes_down)
 
 
-def _with_traffic(bill: Usage, carried: SocketTraffic) -> Usage:
-    return replace(bill, socket_messages=carried.messages, socket_bytes_up=carried.up, socket_bytes_down=carried.down)
+def _set_traffic(usage: Usage, traffic: SocketTraffic) -> Usage:
+    return replace(usage, socket_messages=traffic.messages, socket_bytes_up=traffic.up, socket_bytes_down=traffic.down)

@@ -1,4 +1,4 @@
-"""A client's part of a visit: from the lease to the commit, with whichever engine the spec names."""
+"""A client's part of a visit, from the lease to the commit, with the engine that the spec names."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Protocol
 
-import numpy as np
-
-from splitrelay.deploy.backend import ClientContext, Labels, Vector, build_client_engine, half_bytes
+from splitrelay.deploy.backend import ClientContext, Vector, build_client_engine, compute_half_size
 from splitrelay.deploy.client_usage import UsageTimer
 from splitrelay.deploy.deposit_bound import check_sealed_half
 from splitrelay.deploy.visit_limits import UsedVisits, check_evaluation
-from splitrelay.engine.base import LOWER_ETA, Reply, train_client_half
+from splitrelay.engine.base import train_client_half
 from splitrelay.errors import Diverged
-from splitrelay.network import limits, messages, tensor_transfer
-from splitrelay.network.client_session import BackgroundReconnect, HeldVisit, Session, VisitCancelled
-from splitrelay.network.codec import BadMessage, is_finite_array
+from splitrelay.network import limits, tensor_transfer
+from splitrelay.network.background_reader import BackgroundReconnect
+from splitrelay.network.client_session import HeldVisit, RemoteServerHalf, Session
+from splitrelay.network.codec import BadMessage
+from splitrelay.network.grpc_channel import VisitCancelled
 from splitrelay.network.messages import (
     Chunk,
     Commit,
@@ -40,69 +40,37 @@ CHECK = '{"check":'  # how the recipe of a request begins that asks whether a ha
 
 
 class Evaluator(Protocol):
-    """Scores the model. It needs torch, so it is loaded only where it is needed."""
+    """Evaluates the model. It needs torch, so it is imported only where it is needed."""
 
-    def written(self, bottom: Vector, top: Vector) -> None:
-        """Keep the whole model."""
+    def save_model(self, bottom: Vector, top: Vector) -> None:
+        """Save the whole model."""
         ...
 
     def score(self, session: Session, fence: int, bottom: Vector) -> Score:
-        """Loss and accuracy."""
+        """Return loss and accuracy of the client half `bottom`."""
         ...
 
 
-class RemoteServerHalf:
-    """The server half during one visit, on another host (engine.base.ServerHalf).
-
-    `prepare_next` is called at each step while the reply is on its way.
-    """
-
-    def __init__(
-        self, session: Session, lease: Lease, used: UsedVisits, prepare_next: Callable[[], None] | None = None
-    ) -> None:
-        self.session, self.fence, self.lease, self.used = session, lease.fence, lease, used
-        self.prepare_next = prepare_next
-        self.closing: messages.Finish | None = None
-
-    def step(self, k: int, h: Vector, labels: Labels, norm2: float, /) -> Reply[Vector]:
-        """Send the step and wait for the reply, over a new connection if this one is lost."""
-        if not is_finite_array(h):  # the server would refuse it, however often it is said
-            where = f"the smashed data of client {self.lease.m} overflowed in round {self.lease.r}, step {k}"
-            raise Diverged(f"{where}, at eta={self.lease.eta:g}", hint=LOWER_ETA)
-        self.used.count_step()
-        step = messages.Step(self.fence, k, h, labels.astype(np.int32), norm2)
-        reply = self.session.exchange(lambda: iter([step]), self.session.timeouts.step, meanwhile=self.prepare_next)
-        assert isinstance(reply, messages.Reply) and reply.k == k  # the table allows nothing else
-        if reply.gradient.shape != h.shape or reply.gradient.dtype != h.dtype:
-            raise BadMessage("the gradient at the cut", value=reply.gradient.shape, limit=f"{h.dtype} {h.shape}")
-        self.session.holding.k = k + 1
-        return Reply(reply.gradient, reply.norms, reply.loss)
-
-    def finish(self, norm2: float, /) -> None:
-        """Keep the message: it is sent together with the half."""
-        self.closing = messages.Finish(self.fence, self.session.holding.k, norm2)
-
-
 class VisitRunner:
-    """One client, ready to train."""
+    """Makes the visits and evaluations of one client."""
 
     def __init__(
         self,
         context: ClientContext,
         used: UsedVisits,
         seals: Sealer | None = None,
-        judge: Evaluator | None = None,
-        post: PeerEndpoint | None = None,
+        evaluator: Evaluator | None = None,
+        peers: PeerEndpoint | None = None,
         usage: UsageTimer | None = None,
     ) -> None:
         self.spec, self.engine, self.used = context.spec, build_client_engine(context), used
-        self.largest_half = half_bytes(self.spec, self.engine.shape)
-        self.seals, self.judge, self.post, self.usage = seals, judge, post, usage
+        self.largest_half = compute_half_size(self.spec, self.engine.shape)
+        self.seals, self.evaluator, self.peers, self.usage = seals, evaluator, peers, usage
         self.has_model = False  # whether the whole model was kept here
 
     @cached_property
     def x0(self) -> Vector:
-        """The client's half before the first visit."""
+        """The client half before the first visit."""
         return self.engine.compute_x0()
 
     @property
@@ -111,7 +79,7 @@ class VisitRunner:
         return self.spec.placement == "whole"
 
     def visit(self, session: Session, lease: Lease) -> None:
-        """From the lease to the commit, if the spec allows this visit."""
+        """Make a visit, from the lease to the commit. Raise ServerBrokeSpec if the spec does not allow it."""
         newest = self.seals.newest if self.seals else None
         try:
             self._make_visit(session, lease)
@@ -122,8 +90,8 @@ class VisitRunner:
 
     def _make_visit(self, session: Session, lease: Lease) -> None:
         self.used.allowed.check_lease(lease, 2 * self.largest_half)  # SCAFFOLD's shift travels with x
-        blob = self.begun(session, lease)
-        x, shift = (self.opened(blob, lease), None) if self.seals else self.vectors(blob)
+        blob = self._receive_start(session, lease)
+        x, shift = (self._unseal(blob, lease), None) if self.seals else self._unpack(blob)
         self.used.begin_visit(lease)  # not before: who cannot open a half yet is asked again and again
         session.holding = HeldVisit(lease.fence)
         session.send(Ready(lease.fence))
@@ -134,53 +102,56 @@ class VisitRunner:
             blob, words = tensor_transfer.pack_vectors(x=after), list[Message]()
         else:
             half, loss = self.engine.begin(visit), 0.0
-            remote = RemoteServerHalf(session, lease, self.used, half.prepare_next)
-            train_client_half(half, remote, visit.K)
-            blob = self.closed(tensor_transfer.pack_vectors(x=self.engine.get_x(visit)), lease)
+            remote = RemoteServerHalf(session, lease, half.prepare_next)
+            try:
+                train_client_half(half, remote, visit.K)
+            finally:
+                self.used.count_steps(remote.steps)
+            blob = self._seal(tensor_transfer.pack_vectors(x=self.engine.get_x(visit)), lease)
             assert remote.closing is not None
-            can_hand_over = self.post is not None and self.spec.route == "peer-to-peer"
-            words = [remote.closing, *(self.post.bring(lease, blob) if self.post and can_hand_over else ())]
-        words += [self.usage.paid()] if self.usage else []
+            can_hand_over = self.peers is not None and self.spec.route == "peer-to-peer"
+            words = [remote.closing, *(self.peers.hand_over(lease, blob) if self.peers and can_hand_over else ())]
+        words += [self.usage.build_report()] if self.usage else []
         words += build_deposit(lease.fence, blob, (loss,) * self.whole, piece=session.limits.piece)
-        answer = session.exchange(lambda: iter(words), session.timeouts.step)
+        answer = session.exchange(words, session.timeouts.step)
         assert isinstance(answer, Commit)
         if self.seals is not None:
             self.seals.confirm_own(blob)
 
-    def begun(self, session: Session, lease: Lease) -> bytes:
-        """The half to begin from: it comes after the lease, unless the client before has brought it."""
+    def _receive_start(self, session: Session, lease: Lease) -> bytes:
+        """Return the half to start from: from the previous client if it has sent it, else from the server."""
         if lease.direct:
-            brought = None if self.post is None else self.post.come(lease)
-            if brought is not None:
-                return brought
+            half = None if self.peers is None else self.peers.take_half(lease)
+            if half is not None:
+                return half
             session.send(HalfRequest(lease.fence))
         return receive_half(session, lease.bytes, lease.sha256)
 
-    def look(self, session: Session, look: EvaluationRequest) -> None:
-        """Score the half that comes, or keep the model."""
-        check_evaluation(self.used.allowed, look, self.largest_half + self.engine.shape.size * LARGEST_NUMBER)
-        blob = receive_half(session, look.bytes + look.top_bytes, look.sha256)
-        if look.recipe.startswith(CHECK) and self.seals is not None:
+    def answer_request(self, session: Session, request: EvaluationRequest) -> None:
+        """Evaluate or check the half that follows, or save the model."""
+        check_evaluation(self.used.allowed, request, self.largest_half + self.engine.shape.size * LARGEST_NUMBER)
+        blob = receive_half(session, request.bytes + request.top_bytes, request.sha256)
+        if request.recipe.startswith(CHECK) and self.seals is not None:
             self.used.begin_check()
-            session.send(self.check_half(blob, look))
+            session.send(self.check_half(blob, request))
             return
-        if self.judge is None or self.seals is None:
-            session.send(Fail(look.fence, "this client has no test set: it was joined without --test"))
+        if self.evaluator is None or self.seals is None:
+            session.send(Fail(request.fence, "this client has no test set: it was joined without --test"))
             return
-        bottom = self.opened(blob[: look.bytes], look)
+        bottom = self._unseal(blob[: request.bytes], request)
         self.used.begin_evaluation()
-        if look.top_bytes:
+        if request.top_bytes:
             size = self.engine.shape.size - self.engine.shape.boundary
-            self.judge.written(
-                bottom, tensor_transfer.unpack_vectors(blob[look.bytes :], {"x": size}, self.spec.model.dtype)["x"]
+            self.evaluator.save_model(
+                bottom, tensor_transfer.unpack_vectors(blob[request.bytes :], {"x": size}, self.spec.model.dtype)["x"]
             )
             self.has_model = True
-            session.send(Score(look.fence, 0.0, 0.0))
+            session.send(Score(request.fence, 0.0, 0.0))
         else:
-            session.send(self.judge.score(session, look.fence, bottom))
+            session.send(self.evaluator.score(session, request.fence, bottom))
 
-    def opened(self, blob: bytes, words: Lease | EvaluationRequest) -> Vector:
-        """The half that the client before us sealed; before the first visit, x_c^0."""
+    def _unseal(self, blob: bytes, words: Lease | EvaluationRequest) -> Vector:
+        """Return the half that the previous client sealed; before the first visit, x_c^0."""
         assert self.seals is not None
         if isinstance(words, Lease) and words.visit != words.sealed_visit + 1:
             value, limit = words.sealed_visit, f"visit {words.visit - 1}"
@@ -197,27 +168,27 @@ class VisitRunner:
     def read_half(self, half: bytes, visit: int, writer: int | None) -> Vector:
         """Return the weights of an opened half. Raises RejectedHalf if no honest client can have sent them."""
         try:
-            x = self.vectors(half)[0]
+            x = self._unpack(half)[0]
         except BadMessage as error:
             raise TamperedHalf(f"the half of visit {visit} is not the clients' half of this model: {error}") from None
         check_sealed_half(x, self.x0, self.spec, visit, writer, has_buffers=self.engine.has_buffers)
         return x
 
-    def check_half(self, blob: bytes, look: EvaluationRequest) -> Score:
-        """Open a half because somebody else could not; answer whether its list of visits is complete, too."""
+    def check_half(self, blob: bytes, request: EvaluationRequest) -> Score:
+        """Open a half that another client could not open, and report whether its list of visits is complete."""
         assert self.seals is not None
-        expected = read_check(look.recipe)
-        last, half = self.seals.inspect(blob, visit=look.sealed_visit, fence=look.sealed_fence)
-        writer = next((m for m, visit in last.items() if visit == look.sealed_visit), None)
-        self.read_half(half, look.sealed_visit, writer)
-        return Score(look.fence, 0.0, float(is_complete(last, expected)))
+        expected = read_check(request.recipe)
+        last, half = self.seals.inspect(blob, visit=request.sealed_visit, fence=request.sealed_fence)
+        writer = next((m for m, visit in last.items() if visit == request.sealed_visit), None)
+        self.read_half(half, request.sealed_visit, writer)
+        return Score(request.fence, 0.0, float(is_complete(last, expected)))
 
-    def closed(self, blob: bytes, lease: Lease) -> bytes:
-        """Sealed for the next client, where the server is not to read it."""
+    def _seal(self, blob: bytes, lease: Lease) -> bytes:
+        """Seal a half for the next client, if the server must not read it."""
         return blob if self.seals is None else self.seals.seal(blob, visit=lease.visit, fence=lease.fence)
 
-    def vectors(self, blob: bytes) -> tuple[Vector, Vector | None]:
-        """x and shift, from what came with a lease; copies, as what comes from the wire is read-only."""
+    def _unpack(self, blob: bytes) -> tuple[Vector, Vector | None]:
+        """Return copies of x and shift from the bytes of a half; arrays from the network are read-only."""
         size = self.engine.shape.size if self.whole else self.engine.shape.boundary
         has_shift = self.used.allowed.has_shift and b'"shift"' in blob[:1000]
         names = ("x", "shift") if has_shift else ("x",)
@@ -240,22 +211,24 @@ def is_complete(last: Mapping[int, int], expected: Mapping[int, int]) -> bool:
 
 def receive_half(session: Session, length: int, digest: bytes, now: Callable[[], float] = time.monotonic) -> bytes:
     """Return a half that is on its way down. Raises BadMessage where it comes too slowly, in however many pieces."""
-    assembly, come = tensor_transfer.Assembly(length), 0
+    assembly, take_half = tensor_transfer.Assembly(length), 0
     timeouts = session.timeouts
     longest = timeouts.step + length * timeouts.silence / session.limits.piece
     until = now() + longest
-    while come < length:
+    while take_half < length:
         if now() > until:
-            raise BadMessage("a half came too slowly", value=f"{come} bytes", limit=f"{length} bytes in {longest:g} s")
+            raise BadMessage(
+                "a half came too slowly", value=f"{take_half} bytes", limit=f"{length} bytes in {longest:g} s"
+            )
         chunk = session.receive(timeouts.step)
         if isinstance(chunk, Chunk):
-            come = assembly.add(chunk)
+            take_half = assembly.add(chunk)
     return assembly.blob(length, digest) if length else b""
 
 
 def build_deposit(
     fence: int, blob: bytes, losses: tuple[float, ...] = (), epoch: int = 0, piece: int = limits.PIECE
 ) -> Iterator[Message]:
-    """A half on its way up."""
+    """Yield the messages that send a half to the server."""
     yield from tensor_transfer.split_into_chunks(fence, blob, piece)
     yield Deposit(fence, len(blob), tensor_transfer.compute_sha256(blob), losses, epoch)

@@ -20,7 +20,7 @@ from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
 from splitrelay.deploy.client_records import RecordedClients
 from splitrelay.deploy.fed_averaging import FedServerHandover, SealedCut, SealedParams, check_fed_spec
-from splitrelay.deploy.half_disputes import VisitRejected
+from splitrelay.deploy.half_disputes import PENDING, VisitRejected
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.remote_evaluator import RemoteEvaluator
@@ -29,7 +29,7 @@ from splitrelay.deploy.state_probe import Examiner, Finding, SpoiledDeposit, Tes
 from splitrelay.engine.base import LOWER_ETA
 from splitrelay.errors import Diverged, InputError, VisitFailed
 from splitrelay.models.weights_io import save_weights
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER
+from splitrelay.network.server_connection import EVALUATOR_NUMBER
 from splitrelay.participation import Order
 from splitrelay.runs.build import build_order
 from splitrelay.runs.client_records import ClientRecord, parse_record
@@ -60,6 +60,15 @@ def check_deployable(spec: Spec, judge: bool = False, fed: bool = False) -> None
     if spec.model.init and (fed or spec.route != "centralized"):
         what = "the clients draw their half of x^0 from the seed; a model to begin from would reach only the server's"
         raise InputError(what, value=f"init={spec.model.init}", hint="Take route=centralized, or no init.")
+    if spec.threads != 1:
+        what = "deployed, torch computes with one thread: bits depend on the number"
+        raise InputError(what, value=f"threads={spec.threads}", limit="threads=1", hint="Remove threads.")
+    if spec.optimiser.state != "reset":
+        what = "deployed, every visit starts with a new optimiser: its state does not travel"
+        raise InputError(what, value=f"state={spec.optimiser.state}", limit="state=reset", hint="Remove state.")
+    if spec.gradient_norm:
+        what = "deployed, training samples stay at the clients, so the gradient of F cannot be computed"
+        raise InputError(what, value="gradient_norm=true", limit="gradient_norm=false", hint="Remove gradient_norm.")
     if spec.data.validation:
         what = "deployed, validation samples stay at the clients, so no validation loss can equal the simulated one"
         hint = "Use validation=0: the test set is evaluated. See docs/decisions, 15."
@@ -243,7 +252,7 @@ class DeployedRun:
 
     def _handle_checkpoint(self, r: int, state: Any) -> None:
         """Remove the visits before the checkpoint from the journal."""
-        self.journal.forget(r)
+        self.journal.remove_rounds(r)
         self.clients.scheduler.at_fault.clear()
         if self.examiner:
             self.examiner.start = r, state
@@ -301,7 +310,12 @@ def go_back(directory: RunDirectory, journal: Journal, r: int) -> None:
         hint = "serve --keep-checkpoints keeps more of them." if complete else "Begin again with --from-scratch."
         raise InputError("there is no whole checkpoint to go back to", value=r, limit=limit, hint=hint)
     rows = directory.read_intact_rows()
-    later = [*journal.files_from(r), *directory.checkpoints.list_files_after(r), *_list_results(directory)]
+    later = [
+        *journal.list_files_from(r),
+        journal.events.with_name(PENDING),
+        *directory.checkpoints.list_files_after(r),
+        *_list_results(directory),
+    ]
     folder = directory.set_aside(f"back-to-{r}", later, copies=[directory.rounds])
     directory.write_rows([row for row in rows if row["round"] <= r])
     dropped = sum(row["round"] > r for row in rows)
@@ -311,9 +325,11 @@ def go_back(directory: RunDirectory, journal: Journal, r: int) -> None:
 def start_again(directory: RunDirectory, journal: Journal) -> None:
     """Start the run again at round 0, with the same clients. Move all its results to set-aside/."""
     files = [
-        *journal.files_from(0),
+        *journal.list_files_from(0),
+        journal.events.with_name(PENDING),
         *directory.checkpoints.list_files_after(-1),
         directory.rounds,
+        directory.path / "environment.json",
         *_list_results(directory),
     ]
     folder = directory.set_aside("from-scratch", files)

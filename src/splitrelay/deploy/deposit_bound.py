@@ -3,6 +3,8 @@
 With clip the bound is what K steps of the spec can do: the gradient (SCAFFOLD's shift included) has at most the norm
 `clip`, weight decay and the proximal term add their own part, momentum repeats them, and rounding gets a small
 tolerance. Without clip no gradient is bounded, so a factor of the weights' own norm must do (limits.MOVE_FACTOR).
+Adam, AdamW and Adagrad divide the gradient by its own size: they move no weight further than a multiple of eta in a
+step, with clip and without it (`compute_reach`).
 Buffers such as batch norm's running variance are never clipped: a half that has some takes the factor too. In either
 case no single weight may come near an overflow (limits.LARGEST_WEIGHT).
 
@@ -19,10 +21,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from splitrelay.algorithms.base import Step
+from splitrelay.algorithms.base import Step, UpdateRule
 from splitrelay.errors import Diverged
 from splitrelay.network import limits
 from splitrelay.network.codec import BadMessage
+from splitrelay.runs.local_steps import build_step, compute_largest_eta
 from splitrelay.runs.spec import Spec
 from splitrelay.security.encryption import RejectedHalf
 
@@ -66,8 +69,9 @@ def check_sealed_half(
 
     `writer` is the client that sealed it, as far as the half itself says so.
     """
-    start = norm_of(x0)
-    found = find_excess(x0, half, factor_limit(start) if has_buffers else sealed_limit(spec, start, visit))
+    start = compute_norm(x0)
+    limit = compute_factor_limit(start) if has_buffers else compute_sealed_limit(spec, start, visit, x0.size)
+    found = find_excess(x0, half, limit)
     if found is not None:
         who = "an unknown client" if writer is None else f"client {writer}"
         what = f"the half of visit {visit}, which {who} wrote last: {found.what}"
@@ -85,54 +89,98 @@ def find_excess(before: Vector, after: Vector, limit: float) -> Excess | None:
     """Compare a half with its start. Single weights come first: then the squares below cannot overflow."""
     if not after.size:
         return None
-    largest, allowed = largest_of(after), max(limits.LARGEST_WEIGHT, 2.0 * largest_of(before))
+    largest, allowed = find_largest(after), max(limits.LARGEST_WEIGHT, 2.0 * find_largest(before))
     if not largest <= allowed:  # NaN is not
         return Excess("a weight is too large", largest, allowed)
-    moved = norm_of(after - before)
+    moved = compute_norm(after - before)
     return None if moved <= limit else Excess("the weights moved too far", moved, limit)
 
 
-def move_limit(step: Step[Any], K: int, before: Vector, *, has_buffers: bool = False) -> float:
+def compute_move_limit(step: Step[Any], K: int, before: Vector, *, has_buffers: bool = False) -> float:
     """Derive how far K of these steps can move the weights `before`, as a Euclidean norm."""
-    start, eta = norm_of(before), float(step.eta)  # type: ignore[arg-type]  # a number, as it travels
+    start, eta = compute_norm(before), _get_largest_eta(step)
+    if step.rule.kind != "sgd":
+        moved = _move_adaptively(step, eta, K, start, before.size) * (1.0 + TOLERANCE)
+        rounding = K * float(np.finfo(before.dtype).eps) * (start + moved)
+        return moved + rounding + (compute_factor_limit(start) if has_buffers else 0.0)
     if step.clip is None or has_buffers:
-        shift = 0.0 if step.shift is None else norm_of(np.asarray(step.shift))
-        return factor_limit(start) + eta * K * shift / (1.0 - step.momentum)
+        shift = 0.0 if step.shift is None else compute_norm(np.asarray(step.shift))
+        return compute_factor_limit(start) + eta * K * shift / (1.0 - step.momentum)
     velocity = moved = 0.0
     for _ in range(K):
         pull = step.clip + step.weight_decay * (start + moved) + step.prox * moved
         velocity = step.momentum * velocity + pull
-        moved += eta * velocity
+        moved += eta * (pull + step.momentum * velocity if step.rule.nesterov else velocity)
         if moved == math.inf:
             break
     rounding = K * float(np.finfo(before.dtype).eps) * (start + moved)
     return moved * (1.0 + TOLERANCE) + rounding
 
 
-def factor_limit(start: float) -> float:
+def _get_largest_eta(step: Step[Any]) -> float:
+    eta: Any = step.eta  # a number, as it travels
+    server: Any = step.eta_server
+    return float(eta if server is None else max(eta, server))
+
+
+def _move_adaptively(step: Step[Any], eta: float, K: int, start: float, size: int) -> float:
+    """Derive how far K steps of adam, adamw or adagrad can move `size` weights of norm `start`."""
+    moved, decay = 0.0, step.weight_decay if step.rule.kind == "adamw" else 0.0
+    for k in range(K):
+        moved += eta * (compute_reach(step.rule, k + 1) * math.sqrt(size) + decay * (start + moved))
+        if moved == math.inf:
+            break
+    return moved
+
+
+def compute_reach(rule: UpdateRule, t: int) -> float:
+    """Return how far the t-th step of an optimiser moves one weight, divided by eta, at most.
+
+    Adagrad divides g_t by a root that contains g_t^2. Adam's mean is a sum of (1 - beta1) beta1^j g_{t-j}, and its
+    mean of squares one of (1 - beta2) beta2^j g_{t-j}^2. The inequality of Cauchy and Schwarz bounds the ratio.
+    """
+    if rule.kind == "adagrad":
+        return 1.0
+    ratio = 0.0 if rule.beta1 == 0 else math.inf if rule.beta2 == 0 else rule.beta1**2 / rule.beta2
+    if t == 1:
+        return 1.0
+    if ratio == math.inf:
+        return math.inf
+    total = float(t) if ratio == 1 else (1 - ratio**t) / (1 - ratio)
+    corrections = math.sqrt(1 - rule.beta2**t) / (1 - rule.beta1**t)
+    return (1 - rule.beta1) / math.sqrt(1 - rule.beta2) * math.sqrt(total) * corrections
+
+
+def compute_factor_limit(start: float) -> float:
     """Derive how far weights of this norm may move where nothing clips their gradients."""
     return limits.MOVE_FACTOR * (start + 1.0)
 
 
-def sealed_limit(spec: Spec, start: float, visits: int) -> float:
-    """Derive how far so many visits can bring the clients' half from x^0, whose norm is `start`.
+def compute_sealed_limit(spec: Spec, start: float, visits: int, size: int = 0) -> float:
+    """Derive how far so many visits can bring the clients' half from x^0, which has `size` weights and norm `start`.
 
     No honest run leaves the factor's range, so the clipped bound may take all weights to be within it.
     """
-    step, farthest = spec.optimiser, factor_limit(start)
-    if step.clip is None:
+    step, farthest = spec.optimiser, compute_factor_limit(start)
+    if spec.tau == "epochs":
+        return farthest  # the steps depend on how much the other clients hold
+    K, eta = spec.largest_K, compute_largest_eta(spec)
+    if step.kind != "sgd":
+        reach = _move_adaptively(build_step(step), eta, K, start + farthest, size)
+        reach *= visits * max(spec.gamma, 1.0)
+    elif step.clip is None:
         return farthest
-    K = spec.K * (spec.partition.M if spec.tau == "proportional" else 1)
-    pull = step.clip + step.weight_decay * (start + farthest)
-    reach = visits * max(spec.gamma, 1.0) * K * step.eta / (1.0 - step.momentum) * pull
+    else:
+        pull = step.clip + step.weight_decay * (start + farthest)
+        reach = visits * max(spec.gamma, 1.0) * K * eta / (1.0 - step.momentum) * pull
     return min(farthest, reach * (1.0 + TOLERANCE) + 1e-6 * (start + 1.0))
 
 
-def norm_of(x: Vector) -> float:
-    """The Euclidean norm."""
+def compute_norm(x: Vector) -> float:
+    """Return the Euclidean norm."""
     return math.sqrt(float(np.vdot(x, x)))
 
 
-def largest_of(x: Vector) -> float:
-    """The largest absolute value; NaN where there is one."""
+def find_largest(x: Vector) -> float:
+    """Return the largest absolute value; NaN if x contains one."""
     return max(float(x.max()), -float(x.min())) if x.size else 0.0

@@ -13,17 +13,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from splitrelay.algorithms.base import Done, Visit, enumerate_visits
+from splitrelay.algorithms.base import Done, Outcome, Visit, enumerate_visits
 from splitrelay.deploy.half_disputes import HalfDisputes
-from splitrelay.deploy.remote_clients import Handover, LostHalf, RemoteClients
+from splitrelay.deploy.remote_clients import Handover, RemoteClients
 from splitrelay.deploy.sealed_state import SealedState, make_first_state
 from splitrelay.deploy.server_visit import CutVisit, VisitLease
-from splitrelay.deploy.stalls import Wait, absence
+from splitrelay.deploy.stalls import Wait, describe_absence
 from splitrelay.errors import WorkError
 from splitrelay.network import limits, tensor_transfer
 from splitrelay.network.codec import BadMessage
-from splitrelay.network.messages import Cancel, Commit, Deposit, Fail, HalfRequest, HandoverReport, Lease, get_fence
+from splitrelay.network.messages import Cancel, Commit, Deposit, Fail, HalfRequest, HandoverReport, Lease
 from splitrelay.network.shared_event_loop import ClientConnected, ClientDisconnected, MessageReceived
+
+
+class LostHalf(WorkError):
+    """The half of a visit is lost; the visit is repeated."""
 
 
 @dataclass
@@ -64,7 +68,13 @@ class DirectHandover(Handover):
             order: The clients of each round, in their order.
             R: The number of rounds.
         """
-        self.clients, self.hub, self.journal, self.order, self.R = clients, clients.hub, clients.journal, order, R
+        self.clients, self.connections, self.journal, self.order, self.R = (
+            clients,
+            clients.connections,
+            clients.journal,
+            order,
+            R,
+        )
         self.scheduler = clients.scheduler
         self.disputes = HalfDisputes(clients, on_reject=self._drop_deposit)
         self.owed: PendingDeposit | None = None
@@ -83,6 +93,14 @@ class DirectHandover(Handover):
         later += self.order(visit.r + 1) if visit.r + 1 < self.R else []
         later = [m for m in later if m not in self.clients.excluded]
         return later[0] if later and later[0] != visit.m else None
+
+    def run(self, make_visit: Callable[[], Outcome[Any]]) -> Outcome[Any]:
+        """Make one visit. If the half that it starts from is lost, repeat the visit before it first."""
+        while True:
+            try:
+                return make_visit()
+            except LostHalf as error:
+                self.repeat_visit(str(error))
 
     def complete(self, x: SealedState) -> SealedState:
         """Return x once no deposit is pending."""
@@ -129,7 +147,7 @@ class DirectHandover(Handover):
     def adapt_grant(self, lease: VisitLease, grant: Lease, blob: bytes) -> tuple[Lease, bytes]:
         """Name the next client in the grant. Leave the half out if the client has it."""
         next_client = self.find_next_client(lease.visit)
-        grant = replace(grant, heir="" if next_client is None else self.hub.handler.address(next_client))
+        grant = replace(grant, heir="" if next_client is None else self.connections.get_address(next_client))
         delivered = self._find_delivered(lease)
         if delivered is None:
             return grant, blob
@@ -185,9 +203,9 @@ class DirectHandover(Handover):
         server_visit, next_client = lease.server_visit, self.find_next_client(lease.visit)
         assert isinstance(server_visit, CutVisit)
         server_visit.get_top()  # raises Diverged here, so that it fails this visit and no other
-        if lease.handover_link == lease.link:
+        if lease.handover_connection == lease.connection:
             raise BadMessage("a half was handed on twice over one connection", value=report.fence)
-        lease.handover_link = lease.link
+        lease.handover_connection = lease.connection
         if report.why or next_client is None:
             self.scheduler.note("unreached", lease, why=report.why or "there is no next client")
             return
@@ -224,7 +242,7 @@ class DirectHandover(Handover):
 
     def handle_message(self, event: MessageReceived, now: float) -> bool:
         """Handle messages of the client whose deposit is pending, or is not needed any more."""
-        fence, owed = get_fence(event.message), self.owed
+        fence, owed = event.message.fence, self.owed
         if owed is not None and (event.m, fence) == (owed.lease.visit.m, owed.lease.fence):
             owed.lease.record_message(event.message, now)
             if isinstance(event.message, Fail):
@@ -233,8 +251,8 @@ class DirectHandover(Handover):
                 self._handle_deposit(owed, event.message, event)
         elif self.covered.get(event.m) == fence and isinstance(event.message, Deposit):
             del self.covered[event.m]
-            self.hub.release(event.m)
-            self.hub.send(event.link, Commit(fence))
+            self.connections.release(event.m)
+            self.connections.send(event.connection, Commit(fence))
         else:
             return False
         return True
@@ -248,12 +266,12 @@ class DirectHandover(Handover):
             assert isinstance(server_visit, CutVisit)
             owed.done.x.fill(server_visit.half.read_deposit(event.half, owed.lease.fence, owed.done.x.top))
         except BadMessage as error:
-            self.hub.send(event.link, Cancel(owed.lease.fence, str(error)[: limits.TEXT]))
+            self.connections.send(event.connection, Cancel(owed.lease.fence, str(error)[: limits.TEXT]))
             self._lose_deposit(owed, str(error), strike=True)
             return
         self._commit_pending(owed)
-        self.hub.release(event.m)
-        self.hub.send(event.link, Commit(owed.lease.fence))
+        self.connections.release(event.m)
+        self.connections.send(event.connection, Commit(owed.lease.fence))
         self._send_wanted()
         if self.reported is not None:
             self._await_deposit()
@@ -272,14 +290,14 @@ class DirectHandover(Handover):
     def _send_wanted(self) -> None:
         """Send the half to the client that asked for it, if the server has it."""
         lease = self.wanting
-        if lease is None or lease.link is None:
+        if lease is None or lease.connection is None:
             return
         if is_missing(lease.visit.x):
             self._require_deposit()
             return
         self.wanting = None
-        half, piece = lease.visit.x.bytes(), self.hub.limits.piece
-        self.hub.send(lease.link, *tensor_transfer.split_into_chunks(lease.fence, half, piece))
+        half, piece = lease.visit.x.bytes(), self.connections.limits.piece
+        self.connections.send(lease.connection, *tensor_transfer.split_into_chunks(lease.fence, half, piece))
 
     # The client whose deposit is pending
 
@@ -287,13 +305,13 @@ class DirectHandover(Handover):
         """Handle the reconnect of a client whose deposit is pending, or is not needed any more."""
         owed = self.owed
         if not event.resumed and self.covered.pop(event.m, None) is not None:
-            self.hub.release(event.m)  # the client starts again, and its visit counts all the same
+            self.connections.release(event.m)  # the client starts again, and its visit counts all the same
         if event.resumed and self.covered.get(event.m) == event.accept.fence:
             return True  # its deposit may still come, and gets a reply
         if owed is None or event.m != owed.lease.visit.m:
             return False
         if event.resumed:
-            owed.lease.resume(event.link, now)
+            owed.lease.resume(event.connection, now)
             self.scheduler.note("resumed", owed.lease, step=event.accept.k)
         else:
             self._lose_deposit(owed, "the client began afresh")
@@ -302,9 +320,9 @@ class DirectHandover(Handover):
     def handle_departure(self, event: ClientDisconnected, now: float) -> bool:
         """Note that the client whose deposit is pending has lost its connection."""
         owed = self.owed
-        if owed is None or owed.lease.link != event.link:
+        if owed is None or owed.lease.connection != event.connection:
             return False
-        owed.lease.link, owed.lease.since, owed.lease.absent_since = None, now, now
+        owed.lease.connection, owed.lease.since, owed.lease.absent_since = None, now, now
         self.scheduler.note("lost", owed.lease, why=event.why)
         return True
 
@@ -314,13 +332,15 @@ class DirectHandover(Handover):
         if owed is None or owed.is_lost:
             return
         lease = owed.lease
-        if lease.link is not None:
-            lease.record_transfer(self.hub.get_transferred(lease.link), now, self.hub.limits.piece)
-        is_away = lease.link is None and now - lease.since > policy.lease
+        if lease.connection is not None:
+            lease.record_transfer(
+                self.connections.get_transferred(lease.connection), now, self.connections.limits.piece
+            )
+        is_away = lease.connection is None and now - lease.since > policy.lease
         if is_away or now - lease.progress_at > max(policy.step, policy.lease):
-            if lease.link is not None:
-                self.hub.send(lease.link, Cancel(lease.fence, "the deposit did not come in time"))
-            self._lose_deposit(owed, "the deposit did not come in time", strike=lease.link is not None)
+            if lease.connection is not None:
+                self.connections.send(lease.connection, Cancel(lease.fence, "the deposit did not come in time"))
+            self._lose_deposit(owed, "the deposit did not come in time", strike=lease.connection is not None)
 
     def list_waits(self, now: float) -> list[Wait]:
         """Return the wait for a pending deposit, if there is one."""
@@ -328,8 +348,8 @@ class DirectHandover(Handover):
         if owed is None or owed.is_lost:
             return []
         lease, m = owed.lease, owed.lease.visit.m
-        if lease.link is None and m not in self.hub.get_clients():
-            return [absence(m, lease.absent_since, True, policy)]
+        if lease.connection is None and m not in self.connections.get_clients():
+            return [describe_absence(m, lease.absent_since, True, policy)]
         if now - lease.progress_at < policy.stalled_after:
             return []
         why = f"its deposit of round {lease.visit.r} has not come"
@@ -340,9 +360,9 @@ class DirectHandover(Handover):
         owed, self.owed = self.owed, None
         self.delivered = self.wanting = self.reported = None
         if owed is not None:
-            self.hub.release(owed.lease.visit.m)
-            if owed.lease.link is not None:
-                self.hub.send(owed.lease.link, Cancel(owed.lease.fence, why[: limits.TEXT]))
+            self.connections.release(owed.lease.visit.m)
+            if owed.lease.connection is not None:
+                self.connections.send(owed.lease.connection, Cancel(owed.lease.fence, why[: limits.TEXT]))
 
     def _lose_deposit(self, owed: PendingDeposit, why: str, *, strike: bool = False) -> None:
         """Give the deposit up. The visit that has started from the half continues. It may be the client's fault."""
@@ -350,7 +370,7 @@ class DirectHandover(Handover):
             visit = owed.lease.visit
             self.scheduler.quarantine.strike(visit.m, why, round=visit.r, occurrence=visit.i)
         owed.is_lost = True
-        self.hub.release(owed.lease.visit.m)
+        self.connections.release(owed.lease.visit.m)
         self.scheduler.note("unpaid", owed.lease, why=why)
         self._send_wanted()
 

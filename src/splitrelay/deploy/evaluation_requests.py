@@ -10,10 +10,10 @@ from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.quarantine import printable
 from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import has_grown
-from splitrelay.deploy.stalls import Wait, absence, inability
+from splitrelay.deploy.stalls import Wait, describe_absence, describe_inability
 from splitrelay.errors import WorkError
 from splitrelay.network import limits
-from splitrelay.network.messages import Cancel, Fail, Message, Predict, get_fence
+from splitrelay.network.messages import Cancel, Fail, Message, Predict
 from splitrelay.network.shared_event_loop import ClientConnected, ClientDisconnected, MessageReceived
 
 STEPS = 10  # an answer may take as long as a visit with this number of steps
@@ -24,12 +24,12 @@ class PartyRequest:
 
     def __init__(self, remote: RemoteClients, m: int, ask: Callable[[int], int]) -> None:
         self.remote, self.m, self.ask = remote, m, ask
-        self.link: int | None = None  # connection of the request
+        self.connection: int | None = None  # connection of the request
         self.fence = 0
         self.since = self.heard = self.missed = time.monotonic()  # progress, message, ability
         self.moved, self.k = (0, 0), -1  # bytes of halves in transfer; the highest slice of the test set
         self.began: float | None = None  # first request, or first since the last failure
-        self.links = 0  # connections since the last progress
+        self.connection_count = 0  # connections since the last progress
         self.unable = False  # it reports that it cannot answer yet
         self.failures, self.why = 0, ""  # number of failures, reason of the last one
         self.refusal: Fail | None = None  # the party's message that it cannot answer
@@ -42,9 +42,13 @@ class PartyRequest:
             raise KeyboardInterrupt
         self._send_request()
         event = self._get_event()
-        if isinstance(event, ClientDisconnected) and event.link == self.link:
-            self.link = None
-        elif isinstance(event, MessageReceived) and event.link == self.link and get_fence(event.message) == self.fence:
+        if isinstance(event, ClientDisconnected) and event.connection == self.connection:
+            self.connection = None
+        elif (
+            isinstance(event, MessageReceived)
+            and event.connection == self.connection
+            and event.message.fence == self.fence
+        ):
             self.half = event.half
             return self._handle_answer(event.message)
         now = time.monotonic()
@@ -55,21 +59,21 @@ class PartyRequest:
     def wait(self, now: float) -> Wait | None:
         """Return what the request waits for, or None if the party is answering."""
         remote, m = self.remote, self.m
-        if m not in remote.hub.get_clients():
-            return absence(m, self.missed, m in remote.scheduler.seen, remote.policy)
+        if m not in remote.connections.get_clients():
+            return describe_absence(m, self.missed, m in remote.scheduler.seen, remote.policy)
         if self.unable:
-            return inability(m, self.missed, self.why)
-        if self.link is None and self.failures:
+            return describe_inability(m, self.missed, self.why)
+        if self.connection is None and self.failures:
             why = f"it failed {self.failures} times ({printable(self.why)}) and is asked again"
             return Wait(m, "failed", self.since, why, "Read its log and repair it.")
-        heard = self.heard if self.links <= 1 else self.since  # a new connection is not an answer
+        heard = self.heard if self.connection_count <= 1 else self.since  # a new connection is not an answer
         if now - heard < remote.policy.stalled_after:
             return None
         return Wait(m, "no-answer", heard, "it is connected but does not answer", "Read its log and repair it.")
 
     def cancel(self, why: str) -> None:
         """Cancel the request, because the answer is wrong or is not needed any more."""
-        if self.link is not None:
+        if self.connection is not None:
             self.send(Cancel(self.fence, why[: limits.TEXT]))
             self._record_failure(why, later=False)
 
@@ -79,8 +83,8 @@ class PartyRequest:
 
     def send(self, *words: Message) -> None:
         """Send messages on the connection of the request."""
-        if self.link is not None:
-            self.remote.hub.send(self.link, *words)
+        if self.connection is not None:
+            self.remote.connections.send(self.connection, *words)
 
     def check_failures(self) -> None:
         """Raise WorkError after too many failures, or with `--away retry` if the party was away for too long."""
@@ -92,16 +96,16 @@ class PartyRequest:
             raise WorkError(f"{who} does not answer", value=self.why.rstrip(".") or "it is away", hint=hint)
 
     def _send_request(self) -> None:
-        here, now = self.remote.hub.get_announced_clients().get(self.m), time.monotonic()
-        if here is not None and here != self.link and now >= self.after and not self.remote.is_busy(self.m):
-            self.links += 1
-            most = self.remote.hub.limits.connections_without_progress
-            if self.links > most:
+        here, now = self.remote.connections.get_announced_clients().get(self.m), time.monotonic()
+        if here is not None and here != self.connection and now >= self.after and not self.remote.is_busy(self.m):
+            self.connection_count += 1
+            most = self.remote.connections.limits.connections_without_progress
+            if self.connection_count > most:
                 self._record_failure(f"no answer on {most} connections", later=False)
                 return
-            self.link, self.fence, self.heard, self.moved = here, self.ask(here), now, (0, 0)
+            self.connection, self.fence, self.heard, self.moved = here, self.ask(here), now, (0, 0)
             self.began = now if self.began is None else self.began
-        if self.link is not None and not self.unable:
+        if self.connection is not None and not self.unable:
             self.missed = now  # from then on it is away, or cannot answer
 
     def _handle_answer(self, message: Message) -> Message | None:
@@ -112,14 +116,14 @@ class PartyRequest:
             return None
         k = message.k if isinstance(message, Predict) else self.k + 1
         if k > self.k:  # a repeated slice is not progress
-            self.since, self.k, self.unable, self.links = self.heard, k, False, 0
+            self.since, self.k, self.unable, self.connection_count = self.heard, k, False, 0
         return message
 
     def _check_timeouts(self, now: float) -> None:
-        if self.link is None:
+        if self.connection is None:
             return
-        carried, patience = self.remote.hub.get_transferred(self.link), self.remote.policy.step
-        if has_grown(self.moved, carried, self.remote.hub.limits.piece):
+        carried, patience = self.remote.connections.get_transferred(self.connection), self.remote.policy.step
+        if has_grown(self.moved, carried, self.remote.connections.limits.piece):
             self.moved, self.heard = carried, now
         longest = self.remote.policy.deadline(STEPS)
         if now - self.heard > patience:
@@ -132,15 +136,15 @@ class PartyRequest:
             event = "unable" if later else "failed"
             self.remote.journal.note(event, client=self.m, fence=self.fence, why=why[: limits.TEXT])
         self.failures += not later
-        self.unable, self.links, self.began = later, 0, None
-        self.why, self.link, self.fence = why, None, 0
-        self.after = time.monotonic() + self.remote.hub.timeouts.compute_pause(
+        self.unable, self.connection_count, self.began = later, 0, None
+        self.why, self.connection, self.fence = why, None, 0
+        self.after = time.monotonic() + self.remote.connections.timeouts.compute_pause(
             max(self.failures, int(time.monotonic() - self.since), 1)
         )
 
     def _get_event(self) -> ClientConnected | ClientDisconnected | MessageReceived | None:
         try:
-            event = self.remote.hub.inbox.get(timeout=self.remote.hub.timeouts.server_tick)
+            event = self.remote.connections.inbox.get(timeout=self.remote.connections.timeouts.server_tick)
         except Empty:
             return None
         self.remote.handle_event(event)

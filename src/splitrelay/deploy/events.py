@@ -20,7 +20,7 @@ import json
 import os
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +29,7 @@ from typing import Any
 from splitrelay.atomic_files import build_write_error, replace_atomically
 from splitrelay.structured_text import parse_json
 
+Event = dict[str, Any]
 LIMITED = frozenset(
     (
         "arrived", "gone", "refused", "left", "silent", "stale", "busy", "misspoke", "lost", "resumed", "restarted",
@@ -38,6 +39,13 @@ LIMITED = frozenset(
 LINES = 30  # of one event of one source in a minute
 MOST = 1000  # of one event of all sources in a minute
 LIMIT = 64 * 2**20  # bytes that the file may grow by before it is begun anew
+FAULTS = frozenset(
+    (
+        "busy", "dropped", "excluded", "expired", "failed", "lost", "misspoke", "other-cpu", "quarantined", "refused",
+        "rejected", "silent", "skipped", "stalled", "strike", "unable", "unopened", "unreached", "unreadable",
+    )
+)  # fmt: skip
+RECENT = 20  # faults that are kept in memory for the status
 FIELD = 500  # letters of one text
 OLDER = "events.1.jsonl"
 
@@ -74,6 +82,7 @@ class EventLog:
         self._often = often or Often()
         self._began = time.monotonic()
         self._lock = threading.Lock()
+        self._faults = deque[tuple[float, Event]](maxlen=RECENT)
         self._base = 0  # bytes that the file began with
 
     def note(self, event: str, source: Any = None, **facts: Any) -> None:
@@ -90,11 +99,19 @@ class EventLog:
                         return
                     facts |= {"left_out": times} if times else {}
                 cut = {name: value[:FIELD] if isinstance(value, str) else value for name, value in facts.items()}
+                if event in FAULTS:
+                    self._faults.append((time.monotonic(), {"event": event, **cut}))
                 line = json.dumps({"seconds": round(seconds, 3), "event": event, **cut}) + "\n"
                 if append(self.path, line.encode()) > self._base + self.limit:
                     self._rotate()
         except OSError as error:
             raise build_write_error(self.path, error) from None
+
+    def list_faults(self) -> list[Event]:
+        """Return the newest faults of this process, the newest first, with `ago`, the seconds since each."""
+        now = time.monotonic()
+        with self._lock:
+            return [{"ago": round(now - then, 1), **event} for then, event in reversed(self._faults)]
 
     def _rotate(self) -> None:
         """Keep the file under its other name, and begin a new one with the events that are read back."""
@@ -129,7 +146,6 @@ def append(path: Path, line: bytes) -> int:
         os.close(descriptor)
 
 
-Event = dict[str, Any]
 RESET_EVENTS = ("back-to", "from-scratch")  # visits of their round and later rounds are dropped
 COMMIT_EVENTS = ("committed", "found")  # "found": committed before a restart
 

@@ -1,4 +1,4 @@
-"""A fed server of its own: the clients' halves are averaged there, and pass the main server sealed.
+"""The server's side of a run with a fed server: the client halves pass the server sealed and are averaged there.
 
 An algorithm adds and divides x as always. The main server does so with its own half at once, and writes down what is to
 become of the sealed ones: a recipe, in the order in which it was asked, which the fed server follows on them.
@@ -16,25 +16,28 @@ import torch
 
 from splitrelay.algorithms.base import Visit
 from splitrelay.deploy.evaluation_requests import PartyRequest
-from splitrelay.deploy.half_disputes import HalfDisputes, Verdict, key_of
+from splitrelay.deploy.half_disputes import HalfDisputes, Verdict, get_half_key
 from splitrelay.deploy.remote_clients import Handover, RemoteClients
 from splitrelay.deploy.sealed_state import SealedState, read_sealed_half
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import tensor_transfer
 from splitrelay.network.codec import BadMessage
-from splitrelay.network.connection_handler import FED_SERVER_NUMBER
 from splitrelay.network.messages import Commit, Deposit, EvaluationRequest, Fail
+from splitrelay.network.server_connection import FED_SERVER_NUMBER
 from splitrelay.runs.spec import Spec
 
 ALGORITHMS = ("fedavg", "splitfed-v2", "sflg")
 
 
 def check_fed_spec(spec: Spec) -> None:
-    """A fed server averages halves; where nobody does, or whole models are, there is nothing for it."""
+    """Raise InputError if the spec has no client halves that a fed server could average."""
     if spec.route != "centralized" or spec.placement != "cut" or spec.algorithm not in ALGORITHMS:
         value = f"{spec.algorithm}, placement={spec.placement}, route={spec.route}"
         limit = f"{', '.join(ALGORITHMS)} with placement=cut, route=centralized"
         raise InputError("a fed server averages the clients' halves of a cut model", value=value, limit=limit)
+    if spec.output == "average":
+        what = "a fed server has the client halves of one round only, so nobody can average them over the rounds"
+        raise InputError(what, value="output=average", limit="output=last", hint="Use output=last, or no fed server.")
 
 
 class SealedParams(SealedState):
@@ -53,11 +56,11 @@ class SealedParams(SealedState):
         return DeferredAverage(self.top / n, (*self.steps(), ("/", n)))
 
     def steps(self) -> tuple[Any, ...]:
-        """How it is made: halves, and what is done with the last one or two of them."""
+        """Return the steps that make it, in postfix order: halves, and operations on the last one or two of them."""
         return (self,)
 
     def over(self, top: torch.Tensor) -> SealedParams:
-        """The same half of the clients' under another half of the server's."""
+        """Return the same client half with another server half."""
         return SealedParams(self.blob, top, self.visit, self.fence)
 
 
@@ -87,17 +90,17 @@ class AveragingPlan:
     result: SealedParams | None = None
 
     def leaves(self) -> list[SealedParams]:
-        """The halves that go in."""
+        """Return the halves that are combined."""
         return [step for step in self.steps if isinstance(step, SealedParams)]
 
     def document(self) -> str:
-        """For the fed server: each half by length, visit and fence, and what is done with them."""
+        """Return the recipe for the fed server: length, visit and fence of each half, and the operations."""
         into = [[len(leaf.bytes()), leaf.visit, leaf.fence] for leaf in self.leaves()]
         done = ["half" if isinstance(step, SealedParams) else step for step in self.steps]
         return json.dumps({"halves": into, "steps": done})
 
     def name(self) -> str:
-        """Of these very halves, combined in this way."""
+        """Return a name of these halves combined in this way."""
         return tensor_transfer.compute_sha256(
             b"".join([self.document().encode(), *(leaf.bytes() for leaf in self.leaves())])
         ).hex()
@@ -107,11 +110,11 @@ class SealedCut:
     """Where x is cut for algorithms that treat its halves differently: one of them is sealed."""
 
     def halves(self, x: SealedParams, /) -> tuple[SealedParams, torch.Tensor]:
-        """The clients' half, over nothing, and the server's."""
+        """Return the client half and the server half."""
         return x.over(x.top[:0]), x.top
 
     def join(self, bottom: SealedParams, top: torch.Tensor, /) -> SealedParams:
-        """Both."""
+        """Return x from both halves."""
         return bottom.over(top)
 
 
@@ -121,7 +124,12 @@ class FedServerHandover(Handover):
     disputes: HalfDisputes
 
     def __init__(self, clients: RemoteClients) -> None:
-        self.clients, self.hub, self.journal, self.scheduler = clients, clients.hub, clients.journal, clients.scheduler
+        self.clients, self.connections, self.journal, self.scheduler = (
+            clients,
+            clients.connections,
+            clients.journal,
+            clients.scheduler,
+        )
         self.disputes = HalfDisputes(
             clients, is_chain=False, default_writer=FED_SERVER_NUMBER, reject_unknown=self._reject_average
         )
@@ -130,8 +138,8 @@ class FedServerHandover(Handover):
 
     def _reject_average(self, x: Any, why: str) -> None:
         """Raise WorkError because nobody can open the half that the fed server made. It is made again later."""
-        if key_of(x) in self.made:
-            self.journal.discard_made(*self.made[key_of(x)])
+        if get_half_key(x) in self.made:
+            self.journal.discard_made(*self.made[get_half_key(x)])
         hint = "Repair the fed server and start it again; then the same command goes on from here."
         raise WorkError("nobody can open the half that the fed server made", value=why.rstrip("."), hint=hint)
 
@@ -153,13 +161,13 @@ class FedServerHandover(Handover):
     def _request_average(self, plan: AveragingPlan) -> SealedParams:
         """Return the average of the fed server. The journal has it before the fed server learns that it counts."""
         name = plan.name()
-        made = self.journal.remembered(self.r, name)
+        made = self.journal.load_made(self.r, name)
         self.made[plan.visit, plan.fence] = self.r, name
         if made is not None:
             with suppress(BadMessage):  # else it is damaged, and asked for again
                 return self._read_half(made, plan)
         self.scheduler.question = question = PartyRequest(
-            self.clients, FED_SERVER_NUMBER, lambda link: self._ask(link, plan)
+            self.clients, FED_SERVER_NUMBER, lambda connection: self._ask(connection, plan)
         )
         try:
             return self._await_average(question, plan, name)
@@ -176,7 +184,7 @@ class FedServerHandover(Handover):
                 except BadMessage as error:
                     question.cancel(str(error))
                 else:
-                    self.journal.remember(self.r, name, question.half)
+                    self.journal.save_made(self.r, name, question.half)
                     question.send(Commit(word.fence))
                     self.journal.note("combined", halves=len(plan.leaves()), fence=word.fence)
                     return found
@@ -197,14 +205,15 @@ class FedServerHandover(Handover):
             answer = self.disputes.ask_to_open(FED_SERVER_NUMBER, leaf, {}) if leaf.visit else None
             if not isinstance(answer, Fail):
                 continue
-            if self.disputes.writer_of(leaf) == FED_SERVER_NUMBER and not answer.later:
+            if self.disputes.find_half_writer(leaf) == FED_SERVER_NUMBER and not answer.later:
                 self.disputes.reject(leaf, why)
             verdict = self.disputes.find_verdict(leaf, FED_SERVER_NUMBER, later=answer.later)
             self.disputes.check_verdict(verdict, leaf, why)
             if verdict is Verdict.UNDECIDED and not answer.later:
                 what = f"the fed server cannot open the half of visit {leaf.visit}"
                 raise WorkError(
-                    f"{what}; {self.disputes.describe_dispute(self.disputes.writer_of(leaf))}", value=why.rstrip(".")
+                    f"{what}; {self.disputes.describe_dispute(self.disputes.find_half_writer(leaf))}",
+                    value=why.rstrip("."),
                 )
 
     def _read_half(self, half: bytes, plan: AveragingPlan) -> SealedParams:
@@ -212,10 +221,12 @@ class FedServerHandover(Handover):
             half, plan.visit, plan.fence, torch.zeros(0), SealedParams, self.clients.server_visits.spec
         )
 
-    def _ask(self, link: int, plan: AveragingPlan) -> int:
+    def _ask(self, connection: int, plan: AveragingPlan) -> int:
         fence, blob = self.journal.fences.next(), b"".join(leaf.bytes() for leaf in plan.leaves())
         words = EvaluationRequest(
             fence, 0, len(blob), tensor_transfer.compute_sha256(blob), plan.visit, plan.fence, recipe=plan.document()
         )
-        self.hub.send(link, words, *tensor_transfer.split_into_chunks(fence, blob, self.hub.limits.piece))
+        self.connections.send(
+            connection, words, *tensor_transfer.split_into_chunks(fence, blob, self.connections.limits.piece)
+        )
         return fence

@@ -1,4 +1,4 @@
-"""The fed server's own part: it opens the clients' halves, combines them as it is asked to, and seals the result."""
+"""The fed server: it opens the client halves, combines them as the server asks, and seals the result."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
-from splitrelay.deploy.backend import Vector
-from splitrelay.deploy.backend_torch import has_buffers, model_spec_of, shape_of, start
+from splitrelay.deploy.backend import Vector, compute_half_size, derive_client_shape
+from splitrelay.deploy.backend_torch import build_model_spec, has_buffers, start
 from splitrelay.deploy.client_visit import CHECK, build_deposit, receive_half
 from splitrelay.deploy.deposit_bound import check_sealed_half
+from splitrelay.deploy.sample_terms import get_model_sizes
+from splitrelay.deploy.visit_limits import check_half_bytes
 from splitrelay.network import tensor_transfer
 from splitrelay.network.client_session import Session
 from splitrelay.network.codec import BadMessage
@@ -28,13 +30,17 @@ class FedServer:
     def __init__(self, spec: Spec, terms: Terms, keys: Path) -> None:
         torch.set_num_threads(1)  # bits depend on it
         self.spec, self.keys = spec, keys
-        self.kind = (terms.shape[0], terms.shape[1], terms.shape[2]), len(terms.classes)
-        self.size = shape_of(spec, *self.kind).boundary
+        self.kind = get_model_sizes(terms)
+        shape = derive_client_shape(spec, *self.kind)
+        self.size = shape.boundary
+        halves = 2 * (max(spec.partition.M, spec.S or 0) + spec.G + 1)  # an algorithm uses each half at most twice
+        self.most_bytes = halves * compute_half_size(spec, shape)
         self.newest = 0
         self.has_buffers = has_buffers(spec, *self.kind)
 
-    def look(self, session: Session, look: EvaluationRequest) -> None:
+    def answer_request(self, session: Session, look: EvaluationRequest) -> None:
         """Whatever the server asks for, from the halves that it relays; never from a round that is over."""
+        check_half_bytes(look.bytes, self.most_bytes)
         blob = receive_half(session, look.bytes, look.sha256)
         if look.recipe.startswith(CHECK):  # somebody could not open this half
             self._opened(blob, look.sealed_visit, look.sealed_fence)
@@ -44,11 +50,11 @@ class FedServer:
             what = f"visit {look.sealed_visit} is over: {self.newest} was averaged"
             session.send(Fail(look.fence, what))
             return
-        sealer = Sealer(self.keys, self.spec.identity)
+        sealer = Sealer(self.keys, self.spec.identity, clients=self.spec.partition.M)
         half = tensor_transfer.pack_vectors(x=self.combine(blob, look.recipe))
         sealed = sealer.seal(half, visit=look.sealed_visit, fence=look.sealed_fence)
         words = list(build_deposit(look.fence, sealed))
-        answer = session.exchange(lambda: iter(words), session.timeouts.step, look.fence)
+        answer = session.exchange(words, session.timeouts.step, look.fence)
         assert isinstance(answer, Commit)
         self.newest = look.sealed_visit
 
@@ -73,14 +79,14 @@ class FedServer:
 
     @cached_property
     def x0(self) -> Vector:
-        """The clients' half before the first visit."""
+        """The client half before the first visit."""
         dtype = getattr(torch, self.spec.model.dtype)
-        return start(model_spec_of(self.spec, *self.kind), self.spec.seed, dtype)[: self.size]
+        return start(build_model_spec(self.spec, *self.kind), self.spec.seed, dtype)[: self.size]
 
     def _opened(self, piece: bytes, visit: int, fence: int) -> torch.Tensor:
         if not piece and visit == 0:
             return torch.from_numpy(self.x0.copy())
-        sealer = Sealer(self.keys, self.spec.identity)
+        sealer = Sealer(self.keys, self.spec.identity, clients=self.spec.partition.M)
         half = sealer.unseal(piece, visit=visit, fence=fence)
         try:
             x = tensor_transfer.unpack_vectors(half, {"x": self.size}, self.spec.model.dtype)["x"]
@@ -91,7 +97,7 @@ class FedServer:
 
 
 def _follow(step: Any, ready: list[torch.Tensor], stack: list[torch.Tensor]) -> None:
-    """One step of the recipe, with the same operations that the algorithm asked for."""
+    """Execute one step of the recipe, with the operations that the algorithm asked for."""
     if step == "half":
         stack.append(ready.pop())
     elif step in ("+", "-"):

@@ -39,22 +39,26 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from splitrelay.algorithms.base import Done, Outcome, Visit
+from splitrelay.atomic_files import write_text
 from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.evaluation_requests import PartyRequest
 from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import VisitLease
 from splitrelay.engine.base import LOWER_ETA
-from splitrelay.errors import Diverged, VisitFailed, WorkError
+from splitrelay.errors import Diverged, InputError, VisitFailed, WorkError
 from splitrelay.network import limits, tensor_transfer
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.network.messages import Cancel, EvaluationRequest, Fail, Score
+from splitrelay.network.server_connection import EVALUATOR_NUMBER, FED_SERVER_NUMBER
+from splitrelay.structured_text import parse_json
 
 SOUND = 2  # visits of others that are committed after a rejected half, before its client gets the strike
+PENDING = "pending-strikes.json"  # in RUNDIR/relay
 KEPT = 10_000  # halves whose writers are remembered
 HINT = "Repair the client; the same command goes on from here."
 
@@ -92,6 +96,60 @@ class FailedVisit:
     why: str
 
 
+@dataclass(frozen=True)
+class PendingStrike:
+    """A strike that a client gets if the run goes on without its rejected visit."""
+
+    r: int
+    i: int
+    why: str
+
+
+class PendingStrikes:
+    """The clients whose halves were rejected because of overflows. The file keeps them over restarts of the server."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file, if there is one. Raises InputError where it is damaged."""
+        self.path = path
+        self.sound, self.accused = _read_pending(path) if path.exists() else (0, {})
+
+    def add(self, visit: Visit[Any], why: str) -> None:
+        """Accuse the client of a rejected visit, and count sound visits from 0."""
+        self.sound = 0
+        self.accused.setdefault(visit.m, PendingStrike(visit.r, visit.i, why))
+        self._save()
+
+    def count_sound(self, m: int) -> dict[int, PendingStrike]:
+        """Count a committed visit of client m, and return the strikes that are due after it."""
+        if not self.accused or m in self.accused:
+            return {}
+        self.sound += 1
+        due: dict[int, PendingStrike] = {}
+        if self.sound >= SOUND:
+            due, self.accused = self.accused, {}
+        self._save()
+        return due
+
+    def _save(self) -> None:
+        content = {"sound": self.sound, "accused": {m: asdict(one) for m, one in self.accused.items()}}
+        write_text(self.path, json.dumps(content) + "\n", private=True)
+
+
+def _read_pending(path: Path) -> tuple[int, dict[int, PendingStrike]]:
+    try:
+        content = parse_json(path.read_text(encoding="utf-8"))
+        accused = {
+            int(m): PendingStrike(int(one["r"]), int(one["i"]), str(one["why"])[: limits.TEXT])
+            for m, one in content["accused"].items()
+        }
+        return int(content["sound"]), accused
+    except OSError as error:
+        raise InputError(f"cannot read {path}", value=error.strerror, hint="Make it readable.") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        hint = "Remove the file: then these clients get no strike for the visits that were rejected."
+        raise InputError(f"{path} is damaged", value=str(error)[:100], hint=hint) from None
+
+
 class HalfDisputes:
     """Knows who left each sealed half, and decides complaints about halves."""
 
@@ -124,8 +182,7 @@ class HalfDisputes:
         self.rejections = Counter[tuple[int, int, int]]()
         self.complaints: list[Complaint] = []
         self.overflows: dict[tuple[int, int], dict[int, FailedVisit]] = {}  # by half and client: visits from it
-        self.accused: dict[int, FailedVisit] = {}  # clients whose halves were rejected because of overflows
-        self.sound = 0  # visits of others that were committed since then
+        self.pending = PendingStrikes(clients.journal.events.with_name(PENDING))
 
     def start_visits(self, visits: list[Visit[Any]]) -> None:
         """Note whether the run starts with these visits."""
@@ -135,7 +192,9 @@ class HalfDisputes:
         """Record which visit left which half."""
         for visit, outcome in zip(visits, outcomes, strict=True):
             if isinstance(outcome, Done):
-                self.writers[key_of(outcome.x)] = replace(visit, x=None)  # the journal needs only the place of a visit
+                self.writers[get_half_key(outcome.x)] = replace(
+                    visit, x=None
+                )  # the journal needs only the place of a visit
                 self.last_visits[visit.m] = outcome.x.visit
         self._settle_overflows(
             [visit for visit, outcome in zip(visits, outcomes, strict=True) if isinstance(outcome, Done)]
@@ -147,11 +206,11 @@ class HalfDisputes:
 
     def record_opening(self, x: Any, m: int) -> None:
         """Record that client m opened the half of x."""
-        self.openers.setdefault(key_of(x), set()).add(m)
+        self.openers.setdefault(get_half_key(x), set()).add(m)
 
-    def writer_of(self, x: Any) -> int | None:
+    def find_half_writer(self, x: Any) -> int | None:
         """Return the party that left this half, if it is known."""
-        visit = self.writers.get(key_of(x))
+        visit = self.writers.get(get_half_key(x))
         return self.default_writer if visit is None else visit.m
 
     def find_verdict(self, x: Any, complainant: int, *, later: bool = False) -> Verdict:
@@ -161,12 +220,12 @@ class HalfDisputes:
 
         Raises WorkError where the fed server wrote it and two parties cannot open it.
         """
-        writer = self.writer_of(x)
+        writer = self.find_half_writer(x)
         parties = {complainant, writer}
-        same = [one for one in self.complaints if key_of(one.lease.visit.x) == key_of(x)]
+        same = [one for one in self.complaints if get_half_key(one.lease.visit.x) == get_half_key(x)]
         if {one.lease.visit.m for one in same if later or not one.later} - parties:
             return Verdict.REFUSED
-        if not self.is_chain and self.openers.get(key_of(x), set()) - parties:
+        if not self.is_chain and self.openers.get(get_half_key(x), set()) - parties:
             return Verdict.OPENED
         expected = self._expected_history(complainant)
         for witness in self._witnesses(parties):
@@ -180,12 +239,14 @@ class HalfDisputes:
 
     def ask_to_open(self, witness: int, x: Any, expected: dict[int, int]) -> Score | Fail | None:
         """Ask a party whether it can open the half of x; None where it does not answer."""
-        question = PartyRequest(self.clients, witness, lambda link: self._send_check(link, x, expected))
+        question = PartyRequest(self.clients, witness, lambda connection: self._send_check(connection, x, expected))
         scheduler = self.clients.scheduler
         before, scheduler.question = scheduler.question, question
         until = time.monotonic() + self.clients.policy.lease
         try:
-            while time.monotonic() < until and witness in self.clients.hub.get_clients() and not question.unable:
+            while (
+                time.monotonic() < until and witness in self.clients.connections.get_clients() and not question.unable
+            ):
                 answer = question.next()
                 if isinstance(answer, Score):
                     return answer
@@ -205,7 +266,7 @@ class HalfDisputes:
     def reject(self, x: Any, why: str, *, strike: bool = True) -> None:
         """Reject the visit that left the half of x, with or without a strike of its client. Always raises."""
         self.on_reject(why)
-        visit = self.writers.pop(key_of(x), None)
+        visit = self.writers.pop(get_half_key(x), None)
         if visit is None:
             self.reject_unknown(x, why)
             raise AssertionError
@@ -241,7 +302,7 @@ class HalfDisputes:
 
     def add_writer(self, lease: VisitLease, why: str) -> str:
         """Return the reason of a client that cannot open its half yet, with the writer of the half."""
-        writer = self.writer_of(lease.visit.x)
+        writer = self.find_half_writer(lease.visit.x)
         who = "" if writer is None or writer == lease.visit.m else f" ({get_client_name(writer)} wrote the half)"
         return f"{why.rstrip('. ')}{who}"
 
@@ -249,7 +310,7 @@ class HalfDisputes:
         """Take a complaint if a client cannot open its half yet after a whole lease: perhaps nobody ever can."""
         x, m = lease.visit.x, lease.visit.m
         is_disputed = lease.unable is not None and lease.server_visit is None and self.clients.policy.away == "skip"
-        if not is_disputed or not len(x.blob) or self.writer_of(x) == m:
+        if not is_disputed or not len(x.blob) or self.find_half_writer(x) == m:
             return False
         lease.since, lease.unable, lease.granted_at, lease.after = now, None, 0.0, math.inf
         self.complaints.append(Complaint(lease, lease.why, later=True))
@@ -258,23 +319,25 @@ class HalfDisputes:
     # Halves from which visits overflow
 
     def fail_visit(
-        self, lease: VisitLease, why: str, link: int | None, *, diverged: bool = False, numeric: bool = False
+        self, lease: VisitLease, why: str, connection: int | None, *, diverged: bool = False, numeric: bool = False
     ) -> None:
         """Fail a visit. An overflow from the half of another client is no strike before others have tried the half."""
         x, m = lease.visit.x, lease.visit.m
-        writer = self.writer_of(x)
+        writer = self.find_half_writer(x)
         diverged = diverged or numeric  # nobody else could say that the run diverges
         if not diverged or (x.visit and writer == m):
-            self.scheduler.fail_visit(lease, why, link, diverged=diverged)
+            self.scheduler.fail_visit(lease, why, connection, diverged=diverged)
             return
-        overflows = self.overflows.setdefault(key_of(x), {})
+        overflows = self.overflows.setdefault(get_half_key(x), {})
         overflows[m] = FailedVisit(replace(lease.visit, x=None), why)
         if self.is_chain and x.visit and set(overflows) - {m, writer}:
             self.scheduler.note("failed", lease, why=why)
-            self.scheduler.roll_back(lease, why, None if link is None else Cancel(lease.fence, why[: limits.TEXT]))
+            self.scheduler.roll_back(
+                lease, why, None if connection is None else Cancel(lease.fence, why[: limits.TEXT])
+            )
             self._reject_overflow(x, f"the visits of {len(overflows)} clients from its half overflow: {why}")
         before, lease.has_strike = lease.has_strike, True
-        self.scheduler.fail_visit(lease, why, link, diverged=True)
+        self.scheduler.fail_visit(lease, why, connection, diverged=True)
         lease.has_strike = before
 
     def _reject_overflow(self, x: Any, why: str) -> None:
@@ -283,16 +346,16 @@ class HalfDisputes:
         Raises:
             Diverged: The half of another client was rejected just before. Then the run itself diverges.
         """
-        del self.overflows[key_of(x)]
-        visit = self.writers.get(key_of(x))
-        is_repeated = visit is not None and visit.m in self.accused
-        if self.accused and not is_repeated:
-            clients = ", ".join(map(str, [*self.accused, *([] if visit is None else [visit.m])]))
+        del self.overflows[get_half_key(x)]
+        visit = self.writers.get(get_half_key(x))
+        accused = self.pending.accused
+        is_repeated = visit is not None and visit.m in accused
+        if accused and not is_repeated:
+            clients = ", ".join(map(str, [*accused, *([] if visit is None else [visit.m])]))
             raise Diverged(f"visits overflow from the halves of clients {clients}", value=why, hint=LOWER_ETA)
         self.scheduler.diverged.clear()
-        self.sound = 0
-        if visit is not None and not is_repeated:
-            self.accused[visit.m] = FailedVisit(visit, why)
+        if visit is not None:
+            self.pending.add(visit, why)
         self.reject(x, why, strike=is_repeated)
 
     def _settle_overflows(self, made: Sequence[Visit[Any]]) -> None:
@@ -303,8 +366,10 @@ class HalfDisputes:
         Raises:
             Diverged: Most visits from such a half overflowed.
         """
-        for key in {key_of(visit.x) for visit in made} | (set() if self.is_chain else set(self.overflows)):
-            others = {visit.m for visit in made if key_of(visit.x) == key and visit.m != self.writer_of(visit.x)}
+        for key in {get_half_key(visit.x) for visit in made} | (set() if self.is_chain else set(self.overflows)):
+            others = {
+                visit.m for visit in made if get_half_key(visit.x) == key and visit.m != self.find_half_writer(visit.x)
+            }
             failed = {m: one for m, one in self.overflows.get(key, {}).items() if m not in others}
             if not self.is_chain and len(failed) > max(len(others), 1):
                 why = f"the visits of {len(failed)} clients overflow from the mean of visit {key[0]}"
@@ -318,12 +383,8 @@ class HalfDisputes:
 
     def count_sound(self, m: int) -> None:
         """Count a committed visit of client m. After SOUND of them the accused clients get their strikes."""
-        self.sound += m not in self.accused
-        if self.sound < SOUND:
-            return
-        for one in self.accused.values():
-            self.scheduler.quarantine.strike(one.visit.m, one.why, round=one.visit.r, occurrence=one.visit.i)
-        self.accused = {}
+        for accused, one in self.pending.count_sound(m).items():
+            self.scheduler.quarantine.strike(accused, one.why, round=one.r, occurrence=one.i)
 
     # Decisions
 
@@ -335,17 +396,17 @@ class HalfDisputes:
 
     def _others_open(self, complaint: Complaint) -> bool:
         """Whether another client, which was given the same half, has not said yet whether it can open it."""
-        key = key_of(complaint.lease.visit.x)
+        key = get_half_key(complaint.lease.visit.x)
         opening = (
             one
             for one in self.clients.scheduler.leases.values()
-            if one.server_visit is not None and one.link is not None
+            if one.server_visit is not None and one.connection is not None
         )
-        return any(one.stage == 0 and key_of(one.visit.x) == key for one in opening)
+        return any(one.stage == 0 and get_half_key(one.visit.x) == key for one in opening)
 
     def _decide(self, complaint: Complaint) -> None:
         lease, x = complaint.lease, complaint.lease.visit.x
-        m, writer = lease.visit.m, self.writer_of(x)
+        m, writer = lease.visit.m, self.find_half_writer(x)
         verdict = self.find_verdict(x, m, later=complaint.later)
         with suppress(ValueError):
             self.complaints.remove(complaint)
@@ -374,7 +435,7 @@ class HalfDisputes:
         active = {m for m, lease in self.clients.scheduler.leases.items() if lease.server_visit is not None}
         found = [
             m
-            for m in self.clients.hub.get_announced_clients()
+            for m in self.clients.connections.get_announced_clients()
             if m not in parties and m not in active and m != FED_SERVER_NUMBER
         ]
         return sorted(
@@ -390,18 +451,18 @@ class HalfDisputes:
             return {m: self.last_visits[m]}
         return {} if self.knows_all and m not in self.rejected else None
 
-    def _send_check(self, link: int, x: Any, expected: dict[int, int]) -> int:
+    def _send_check(self, connection: int, x: Any, expected: dict[int, int]) -> int:
         fence, blob = self.clients.journal.fences.next(), x.bytes()
         recipe = json.dumps({"check": {str(m): visit for m, visit in expected.items()}})
         digest = tensor_transfer.compute_sha256(blob)
         look = EvaluationRequest(fence, 0, len(blob), digest, x.visit, x.fence, recipe=recipe)
-        self.clients.hub.send(
-            link, look, *tensor_transfer.split_into_chunks(fence, blob, self.clients.hub.limits.piece)
+        self.clients.connections.send(
+            connection, look, *tensor_transfer.split_into_chunks(fence, blob, self.clients.connections.limits.piece)
         )
         return fence
 
 
-def key_of(x: Any) -> tuple[int, int]:
+def get_half_key(x: Any) -> tuple[int, int]:
     """Name a half: the visit and the fence under which it was sealed."""
     return x.visit, x.fence
 

@@ -1,8 +1,9 @@
-"""What server and clients agree on at the handshake: made from a spec, compared with what the client expects.
+"""The terms on which server and clients agree at the handshake: build them, write them, compare them.
 
-The server fixes its terms with one 256-bit digest: the complete spec, the form of the images, the layers of a model
-that is not built in, and which parties read the clients' half. A client joins only where this digest is the one that
-its operator has agreed to, or where its own copy of the spec is the same in every key.
+The server fixes its terms with one 256-bit digest: the complete spec, the form of the images, the layers (fast engine)
+or constants (reference engine) of a model that is not built in, and which parties read the clients' half. A client
+joins only where this digest is the one that its operator has agreed to, or where its own copy of the spec is the same
+in every key.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from splitrelay.data.images import DataSet
-from splitrelay.deploy.backend import engine_backend
+from splitrelay.data.images import LEVELS, DataSet, ImageSet
+from splitrelay.deploy.backend import get_backend
+from splitrelay.deploy.sample_terms import IMAGE_PLACEHOLDER, check_target, describe_samples, read_sample_terms
 from splitrelay.errors import InputError
 from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Accept, Terms
+from splitrelay.runs.code_hashes import compute_code
 from splitrelay.runs.spec import Spec, parse_spec, read_toml
 from splitrelay.structured_text import parse_toml
 
@@ -35,39 +38,77 @@ def build_terms(
     salt: bytes = b"",
 ) -> Terms:
     """Return the terms of a spec: the spec itself, and how a pixel becomes a number. Its engine is written out."""
-    train, augmentation, backend = data.train, data.augmentation, engine_backend(spec.engine)
-    own = spec.engine == "fast" and ":" in spec.model.name  # the layers of built-in models come with the package
+    train, augmentation, backend = data.train, data.augmentation, get_backend(spec.engine)
+    images, samples = (train, None) if isinstance(train, ImageSet) else (None, describe_samples(train))
+    own = ":" in spec.model.name  # the layers of built-in models come with the package
+    inputs = train.shape if spec.engine == "fast" else train.inputs
     terms = Terms(
-        spec=spec.to_toml(),
+        spec=_write_spec(spec),
         spec_hash="",
         engine=spec.engine,
         cpu=backend.get_cpu_level(),
-        shape=train.shape,
+        shape=images.shape if images else IMAGE_PLACEHOLDER,
         classes=train.classes,
-        mean=train.mean,
-        std=train.std,
-        peak=train.peak,
+        mean=images.mean if images else (),
+        std=images.std if images else (),
+        peak=images.peak if images else LEVELS - 1,
         pad=augmentation.pad if augmentation else 0,
         flip=augmentation.flip if augmentation else False,
         heartbeat=heartbeat,
-        plan=backend.write_document(spec, train.shape, len(train.classes)) if own else "",
+        plan=backend.write_document(spec, inputs, train.outputs) if own else "",
         sealed=sealed,
         judged=judged,
         salt=salt,
+        samples=samples.to_text() if samples else "",
     )
     return replace(terms, spec_hash=compute_digest(terms, spec))
 
 
+def _write_spec(spec: Spec) -> str:
+    """Return the spec as TOML, with a section [code] that has the hash of each module of the user that it names."""
+    code = compute_code(spec)
+    lines = [f"{json.dumps(name)} = {json.dumps(digest)}" for name, digest in sorted(code.items())]
+    return "\n".join([spec.to_toml(), "", "[code]", *lines]) if code else spec.to_toml()
+
+
+def read_code(text: str) -> dict[str, str]:
+    """Return the hashes in the section [code] of a spec from a server; empty if it names no code of the user."""
+    code = parse_toml(text).get("code", {})
+    if not isinstance(code, dict):
+        raise InputError("the section [code] of the server's spec is no table", value=str(code)[:60])
+    return {str(name): str(digest) for name, digest in code.items()}
+
+
+def check_code(spec: Spec, terms: Terms) -> None:
+    """Raise InputError unless this host has exactly the code of the user that the server has."""
+    offered, own = read_code(terms.spec), compute_code(spec)
+    different = sorted(name for name in offered.keys() | own.keys() if offered.get(name) != own.get(name))
+    if different:
+        value, limit = (_short({name: side.get(name, "none")[:12] for name in different}) for side in (own, offered))
+        hint = "Nothing was sent. Get the server's file, read it, and name it with --code."
+        what = "this host does not have the code that the server's spec names"
+        raise InputError(what, value=value, limit=limit, hint=hint)
+
+
 def compute_digest(terms: Terms, spec: Spec) -> str:
     """Return the digest of everything that the terms fix, 64 hexadecimal digits; `spec` is the spec in them."""
-    content = {"spec": spec.model_dump(mode="json"), **{name: getattr(terms, name) for name in FIXED}}
+    content = {"spec": spec.model_dump(mode="json"), **{name: getattr(terms, name) for name in _list_fixed(terms)}}
+    code = read_code(terms.spec)
+    if code:
+        content["code"] = code
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _list_fixed(terms: Terms) -> tuple[str, ...]:
+    """Return the fields that the digest covers beside the spec. Terms of images have no field `samples`."""
+    return (*FIXED, "samples") if terms.samples else FIXED
 
 
 def write_terms(terms: Terms) -> str:
     """Return the terms as a TOML file: the spec with a section [terms], for clients to join with (--spec)."""
+    fixed = _list_fixed(terms)
     lines = [
-        f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in asdict(terms).items() if name in FIXED
+        f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in asdict(terms).items() if name in fixed
     ]
     return "\n".join([terms.spec, "", "[terms]", f'digest = "{terms.spec_hash}"', *lines, ""])
 
@@ -84,6 +125,7 @@ def read_agreed_spec(file: Path) -> AgreedSpec:
     """Read the file given with join --spec: a spec, or the terms.toml that a server wrote."""
     content = read_toml(file)
     terms = content.pop("terms", None)
+    content.pop("code", None)  # the client's own files are hashed, see check_code
     if terms is not None and (not isinstance(terms, dict) or not set(FIXED) <= set(terms)):
         hint = "Use terms.toml as the server wrote it, or remove the section [terms]."
         raise InputError(f"the section [terms] of {file} is not complete", limit=", ".join(FIXED), hint=hint)
@@ -94,7 +136,9 @@ def read_spec(terms: Terms) -> Spec:
     """Return the spec that the server sent, if it is the one that it names and if this host has its engine."""
     _check_length(terms.spec)
     try:
-        spec = Spec.model_validate(parse_toml(terms.spec))
+        content = parse_toml(terms.spec)
+        content.pop("code", None)
+        spec = Spec.model_validate(content)
     except (ValueError, RecursionError) as error:  # of TOML, of a number with too many digits, of the schema
         raise InputError("the server's spec cannot be read", value=str(error)[:200].splitlines()[0]) from None
     digest = compute_digest(terms, spec)
@@ -102,9 +146,12 @@ def read_spec(terms: Terms) -> Spec:
         hint = "Ask the operator of the server: both sides need the same version of Splitrelay."
         what = "the server's terms do not have the digest that it names"
         raise InputError(what, value=digest, limit=terms.spec_hash, hint=hint)
+    samples = read_sample_terms(terms)
+    if samples is not None:
+        check_target(spec, samples)
     if spec.engine not in ("reference", "fast"):
         raise InputError("the server's spec leaves the engine open", value=spec.engine)
-    lacking = engine_backend(spec.engine).find_obstacle()
+    lacking = get_backend(spec.engine).find_obstacle()
     if lacking is not None:
         hint = "See splitrelay doctor; or have the run begun with engine=reference."
         raise InputError(f"this host lacks the engine {spec.engine}", value=lacking, hint=hint)
@@ -126,8 +173,9 @@ def check_agreed(agreed: AgreedSpec, offered: Spec, terms: Terms) -> None:
         mine = mine.model_copy(update={"engine": offered.engine})  # both compute the same; the server chooses
     theirs, ours = dict(offered.flatten()), dict(mine.flatten())
     if agreed.terms is not None:
-        theirs |= {name: _plain(getattr(terms, name)) for name in FIXED}
-        ours |= {name: _plain(agreed.terms[name]) for name in FIXED}
+        names = _list_fixed(terms) if not agreed.terms.get("samples") else (*FIXED, "samples")
+        theirs |= {name: _plain(getattr(terms, name)) for name in names}
+        ours |= {name: _plain(agreed.terms.get(name, "")) for name in names}
     different = [name for name in ours if ours[name] != theirs[name]]
     if different:
         value, limit = (", ".join(f"{name}={_short(side[name])}" for name in different) for side in (theirs, ours))
@@ -144,8 +192,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def disagreement(terms: Terms, accept: Accept, *, trains: bool = True) -> str | None:
-    """Why a client cannot take part; None where it can. Another CPU level is allowed, and recorded."""
+def find_disagreement(terms: Terms, accept: Accept, *, trains: bool = True) -> str | None:
+    """Return why a client cannot take part, or None. Another CPU level is allowed, and recorded."""
     if accept.spec_hash != terms.spec_hash:
         return f"this run is of spec {terms.spec_hash}, not {accept.spec_hash}. Join with its spec."
     if accept.engine != terms.engine:

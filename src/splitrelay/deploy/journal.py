@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class Fences:
         self._last = self._stored = _stored(path)
 
     def next(self) -> int:
-        """A fence that nobody ever had."""
+        """Return a fence that was never used."""
         if self._last == self._stored:
             write_text(self.path, f"{self._stored + RESERVED}\n", private=True)
             self._stored += RESERVED
@@ -48,7 +49,7 @@ class Fences:
 
 
 def _stored(path: Path) -> int:
-    """The number in the file; 0 where there is no file yet."""
+    """Return the number in the file; 0 if there is no file yet."""
     try:
         line = path.read_bytes()
     except FileNotFoundError:
@@ -72,7 +73,7 @@ class Journal:
         self._log = EventLog(self.events)
 
     def commit(self, visit: Visit[Any], fence: int, done: Done[Any]) -> None:
-        """From here on the visit counts."""
+        """Commit a visit: from here on it counts."""
         tensors, numbers = _taken_apart(done.x)
         facts = {"fence": fence, "up": done.cost.up, "down": done.cost.down, "loss": done.cost.loss.hex()}
         facts |= {"start": _fingerprint(visit.x), **numbers}
@@ -81,7 +82,7 @@ class Journal:
             temporary.write_bytes(save(tensors, {name: json.dumps(value) for name, value in facts.items()}))
 
     def skip(self, visit: Visit[Any], why: str) -> None:
-        """The visit is left out, for good."""
+        """Record that a visit is skipped."""
         content = {"why": why, CHECKSUM: xxh3_128(why.encode()).hexdigest()}
         write_text(self._file(visit).with_suffix(".skipped"), json.dumps(content) + "\n", private=True)
 
@@ -90,7 +91,7 @@ class Journal:
         self._file(visit).unlink(missing_ok=True)
 
     def find(self, visit: Visit[Any]) -> Outcome[Any] | None:
-        """What became of the visit before the server was restarted, if anything did.
+        """Return the recorded outcome of a visit, or None.
 
         Raises InputError where the file is damaged. To make the visit again in silence would be safe only where nobody
         remembers it: peer to peer its client does, and refuses the half under another fence.
@@ -108,13 +109,13 @@ class Journal:
             raise _damaged(self._file(visit))
         return Done(x, Cost(facts["up"], facts["down"], loss))
 
-    def remember(self, r: int, name: str, made: bytes) -> None:
-        """What somebody made in round r, and will not make twice."""
+    def save_made(self, r: int, name: str, made: bytes) -> None:
+        """Save bytes that were made in round r, such as an average, so that they are not made twice."""
         with replace_atomically(self._made(r, name), private=True) as temporary:
             temporary.write_bytes(made + xxh3_128(made).digest())
 
-    def remembered(self, r: int, name: str) -> bytes | None:
-        """What was made in round r under this name, if anything was; InputError where it is damaged."""
+    def load_made(self, r: int, name: str) -> bytes | None:
+        """Return what was saved for round r under this name, or None. Raise InputError if it is damaged."""
         file = self._made(r, name)
         if not file.exists():
             return None
@@ -128,19 +129,27 @@ class Journal:
         """Remove what was made in round r under this name: it will be made again."""
         self._made(r, name).unlink(missing_ok=True)
 
-    def forget(self, before: int) -> None:
-        """Rounds that are in a checkpoint."""
-        for file in self.folder.glob("r*"):
+    def remove_rounds(self, before: int) -> None:
+        """Remove the rounds before r, which are in a checkpoint."""
+        for file in self._files():
             if int(file.name[1:8]) < before:
                 file.unlink(missing_ok=True)
 
-    def files_from(self, r: int) -> list[Path]:
+    def list_files_from(self, r: int) -> list[Path]:
         """List the files of round r and of all rounds after it."""
-        return sorted(file for file in self.folder.glob("r*") if int(file.name[1:8]) >= r)
+        return sorted(file for file in self._files() if int(file.name[1:8]) >= r)
+
+    def list_faults(self) -> list[dict[str, Any]]:
+        """Return the newest faults, see EventLog.list_faults."""
+        return self._log.list_faults()
 
     def note(self, event: str, source: Any = None, **facts: Any) -> None:
-        """One line of events.jsonl, see EventLog.note."""
+        """Write one line of events.jsonl, see EventLog.note."""
         self._log.note(event, source, **facts)
+
+    def _files(self) -> Iterator[Path]:
+        """Yield the files of visits, and of what was made in rounds."""
+        return self.folder.glob("r" + "[0-9]" * 7 + "-*")
 
     def _made(self, r: int, name: str) -> Path:
         return self.folder / f"r{r:07d}-{name}"
@@ -150,7 +159,7 @@ class Journal:
 
 
 def _taken_apart(x: Any) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
-    """x is a tensor, or a record of tensors and numbers (peer to peer)."""
+    """Return the tensors and numbers of x, which is a tensor or a record (peer to peer)."""
     if isinstance(x, torch.Tensor):
         return {"x": x.contiguous()}, {}
     parts = vars(x)
@@ -207,7 +216,7 @@ def _damaged(file: Path) -> InputError:
 
 
 def _fingerprint(x: Any) -> int:
-    """All of x: the same half under another fence is another one, also while its bytes are still to come."""
+    """Return a digest of all of x. The same half under another fence has another digest."""
     tensors, numbers = _taken_apart(x)
     digest = xxh3_64(json.dumps(numbers).encode())
     for tensor in tensors.values():

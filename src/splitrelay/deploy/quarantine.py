@@ -2,8 +2,8 @@
 
 Rules:
 
-- A visit that fails is one strike of its client, however often the visit is tried. With `--away skip`, a lease that the
-  server waited out in vain while other clients were here is a strike, too.
+- A visit that fails is one strike of its client, even if several attempts fail. With `--away skip`, a lease that
+  expires while other clients are connected is a strike, too.
 - After `Policy.strikes` strikes the client is in quarantine. It gets no visit before it is released.
 - When the back-off is over, the client gets a visit on probation. If the visit is committed, the client is released and
   keeps all strikes but one. If it fails, the next back-off is twice as long.
@@ -11,12 +11,13 @@ Rules:
 - `Policy.forgive` committed visits in a row forgive one strike.
 
 Files in RUNDIR/relay: the server alone writes `quarantine.json`. The operator makes `lift-M`; the server removes it.
-With one file for each client, nobody can overwrite what somebody else has just written.
+There is one file for each client, so two writers cannot overwrite each other's request.
 
 Only the thread that trains changes a `Quarantine`; other threads may read it.
 
-relay/excluded.json keeps them over restarts. `serve --without M` adds one, `serve --with M` takes it out again; a start
-without either changes nothing. Sizes stay as they are known, so weights and steps by size do not change.
+`relay/excluded.json` keeps the excluded clients over restarts. `serve --without M` adds a client and `serve --with M`
+removes it. A start without these options changes nothing. The numbers of samples stay the same, so weights and steps
+that depend on them do not change.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Quarantine:
         return conduct.is_confined
 
     def commit(self, m: int) -> None:
-        """Count a committed visit of client m: it ends a quarantine, and some in a row forgive a strike."""
+        """Count a committed visit of client m: end its quarantine, and forgive a strike after several in a row."""
         conduct = self.clients.get(m)
         if conduct is None:
             return
@@ -109,7 +110,7 @@ class Quarantine:
             self._released(m, "operator")
 
     def check_lifts(self, now: float) -> None:
-        """Follow the operator's files, at most once in CHECK seconds of the monotonic clock `now`."""
+        """Release clients as the operator's files ask, at most once in CHECK seconds of the monotonic clock `now`."""
         if self.folder is None or now - self._checked < CHECK:
             return
         self._checked = now
@@ -119,12 +120,12 @@ class Quarantine:
                 (self.folder / f"lift-{m}").unlink()
 
     def is_held(self, m: int) -> bool:
-        """Whether client m gets no visit now: it is in quarantine, and its back-off is not over."""
+        """Return whether client m gets no visit now, because it is in quarantine and its back-off is not over."""
         conduct = self.clients.get(m)
         return conduct is not None and conduct.is_confined and time.time() < conduct.until
 
     def is_confined(self, m: int) -> bool:
-        """Whether client m is in quarantine; perhaps it is on probation."""
+        """Return whether client m is in quarantine, on probation or not."""
         conduct = self.clients.get(m)
         return conduct is not None and conduct.is_confined
 
@@ -134,7 +135,7 @@ class Quarantine:
 
     @property
     def run(self) -> str:
-        """The run's directory as a command names it."""
+        """The directory of the run, for commands in messages."""
         return "RUNDIR" if self.folder is None else str(self.folder.parent)
 
     def _confine(self, m: int, conduct: Conduct) -> None:
@@ -161,7 +162,7 @@ class Quarantine:
 
 
 def read_record(folder: Path) -> dict[int, Conduct]:
-    """Read the strikes of all clients from RUNDIR/relay; raise InputError where the file is damaged."""
+    """Read the strikes of all clients from RUNDIR/relay; raise InputError if the file is damaged."""
     path = folder / RECORD
     try:
         found = parse_json(path.read_text(encoding="utf-8"))
@@ -181,7 +182,7 @@ def _conduct_from(one: dict[str, Any]) -> Conduct:
 
 
 def read_lifts(folder: Path) -> Iterator[int]:
-    """Yield the clients that the operator has released and the server has not yet."""
+    """Yield the clients that the operator has released, but the server has not released yet."""
     for path in sorted(folder.glob("lift-*")):
         found = LIFT.fullmatch(path.name)
         if found is not None:
@@ -194,7 +195,7 @@ def request_lift(folder: Path, m: int) -> None:
 
 
 def printable(text: str) -> str:
-    """Return a text that comes from a client without control characters, and not too long."""
+    """Return the text of a client without control characters, and shorten it if it is too long."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[: limits.TEXT])
 
 
@@ -205,7 +206,7 @@ class Exclusions:
     path: Path
 
     def read(self) -> set[int]:
-        """Read who is excluded. Raises InputError where the file is damaged."""
+        """Read the numbers of the excluded clients. Raise InputError if the file is damaged."""
         if not self.path.exists():
             return set()
         try:
@@ -224,7 +225,7 @@ class Exclusions:
     def update(
         self, journal: Journal, M: int, absent: Collection[int], without: Iterable[int], readmit: Iterable[int]
     ) -> frozenset[int]:
-        """Exclude `without` and let `readmit` in again, with an event for each change; returns who is excluded.
+        """Exclude `without`, readmit `readmit`, record an event for each change, and return the excluded clients.
 
         `absent` are clients that were left out when the run began: they have no part in it at all.
         """

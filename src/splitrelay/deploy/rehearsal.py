@@ -25,11 +25,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from splitrelay.atomic_files import write_text
-from splitrelay.data import load
+from splitrelay.data.images import ImageSet
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_io import export_partition, get_client_folder, get_client_labels
+from splitrelay.deploy.deployed_run import check_deployable
+from splitrelay.deploy.sample_terms import export_samples
 from splitrelay.errors import OutputError, WorkError
-from splitrelay.runs.build import build_partition, resolve_spec
+from splitrelay.runs.build import build_partition, load_data, resolve_spec
 from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory, remove_measurements
 from splitrelay.runs.spec import Spec
@@ -267,17 +269,23 @@ class Deployment:
         """Write data, spec and keys as the hosts would have them.
 
         Raises:
+            InputError: The spec cannot be deployed.
             OutputError: The run directory is not empty.
         """
+        check_deployable(self.spec)
         self.hosts.check_available()
         if self.options.out.exists() and any(self.options.out.iterdir()):
             raise OutputError(f"the folder {self.options.out} exists and is not empty", hint="Choose another --out.")
         (self.folder / "logs").mkdir(parents=True)
-        data = load(self.spec.data.name)
+        data = load_data(self.spec.data)
         partition = build_partition(self.spec, data)
         folder = self.folder / "data"
-        export_partition(partition, data.train.x, get_client_labels(data.train.y, data.train.classes), folder)
-        np.savez(folder / "test.npz", x=data.test.x, y=get_client_labels(data.test.y, data.test.classes))
+        if isinstance(data.train, ImageSet) and isinstance(data.test, ImageSet):
+            train, test = data.train, data.test
+            export_partition(partition, train.x, get_client_labels(train.y, train.classes), folder)
+            np.savez(folder / "test.npz", x=test.x, y=get_client_labels(test.y, test.classes))
+        else:
+            export_samples(self.spec, data, partition, folder)
         write_text(self.folder / "spec.toml", self.spec.to_toml() + "\n")
         if not self.options.insecure:
             self._issue_keys(partition.clients)
@@ -315,17 +323,21 @@ class Deployment:
         options, spec = self.options, self.spec
         arguments = ["join", address]
         for m in clients:
-            data = self.folder / "data" / get_client_folder(m, spec.partition.M) / "data.npz"
+            data = self._get_data_file(Path(get_client_folder(m, spec.partition.M)) / "data")
             keys = ["--client", str(m)] if options.insecure else ["--keys", str(self.get_keys_folder(m))]
             arguments += [*keys, "--data", str(data)]
             if m == spec.evaluator and (options.fed or spec.route == "peer-to-peer"):
-                arguments += ["--test", str(self.folder / "data" / "test.npz"), "--keep", str(options.out / MODEL)]
+                arguments += ["--test", str(self._get_data_file(Path("test"))), "--keep", str(options.out / MODEL)]
         arguments += ["--insecure"] * options.insecure + ["--sealed"] * options.fed
         arguments += ["--spec", str(self.folder / "spec.toml")]
         if options.direct:
             arguments += ["--listen", f"{self.hosts.get_client_host(clients[0])}:0"]
         log = self.folder / "logs" / f"host-{number}.log"
         return self.program(arguments, log, self.hosts.get_prefix(str(clients[0])))
+
+    def _get_data_file(self, name: Path) -> Path:
+        """Return a file that `prepare` wrote: a table if the data are one, else arrays."""
+        return self.folder / "data" / name.with_suffix(".csv" if self.spec.data.label else ".npz")
 
     def build_fed_server(self, address: str) -> Program:
         """Build the fed server, which joins the server at `address`."""

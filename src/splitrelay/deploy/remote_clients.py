@@ -9,13 +9,13 @@ Parts
 
 Threads
     - One thread trains. It calls `run` and `run_all`, and computes everything: torch runs on no other thread.
-    - The event loop of network/ reads and writes the connections. It puts events into `hub.inbox`.
-    - While the training thread waits in `hub.inbox.get`, it runs the loop itself. The loop then calls
+    - The event loop of network/ reads and writes the connections. It puts events into `connections.inbox`.
+    - While the training thread waits in `connections.inbox.get`, it runs the loop itself. The loop then calls
       `answer_immediately` on that same thread, so that a short step needs no change of threads.
     - Other threads may only read: `list_waits`, and the leases for the status report.
 
 Order
-    - A lease is granted to a connection only after its arrival was read from the inbox (`hub.get_announced_clients`).
+    - A lease is granted to a connection only after its arrival was read from the inbox (`get_announced_clients`).
     - A message counts only if it has the fence of the present lease. All others are dropped.
     - The journal has a commit before the client learns of it. A restarted server therefore never repeats a visit
       that a client believes to be done.
@@ -29,30 +29,22 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from queue import Empty
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from splitrelay.algorithms.base import Done, Outcome, Skipped, Visit
 from splitrelay.deploy.deposit_bound import DepositOutOfBounds
-from splitrelay.deploy.journal import Journal
-from splitrelay.deploy.quarantine import Quarantine
-from splitrelay.deploy.server_visit import Policy, ServerVisit, ServerVisits, VisitLease
-from splitrelay.deploy.stalls import StallReporter, Wait
-from splitrelay.deploy.state_probe import Finding, SpoiledDeposit
-from splitrelay.deploy.visit_scheduler import VisitScheduler
-from splitrelay.errors import Diverged, SplitrelayError, WorkError
+from splitrelay.deploy.server_visit import ServerVisit, VisitLease
+from splitrelay.deploy.stalls import Wait
+from splitrelay.deploy.state_probe import SpoiledDeposit
+from splitrelay.deploy.visit_scheduler import VisitContext, VisitScheduler
+from splitrelay.errors import Diverged, SplitrelayError
 from splitrelay.network import limits, messages, tensor_transfer
 from splitrelay.network.codec import BadMessage
 from splitrelay.network.messages import Cancel, Commit, Deposit, Fail, Lease
-from splitrelay.network.server import NetworkServer
 from splitrelay.network.shared_event_loop import Answer, ClientConnected, ClientDisconnected, MessageReceived
 
 if TYPE_CHECKING:
     from splitrelay.deploy.half_disputes import HalfDisputes
-
-
-class LostHalf(WorkError):
-    """The half of a visit is lost; the visit is repeated."""
 
 
 class Handover:
@@ -72,9 +64,9 @@ class Handover:
         """Return x with both halves present. Wait for a half that is still elsewhere."""
         return x
 
-    def repeat_visit(self, why: str) -> None:
-        """Repeat the visit whose half is lost."""
-        raise NotImplementedError
+    def run(self, make_visit: Callable[[], Outcome[Any]]) -> Outcome[Any]:
+        """Make one visit, after others that have to be repeated."""
+        return make_visit()
 
     def is_busy(self, m: int) -> bool:
         """Return whether client m cannot be asked for anything yet."""
@@ -123,66 +115,44 @@ class Handover:
 
 
 class RemoteClients:
-    """M clients behind a hub; see the top of this file."""
+    """M clients on other hosts; see the top of this file."""
 
     def __init__(
         self,
-        hub: NetworkServer,
-        server_visits: ServerVisits,
-        journal: Journal,
-        policy: Policy,
-        stop: Event,
-        quarantine: Quarantine | None = None,
-        stalls: StallReporter | None = None,
+        context: VisitContext,
         *,
         make_handover: Callable[[RemoteClients], Handover] = lambda clients: Handover(),
         excluded: frozenset[int] = frozenset(),
         on_arrival: Callable[[ClientConnected], None] = lambda event: None,
-        examine: Callable[[Visit[Any]], Finding] | None = None,
     ) -> None:
         """Build the scheduler and the handover.
 
         Args:
-            hub: The connections.
-            server_visits: Makes the server's part of visits.
-            journal: Records commits, skips and events.
-            policy: Timeouts, and what to do about absent clients.
-            stop: Once set, the run ends with KeyboardInterrupt.
-            quarantine: The strikes of clients.
-            stalls: Reports long waits.
+            context: The parts of the server that make visits.
             make_handover: Makes the handover of these clients.
             excluded: Clients whose visits are skipped.
             on_arrival: Gets each new connection.
-            examine: Finds the deposit that makes a visit overflow.
         """
-        self.hub, self.server_visits, self.journal, self.policy, self.stop = hub, server_visits, journal, policy, stop
+        self.connections, self.server_visits = context.connections, context.server_visits
+        self.journal, self.policy, self.stop = context.journal, context.policy, context.stop
         self.excluded, self.on_arrival = excluded, on_arrival
         self.scheduler = VisitScheduler(
-            hub,
-            server_visits,
-            journal,
-            policy,
-            quarantine,
-            stalls,
-            examine=examine,
+            context,
             on_roll_back=lambda lease: self.handover.prepare_roll_back(lease),
             take_absence=lambda lease, now: self.disputes is not None and self.disputes.take_absence(lease, now),
         )
         self.handover = make_handover(self)
         self.disputes = self.handover.disputes
         self.visits = 0  # leases so far
+        self._next_checks = 0.0  # when timeouts are checked next
         self.is_brief = False  # whether a step is so short that the connections may wait for it
-        hub.inbox.answer_inline = self.answer_immediately
+        self.connections.inbox.answer_inline = self.answer_immediately
 
     # What an algorithm calls
 
     def run(self, visit: Visit[Any], /) -> Outcome[Any]:
         """Make one visit."""
-        while True:
-            try:
-                return next(self.run_all([visit]))
-            except LostHalf as error:
-                self.handover.repeat_visit(str(error))
+        return self.handover.run(lambda: next(self.run_all([visit])))
 
     def run_all(self, visits: Iterable[Visit[Any]], /) -> Iterator[Outcome[Any]]:
         """Make all visits, those of different clients at the same time. The outcomes are in the order of the visits."""
@@ -241,17 +211,23 @@ class RemoteClients:
             self.scheduler.roll_back(lease, why, None if cancel is None else Cancel(lease.fence, cancel))
 
     def process_event(self, waiting: deque[tuple[int, Visit[Any]]]) -> None:
-        """Grant the leases that can be granted, then handle one event, or none after `server_tick` seconds."""
+        """Grant the leases that can be granted, then handle one event, or none after `server_tick` seconds.
+
+        Timeouts are checked as often as that, not at each message.
+        """
         if self.stop.is_set():
             raise KeyboardInterrupt
         self._grant_leases(waiting)
-        if not self.scheduler.skip_absent():
+        is_absent = any(lease.connection is None for lease in self.scheduler.leases.values())
+        if not (is_absent and self.scheduler.skip_absent()):
             with suppress(Empty):
-                self.handle_event(self.hub.inbox.get(timeout=self.hub.timeouts.server_tick))
+                self.handle_event(self.connections.inbox.get(timeout=self.connections.timeouts.server_tick))
             now = time.monotonic()
-            self.scheduler.check_timeouts(now)
-            self.handover.check_timeouts(now)
-            self.run_periodic_checks(now)
+            if now >= self._next_checks:
+                self._next_checks = now + self.connections.timeouts.server_tick
+                self.scheduler.check_timeouts(now)
+                self.handover.check_timeouts(now)
+                self.run_periodic_checks(now)
         if self.disputes is not None:
             self.disputes.decide_complaints()
 
@@ -283,7 +259,7 @@ class RemoteClients:
         try:
             reply = self.compute_reply(lease, server_visit, message)
         except (BadMessage, Diverged) as error:
-            self._fail_for_error(lease, error, event.link)
+            self._fail_for_error(lease, error, event.connection)
             return None  # the fence is void now: the message in the inbox is dropped
         # If the visit has ended before the reply has left, another visit may use its engine.
         return Answer(reply, lambda: server_visit.apply_early() if lease.server_visit is server_visit else None)
@@ -311,18 +287,20 @@ class RemoteClients:
             for lease in leases.values()
             if lease.server_visit is None and now >= lease.after and not quarantine.is_held(lease.visit.m)
         ]
-        ready = self.hub.get_announced_clients() if free else {}
+        ready = self.connections.get_announced_clients() if free else {}
         for lease in free:
             if lease.visit.m in ready and self.handover.can_lease(lease):
                 self._grant_lease(lease, ready[lease.visit.m])
 
-    def _grant_lease(self, lease: VisitLease, link: int) -> None:
+    def _grant_lease(self, lease: VisitLease, connection: int) -> None:
         server_visit = self.server_visits(lease.visit)
-        lease.start(server_visit, self.journal.fences.next(), link, time.monotonic())
+        lease.start(server_visit, self.journal.fences.next(), connection, time.monotonic())
         self.visits += 1
         grant, blob = self.handover.adapt_grant(lease, *server_visit.build_lease(lease.fence, self.visits))
-        self.hub.grant(lease.visit.m, lease.fence)
-        self.hub.send(link, grant, *tensor_transfer.split_into_chunks(lease.fence, blob, self.hub.limits.piece))
+        self.connections.grant(lease.visit.m, lease.fence)
+        self.connections.send(
+            connection, grant, *tensor_transfer.split_into_chunks(lease.fence, blob, self.connections.limits.piece)
+        )
         self.scheduler.note("leased", lease)
 
     # Events
@@ -331,11 +309,11 @@ class RemoteClients:
         lease = self.scheduler.leases.get(event.m)
         if lease is None or lease.server_visit is None or (event.resumed and lease.fence != event.accept.fence):
             if event.resumed:  # its visit was rolled back or committed since the handshake allowed it to continue
-                self.hub.send(event.link, Cancel(event.accept.fence, "the visit is over"))
+                self.connections.send(event.connection, Cancel(event.accept.fence, "the visit is over"))
             return
         lasted = lease.since - lease.on
         if event.resumed:
-            lease.resume(event.link, now)
+            lease.resume(event.connection, now)
             self.scheduler.note("resumed", lease, step=event.accept.k)
         else:
             self.scheduler.note("restarted", lease)
@@ -344,17 +322,17 @@ class RemoteClients:
 
     def _handle_departure(self, event: ClientDisconnected, now: float) -> None:
         lease = self.scheduler.leases.get(event.m)
-        if lease is None or lease.link != event.link:
+        if lease is None or lease.connection != event.connection:
             self.journal.note("gone", client=event.m, why=event.why)
             return
-        lease.link, lease.since, lease.absent_since = None, now, now
+        lease.connection, lease.since, lease.absent_since = None, now, now
         self.scheduler.note("lost", lease, why=event.why)
         if event.refused and not event.final:  # the client would send the refused message again
             self.scheduler.record_failure(lease, event.why)
 
     def _handle_message(self, event: MessageReceived, now: float) -> None:
         lease, message = self.scheduler.leases.get(event.m), event.message
-        if lease is None or lease.server_visit is None or messages.get_fence(message) != lease.fence:
+        if lease is None or lease.server_visit is None or message.fence != lease.fence:
             return
         lease.record_message(message, now)
         if isinstance(message, Fail):
@@ -363,10 +341,10 @@ class RemoteClients:
         try:
             self._handle_visit_message(lease, lease.server_visit, event)
         except (BadMessage, Diverged) as error:
-            self._fail_for_error(lease, error, event.link)
+            self._fail_for_error(lease, error, event.connection)
         except ArithmeticError as error:  # sums with the client's numbers
             overflow = Diverged("the numbers of the visit overflow", value=str(error))
-            self._fail_for_error(lease, overflow, event.link)
+            self._fail_for_error(lease, overflow, event.connection)
 
     def _handle_failure(self, lease: VisitLease, message: Fail) -> None:
         """Roll back a visit that its client cannot make now, or failed to make."""
@@ -387,25 +365,25 @@ class RemoteClients:
         if isinstance(message, messages.Ready) and self.disputes is not None:
             self.disputes.record_opening(lease.visit.x, event.m)
         elif isinstance(message, messages.Step):
-            self.hub.send(event.link, self.compute_reply(lease, server_visit, message))
+            self.connections.send(event.connection, self.compute_reply(lease, server_visit, message))
             server_visit.apply_early()
         elif isinstance(message, messages.Finish):
             server_visit.finish(message)
         elif isinstance(message, Deposit):
-            self._commit(lease, server_visit.read_deposit(message, event.half, lease.fence), event.link)
+            self._commit(lease, server_visit.read_deposit(message, event.half, lease.fence), event.connection)
 
     def _fail_visit(
-        self, lease: VisitLease, why: str, link: int | None, *, diverged: bool = False, numeric: bool = False
+        self, lease: VisitLease, why: str, connection: int | None, *, diverged: bool = False, numeric: bool = False
     ) -> None:
         """Fail the visit. If its half is sealed and numbers overflow, the writer of the half may be to blame."""
         fail = self.scheduler.fail_visit if self.disputes is None else self.disputes.fail_visit
-        fail(lease, why, link, diverged=diverged, numeric=numeric)
+        fail(lease, why, connection, diverged=diverged, numeric=numeric)
 
-    def _fail_for_error(self, lease: VisitLease, error: BadMessage | Diverged, link: int) -> None:
+    def _fail_for_error(self, lease: VisitLease, error: BadMessage | Diverged, connection: int) -> None:
         """Fail the visit for an error that a message of its client has caused."""
         diverged, numeric = isinstance(error, Diverged), isinstance(error, DepositOutOfBounds)
         why = error.what if diverged else str(error)
-        self._fail_visit(lease, why, link, diverged=diverged, numeric=numeric)
+        self._fail_visit(lease, why, connection, diverged=diverged, numeric=numeric)
 
     def compute_reply(self, lease: VisitLease, server_visit: ServerVisit, step: messages.Step) -> messages.Reply:
         """Compute a step.
@@ -421,21 +399,21 @@ class RemoteClients:
             raise
         except (SplitrelayError, ValueError, RuntimeError, ArithmeticError) as error:
             raise BadMessage("the server's half refuses the smashed data", value=str(error)[: limits.TEXT]) from error
-        self.is_brief = time.monotonic() - started < self.hub.timeouts.standstill / 2
+        self.is_brief = time.monotonic() - started < self.connections.timeouts.standstill / 2
         if server_visit.applied == before:
             self.scheduler.note("repeated", lease, step=step.k)
-        self.hub.grant(lease.visit.m, lease.fence, step.k + 1)
+        self.connections.grant(lease.visit.m, lease.fence, step.k + 1)
         return reply
 
-    def _commit(self, lease: VisitLease, done: Done[Any], link: int) -> None:
+    def _commit(self, lease: VisitLease, done: Done[Any], connection: int) -> None:
         self.handover.prepare_commit(lease, done)
         scheduler = self.scheduler
         self.journal.commit(lease.visit, lease.fence, done)
         scheduler.diverged.clear()
         scheduler.committed_in = lease.visit.r
         scheduler.quarantine.commit(lease.visit.m)
-        self.hub.release(lease.visit.m)
-        self.hub.send(link, Commit(lease.fence))
+        self.connections.release(lease.visit.m)
+        self.connections.send(connection, Commit(lease.fence))
         steps = lease.server_visit.applied if lease.server_visit else 0
         scheduler.note("committed", lease, steps=steps, loss=done.cost.loss)
         scheduler.end_visit(lease, done)

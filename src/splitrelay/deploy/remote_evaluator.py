@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from splitrelay.data.images import ImageSet
-from splitrelay.deploy.backend import ClientContext, TestSet, Vector, engine_backend
-from splitrelay.deploy.backend_torch import BUILDING, model_spec_of
+from splitrelay.data.images import Samples
+from splitrelay.deploy.backend import ClientContext, TestSet, Vector, get_backend
+from splitrelay.deploy.backend_torch import BUILDING, build_model_spec
 from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.deposit_bound import LARGEST_LOSS
 from splitrelay.deploy.evaluation_requests import PartyRequest
@@ -28,7 +28,8 @@ from splitrelay.models.weights_io import save_weights
 from splitrelay.network import messages, tensor_transfer
 from splitrelay.network.client_session import Session
 from splitrelay.network.codec import BadMessage, is_finite_array
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER
+from splitrelay.network.server_connection import EVALUATOR_NUMBER
+from splitrelay.objectives.metrics import get_metric_column
 
 UNSEEN = Score(math.nan, math.nan, ())
 
@@ -37,9 +38,9 @@ class RemoteEvaluator:
     """The server's end: asks the evaluator for scores and computes the server half for it."""
 
     def __init__(self, remote: RemoteClients, disputes: HalfDisputes, m: int) -> None:
-        self.remote, self.disputes, self.hub, self.m = remote, disputes, remote.hub, m
+        self.remote, self.disputes, self.connections, self.m = remote, disputes, remote.connections, m
         self.r = 0  # the next round to evaluate
-        self.begun = False
+        self.has_begun = False
         self.has_overflowed = False  # whether the outputs of the server half did, in this evaluation
         self.last_slice: int | None = None  # number of the first slice that was not full
 
@@ -48,16 +49,19 @@ class RemoteEvaluator:
 
         The evaluation that a checkpoint was saved with is not repeated: clients may know later visits, and refuse x.
         """
-        before, self.begun = not self.begun and self.r > 0, True
+        before, self.has_begun = not self.has_begun and self.r > 0, True
         if before:
             return UNSEEN
         found = self._asked(x, keep=False)
         self.r += 1
-        return UNSEEN if found is None else Score(found.loss, found.accuracy, found.per_class)
+        if found is None:
+            return UNSEEN
+        columns = map(get_metric_column, self.remote.server_visits.spec.metrics)
+        return Score(found.loss, found.accuracy, found.per_class, dict(zip(columns, found.metrics, strict=True)))
 
     def skip_next(self, r: int) -> None:
         """Do not ask for the next evaluation, of round r: its row exists, and clients may refuse an older half."""
-        self.r, self.begun = r + 1, False
+        self.r, self.has_begun = r + 1, False
 
     def hand_over(self, x: SealedState) -> None:
         """Send the server half, too, so that the evaluator can write the whole model."""
@@ -69,13 +73,13 @@ class RemoteEvaluator:
             self.remote.journal.note("unseen", client=self.m)
             return None
         top = tensor_transfer.pack_vectors(x=x.top.numpy()) if keep else b""
-        question = PartyRequest(self.remote, self.m, lambda link: self._begin(link, x, top))
+        question = PartyRequest(self.remote, self.m, lambda connection: self._begin(connection, x, top))
         engine = self.remote.server_visits.engine()
         self.remote.scheduler.question, self.has_overflowed = question, False
         try:
             while True:
                 word = question.next()
-                error = self._find_error(word) if isinstance(word, messages.Score) else None
+                error = self._find_error(word, keep) if isinstance(word, messages.Score) else None
                 if error is not None:
                     question.reject(error)
                 elif isinstance(word, messages.Score):
@@ -104,7 +108,7 @@ class RemoteEvaluator:
             WorkError: The run cannot continue without the evaluation.
         """
         assert question.refusal is not None
-        why, writer = question.refusal.why, self.disputes.writer_of(x)
+        why, writer = question.refusal.why, self.disputes.find_half_writer(x)
         question.refusal = None
         if not x.visit or writer == self.m:
             return False
@@ -117,9 +121,15 @@ class RemoteEvaluator:
             raise WorkError(f"{what}; {self.disputes.describe_dispute(writer)}", value=why.rstrip("."))
         return True
 
-    def _find_error(self, score: messages.Score) -> str | None:
+    def _find_error(self, score: messages.Score, keep: bool) -> str | None:
+        """Return what is wrong with a score. With `keep` it only says that the model was kept."""
         server_visits = self.remote.server_visits
-        return find_score_error(score, server_visits.classes, can_be_negative=":" in server_visits.spec.model.loss)
+        spec = server_visits.spec
+        if not keep and len(score.metrics) != len(spec.metrics):
+            return f"a score has {len(score.metrics)} metrics, the spec has {len(spec.metrics)}"
+        is_real = spec.data.target == "real" and not keep
+        is_own = ":" in spec.model.loss
+        return find_score_error(score, server_visits.classes, can_be_negative=is_own, is_real=is_real)
 
     def _is_in_order(self, asked: messages.Predict, question: PartyRequest) -> bool:
         """Cancel the request at a slice after one that was not full: short slices would have no end."""
@@ -143,7 +153,7 @@ class RemoteEvaluator:
         """Return whether the run continues without this evaluation, because the evaluator is absent or too slow."""
         policy, waited = self.remote.policy, time.monotonic() - question.since
         late = policy.away == "skip" and (waited > policy.lease or question.failures > policy.retries)
-        if late and question.unable and x.visit and self.disputes.writer_of(x) != self.m:
+        if late and question.unable and x.visit and self.disputes.find_half_writer(x) != self.m:
             verdict = self.disputes.find_verdict(x, self.m, later=True)
             self.disputes.check_verdict(verdict, x, question.why)
             is_blamed = verdict is Verdict.OPENED
@@ -151,29 +161,37 @@ class RemoteEvaluator:
             is_blamed = not self.has_overflowed  # the weights may be the reason
         if late and is_blamed:
             self.remote.scheduler.strike_absent(self.m, question.why or "no answer", round=self.r)
-        if late and self.m not in self.hub.get_clients():
+        if late and self.m not in self.connections.get_clients():
             self.remote.scheduler.absent[self.m] = "the evaluator has not come back"
         return late or self.remote.scheduler.get_absence_reason(self.m) is not None
 
-    def _begin(self, link: int, x: SealedState, top: bytes) -> int:
+    def _begin(self, connection: int, x: SealedState, top: bytes) -> int:
         fence, blob = self.remote.journal.fences.next(), x.bytes()
         look = messages.EvaluationRequest(
             fence, self.r, len(blob), tensor_transfer.compute_sha256(blob + top), x.visit, x.fence, top_bytes=len(top)
         )
-        self.hub.send(link, look, *tensor_transfer.split_into_chunks(fence, blob + top, self.hub.limits.piece))
+        self.connections.send(
+            connection, look, *tensor_transfer.split_into_chunks(fence, blob + top, self.connections.limits.piece)
+        )
         return fence
 
 
-def find_score_error(score: messages.Score, classes: int, *, can_be_negative: bool) -> str | None:
+def find_score_error(
+    score: messages.Score, classes: int, *, can_be_negative: bool, is_real: bool = False
+) -> str | None:
     """Return what is wrong with a score, or None.
 
     Args:
         score: what the evaluator reports. Its accuracy of a class without test images is NaN.
         classes: how many classes the data have.
         can_be_negative: whether the loss is a function of the user, which may be negative.
+        is_real: whether the targets are real numbers, which have no accuracy.
     """
     if not abs(score.loss) <= LARGEST_LOSS or (score.loss < 0 and not can_be_negative):
         return f"the loss of a score is out of range: {score.loss:g}"
+    if is_real:
+        is_empty = math.isnan(score.accuracy) and not score.per_class
+        return None if is_empty else "a score of real numbers has an accuracy"
     shares = [score.accuracy, *(share for share in score.per_class if not math.isnan(share))]
     if not all(0 <= share <= 1 for share in shares):
         return "an accuracy of a score is out of range: not from 0 to 1"
@@ -185,14 +203,14 @@ def find_score_error(score: messages.Score, classes: int, *, can_be_negative: bo
 class EvaluatorClient:
     """The evaluator's end: evaluates halves on its test set with the engine of the spec, as a simulation would."""
 
-    def __init__(self, context: ClientContext, test: ImageSet, keep: Path) -> None:
-        self.test: TestSet = engine_backend(context.spec.engine).TestSet(context, test)
+    def __init__(self, context: ClientContext, test: Samples, keep: Path) -> None:
+        self.test: TestSet = get_backend(context.spec.engine).TestSet(context, test)
         with BUILDING:
-            plan = model_spec_of(context.spec, test.shape, len(test.classes))
+            plan = build_model_spec(context.spec, test.inputs, test.outputs)
             self.layout = plan.layout(getattr(torch, context.spec.model.dtype))
         self.keep = keep
 
-    def written(self, bottom: Vector, top: Vector) -> None:
+    def save_model(self, bottom: Vector, top: Vector) -> None:
         """Write the whole model. The server cannot, because it has only its half."""
         x = torch.cat([torch.from_numpy(bottom.copy()), torch.from_numpy(top.copy())])
         save_weights(self.keep, self.layout, x)
@@ -202,7 +220,7 @@ class EvaluatorClient:
         slices = enumerate(self.test.compute_smashed(bottom))
         outputs = [self._above(session, messages.Predict(fence, k, h)) for k, h in slices]
         try:
-            sums = self.test.add_up(outputs)
+            score = self.test.compute_score(outputs)
         except (
             IndexError,
             RuntimeError,
@@ -210,10 +228,10 @@ class EvaluatorClient:
         ) as error:  # a user's model may have any outputs
             what = "the outputs of the server's half cannot be scored"
             raise BadMessage(what, value=" ".join(str(error).split())[:100]) from None
-        return messages.Score(fence, *sums.compute_means())
+        return messages.Score(fence, score.loss, score.accuracy, score.per_class, score.metrics)
 
     def _above(self, session: Session, question: messages.Predict) -> Vector:
-        answer = session.exchange(lambda: iter([question]), session.timeouts.step, question.fence)
+        answer = session.exchange([question], session.timeouts.step, question.fence)
         assert isinstance(answer, messages.Output)  # the table allows nothing else
         if answer.k != question.k or len(answer.out) != len(question.h):
             found, sent = (answer.k, len(answer.out)), (question.k, len(question.h))  # part, samples

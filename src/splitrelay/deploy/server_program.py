@@ -14,10 +14,10 @@ from typing import Any
 from splitrelay import __version__
 from splitrelay.algorithms.base import Visit
 from splitrelay.atomic_files import write_text
-from splitrelay.data import load
+from splitrelay.data.images import ImageSet
 from splitrelay.deploy.authorization import Authorizer, anyone
-from splitrelay.deploy.backend import half_bytes
-from splitrelay.deploy.backend_torch import BUILDING, shape_of
+from splitrelay.deploy.backend import Inputs, compute_half_size
+from splitrelay.deploy.backend_torch import BUILDING, compute_shape
 from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.client_records import ClientsFile, format_now, load_salt
 from splitrelay.deploy.client_usage import UsageLog
@@ -34,28 +34,32 @@ from splitrelay.deploy.deployed_run import (
 from splitrelay.deploy.direct_handover import DirectHandover
 from splitrelay.deploy.events import describe_last_writers, find_last_writers, read_events
 from splitrelay.deploy.fed_averaging import FedServerHandover
-from splitrelay.deploy.handshake import build_terms, disagreement, write_terms
+from splitrelay.deploy.handshake import build_terms, find_disagreement, write_terms
 from splitrelay.deploy.quarantine import Exclusions, Quarantine
 from splitrelay.deploy.remote_clients import Handover, RemoteClients
+from splitrelay.deploy.sample_terms import get_label_form
 from splitrelay.deploy.sealed_state import SealedHalf
 from splitrelay.deploy.server_visit import Policy, ReadableHalf, ServerVisits
 from splitrelay.deploy.stalls import StallReporter, Wait
 from splitrelay.deploy.state_probe import Finding
 from splitrelay.deploy.status_report import Pace, report
+from splitrelay.deploy.visit_scheduler import VisitContext
 from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError, StorageError, VisitFailed
 from splitrelay.evaluation import SLICE
 from splitrelay.network.codec import Bounds
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER, ServerContext
+from splitrelay.network.connection_handler import ConnectionHandler
 from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.network.messages import Accept, Bye, Hello, Refuse
 from splitrelay.network.server import NetworkServer
+from splitrelay.network.server_connection import EVALUATOR_NUMBER, ServerContext
 from splitrelay.network.shared_event_loop import ClientConnected, ClientDisconnected
 from splitrelay.network.status_rpc import collect_handler, status_handler
 from splitrelay.participation import Order
-from splitrelay.runs.build import resolve_spec
+from splitrelay.runs.build import load_data, resolve_spec
 from splitrelay.runs.client_records import PREFIX, ClientRecord, make_printable
 from splitrelay.runs.execute import Progress
 from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.sources import check_sources
 from splitrelay.runs.spec import PASSES_ON, Spec
 
 GREETINGS = 3  # arrivals of one client that are printed before the run starts
@@ -78,11 +82,12 @@ class ServerConfig:
     limits: Limits = field(default_factory=Limits)
     linger: float = 0.0  # seconds to answer status requests after the last round
     fed: bool = False  # a fed server averages the client halves, which are sealed
-    judge: bool = False  # the evaluator is not one of the clients: it has its own keys and connection
+    has_evaluator: bool = False  # the evaluator is not one of the clients: it has its own keys and connection
     readmit: tuple[int, ...] = ()  # clients to admit again that were excluded during the run
     back_to: int | None = None  # continue from the checkpoint of this round
     from_scratch: bool = False  # start at round 0, and move earlier results to set-aside/
     keep_checkpoints: int = 2
+    accept_change: bool = False  # continue although code or data of the user have changed, and record it
 
 
 class ServerProgram:
@@ -96,16 +101,17 @@ class ServerProgram:
         warn: Callable[[str], None] | None = None,
         on_listening: Callable[[int], None] = lambda port: None,
     ) -> None:
-        check_deployable(config.spec, config.judge, config.fed)
+        check_deployable(config.spec, config.has_evaluator, config.fed)
         self.config, self.say, self.stop = config, say, stop or Event()
         if config.back_to is not None and config.from_scratch:
             raise InputError("--back-to and --from-scratch exclude each other", hint="Take one of them.")
         self.directory = RunDirectory(config.out, config.keep_checkpoints)
+        self.directory.check_kinds()
         self.excluded: frozenset[int] = frozenset()
         self.spec, self.engine_is = resolve_spec(keep_engine(config.spec, self.directory))
-        self.data = load(self.spec.data.name)
+        self.data = load_data(self.spec.data)
         with BUILDING:
-            self.shape = shape_of(self.spec, *self._get_data_shape())
+            self.shape = compute_shape(self.spec, *self._get_data_shape())
         self.port = 0
         self.phase, self.last = "waiting", dict[str, Any]()
         self.greeted, self.other = Counter[int](), set[int]()
@@ -121,13 +127,16 @@ class ServerProgram:
         """Whether the server cannot read the client half."""
         return self.config.fed or self.spec.route == "peer-to-peer"
 
-    def _get_data_shape(self) -> tuple[tuple[int, int, int], int]:
-        return self.data.train.shape, len(self.data.train.classes)
+    def _get_data_shape(self) -> tuple[Inputs, int]:
+        train = self.data.train
+        return train.shape if isinstance(train, ImageSet) else train.inputs, train.outputs
 
     def rows(self) -> Iterator[Progress]:
         """Listen, wait for the clients, train, and yield a row for every evaluation."""
         with self.directory.locked():
             check_same_run(self.spec, self.directory)
+            if not (self.config.accept_change or self.config.from_scratch):
+                check_sources(self.spec, self.directory)
             self.journal = open_journal(self.directory)
             self.client_sizes = ClientSizesFile(self.directory.path / "relay" / "clients.json")
             self.quarantine = Quarantine(self.config.policy, self._note, self.warn, self.directory.path / "relay")
@@ -143,14 +152,18 @@ class ServerProgram:
             pinned = any(one.digest for one in self.records.values())
             self.salt = load_salt(self.directory.path / "relay", pinned)
             self.say(f"engine {self.spec.engine}: {self.engine_is}")
-            self.hub = NetworkServer(self._build_context(), self.journal.note)
+            self.network = NetworkServer(self._build_context(), self.journal.note)
             self.ledger = self._open_ledger()
-            self.hub.add_method("Status", status_handler(self.report, self.config.admit.status, self.config.timeouts))
-            self.hub.add_method("Collect", collect_handler(self.model, self.config.admit.collect, self.config.timeouts))
-            self.port = self.hub.start(self.config.listen, self.config.credentials)
+            self.network.add_method(
+                "Status", status_handler(self.report, self.config.admit.status, self.config.timeouts)
+            )
+            self.network.add_method(
+                "Collect", collect_handler(self.model, self.config.admit.collect, self.config.timeouts)
+            )
+            self.port = self.network.start(self.config.listen, self.config.credentials)
             self.journal.note("listening", port=self.port)
             self.say(f"listening on port {self.port}, spec {self.spec.hash}")
-            file, terms = self.directory.path / "relay" / TERMS, self.hub.context.terms
+            file, terms = self.directory.path / "relay" / TERMS, self.network.context.terms
             write_text(file, write_terms(terms), private=True)
             self.say(f"clients join with --spec {file}, or with --accept-spec {terms.spec_hash}")
             self.on_listening(self.port)
@@ -168,7 +181,7 @@ class ServerProgram:
     def _exclude(self) -> frozenset[int]:
         """Exclude clients from a run that has started, admit others again, and return the excluded ones."""
         absent = self.client_sizes.list_absent()
-        if self.sealed and not self.config.judge and self.spec.evaluator in set(self.config.without) - absent:
+        if self.sealed and not self.config.has_evaluator and self.spec.evaluator in set(self.config.without) - absent:
             hint = "Peer to peer and with a fed server the run cannot go on without it."
             raise InputError("the evaluator of this run cannot be excluded", value=self.spec.evaluator, hint=hint)
         file = Exclusions(self.directory.path / "relay" / "excluded.json")
@@ -192,7 +205,7 @@ class ServerProgram:
         """Open the log of the clients' usage. Set a damaged log aside, because nothing depends on it."""
         path = self.directory.path / "relay" / "paid.json"
         try:
-            return UsageLog(path, self.hub.get_usage_reports, self.hub.count_socket_bytes)
+            return UsageLog(path, self.network.get_usage_reports, self.network.count_socket_bytes)
         except InputError as error:
             folder, what = self.directory.set_aside("damaged", [path]), error.what
             if folder is None:
@@ -200,7 +213,7 @@ class ServerProgram:
         to = folder.relative_to(self.directory.path) / "relay" / path.name
         self.journal.note("set-aside", file=str(path), to=str(to), why=what)
         self.say(f"{what}: it is in {self.directory.path / to} now, and another one is begun")
-        return UsageLog(path, self.hub.get_usage_reports, self.hub.count_socket_bytes)
+        return UsageLog(path, self.network.get_usage_reports, self.network.count_socket_bytes)
 
     def _close(self, why: str, again: bool, reason: str) -> None:
         """End all connections, even if the disk is full and the records cannot be written."""
@@ -211,7 +224,7 @@ class ServerProgram:
         except (OutputError, StorageError) as error:
             self.say(str(error))
         finally:
-            self.hub.close(why, again=again)
+            self.network.close(why, again=again)
 
     def _train(self) -> Iterator[Progress]:
         if self.directory.is_finished(self.spec.R):
@@ -226,12 +239,12 @@ class ServerProgram:
                 self.data,
                 self._build_clients,
                 self._get_sizes(),
-                evaluator=EVALUATOR_NUMBER if self.config.judge else self.spec.evaluator,
-                get_usage=self.ledger.row,
+                evaluator=EVALUATOR_NUMBER if self.config.has_evaluator else self.spec.evaluator,
+                get_usage=self.ledger.build_row,
                 back_to=self.config.back_to,
             )
         self.remote = run.clients
-        server = {"software": f"splitrelay {__version__}", "cpu": self.hub.context.terms.cpu}
+        server = {"software": f"splitrelay {__version__}", "cpu": self.network.context.terms.cpu}
         self.clients_file = ClientsFile(self.directory.path, run.trainer.order, lambda: self.records, server)
         try:
             yield from run.rows()
@@ -248,18 +261,19 @@ class ServerProgram:
             return DirectHandover(clients, order, self.spec.R) if self.sealed else Handover()
 
         transfer = SealedHalf if self.sealed else ReadableHalf
-        return RemoteClients(
-            self.hub,
-            ServerVisits(self.spec, self.shape, *self._get_data_shape(), self._get_largest_batch(), transfer),
+        visits = ServerVisits(self.spec, self.shape, *self._get_data_shape(), self._get_largest_batch(), transfer)
+        context = VisitContext(
+            self.network.connections,
+            visits,
             self.journal,
             self.config.policy,
-            self.stop,
             self.quarantine,
             self.stalls,
-            make_handover=make_handover,
-            excluded=self.excluded,
-            on_arrival=self._record_arrival,
-            examine=examine,
+            self.stop,
+            examine,
+        )
+        return RemoteClients(
+            context, make_handover=make_handover, excluded=self.excluded, on_arrival=self._record_arrival
         )
 
     def _add_writers(self, error: SplitrelayError) -> SplitrelayError:
@@ -274,7 +288,7 @@ class ServerProgram:
     def _record_progress(self, all_progress: Iterator[Progress]) -> Iterator[Progress]:
         for progress in all_progress:
             self.last = progress.row
-            self.pace.look(progress.row["round"], afresh=progress.is_old)
+            self.pace.record_row(progress.row["round"], afresh=progress.is_old)
             self.ledger.save()
             if self.clients_file is not None:
                 self.clients_file.add_row(progress.row)
@@ -284,12 +298,12 @@ class ServerProgram:
     def _answer_late_clients(self, why: str) -> None:
         """Tell late clients that the run has ended, and answer status requests, for `linger` seconds."""
         until = time.monotonic() + self.config.linger
-        for link in self.hub.get_clients().values():
-            self.hub.send(link, Bye(why))
+        for connection in self.network.connections.get_clients().values():
+            self.network.connections.send(connection, Bye(why))
         while not self.stop.is_set() and time.monotonic() < until:
-            event = _get_event(self.hub)
+            event = _get_event(self.network.connections)
             if isinstance(event, ClientConnected):
-                self.hub.send(event.link, Bye(why))
+                self.network.connections.send(event.connection, Bye(why))
 
     def report(self) -> str:
         """Return the status of the run as JSON."""
@@ -309,7 +323,7 @@ class ServerProgram:
             if self.stop.is_set():
                 raise KeyboardInterrupt
             self.stalls.check(time.monotonic(), self.list_waits)
-            event = _get_event(self.hub)
+            event = _get_event(self.network.connections)
             if isinstance(event, ClientConnected):
                 self._record_arrival(event)
                 self._announce_arrival(event.m)
@@ -371,21 +385,21 @@ class ServerProgram:
         return max(self.sizes.values()) if full else self.spec.optimiser.batch
 
     def _check_sizes_known(self) -> None:
-        if self.spec.weighted or self.spec.tau == "proportional" or self.spec.optimiser.draw == "full":
+        if self.spec.weighted or self.spec.tau in ("proportional", "epochs") or self.spec.optimiser.draw == "full":
             hint = "Leave --quorum out, or take weighted=false, tau=same, draw=passes."
             raise InputError("weights and steps by size need all clients before the first round", hint=hint)
 
     def _record_arrival(self, event: ClientConnected) -> None:
-        told = {"software": make_printable(event.software), "cpu": make_printable(event.accept.cpu)}
+        facts = {"software": make_printable(event.software), "cpu": make_printable(event.accept.cpu)}
         digest = event.accept.data_digest.hex()
-        self.journal.note("arrived", client=event.m, samples=event.accept.n, **told, digest=digest)
+        self.journal.note("arrived", client=event.m, samples=event.accept.n, **facts, digest=digest)
         why = self._find_data_change(event.m, event.accept)
         if why is not None:  # the run started since its handshake
-            self.hub.send(event.link, Refuse(why, final=True))
+            self.network.connections.send(event.connection, Refuse(why, final=True))
             return
-        self._compare_cpu(event.m, told["cpu"])
+        self._compare_cpu(event.m, facts["cpu"])
         before = self.records.get(event.m, ClientRecord(event.m))
-        after = before.add_arrival(event.accept.n, digest, told["software"], told["cpu"], format_now())
+        after = before.add_arrival(event.accept.n, digest, facts["software"], facts["cpu"], format_now())
         self.records[event.m] = after
         if self.has_begun and (before.digest, before.software, before.cpu) != (after.digest, after.software, after.cpu):
             self._save_records()
@@ -415,7 +429,7 @@ class ServerProgram:
 
     def _compare_cpu(self, m: int, cpu: str) -> None:
         """Record and print once that a client has another processor: its bits may differ, which is allowed."""
-        here = self.hub.context.terms.cpu
+        here = self.network.context.terms.cpu
         if cpu != here and m not in self.other:
             self.journal.note("other-cpu", client=m, cpu=cpu, server=here)
             self.say(f"{get_client_name(m)} computes with {cpu}, this server with {here}: equal bits are not promised")
@@ -424,20 +438,21 @@ class ServerProgram:
     def _build_context(self) -> ServerContext:
         shape, dtype = self.shape, self.spec.model.dtype
         terms = build_terms(
-            self.spec, self.data, self.config.timeouts.heartbeat, self.sealed, self.config.judge, self.salt
+            self.spec, self.data, self.config.timeouts.heartbeat, self.sealed, self.config.has_evaluator, self.salt
         )
         full = self.spec.optimiser.draw == "full"
         bounds = Bounds(
             batch=self.config.limits.batch if full else self.spec.optimiser.batch,
             h=shape.h,
             dtype=dtype,
-            classes=len(terms.classes),
+            classes=self.data.train.outputs,
+            labels=get_label_form(terms),
             norms=shape.norms,
             look=SLICE,
         )
 
         def agreed(hello: Hello, accept: Accept) -> str | None:
-            different = disagreement(terms, accept, trains=hello.client < EVALUATOR_NUMBER)
+            different = find_disagreement(terms, accept, trains=hello.client < EVALUATOR_NUMBER)
             if different is not None:
                 return different
             known = self.sizes.get(hello.client, accept.n)
@@ -455,15 +470,15 @@ class ServerProgram:
                 return f"a step on all of {accept.n} samples is too long. Bring at most {bounds.batch}."
             return None
 
-        half, config = half_bytes(self.spec, shape), self.config
+        half, config = compute_half_size(self.spec, shape), self.config
         return ServerContext(
-            terms, bounds, half, self.spec.partition.M, config.admit.join, agreed, config.judge, config.fed,
+            terms, bounds, half, self.spec.partition.M, config.admit.join, agreed, config.has_evaluator, config.fed,
             config.limits, config.timeouts,
         )  # fmt: skip
 
 
-def _get_event(hub: NetworkServer) -> object:
+def _get_event(connections: ConnectionHandler) -> object:
     try:
-        return hub.inbox.get(timeout=hub.timeouts.server_tick)
+        return connections.inbox.get(timeout=connections.timeouts.server_tick)
     except Empty:
         return None

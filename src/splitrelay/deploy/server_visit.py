@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 
 from splitrelay.algorithms.base import Done, Step, Visit
-from splitrelay.deploy.backend import Labels, ServerEngine, Shape, Vector, engine_backend
-from splitrelay.deploy.deposit_bound import LARGEST_LOSS, check_loss, check_move, move_limit
+from splitrelay.deploy.backend import Inputs, Labels, ServerEngine, Shape, Vector, get_backend
+from splitrelay.deploy.deposit_bound import LARGEST_LOSS, check_loss, check_move, compute_move_limit
 from splitrelay.engine.base import (
     LOWER_ETA,
     ByteCountingHalf,
@@ -77,7 +77,7 @@ class VisitLease:
     since: float  # when the client was last missed
     server_visit: ServerVisit | None = None  # None: not leased
     fence: int = 0
-    link: int | None = None  # connection of the client; None: it is away
+    connection: int | None = None  # connection of the client; None: it is away
     granted_at: float = 0.0  # first lease since the visit last failed, expired or was postponed
     absent_since: float = 0.0  # when the visit lost its connection, or was asked for without one
     progress_ever: float = 0.0  # when the visit got further than ever before, or was asked for
@@ -87,9 +87,9 @@ class VisitLease:
     stage: int = 0  # see get_stage
     transferred: tuple[int, int] = (0, 0)  # bytes of the half on this connection, up and down
     best: int = 0  # highest stage of all leases
-    links: int = 0  # connections since then
+    connection_count: int = 0  # connections since then
     is_half_requested: bool = False  # the client has asked for a half that did not reach it directly
-    handover_link: int | None = None  # connection on which the client reported its handover
+    handover_connection: int | None = None  # connection on which the client reported its handover
     tries: int = 0  # leases that ran out
     failures: list[str] = field(default_factory=list)
     unable: float | None = None  # since when the client reports that it cannot make the visit yet
@@ -99,11 +99,17 @@ class VisitLease:
     def __post_init__(self) -> None:
         self.absent_since = self.progress_ever = self.since
 
-    def start(self, server_visit: ServerVisit, fence: int, link: int, now: float) -> None:
+    def start(self, server_visit: ServerVisit, fence: int, connection: int, now: float) -> None:
         """Lease the visit to the client on this connection."""
-        self.server_visit, self.fence, self.link, self.progress_at, self.on = server_visit, fence, link, now, now
+        self.server_visit, self.fence, self.connection, self.progress_at, self.on = (
+            server_visit,
+            fence,
+            connection,
+            now,
+            now,
+        )
         self.granted_at = self.granted_at or now  # a client that starts again does not get more time
-        self.stage, self.transferred, self.is_half_requested, self.handover_link = 0, (0, 0), False, None
+        self.stage, self.transferred, self.is_half_requested, self.handover_connection = 0, (0, 0), False, None
 
     def record_message(self, message: Message, now: float) -> None:
         """Record a message. It is progress if the visit was not as far before; a repeated message is not."""
@@ -111,17 +117,17 @@ class VisitLease:
         if stage > self.stage:
             self.stage, self.progress_at = stage, now
         if stage > self.best:
-            self.best, self.links, self.unable, self.why, self.progress_ever = stage, 0, None, "", now
+            self.best, self.connection_count, self.unable, self.why, self.progress_ever = stage, 0, None, "", now
 
     def record_transfer(self, transferred: tuple[int, int], now: float, piece: int = limits.PIECE) -> None:
         """Record the bytes of a half in transfer. More bytes are progress."""
         if has_grown(self.transferred, transferred, piece):
             self.transferred, self.progress_at = transferred, now
 
-    def resume(self, link: int, now: float) -> None:
+    def resume(self, connection: int, now: float) -> None:
         """Continue on another connection. The time without one does not count."""
         self.progress_at += max(now - self.since, 0.0)
-        self.link, self.on, self.transferred = link, now, (0, 0)
+        self.connection, self.on, self.transferred = connection, now, (0, 0)
 
 
 def has_grown(before: tuple[int, int], now: tuple[int, int], piece: int = limits.PIECE) -> bool:
@@ -335,7 +341,7 @@ class ServerVisits:
         self,
         spec: Spec,
         shape: Shape,
-        images: tuple[int, int, int],
+        images: Inputs,
         classes: int,
         batch: int,
         transfer: Callable[[ServerVisits, Visit[Any]], TransferredHalf] = ReadableHalf,
@@ -345,8 +351,8 @@ class ServerVisits:
         Args:
             spec: The settings.
             shape: The sizes of messages.
-            images: The shape of an image.
-            classes: The number of classes.
+            images: The shape of a sample.
+            classes: The number of outputs of the model.
             batch: The samples of the largest step.
             transfer: How the client half travels.
         """
@@ -362,12 +368,12 @@ class ServerVisits:
     @cached_property
     def has_buffers(self) -> bool:
         """Whether a part of x is never clipped."""
-        return bool(engine_backend("reference").has_buffers(self.spec, self.images, self.classes))
+        return bool(get_backend("reference").has_buffers(self.spec, self.images, self.classes))
 
     def limit(self, visit: Visit[Vector]) -> float:
         """Return how far this visit may move the weights that it starts from."""
-        clipped = visit.step.clip is not None
-        return move_limit(visit.step, visit.K, visit.x, has_buffers=clipped and self.has_buffers)
+        is_bounded = visit.step.clip is not None or visit.step.rule.kind != "sgd"
+        return compute_move_limit(visit.step, visit.K, visit.x, has_buffers=is_bounded and self.has_buffers)
 
     def __call__(self, visit: Visit[Any]) -> ServerVisit:
         if self.whole:
@@ -378,7 +384,7 @@ class ServerVisits:
         """Return an engine of the server half with memory of its own."""
         if self.free:
             return self.free.pop()
-        build: Callable[..., ServerEngine] = engine_backend(self.spec.engine).Server
+        build: Callable[..., ServerEngine] = get_backend(self.spec.engine).Server
         return build(self.spec, self.images, self.classes, self.shape, self.batch)
 
     def release(self, server_visit: ServerVisit) -> None:
@@ -390,11 +396,8 @@ class ServerVisits:
 def to_arrays(visit: Visit[torch.Tensor]) -> Visit[Vector]:
     """Return the same visit on arrays that share torch's memory."""
     shift = visit.step.shift
-    step = visit.step
-    moved: Step[Vector] = Step(
-        step.eta, step.weight_decay, step.clip, step.momentum, step.prox,
-        None if shift is None else shift.numpy(), step.per_half,
-    )  # fmt: skip
+    step: Any = visit.step
+    moved: Step[Vector] = step if shift is None else replace(step, shift=shift.numpy())
     return Visit(visit.r, visit.i, visit.m, visit.x.numpy(), moved, visit.K)
 
 

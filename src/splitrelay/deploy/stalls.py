@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.quarantine import Quarantine, printable
 from splitrelay.deploy.server_visit import Policy, VisitLease
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER, FED_SERVER_NUMBER
+from splitrelay.network.server_connection import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 
 CHECK = 1.0  # seconds between two checks of one reporter
 MANY = 10  # waits that are reported one by one
@@ -79,7 +79,7 @@ class StallReporter:
         self.say(f"the run has waited {waited:.0f} s for {wait.who}{others}: {wait.why}. {wait.remedy}")
 
 
-def visit_wait(
+def find_visit_wait(
     lease: VisitLease, here: bool, seen: bool, policy: Policy, quarantine: Quarantine, slow: float, now: float
 ) -> Wait | None:
     """Return what a visit waits for; None where it goes on. A connected client may take `slow` seconds for a step."""
@@ -87,10 +87,10 @@ def visit_wait(
     if lease.server_visit is None and quarantine.is_held(m):
         why = printable(quarantine.clients[m].why)
         return Wait(m, "quarantined", lease.progress_ever, f"it is in quarantine ({why})", quarantine.remedy(m))
-    if lease.link is None and not here:
-        return absence(m, lease.absent_since, seen, policy)
+    if lease.connection is None and not here:
+        return describe_absence(m, lease.absent_since, seen, policy)
     if lease.why:
-        return inability(m, lease.progress_ever, lease.why)
+        return describe_inability(m, lease.progress_ever, lease.why)
     if lease.server_visit is None:
         if not lease.failures:
             return None  # its lease is about to be granted
@@ -102,7 +102,7 @@ def visit_wait(
     return Wait(m, "no-step", lease.progress_at, "it is connected but makes no step", remedy)
 
 
-def absence(m: int, since: float, seen: bool, policy: Policy) -> Wait:
+def describe_absence(m: int, since: float, seen: bool, policy: Policy) -> Wait:
     """Return the wait for a client, an evaluator or a fed server that is not connected."""
     kind, why = ("away", "it is away") if seen else ("never-joined", "it has not joined yet")
     remedy = "Bring it back" if seen else "Start it with splitrelay join"
@@ -117,7 +117,7 @@ def absence(m: int, since: float, seen: bool, policy: Policy) -> Wait:
     return Wait(m, kind, since, why, f"{remedy}.")
 
 
-def inability(m: int, since: float, why: str) -> Wait:
+def describe_inability(m: int, since: float, why: str) -> Wait:
     """Return the wait for a client that says that it cannot do its part yet."""
     remedy = "Give the client what it lacks, such as its new sealing.json."
     return Wait(m, "unable", since, f"it cannot take its part yet ({printable(why.rstrip('.'))})", remedy)

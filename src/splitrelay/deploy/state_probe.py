@@ -21,7 +21,7 @@ Nothing here changes a state or draws shared randomness: the bits of a run witho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -138,51 +138,42 @@ class Examiner:
 
     def _replay(self, end: int, count: int | None) -> tuple[Any, list[Visit[Any]]]:
         """Return the state before round `end` after the first `count` journaled deposits, and these deposits."""
+        deposits: list[Visit[Any]] = []
+
+        def answer(visit: Visit[Any]) -> Outcome[Any]:
+            found = None if len(deposits) == count else self.journal.find(visit)
+            if not isinstance(found, Done):
+                return Skipped("not replayed")
+            deposits.append(visit)
+            return found
+
         r, state = self.start
-        clients = _JournaledClients(self.journal, count)
         for now in range(r, end):
-            state = self.algorithm.round(now, state, self.order(now), clients)
-        return state, clients.deposits
+            state = self.algorithm.round(now, state, self.order(now), FunctionClients(answer))
+        return state, deposits
 
     def _get_lifetime(self, r: int, state: Any, most: int) -> int:
         """Return the lifetime of a state, from the first visit that round r would ask for."""
-        asked = _AskedVisits()
-        self.algorithm.round(r, state, self.order(r), asked)
-        return self.visits.get_lifetime(asked.visits[0], most) if asked.visits else most
+        asked: list[Visit[Any]] = []
+
+        def answer(visit: Visit[Any]) -> Outcome[Any]:
+            asked.append(visit)
+            return Skipped("not made")
+
+        self.algorithm.round(r, state, self.order(r), FunctionClients(answer))
+        return self.visits.get_lifetime(asked[0], most) if asked else most
 
 
-class _OneByOne:
-    """Clients that answer each visit by itself."""
+@dataclass(frozen=True)
+class FunctionClients:
+    """Clients whose visits are answered by a function, one by one (algorithms.base.Clients)."""
+
+    answer: Callable[[Visit[Any]], Outcome[Any]]
 
     def run(self, visit: Visit[Any], /) -> Outcome[Any]:
-        raise NotImplementedError
+        """Answer one visit."""
+        return self.answer(visit)
 
     def run_all(self, visits: Iterable[Visit[Any]], /) -> Iterator[Outcome[Any]]:
-        return iter([self.run(visit) for visit in visits])
-
-
-@dataclass
-class _JournaledClients(_OneByOne):
-    """Answers the first `count` visits that are in the journal, and skips the others."""
-
-    journal: Journal
-    count: int | None
-    deposits: list[Visit[Any]] = field(default_factory=list)
-
-    def run(self, visit: Visit[Any], /) -> Outcome[Any]:
-        found = None if len(self.deposits) == self.count else self.journal.find(visit)
-        if not isinstance(found, Done):
-            return Skipped("not replayed")
-        self.deposits.append(visit)
-        return found
-
-
-@dataclass
-class _AskedVisits(_OneByOne):
-    """Notes the visits of a round and skips them."""
-
-    visits: list[Visit[Any]] = field(default_factory=list)
-
-    def run(self, visit: Visit[Any], /) -> Outcome[Any]:
-        self.visits.append(visit)
-        return Skipped("not made")
+        """Answer all visits, in their order."""
+        return iter([self.answer(visit) for visit in visits])

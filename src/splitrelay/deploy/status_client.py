@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.atomic_files import replace_atomically
-from splitrelay.deploy.authorization import identity_in
+from splitrelay.deploy.authorization import load_identity_with_role
 from splitrelay.errors import WorkError, escape_unprintable
 from splitrelay.network.grpc_channel import open_channel
 from splitrelay.network.status_rpc import fetch_model, fetch_status
@@ -15,7 +15,7 @@ from splitrelay.structured_text import parse_json
 
 
 def ask_status(address: str, keys: Path | None, insecure: bool) -> dict[str, Any]:
-    """Who is here, whose turn it is, how far the run is."""
+    """Return the status of a run."""
     with _channel(address, keys, insecure) as line:
         try:
             report: dict[str, Any] = _printable(parse_json(fetch_status(line, address=address)))
@@ -25,7 +25,7 @@ def ask_status(address: str, keys: Path | None, insecure: bool) -> dict[str, Any
 
 
 def collect_model(address: str, keys: Path | None, insecure: bool, out: Path) -> int:
-    """The final model, written to a file; how many bytes it has."""
+    """Write the final model to a file, and return its length in bytes."""
     with _channel(address, keys, insecure) as line:
         model = fetch_model(line, address)
     with replace_atomically(out) as temporary:
@@ -43,5 +43,5 @@ def _printable(report: Any) -> Any:
 
 
 def _channel(address: str, keys: Path | None, insecure: bool) -> Any:
-    identity = identity_in(keys, insecure)
+    identity = load_identity_with_role(keys, insecure)
     return open_channel(address, None if identity is None else build_channel_credentials(identity))

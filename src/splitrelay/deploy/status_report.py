@@ -5,31 +5,36 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from splitrelay.deploy.client_usage import Usage, sum_usage
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER
+from splitrelay.deploy.server_visit import VisitLease
+from splitrelay.network.server_connection import EVALUATOR_NUMBER
+from splitrelay.security.certificates import parse_peer
 
 if TYPE_CHECKING:
     from splitrelay.deploy.server_program import ServerProgram
 
+FAULT_FIELDS = ("ago", "event", "client", "round", "why")  # of an event, in the report
+
 
 class Pace:
-    """How fast rounds go by, since this program has been at them."""
+    """Measures how fast this program completes rounds."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
         self._from: tuple[int, float] | None = None
         self._last = (0, 0.0)
 
-    def look(self, r: int, *, afresh: bool) -> None:
-        """A row is there; `afresh` where it was there before this program."""
+    def record_row(self, r: int, *, afresh: bool) -> None:
+        """Record a row; `afresh` if it was written before this program started."""
         self._last = (r, time.monotonic())
         if afresh or self._from is None:
             self._from = self._last
 
     def left(self, R: int) -> float | None:
-        """Seconds until round R, if they go on like this; None before there is anything to judge by."""
+        """Estimate the seconds until round R. Return None while there is too little to estimate from."""
         (r, then), (start, began) = self._last, self._from or (0, 0.0)
         if r <= start:
             return None
@@ -37,19 +42,24 @@ class Pace:
 
 
 def report(program: ServerProgram) -> str:
-    """The status of a run, as JSON."""
+    """Return the status of a run as JSON."""
     return json.dumps(status(program))
 
 
 def status(program: ServerProgram) -> dict[str, Any]:
-    """Who is here, whose turn it is, how far the run is, what it has sent, how long it will take."""
-    spec, last, here = program.spec, program.last, program.hub.get_clients()
+    """Return the clients, the leases, the progress, the traffic and the estimated time of a run."""
+    spec, last, here = program.spec, program.last, program.network.connections.get_clients()
     remote = getattr(program, "remote", None)
-    turns = {m: lease.visit.r for m, lease in dict(remote.scheduler.leases if remote else {}).items()}
-    up, down = program.hub.count_frame_bytes()
-    bills = program.ledger.bills()
+    leases = dict(remote.scheduler.leases if remote else {})
+    turns = {m: lease.visit.r for m, lease in leases.items()}
+    up, down = program.network.count_frame_bytes()
+    bills = program.ledger.get_totals()
     left = program.pace.left(spec.R)
     now, after = time.monotonic(), program.config.policy.stalled_after
+    contacts, certificates = (
+        program.network.connections.get_last_contacts(),
+        program.network.connections.get_certificates(),
+    )
     waits = [wait.document(now, after) for wait in program.list_waits(now)]
     return {
         "spec": spec.hash,
@@ -62,13 +72,16 @@ def status(program: ServerProgram) -> dict[str, Any]:
         "awaited": program.missing_clients if program.phase == "waiting" else 0,
         "stalled": any(wait["stalled"] for wait in waits),
         "waiting_for": waits,
-        "evaluator": EVALUATOR_NUMBER in here if program.config.judge else None,
+        "evaluator": EVALUATOR_NUMBER in here if program.config.has_evaluator else None,
         "clients": [
             {"client": m, "here": m in here, "turn": m in turns, "samples": program.sizes.get(m)}
             | _conduct(program, m)
+            | _describe_contact(program, m, contacts.get(m), certificates.get(m))
             | asdict(bills.get(m, Usage()))
             for m in range(spec.partition.M)
         ],
+        "leases": [_describe_lease(lease, now) for _, lease in sorted(leases.items())],
+        "faults": [{name: fault.get(name) for name in FAULT_FIELDS} for fault in program.journal.list_faults()],
         "test_accuracy": last.get("test_accuracy"),
         "test_loss": last.get("test_loss"),
         "train_loss": last.get("train_loss"),
@@ -80,6 +93,36 @@ def status(program: ServerProgram) -> dict[str, Any]:
         "seconds": round(time.monotonic() - program.pace.began, 1),
         "seconds_left": None if left is None else round(left, 1),
     }
+
+
+def _describe_lease(lease: VisitLease, now: float) -> dict[str, Any]:
+    """Return a visit that was asked for; times are in seconds before now."""
+    is_granted = lease.server_visit is not None
+    return {
+        "client": lease.visit.m,
+        "round": lease.visit.r,
+        "occurrence": lease.visit.i,
+        "fence": lease.fence if is_granted else None,
+        "since": round(now - (lease.granted_at if is_granted else lease.since), 1),
+        "progress": round(now - lease.progress_ever, 1),
+        "failures": len(lease.failures),
+    }
+
+
+def _describe_contact(
+    program: ServerProgram, m: int, contact: float | None, certificate: bytes | None
+) -> dict[str, Any]:
+    """Return when client m last sent something, its newest software, and how long its certificate is valid."""
+    record = program.records.get(m)
+    return {
+        "last_contact": None if contact is None else round(time.monotonic() - contact, 1),
+        "software": record.software[-1] if record and record.software else None,
+        "certificate_seconds": None if certificate is None else _count_seconds_left(certificate),
+    }
+
+
+def _count_seconds_left(certificate: bytes) -> float:
+    return round((parse_peer(certificate).not_after - datetime.now(UTC)).total_seconds())
 
 
 def _conduct(program: ServerProgram, m: int) -> dict[str, Any]:

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import torch
 
-from splitrelay.data import load
-from splitrelay.deploy.backend_torch import model_spec_of
+from splitrelay.deploy.backend_torch import build_model_spec
 from splitrelay.deploy.client_usage import Usage, read_usage
-from splitrelay.engine.base import HEADER, LABEL, LOSS, NORM
+from splitrelay.engine.base import HEADER, LABEL, LOSS, NORM, STEPS
 from splitrelay.errors import InputError
 from splitrelay.models import find_cut_index
 from splitrelay.models.summary import summarize_model
 from splitrelay.objectives.batches import Batches
 from splitrelay.randomness import Purpose, rng
-from splitrelay.runs.build import build_partition, compute_local_steps, resolve_spec
+from splitrelay.runs.build import build_partition, compute_local_steps, load_data, resolve_spec
+from splitrelay.runs.local_steps import build_step
 from splitrelay.runs.registry import algorithm
 from splitrelay.runs.spec import Spec, load_spec
 
@@ -87,22 +87,26 @@ def _replace_algorithm(spec: Spec, name: str) -> Spec:
 
 def compute_costs(spec: Spec) -> list[VisitCost]:
     """Return the cost of every cut of the spec's model, then of the whole model."""
-    data = load(spec.data.name)
+    data = load_data(spec.data)
     held = build_partition(spec, data).indices
-    visits, steps = _get_batch_sizes(spec, [len(positions) for positions in held if len(positions)])
-    plan = model_spec_of(spec, data.train.shape, len(data.train.classes))
+    visits, steps = _get_batch_sizes(spec, list(map(len, held)))
+    train = data.train
+    plan = build_model_spec(spec, train.inputs, train.outputs)
+    labels = 1 if train.y.ndim == 1 else int(train.y.shape[1])
     found, layout = summarize_model(plan, spec.optimiser.batch), plan.layout(getattr(torch, spec.model.dtype))
     width = torch.empty((), dtype=layout.dtype).element_size()
     chosen = find_cut_index(plan, spec.model.cut) if spec.placement == "cut" else len(layout.ends) - 1
+    step = spec.optimiser
+    handed = build_step(step).rule.count_vectors(step.momentum) if step.state == "handed" else 0  # go both ways with x
     shifted = 1 + (spec.algorithm == "scaffold")  # its shift goes down with x
     rows = []
     for cut in found.cuts:
         norms = sum(slot.parameter for slot in layout.slots if slot.layer >= cut.layers)
-        half = HEADER + layout.ends[cut.layers] * width
+        half, memory = HEADER + layout.ends[cut.layers] * width, STEPS if handed else 0
         norms = norms if spec.optimiser.clip is not None else 0
-        traffic = [_count_step_bytes(sizes, cut.smashed * width, norms) for sizes in steps]
-        up = fsum(one[0] for one in traffic) / len(steps) + half
-        down = fsum(one[1] for one in traffic) / len(steps) + shifted * half
+        traffic = [_count_step_bytes(sizes, cut.smashed * width, norms, labels) for sizes in steps]
+        up = fsum(one[0] for one in traffic) / len(steps) + (1 + handed) * half + memory
+        down = fsum(one[1] for one in traffic) / len(steps) + (shifted + handed) * half + memory
         talk = fsum(2 * len(sizes) + 1 for sizes in steps) / len(steps) + 2
         flops = found.flops * cut.flops_share * BACKWARD * _count_samples(steps)
         mine = spec.placement == "cut" and cut.layers == chosen
@@ -113,7 +117,8 @@ def compute_costs(spec: Spec) -> list[VisitCost]:
     whole = HEADER + layout.size * width
     flops = found.flops * BACKWARD * _count_samples(steps)
     where = (len(found.layers), "", spec.placement == "whole", found.parameters)
-    return [*rows, VisitCost(spec.algorithm, "whole", *where, visits, whole, shifted * whole, 2, flops)]
+    up, down = ((times + handed) * whole + (STEPS if handed else 0) for times in (1, shifted))
+    return [*rows, VisitCost(spec.algorithm, "whole", *where, visits, up, down, 2, flops)]
 
 
 def load_measured(spec: Spec, run: Path) -> Measured:
@@ -123,7 +128,7 @@ def load_measured(spec: Spec, run: Path) -> Measured:
         InputError: The run has no measured visit, or is a run of another spec.
     """
     accounts = read_usage(run / "relay" / "paid.json")
-    whole = sum((account.bill for account in accounts.values()), Usage())
+    whole = sum((account.total for account in accounts.values()), Usage())
     if not whole.visits:
         hint = "Name the --out of a splitrelay serve or rehearse whose clients have made a visit."
         raise InputError(f"nothing was measured in {run}", hint=hint)
@@ -148,17 +153,23 @@ def _get_batch_sizes(spec: Spec, sizes: Sequence[int]) -> tuple[float, list[list
     The sizes depend on the number of its samples, not on random draws.
     """
     batches = Batches(spec.optimiser.batch, spec.optimiser.draw, spec.optimiser.drop_last)
-    K = compute_local_steps(spec, [torch.arange(n).numpy() for n in sizes])
-    each = [K if isinstance(K, int) else K[m] for m in range(len(sizes))]
+    clients = [m for m, n in enumerate(sizes) if n]  # those without samples make no visit
+    K = compute_local_steps(spec, [torch.arange(n).numpy() for n in sizes if n])
+    if isinstance(spec.tau, tuple):
+        K = [spec.tau[m] for m in clients]
+    each = [K if isinstance(K, int) else K[j] for j in range(len(clients))]
     visits = sum(each) / len(each) if spec.algorithm == "minibatch-sgd" else 1.0
     taken = [1] * len(each) if spec.algorithm in ONE_STEP else each
-    drawn = [batches.positions(sizes[m], k, rng(0, Purpose.BATCHES, m)) for m, k in enumerate(taken)]
+    drawn = [
+        batches.positions(sizes[m], k, rng(0, Purpose.BATCHES, j))
+        for j, (m, k) in enumerate(zip(clients, taken, strict=True))
+    ]
     return visits, [[len(step) for step in positions] for positions in drawn]
 
 
-def _count_step_bytes(sizes: Sequence[int], smashed: int, norms: int) -> tuple[int, int]:
+def _count_step_bytes(sizes: Sequence[int], smashed: int, norms: int, labels: int) -> tuple[int, int]:
     """Return the bytes up and down of the steps of one visit."""
-    up = sum(HEADER + n * (smashed + LABEL) + NORM for n in sizes) + HEADER + NORM
+    up = sum(HEADER + n * (smashed + labels * LABEL) + NORM for n in sizes) + HEADER + NORM
     return up, sum(HEADER + n * smashed + NORM * norms + LOSS for n in sizes)
 
 

@@ -18,15 +18,20 @@ from typing import Any
 import numpy as np
 
 from splitrelay.algorithms.base import AlgorithmSettings, Done, Outcome, Step, Visit
+from splitrelay.algorithms.schedules import Schedule
 from splitrelay.atomic_files import write_text
 from splitrelay.deploy.backend import Shape
 from splitrelay.errors import InputError, SplitrelayError, escape_unprintable
 from splitrelay.network.messages import EvaluationRequest, Lease, Terms
+from splitrelay.runs.local_steps import build_schedule, build_settings, build_step, count_local_steps
 from splitrelay.runs.registry import algorithm
 from splitrelay.runs.spec import Spec
 from splitrelay.structured_text import parse_json
 
+CONSTANT = Schedule()
 SPARE = 20  # visits, and evaluations, that may be repeated after failures, beside the repeats of a whole run
+
+FEW = 101  # local steps of the round from which the visits of a spec are derived, at most
 
 
 class ServerBrokeSpec(InputError):
@@ -47,16 +52,21 @@ class AllowedVisits:
     checks: int  # halves of others that a client may be asked to open, at most
     has_shift: bool = False  # the server sends a shift of the gradients with x
     most: int | None = None  # visits of the run where clients are drawn with replacement, see below
+    schedule: Schedule = CONSTANT  # the learning rate of each round
 
     @property
     def visits(self) -> int:
-        """All visits of the run, at most."""
+        """The largest number of visits of the run."""
         all_rounds = self.R * self.occurrences
         return all_rounds if self.most is None else min(self.most, all_rounds)
 
+    def get_step(self, r: int) -> Step[Any]:
+        """Return the step of round r."""
+        return self.step if self.schedule.is_constant else self.schedule.scale(self.step, r)
+
     def check_lease(self, lease: Lease, largest_half: int) -> None:
         """Raise ServerBrokeSpec unless the lease is a visit of this spec."""
-        step = self.step
+        step = self.get_step(lease.r)
         for what, value, allowed in (
             ("client", lease.m, self.m),
             ("eta", lease.eta, step.eta),
@@ -81,7 +91,7 @@ class AllowedVisits:
 
     def make_visit(self, lease: Lease, x: Any, shift: Any) -> Visit[Any]:
         """Return the visit to make. Only its place in the run comes from the server; the step is the spec's own."""
-        return Visit(lease.r, lease.i, self.m, x, replace(self.step, shift=shift), lease.K)
+        return Visit(lease.r, lease.i, self.m, x, replace(self.get_step(lease.r), shift=shift), lease.K)
 
 
 def check_evaluation(allowed: AllowedVisits, request: EvaluationRequest, largest: int) -> None:
@@ -102,30 +112,55 @@ def _refuse(what: str, value: object, limit: object) -> ServerBrokeSpec:
     return ServerBrokeSpec(f"the server asks for {what}", value=value, limit=f"{limit}, by the spec", hint=hint)
 
 
-def derive_allowed_visits(spec: Spec, m: int) -> AllowedVisits:
-    """Derive from a spec which visits its server may ask of client m.
+def derive_allowed_visits(spec: Spec, m: int, n: int = 1) -> AllowedVisits:
+    """Derive from a spec which visits its server may ask of client m, which has n samples.
 
     With tau=proportional, K depends on how much every client holds. A client knows only its own share of the data, so
-    every K up to K times M is possible; the first lease decides (see UsedVisits).
+    every K up to K times M is possible; the first lease decides (see UsedVisits). A list tau has the K of each client.
     """
-    given = spec.optimiser
-    step: Step[Any] = Step(given.eta, given.weight_decay, given.clip, given.momentum, per_half=given.per_half)
-    fixed, M = spec.tau == "same", spec.partition.M
-    K = spec.K if fixed else spec.K * M
+    step = build_step(spec.optimiser)
+    if spec.placement == "cut":
+        step = replace(step, eta_server=None)  # a client of a cut model does not train the server half
+    fixed, M = spec.tau != "proportional", spec.partition.M
+    K = count_local_steps(spec, n) if fixed else spec.largest_K
+    if isinstance(spec.tau, tuple):
+        K = spec.tau[m] if m < M else spec.largest_K
     sizes = {m: 1} if spec.weighted else None
-    made = algorithm(spec.algorithm).make(AlgorithmSettings(step, K, M, _NoCut(), spec.gamma, sizes))
-    recorder = _Recorder()
-    made.round(0, made.init(0.0), [m], recorder)  # groups change who trains together, not the visits of one client
-    has_shift = any(visit.step.shift is not None for visit in recorder.visits)
-    ((steps, step),) = {(visit.K, replace(visit.step, shift=None)) for visit in recorder.visits}
-    draws = {"replacement": spec.S or M, "consumed": 2}.get(spec.order, 1)  # of one client in one round, at most
-    occurrences = draws * len(recorder.visits) if m < M else 0  # only the clients train
+    # A round of few local steps is enough. K comes from the server: where each step is a visit, a round of all of them
+    # could take any amount of memory before anybody has agreed to the spec.
+    spec_of_one = spec.model_copy(update={"G": 1})  # groups change who trains together, not the visits of one client
+    settings = build_settings(spec_of_one, step, min(K, FEW), M, _NoCut(), sizes)
+    visits, step, has_shift = _record_round(spec.algorithm, settings, m)
+    each = len(visits)
+    if K > FEW and each == FEW:  # a visit for each local step
+        each, steps = K, 1
+    else:
+        steps = K if min(K, FEW) == visits[0].K else visits[0].K
+    known = {"permutation": 1, "sampled": 1, "fixed": 1, "consumed": 2}
+    draws = known.get(spec.order, spec.S or M)  # of one client in one round, at most
+    occurrences = draws * each if m < M else 0  # only the clients train
     evaluations = spec.R // spec.every + 2
-    checks = spec.R * max(M, spec.S or M) * len(recorder.visits)  # one for each visit of the run
+    checks = spec.R * max(M, spec.S or M) * each  # one for each visit of the run
     most = None
     if spec.order == "replacement":
-        most = len(recorder.visits) * count_draws(spec.R * (spec.S or M), M)
-    return AllowedVisits(m, spec.R, occurrences, steps, fixed or steps == 1, step, evaluations, checks, has_shift, most)
+        most = each * count_draws(spec.R * (spec.S or M), M)
+    return AllowedVisits(
+        m, spec.R, occurrences, steps, fixed or steps == 1, step, evaluations, checks, has_shift, most,
+        build_schedule(spec.optimiser),
+    )  # fmt: skip
+
+
+def _record_round(name: str, settings: AlgorithmSettings, m: int) -> tuple[list[Visit[Any]], Step[Any], bool]:
+    """Return the visits of client m in a round, their step, and whether it has a shift."""
+    made = algorithm(name).make(settings)
+    recorder = _Recorder()
+    made.round(0, made.init(0.0), [m], recorder)
+    steps = {replace(visit.step, shift=None) for visit in recorder.visits}
+    if len(steps) != 1:
+        hint = "All visits of a deployed algorithm must have the same step."
+        raise InputError(f"the visits of algorithm {name} cannot be derived", value=f"{len(steps)} steps", hint=hint)
+    (step,) = steps
+    return recorder.visits, step, any(visit.step.shift is not None for visit in recorder.visits)
 
 
 def count_draws(draws: int, M: int) -> int:
@@ -171,6 +206,7 @@ class Counts:
     evaluations: int = 0
     K: int = 0  # of the first lease
     checks: int = 0  # halves of others that were opened because somebody else could not
+    ended: int = 0  # 1 after a visit of the last round was committed
 
 
 class UsedVisits:
@@ -205,9 +241,9 @@ class UsedVisits:
         self.counts.visits, self.counts.K = self.counts.visits + 1, lease.K
         self._save()
 
-    def count_step(self) -> None:
-        """Count one step that was sent."""
-        self.counts.steps += 1
+    def count_steps(self, steps: int) -> None:
+        """Count the steps of a visit that were sent."""
+        self.counts.steps += steps
 
     def begin_evaluation(self) -> None:
         """Count one evaluation more, or raise ServerBrokeSpec where all of them are used."""
@@ -216,13 +252,19 @@ class UsedVisits:
         self.counts.evaluations += 1
         self._save()
 
-    def is_complete(self, spec: Spec, last_round: int | None) -> bool:
-        """Whether the run can be over for this client, whose last visit in this program was in `last_round`.
+    def record_commit(self, r: int) -> None:
+        """Record a committed visit of round r; only one of the last round is kept over restarts."""
+        if r == self.allowed.R - 1 and not self.counts.ended:
+            self.counts.ended = 1
+            self._save()
+
+    def is_complete(self, spec: Spec) -> bool:
+        """Whether the run can be over for this client, after this program or an earlier one.
 
         A client that is drawn in some rounds only cannot know which of its visits is the last, or whether it has any.
         """
         if spec.order in ("permutation", "fixed") and spec.S in (None, spec.partition.M):
-            return last_round == spec.R - 1 or self.counts.visits >= self.allowed.visits
+            return self.counts.ended > 0
         return True
 
     def begin_check(self) -> None:
@@ -286,7 +328,7 @@ class Disclosure:
 
     @property
     def total_bytes(self) -> int:
-        """Of all visits."""
+        """The bytes of all visits."""
         return self.visits * (self.smashed_bytes + self.half_bytes)
 
     def describe(self) -> list[str]:

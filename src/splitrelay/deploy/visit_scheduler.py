@@ -15,6 +15,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 from splitrelay.algorithms.base import Outcome, Skipped, Visit
@@ -22,16 +24,41 @@ from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.quarantine import Quarantine
 from splitrelay.deploy.server_visit import Policy, ServerVisits, VisitLease
-from splitrelay.deploy.stalls import StallReporter, Wait, Waiting, visit_wait
+from splitrelay.deploy.stalls import StallReporter, Wait, Waiting, find_visit_wait
 from splitrelay.deploy.state_probe import Finding, SpoiledDeposit
 from splitrelay.engine.base import LOWER_ETA
 from splitrelay.errors import Diverged, VisitFailed, WorkError
 from splitrelay.network import limits
-from splitrelay.network.connection_handler import EVALUATOR_NUMBER
+from splitrelay.network.connection_handler import ConnectionHandler
 from splitrelay.network.messages import Cancel, Message
-from splitrelay.network.server import NetworkServer
+from splitrelay.network.server_connection import EVALUATOR_NUMBER
 
 RETUNE = f"{LOWER_ETA} If only this client diverges, repair it or run with --away skip."
+
+
+@dataclass(frozen=True)
+class VisitContext:
+    """The parts of the server that make visits.
+
+    Attributes:
+        connections: The connections of the clients.
+        server_visits: Makes the server's part of visits.
+        journal: Records commits, skips and events.
+        policy: Timeouts, and what to do about absent clients.
+        quarantine: The strikes of clients.
+        stalls: Reports long waits.
+        stop: Once set, the run ends with KeyboardInterrupt.
+        examine: Finds the deposit that makes a visit overflow.
+    """
+
+    connections: ConnectionHandler
+    server_visits: ServerVisits
+    journal: Journal
+    policy: Policy
+    quarantine: Quarantine
+    stalls: StallReporter
+    stop: Event
+    examine: Callable[[Visit[Any]], Finding] | None = None
 
 
 class VisitScheduler:
@@ -39,36 +66,24 @@ class VisitScheduler:
 
     def __init__(
         self,
-        hub: NetworkServer,
-        server_visits: ServerVisits,
-        journal: Journal,
-        policy: Policy,
-        quarantine: Quarantine | None = None,
-        stalls: StallReporter | None = None,
+        context: VisitContext,
         *,
-        examine: Callable[[Visit[Any]], Finding] | None = None,
         on_roll_back: Callable[[VisitLease], None] = lambda lease: None,
         take_absence: Callable[[VisitLease, float], bool] = lambda lease, now: False,
     ) -> None:
         """Start without visits.
 
         Args:
-            hub: The connections.
-            server_visits: Makes the server's part of visits.
-            journal: Records commits, skips and events.
-            policy: Timeouts, and what to do about absent clients.
-            quarantine: The strikes of clients.
-            stalls: Reports long waits.
-            examine: Finds the deposit that makes a visit overflow.
+            context: The parts of the server that make visits.
             on_roll_back: Gets each lease before its visit is rolled back.
             take_absence: Gets each lease that has run out, and returns whether nothing else is to be done.
         """
-        self.hub, self.server_visits, self.journal, self.policy = hub, server_visits, journal, policy
-        self.quarantine = quarantine or Quarantine(policy, self._record)
-        self.stalls = stalls or StallReporter(self._record, lambda text: None, policy.stalled_after)
-        self.examine, self.on_roll_back, self.take_absence = examine, on_roll_back, take_absence
+        self.connections, self.server_visits = context.connections, context.server_visits
+        self.journal, self.policy, self.examine = context.journal, context.policy, context.examine
+        self.quarantine, self.stalls = context.quarantine, context.stalls
+        self.on_roll_back, self.take_absence = on_roll_back, take_absence
         self.question: Waiting | None = None  # the request that the evaluator or the fed server has to answer
-        self.seen = set(hub.get_clients())  # all that were connected since the first round
+        self.seen = set(self.connections.get_clients())  # all that were connected since the first round
         self.leases: dict[int, VisitLease] = {}  # by client
         self.outcomes: dict[int, Outcome[Any]] = {}
         self.absent: dict[int, str] = {}  # clients for which the run does not wait until they connect, and the reason
@@ -82,7 +97,7 @@ class VisitScheduler:
 
         If no client at all is connected, the server itself may be the one that is cut off: then it waits.
         """
-        here = self.hub.get_clients()
+        here = self.connections.get_clients()
         must_wait = self.policy.away != "skip" or m in here or not any(other < EVALUATOR_NUMBER for other in here)
         return None if must_wait else self.absent.get(m)
 
@@ -95,26 +110,26 @@ class VisitScheduler:
             return None
         others = [
             other
-            for other in self.hub.get_clients()
+            for other in self.connections.get_clients()
             if other < EVALUATOR_NUMBER and not self.quarantine.is_confined(other)
         ]
         return f"{get_client_name(m)} is in quarantine" if others else None
 
     def list_waits(self, now: float) -> list[Wait]:
         """List what the run waits for. Other threads may call this."""
-        here, whole = self.hub.get_clients(), self.server_visits.whole
+        here, whole = self.connections.get_clients(), self.server_visits.whole
         waits = []
         for lease in list(self.leases.values()):
             slow = self.policy.stalled_after * (lease.visit.K if whole else 1)
             m = lease.visit.m
-            waits.append(visit_wait(lease, m in here, m in self.seen, self.policy, self.quarantine, slow, now))
+            waits.append(find_visit_wait(lease, m in here, m in self.seen, self.policy, self.quarantine, slow, now))
         if self.question is not None:
             waits.append(self.question.wait(now))
         return [wait for wait in waits if wait is not None]
 
     def skip_absent(self) -> bool:
         """Skip the visits of clients for which the run does not wait. Return whether there were any."""
-        lost = [lease for lease in self.leases.values() if lease.link is None]
+        lost = [lease for lease in self.leases.values() if lease.connection is None]
         clients = [lease.visit.m for lease in lost]
         reasons = {m: self.get_absence_reason(m) or self.get_quarantine_reason(m) for m in clients}
         if self.policy.away == "retry":
@@ -129,20 +144,22 @@ class VisitScheduler:
     def check_timeouts(self, now: float) -> None:
         """Fail the visits that make no progress, and handle those whose clients are away for too long."""
         for lease in list(self.leases.values()):
-            if lease.link is None:
+            if lease.connection is None:
                 if lease.server_visit is None and self.quarantine.is_held(lease.visit.m):
                     continue
                 is_due = now - lease.since > self.policy.lease and now >= lease.after  # before, the client waits for us
                 if is_due and not self.take_absence(lease, now):
                     self._handle_absence(lease, now)
                 continue
-            lease.record_transfer(self.hub.get_transferred(lease.link), now, self.hub.limits.piece)
+            lease.record_transfer(
+                self.connections.get_transferred(lease.connection), now, self.connections.limits.piece
+            )
             timeout = self.policy.step * (lease.visit.K if self.server_visits.whole else 1)
             deadline = self.policy.deadline(lease.visit.K)
             if now - lease.progress_at > timeout:
-                self.fail_visit(lease, f"no step for {timeout:g} seconds", lease.link)
+                self.fail_visit(lease, f"no step for {timeout:g} seconds", lease.connection)
             elif now - lease.granted_at > deadline:
-                self.fail_visit(lease, f"the visit took more than {deadline:g} seconds", lease.link)
+                self.fail_visit(lease, f"the visit took more than {deadline:g} seconds", lease.connection)
 
     def _handle_absence(self, lease: VisitLease, now: float) -> None:
         """Skip the visit, count the lease, or stop the run, because the lease has run out.
@@ -166,14 +183,14 @@ class VisitScheduler:
             raise WorkError(what, value=lacks.rstrip(".") or None, hint=hint)
 
     def fail_visit(
-        self, lease: VisitLease, why: str, link: int | None, *, diverged: bool = False, numeric: bool = False
+        self, lease: VisitLease, why: str, connection: int | None, *, diverged: bool = False, numeric: bool = False
     ) -> None:
         """Roll a visit back that its client made wrong or could not make, and lease it again later.
 
         Args:
             lease: The visit.
             why: The reason.
-            link: The connection on which to cancel the visit, or None if the client knows.
+            connection: The connection on which to cancel the visit, or None if the client knows.
             diverged: A number overflowed.
             numeric: Numbers that overflowed or are out of bounds ended the visit. Then the weights that it started
                 from may be the reason, and not its client.
@@ -183,9 +200,9 @@ class VisitScheduler:
             Diverged: The server's own visits overflow from these weights, too, and no deposit is the reason.
             VisitFailed: The visit failed too often, and the policy does not skip.
         """
-        lease.links, lease.granted_at = 0, 0.0
+        lease.connection_count, lease.granted_at = 0, 0.0
         self.note("failed", lease, why=why)
-        self.roll_back(lease, why, None if link is None else Cancel(lease.fence, why[: limits.TEXT]))
+        self.roll_back(lease, why, None if connection is None else Cancel(lease.fence, why[: limits.TEXT]))
         finding = self.examine(lease.visit) if self.examine and (diverged or numeric) else Finding(is_sound=True)
         if finding.fault is not None:
             raise SpoiledDeposit(finding.fault)
@@ -196,7 +213,7 @@ class VisitScheduler:
             self.diverged_in = lease.visit.r
             self._check_divergence(lease, why)
         self.record_failure(lease, why, at_once=self.policy.away == "skip", diverged=diverged)
-        lease.after = time.monotonic() + self.hub.timeouts.compute_pause(len(lease.failures))
+        lease.after = time.monotonic() + self.connections.timeouts.compute_pause(len(lease.failures))
 
     def drop_deposit(self, visit: Visit[Any]) -> None:
         """Take back a deposit that makes later visits overflow, and count it as a strike of its writer.
@@ -211,7 +228,7 @@ class VisitScheduler:
         self.quarantine.strike(m, why, round=r, occurrence=i)
         self.dropped[r, i, m] += 1
         self.at_fault.add(m)
-        M = self.hub.context.clients
+        M = self.connections.context.clients
         if len(self.at_fault) > max(M // 2, 1) or M == 1:
             raise Diverged(f"the deposits of {len(self.at_fault)} clients overflow", value=why, hint=LOWER_ETA)
         if self.policy.away == "skip":
@@ -233,8 +250,8 @@ class VisitScheduler:
         unless it is the only client of the run.
         """
         self.diverged.add(lease.visit.m)
-        here = {m for m in self.hub.get_clients() if m < EVALUATOR_NUMBER}
-        several = len(self.diverged) > 1 or self.hub.context.clients == 1
+        here = {m for m in self.connections.get_clients() if m < EVALUATOR_NUMBER}
+        several = len(self.diverged) > 1 or self.connections.context.clients == 1
         if self.policy.away == "skip" and several and here <= self.diverged:
             what = f"the visits of all {len(self.diverged)} clients diverged, the last in round {lease.visit.r}"
             raise Diverged(what, value=_strip_hint(why), hint=RETUNE)
@@ -273,8 +290,8 @@ class VisitScheduler:
     def strike_absent(self, m: int, why: str, **facts: Any) -> None:
         """Count a lease that ran out as a strike, unless nobody is connected: then the server may be cut off."""
         if (
-            any(other < EVALUATOR_NUMBER and other != m for other in self.hub.get_clients())
-            or m in self.hub.get_clients()
+            any(other < EVALUATOR_NUMBER and other != m for other in self.connections.get_clients())
+            or m in self.connections.get_clients()
         ):
             self.quarantine.strike(m, why, **facts)
 
@@ -295,10 +312,10 @@ class VisitScheduler:
             lasted: Seconds that the connection before lasted. One that lasted longer than a lease does not count,
                 because a client that trains a whole model sends nothing for a long time.
         """
-        lease.links = lease.links + 1 if lasted <= self.policy.lease else 1
-        lease.after = time.monotonic() + self.hub.timeouts.compute_pause(lease.links)
-        if lease.links > self.hub.limits.connections_without_progress:
-            self.fail_visit(lease, f"no step on {lease.links} links", lease.link)
+        lease.connection_count = lease.connection_count + 1 if lasted <= self.policy.lease else 1
+        lease.after = time.monotonic() + self.connections.timeouts.compute_pause(lease.connection_count)
+        if lease.connection_count > self.connections.limits.connections_without_progress:
+            self.fail_visit(lease, f"no step on {lease.connection_count} connections", lease.connection)
 
     def postpone_visit(self, lease: VisitLease, why: str) -> None:
         """Roll back a visit that its client cannot make yet, and lease it again later.
@@ -313,7 +330,7 @@ class VisitScheduler:
         lease.unable = lease.since = since
         lease.granted_at = 0.0
         lease.why = why
-        lease.after = now + self.hub.timeouts.compute_pause(max(int(now - since), 1))
+        lease.after = now + self.connections.timeouts.compute_pause(max(int(now - since), 1))
 
     def _skip(self, lease: VisitLease, why: str) -> None:
         self.journal.skip(lease.visit, why)
@@ -325,13 +342,13 @@ class VisitScheduler:
         self.on_roll_back(lease)
         if lease.server_visit is None:
             return
-        self.hub.release(lease.visit.m)
-        if lease.link is not None and message is not None:
-            self.hub.send(lease.link, message)
+        self.connections.release(lease.visit.m)
+        if lease.connection is not None and message is not None:
+            self.connections.send(lease.connection, message)
         self.server_visits.release(lease.server_visit)
         now = time.monotonic()
-        lease.absent_since = lease.absent_since if lease.link is None else now
-        lease.server_visit, lease.fence, lease.link, lease.since = None, 0, None, now
+        lease.absent_since = lease.absent_since if lease.connection is None else now
+        lease.server_visit, lease.fence, lease.connection, lease.since = None, 0, None, now
 
     def end_visit(self, lease: VisitLease, outcome: Outcome[Any]) -> None:
         """Remove the lease, and keep the outcome for the algorithm."""
@@ -344,9 +361,6 @@ class VisitScheduler:
         """Record an event of a visit."""
         visit = lease.visit
         self.journal.note(event, client=visit.m, round=visit.r, occurrence=visit.i, fence=lease.fence, **facts)
-
-    def _record(self, event: str, **facts: Any) -> None:
-        self.journal.note(event, **facts)
 
 
 def _strip_hint(why: str) -> str:

@@ -4,7 +4,7 @@
                  <-  Reply(gradient, norms, loss)
 
 `train_client_half` is the client's loop (Algorithm 4 of the paper). It calls a `ServerHalf`: a `LocalServerHalf` in the
-same process (Algorithm 3), or `deploy.client_visit.RemoteServerHalf`, which sends messages. The torch engine
+same process (Algorithm 3), or `network.client_session.RemoteServerHalf`, which sends messages. The torch engine
 (engine/torch_engine.py) and the fast engine (kernels/) implement `ClientHalf` and `ServerLayers`. This module does not
 import torch, because clients of the fast engine run without it.
 
@@ -18,6 +18,9 @@ Order of steps
 Bits
     - The squared norm of the gradient is summed tensor by tensor, from the input of the model to its output, in
       float64: first the client's tensors, then the server's. The sum is therefore the same wherever the model is cut.
+      It is the same on the host and on a device, because single additions and roots are rounded exactly.
+    - Optimisers act on each coordinate alone. They use operations that are rounded in the same way wherever a
+      coordinate lies in its vector.
     - The gradient at the cut is computed at the weights before the update of the same step.
     - h and its gradient cross the seam in memory of their own, images with channels last.
     - The mean loss of a visit is an exactly rounded sum divided by K.
@@ -36,12 +39,13 @@ from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, SupportsFloat, TypeVar
 
-from splitrelay.algorithms.base import Cost, Done, Step, Visit
+from splitrelay.algorithms.base import Cost, Done, Memory, Step, Visit
 from splitrelay.errors import Diverged, InputError, WorkError
 from splitrelay.vectors import X
 
 HEADER = 64  # bytes before every buffer: its kind, its visit and step, its shape
 LABEL, NORM, LOSS = 4, 8, 8  # bytes of one label, of one squared norm, of a loss
+STEPS = 8  # bytes of the number of steps in the state of an optimiser
 LOWER_ETA = "Lower eta, or set clip."
 
 
@@ -56,6 +60,10 @@ Array = TypeVar("Array", bound=Buffer)
 Labels = TypeVar("Labels", bound=Sized)
 Labels_contra = TypeVar("Labels_contra", bound=Sized, contravariant=True)
 Labels_co = TypeVar("Labels_co", bound=Sized, covariant=True)
+
+
+Norm2 = Any  # the sum of squared norms: a float, or a float64 number on a device
+Norms = Any  # the squared norms of tensors in their order: a sequence of floats, or a float64 vector on a device
 
 
 class Engine(Protocol[X]):
@@ -73,19 +81,21 @@ class Reply(Generic[Array]):
     Attributes:
         gradient: The gradient of the loss with respect to h.
         norms: The squared norm of the gradient of each tensor of the server half; empty without clipping.
-        loss: The loss of the batch. It may stay on a device until the visit is over: to read it at every step would
-            make the device wait. On the wire it is one float64, which holds every float32 exactly.
+        loss: The loss of the batch. On the wire it is one float64, which holds every float32 exactly.
+
+    In one process, norms and loss stay on the device until the visit is over: to read them at every step would make
+    the host wait for the device.
     """
 
     gradient: Array
-    norms: Sequence[float]
+    norms: Norms
     loss: SupportsFloat
 
 
 class ServerHalf(Protocol[Array, Labels_contra]):
     """The inner seam: the server half during one visit, in this process or on another host."""
 
-    def step(self, k: int, h: Array, labels: Labels_contra, norm2: float, /) -> Reply[Array]:
+    def step(self, k: int, h: Array, labels: Labels_contra, norm2: Norm2, /) -> Reply[Array]:
         """Compute forward and backward on smashed data.
 
         Args:
@@ -96,7 +106,7 @@ class ServerHalf(Protocol[Array, Labels_contra]):
         """
         ...
 
-    def finish(self, norm2: float, /) -> None:
+    def finish(self, norm2: Norm2, /) -> None:
         """Apply the update of the last step and end the visit."""
         ...
 
@@ -113,7 +123,7 @@ class ClientHalf(Protocol[Array, Labels_co]):
         """Return the smashed data and the labels of step k."""
         ...
 
-    def backward(self, gradient: Array, /) -> Sequence[float]:
+    def backward(self, gradient: Array, /) -> Norms:
         """Compute the client's gradient from the one at the cut.
 
         Returns:
@@ -121,7 +131,7 @@ class ClientHalf(Protocol[Array, Labels_co]):
         """
         ...
 
-    def apply(self, norm2: float, /) -> None:
+    def apply(self, norm2: Norm2, /) -> None:
         """Update the weights. norm2 is the squared norm that clipping uses."""
         ...
 
@@ -146,7 +156,7 @@ class ServerLayers(Protocol[Array, Labels_contra]):
         """Compute forward and backward at the present weights."""
         ...
 
-    def apply(self, norm2: float, /) -> None:
+    def apply(self, norm2: Norm2, /) -> None:
         """Update the weights with the gradient of the last `compute`."""
         ...
 
@@ -162,9 +172,9 @@ class LocalServerHalf(Generic[Array, Labels]):
         self.layers = layers
         self._k, self._is_finished = -1, False
         self._reply: Reply[Array] | None = None  # to step _k: the client may ask for it again
-        self._norms: Sequence[float] | None = None  # of the step whose update is still to be applied
+        self._norms: Norms | None = None  # of the step whose update is still to be applied
 
-    def step(self, k: int, h: Array, labels: Labels, norm2: float, /) -> Reply[Array]:
+    def step(self, k: int, h: Array, labels: Labels, norm2: Norm2, /) -> Reply[Array]:
         """Apply the update of step k - 1, then compute forward and backward on h."""
         if k == self._k and self._reply is not None:
             return self._reply
@@ -183,7 +193,7 @@ class LocalServerHalf(Generic[Array, Labels]):
         if self.layers.step.clip is None or self.layers.step.per_half:
             self._apply(0.0)
 
-    def finish(self, norm2: float, /) -> None:
+    def finish(self, norm2: Norm2, /) -> None:
         """Apply the update of the last step, if it is not applied yet. No step may follow."""
         self._apply(norm2)
         self._is_finished = True
@@ -194,7 +204,7 @@ class LocalServerHalf(Generic[Array, Labels]):
             raise WorkError("the server half cannot predict in the middle of a visit", hint="Finish it first.")
         return self.layers.predict(h)
 
-    def _apply(self, norm2: float) -> None:
+    def _apply(self, norm2: Norm2) -> None:
         if self._norms is not None:
             self.layers.apply(accumulate_norm2(0.0 if self.layers.step.per_half else norm2, self._norms))
         self._norms = None
@@ -209,7 +219,8 @@ def train_client_half(
         The loss of each step.
     """
     losses: list[SupportsFloat] = []
-    norm2, per_half = 0.0, client.step.per_half
+    norm2: Norm2 = 0.0
+    per_half = client.step.per_half
     for k in range(K):
         h, labels = client.forward(k)
         reply = server.step(k, h, labels, norm2)
@@ -220,10 +231,10 @@ def train_client_half(
     return losses
 
 
-def accumulate_norm2(norm2: float, norms: Sequence[float]) -> float:
+def accumulate_norm2(norm2: Norm2, norms: Norms) -> Norm2:
     """Add the squared norms of tensors one by one, in their order."""
     for square in norms:
-        norm2 += square
+        norm2 = norm2 + square  # not in place: the sum of the client's part is used again
     return norm2
 
 
@@ -258,11 +269,18 @@ def check_joint_clip(step: Step[Any]) -> None:
 
 
 def split_visit(visit: Visit[Any], boundary: int) -> tuple[Visit[Any], Visit[Any]]:
-    """Return the visit as the client half and as the server half see it: x and shift are cut at `boundary`."""
-    halves = []
-    for part in (slice(None, boundary), slice(boundary, None)):
-        step = visit.step if visit.step.shift is None else replace(visit.step, shift=visit.step.shift[part])
-        halves.append(Visit(visit.r, visit.i, visit.m, visit.x[part], step, visit.K))
+    """Return the visit as the client half and as the server half see it.
+
+    The vectors x and shift and those of the optimiser's state are cut at `boundary`. Each half has its own rate.
+    """
+    halves, step, memory = [], visit.step, visit.memory
+    eta_server = step.eta if step.eta_server is None else step.eta_server
+    for part, eta in ((slice(None, boundary), step.eta), (slice(boundary, None), eta_server)):
+        shift = None if step.shift is None else step.shift[part]
+        cut = None if memory is None else Memory(tuple(vector[part] for vector in memory.vectors), memory.steps)
+        is_same = shift is None and step.eta_server is None
+        own = step if is_same else replace(step, eta=eta, eta_server=None, shift=shift)
+        halves.append(Visit(visit.r, visit.i, visit.m, visit.x[part], own, visit.K, cut))
     return halves[0], halves[1]
 
 
@@ -272,28 +290,42 @@ class ByteCountingHalf(Generic[Array, Labels]):
     def __init__(self, half: ServerHalf[Array, Labels]) -> None:
         self.half, self.up, self.down = half, 0, 0
 
-    def step(self, k: int, h: Array, labels: Labels, norm2: float, /) -> Reply[Array]:
+    def step(self, k: int, h: Array, labels: Labels, norm2: Norm2, /) -> Reply[Array]:
         """Count smashed data and labels up, the gradient at the cut down."""
-        self.up += count_message(h) + LABEL * len(labels) + NORM
+        self.up += count_message(h) + LABEL * count_labels(labels) + NORM
         reply = self.half.step(k, h, labels, norm2)
         self.down += count_message(reply.gradient) + NORM * len(reply.norms) + LOSS
         return reply
 
-    def finish(self, norm2: float, /) -> None:
+    def finish(self, norm2: Norm2, /) -> None:
         """Count one more number up."""
         self.up += HEADER + NORM
         self.half.finish(norm2)
 
     def get_cost(self, visit: Visit[Any], loss: float) -> Cost:
         """Return the cost of a visit whose client half travelled down and up; `visit` is the client's part of it."""
-        handover = count_message(visit.x)
-        return Cost(self.up + handover, self.down + handover + count_shift(visit.step.shift), loss)
+        up, down = count_handover(visit)
+        return Cost(self.up + up, self.down + down, loss)
+
+
+def count_labels(labels: Any) -> int:
+    """Return the numbers in a batch of labels: one for each sample, or more for several labels and tokens."""
+    return math.prod(labels.shape)
 
 
 def get_whole_cost(visit: Visit[Any], loss: float) -> Cost:
     """Return the cost of a visit whose whole model travelled down and up."""
-    model = count_message(visit.x)
-    return Cost(model, model + count_shift(visit.step.shift), loss)
+    return Cost(*count_handover(visit), loss)
+
+
+def count_handover(visit: Visit[Any]) -> tuple[int, int]:
+    """Return the bytes up and down of the weights of a visit, and of all vectors that travel with them."""
+    x, step = count_message(visit.x), visit.step
+    if step.rule.memory != "handed":
+        return x, x + count_shift(step.shift)
+    after = x * step.rule.count_vectors(step.momentum) + STEPS
+    before = 0 if visit.memory is None else after
+    return x + after, x + count_shift(step.shift) + before
 
 
 def count_message(buffer: Buffer) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,24 +12,34 @@ import torch
 
 from splitrelay import kernels
 from splitrelay.algorithms.base import Done, Step, Visit
+from splitrelay.data.images import ImageSet, Samples
 from splitrelay.engine.base import Engine
 from splitrelay.engine.torch_engine import SplitEngine, WholeEngine
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.evaluation import Evaluator, Score
 from splitrelay.kernels.batches import make_draw
 from splitrelay.models import ModelSpec, find_cut_index
-from splitrelay.objectives.network import DeviceImages, Network
+from splitrelay.objectives.metrics import Metric, check_metrics
+from splitrelay.objectives.network import DeviceImages, DeviceSamples, Network
 
 ENGINES = ("auto", "reference", "fast")
 Floats = npt.NDArray[np.float32]
 
 
 def resolve_engine(
-    choice: str, model_spec: ModelSpec, *, dtype: str = "float32", loss: str = "cross-entropy", device: str = "cpu"
+    choice: str,
+    model_spec: ModelSpec,
+    *,
+    dtype: str = "float32",
+    loss: str = "cross-entropy",
+    device: str = "cpu",
+    samples: Samples | DeviceImages | DeviceSamples | None = None,
+    obstacle: str | None = None,
 ) -> tuple[str, str]:
     """Return the name of the engine that a choice means, and the reason.
 
-    `auto` means the reference engine where the fast engine cannot run or is slower.
+    `auto` means the reference engine where the fast engine cannot run or is slower. `obstacle` is a reason why the
+    fast engine cannot run, beside those of the model.
 
     Raises:
         InputError: The choice is `fast`, and the fast engine cannot run here.
@@ -37,13 +48,22 @@ def resolve_engine(
         raise UnknownName("engine", choice, ENGINES)
     if choice == "reference":
         return choice, "as asked"
-    obstacle = _find_obstacle(model_spec, dtype, loss, device)
+    obstacle = obstacle or _find_sample_obstacle(samples) or _find_obstacle(model_spec, dtype, loss, device)
     if choice == "fast":
         if obstacle is not None:
             raise InputError(f"engine=fast: {obstacle}", hint="engine=reference, or auto, runs it.")
         return choice, "as asked"
     obstacle = obstacle or kernels.find_layer_for_torch(kernels.convert_net(model_spec.net(), model_spec.input_shape))
     return ("fast", "every layer has a kernel") if obstacle is None else ("reference", obstacle)
+
+
+def _find_sample_obstacle(samples: Samples | DeviceImages | DeviceSamples | None) -> str | None:
+    """Return why the fast engine cannot read these samples, or None."""
+    if samples is None or isinstance(samples, ImageSet | DeviceImages):
+        return None
+    if len(samples.inputs) != 1 or not samples.inputs[0].is_float or samples.target != "classes":
+        return "the fast engine reads images, or one input of real numbers with classes"
+    return None
 
 
 def _find_obstacle(model_spec: ModelSpec, dtype: str, loss: str, device: str) -> str | None:
@@ -55,6 +75,8 @@ def _find_obstacle(model_spec: ModelSpec, dtype: str, loss: str, device: str) ->
     ):
         if value != supported:
             return f"the fast engine has {what} {supported} only, not {value}"
+    if len(model_spec.inputs) > 1 or not model_spec.inputs[0].is_float:
+        return "the fast engine has one input of floats only"
     return kernels.find_uncovered(model_spec.net(), model_spec.input_shape) or kernels.find_obstacle()
 
 
@@ -62,29 +84,37 @@ def build_engine(name: str, network: Network, seed: int, placement: str, cut: st
     """Return the engine of that name for one thread."""
     if name == "fast":
         return FastEngine(network, seed, placement, cut)
-    return WholeEngine(network, seed) if placement == "whole" else SplitEngine(network, seed, cut)
+    return WholeEngine(network, seed, cut) if placement == "whole" else SplitEngine(network, seed, cut)
 
 
 def build_evaluator(
-    name: str, model_spec: ModelSpec, images: DeviceImages, classes: int, network: Network
+    name: str,
+    model_spec: ModelSpec,
+    images: DeviceImages | DeviceSamples,
+    classes: int,
+    network: Network,
+    metrics: Sequence[Metric] = (),
 ) -> Evaluator:
     """Return the evaluator of an engine."""
     if name == "fast":
-        return FastEvaluator(model_spec, images)  # type: ignore[return-value]  # its score() is the same
-    return Evaluator(model_spec, images, classes, network.loss, network.dtype)
+        return FastEvaluator(model_spec, images, metrics)  # type: ignore[return-value]  # its score() is the same
+    return Evaluator(model_spec, images, classes, network.loss, network.dtype, metrics)
 
 
 @dataclass(frozen=True, eq=False)
 class ImageArrays:
     """Images that torch holds, as arrays on the same memory (kernels.batches.Images)."""
 
-    x: npt.NDArray[np.uint8]
+    x: npt.NDArray[Any]
     y: npt.NDArray[np.int64]
     levels: Floats
 
 
-def get_arrays(images: DeviceImages) -> ImageArrays:
-    """Return the arrays of a set of images."""
+def get_arrays(images: DeviceImages | DeviceSamples) -> ImageArrays:
+    """Return the arrays of a set of images, or of one input of numbers; a row of features is an image of one pixel."""
+    if isinstance(images, DeviceSamples):
+        x = images.arrays[0].numpy()
+        return ImageArrays(x if x.ndim == 4 else x[:, :, None, None], images.y.numpy(), np.empty((0, 0), np.float32))
     return ImageArrays(images.x.numpy(), images.y.numpy(), images.levels.view(-1, 256).numpy())
 
 
@@ -113,10 +143,19 @@ class FastEngine:
 class FastEvaluator:
     """Evaluate x with the kernels; the same interface as evaluation.Evaluator."""
 
-    def __init__(self, model_spec: ModelSpec, images: DeviceImages) -> None:
+    def __init__(
+        self, model_spec: ModelSpec, images: DeviceImages | DeviceSamples, metrics: Sequence[Metric] = ()
+    ) -> None:
         plan = kernels.convert_net(model_spec.net(), model_spec.input_shape)
         self.inner = kernels.ImageEvaluator(plan, get_arrays(images))
+        self.metrics, self.labels = tuple(metrics), images.y.numpy()
+        if self.metrics:
+            check_metrics(self.metrics, self.inner.predict(model_spec.x0(0).numpy()), self.labels)
 
     def score(self, x: torch.Tensor) -> Score:
         """Evaluate x on every image."""
-        return Score(*self.inner.evaluate(x.numpy()).compute_means())
+        means = self.inner.evaluate(x.numpy()).compute_means()
+        if not self.metrics:
+            return Score(*means)
+        outputs = self.inner.predict(x.numpy())
+        return Score(*means, {metric.column: metric(outputs, self.labels) for metric in self.metrics})

@@ -12,10 +12,10 @@ import numpy.typing as npt
 from splitrelay.algorithms.base import Visit
 from splitrelay.data.augment import Augmentation, Crops
 from splitrelay.errors import InputError, OutOfRange
-from splitrelay.kernels.ctypes_structs import ImagesC, address
+from splitrelay.kernels.ctypes_structs import ImagesC, Integers, address, check_labels
 from splitrelay.kernels.library import load_library
 from splitrelay.kernels.network_plan import Plan
-from splitrelay.kernels.seeded_draws import Integers, draw_permutation, draw_positions, get_batch_sizes, get_root
+from splitrelay.kernels.seeded_draws import draw_permutation, draw_positions, get_batch_sizes, get_root
 from splitrelay.objectives.batches import Batches
 from splitrelay.randomness import Purpose, rng
 
@@ -26,11 +26,12 @@ LARGEST_PAD = 2**20  # pixels around an image that is cropped
 class Images(Protocol):
     """A set of images: bytes (N, C, H, W), labels, and the number that each byte stands for.
 
-    data.images.ImageSet is one. Images that torch holds are others, on the same memory.
+    data.images.ImageSet is one. Images that torch holds are others, on the same memory. If x has float32 numbers, they
+    are used as they are, and the levels are not.
     """
 
     @property
-    def x(self) -> npt.NDArray[np.uint8]: ...
+    def x(self) -> npt.NDArray[Any]: ...
     @property
     def y(self) -> Integers: ...
     @property
@@ -53,16 +54,27 @@ class Table:
     """A set of images as the kernels read it. It keeps the arrays alive and checks that they fit the net."""
 
     def __init__(self, images: Images, plan: Plan) -> None:
-        self.x, self.y = np.ascontiguousarray(images.x, np.uint8), np.ascontiguousarray(images.y, np.int64)
+        self.has_features = images.x.dtype == np.float32
+        self.x = np.ascontiguousarray(images.x, np.float32 if self.has_features else np.uint8)
+        self.y = np.ascontiguousarray(images.y, np.int64)
         self.levels = np.ascontiguousarray(images.levels, np.float32)
         if self.y.ndim != 1:
             raise InputError("the labels of images", value=self.y.shape, limit="one per image")
-        if self.x.shape != (len(self.y), *plan.shape) or self.levels.shape != (plan.shape[0], LEVELS):
+        is_known = self.has_features or self.levels.shape == (plan.shape[0], LEVELS)
+        if self.x.shape != (len(self.y), *plan.shape) or not is_known:
             raise InputError("images of another shape", value=self.x.shape[1:], limit=plan.shape)
         check_labels(self.y, plan.classes)
         C, H, W = plan.shape
         places = (array.ctypes.data for array in (self.x, self.y, self.levels))
         self.images = ImagesC(*places, N=len(self.y), C=C, H=H, W=W)
+        if self.has_features:
+            self.images.features = self.x.ctypes.data
+
+    def load(self, first: int, last: int) -> npt.NDArray[np.float32]:
+        """Return the numbers of images first, ..., last - 1, with the channels last."""
+        x = self.x[first:last]
+        numbers = x if self.has_features else self.levels[np.arange(x.shape[1])[:, None, None], x]
+        return np.ascontiguousarray(numbers.transpose(0, 2, 3, 1), np.float32)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -88,13 +100,6 @@ class Table:
         chosen.top, chosen.left, chosen.flip = corners[0].ctypes.data, corners[1].ctypes.data, flip.ctypes.data
         chosen.pad = draw.crops.pad
         return chosen, (at, corners, flip)
-
-
-def check_labels(labels: Integers, classes: int) -> None:
-    """Raise OutOfRange if a label is not a position in the net's outputs."""
-    if len(labels) and np.maximum.reduce(labels.view(np.uint64)) >= classes:  # a negative number is large as uint64
-        span = f"{int(labels.min())} to {int(labels.max())}"
-        raise OutOfRange("labels outside the net's classes", value=span, limit=f"0 <= y < {classes}")
 
 
 def make_draw(

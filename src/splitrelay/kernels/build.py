@@ -28,11 +28,14 @@ FLAGS = [
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g"]
 FAMILIES = {"x86_64": ("x86_64_v3", "x86_64_v4"), "amd64": ("x86_64_v3", "x86_64_v4"), "aarch64": ("aarch64",)}
 KINDS = ("x86_64_v3", "x86_64_v4", "aarch64")
+GLIBC = "2.17"  # the oldest C library that zig builds for; wheels are tagged with it (manylinux_2_17)
 
 
-def get_kinds() -> tuple[str, ...]:
-    """Return the kinds of builds that machines of this family can use."""
-    return FAMILIES.get(platform.machine().lower(), ()) if platform.system() == "Linux" else ()
+def get_kinds(machine: str = "") -> tuple[str, ...]:
+    """Return the kinds of builds that Linux machines of a family can use. Without `machine`, use this machine's."""
+    if not machine and platform.system() != "Linux":
+        return ()
+    return FAMILIES.get((machine or platform.machine()).lower(), ())
 
 
 def find_compiler(choice: str | None = None) -> list[str] | None:
@@ -51,7 +54,7 @@ def get_target_options(command: Sequence[str], kind: str) -> list[str]:
     family = "aarch64" if kind == "aarch64" else "x86_64"
     if "ziglang" in command:
         cpu = [] if kind == "aarch64" else [f"-mcpu={kind}"]
-        return ["-target", f"{family}-linux-gnu", *cpu]
+        return ["-target", f"{family}-linux-gnu.{GLIBC}", *cpu]
     if kind == "aarch64":
         return ["-mno-outline-atomics"]  # else g++ wants a library for them
     return [f"-march={kind.replace('_v', '-v').replace('_', '-', 1)}"]

@@ -1,11 +1,17 @@
-"""The interface to the C++ code: its structures (native/net.h), field by field, and its codes of errors (checks.h)."""
+"""The interface to the C++ code: its structures (native/net.h), checks of arguments, and codes of errors (checks.h)."""
 
 from __future__ import annotations
 
 import ctypes as c
 from typing import Any
 
-from splitrelay.errors import InputError, SplitrelayError, WorkError
+import numpy as np
+import numpy.typing as npt
+
+from splitrelay.errors import InputError, OutOfRange, SplitrelayError, WorkError
+
+Floats = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
 
 i32, i64, f32, f64, pointer = c.c_int32, c.c_int64, c.c_float, c.c_double, c.c_void_p
 
@@ -67,6 +73,7 @@ class ImagesC(c.Structure):
         *[(name, pointer) for name in ("x", "y", "levels", "at", "top", "left", "flip")],
         *[(name, i64) for name in ("N", "chosen")],
         *[(name, i32) for name in ("C", "H", "W", "pad")],
+        ("features", pointer),
     ]
 
 
@@ -100,6 +107,19 @@ def address(array: Any) -> int:
         return c.addressof(c.c_char.from_buffer(array))
     except (TypeError, ValueError):  # read-only, or empty
         return int(array.__array_interface__["data"][0])
+
+
+def align(array: Floats) -> Floats:
+    """Return the array as dense aligned float32. It is copied only if needed, such as a part of a message."""
+    array = np.ascontiguousarray(array, dtype=np.float32)
+    return array if array.flags.aligned else array.copy()
+
+
+def check_labels(labels: Integers, classes: int) -> None:
+    """Raise OutOfRange if a label is not a position in the net's outputs."""
+    if len(labels) and np.maximum.reduce(labels.view(np.uint64)) >= classes:  # a negative number is large as uint64
+        span = f"{int(labels.min())} to {int(labels.max())}"
+        raise OutOfRange("labels outside the net's classes", value=span, limit=f"0 <= y < {classes}")
 
 
 SIZES = (

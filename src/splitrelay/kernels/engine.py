@@ -17,9 +17,10 @@ from splitrelay.engine.base import (
 )
 from splitrelay.kernels.batches import DrawVisit, Images, Table
 from splitrelay.kernels.buffer_layout import find_pool
+from splitrelay.kernels.ctypes_structs import Floats
 from splitrelay.kernels.local_steps import KernelClientHalf, KernelServerLayers, LocalTraining, train_whole
 from splitrelay.kernels.network_plan import Conv2d, Plan
-from splitrelay.kernels.workspace import Floats, Workspace, ensure_workspace
+from splitrelay.kernels.workspace import Workspace, ensure_workspace
 
 WIDE = 32 * 64  # inputs times outputs of a convolution
 

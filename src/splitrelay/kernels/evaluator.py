@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from splitrelay.engine.base import EvaluationSums
 from splitrelay.kernels.batches import Images, Table
-from splitrelay.kernels.ctypes_structs import check_call
+from splitrelay.kernels.ctypes_structs import Floats, Integers, address, align, check_call
 from splitrelay.kernels.network_plan import Plan
-from splitrelay.kernels.seeded_draws import Integers
-from splitrelay.kernels.workspace import Floats, Workspace
+from splitrelay.kernels.workspace import Workspace
 
 AT_ONCE = 20  # images of one call
 SLICE = 500  # images whose losses are added one after another; the sums of all slices are then added exactly
@@ -47,6 +46,19 @@ class ImageEvaluator:
             right, seen = sum((other.result() for other in others), start=evaluation.run(self.works[0]))
         loss = fsum(np.cumsum(evaluation.losses.reshape(-1, CALLS), axis=1)[:, -1])
         return EvaluationSums(loss, right.tolist(), seen.tolist())
+
+    def predict(self, x: Floats) -> Floats:
+        """Return the outputs of x for every image, (N, classes)."""
+        outputs = np.empty((len(self.table), self.plan.classes), np.float32)
+        with self._lock:
+            work = self.works[0]
+            work.load(x)
+            for first in range(0, len(outputs), AT_ONCE):
+                out = outputs[first : first + AT_ONCE]
+                features = align(self.table.load(first, first + AT_ONCE))
+                arguments = (address(features), features.size, 0, out.ctypes.data, out.size)
+                check_call(work.kernels.top_predict(work.at, len(out), *arguments))
+        return outputs
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,8 +22,10 @@ def convert_net(net: Any, shape: tuple[int, ...]) -> Plan:
     Raises:
         NotCovered: A layer has no kernel; the error names it.
     """
+    if len(shape) == 1:
+        shape = (shape[0], 1, 1)  # a row of features is an image with one pixel
     if len(shape) != 3:
-        raise NotCovered("the fast engine needs images (C, H, W)", value=shape, hint=WAY_OUT)
+        raise NotCovered("the fast engine needs images (C, H, W) or rows (d,)", value=shape, hint=WAY_OUT)
     try:
         layers = tuple(_convert_layer(name, layer) for name, layer in net._modules.items())
         return Plan((int(shape[0]), int(shape[1]), int(shape[2])), layers)

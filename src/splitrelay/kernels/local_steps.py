@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from splitrelay.algorithms.base import Step, Visit
+from splitrelay.algorithms.base import Step, UpdateRule, Visit
 from splitrelay.engine.base import Reply
 from splitrelay.errors import InputError
-from splitrelay.kernels.batches import Draw, Table, check_labels
-from splitrelay.kernels.ctypes_structs import StepC, VisitC, address, check_call
+from splitrelay.kernels.batches import Draw, Table
+from splitrelay.kernels.ctypes_structs import Floats, Integers, StepC, VisitC, address, align, check_call, check_labels
 from splitrelay.kernels.network_plan import Plan
-from splitrelay.kernels.seeded_draws import Integers, get_root
-from splitrelay.kernels.workspace import Floats, Workspace, align
+from splitrelay.kernels.seeded_draws import get_root
+from splitrelay.kernels.workspace import Workspace
 from splitrelay.randomness import Purpose
 
 
@@ -53,6 +53,9 @@ class LocalTraining:
 
 def convert_step(step: Step[Floats]) -> StepC:
     """Return a step as the kernels read it."""
+    if step.rule != UpdateRule() or step.eta_server is not None:
+        what = "the fast engine has SGD with one learning rate and without a state between visits"
+        raise InputError(what, value=step.rule.kind, hint="Use engine=reference.")
     eta: Any = step.eta
     return StepC(eta, step.weight_decay, step.momentum, step.prox, -1.0 if step.clip is None else step.clip)
 
@@ -125,6 +128,7 @@ class KernelServerLayers:
         self._defers = defer_gradient and training.step.clip is None
         self._deferred = 0  # images of the step whose weight gradient is still to be computed
         self.shape, self.flat = get_smashed_shape(training.work.plan, training.work.first)
+        self.classes = training.work.plan.classes
         training.begin()
 
     def prepare(self, h: Floats, labels: Integers, /) -> tuple[Floats, Integers]:
@@ -133,7 +137,7 @@ class KernelServerLayers:
         if labels.shape != (len(h),) or not 0 < len(h) <= work.batch:
             value, limit = f"{len(h)} and {labels.shape}", f"equal numbers from 1 to {work.batch}"
             raise InputError("a batch and its labels", value=value, limit=limit)
-        check_labels(labels, work.plan.classes)
+        check_labels(labels, self.classes)
         return h, labels
 
     def compute(self, k: int, h: Floats, labels: Integers, /) -> Reply[Floats]:

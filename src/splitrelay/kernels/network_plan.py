@@ -285,8 +285,9 @@ class Plan:
         return tuple(shapes)
 
     def flat(self, j: int) -> bool:
-        """Whether what stands before layer j is a vector."""
-        return any(isinstance(layer, Flatten) for layer in self.layers[:j])
+        """Whether what stands before layer j is a vector. Rows of features are vectors from the first layer on."""
+        is_row = self.shape[1:] == (1, 1) and not any(isinstance(layer, Conv2d | MaxPool2d) for layer in self.layers)
+        return is_row or any(isinstance(layer, Flatten) for layer in self.layers[:j])
 
     def _after(self, j: int, layer: Layer, shape: Shape) -> Shape:
         C, H, W = shape

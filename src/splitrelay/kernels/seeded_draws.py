@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from splitrelay.errors import InputError
-from splitrelay.kernels.ctypes_structs import NameC, address, check_call
+from splitrelay.kernels.ctypes_structs import Integers, NameC, address, check_call
 from splitrelay.randomness import Purpose, rng
 
-Integers = npt.NDArray[np.int64]
 WORDS = 4  # of 32 bits, to which a root seed is padded
 TRIED = 2**32 + 7, 3, 2**33, 1  # a seed and a client of two words
 

@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from splitrelay.errors import InputError, OutOfRange
 from splitrelay.kernels.buffer_layout import LINE, LayoutBuilder, round_up
-from splitrelay.kernels.ctypes_structs import LayerC, NetC, SlotC, VisitC, address, check_call, check_net
+from splitrelay.kernels.ctypes_structs import Floats, LayerC, NetC, SlotC, VisitC, address, align, check_call, check_net
 from splitrelay.kernels.library import load_library
 from splitrelay.kernels.network_plan import BATCH, ROOM, Plan, get_brief
 
-Floats = npt.NDArray[np.float32]
 ALIGNED = 64  # bytes
 
 
@@ -25,12 +24,6 @@ def make_zeros(n: int, dtype: Any = np.float32) -> npt.NDArray[Any]:
     raw = np.zeros(n * item + ALIGNED, dtype=np.uint8)
     start = -raw.ctypes.data % ALIGNED
     return raw[start : start + n * item].view(dtype)
-
-
-def align(array: Floats) -> Floats:
-    """Return the array as dense aligned float32. It is copied only if needed, such as a part of a message."""
-    array = np.ascontiguousarray(array, dtype=np.float32)
-    return array if array.flags.aligned else array.copy()
 
 
 class Steps:

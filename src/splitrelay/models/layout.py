@@ -1,4 +1,4 @@
-"""The layout of x as one flat vector: layer by layer, first the parameters, then the float buffers.
+"""The layout of x as one flat vector: layer by layer, first the parameters, then the buffers (see layers.py).
 
 A cut is an index, a handover is a slice, and an average is one pass over x.
 
@@ -8,8 +8,8 @@ if its input is not aligned, and whole and cut models would no longer agree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from splitrelay.errors import InputError
+from splitrelay.models.layers import Layers
 
 ALIGNMENT = 64  # bytes
 OTHER_MODEL = "The weights belong to another model."
@@ -30,7 +31,8 @@ class Slot:
     start: int
     shape: tuple[int, ...]
     layer: int
-    parameter: bool  # trained; False for buffers and frozen parameters
+    parameter: bool  # trained; False for buffers
+    is_integer: bool = False  # a counter: an integer buffer that training changes, stored as a float
 
     @property
     def stop(self) -> int:
@@ -52,11 +54,13 @@ class Layout:
 
     Attributes:
         ends: ends[j] is the position at which the first j layers end. ends[cut] is the length of the client half.
+        others: The names of tensors of the model that are not part of x, such as frozen parameters.
     """
 
     slots: tuple[Slot, ...]
     ends: tuple[int, ...]
     dtype: torch.dtype
+    others: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
     def size(self) -> int:
@@ -72,7 +76,7 @@ class Layout:
         """Return the layout of the layers first, ..., last - 1 only, starting at position 0."""
         origin = self.ends[first]
         inside = (slot for slot in self.slots if first <= slot.layer < last)
-        moved = (Slot(s.name, s.start - origin, s.shape, s.layer - first, s.parameter) for s in inside)
+        moved = (replace(s, start=s.start - origin, layer=s.layer - first) for s in inside)
         return Layout(tuple(moved), tuple(end - origin for end in self.ends[first : last + 1]), self.dtype)
 
     def mask(self, device: torch.device | str = "cpu") -> torch.Tensor | None:
@@ -86,7 +90,7 @@ class Layout:
 
     def pack(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return x from tensors with torch's names. Raise InputError if names or shapes differ."""
-        for name in sorted(tensors.keys() - {slot.name for slot in self.slots}):
+        for name in sorted(tensors.keys() - {slot.name for slot in self.slots} - self.others):
             if tensors[name].is_floating_point():  # integer buffers, such as batch norm's counter, are not part of x
                 raise InputError(f"the model has no tensor '{name}'", hint=OTHER_MODEL)
         x = torch.zeros(self.size, dtype=self.dtype)
@@ -102,7 +106,12 @@ class Layout:
 
     def unpack(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return copies of all tensors with torch's names, ready for load_state_dict."""
-        return {slot.name: slot.view(x).clone(memory_format=torch.contiguous_format) for slot in self.slots}
+        return {slot.name: _copy_tensor(slot, x) for slot in self.slots}
+
+
+def _copy_tensor(slot: Slot, x: torch.Tensor) -> torch.Tensor:
+    copy = slot.view(x).clone(memory_format=torch.contiguous_format)
+    return copy.round().to(torch.int64) if slot.is_integer else copy
 
 
 @dataclass(frozen=True)
@@ -120,32 +129,19 @@ class FlatCut:
         return torch.cat([bottom, top])
 
 
-def build_layout(net: nn.Sequential, dtype: torch.dtype = torch.float32) -> Layout:
-    """Assign a position to every parameter and float buffer of the model."""
+def build_layout(net: Layers, dtype: torch.dtype = torch.float32, counters: Collection[str] = ()) -> Layout:
+    """Assign a position to every tensor of x (see layers.py); `counters` are the integer buffers that belong to x."""
     step = ALIGNMENT // torch.empty((), dtype=dtype).element_size()
     slots: list[Slot] = []
-    ends, position = [0], 0
-    for layer, (name, module) in enumerate(net.named_children()):
-        for inner, tensor, parameter in list_tensors(module):
-            slots.append(Slot(f"{name}.{inner}", position, tuple(tensor.shape), layer, parameter))
-            position += -(-tensor.numel() // step) * step
-        ends.append(position)
-    _check_no_shared_tensors(net)
+    ends, position = [0] * (len(net) + 1), 0
+    for layer, name, tensor in net.list_tensors(counters):
+        if tensor.is_complex():
+            hint = "Store the real and the imaginary part as two parameters."
+            raise InputError(f"{name} has complex numbers, and x has real ones", hint=hint)
+        is_integer = not tensor.is_floating_point()
+        slots.append(Slot(name, position, tuple(tensor.shape), layer, isinstance(tensor, nn.Parameter), is_integer))
+        position += -(-tensor.numel() // step) * step
+        ends[layer + 1] = position
+    for j in range(len(net)):
+        ends[j + 1] = max(ends[j], ends[j + 1])  # a layer without tensors ends where the layer before it ends
     return Layout(tuple(slots), tuple(ends), dtype)
-
-
-def list_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
-    """Yield (name, tensor, is it trained) of a layer: first the parameters, then the float buffers."""
-    for name, parameter in module.named_parameters():
-        yield name, parameter, parameter.requires_grad  # a frozen parameter is treated like a buffer
-    for name, buffer in module.named_buffers():
-        if buffer.is_floating_point():
-            yield name, buffer, False
-
-
-def _check_no_shared_tensors(net: nn.Sequential) -> None:
-    owners: dict[int, str] = {}
-    for name, parameter in net.named_parameters(remove_duplicate=False):
-        first = owners.setdefault(id(parameter), name)
-        if first != name:
-            raise InputError(f"{first} and {name} share one tensor", hint="Give each layer a tensor of its own.")

@@ -13,11 +13,15 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from splitrelay.errors import InputError, WorkError
 from splitrelay.models.dropout import Dropout
-from splitrelay.models.layout import Layout
+from splitrelay.models.layer_checks import call_layer
+from splitrelay.models.layer_draws import NamedDraws
+from splitrelay.models.layout import Layout, Slot
 from splitrelay.models.model_spec import ModelSpec
 
 Layer = Callable[[torch.Tensor], torch.Tensor]
+Features = torch.Tensor | tuple[torch.Tensor, ...]  # several tensors only in front of the first layer
 
 # These layers keep the canonical format, forward and backward. Nothing must be converted between two of them.
 KEEP_FORMAT = (nn.Conv2d, nn.ReLU, nn.MaxPool2d)
@@ -26,7 +30,8 @@ KEEP_FORMAT = (nn.Conv2d, nn.ReLU, nn.MaxPool2d)
 class SubModel:
     """The layers first, ..., last - 1 of a model.
 
-    The weights and gradients of the layers are views of the flat vectors `x` and `g`.
+    The weights and gradients of the layers are views of the flat vectors `x` and `g`. Integer buffers that training
+    changes (counters) are copied from x when x is loaded, and back to x after every step.
     """
 
     def __init__(
@@ -34,9 +39,7 @@ class SubModel:
     ) -> None:
         net = model_spec.net()
         self.layout: Layout = model_spec.layout(dtype).between(first, last)
-        self.layers = nn.Sequential()
-        for name, layer in list(net.named_children())[first:last]:
-            self.layers.add_module(name, layer)
+        self.layers = net.part(first, last)
         self.layers.to(device, dtype)
         self.x = torch.zeros(self.layout.size, dtype=dtype, device=device)
         self.g = torch.zeros_like(self.x)
@@ -44,54 +47,120 @@ class SubModel:
         self.dropouts = [(first + j, layer) for j, layer in enumerate(self.layers) if isinstance(layer, Dropout)]
         self.conversions = find_conversions(list(self.layers))
         self.evaluation_layers = [fast_maxpool(layer) for layer in self.layers]
+        self.first = first
+        self.random = frozenset(j - first for j in model_spec.facts.random)
+        self.overwriting = frozenset(j - first for j in model_spec.facts.overwriting)
+        self.buffers: list[tuple[Slot, nn.Module, str]] = []
         self._bind()
+        constants = self.layers.list_constants({slot.name for slot in self.layout.slots})
+        self._constants = [(name, tensor, tensor._version) for _, name, tensor in constants]
 
     def _bind(self) -> None:
         """Make every tensor of the layers a view of x, and every gradient a view of g."""
-        names = dict(self.layers.named_modules())
         for slot in self.layout.slots:
-            owner, _, name = slot.name.rpartition(".")
-            tensor = getattr(names[owner], name)
-            if isinstance(tensor, nn.Parameter):
+            owner, name = self.layers.find_owner(slot.layer, slot.name)
+            tensor = getattr(owner, name)
+            if slot.parameter:
                 tensor.data = slot.view(self.x)
-                tensor.grad = slot.view(self.g) if slot.parameter else None
+                tensor.grad = slot.view(self.g)
             else:
-                names[owner]._buffers[name] = slot.view(self.x)
+                self.buffers.append((slot, owner, name))
+                if not slot.is_integer:
+                    owner._buffers[name] = slot.view(self.x)
+        self._views = [owner._buffers[name] for _, owner, name in self.buffers]
 
     def load(self, x: torch.Tensor) -> None:
-        """Copy x into the buffer."""
+        """Copy x into the buffer.
+
+        Raises:
+            WorkError: A layer has changed a constant, so the visits since then depend on each other.
+        """
+        for name, tensor, version in self._constants:
+            if tensor._version != version:
+                what = f"training changed {name}, which is not part of x and is not saved"
+                raise WorkError(what, hint="Register it as a float buffer that is saved (persistent=True).")
         self.x.copy_(x)
+        for slot, owner, name in self.buffers:
+            if slot.is_integer:
+                buffer = owner._buffers[name]
+                assert buffer is not None
+                buffer.copy_(slot.view(self.x).round())
 
-    def forward(self, h: torch.Tensor, outputs: list[torch.Tensor] | None = None) -> torch.Tensor:
-        """Set the gradients to zero and run the layers on h."""
+    def forward(
+        self, h: Features, outputs: list[torch.Tensor] | None = None, get_seed: Callable[[int], int] | None = None
+    ) -> torch.Tensor:
+        """Set the gradients to zero and run the layers on h.
+
+        Args:
+            h: The features of the batch, or the smashed data.
+            outputs: A list that gets the output of each layer.
+            get_seed: Returns the seed of the random numbers of a layer, by its number in the whole model.
+        """
         self.g.zero_()
-        return self.run_layers(h, outputs)
+        out = self.run_layers(h, outputs, get_seed)
+        self._store_buffers()
+        return out
 
-    def run_layers(self, h: torch.Tensor, outputs: list[torch.Tensor] | None = None) -> torch.Tensor:
+    def run_layers(
+        self, h: Features, outputs: list[torch.Tensor] | None = None, get_seed: Callable[[int], int] | None = None
+    ) -> torch.Tensor:
         """Run the layers on h. Append the output of each layer to `outputs` if it is given."""
-        for layer, convert in zip(self.layers, self.conversions, strict=True):
-            h = layer(h)
+        for j, (layer, convert) in enumerate(zip(self.layers, self.conversions, strict=True)):
+            h = _clone(h) if j in self.overwriting else h
+            if j in self.random and self.layers.training:
+                if get_seed is None:
+                    raise InputError("a random layer ran in training mode without the name of its numbers")
+                with NamedDraws(get_seed(self.first + j)):
+                    out = call_layer(layer, h)
+            else:
+                out = call_layer(layer, h)
             if outputs is not None:
-                outputs.append(h)
-            h = to_canonical(h) if convert else h
+                outputs.append(out)
+            h = to_canonical(out) if convert else out
+        assert isinstance(h, torch.Tensor)
         return h
 
     @torch.no_grad()
-    def predict(self, h: torch.Tensor) -> torch.Tensor:
+    def _store_buffers(self) -> None:
+        """Copy counters, and buffers that a layer has replaced by other tensors, to x."""
+        for (slot, owner, name), view in zip(self.buffers, self._views, strict=True):
+            buffer = owner._buffers[name]
+            assert buffer is not None
+            if slot.is_integer:
+                slot.view(self.x).copy_(buffer)
+            elif buffer is not view:
+                slot.view(self.x).copy_(buffer)
+                owner._buffers[name] = view
+
+    @torch.no_grad()
+    def predict(self, h: Features) -> torch.Tensor:
         """Run the layers on h in evaluation mode: no dropout, batch norm with its running values."""
         training = self.layers.training
         self.layers.eval()
         try:
-            for layer, convert in zip(self.evaluation_layers, self.conversions, strict=True):
-                h = to_canonical(layer(h)) if convert else layer(h)
+            for j, (layer, convert) in enumerate(zip(self.evaluation_layers, self.conversions, strict=True)):
+                out = call_layer(layer, _clone(h) if j in self.overwriting else h)
+                h = to_canonical(out) if convert else out
+            assert isinstance(h, torch.Tensor)
             return h
         finally:
             self.layers.train(training)
 
-    def norms(self) -> list[float]:
-        """Return the squared norm of each parameter's gradient in float64, in the order of the layers."""
-        squares = [slot.view(self.g).double().square().sum() for slot in self.layout.slots if slot.parameter]
-        return [float(square) for square in torch.stack(squares).tolist()] if squares else []
+    def norms(self) -> list[torch.Tensor]:
+        """Return the squared norm of each parameter's gradient in float64, in the order of the layers.
+
+        The numbers stay on the device: to read one would make the host wait for all steps before it.
+        """
+        return [slot.view(self.g).double().square().sum() for slot in self.layout.slots if slot.parameter]
+
+
+def count_samples(h: Features) -> int:
+    """Return the number of samples of a batch."""
+    return len(h[0]) if isinstance(h, tuple) else len(h)
+
+
+def _clone(h: Features) -> Features:
+    return tuple(each.clone() for each in h) if isinstance(h, tuple) else h.clone()
 
 
 def find_conversions(layers: Sequence[nn.Module]) -> list[bool]:

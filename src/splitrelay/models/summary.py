@@ -10,16 +10,25 @@ from dataclasses import dataclass
 from math import prod
 
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from splitrelay.models.layer_checks import call_layer, make_zeros
+from splitrelay.models.layers import list_trained
 from splitrelay.models.model_spec import ModelSpec, find_cut_index
+from splitrelay.models.tracing import Segment
 
 FLOAT = 4  # bytes in a message
 
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One layer: its output shape, its parameters and its forward FLOPs for one image."""
+    """One layer: its output shape, its trained parameters and its forward FLOPs for one sample.
+
+    Attributes:
+        frozen: The number of frozen parameters. They are not part of x and never travel.
+        inside: The modules in this layer after which no cut is possible, such as those of a skip connection.
+    """
 
     index: int
     name: str
@@ -27,6 +36,8 @@ class LayerRow:
     shape: tuple[int, ...]
     parameters: int
     flops: int
+    frozen: int = 0
+    inside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,8 +64,13 @@ class Summary:
 
     @property
     def parameters(self) -> int:
-        """The number of all parameters."""
+        """The number of trained parameters."""
         return sum(row.parameters for row in self.layers)
+
+    @property
+    def frozen(self) -> int:
+        """The number of frozen parameters."""
+        return sum(row.frozen for row in self.layers)
 
     @property
     def flops(self) -> int:
@@ -63,7 +79,7 @@ class Summary:
 
 
 def summarize_model(model_spec: ModelSpec, batch: int = 20) -> Summary:
-    """Measure every layer with one image of zeros, and compute the cost of every cut for this batch size."""
+    """Measure every layer with one sample of zeros, and compute the cost of every cut for this batch size."""
     layers = tuple(_measure_layers(model_spec))
     default = find_cut_index(model_spec, None) if len(layers) > 1 else 0
     return Summary(layers, tuple(_describe_cut(layers, j, j == default, batch) for j in range(1, len(layers))))
@@ -71,14 +87,26 @@ def summarize_model(model_spec: ModelSpec, batch: int = 20) -> Summary:
 
 @torch.no_grad()
 def _measure_layers(model_spec: ModelSpec) -> list[LayerRow]:
-    h, rows = torch.zeros(1, *model_spec.input_shape), []
-    for index, (name, layer) in enumerate(model_spec.net().eval().named_children(), 1):
+    net = model_spec.net().eval()
+    plans = model_spec.trace.segments if model_spec.trace else (None,) * len(net)
+    h, rows = make_zeros(model_spec.inputs, 1), []
+    for index, ((name, layer), plan) in enumerate(zip(net.named_children(), plans, strict=True), 1):
         with FlopCounterMode(display=False) as counter:
-            out: torch.Tensor = layer(h)
-        shape, parameters = tuple(out.shape[1:]), sum(parameter.numel() for parameter in layer.parameters())
-        rows.append(LayerRow(index, name, type(layer).__name__, shape, parameters, counter.get_total_flops()))
-        h = out
+            h = call_layer(layer, h)
+        trained = sum(parameter.numel() for _, parameter in list_trained(layer))
+        frozen = sum(parameter.numel() for parameter in layer.parameters()) - trained
+        kind, shape = _describe_kind(layer), tuple(h.shape[1:])
+        inside = plan.inside if plan else ()
+        rows.append(LayerRow(index, name, kind, shape, trained, counter.get_total_flops(), frozen, inside))
     return rows
+
+
+def _describe_kind(layer: nn.Module) -> str:
+    """Return the type of a layer, or the types of the modules that a part of a traced module calls."""
+    if not isinstance(layer, Segment):
+        return type(layer).__name__
+    kinds = list(dict.fromkeys(type(module).__name__ for module in layer.called))
+    return "+".join(kinds[:3]) + ("+..." if len(kinds) > 3 else "") if kinds else "function"
 
 
 def _describe_cut(layers: tuple[LayerRow, ...], j: int, usual: bool, batch: int) -> CutRow:

@@ -1,68 +1,51 @@
-"""A client's connection to the server: blocking calls, and a new connection whenever one is lost."""
+"""A client's session with the server: blocking calls, and a new connection whenever one is lost.
+
+    RemoteServerHalf.step -> Session.exchange -> Connection.send, receive -> Stream.put, read -> gRPC
+
+`RemoteServerHalf` is the client's end of the inner seam. `Session` lasts as long as the client takes part. `Connection`
+checks each message against the protocol table, and `Stream` passes frames to gRPC. The thread that waits for a frame
+reads it itself, because a change of threads would take longer than everything else that is done with a message.
+"""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from queue import SimpleQueue
 from threading import Event
-from types import TracebackType
+from typing import Any
 
 import grpc
+import numpy as np
 
-from splitrelay.errors import InputError, SplitrelayError, WorkError
-from splitrelay.network.client_stream import Stream
-from splitrelay.network.codec import ANY, VERSION, Bounds, decode, encode
-from splitrelay.network.grpc_channel import SERVICE, ConnectionLost, UnknownHost, UntrustedServer
-from splitrelay.network.limits import Limits, Timeouts
-from splitrelay.network.messages import (
-    Accept,
-    Bye,
-    Cancel,
-    Heartbeat,
-    Hello,
-    Leave,
-    Message,
-    Refuse,
-    Resume,
-    Terms,
-    Welcome,
-    get_fence,
+from splitrelay.engine.base import LOWER_ETA, Reply
+from splitrelay.errors import Diverged
+from splitrelay.network import messages
+from splitrelay.network.background_reader import BackgroundReader
+from splitrelay.network.codec import ANY, VERSION, BadMessage, Bounds, decode, encode, is_finite_array
+from splitrelay.network.grpc_channel import (
+    SERVICE,
+    AnswerTimeout,
+    ClientStopped,
+    ConnectionLost,
+    ServerEnded,
+    ServerNotFound,
+    ServerRefused,
+    SilenceTimeout,
+    UnknownHost,
+    UntrustedServer,
+    VisitCancelled,
+    explain_loss,
+    is_final,
 )
+from splitrelay.network.limits import Limits, Timeouts
+from splitrelay.network.messages import Accept, Bye, Cancel, Heartbeat, Hello, Leave, Message, Refuse, Resume, Terms
 from splitrelay.network.protocol import Conversation, End, Verdict
 
 REFUSALS = 5  # in a row, after which trying again makes no sense
-
-
-class ServerRefused(WorkError):
-    """The server refused this client. If `final`, trying again makes no sense."""
-
-    def __init__(self, why: str, final: bool) -> None:
-        super().__init__(f"the server refused: {why}")
-        self.final = final
-        self.exit_code = InputError.exit_code if final else WorkError.exit_code
-
-
-class ServerEnded(SplitrelayError):
-    """The server has closed the run. If `again`, it will come back."""
-
-    def __init__(self, why: str, again: bool) -> None:
-        super().__init__(why)
-        self.again = again
-
-
-class VisitCancelled(SplitrelayError):
-    """The server has cancelled the visit. Its results are not used."""
-
-
-class ServerNotFound(WorkError):
-    """No server was found within the time that the client waits."""
-
-
-class ClientStopped(SplitrelayError):
-    """The client was stopped while it connected."""
 
 
 @dataclass
@@ -73,6 +56,120 @@ class TrafficMeter:
     sent: int = 0
     received: int = 0
     waiting: float = 0.0
+
+
+class Stream:
+    """A bidirectional call. One thread sends and reads. Another one checks the timeouts and sends heartbeats."""
+
+    def __init__(
+        self,
+        call: Any,
+        beat: Callable[[int], bytes],
+        timeouts: Timeouts = Timeouts(),
+        address: str = "",
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Start the call. The stream ends `timeouts.grace` seconds after `stop` is set."""
+        self.timeouts, self.heartbeat, self._beat, self._address = timeouts, timeouts.heartbeat, beat, address
+        self._stop = stop or threading.Event()
+        self._outgoing: SimpleQueue[tuple[bytes | None, bool]] = SimpleQueue()  # and whether it was put
+        self._leaving = False  # the frame that is about to leave was put
+        self._sent = threading.Event()
+        self._over = threading.Event()
+        self._heard = self.left = time.monotonic()  # when a frame last came, and when one that was put last left
+        self._limit = math.inf  # when the reader has waited for too long
+        self._background: BackgroundReader | None = None
+        self._ended = threading.Event()
+        self._frames: Any = call(iter(self._next_outgoing, None))
+        self._frames.add_callback(self._handle_end)
+        threading.Thread(target=self._watch_clock, name="heartbeat", daemon=True).start()
+
+    def put(self, frame: bytes) -> None:
+        """Queue a frame."""
+        self._sent.clear()
+        self._outgoing.put((frame, True))
+
+    def flush(self) -> None:
+        """Wait until all frames were given to gRPC: other Python code would delay them."""
+        if self._frames.is_active():
+            self._sent.wait(self.timeouts.tick)
+
+    def finish(self) -> None:
+        """End our side and wait a moment for the server: closing at once would drop queued frames."""
+        self._outgoing.put((None, False))
+        if self._frames.is_active():
+            self._ended.wait(2 * self.timeouts.tick)
+
+    def read(self, until: float = math.inf) -> bytes:
+        """Return the next frame. Raises ConnectionLost if none comes until then, or for `timeouts.silence`."""
+        if self._background is not None and self._background.is_reading:
+            while not self.wait_for_frame(self.timeouts.tick):
+                if time.monotonic() > until:
+                    raise _build_timeout_error(asked=True)
+            return self._background.take()
+        self._limit = min(until, time.monotonic() + self.timeouts.silence)
+        try:
+            return self._next(until)
+        finally:
+            self._limit = math.inf
+
+    def wait_for_frame(self, seconds: float) -> bool:
+        """Return whether a frame comes within so many seconds. A background thread reads it, so this cannot hang."""
+        if self._background is None:
+            self._background = BackgroundReader(self._next)
+        if self._background.wait_for_frame(seconds):
+            return True
+        if time.monotonic() > self._heard + self.timeouts.silence:
+            raise _build_timeout_error(asked=False)
+        return False
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._over.set()
+        self._outgoing.put((None, False))
+        self._frames.cancel()
+        if self._background is not None:
+            self._background.close()
+
+    def _next(self, until: float = math.inf) -> bytes:
+        try:
+            frame: bytes = next(self._frames)
+        except StopIteration:
+            raise ConnectionLost("the server hung up") from None
+        except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed by us
+            if time.monotonic() > self._limit:
+                raise _build_timeout_error(asked=self._limit == until) from None
+            raise explain_loss(error.details() if isinstance(error, grpc.Call) else str(error), self._address) from None
+        self._heard = time.monotonic()
+        return frame
+
+    def _next_outgoing(self) -> bytes | None:
+        """Return the next frame for gRPC, which asks after it has sent the one before."""
+        if self._leaving:
+            self.left = time.monotonic()
+        if self._outgoing.empty():
+            self._sent.set()
+        frame, self._leaving = self._outgoing.get()
+        return frame
+
+    def _handle_end(self) -> None:
+        self._ended.set()
+        self._sent.set()  # nothing leaves on a stream that is over
+
+    def _watch_clock(self) -> None:
+        number, last, stopped = 0, time.monotonic(), math.inf
+        while not self._over.wait(min(self.timeouts.tick, max(last + self.heartbeat - time.monotonic(), 0.0))):
+            now = time.monotonic()
+            stopped = min(stopped, now) if self._stop.is_set() else math.inf
+            if now > self._limit or now - stopped >= self.timeouts.grace:
+                self._frames.cancel()  # the reader learns why
+            if now >= last + self.heartbeat:
+                number, last = number + 1, now
+                self._outgoing.put((self._beat(number), False))  # every state allows it, none changes
+
+
+def _build_timeout_error(asked: bool) -> ConnectionLost:
+    return AnswerTimeout("the server does not answer") if asked else SilenceTimeout("the server sends nothing any more")
 
 
 class Connection:
@@ -89,7 +186,8 @@ class Connection:
         self.channel, self.meter = channel, meter or TrafficMeter()
         self.conversation = Conversation(End.CLIENT)
         self.bounds: Bounds = ANY
-        self.stream = Stream(channel.stream_stream(f"/{SERVICE}/Join"), _encode_heartbeat, timeouts, address, stop)
+        call = channel.stream_stream(f"/{SERVICE}/Join")
+        self.stream = Stream(call, lambda number: encode(Heartbeat(number)), timeouts, address, stop)
         self._pending: Message | None = None  # while we waited for nothing in particular
 
     def send(self, message: Message) -> None:
@@ -113,15 +211,21 @@ class Connection:
         began, patience = time.monotonic(), math.inf if timeout is None else timeout
         message, self._pending = self._pending, None
         while message is None:
-            message = self._new(self.stream.read(max(began, self.stream.left) + patience))
+            message = self._read_message(max(began, self.stream.left) + patience)
         self.meter.waiting += time.monotonic() - began
-        return _raise_if_end(message)
+        if isinstance(message, Refuse):
+            raise ServerRefused(message.why, message.final)
+        if isinstance(message, Bye):
+            raise ServerEnded(message.why, message.again)
+        if isinstance(message, Cancel):
+            raise VisitCancelled(message.why or "the visit was taken back")
+        return message
 
     def wait_for_message(self, seconds: float) -> bool:
         """Return whether a message comes within so many seconds. Raises ConnectionLost."""
         until = time.monotonic() + seconds
         while self._pending is None and self.stream.wait_for_frame(max(until - time.monotonic(), 0.0)):
-            self._pending = self._new(self.stream.read())
+            self._pending = self._read_message()
         return self._pending is not None
 
     def close(self) -> None:
@@ -129,27 +233,13 @@ class Connection:
         self.stream.close()
         self.channel.close()
 
-    def _new(self, frame: bytes) -> Message | None:
-        """Decode a frame. Return None for a repeated message and for a heartbeat."""
+    def _read_message(self, until: float = math.inf) -> Message | None:
+        """Read a frame. Return None for a repeated message and for a heartbeat."""
+        frame = self.stream.read(until)
         self.meter.received += len(frame)
         message = decode(frame, self.bounds)
         verdict = self.conversation.record_received(message)
         return message if verdict is Verdict.NEW and not isinstance(message, Heartbeat) else None
-
-
-def _encode_heartbeat(number: int) -> bytes:
-    return encode(Heartbeat(number))
-
-
-def _raise_if_end(message: Message) -> Message:
-    """Raise an error for a message that ends the session or the visit, wherever it is received."""
-    if isinstance(message, Refuse):
-        raise ServerRefused(message.why, message.final)
-    if isinstance(message, Bye):
-        raise ServerEnded(message.why, message.again)
-    if isinstance(message, Cancel):
-        raise VisitCancelled(message.why or "the visit was taken back")
-    return message
 
 
 @dataclass
@@ -182,8 +272,11 @@ class Session:
         address: str = "",
         timeouts: Timeouts = Timeouts(),
         limits: Limits = Limits(),
+        note: Callable[[str], None] = lambda text: None,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
         self.timeouts, self.limits = timeouts, limits
+        self.note, self.warn = note, warn or note  # `warn` gets problems that need the user
         self.client, self.dial, self.agree, self.software = client, dial, agree, software
         self.address = address  # HOST:PORT that is dialed, for messages
         self.welcomed = False  # at least once: a server that TLS refuses later may be mended
@@ -193,10 +286,8 @@ class Session:
         self.meter = TrafficMeter()
         self.bounds: Bounds = ANY
         self.connection: Connection | None = None
-        self.note: Callable[[str], None] = lambda text: None
-        self.warn: Callable[[str], None] = lambda text: self.note(text)  # what somebody must see to
-        self.links = 0
-        self.fruitless = 0  # links in a row on which nothing was asked of us
+        self.connection_count = 0
+        self.fruitless = 0  # connections in a row on which the server sent no request
 
     def reconnect(self) -> None:
         """Connect again, after a pause if earlier ones were of no use: another program may have our keys."""
@@ -258,7 +349,7 @@ class Session:
 
     def exchange(
         self,
-        messages: Callable[[], Iterator[Message]],
+        messages: Sequence[Message],
         timeout: float,
         fence: int = 0,
         meanwhile: Callable[[], None] | None = None,
@@ -266,7 +357,7 @@ class Session:
         """Send messages and return the answer, over a new connection if this one is lost.
 
         Args:
-            messages: makes the messages; called again for each attempt.
+            messages: sent again for each attempt.
             timeout: seconds for the answer.
             fence: of the answer; that of the current visit unless given.
             meanwhile: work to do while the answer is on its way.
@@ -281,11 +372,13 @@ class Session:
                 if self.connection is None and not self.connect():
                     raise VisitCancelled("the visit was cancelled while the connection was lost")
                 assert self.connection is not None
-                self.send(*messages())
+                self.send(*messages)
                 self.connection.stream.flush()
                 if meanwhile is not None:
                     meanwhile()
-                return self._answer(fence, timeout)
+                while (answer := self.receive(timeout)).fence != fence:
+                    pass
+                return answer
             except (ConnectionLost, ServerEnded, ServerRefused) as error:
                 self.disconnect()
                 self._check_stop()
@@ -308,16 +401,10 @@ class Session:
         if tries and self.stop.wait(self.timeouts.compute_pause(tries)):
             raise ClientStopped("told to stop before it was connected again")
 
-    def _answer(self, fence: int, timeout: float) -> Message:
-        while True:
-            answer = self.receive(timeout)
-            if get_fence(answer) == fence:
-                return answer
-
     def _handshake(self) -> bool:
         self.disconnect()
         self.connection = Connection(self.dial(), self.timeouts, self.meter, self.address, self.stop)
-        self.links += 1
+        self.connection_count += 1
         self.connection.send(Hello(VERSION, self.client, self.software))
         terms = self.connection.receive(self.timeouts.handshake)
         assert isinstance(terms, Terms)  # the table allows nothing else
@@ -330,52 +417,44 @@ class Session:
         if isinstance(answer, Resume):
             self.connection.conversation.set_answered(self.holding.k)
             return True
-        assert isinstance(answer, Welcome)
+        assert isinstance(answer, messages.Welcome)
         self.holding = HeldVisit()
         return False
 
 
-def is_final(error: SplitrelayError) -> bool:
-    """Return whether another connection would not help."""
-    return (isinstance(error, ServerRefused) and error.final) or (isinstance(error, ServerEnded) and not error.again)
+def _narrow_labels(labels: Any) -> Any:
+    """Return labels with four bytes for each number, as they travel."""
+    return labels.astype(np.float32 if labels.dtype.kind == "f" else np.int32)
 
 
-class BackgroundReconnect:
-    """Keep the connection while the client computes for long: another thread owns the session meanwhile."""
+class RemoteServerHalf:
+    """The server half during one visit, on another host (engine.base.ServerHalf).
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._tending, name="tending", daemon=True)
-        self._failure: SplitrelayError | None = None
+    Args:
+        session: The session with the server.
+        lease: The visit.
+        prepare_next: Called at each step while the reply is on its way.
+    """
 
-    def __enter__(self) -> None:
-        self._thread.start()
+    def __init__(self, session: Session, lease: messages.Lease, prepare_next: Callable[[], None] | None = None) -> None:
+        self.session, self.fence, self.lease, self.prepare_next = session, lease.fence, lease, prepare_next
+        self.steps = 0  # that were sent
+        self.closing: messages.Finish | None = None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._done.set()
-        self._thread.join()
-        if error is None and self._failure is not None:
-            raise self._failure
+    def step(self, k: int, h: Any, labels: Any, norm2: float, /) -> Reply[Any]:
+        """Send the step and wait for the reply, over a new connection if this one is lost."""
+        if not is_finite_array(h):  # the server would refuse it at each attempt
+            where = f"the smashed data of client {self.lease.m} overflowed in round {self.lease.r}, step {k}"
+            raise Diverged(f"{where}, at eta={self.lease.eta:g}", hint=LOWER_ETA)
+        self.steps += 1
+        step = messages.Step(self.fence, k, h, _narrow_labels(labels), norm2)
+        reply = self.session.exchange([step], self.session.timeouts.step, meanwhile=self.prepare_next)
+        assert isinstance(reply, messages.Reply) and reply.k == k  # the table allows nothing else
+        if reply.gradient.shape != h.shape or reply.gradient.dtype != h.dtype:
+            raise BadMessage("the gradient at the cut", value=reply.gradient.shape, limit=f"{h.dtype} {h.shape}")
+        self.session.holding.k = k + 1
+        return Reply(reply.gradient, reply.norms, reply.loss)
 
-    def _tending(self) -> None:
-        try:
-            while not self._done.wait(self.session.timeouts.tick):
-                self._look()
-        except SplitrelayError as error:  # raised in the computing thread, when it is done
-            self._failure = error
-
-    def _look(self) -> None:
-        """Check the connection. Before the deposit the server sends only messages that end the visit or the session."""
-        try:
-            if self.session.connection is not None:
-                if self.session.connection.wait_for_message(0.0):
-                    self.session.connection.receive()
-                return
-        except (ConnectionLost, ServerEnded, ServerRefused) as error:
-            if is_final(error):
-                raise
-            self.session.note(f"{error}; connecting again")
-            self.session.disconnect()
-        if not self.session.connect():
-            raise VisitCancelled("the visit was cancelled while the connection was lost")
+    def finish(self, norm2: float, /) -> None:
+        """Keep the message: it is sent together with the half."""
+        self.closing = messages.Finish(self.fence, self.session.holding.k, norm2)

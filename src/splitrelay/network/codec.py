@@ -2,7 +2,7 @@
 
 header   magic 4s, version kind dtype axes u8, fence u64, k count u32, shape 4 u32, length u64, 8 zero bytes,
          checksum u64: XXH3 of all bytes but its own
-step     h, then `count` labels as int32, then norm2 as float64
+step     h, then `count` labels as int32 (real numbers and several labels: float32), then norm2 as float64
 reply    gradient, then `count` squared norms as float64, then the loss as float64
 finish   norm2 as float64
 chunk    bytes; predict and output: one array; control: protobuf
@@ -35,7 +35,6 @@ from splitrelay.network.messages import (
     Refuse,
     Reply,
     Step,
-    get_fence,
 )
 
 MAGIC, VERSION = b"SRLY", 3
@@ -46,7 +45,7 @@ NAMES = {code: dtype.name for code, dtype in DTYPES.items()}  # asking a dtype t
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 KINDS: dict[type[Message], int] = {Step: 1, Reply: 2, Finish: 3, Chunk: 4, Predict: 5, Output: 6}
 CONTROL = 7
-NUMBER, LABEL, ANY_LABEL = np.dtype("<f8"), np.dtype("<i4"), np.dtype("<u4")
+NUMBER, LABEL, ANY_LABEL, REAL_LABEL = np.dtype("<f8"), np.dtype("<i4"), np.dtype("<u4"), np.dtype("<f4")
 LAST, CHECKSUM = struct.Struct("<d"), struct.Struct("<Q")
 SMALL = 8192  # numbers that BLAS adds up in one thread
 NO_SIDES = (0,) * limits.AXES
@@ -57,6 +56,12 @@ SHA256 = 32  # bytes
 
 class BadMessage(WorkError):
     """What a peer sent is not what the protocol knows; the peer is refused."""
+
+
+class OutsideLimits(BadMessage):
+    """A value of a control message is outside its limits. If the terms have such a value, no client can join."""
+
+    exit_code = InputError.exit_code
 
 
 class OtherVersion(BadMessage):
@@ -83,6 +88,21 @@ def _describe_software(said: Message | None) -> str:
 
 
 @dataclass(frozen=True)
+class LabelForm:
+    """The labels of one sample in a step: `width` numbers of 4 bytes each, int32 or float32.
+
+    Attributes:
+        width: The numbers of one sample, or None for one number without an axis of its own.
+        is_real: Whether they are float32 instead of int32.
+        least: The smallest integer that is allowed beside 0 and above; tokens that do not count have a negative one.
+    """
+
+    width: int | None = None
+    is_real: bool = False
+    least: int = 0
+
+
+@dataclass(frozen=True)
 class Bounds:
     """What the receiver expects of buffers; whatever is outside is refused before memory is taken for it."""
 
@@ -91,6 +111,7 @@ class Bounds:
     out: int | None = None  # outputs of one sample
     dtype: str | None = None
     classes: int = 2**31 - 1
+    labels: LabelForm = LabelForm()
     norms: int = limits.NORMS
     look: int = limits.BATCH  # samples of one slice of a test set
 
@@ -115,8 +136,9 @@ class Header(NamedTuple):
 def encode(message: Message) -> bytes:
     """The message as it travels."""
     if isinstance(message, Step):
-        tail = message.labels.astype(LABEL, copy=False).tobytes() + LAST.pack(message.norm2)
-        return _build_frame(1, message.fence, message.k, len(message.labels), message.h, tail)
+        dtype = REAL_LABEL if message.labels.dtype.kind == "f" else LABEL
+        tail = message.labels.astype(dtype, copy=False).tobytes() + LAST.pack(message.norm2)
+        return _build_frame(1, message.fence, message.k, message.labels.size, message.h, tail)
     if isinstance(message, Reply):
         tail = struct.pack(f"<{len(message.norms)}dd", *message.norms, message.loss)
         return _build_frame(2, message.fence, message.k, len(message.norms), message.gradient, tail)
@@ -128,7 +150,7 @@ def encode(message: Message) -> bytes:
         return _build_frame(5, message.fence, message.k, 0, message.h, b"")
     if isinstance(message, Output):
         return _build_frame(6, message.fence, message.k, 0, message.out, b"")
-    return _build_frame(CONTROL, get_fence(message), 0, 0, None, encode_control(message))
+    return _build_frame(CONTROL, message.fence, 0, 0, None, encode_control(message))
 
 
 def decode(frame: bytes, bounds: Bounds = ANY) -> Message:
@@ -235,14 +257,27 @@ def _read_norm2(payload: memoryview) -> float:
 
 
 def _read_step(header: Header, payload: memoryview, bounds: Bounds) -> Message:
-    if not header.shape or header.count != header.shape[0]:
-        raise BadMessage("labels of a step", value=header.count, limit="one for each sample")
+    width = bounds.labels.width or 1
+    if not header.shape or header.count != header.shape[0] * width:
+        raise BadMessage("labels of a step", value=header.count, limit=f"{width} for each sample")
     tail = header.count * LABEL.itemsize + NUMBER.itemsize
     h = _read_array(header, payload, bounds, bounds.h, tail)
-    labels = np.frombuffer(payload, LABEL, header.count, h.nbytes)
-    if np.maximum.reduce(labels.view(ANY_LABEL)) >= bounds.classes:  # a negative one is large there
-        raise BadMessage("labels out of range", value=f"{labels.min()} to {labels.max()}", limit=f"< {bounds.classes}")
+    labels = _read_labels(np.frombuffer(payload, LABEL, header.count, h.nbytes), bounds)
     return Step(header.fence, header.k, h, labels, _read_norm2(payload))
+
+
+def _read_labels(labels: Any, bounds: Bounds) -> Any:
+    form = bounds.labels
+    if form.is_real:
+        labels = labels.view(REAL_LABEL)
+        if not np.isfinite(labels).all():
+            raise BadMessage("labels of a step are NaN or infinite")
+    else:
+        counted = labels[labels != form.least] if form.least < 0 else labels
+        if np.maximum.reduce(counted.view(ANY_LABEL), initial=0) >= bounds.classes:  # a negative one is large there
+            span = f"{labels.min()} to {labels.max()}"
+            raise BadMessage("labels out of range", value=span, limit=f"< {bounds.classes}")
+    return labels if form.width is None else labels.reshape(-1, form.width)
 
 
 def _read_reply(header: Header, payload: memoryview, bounds: Bounds) -> Message:
@@ -280,8 +315,8 @@ def _read_output(header: Header, payload: memoryview, bounds: Bounds) -> Message
 
 def _read_control(header: Header, payload: memoryview, bounds: Bounds) -> Message:
     message = decode_control(payload)
-    if get_fence(message) != header.fence:
-        raise BadMessage("a control message under another fence", value=header.fence, limit=get_fence(message))
+    if message.fence != header.fence:
+        raise BadMessage("a control message under another fence", value=header.fence, limit=message.fence)
     return message
 
 
@@ -304,7 +339,7 @@ def encode_control(message: Message) -> bytes:
 def decode_control(payload: bytes | memoryview) -> Message:
     """The message in these bytes; BadMessage where there is none, or one outside its limits."""
     if len(payload) > limits.CONTROL:
-        raise BadMessage("control message too long", value=len(payload), limit=f"<= {limits.CONTROL} bytes")
+        raise OutsideLimits("control message too long", value=len(payload), limit=f"<= {limits.CONTROL} bytes")
     try:
         wrapped = PB.Control.FromString(bytes(payload))
     except (DecodeError, UnicodeDecodeError):
@@ -332,6 +367,8 @@ LIMITS: dict[str, Callable[[Any], bool]] = {
     "software": lambda v: len(v) <= limits.TEXT,
     "engine": lambda v: len(v) <= limits.TEXT,
     "cpu": lambda v: len(v) <= limits.TEXT,
+    "samples": lambda v: len(v) <= limits.CONTROL,
+    "metrics": lambda v: len(v) <= limits.METRICS,
     "recipe": lambda v: len(v) <= limits.CONTROL,
     "address": lambda v: len(v) <= limits.TEXT,
     "heir": lambda v: len(v) <= limits.TEXT,
@@ -362,4 +399,4 @@ def _check(event: str, values: dict[str, Any]) -> None:
     for name, value in values.items():
         if name in LIMITS and not LIMITS[name](value):
             shown = value if isinstance(value, int | float) else f"{len(value)} long"
-            raise BadMessage(f"{name} of {event} is outside its limits", value=shown)
+            raise OutsideLimits(f"{name} of {event} is outside its limits", value=shown)

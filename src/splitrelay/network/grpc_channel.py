@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from splitrelay.errors import InputError, WorkError
+from splitrelay.errors import InputError, SplitrelayError, WorkError
 from splitrelay.network import limits
 
 SERVICE = "splitrelay.Relay"
@@ -22,7 +22,7 @@ PORTS = 65_535
 
 
 class ConnectionLost(WorkError):
-    """The server cannot be heard any more; the visit may go on over another link."""
+    """The server cannot be heard any more; the visit may go on over another connection."""
 
 
 class AnswerTimeout(ConnectionLost):
@@ -41,6 +41,40 @@ class UntrustedServer(ConnectionLost):
     """TLS refuses the server's certificate, or finds none: another attempt helps only after somebody has acted."""
 
     exit_code = InputError.exit_code
+
+
+class ServerRefused(WorkError):
+    """The server refused this client. If `final`, trying again makes no sense."""
+
+    def __init__(self, why: str, final: bool) -> None:
+        super().__init__(f"the server refused: {why}")
+        self.final = final
+        self.exit_code = InputError.exit_code if final else WorkError.exit_code
+
+
+class ServerEnded(SplitrelayError):
+    """The server has closed the run. If `again`, it will come back."""
+
+    def __init__(self, why: str, again: bool) -> None:
+        super().__init__(why)
+        self.again = again
+
+
+class VisitCancelled(SplitrelayError):
+    """The server has cancelled the visit. Its results are not used."""
+
+
+class ServerNotFound(WorkError):
+    """No server was found within the time that the client waits."""
+
+
+class ClientStopped(SplitrelayError):
+    """The client was stopped while it connected."""
+
+
+def is_final(error: SplitrelayError) -> bool:
+    """Return whether another connection would not help."""
+    return (isinstance(error, ServerRefused) and error.final) or (isinstance(error, ServerEnded) and not error.again)
 
 
 def open_channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
@@ -102,4 +136,6 @@ def explain_loss(details: str | None, address: str = "") -> ConnectionLost:
     what = " ".join(str(details).split())[:200]
     if "resolving" in what or "DNS resolution failed" in what:
         return UnknownHost("the server's name cannot be resolved", value=what)
-    return ConnectionLost("nobody listens there" if "Connection refused" in what else "the link was lost", value=what)
+    return ConnectionLost(
+        "nobody listens there" if "Connection refused" in what else "the connection was lost", value=what
+    )

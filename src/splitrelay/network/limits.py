@@ -20,6 +20,7 @@ NORMS = 2**16  # squared norms on one reply: one for each tensor of the server's
 STEPS = 10**9  # K of a visit
 SAMPLES = 10**9  # n_m of a client
 CLASSES = 2**20
+METRICS = 100  # of one evaluation
 PIXELS = 2**28  # of one image, all channels
 LEVEL = 10**6  # mean of a channel, at most; its standard deviation lies between 1/LEVEL and LEVEL
 PADDING = 1024  # pixels around an image, for random crops

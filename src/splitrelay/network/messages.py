@@ -16,17 +16,24 @@ Labels = npt.NDArray[np.int32]
 
 
 class Message:
-    """Anything that is said; a `fence` names the grant of the visit that it belongs to."""
+    """A message of the protocol. Its fence names the lease or the request that it belongs to."""
 
     event: ClassVar[str]  # its name in the table of the protocol, in control.proto and in records
+    fence: int
 
-    def __init_subclass__(cls, event: str) -> None:
+    def __init_subclass__(cls, event: str = "") -> None:
         cls.event = event
+
+
+class SessionMessage(Message):
+    """A message that belongs to no lease."""
+
+    fence = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Step(Message, event="step"):
-    """Step k: smashed data, labels, and the client's squared norm that closes step k - 1."""
+    """Client: step k with smashed data, labels, and the client's part of the squared gradient norm of step k - 1."""
 
     fence: int
     k: int
@@ -37,7 +44,7 @@ class Step(Message, event="step"):
 
 @dataclass(frozen=True, eq=False)
 class Reply(Message, event="reply"):
-    """The answer to step k: the gradient at the cut, the squared norms of the server's gradients, the loss."""
+    """Server: reply to step k: the gradient at the cut, the squared norms of the server's gradients, the loss."""
 
     fence: int
     k: int
@@ -48,7 +55,7 @@ class Reply(Message, event="reply"):
 
 @dataclass(frozen=True)
 class Finish(Message, event="finish"):
-    """The squared norm that closes the last of K steps."""
+    """Client: the end of the K steps, with the client's part of the squared gradient norm of the last one."""
 
     fence: int
     k: int
@@ -57,7 +64,7 @@ class Finish(Message, event="finish"):
 
 @dataclass(frozen=True)
 class Chunk(Message, event="chunk"):
-    """Piece k of a half."""
+    """Both: piece k of a half."""
 
     fence: int
     k: int
@@ -66,7 +73,7 @@ class Chunk(Message, event="chunk"):
 
 @dataclass(frozen=True, eq=False)
 class Predict(Message, event="predict"):
-    """Slice k of the test set, up to the cut: what comes out above it?"""
+    """Evaluator: the smashed data of slice k of the test set."""
 
     fence: int
     k: int
@@ -75,22 +82,16 @@ class Predict(Message, event="predict"):
 
 @dataclass(frozen=True, eq=False)
 class Output(Message, event="output"):
-    """What came out for slice k."""
+    """Server: the outputs of the server half for slice k."""
 
     fence: int
     k: int
     out: Floats
 
 
-def get_fence(message: Message) -> int:
-    """The grant that a message belongs to, 0 for none."""
-    fence: int = getattr(message, "fence", 0)
-    return fence
-
-
 @dataclass(frozen=True)
-class Hello(Message, event="hello"):
-    """The first word of a client."""
+class Hello(SessionMessage, event="hello"):
+    """Client: the first message of a connection."""
 
     version: int
     client: int
@@ -98,8 +99,8 @@ class Hello(Message, event="hello"):
 
 
 @dataclass(frozen=True)
-class Terms(Message, event="terms"):
-    """What the server asks for: the spec, and how a pixel becomes a number."""
+class Terms(SessionMessage, event="terms"):
+    """Server: the spec, and the facts about the data that both ends must share."""
 
     spec: str
     spec_hash: str
@@ -114,14 +115,15 @@ class Terms(Message, event="terms"):
     flip: bool = False
     heartbeat: float = 0.0
     plan: str = ""
-    sealed: bool = False  # the server is not to read the clients' half
-    judged: bool = False  # an evaluator that is none of the clients scores
+    sealed: bool = False  # the server cannot read the client halves
+    judged: bool = False  # an evaluator that is no client evaluates
     salt: Any = b""  # random bytes of this run, which clients mix into the digest of their data
+    samples: str = ""  # JSON of handshake.SampleTerms if the samples are no images
 
 
 @dataclass(frozen=True)
 class Accept(Message, event="accept"):
-    """What the client agrees to, how much it brings (n_m), and the visit that it still holds, answered up to step k."""
+    """Client: the spec that it accepts, its samples (n_m), and the visit that it still holds, answered up to step k."""
 
     spec_hash: str
     engine: str
@@ -135,22 +137,22 @@ class Accept(Message, event="accept"):
 
 
 @dataclass(frozen=True)
-class Welcome(Message, event="welcome"):
-    """Wait for your turn."""
+class Welcome(SessionMessage, event="welcome"):
+    """Server: the client is accepted. It waits for a lease."""
 
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Resume(Message, event="resume"):
-    """The visit that you hold goes on."""
+    """Server: the client continues the visit that it holds."""
 
     fence: int
 
 
 @dataclass(frozen=True)
-class Refuse(Message, event="refuse"):
-    """No; `final` where trying again makes no sense."""
+class Refuse(SessionMessage, event="refuse"):
+    """Server: the client is refused; `final` if another attempt does not help."""
 
     why: str
     final: bool = False
@@ -158,7 +160,7 @@ class Refuse(Message, event="refuse"):
 
 @dataclass(frozen=True)
 class Lease(Message, event="lease"):
-    """A visit: K steps from the half that follows, of `bytes` bytes (0: make x_c^0 yourself)."""
+    """Server: a visit of K steps from the half that follows, of `bytes` bytes (0: the client computes x_c^0)."""
 
     fence: int
     visit: int
@@ -177,27 +179,27 @@ class Lease(Message, event="lease"):
     sealed_visit: int = 0
     sealed_fence: int = 0
     epoch: int = 0
-    direct: bool = False  # the half comes from the client before
+    direct: bool = False  # the half comes from the previous client
     heir: str = ""  # where the next client is reached
 
 
 @dataclass(frozen=True)
 class HalfRequest(Message, event="want"):
-    """The half has not come from the client before: send it."""
+    """Client: the half has not come from the previous client, and the server must send it."""
 
     fence: int
 
 
 @dataclass(frozen=True)
 class Ready(Message, event="ready"):
-    """The half has come, whole."""
+    """Client: the half is complete."""
 
     fence: int
 
 
 @dataclass(frozen=True)
 class HandoverReport(Message, event="handed"):
-    """The next client has the half, which will be deposited too; `why` where it could not be handed over."""
+    """Client: handover to the next client succeeded, or failed for the reason in `why`. The deposit follows."""
 
     fence: int
     bytes: int
@@ -207,7 +209,7 @@ class HandoverReport(Message, event="handed"):
 
 @dataclass(frozen=True)
 class Deposit(Message, event="deposit"):
-    """All chunks of the half after the visit have been sent."""
+    """Client: all chunks of the half after the visit have been sent."""
 
     fence: int
     bytes: int
@@ -218,14 +220,14 @@ class Deposit(Message, event="deposit"):
 
 @dataclass(frozen=True)
 class Commit(Message, event="commit"):
-    """The visit counts."""
+    """Server: the visit is committed."""
 
     fence: int
 
 
 @dataclass(frozen=True)
 class Cancel(Message, event="cancel"):
-    """The visit is taken back: whatever was made of it is void."""
+    """Server: the visit is cancelled. Its results are not used."""
 
     fence: int
     why: str = ""
@@ -233,7 +235,7 @@ class Cancel(Message, event="cancel"):
 
 @dataclass(frozen=True)
 class Fail(Message, event="fail"):
-    """The client cannot do the visit: its numbers `diverged`, or it may be able to do it `later`."""
+    """Client: it cannot make the visit. Its numbers `diverged`, or it may be able to make it `later`."""
 
     fence: int
     why: str = ""
@@ -243,7 +245,7 @@ class Fail(Message, event="fail"):
 
 @dataclass(frozen=True)
 class EvaluationRequest(Message, event="look"):
-    """Peer to peer: score this half; where `top_bytes` is not 0 the server's half follows it, to be kept."""
+    """Server: evaluate this half. If `top_bytes` > 0, the server half follows, and the evaluator saves both."""
 
     fence: int
     r: int
@@ -258,24 +260,25 @@ class EvaluationRequest(Message, event="look"):
 
 @dataclass(frozen=True)
 class Score(Message, event="score"):
-    """What the evaluator saw."""
+    """Evaluator: the result of an evaluation."""
 
     fence: int
     loss: float
     accuracy: float
     per_class: tuple[float, ...] = ()
+    metrics: tuple[float, ...] = ()  # in the order of the spec
 
 
 @dataclass(frozen=True)
-class Heartbeat(Message, event="heartbeat"):
-    """I am here."""
+class Heartbeat(SessionMessage, event="heartbeat"):
+    """Both: a sign of life."""
 
     number: int = 0
 
 
 @dataclass(frozen=True)
-class UsageReport(Message, event="paid"):
-    """What taking part has cost this client's program so far; `program` is another one after a restart."""
+class UsageReport(SessionMessage, event="paid"):
+    """Client: the seconds and bytes that its program has used so far. After a restart `program` is another number."""
 
     program: int
     visits: int
@@ -285,15 +288,15 @@ class UsageReport(Message, event="paid"):
 
 
 @dataclass(frozen=True)
-class Leave(Message, event="leave"):
-    """The client goes."""
+class Leave(SessionMessage, event="leave"):
+    """Client: it leaves."""
 
     why: str = ""
 
 
 @dataclass(frozen=True)
-class Bye(Message, event="bye"):
-    """The server goes; `again` where it comes back."""
+class Bye(SessionMessage, event="bye"):
+    """Server: it stops; `again` if it will come back."""
 
     why: str = ""
     again: bool = False

@@ -64,7 +64,7 @@ class HalfReceiver:
             ("grpc.max_connection_idle_ms", int(1000 * self.timeouts.idle)),
         )
         server = grpc.server(ThreadPoolExecutor(MOST_CALLS), options=options, maximum_concurrent_rpcs=MOST_CALLS)
-        method = grpc.stream_unary_rpc_method_handler(self._hand)
+        method = grpc.stream_unary_rpc_method_handler(self._receive_half)
         service, _, name = METHOD[1:].partition("/")
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: method}),))
         try:
@@ -86,16 +86,16 @@ class HalfReceiver:
         if self._server is not None:
             self._server.stop(None)
 
-    def _hand(self, frames: Iterator[bytes], context: Any) -> bytes:
+    def _receive_half(self, frames: Iterator[bytes], context: Any) -> bytes:
         why = self.admit(context)
         if why is not None:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
         ends = [self._start_timer(self.timeouts.peer, context)]  # a slow peer occupies one of a few places
         try:
-            first = self._first(frames)
+            first = self._read_report(frames)
             ends.append(self._start_timer(self.timeouts.compute_peer_time(first.bytes), context))
             ends[0].cancel()
-            digest, half = self._whole(first, frames)
+            digest, half = self._read_half(first, frames)
         except (BadMessage, TamperedHalf) as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
@@ -113,13 +113,13 @@ class HalfReceiver:
         end.start()
         return end
 
-    def _first(self, frames: Iterator[bytes]) -> HandoverReport:
+    def _read_report(self, frames: Iterator[bytes]) -> HandoverReport:
         first = decode(next(frames, b""))
         if not isinstance(first, HandoverReport) or first.bytes > self.largest:
             raise BadMessage("a peer hands over one half", value=first.event, limit=f"<= {self.largest} bytes")
         return first
 
-    def _whole(self, first: HandoverReport, frames: Iterator[bytes]) -> tuple[bytes, bytes]:
+    def _read_half(self, first: HandoverReport, frames: Iterator[bytes]) -> tuple[bytes, bytes]:
         assembly = tensor_transfer.Assembly(first.bytes)
         for frame in frames:
             chunk = decode(frame)
@@ -136,42 +136,42 @@ class HalfSender:
 
     def __init__(self, credentials: Callable[[], grpc.ChannelCredentials], timeouts: Timeouts = Timeouts()) -> None:
         self.credentials, self.timeouts = credentials, timeouts
-        self._ways: dict[str, grpc.Channel] = {}
+        self._channels: dict[str, grpc.Channel] = {}
         self._failed: dict[str, float] = {}
 
-    def bring(self, address: str, fence: int, half: bytes) -> HandoverReport:
+    def send(self, address: str, fence: int, half: bytes) -> HandoverReport:
         """The next client has the half when this returns; else Unreached."""
         again = self.timeouts.peer_retry
         since = time.monotonic() - self._failed.get(address, -again)
         if since < again:
             raise PeerUnreachable(f"{address} could not be reached {since:.0f} seconds ago")
-        word = HandoverReport(fence, len(half), tensor_transfer.compute_sha256(half))
-        frames = (encode(message) for message in (word, *tensor_transfer.split_into_chunks(fence, half)))
+        report = HandoverReport(fence, len(half), tensor_transfer.compute_sha256(half))
+        frames = (encode(message) for message in (report, *tensor_transfer.split_into_chunks(fence, half)))
         try:
-            self._way(address).stream_unary(METHOD)(frames, timeout=self.timeouts.compute_peer_time(len(half)))
+            self._get_channel(address).stream_unary(METHOD)(frames, timeout=self.timeouts.compute_peer_time(len(half)))
         except grpc.RpcError as error:
             self._failed[address] = time.monotonic()
-            self._ways.pop(address).close()
+            self._channels.pop(address).close()
             what = error.details() if isinstance(error, grpc.Call) else str(error)
             raise PeerUnreachable(f"{address} cannot be reached", value=" ".join(str(what).split())[:200]) from None
-        return word
+        return report
 
     def close(self) -> None:
         """No half is on its way."""
-        for way in self._ways.values():
-            way.close()
-        self._ways = {}
+        for channel in self._channels.values():
+            channel.close()
+        self._channels = {}
 
-    def _way(self, address: str) -> grpc.Channel:
-        if address not in self._ways:
+    def _get_channel(self, address: str) -> grpc.Channel:
+        if address not in self._channels:
             options = (
                 *PLAIN,
                 ("grpc.max_receive_message_length", limits.CONTROL),
                 ("grpc.max_send_message_length", 2 * limits.CHUNK),
                 ("grpc.use_local_subchannel_pool", 1),
             )
-            self._ways[address] = grpc.secure_channel(address, self.credentials(), options)
-        return self._ways[address]
+            self._channels[address] = grpc.secure_channel(address, self.credentials(), options)
+        return self._channels[address]
 
 
 UNREACHED = "the next client was not reached"
@@ -207,17 +207,17 @@ class PeerEndpoint:
         if self.receiver is not None:
             self.receiver.largest = largest
 
-    def come(self, lease: Lease) -> bytes | None:
+    def take_half(self, lease: Lease) -> bytes | None:
         """What the client before has brought for this lease, if it has."""
         return None if self.receiver is None else self.receiver.take(lease.sha256)
 
-    def bring(self, lease: Lease, half: bytes) -> Iterator[HandoverReport]:
+    def hand_over(self, lease: Lease, half: bytes) -> Iterator[HandoverReport]:
         """Straight to the next client, where the server knows its address; and what is told the server of it."""
         if not lease.heir:
             return
         try:
             check_address(lease.heir)
-            yield self.sender.bring(lease.heir, lease.fence, half)
+            yield self.sender.send(lease.heir, lease.fence, half)
         except (PeerUnreachable, InputError) as error:
             self.say(f"{error}; the server relays")
             yield HandoverReport(

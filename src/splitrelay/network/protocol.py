@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from splitrelay.network.codec import BadMessage
-from splitrelay.network.messages import Message, Reply, Step, get_fence
+from splitrelay.network.messages import Message, Reply, Step
 
 
 class State(StrEnum):
@@ -128,7 +128,7 @@ class Conversation:
         return Verdict.NEW
 
     def _is_stale(self, message: Message) -> bool:
-        fence = get_fence(message)
+        fence = message.fence
         return 0 < fence <= self.passed and message.event not in ("lease", "look", "accept", "resume")
 
     def _is_repeated(self, message: Message) -> bool:
@@ -141,7 +141,7 @@ class Conversation:
         return self.state in (State.STEPPING, State.COMPUTING) and message.k == asked >= 0
 
     def _move(self, end: End, message: Message) -> None:
-        event, fence = message.event, get_fence(message)
+        event, fence = message.event, message.fence
         there = TABLE.get((self.state, end, event))
         if there is None:
             where, self.state = self.state, State.REFUSED

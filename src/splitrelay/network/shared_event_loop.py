@@ -132,7 +132,7 @@ class ClientConnected:
     """Client m has connected. `resumed` is true if it continues the visit that it holds."""
 
     m: int
-    link: int
+    connection: int
     accept: Accept
     resumed: bool
     software: str = ""  # and its version, as the client says
@@ -143,7 +143,7 @@ class ClientDisconnected:
     """A connection has ended: `refused` if by us for a wrong message, `final` if client m may not reconnect."""
 
     m: int
-    link: int
+    connection: int
     why: str
     final: bool = False
     refused: bool = False
@@ -154,7 +154,7 @@ class MessageReceived:
     """Client m has sent a message of its visit; `half` holds the bytes of a deposit."""
 
     m: int
-    link: int
+    connection: int
     message: Message
     half: bytes = b""
 
@@ -183,15 +183,15 @@ class EventQueue:
         self._loop = loop
         self._failure: BaseException | None = None
         self._events: deque[Event] = deque()
-        self._unread: Counter[int] = Counter()  # by link
+        self._unread: Counter[int] = Counter()  # by connection
         self._unannounced = set[int]()  # connections whose arrival the training thread does not know yet
 
     def put(self, event: Event) -> None:
         """Add an event. Call this on the loop only."""
         if isinstance(event, MessageReceived):
-            self._unread[event.link] += 1
+            self._unread[event.connection] += 1
         elif isinstance(event, ClientConnected):
-            self.expect(event.link)
+            self.expect(event.connection)
         self._events.append(event)
         self._loop.wake()
 
@@ -210,11 +210,11 @@ class EventQueue:
                 raise Empty
             event = self._events.popleft()
             if isinstance(event, MessageReceived):
-                self._unread[event.link] -= 1
-                if not self._unread[event.link]:
-                    del self._unread[event.link]
+                self._unread[event.connection] -= 1
+                if not self._unread[event.connection]:
+                    del self._unread[event.connection]
             elif isinstance(event, ClientConnected):
-                self._unannounced.discard(event.link)
+                self._unannounced.discard(event.connection)
         return event
 
     def answer(self, heard: MessageReceived) -> Answer | None:
@@ -243,14 +243,14 @@ class EventQueue:
         self._failure = self._failure or error
         self._loop.wake()
 
-    def expect(self, link: int) -> None:
+    def expect(self, connection: int) -> None:
         """Mark a connection whose arrival will be announced by an event."""
-        self._unannounced.add(link)
+        self._unannounced.add(connection)
 
-    def is_unannounced(self, link: int) -> bool:
+    def is_unannounced(self, connection: int) -> bool:
         """Return whether the training thread does not know of this connection yet."""
-        return link in self._unannounced
+        return connection in self._unannounced
 
-    def count_unread(self, link: int) -> int:
+    def count_unread(self, connection: int) -> int:
         """Return the number of messages of a connection that are not read yet."""
-        return self._unread[link]
+        return self._unread[connection]

@@ -23,7 +23,7 @@ COUNTERS = struct.Struct("<128xQ64xQ")  # struct tcp_info up to tcpi_bytes_sent:
 
 @dataclass(frozen=True)
 class SocketTraffic:
-    """So far, over all links of a client; the bytes are None where the system does not count them."""
+    """Traffic of all connections of a client so far; the bytes are None if the system does not count them."""
 
     messages: int = 0
     up: int | None = None
@@ -36,7 +36,7 @@ class SocketTraffic:
 
 
 class CountedConnection(Protocol):
-    """A link, as far as it is metered."""
+    """A connection whose traffic is counted."""
 
     m: int
     peer: str  # as gRPC writes it
@@ -46,30 +46,30 @@ class CountedConnection(Protocol):
 
 
 class SocketCounters:
-    """The links of a server, looked at now and then."""
+    """Count the traffic of the connections of a server."""
 
     def __init__(self) -> None:
-        self._past: dict[int, SocketTraffic] = {}  # links that are closed, by client
+        self._past: dict[int, SocketTraffic] = {}  # closed connections, by client
 
-    def look(self, links: Iterable[CountedConnection]) -> None:
-        """Read all counters; links whose socket is not known yet are looked up in one pass."""
-        known = list(links)
-        found = find_sockets() if any(link.descriptor < 0 for link in known) else {}
-        for link in known:
-            if link.descriptor < 0:
-                link.descriptor = found.get(_parse_peer(link.peer), -1)
-            _read_counters(link)
+    def read(self, connections: Iterable[CountedConnection]) -> None:
+        """Read all counters. Look up unknown sockets of connections in one pass."""
+        known = list(connections)
+        found = find_sockets() if any(connection.descriptor < 0 for connection in known) else {}
+        for connection in known:
+            if connection.descriptor < 0:
+                connection.descriptor = found.get(_parse_peer(connection.peer), -1)
+            _read_counters(connection)
 
-    def parted(self, link: CountedConnection) -> None:
-        """The link is over; what it carried stays in the account."""
-        _read_counters(link)
-        self._past[link.m] = self._past.get(link.m, SocketTraffic()) + _get_traffic(link)
+    def add_ended(self, connection: CountedConnection) -> None:
+        """Add the traffic of a connection that has ended to the total of its client."""
+        _read_counters(connection)
+        self._past[connection.m] = self._past.get(connection.m, SocketTraffic()) + _get_traffic(connection)
 
-    def by_client(self, links: Iterable[CountedConnection]) -> dict[int, SocketTraffic]:
+    def sum_by_client(self, connections: Iterable[CountedConnection]) -> dict[int, SocketTraffic]:
         """Every client that was here."""
         found = dict(self._past)
-        for link in links:
-            found[link.m] = found.get(link.m, SocketTraffic()) + _get_traffic(link)
+        for connection in connections:
+            found[connection.m] = found.get(connection.m, SocketTraffic()) + _get_traffic(connection)
         return {m: carried for m, carried in sorted(found.items()) if m >= 0}
 
 
@@ -84,13 +84,13 @@ def find_sockets() -> dict[str, int]:
     return found
 
 
-def _read_counters(link: CountedConnection) -> None:
+def _read_counters(connection: CountedConnection) -> None:
     """The descriptor may be another connection's by now, so it is asked who is at the other end."""
     with suppress(OSError):
-        if link.descriptor >= 0 and _get_peer(link.descriptor) == _parse_peer(link.peer):
-            with _borrow_socket(link.descriptor) as line:
+        if connection.descriptor >= 0 and _get_peer(connection.descriptor) == _parse_peer(connection.peer):
+            with _borrow_socket(connection.descriptor) as line:
                 info = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, COUNTERS.size)
-                link.bytes = COUNTERS.unpack(info) if len(info) == COUNTERS.size else None
+                connection.bytes = COUNTERS.unpack(info) if len(info) == COUNTERS.size else None
 
 
 @contextmanager
@@ -122,8 +122,8 @@ def _format_address(host: str, port: int | str) -> str:
     return f"{host.removeprefix('::ffff:')} {port}"
 
 
-def _get_traffic(link: CountedConnection) -> SocketTraffic:
-    return SocketTraffic(link.messages, *(link.bytes or (None, None)))
+def _get_traffic(connection: CountedConnection) -> SocketTraffic:
+    return SocketTraffic(connection.messages, *(connection.bytes or (None, None)))
 
 
 def _add_optional(one: int | None, other: int | None) -> int | None:

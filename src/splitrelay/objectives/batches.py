@@ -36,6 +36,12 @@ class Batches:
         if self.draw not in DRAWS:
             raise UnknownName("way to draw batches", self.draw, DRAWS)
 
+    def count_steps(self, n: int) -> int:
+        """Return the number of batches of one pass over n samples."""
+        if self.draw == "full":
+            return 1
+        return n // self.size if self.drop_last and n > self.size else -(-n // self.size)
+
     def positions(self, n: int, K: int, generator: np.random.Generator) -> list[Positions]:
         """Draw K batches of positions from n samples."""
         if n == 0:

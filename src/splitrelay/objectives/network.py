@@ -1,22 +1,26 @@
-"""F_m of a neural network: the mean loss over the images of client m."""
+"""F_m of a neural network: the mean loss over the samples of client m."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from splitrelay.data.augment import Augmentation, Crops
-from splitrelay.data.images import LEVELS, ImageSet
+from splitrelay.data.images import LEVELS, ImageSet, Samples
+from splitrelay.data.samples import SampleSet, Target
+from splitrelay.errors import InputError
 from splitrelay.models import ModelSpec, SubModel
 from splitrelay.objectives.batches import Batches
 from splitrelay.objectives.losses import LOSSES, Loss, check_loss
 from splitrelay.randomness import Purpose, rng
 
-__all__ = ["DeviceImages", "Loss", "Name", "Network"]
+__all__ = ["DeviceImages", "DeviceSamples", "Features", "Loss", "Name", "Network", "to_device"]
+Features = Any  # a tensor, or a tuple of tensors if and only if the model has several inputs
 FEW = 4  # images on which a loss of the user is checked
 
 
@@ -31,12 +35,23 @@ class DeviceImages:
     ) -> None:
         self.x = torch.asarray(images.x).to(device)
         self.y = torch.asarray(images.y).to(device)
-        self.levels = torch.from_numpy(images.levels.copy()).to(device, dtype).flatten()
+        levels = images.precise_levels if dtype == torch.float64 else images.levels
+        self.levels = torch.from_numpy(levels.copy()).to(device, dtype).flatten()
         channels = torch.arange(images.shape[0], device=device) * LEVELS  # each channel has its own row of levels
         self.offsets = None if images.shape[0] == 1 else channels.view(1, -1, 1, 1)
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the images."""
+        return self.x.device
+
+    @property
+    def target(self) -> Target:
+        """The kind of the targets. Images have classes."""
+        return "classes"
 
     def batch(self, indices: torch.Tensor, crops: Crops | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the normalized images at these positions and their labels."""
@@ -56,6 +71,59 @@ class DeviceImages:
         """Yield all images in order, `size` at a time, with their labels."""
         for start in range(0, len(self), size):
             yield self.normalize(self.x[start : start + size]), self.y[start : start + size]
+
+
+class DeviceSamples:
+    """A SampleSet on a device, with the methods of DeviceImages.
+
+    Real numbers get the dtype of the model when the set is made. Integers, bytes and truth values stay as they are.
+    """
+
+    def __init__(
+        self, samples: SampleSet, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> None:
+        self.arrays = tuple(_to_tensor(array, dtype, device) for array in samples.arrays)
+        self.y = _to_tensor(samples.y, dtype, device)
+        self.target: Target = samples.target
+        self.has_several = isinstance(samples.x, tuple)
+        self.inputs = samples.inputs
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the samples."""
+        return self.y.device
+
+    def batch(self, indices: torch.Tensor, crops: Crops | None = None) -> tuple[Features, torch.Tensor]:
+        """Return the features at these positions and their targets."""
+        if crops is not None:
+            raise InputError("only images can be cropped", hint="Remove the augmentation.")
+        return self._join([array.index_select(0, indices) for array in self.arrays]), self.y.index_select(0, indices)
+
+    def slices(self, size: int) -> Iterator[tuple[Features, torch.Tensor]]:
+        """Yield all samples in order, `size` at a time, with their targets."""
+        for start in range(0, len(self), size):
+            here = slice(start, start + size)
+            yield self._join([array[here].clone() for array in self.arrays]), self.y[here]
+
+    def _join(self, parts: Sequence[torch.Tensor]) -> Features:
+        return tuple(parts) if self.has_several else parts[0]
+
+
+def to_device(
+    samples: Samples, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> DeviceImages | DeviceSamples:
+    """Return a set of images or of other samples on a device."""
+    if isinstance(samples, ImageSet):
+        return DeviceImages(samples, dtype, device)
+    return DeviceSamples(samples, dtype, device)
+
+
+def _to_tensor(array: npt.NDArray[Any], dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
+    tensor = torch.asarray(array)
+    return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
 
 
 def crop(pixels: torch.Tensor, crops: Crops) -> torch.Tensor:
@@ -94,7 +162,7 @@ class Network:
     """
 
     model_spec: ModelSpec
-    images: DeviceImages
+    images: DeviceImages | DeviceSamples
     holdings: Sequence[npt.NDArray[np.int64]]
     batches: Batches = field(default_factory=Batches)
     augmentation: Augmentation | None = None
@@ -116,9 +184,9 @@ class Network:
     @property
     def device(self) -> torch.device:
         """The device of the images and of the computation."""
-        return self.images.x.device
+        return self.images.device
 
-    def samples(self, name: Name, K: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def samples(self, name: Name, K: int) -> Iterator[tuple[Features, torch.Tensor]]:
         """Yield (features, labels) of the K steps of a visit. All positions and crops are drawn before the first."""
         held = self.holdings[name.m]
         steps = self.batches.positions(len(held), K, name.rng(Purpose.BATCHES))

@@ -1,7 +1,7 @@
 """Compare all algorithms in one cell, and settings that differ in one key.
 
-Every setting is at its best rate. Differences are computed seed by seed. A difference counts if it has the same sign
-with every seed and its mean is at least one percentage point.
+Every setting is at its best rate. Differences are computed seed by seed and judged as in `reports.statistics`, with
+Holm's correction within a table.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from splitrelay.reports.seed_groups import (
     find_differing_keys,
     group_runs,
 )
+from splitrelay.reports.statistics import AHEAD, BEHIND, EVEN, MARGIN, UNDECIDED, judge_differences
 from splitrelay.reports.summary import compare_seeds, describe_ends, summarise_group
 from splitrelay.reports.table_layout import TUNED
 from splitrelay.runs.records import has_runs, runs_under
@@ -33,7 +34,7 @@ from splitrelay.table import Heading, Table
 
 FOLDER = "family/best"
 RIVALS = ("ssl", "fedavg")
-COUNTS = 1.0  # a difference, in points of percent
+VERDICTS = {AHEAD: "better", BEHIND: "worse", EVEN: "same", UNDECIDED: UNDECIDED}
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,6 @@ class Difference:
     def points(self) -> NDArray[np.float64]:
         """Return the difference of every seed. It is positive if ours is better."""
         return compare_seeds(self.ours, self.theirs)
-
-    @property
-    def verdict(self) -> str:
-        """Return "better" or "worse" if the difference counts, else "same"."""
-        if not self.points.size or abs(self.points.mean()) < COUNTS or len(set(np.sign(self.points))) > 1:
-            return "same"
-        return "better" if self.points.mean() > 0 else "worse"
 
     def __str__(self) -> str:
         if not self.points.size:
@@ -117,7 +111,8 @@ def build_algorithms_table(folder: Path) -> Table:
     ]
     caption = (
         f"{_describe_cell(found[0])}: test accuracy in %, mean ± standard deviation over seeds and the "
-        f"last {LAST} rounds (at the best rate), and the difference to SSL and to FedAvg in points, seed by seed."
+        f"last {LAST} rounds (at the best rate), and the difference to SSL and to FedAvg in points, seed by seed, ± "
+        "standard deviation. These differences were not tested."
     )
     records = [_build_record(family, name) for name in names for family in found]
     return Table(heads, rows, caption=caption, notes=notes, name="family-algorithms", records=records)
@@ -170,10 +165,14 @@ def build_choices_table(folder: Path) -> Table:
     heads += [Heading(get_data_label(data), is_numeric=True) for data in sets] + [Heading("matters")]
     caption = (
         "One key changed, each setting at its best rate: the gain in points of test accuracy, seed by seed, ± standard "
-        f"deviation. A change matters if it has the same sign with every seed and a mean of {COUNTS:g} point or more."
+        f"deviation. A change is better or worse after Holm's correction for this table, the same within {MARGIN:g} "
+        "points, or undecided."
     )
-    body = [_build_choice_row(choice, seen, sets) for choice, seen in rows.items()]
-    records = [_build_choice_record(choice, data, seen[data]) for choice, seen in rows.items() for data in seen]
+    keys = [(choice, data) for choice, seen in rows.items() for data in seen]
+    judged = judge_differences([rows[choice][data].points.tolist() for choice, data in keys])
+    verdicts = {key: VERDICTS[each.verdict] for key, each in zip(keys, judged, strict=True)}
+    body = [_build_choice_row(choice, seen, verdicts, sets) for choice, seen in rows.items()]
+    records = [_build_choice_record(*key, rows[key[0]][key[1]], verdicts[key]) for key in keys]
     return Table(heads, body, caption=caption, notes=notes, name="family-choices", records=records)
 
 
@@ -190,23 +189,25 @@ def _find_choices(family: FamilyRuns) -> Iterator[tuple[Change, Difference]]:
                 )
 
 
-def _build_choice_row(choice: Change, seen: dict[str, Difference], sets: Sequence[str]) -> list[str]:
+def _build_choice_row(
+    choice: Change, seen: dict[str, Difference], verdicts: dict[tuple[Change, str], str], sets: Sequence[str]
+) -> list[str]:
     first = [str(choice.M), get_algorithm_label(choice.algorithm), choice.now, choice.baseline]
     numbers = [str(seen[data]) if data in seen else "" for data in sets]
-    return [*first, *numbers, summarise_verdicts([found.verdict for found in seen.values()])]
+    return [*first, *numbers, summarise_verdicts([verdicts[choice, data] for data in seen])]
 
 
 def summarise_verdicts(verdicts: Sequence[str]) -> str:
-    """Return 'no', 'better', 'worse', or how the result depends on the data set."""
-    telling = sorted(set(verdicts) - {"same"})
-    if not telling:
-        return "no"
+    """Return 'same', 'better', 'worse', 'undecided', or how the result depends on the data set."""
+    if len(set(verdicts)) == 1:
+        return verdicts[0]
+    telling = sorted(set(verdicts) - {"same", UNDECIDED})
     if len(telling) > 1:
         return "better or worse, depending on the data set"
-    return telling[0] if "same" not in verdicts else f"{telling[0]} on one data set"
+    return f"{telling[0]} on one data set" if telling else "undecided or the same"
 
 
-def _build_choice_record(choice: Change, data: str, seen: Difference) -> dict[str, object]:
+def _build_choice_record(choice: Change, data: str, seen: Difference, verdict: str) -> dict[str, object]:
     own = {
         "data": data,
         "M": choice.M,
@@ -214,4 +215,4 @@ def _build_choice_record(choice: Change, data: str, seen: Difference) -> dict[st
         "with": choice.now,
         "instead_of": choice.baseline,
     }
-    return {**own, "points": [round(float(value), 4) for value in seen.points], "verdict": seen.verdict}
+    return {**own, "points": [round(float(value), 4) for value in seen.points], "verdict": verdict}

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from splitrelay.data import load
 from splitrelay.errors import InputError
 from splitrelay.models import get_model_spec
 from splitrelay.models.summary import summarize_model
 from splitrelay.paper.cells import CELLS, Cell
 from splitrelay.paper.plan import Unit
 from splitrelay.paper.studies import PAIR
-from splitrelay.runs.build import build_partition
+from splitrelay.runs.build import build_partition, load_data
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import SEEDS, Spec, load_spec
 from splitrelay.runs.trainer import Trainer
@@ -41,7 +40,7 @@ class Pace:
     def seconds(self, spec: Spec) -> float:
         """Return the estimated seconds of a whole run."""
         visits = spec.S or spec.partition.M
-        return spec.R * (visits * spec.K * self.step + self.evaluation / spec.every)
+        return spec.R * (visits * spec.mean_K * self.step + self.evaluation / spec.every)
 
 
 class Paces:
@@ -63,7 +62,8 @@ def measure_pace(spec: Spec) -> Pace:
 
     The shortest of several rounds counts, because other programs only make rounds longer.
     """
-    data, few = load(spec.data.name), min(PROBED, len(load(spec.data.name).test))
+    data = load_data(spec.data)
+    few = min(PROBED, len(data.test))
     small = replace(data, test=data.test.part(np.arange(few)))
     learning = Trainer(_shorten(spec), small, build_partition(spec, data))
     state = learning.algorithm.init(learning.x0())
@@ -174,7 +174,7 @@ KINDS = (
 
 def estimate_hours(spec: Spec, kind: Accelerator, forward: float) -> float:
     """Return the hours of one run of VGG-11: its steps, one after another, and its evaluations."""
-    steps = spec.R * (spec.S or spec.partition.M) * spec.K
+    steps = spec.R * (spec.S or spec.partition.M) * spec.mean_K
     step = kind.seconds((1 + BACKWARD) * forward * spec.optimiser.batch)
     return (steps * step + spec.R // spec.every * kind.seconds(forward * TEST)) / 3600
 

@@ -57,7 +57,7 @@ def _build_row(cell: Cell, algorithm: str, plain: Found, tuned: Found) -> list[s
     texts = [
         f"{printed.accuracy:.2f} ± {printed.spread:.2f} ({'-' if printed.rounds is None else printed.rounds})",
         _format_accuracy(ours),
-        _format_accuracy(best) + (describe_rate(best) if best else ""),
+        _format_accuracy(best) + (describe_rate(best.best) if best else ""),
         _format_rounds(ours),
         _format_rounds(best),
         "" if ours is None else f"{_compute_minutes(ours):.1f}",

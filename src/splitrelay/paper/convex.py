@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from splitrelay.algorithms import SSL, Algorithm, Averaged, FedAvg, MinibatchSGD, Scaffold, Step
 from splitrelay.data import DataSet, draw_partition
+from splitrelay.data.images import get_images
 from splitrelay.engine import InProcess
 from splitrelay.errors import WorkError
 from splitrelay.objectives.softmax_regression import Softmax, feature_rows, mean_image
@@ -154,7 +155,8 @@ def run_study(study: Study, data: DataSet) -> Record:
 
 def run_cells(study: Study, data: DataSet) -> Iterator[Cell]:
     """Return an iterator that runs one cell per C. Draw all partitions first, so that errors come early."""
-    y, features = data.train.y, feature_rows(data.train.x, mean_image(data.train.x))
+    train = get_images(data.train, "this study")
+    y, features = train.y, feature_rows(train.x, mean_image(train.x))
     partitions = [draw_partition("exdir", y, M=study.M, C=C, alpha=study.alpha, seed=study.seeds[0]) for C in study.Cs]
     objectives = [
         Softmax(features, y, one.indices, study.mu, len(data.train.classes), study.batch) for one in partitions
@@ -183,7 +185,8 @@ def _measure(study: Study, objective: Softmax, data: DataSet) -> tuple[Constants
 def measure_constants(objective: Softmax, optimum: Optimum, data: DataSet) -> Constants:
     """Measure the constants before any run. sigma2_seen covers only the start and the optimum so far."""
     x0, noise = objective.x0, objective.noise(optimum.x)
-    guessed = (feature_rows(data.test.x, mean_image(data.train.x)) @ optimum.x).argmax(axis=1)
+    train, test = (get_images(part, "this study") for part in (data.train, data.test))
+    guessed = (feature_rows(test.x, mean_image(train.x)) @ optimum.x).argmax(axis=1)
     return Constants(
         L=objective.L,
         mu=objective.mu,
@@ -195,7 +198,7 @@ def measure_constants(objective: Softmax, optimum: Optimum, data: DataSet) -> Co
         A=float(objective.F(x0)) - optimum.F,
         F_star=optimum.F,
         gradient_norm=optimum.gradient_norm,
-        accuracy=float((guessed == data.test.y).mean()),
+        accuracy=float((guessed == test.y).mean()),
     )
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from statistics import fmean, stdev
 from threading import Thread
 
@@ -18,15 +19,17 @@ from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.errors import Diverged
+from splitrelay.runs.execute import execute
+from splitrelay.runs.run_directory import Row, RunDirectory, build_row, count_final_rounds
 from splitrelay.runs.spec import make_spec
-from splitrelay.runs.trainer import EvaluationRow, Trainer
+from splitrelay.runs.trainer import Trainer
 
 ALGORITHMS = ("ssl", "fedavg")
 CLASSES = (1, 2)  # C of ExDir(C, 10): one or two classes a client
 ETAS = (0.03, 0.1, 0.3, 1.0)
 SEEDS = (1234, 666, 22)  # the paper's; the grid is searched with the first, as in the paper
 M, K, R, ALPHA = 10, 5, 25, 10.0
-LAST = 10  # rounds over which a final accuracy is the mean
+LAST = count_final_rounds(R)  # rounds over which a final accuracy is the mean
 
 
 @dataclass(frozen=True)
@@ -44,18 +47,18 @@ class Outcome:
     """The result of a run: a row after every round, or the reason why it failed."""
 
     point: Point
-    rows: Sequence[EvaluationRow]
+    rows: Sequence[Row]
     failed: str = ""
 
     @property
     def accuracy(self) -> float:
         """Return the mean test accuracy over the last rounds, or 0 for a run that diverged."""
-        return fmean(row.score.accuracy for row in self.rows[-LAST:]) if not self.failed else 0.0
+        return fmean(row["test_accuracy"] for row in self.rows[-LAST:]) if not self.failed else 0.0
 
     @property
     def traffic(self) -> int:
         """Return the bytes between clients and server in both directions."""
-        return self.rows[-1].up + self.rows[-1].down if not self.failed else 0
+        return int(self.rows[-1]["bytes_up"] + self.rows[-1]["bytes_down"]) if not self.failed else 0
 
 
 @dataclass(frozen=True)
@@ -124,12 +127,20 @@ def digits() -> DataSet:
     return load("digits")
 
 
-def run_point(point: Point) -> Outcome:
-    """Run one point. The numbers depend only on its settings, not on the process."""
-    trial = make_spec(algorithm=point.algorithm, eta=point.eta, K=K, seed=point.seed)
+def run_point(point: Point, folder: Path | None = None) -> Outcome:
+    """Run one point. The numbers depend only on its settings, not on the process.
+
+    Args:
+        point: The settings.
+        folder: Where the run directory is made; None to keep nothing. A finished run in it is not repeated.
+    """
+    spec = make_spec(algorithm=point.algorithm, eta=point.eta, K=K, seed=point.seed, M=M, C=point.C, alpha=ALPHA, R=R)
     try:
-        learning = Trainer(trial, digits(), partition(point.C, point.seed))
-        return Outcome(point, [row for row, _ in learning.run(R)])
+        if folder is None:
+            trainer = Trainer(spec, digits(), partition(point.C, point.seed))
+            return Outcome(point, [build_row(row) for row, _ in trainer.run(R)])
+        directory = RunDirectory(folder / f"{point.algorithm}-C{point.C}-eta{point.eta:g}-seed{point.seed}")
+        return Outcome(point, [progress.row for progress in execute(spec, directory, checkpoint=R)])
     except Diverged as error:
         return Outcome(point, [], str(error))
 
@@ -137,7 +148,8 @@ def run_point(point: Point) -> Outcome:
 class Workers:
     """A pool with one process per core. The processes end with the demo and ignore Ctrl-C, which the demo handles."""
 
-    def __init__(self, number: int | None = None) -> None:
+    def __init__(self, number: int | None = None, folder: Path | None = None) -> None:
+        self.folder = folder  # of the run directories, if they are to be made
         context = multiprocessing.get_context("spawn")
         self.pool = ProcessPoolExecutor(number or os.cpu_count() or 1, context, initializer=_init_worker)
 
@@ -153,7 +165,7 @@ class Workers:
     def outcomes(self, points: Iterable[Point]) -> Iterator[Outcome]:
         """Yield each outcome as soon as it is finished."""
         with _hold_interrupts():  # the processes start here and inherit the mask, so Ctrl-C cannot stop a starting one
-            futures: list[Future[Outcome]] = [self.pool.submit(run_point, point) for point in points]
+            futures: list[Future[Outcome]] = [self.pool.submit(run_point, point, self.folder) for point in points]
         for future in as_completed(futures):
             yield future.result()
 

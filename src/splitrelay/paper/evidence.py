@@ -6,55 +6,72 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError
-from splitrelay.reports.head_to_head import Comparison, find_comparisons
+from splitrelay.reports.head_to_head import Comparison, find_comparisons, judge_together
 from splitrelay.runs.records import has_runs, runs_under
 
 DEVICES, TUNED, SILOS, CLIPPING = "cells", "tuned/best", "silos/best", "clipping"
-SEARCH, SMALL_NET = "tuned/search", "cnncifar/best"
+SEARCH, SMALL_NET, LANDSCAPE = "tuned/search", "cnncifar/best", "landscape/best"
+CONTESTS = (DEVICES, TUNED, LANDSCAPE, SILOS, SMALL_NET, "vgg11")  # studies with SSL and FedAvg
 OPEN = "not run yet"
 
 
 class Evidence:
-    """The comparisons of SSL and FedAvg in a folder of records, by study."""
+    """The comparisons of SSL and FedAvg in a folder of records, corrected together for the number of all of them.
+
+    Attributes:
+        studies: The comparisons of each study. A list is empty if one of the two algorithms was not run.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.read_study = cache(self._read_study)
+        found: dict[str, list[Comparison]] = {name: [] for name in CONTESTS}
+        for name in found:
+            with suppress(InputError):
+                found[name] = find_comparisons(runs_under(folder / name))[0]
+        judged = iter(judge_together([pair for pairs in found.values() for pair in pairs]))
+        self.studies = {name: [next(judged) for _ in pairs] for name, pairs in found.items()}
 
-    def _read_study(self, name: str) -> list[Comparison]:
-        """Return the comparisons of a study. The list is empty if one of the two algorithms was not run."""
-        with suppress(InputError):
-            return find_comparisons(runs_under(self.folder / name))[0]
-        return []
+    @property
+    def tests(self) -> int:
+        """Return the number of comparisons that could be tested, over which Holm's procedure corrects."""
+        return sum(pair.judgement.spread > 0 for pairs in self.studies.values() for pair in pairs)
 
     def select(self, study: str, **factors: object) -> list[Comparison]:
         """Return the comparisons of a study with these values of C, K or data."""
-        return [pair for pair in self.read_study(study) if factors.items() <= _get_factors(pair).items()]
-
-
-def _get_factors(pair: Comparison) -> dict[str, object]:
-    return {**pair.factors, "data": pair.place.data}
+        pairs = self.studies[study]
+        return [pair for pair in pairs if factors.items() <= {**pair.factors, "data": pair.place.data}.items()]
 
 
 @dataclass(frozen=True)
 class Finding:
     """The answer to a question, and its numbers."""
 
-    holds: str  # yes, no, in part, or not run yet
+    holds: str  # yes, no, in part, undecided, or not run yet
     seen: str
 
 
-def summarise_answers(answers: Sequence[bool], words: Sequence[str]) -> Finding:
-    """Return "yes" if all answers are true, "in part" if some are, else "no"."""
+def summarise_answers(answers: Sequence[bool | None], words: Sequence[str]) -> Finding:
+    """Return the answer over all settings. None is an undecided setting."""
     if not answers:
         return Finding(OPEN, "")
-    verdict = "yes" if all(answers) else "in part" if any(answers) else "no"
+    decided = [answer for answer in answers if answer is not None]
+    if not decided:
+        verdict = "undecided"
+    elif any(decided):
+        verdict = "yes" if all(decided) and len(decided) == len(answers) else "in part"
+    else:
+        verdict = "no" if len(decided) == len(answers) else "no where decided"
     return Finding(verdict, "; ".join(words))
+
+
+def summarise_means(answers: Sequence[bool], words: Sequence[str]) -> Finding:
+    """Return the answer to a question on means over seeds that were not tested."""
+    found = summarise_answers(answers, words)
+    return found if found.holds == OPEN else Finding(f"{found.holds} (means)", found.seen)
 
 
 BLOCK = re.compile(r"(<!-- shown: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -89,13 +106,14 @@ VIEWS = (
     View("cells.png", "figure", "curves", ("cells",), smooth=True),
     View("tuned.md", "table", "accuracy", ("tuned/best",), PAPER),
     View("tuned-winners.md", "table", "winners", ("tuned/best",)),
+    View("followup.md", "table", "winners", ("followup",)),
     View("tuned-rates.md", "table", "rates", ("tuned/search",), PAPER),
     View("tuned.png", "figure", "curves", ("tuned/best",), smooth=True),
     View("tuned-rates.png", "figure", "rates", ("tuned/search",)),
     View("silos.md", "table", "accuracy", ("silos/best",)),
     View("silos-winners.md", "table", "winners", ("silos/best",)),
     View("silos-classes.md", "table", "classes", ("silos/best",)),
-    View("silos-memory.png", "figure", "memory", ("silos/best",), ("--last", "100")),
+    View("silos-memory.png", "figure", "memory", ("silos/best",), ("--last", "60")),
     View("silos-rates.md", "table", "rates", ("silos/search",)),
     View("silos.png", "figure", "curves", ("silos/best",), smooth=True),
     View("landscape.md", "table", "winners", ("landscape/best",)),
@@ -111,7 +129,7 @@ VIEWS = (
     View("clipping.png", "figure", "clipping", ("clipping",), smooth=True),
     View("cuts.md", "table", "runs", ("cuts",)),
     View("reasons.md", "table", "runs", ("reasons",)),
-    View("winners.png", "figure", "winners", BEST_STUDIES),
+    View("winners.png", "figure", "winners", (*BEST_STUDIES, "followup")),
 )
 
 

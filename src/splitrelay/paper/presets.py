@@ -117,7 +117,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Content:
 def rate(preset: Preset, algorithm: str) -> float:
     """Return the paper's best rate of ssl or fedavg."""
     if algorithm not in ("ssl", "fedavg"):
-        hint = "Give one: eta=0.01, or look for it with splitrelay grid."
+        hint = "Give one: eta=0.01, or find one with splitrelay grid."
         raise InputError(f"the paper has no rate for {algorithm}", hint=hint)
     best = (preset.cell.ssl if algorithm == "ssl" else preset.cell.fedavg).eta
     return RATES[RATES.index(best) + 1] if preset.above else best

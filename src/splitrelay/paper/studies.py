@@ -15,7 +15,7 @@ from pathlib import Path
 
 from splitrelay.runs.run_directory import RunDirectory, compute_final_accuracy
 from splitrelay.runs.spec import SEEDS, load_spec
-from splitrelay.sweeps.grid_search import Choice, RateScore, search_rates
+from splitrelay.sweeps.grid_search import Choice, RateScore, choose_settings, search_rates
 from splitrelay.sweeps.points import Point, Points, Settings, drop_duplicates
 from splitrelay.sweeps.sweep import SweepStatus, find_run_folder
 
@@ -204,12 +204,8 @@ def run_batch(plan: Tuning, folder: Path, run: Sweep, seeds: Sequence[int]) -> N
 
 def choose_final_points(plan: Tuning, choices: Iterable[Choice], seeds: Sequence[int]) -> list[Point]:
     """Return the best norm and rate of every setting, with each seed. Skip settings whose rates all diverged."""
-    best: dict[Settings, tuple[Settings, RateScore]] = {}
-    for choice in choices:
-        fixed = tuple(setting for setting in choice.settings if setting[0] != "clip")
-        if choice.best.score is not None and (fixed not in best or choice.best.rank > best[fixed][1].rank):
-            best[fixed] = choice.settings, choice.best
-    return [plan.build_final_point(settings, tried.eta, seed) for seed in seeds for settings, tried in best.values()]
+    best = {settings: tried for settings, tried in choose_settings(list(choices)).items() if tried.score is not None}
+    return [plan.build_final_point(settings, tried.eta, seed) for seed in seeds for settings, tried in best.items()]
 
 
 def list_expected_runs(plan: Tuning, folder: Path, seeds: Sequence[int]) -> list[tuple[Path, Point]]:
@@ -227,4 +223,5 @@ def list_expected_runs(plan: Tuning, folder: Path, seeds: Sequence[int]) -> list
 def _score_point(point: Point, folder: Path) -> RateScore:
     rows = RunDirectory(find_run_folder(folder, point)).read_rows()
     score = compute_final_accuracy(rows) if rows else None
-    return RateScore(point.spec.optimiser.eta, score or 0.0, point.name)
+    step = point.spec.optimiser
+    return RateScore(step.eta, (score or 0.0,), (point.name,), point.spec.R, step.clip)

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from splitrelay.errors import InputError
-from splitrelay.paper.evidence import DEVICES, SILOS, SMALL_NET, TUNED, Evidence
-from splitrelay.reports.head_to_head import Comparison
+from splitrelay.paper.evidence import DEVICES, LANDSCAPE, SILOS, SMALL_NET, TUNED, Evidence
+from splitrelay.reports.head_to_head import Comparison, build_judgement_record
 from splitrelay.reports.labels import DATA, find_place, get_algorithm_label, get_data_label
+from splitrelay.reports.statistics import EVEN, MARGIN, UNDECIDED
 from splitrelay.table import Cell, Heading, Piece, Table
 
 STUDIES = {
     DEVICES: "500 clients, the paper's rates",
     TUNED: "500 clients, tuned",
-    "landscape/best": "500 clients, tuned, S = 3, 10, 30 and α = 1, 10, 100",
+    LANDSCAPE: "500 clients, tuned, S = 3, 10, 30 and α = 1, 10, 100",
     SILOS: "ten clients, tuned",
     SMALL_NET: "500 clients, a small network, tuned",
     "vgg11": "VGG-11, the paper's rates, a few rounds",
@@ -25,10 +26,10 @@ def build_summary_table(folder: Path) -> Table:
     """Build one row per study and data set, with one column per number of classes per client."""
     records = Evidence(folder)
     found = {
-        (study, data): {C: records.select(study, data=data, C=C) for C in _find_classes(records.read_study(study))}
+        (study, data): {C: records.select(study, data=data, C=C) for C in _find_classes(records.studies[study])}
         for study in STUDIES
         for data in sorted(
-            {pair.place.data for pair in records.read_study(study)}, key=lambda name: find_place(DATA, name)
+            {pair.place.data for pair in records.studies[study]}, key=lambda name: find_place(DATA, name)
         )
     }
     if not found:
@@ -40,8 +41,10 @@ def build_summary_table(folder: Path) -> Table:
         for (study, data), by_class in found.items()
     ]
     caption = (
-        "The algorithm that is ahead, and the gap SSL minus FedAvg in points of test accuracy, mean over seeds. If a "
-        "study has several settings (K, S, α), the range of gaps. Ahead: in every setting and with every seed."
+        "The algorithm that is ahead, and the gap SSL minus FedAvg in points of test accuracy, mean over seeds (the "
+        "range, if a study has several settings: K, S, α). Ahead: after Holm's correction for the "
+        f"{records.tests} comparisons of this table that have several seeds. Even: within {MARGIN:g} points. Gaps of "
+        "undecided settings are not shown."
     )
     return Table(heads, rows, caption=caption, name="glance", records=_build_records(found))
 
@@ -55,25 +58,29 @@ def _build_summary_row(study: str, data: str, by_class: Sequence[Sequence[Compar
 
 
 def describe_gaps(pairs: Sequence[Comparison]) -> Cell:
-    """Return 'SSL +24.6 to +35.3', or in how many settings each is ahead; an empty cell if nothing was run."""
-    if not pairs:
-        return ""
-    gaps = sorted(pair.gap for pair in pairs)
-    span = f"{gaps[0]:+.1f}" if len(gaps) == 1 else f"{gaps[0]:+.1f} to {gaps[-1]:+.1f}"
-    span += " (one seed)" * (min(pair.gaps.size for pair in pairs) == 1)
-    ahead = {name: sum(pair.winner == name for pair in pairs) for name in ("ssl", "fedavg")}
-    for name, settings in ahead.items():
-        if settings == len(pairs):
-            return Piece(get_algorithm_label(name), bold=True), Piece(f" {span}")
-    if not any(ahead.values()):
-        return f"even {span}"
-    counts = ", ".join(f"{get_algorithm_label(name)} in {settings}" for name, settings in ahead.items() if settings)
-    return f"{counts} of {len(pairs)}: {span}"
+    """Return 'SSL +24.6 to +35.3', or the number of settings for each verdict; an empty cell if nothing was run."""
+    words = []
+    for name in ("ssl", "fedavg"):
+        ahead = [pair for pair in pairs if pair.winner == name]
+        if ahead and len(ahead) == len(pairs):
+            return Piece(get_algorithm_label(name), bold=True), Piece(f" {format_range(ahead)}")
+        words += [f"{get_algorithm_label(name)} in {len(ahead)} ({format_range(ahead)})"] if ahead else []
+    for verdict in (EVEN, UNDECIDED):
+        number = sum(pair.judgement.verdict == verdict for pair in pairs)
+        words += [verdict if number == len(pairs) else f"{verdict} in {number}"] * bool(number)
+    one_seed = bool(pairs) and max(len(pair.gaps) for pair in pairs) == 1
+    return ", ".join(words) + " (one seed)" * one_seed
+
+
+def format_range(pairs: Sequence[Comparison]) -> str:
+    """Return the range of gaps, for example '+24.6 to +35.3'."""
+    gaps = [pair.gap for pair in pairs]
+    return f"{gaps[0]:+.1f}" if len(gaps) == 1 else f"{min(gaps):+.1f} to {max(gaps):+.1f}"
 
 
 def _build_records(found: dict[tuple[str, str], dict[int, list[Comparison]]]) -> list[dict[str, object]]:
     return [
-        {"study": study, "data": data, "C": C, **pair.factors, "gap": round(pair.gap, 4), "ahead": pair.winner}
+        {"study": study, "data": data, "C": C, **pair.factors, **build_judgement_record(pair.judgement)}
         for (study, data), by_class in found.items()
         for C, pairs in by_class.items()
         for pair in pairs

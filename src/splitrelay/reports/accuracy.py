@@ -10,8 +10,9 @@ from typing import Any
 from splitrelay.paper.cells import Printed
 from splitrelay.reports.labels import format_value_label
 from splitrelay.reports.seed_groups import Group, describe_seeds, group_runs
-from splitrelay.reports.summary import describe_ends, find_paper_cell, summarise_group
+from splitrelay.reports.summary import describe_ends, find_last_round, find_paper_cell, summarise_group
 from splitrelay.reports.table_layout import (
+    AUTO,
     Choice,
     Column,
     Place,
@@ -22,7 +23,7 @@ from splitrelay.reports.table_layout import (
     row_label,
 )
 from splitrelay.runs.records import Run
-from splitrelay.runs.run_directory import LAST
+from splitrelay.runs.run_directory import LAST, describe_final_rounds
 from splitrelay.table import Cell, Heading, Piece, Table
 
 
@@ -39,8 +40,9 @@ class Value:
 def build_accuracy_table(
     runs: Sequence[Run],
     *,
-    rule: str = "test",
+    rule: str = AUTO,
     last: int = LAST,
+    tuning: Sequence[int] = (),
     goal: float | None = None,
     beside: bool = False,
     by_algorithm: bool = False,
@@ -50,7 +52,7 @@ def build_accuracy_table(
     `beside` puts what the paper prints below each row; `by_algorithm` turns the table: a row for each algorithm.
     """
     groups, notes = group_runs(runs)
-    choices = choose_runs(groups, rule, last)
+    choices = choose_runs(groups, rule, last, tuning=tuning)
     ours = {(choice.place, choice.column): _compute_value(choice, last, goal) for choice in choices}
     papers = {(choice.place, choice.column): _get_paper_value(choice) for choice in choices} if beside else {}
     notes = [*describe_seeds([choice.best for choice in choices]), *describe_choices(choices), *notes]
@@ -166,7 +168,8 @@ def _build_caption(choices: Sequence[Choice], last: int, goal: float | None) -> 
     words = (
         [f"{100 * value:g} % ({part})" for part, value in goals] if len(different) > 1 else [f"{100 * goals[0][1]:g} %"]
     )
-    what = f"Test accuracy in %, mean ± standard deviation over seeds and the last {last} rounds"
+    ends = [find_last_round(choice.best) for choice in choices]
+    what = f"Test accuracy in %, mean ± standard deviation over seeds and the {describe_final_rounds(ends, last)}"
     return f"{what}; in brackets the first round in which the mean over seeds is at {', '.join(words)} or above."
 
 
@@ -190,10 +193,12 @@ def _build_record(choice: Choice, value: Value, paper: Value | None, last: int, 
 EDGE = "†"
 
 
-def build_rates_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST, beside: bool = False) -> Table:
+def build_rates_table(
+    runs: Sequence[Run], *, rule: str = AUTO, last: int = LAST, tuning: Sequence[int] = (), beside: bool = False
+) -> Table:
     """The best rate of each algorithm in each place; `beside` puts the paper's in brackets."""
     groups, notes = group_runs(runs)
-    choices = {(choice.place, choice.column): choice for choice in choose_runs(groups, rule, last)}
+    choices = {(choice.place, choice.column): choice for choice in choose_runs(groups, rule, last, tuning=tuning)}
     places = list(dict.fromkeys(place for place, _ in choices))
     columns = sorted({column for _, column in choices}, key=column_key)
     heads = [Heading("setting"), Heading("data"), Heading("K", is_numeric=True)]
@@ -228,13 +233,13 @@ def _format_rate(choice: Choice | None, beside: bool, clips: bool) -> str:
 
 def _build_rate_caption(choices: Sequence[Choice], beside: bool) -> str:
     rule, last = choices[0].rule, choices[0].last
+    rounds = describe_final_rounds([find_last_round(choice.best) for choice in choices], last)
     paper = " In square brackets the paper's." if beside else ""
-    return f"Rates η with the best mean {rule} accuracy over the last {last} rounds.{paper}"
+    return f"Rates η with the best mean {rule} accuracy over the {rounds}.{paper}"
 
 
 def _build_notes(choices: Sequence[Choice]) -> list[str]:
-    seeds = sorted({"all seeds" if choice.seed is None else f"seed {choice.seed}" for choice in choices})
-    notes = [f"Chosen with {' or '.join(seeds)}."]
+    notes = describe_choices(choices)
     if any(choice.on_edge for choice in choices):
         notes.append(f"{EDGE} on the edge of the grid: a better rate may lie beyond it.")
     single = sum(len(choice.grid) == 1 for choice in choices)
@@ -248,8 +253,8 @@ def _build_rate_record(choice: Choice) -> dict[str, Any]:
     return {
         **build_record(choice),
         "rule": choice.rule,
-        "seed": choice.seed,
-        "accuracy_percent": _compute_percent(choice, choice.best),
+        "seeds": " ".join(map(str, choice.seeds)),
+        "accuracy_percent": _compute_percent(choice, choice.chosen),
         "tried": "; ".join(_describe_try(choice, group) for group in sorted(choice.tried, key=_get_eta)),
         "paper_eta": printed and printed.eta,
     }

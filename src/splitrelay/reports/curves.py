@@ -23,14 +23,23 @@ from splitrelay.data.partition_schemes import draw_covering
 from splitrelay.errors import InputError
 from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng
-from splitrelay.reports.labels import get_data_label, is_splitfed_v1
+from splitrelay.reports.labels import get_data_label
 from splitrelay.reports.line_plots import Drawing, Line, LineStyle, Panel, colours, grid, styles
 from splitrelay.reports.seed_groups import Group, describe_seeds, group_runs
 from splitrelay.reports.style import LABEL, LOOK, open_figure, save_figure
-from splitrelay.reports.summary import Curve, build_curve, select_late_rows
-from splitrelay.reports.table_layout import Choice, Place, choose_runs, column_key, describe_choices, row_label
+from splitrelay.reports.summary import Curve, build_curve, find_last_round
+from splitrelay.reports.table_layout import (
+    AUTO,
+    Choice,
+    Place,
+    choose_runs,
+    column_key,
+    describe_choices,
+    name_splitfed,
+    row_label,
+)
 from splitrelay.runs.records import Run
-from splitrelay.runs.run_directory import LAST
+from splitrelay.runs.run_directory import LAST, describe_final_rounds, select_final_rows
 from splitrelay.runs.spec import Spec
 
 if TYPE_CHECKING:
@@ -43,30 +52,29 @@ ROUNDS, ACCURACY = "training rounds", "test accuracy (%)"
 
 
 def draw_curves(
-    runs: Sequence[Run], *, rule: str = "test", last: int = LAST, smooth: int = 1, every_rate: bool = False
+    runs: Sequence[Run],
+    *,
+    rule: str = AUTO,
+    last: int = LAST,
+    tuning: Sequence[int] = (),
+    smooth: int = 1,
+    every_rate: bool = False,
+    by_bytes: bool = False,
 ) -> Drawing:
-    """Draw accuracy by round. If curves are smoothed, the label of the axis states it."""
-    groups, notes = group_runs(runs)
-    choices = choose_runs(groups, rule, last, every_rate=every_rate)
-    said = [*_describe(choices, smooth), *notes]
-    return _build_drawing(choices, said, ROUNDS, smooth, by_bytes=False)
+    """Draw accuracy by round, or by the megabytes that clients and server have exchanged.
 
-
-def draw_bytes(
-    runs: Sequence[Run], *, rule: str = "test", last: int = LAST, smooth: int = 1, every_rate: bool = False
-) -> Drawing:
-    """Draw accuracy by the megabytes that clients and server have exchanged."""
+    If curves are smoothed, the label of the axis states it.
+    """
     groups, notes = group_runs(runs)
-    choices = [_name_splitfed(choice) for choice in choose_runs(groups, rule, last, every_rate=every_rate)]
-    said = [*_describe(choices, smooth), *notes]
-    return _build_drawing(choices, said, "MB between clients and server", smooth, by_bytes=True)
+    choices = choose_runs(groups, rule, last, tuning=tuning, every_rate=every_rate)
+    choices = [_name_splitfed(choice) for choice in choices] if by_bytes else choices
+    along = "MB between clients and server" if by_bytes else ROUNDS
+    return _build_drawing(choices, [*_describe(choices, smooth), *notes], along, smooth, by_bytes=by_bytes)
 
 
 def _name_splitfed(choice: Choice) -> Choice:
     """Call FedAvg over a cut SplitFed V1: its traffic is not that of FedAvg."""
-    if not is_splitfed_v1(choice.best.spec):
-        return choice
-    return replace(choice, column=replace(choice.column, algorithm="splitfed-v1"))
+    return replace(choice, column=name_splitfed(choice.column, choice.best.spec))
 
 
 def compute_accuracy_line(group: Group, smooth: int = 1) -> Curve:
@@ -201,8 +209,8 @@ def draw(cells: Sequence[Cell], path: Path) -> Path:
         axes = np.atleast_1d(figure.subplots(1, len(panels), sharey=True))
         for axis, C in zip(axes, panels, strict=True):
             for cell in (cell for cell in cells if cell.C == C):
-                accuracy = 100 * np.array([[row.score.accuracy for row in run.rows] for run in cell.outcomes])
-                rounds = [row.r for row in cell.outcomes[0].rows]
+                accuracy = 100 * np.array([[row["test_accuracy"] for row in run.rows] for run in cell.outcomes])
+                rounds = [row["round"] for row in cell.outcomes[0].rows]
                 mean, spread = accuracy.mean(0), accuracy.std(0, ddof=1)
                 colour, line = LOOK[cell.algorithm]
                 axis.plot(rounds, mean, line, color=colour, label=rf"{LABEL[cell.algorithm]}, $\eta={cell.eta:g}$")
@@ -219,14 +227,15 @@ def draw(cells: Sequence[Cell], path: Path) -> Path:
 PLACE = "place in the round of the client with the class"
 
 
-def draw_memory(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Drawing:
+def draw_memory(runs: Sequence[Run], *, rule: str = AUTO, last: int = LAST, tuning: Sequence[int] = ()) -> Drawing:
     """Draw one panel per data set and partition, with one line per algorithm and K."""
     groups, notes = group_runs(runs)
-    choices = choose_runs(groups, rule, last)
+    choices = choose_runs(groups, rule, last, tuning=tuning)
     line_styles = choose_line_styles(choices)
     panels = build_panels(choices, lambda choice: _line(choice, choices, line_styles, last))
     said = [*describe_seeds([choice.best for choice in choices]), *describe_choices(choices), *notes]
-    said = [f"Each point is the mean over the evaluations of the last {last} rounds.", *said]
+    ends = [find_last_round(choice.best) for choice in choices]
+    said = [f"Each point is the mean over the evaluations of the {describe_final_rounds(ends, last)}.", *said]
     caption = (
         "Test accuracy on a class against the place in the round of the last client that holds it: mean over seeds; "
         "the band is one standard deviation over seeds."
@@ -249,7 +258,7 @@ def _of_run(run: Run, last: int) -> list[float]:
     M = run.spec.partition.M
     holds, order = find_holders(run.spec, len(run.rows[-1]["test_per_class"])), Permutation(M, run.spec.seed)
     found: list[list[float]] = [[] for _ in range(M)]
-    for row in select_late_rows(run, last):
+    for row in select_final_rows(run.rows, last):
         latest = M - 1 - holds[order(row["round"] - 1)][::-1].argmax(0)  # by class: its last holder
         for place, accuracy in zip(latest, row["test_per_class"], strict=True):
             found[place].append(math.nan if accuracy is None else accuracy)

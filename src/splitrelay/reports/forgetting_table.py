@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitrelay.reports.seed_groups import Group, describe_seeds, group_runs
-from splitrelay.reports.summary import select_late_rows
-from splitrelay.reports.table_layout import Choice, choose_runs, describe_choices, row_label
+from splitrelay.reports.summary import find_last_round
+from splitrelay.reports.table_layout import AUTO, Choice, choose_runs, describe_choices, row_label
 from splitrelay.runs.records import Run
-from splitrelay.runs.run_directory import LAST
+from splitrelay.runs.run_directory import LAST, describe_final_rounds, select_final_rows
 from splitrelay.table import Heading, Table
 
 
@@ -37,23 +37,24 @@ class ClassStatistics:
 def compute_class_statistics(group: Group, last: int = LAST) -> ClassStatistics:
     """Return the statistics over the classes that occur in the test set."""
     seen = [_select_late(run, last) for run in group.runs]
-    worst = np.mean([looks.min(1).mean() for looks in seen])
-    swing = np.mean([looks.std(0, ddof=1).mean() if len(looks) > 1 else math.nan for looks in seen])
+    worst = np.mean([values.min(1).mean() for values in seen])
+    swing = np.mean([values.std(0, ddof=1).mean() if len(values) > 1 else math.nan for values in seen])
     return ClassStatistics(100 * float(worst), 100 * float(swing))
 
 
 def _select_late(run: Run, last: int) -> NDArray[np.float64]:
     """Return one row per evaluation of the last rounds, with one column per class."""
-    looks = np.array(
-        [row["test_per_class"] for row in select_late_rows(run, last)], dtype=np.float64
-    )  # None (a class without test images) becomes NaN
-    return looks[:, ~np.isnan(looks).any(0)]
+    rows = [row["test_per_class"] for row in select_final_rows(run.rows, last)]
+    values = np.array(rows, dtype=np.float64)  # None (a class without test images) becomes NaN
+    return values[:, ~np.isnan(values).any(0)]
 
 
-def build_classes_table(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Table:
+def build_classes_table(
+    runs: Sequence[Run], *, rule: str = AUTO, last: int = LAST, tuning: Sequence[int] = ()
+) -> Table:
     """Build one row per setting and partition, with two columns per algorithm."""
     groups, notes = group_runs(runs)
-    choices = choose_runs(groups, rule, last)
+    choices = choose_runs(groups, rule, last, tuning=tuning)
     names = list(dict.fromkeys(choice.column.name for choice in choices))
     heads = [Heading(name, is_numeric=name == "K", is_label=True) for name in ("setting", "data", "partition", "K")]
     heads += [Heading(text, name, is_numeric=True) for name in names for text in ("worst", "swing")]
@@ -64,9 +65,10 @@ def build_classes_table(runs: Sequence[Run], *, rule: str = "test", last: int = 
         here = {c.column.name: c for c in choices if (c.place, c.column.partition) == (place, partition)}
         where = map(str, (place.setting, row_label(place, places), partition, place.K))
         rows.append([*where, *(cell for name in names for cell in _build_cells(here.get(name), last))])
+    rounds = describe_final_rounds([find_last_round(choice.best) for choice in choices], last)
     caption = (
-        f"Test accuracy in % on single classes, over seeds and the last {last} rounds. Worst: the accuracy of the "
-        "worst class, averaged over evaluations. Swing: the standard deviation of a class over evaluations, averaged "
+        f"Test accuracy in % on single classes, over seeds and the {rounds}. Worst: the accuracy of the worst class, "
+        "averaged over evaluations. Swing: the standard deviation of a class over evaluations, averaged "
         "over classes."
     )
     said = [*describe_seeds([choice.best for choice in choices]), *describe_choices(choices), *notes]

@@ -50,7 +50,7 @@ from splitrelay.reports.summary import summarise_group
 from splitrelay.reports.table_layout import Place, column_key, get_column, get_place, place_key
 from splitrelay.runs.client_records import CLIENTS, PREFIX, ClientRecord, read_clients
 from splitrelay.runs.records import Run, has_runs, is_run, run_at, runs_under
-from splitrelay.runs.run_directory import LAST, RunDirectory
+from splitrelay.runs.run_directory import RunDirectory, describe_final_rounds, list_metrics
 from splitrelay.runs.spec import Spec
 from splitrelay.structured_text import parse_json
 from splitrelay.table import format_cell
@@ -105,8 +105,8 @@ def _build_tiles(run: Run) -> str:
     goal = "never" if seen.rounds is None else f"round {seen.rounds}"
     return tiles(
         [
-            (f"test accuracy, mean of the last {min(LAST, end['round'])} rounds", _format_percent(seen.mean)),
-            (f"test accuracy at the end (round {end['round']})", _format_percent(end["test_accuracy"])),
+            (f"test accuracy, mean of the {describe_final_rounds([end['round']])}", _format_percent(seen.mean)),
+            (f"last evaluation of the test accuracy (round {end['round']})", _format_percent(end["test_accuracy"])),
             (f"best test accuracy (round {best['round']})", _format_percent(best["test_accuracy"])),
             (f"first at {100 * seen.goal:g} % or above", goal),
             ("between clients and server", _format_bytes(end["bytes_up"] + end["bytes_down"])),
@@ -128,12 +128,23 @@ def _build_curves(run: Run) -> str:
         ),
         chart("Loss", draw_line_chart([line for line in loss if line.points], "training rounds", "loss")),
     ]
+    charts = charts if accuracy[0].points else charts[1:]  # real numbers have no accuracy
+    charts += [_draw_metric(run, name.removeprefix("test_")) for name in list_metrics(run.rows[-1])]
     said = [note(f"Drawn from {len(run.rows)} evaluations: the lowest and the highest of each interval.")] * (
         len(run.rows) > MOST
     )
     rows = [[_format_cell(row.get(name)) for name in _get_columns(run)] for row in run.rows[-ROWS:]]
     last = f"<details><summary>The last {len(rows)} evaluations</summary>{table(_get_columns(run), rows)}</details>"
     return section("Curves", f'<div class="charts">{"".join(charts)}</div>', *said, last)
+
+
+def _draw_metric(run: Run, name: str) -> str:
+    """Return the chart of a metric. Its axis begins at 0, and values below 0 are left out."""
+    lines = [series(run, f"test_{name}", "test", "blue"), series(run, f"validation_{name}", "validation", "green")]
+    drawn = [Series(one.name, one.colour, [point for point in one.points if point[1] >= 0]) for one in lines]
+    is_cut = any(len(one.points) < len(whole.points) for one, whole in zip(drawn, lines, strict=True))
+    title = f"{name} (values below 0 are not drawn)" if is_cut else name
+    return chart(title, draw_line_chart([line for line in drawn if line.points], "training rounds", name))
 
 
 def _build_classes(run: Run) -> str:

@@ -15,6 +15,9 @@ ALGORITHMS = {
     "splitfed-v3": "SplitFed V3",
     "sflg": "SFLG",
     "scaffold": "SCAFFOLD",
+    "fedprox": "FedProx",
+    "fedavgm": "FedAvgM",
+    "fedadam": "FedAdam",
     "fedseq": "FedSeq",
     "minibatch-sgd": "minibatch SGD",
     "random-reshuffling": "random reshuffling",
@@ -73,6 +76,8 @@ def format_value_label(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return ("+" if isinstance(value[0], int) else ",").join(map(str, value)) if value else "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -32,45 +32,52 @@ from splitrelay.reports.line_plots import (
 )
 from splitrelay.reports.seed_groups import Group, describe_seeds, group_runs
 from splitrelay.reports.style import GREEN, ORANGE, PURPLE, SKY, open_figure
-from splitrelay.reports.table_layout import RULES, Choice, choose_runs, describe_choices, row_label
+from splitrelay.reports.summary import find_last_round
+from splitrelay.reports.table_layout import AUTO, Choice, choose_runs, describe_choices, row_label
 from splitrelay.runs.records import Run
-from splitrelay.runs.run_directory import LAST
+from splitrelay.runs.run_directory import LAST, describe_final_rounds
 
 
-def draw_rates(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Drawing:
+def draw_rates(runs: Sequence[Run], *, rule: str = AUTO, last: int = LAST, tuning: Sequence[int] = ()) -> Drawing:
     """A row for each set and setting, a column for each partition; a star on the rate that the rule chooses."""
     groups, notes = group_runs(runs)
-    choices = choose_runs(groups, rule, last)
+    choices = choose_runs(groups, rule, last, tuning=tuning)
     said = [*describe_choices(choices, "starred"), *_papers(choices), *_unfinished(choices), *notes]
     rows = list(dict.fromkeys(_row(choice) for choice in choices))
+    ends = [find_last_round(choice.best) for choice in choices]
+    what = f"{choices[0].rule} accuracy (%), {describe_final_rounds(ends, last)}"
     columns = list(dict.fromkeys(c.column.partition for c in sorted(choices, key=lambda c: c.column.C)))
-    looks = _choose_looks(choices)
+    line_styles = _choose_line_styles(choices)
     width = max(3.4, WIDTH * len(columns) + 0.3)
     lines = textwrap.wrap(" ".join(said), round(LETTERS_AN_INCH * width))
-    across = count_key_columns(looks, width)
-    with open_figure(width, HEIGHT * len(rows) + 0.35 + 0.15 * -(-len(looks) // across) + 0.1 * len(lines)) as figure:
+    across = count_key_columns(line_styles, width)
+    with open_figure(
+        width, HEIGHT * len(rows) + 0.35 + 0.15 * -(-len(line_styles) // across) + 0.1 * len(lines)
+    ) as figure:
         grid = figure.subplots(len(rows), len(columns), squeeze=False, sharey=True)
         for i, row in enumerate(rows):
             for j, part in enumerate(columns):
                 inside = [choice for choice in choices if _row(choice) == row and choice.column.partition == part]
-                _draw_panel(grid[i, j], inside, choices, looks)
-                grid[i, j].set_ylabel(_set_limits(rule, last) if j == 0 else "")
-        legend(figure, looks, across)
+                _draw_panel(grid[i, j], inside, choices, line_styles)
+                grid[i, j].set_ylabel(what if j == 0 else "")
+        legend(figure, line_styles, across)
         footnotes(figure, lines)
-    caption = f"Mean {rule} accuracy over the last {last} rounds against the rate; the star marks the best."
+    caption = f"Mean {what} against the rate; the star marks the best."
     return Drawing(figure, [caption, *said])
 
 
-def _draw_panel(axis: Axes, inside: Sequence[Choice], choices: Sequence[Choice], looks: dict[str, LineStyle]) -> None:
+def _draw_panel(
+    axis: Axes, inside: Sequence[Choice], choices: Sequence[Choice], line_styles: dict[str, LineStyle]
+) -> None:
     if not inside:
         axis.set_axis_off()
         return
     for choice in inside:
         for clip in _clips([choice]):
             tried = sorted((g for g in choice.tried if g.spec.optimiser.clip == clip), key=_eta)
-            _draw_points(axis, choice, tried, looks[_format_label(choice, clip, choices)])
+            _draw_points(axis, choice, tried, line_styles[_format_label(choice, clip, choices)])
     for choice in inside:
-        _draw_printed(axis, choice, looks[_format_label(choice, choice.best.spec.optimiser.clip, choices)].colour)
+        _draw_printed(axis, choice, line_styles[_format_label(choice, choice.best.spec.optimiser.clip, choices)].colour)
     places = {choice.place for choice in choices}
     place = inside[0].place
     several = len({_row(choice) for choice in choices}) > 1
@@ -81,17 +88,17 @@ def _draw_panel(axis: Axes, inside: Sequence[Choice], choices: Sequence[Choice],
     set_percent_axis(axis)
 
 
-def _draw_points(axis: Axes, choice: Choice, tried: Sequence[Group], look: LineStyle) -> None:
+def _draw_points(axis: Axes, choice: Choice, tried: Sequence[Group], line_style: LineStyle) -> None:
     x = [_eta(group) for group in tried]
     y = [_compute_score(choice, group) for group in tried]
-    axis.plot(x, y, linestyle=look.style, color=look.colour)
+    axis.plot(x, y, linestyle=line_style.style, color=line_style.colour)
     for marker, whole in (("o", True), ("x", False)):
         at = [j for j, group in enumerate(tried) if (group.complete and not group.diverged) is whole]
-        _draw_marks(axis, [x[j] for j in at], [y[j] for j in at], marker=marker, color=look.colour, markersize=3)
-    if choice.best in tried:
-        best = tried.index(choice.best)
+        _draw_marks(axis, [x[j] for j in at], [y[j] for j in at], marker=marker, color=line_style.colour, markersize=3)
+    if choice.chosen in tried:
+        best = tried.index(choice.chosen)
         star: Any = {"marker": "*", "markersize": 8, "markeredgecolor": "white", "markeredgewidth": 0.4}
-        _draw_marks(axis, [x[best]], [y[best]], color=look.colour, zorder=4, **star)
+        _draw_marks(axis, [x[best]], [y[best]], color=line_style.colour, zorder=4, **star)
 
 
 def _draw_printed(axis: Axes, choice: Choice, colour: str) -> None:
@@ -113,7 +120,7 @@ def _compute_score(choice: Choice, group: Group) -> float:
     return 100 * score if np.isfinite(score) else np.nan
 
 
-def _choose_looks(choices: Sequence[Choice]) -> dict[str, LineStyle]:
+def _choose_line_styles(choices: Sequence[Choice]) -> dict[str, LineStyle]:
     colour = colours((choice.column.algorithm, choice.column.variant) for choice in choices)
     style = styles((K, clip) for K in sorted({c.place.K for c in choices}) for clip in _clips(choices))
     return {
@@ -155,10 +162,6 @@ def _row(choice: Choice) -> tuple[str, str, str]:
     return choice.place.setting, choice.place.data, choice.place.model
 
 
-def _set_limits(rule: str, last: int) -> str:
-    return f"{RULES[rule].replace('_', ' ')} (%), last {last} rounds"
-
-
 def _eta(group: Group) -> float:
     return group.spec.optimiser.eta
 
@@ -166,11 +169,15 @@ def _eta(group: Group) -> float:
 NORMS = (GREEN, PURPLE, ORANGE, SKY)
 
 
-def draw_clipping(runs: Sequence[Run], *, rule: str = "test", last: int = LAST, smooth: int = 1) -> Drawing:
+def draw_clipping(
+    runs: Sequence[Run], *, rule: str = AUTO, last: int = LAST, tuning: Sequence[int] = (), smooth: int = 1
+) -> Drawing:
     """Draw one row per algorithm and one column per partition. The colour is the norm, the pattern is the rate."""
     groups, notes = group_runs(runs)
     searched = [
-        choice for choice in choose_runs(groups, rule, last) if len({_norm(group) for group in choice.tried}) > 1
+        choice
+        for choice in choose_runs(groups, rule, last, tuning=tuning)
+        if len({_norm(group) for group in choice.tried}) > 1
     ]
     choices = [replace(choice, tried=_at_two_rates(choice)) for choice in searched]
     if not choices:

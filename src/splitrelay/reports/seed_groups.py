@@ -18,6 +18,7 @@ from splitrelay.runs.records import Run
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.sources import read_sources
 from splitrelay.runs.spec import SEEDS, Spec
+from splitrelay.runs.user_parts import list_code
 
 # Other seeds repeat a setting, more rounds extend it, and watching changes nothing.
 REPEATS = ("seed", "R", "every")
@@ -115,7 +116,7 @@ def _format_list(runs: Sequence[Run]) -> str:
 def _describe_setting(run: Run) -> str:
     """Return all keys that make a setting, and the hashes of the user's code and data if the run has any."""
     spec = run.spec
-    has_own = spec.data.name not in SETS or ":" in spec.model.name + spec.model.loss or spec.model.init is not None
+    has_own = spec.data.name not in SETS or list_code(spec) or spec.model.init is not None
     sources = read_sources(run.path)[0] if has_own else None
     return repr([(name, value) for name, value in spec.flatten().items() if name not in REPEATS] + [sources])
 

@@ -169,6 +169,12 @@ def compute_bootstrap_interval(d: Floats, level: float = 1 - ALPHA, draws: int =
 
     All calls with the same n use the same random numbers, which are named by n.
     """
+    return _resample(tuple(d.tolist()), level, draws)
+
+
+@lru_cache(1024)  # the same comparison occurs in several tables of a study
+def _resample(values: tuple[float, ...], level: float, draws: int) -> Interval:
+    d = np.array(values)
     n, spread = len(d), compute_spread(d)
     if n < 2:
         return Interval(math.nan, math.nan)

@@ -1,12 +1,15 @@
-"""A setting in three numbers, as in the paper's tables: accuracy, its spread, and the rounds that a goal took.
+"""Summarise a setting as in the paper's tables: accuracy, its spread, and the rounds to reach a goal.
 
-With a(s, r) the test accuracy of seed s after round r, over n seeds and the T looks of the last 20 rounds,
+Let a(s, r) be the test accuracy of seed s after round r, over n seeds and the T evaluations of the last 20 rounds (of
+at most a fifth of the run):
 
     mean    a  = 1/(n T)  sum_s sum_r a(s, r)
     spread  sd = sqrt( 1/(n T - 1)  sum_s sum_r (a(s, r) - a)^2 )
 
-one standard deviation of all n T values pooled: it holds both how much seeds differ and how much a curve still swings.
-The rounds to a goal are the first look at which the mean over seeds, 1/n sum_s a(s, r), is at the goal or above.
+The spread is one standard deviation of all n T values: it includes the differences between seeds and the variation
+along a curve. The accuracy of a seed is its mean over the T evaluations. The median is taken over these n accuracies.
+A run has collapsed if it diverged, or if its accuracy is more than 20 points below the best mean over T consecutive
+evaluations. The rounds to a goal are the first evaluation at which the mean over seeds is at the goal or above.
 """
 
 from __future__ import annotations
@@ -22,50 +25,59 @@ from numpy.typing import NDArray
 from splitrelay.paper.cells import CELLS, MODELS, Cell
 from splitrelay.reports.seed_groups import Group, is_diverged
 from splitrelay.runs.records import Run
-from splitrelay.runs.run_directory import LAST
+from splitrelay.runs.run_directory import LAST, count_final_rounds
 from splitrelay.runs.spec import Spec
 
 Floats = NDArray[np.float64]
 GOALS = {1: 0.30}  # by C, of ExDir; the paper's goal elsewhere is
 GOAL = 0.75
+COLLAPSE = 0.2  # a run that ends this far below its best has collapsed
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One field of all seeds, over the rounds that all of them have seen: a row for each seed."""
+    """One field of all seeds, over the rounds in which all of them were evaluated: a row for each seed."""
 
     rounds: NDArray[np.int64]
     values: Floats
 
     @property
     def mean(self) -> Floats:
-        """Over seeds."""
+        """Return the mean over seeds."""
         return np.asarray(self.values.mean(0))
 
     @property
     def deviation(self) -> Floats:
-        """Over seeds; NaN where there is one."""
+        """Return the standard deviation over seeds, NaN for one seed."""
         n = len(self.values)
         return np.asarray(self.values.std(0, ddof=1)) if n > 1 else np.full(len(self.rounds), math.nan)
 
     def at(self, keep: NDArray[np.bool_]) -> Curve:
-        """The looks that are kept."""
+        """Return some of the evaluations."""
         return Curve(self.rounds[keep], self.values[:, keep])
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Shares, not percent; spread is NaN for a single value, rounds None where the goal is never reached."""
+    """A setting over its seeds.
+
+    Attributes:
+        mean: The mean accuracy, between 0 and 1, as all accuracies here.
+        spread: The standard deviation of all values, NaN for a single value.
+        evaluations: The number of evaluations of each seed that were averaged.
+        goal: The accuracy to reach.
+        rounds: The first round at the goal or above, None if there is none.
+    """
 
     mean: float
     spread: float
-    looks: int  # T: looks that were averaged, for each seed
+    evaluations: int
     goal: float
     rounds: int | None
 
 
 def build_curve(group: Group, field: str = "test_accuracy") -> Curve:
-    """A field of the rows; NaN where a row has none. A run that diverged keeps its last value until round R."""
+    """Return a field of the rows, NaN where a row has none. A run that diverged keeps its last value until round R."""
     rows = [{row["round"]: row for row in run.rows} for run in group.runs]
     every = set().union(*rows, {run.spec.R for run in group.diverged})
     for run, by_round in zip(group.runs, rows, strict=True):
@@ -77,19 +89,13 @@ def build_curve(group: Group, field: str = "test_accuracy") -> Curve:
 
 
 def select_tail(seen: Curve, last: int = LAST) -> Curve:
-    """The looks of the last rounds; the one before the first round never counts."""
-    end = seen.rounds[-1] if len(seen.rounds) else 0
-    return seen.at((seen.rounds > end - last) & (seen.rounds > 0))
-
-
-def select_late_rows(run: Run, last: int = LAST) -> list[dict[str, Any]]:
-    """The same looks of one run, with all that was seen."""
-    end = run.rows[-1]["round"]
-    return [row for row in run.rows if row["round"] > max(end - last, 0)]
+    """Return the evaluations of the last rounds, as `select_final_rows` does for one run."""
+    end = int(seen.rounds[-1]) if len(seen.rounds) else 0
+    return seen.at((seen.rounds > end - count_final_rounds(end, last)) & (seen.rounds > 0))
 
 
 def summarise_group(group: Group, last: int = LAST, goal: float | None = None) -> Summary:
-    """Mean, spread and rounds to the goal (the paper's for this C, unless said)."""
+    """Return mean, spread and rounds to the goal (by default the paper's goal for this C)."""
     seen = build_curve(group)
     end = select_tail(seen, last).values
     wanted = get_goal(group.spec) if goal is None else goal
@@ -99,29 +105,49 @@ def summarise_group(group: Group, last: int = LAST, goal: float | None = None) -
 
 
 def compute_by_seed(group: Group, last: int = LAST) -> dict[int, float]:
-    """The mean over the last rounds, for each seed."""
-    return {run.spec.seed: float(select_tail(build_curve(Group((run,))), last).values.mean()) for run in group.runs}
+    """Return the accuracy of each seed, NaN if it was not evaluated after the first round."""
+    return {run.spec.seed: compute_run_accuracy(run, last) for run in group.runs}
+
+
+def compute_run_accuracy(run: Run, last: int = LAST, field: str = "test_accuracy") -> float:
+    """Return the accuracy of one run: its mean over the last rounds, NaN if there is no evaluation after round 0."""
+    values = select_tail(build_curve(Group((run,)), field), last).values if run.rows else np.empty(0)
+    return float(values.mean()) if values.size else math.nan
+
+
+def has_collapsed(run: Run, last: int = LAST) -> bool:
+    """Return whether a run diverged, or ended more than `COLLAPSE` below the best mean over as many evaluations."""
+    if is_diverged(run):
+        return True
+    seen = build_curve(Group((run,)))
+    width = select_tail(seen, last).values.shape[1]
+    values = seen.values[0, seen.rounds > 0]
+    if not width or np.isnan(values).any():
+        return False
+    sums = np.cumsum([0.0, *values])
+    means = (sums[width:] - sums[:-width]) / width
+    return bool(means.max() - means[-1] > COLLAPSE)
 
 
 def compare_seeds(ours: Group, theirs: Group, last: int = LAST) -> Floats:
-    """How far ours is above theirs with every seed that both have, in points of percent."""
+    """Return ours minus theirs for every seed that both have, in percentage points."""
     above, below = compute_by_seed(ours, last), compute_by_seed(theirs, last)
     return np.array([100 * (above[seed] - below[seed]) for seed in above if seed in below], dtype=np.float64)
 
 
 def find_first_round(seen: Curve, goal: float) -> int | None:
-    """The first look at which the mean curve is at the goal or above."""
+    """Return the first evaluated round in which the mean over seeds is at the goal or above, or None."""
     reached = seen.rounds[seen.mean >= goal]
     return int(reached[0]) if len(reached) else None
 
 
 def get_goal(spec: Spec) -> float:
-    """30 % where each client has one class, else 75 %."""
+    """Return the paper's goal: 30 % if each client has one class, else 75 %."""
     return GOALS.get(spec.partition.C, GOAL) if spec.partition.kind == "exdir" else GOAL
 
 
 def find_paper_cell(spec: Spec) -> Cell | None:
-    """The cell of the paper that has these settings, rates and clipping aside; None where there is none."""
+    """Return the cell of the paper with these settings (of any rate and clipping), or None."""
     part, everyone = spec.partition, spec.S or spec.partition.M
     if part.kind != "exdir" or part.alpha != 10 or everyone != 10 or MODELS.get(spec.data.name) != spec.model.name:
         return None
@@ -130,12 +156,19 @@ def find_paper_cell(spec: Spec) -> Cell | None:
 
 
 def describe_ends(groups: Sequence[Group], last: int = LAST) -> list[str]:
-    """A sentence where fewer rounds than asked for, or not every round, went into the means."""
-    looks = {summarise_group(group, last).looks for group in groups}
-    if looks == {last}:
+    """Return a note if not every one of the last rounds was evaluated."""
+    ends = [find_last_round(group) for group in groups]
+    counts = [summarise_group(group, last).evaluations for group in groups]
+    if all(count == count_final_rounds(end, last) for count, end in zip(counts, ends, strict=True)):
         return []
-    few = f"{min(looks)}" if len(looks) == 1 else f"{min(looks)} to {max(looks)}"
-    return [f"The means are over {few} looks a seed: not every one of the last {last} rounds was looked at."]
+    few = f"{min(counts)}" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
+    return [f"Not every round was evaluated: the means are over {few} evaluation{'s' * (few != '1')} for each seed."]
+
+
+def find_last_round(group: Group) -> int:
+    """Return the last round in which all seeds were evaluated."""
+    rounds = build_curve(group).rounds
+    return int(rounds[-1]) if len(rounds) else 0
 
 
 def _float(value: Any) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,14 +16,17 @@ from splitrelay.reports.labels import (
     get_data_label,
     get_partition_label,
     get_setting_label,
+    is_splitfed_v1,
 )
-from splitrelay.reports.seed_groups import REPEATS, Group, describe_keys, find_differing_keys
-from splitrelay.reports.summary import build_curve, select_tail
-from splitrelay.runs.run_directory import LAST
-from splitrelay.runs.spec import SEEDS, Spec
+from splitrelay.reports.seed_groups import REPEATS, Group, describe_keys, find_differing_keys, is_diverged
+from splitrelay.reports.statistics import Candidate, choose_candidate
+from splitrelay.reports.summary import compute_run_accuracy, find_last_round
+from splitrelay.runs.run_directory import LAST, describe_final_rounds
+from splitrelay.runs.spec import Spec
 
-# How the best rate is chosen: the paper looks at the test set, with one seed.
+# The field by which a rate is chosen. The paper uses the test set, with one seed.
 RULES = {"test": "test_accuracy", "validation": "validation_accuracy"}
+AUTO = "auto"  # validation if all runs have it, else test
 TUNED = ("optimiser.eta", "optimiser.clip")  # what a search may choose
 
 
@@ -56,27 +58,52 @@ class Column:
 
 @dataclass(frozen=True)
 class Choice:
-    """All runs of one setting, and the best of them by a rule."""
+    """All runs of one setting, and the rate and clipping norm that a rule chooses.
+
+    Tuning seeds decide the choice: `tuning` if it is given, else the seeds with which every rate was run. The reported
+    seeds are the other seeds of the chosen rate. If it has no others, the tuning seeds are reported, with a note.
+
+    Attributes:
+        rule: The field that decides, "test" or "validation".
+        last: The largest number of rounds over which accuracies are averaged.
+        tuning: The tuning seeds. They are never reported.
+    """
 
     place: Place
     column: Column
     tried: tuple[Group, ...]
     rule: str = "test"
     last: int = LAST
+    tuning: tuple[int, ...] = ()
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        """Return the seeds that decide, in the order of the runs; none if no seed was run with every rate."""
+        common = [seed for seed in self.tried[0].seeds if all(seed in group.seeds for group in self.tried)]
+        return tuple(seed for seed in common if not self.tuning or seed in self.tuning)
+
+    @cached_property
+    def chosen(self) -> Group:
+        """Return the runs of the chosen rate, with all seeds.
+
+        The one-standard-error rule decides (`choose_candidate`). A rate that was not run to its end is chosen only if
+        this is so of all of them. A rate with diverged seeds is chosen only if the others have as many.
+        """
+        complete = [group for group in self.tried if group.complete] or list(self.tried)
+        candidates = [self._build_candidate(group) for group in complete]
+        return complete[candidates.index(choose_candidate(candidates))]
 
     @cached_property
     def best(self) -> Group:
-        """Return the setting with the highest score; of several, the smallest rate.
+        """Return the runs of the chosen rate with the reported seeds."""
+        spent = self.tuning or (self.seeds if len(self.tried) > 1 else ())
+        others = tuple(run for run in self.chosen.runs if run.spec.seed not in spent)
+        return Group(others) if others else self.chosen
 
-        A setting that was not run to its end is chosen only if all are so. A setting of which a seed diverged is chosen
-        only if this is so of all of them, and then one of which the fewest diverged.
-        """
-        complete = [group for group in self.tried if group.complete] or list(self.tried)
-
-        def rank(group: Group) -> tuple[float, float, float]:
-            return -len(group.diverged) / len(group.runs), self.score(group), -group.spec.optimiser.eta
-
-        return max(complete, key=rank)
+    @property
+    def reports_tuning_seeds(self) -> bool:
+        """Return whether a seed that decided is also reported."""
+        return len(self.tried) > 1 and (not self.seeds or bool({*self.seeds} & {*self.best.seeds}))
 
     @property
     def grid(self) -> list[float]:
@@ -89,52 +116,88 @@ class Choice:
         """Return whether the best rate is on the edge of the grid."""
         return len(self.grid) > 1 and self.best.spec.optimiser.eta in (self.grid[0], self.grid[-1])
 
-    @cached_property
-    def seed(self) -> int | None:
-        """Return the seed of the search: the paper's first seed if all runs have it, else a common seed, else None."""
-        common = set.intersection(*(set(group.seeds) for group in self.tried))
-        return next((seed for seed in (*SEEDS, *sorted(common)) if seed in common), None)
-
     def score(self, group: Group) -> float:
-        """Return the mean over the last rounds with the seed of the search (over all seeds if no seed is common)."""
+        """Return the mean accuracy of the tuning seeds (of all seeds if no seed is common), -inf if there is none."""
+        return self._build_candidate(group).mean
+
+    def _build_candidate(self, group: Group) -> Candidate:
+        runs = [run for run in group.runs if not self.seeds or run.spec.seed in self.seeds]
         field = RULES[self.rule]
-        own = replace(group, runs=tuple(run for run in group.runs if self.seed in (None, run.spec.seed)))
-        values = select_tail(build_curve(own, field), self.last).values
-        if values.size and math.isnan(values.mean()) and field not in own.runs[0].rows[-1]:
+        scores = [compute_run_accuracy(run, self.last, field) for run in runs]
+        lacking = [run for run in runs if field not in run.rows[-1]]
+        if lacking:
             hint = "Run it with validation=0.1, or choose by --tune test."
-            raise InputError(f"{own.runs[0].path} has no {field}", hint=hint)
-        mean = float(values.mean()) if values.size else math.nan
-        return -math.inf if math.isnan(mean) else mean
+            raise InputError(f"{lacking[0].path} has no {field}", hint=hint)
+        step = group.spec.optimiser
+        return Candidate(step.eta, step.clip, tuple(scores), sum(map(is_diverged, runs)))
 
 
 def choose_runs(
-    groups: Sequence[Group], rule: str = "test", last: int = LAST, *, every_rate: bool = False
+    groups: Sequence[Group],
+    rule: str = AUTO,
+    last: int = LAST,
+    *,
+    tuning: Sequence[int] = (),
+    every_rate: bool = False,
 ) -> list[Choice]:
-    """Return all settings in the order of the tables, with the runs of each (or each rate separately)."""
-    if rule not in RULES:
-        raise UnknownName("rule", rule, RULES)
-    extra = _find_variant_keys(groups, TUNED if not every_rate else ())
+    """Return all settings in the order of the tables, with the runs of each (or each rate separately).
+
+    Where FedAvg was run with both placements, FedAvg over a cut is called SplitFed V1. Elsewhere it keeps its name,
+    because the accuracies of both are the same.
+
+    Args:
+        groups: The runs, by setting and rate.
+        rule: "test", "validation", or "auto": validation if all runs have it.
+        last: The largest number of rounds over which accuracies are averaged.
+        tuning: Seeds that only decide between rates.
+        every_rate: Whether each rate is a setting of its own.
+    """
+    rule = choose_rule(groups, rule)
+    columns = [get_column(group.spec) for group in groups]
+    if len({group.spec.placement for group in groups if group.spec.algorithm == "fedavg"}) > 1:
+        columns = [name_splitfed(column, group.spec) for column, group in zip(columns, groups, strict=True)]
+    extra = _find_variant_keys(groups, columns, TUNED if not every_rate else ())
     tried: dict[tuple[Place, Column], list[Group]] = {}
-    for group in groups:
-        variant = describe_keys(group.spec, extra.get(group.spec.algorithm, []))
-        tried.setdefault((get_place(group.spec), get_column(group.spec, variant)), []).append(group)
-    choices = [Choice(place, column, tuple(found), rule, last) for (place, column), found in tried.items()]
+    for group, column in zip(groups, columns, strict=True):
+        variant = describe_keys(group.spec, extra.get(column.algorithm, []))
+        tried.setdefault((get_place(group.spec), replace(column, variant=variant)), []).append(group)
+    choices = [Choice(*key, tuple(found), rule, last, tuple(tuning)) for key, found in tried.items()]
     return sorted(choices, key=lambda choice: (place_key(choice.place), column_key(choice.column)))
 
 
+def choose_rule(groups: Iterable[Group], rule: str) -> str:
+    """Return "test" or "validation". "auto" is validation if all runs have it."""
+    if rule not in (AUTO, *RULES):
+        raise UnknownName("rule", rule, (AUTO, *RULES))
+    if rule != AUTO:
+        return rule
+    has_validation = all(RULES["validation"] in run.rows[-1] for group in groups for run in group.runs)
+    return "validation" if has_validation else "test"
+
+
 def describe_choices(choices: Iterable[Choice], what: str = "shown") -> list[str]:
-    """Return notes on how rates were chosen."""
+    """Return notes on how rates were chosen, and on what weakens the choice."""
     several = [choice for choice in choices if len(choice.tried) > 1]
     if not several:
         return []
-    seeds = sorted({str(choice.seed) for choice in several})
-    with_seed = f"with seed {seeds[0]}" if len(seeds) == 1 and seeds != ["None"] else "with seeds that differ"
-    said = f"Where several rates were tried the one with the best mean {several[0].rule} accuracy over the last"
-    sentences = [f"{said} {several[0].last} rounds {with_seed} is {what}."]
+    used = sorted({choice.seeds for choice in several})
+    rounds = describe_final_rounds([find_last_round(choice.chosen) for choice in several], several[0].last)
+    with_seeds = "with different seeds"
+    if len(used) == 1 and used[0]:
+        with_seeds = f"of seed{'s' * (len(used[0]) > 1)} {', '.join(map(str, used[0]))}"
+    notes = [
+        f"If several rates were tried, the best one is {what}: by the mean {several[0].rule} accuracy over the {rounds}"
+        f" {with_seeds}, with the one-standard-error rule (clipping first, then the smaller rate)."
+    ]
     if several[0].rule == "test":
-        sentences[0] += " It was chosen on the test set."
+        notes.append("Rates were chosen on the test set, not on validation data.")
+    if max(map(len, used)) == 1:
+        notes.append("One tuning seed has no standard error, so that the highest value was chosen.")
+    overlap = sum(choice.reports_tuning_seeds for choice in several)
+    if overlap:
+        notes.append(f"In {overlap} of {len(several)} choices the tuning seeds are also reported, which favours them.")
     edges = sum(choice.on_edge for choice in several)
-    return sentences + [f"{edges} of {len(several)} best rates lie on the edge of their grid."] * bool(edges)
+    return notes + [f"{edges} of {len(several)} best rates lie on the edge of their grid."] * bool(edges)
 
 
 def build_record(choice: Choice) -> dict[str, Any]:
@@ -189,14 +252,20 @@ def row_label(place: Place, places: Iterable[Place]) -> str:
     return get_data_label(place.data) + (f", {place.model}" if len(models) > 1 else "")
 
 
-def _find_variant_keys(groups: Sequence[Group], tuned: tuple[str, ...]) -> dict[str, list[str]]:
+def name_splitfed(column: Column, spec: Spec) -> Column:
+    """Return the column with the name SplitFed V1 if the spec is FedAvg over a cut."""
+    return replace(column, algorithm="splitfed-v1") if is_splitfed_v1(spec) else column
+
+
+def _find_variant_keys(
+    groups: Sequence[Group], columns: Sequence[Column], tuned: tuple[str, ...]
+) -> dict[str, list[str]]:
     """Return for each algorithm the keys in which runs of the same setting differ."""
-    together: dict[tuple[str, Place, Column], list[Spec]] = {}
-    for group in groups:
-        key = (group.spec.algorithm, get_place(group.spec), get_column(group.spec))
-        together.setdefault(key, []).append(group.spec)
+    together: dict[tuple[Place, Column], list[Spec]] = {}
+    for group, column in zip(groups, columns, strict=True):
+        together.setdefault((get_place(group.spec), column), []).append(group.spec)
     found: dict[str, list[str]] = {}
-    for (algorithm, _, _), specs in together.items():
-        names = found.setdefault(algorithm, [])
+    for (_, column), specs in together.items():
+        names = found.setdefault(column.algorithm, [])
         names += [name for name in find_differing_keys(specs, (*REPEATS, *tuned)) if name not in names]
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from splitrelay.errors import InputError
-from splitrelay.reports.head_to_head import FACTORS, Comparison, find_comparisons
+from splitrelay.reports.head_to_head import FACTORS, Comparison, describe_verdicts, find_comparisons, judge_together
 from splitrelay.reports.labels import get_data_label
 from splitrelay.reports.line_plots import LETTERS_AN_INCH, OTHERS, Drawing, footnotes, styles
+from splitrelay.reports.statistics import MARGIN, UNDECIDED
 from splitrelay.reports.style import BLACK, LOOK, open_figure
+from splitrelay.reports.table_layout import AUTO
 from splitrelay.runs.records import Run
 from splitrelay.runs.run_directory import LAST
 
@@ -28,8 +30,11 @@ AXES = {
 }
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 ACROSS = 3  # panels in a row
-Words = tuple[str, ...]  # what the contests of a series have in common, the data set first, then the number of clients
+Words = tuple[
+    str, ...
+]  # what the comparisons of a series have in common, the data set first, then the number of clients
 Series = dict[Words, list[Comparison]]
+Find = Callable[[Sequence[Run]], tuple[list[Comparison], list[str]]]
 
 
 @dataclass(frozen=True)
@@ -53,18 +58,29 @@ class Panel:
     def bars(self) -> list[tuple[float, float, float]]:
         """Return the gap of every comparison, and both ends of its bar."""
         pairs = [pair for found in self.series.values() for pair in found]
-        return [(pair.gap, pair.gap - spread, pair.gap + spread) for pair in pairs for spread in [_spread(pair)]]
+        return [(pair.gap, *_get_ends(pair)) for pair in pairs]
 
 
-def draw_winners(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -> Drawing:
-    """Draw one panel per factor that was varied alone. SSL is ahead above zero."""
-    pairs, notes = _after_as_many_rounds(runs, rule, last)
+def draw_winners(
+    runs: Sequence[Run],
+    *,
+    rule: str = AUTO,
+    last: int = LAST,
+    tuning: Sequence[int] = (),
+    margin: float = MARGIN,
+) -> Drawing:
+    """Draw one panel per factor that was varied alone, with the verdicts of all comparisons taken as one table."""
+    pairs, notes = _after_as_many_rounds(runs, lambda some: find_comparisons(some, rule, last, tuning))
+    pairs = judge_together(pairs, margin)
+    notes = [*describe_verdicts([pair.judgement for pair in pairs], "SSL", "FedAvg"), *notes]
     panels = sort_by_size(describe_once({factor: found for factor in FACTORS if (found := find_varied(pairs, factor))}))
     if not panels:
         raise InputError("no factor is varied alone in these runs", limit=f"two values of one of {', '.join(FACTORS)}")
     caption = (
-        "SSL minus FedAvg in test accuracy, each at its best rate, by one factor; the legend gives the others. "
-        "Bars: one standard deviation over seeds; a number shows the end of a bar that leaves the frame."
+        "SSL minus FedAvg in test accuracy, each at its best rate, by one factor; the legend gives the others. Bars: "
+        "bootstrap 95 % intervals over paired seeds; a number shows the end of a bar that leaves the frame. Filled "
+        "marks: one is ahead after Holm's correction for all comparisons, or both are even; hollow marks: undecided. "
+        f"Grey: within {margin:g} points."
     )
     across, down = min(len(panels), ACROSS), -(-len(panels) // ACROSS)
     width = 2.5 * max(across, 2)
@@ -76,6 +92,7 @@ def draw_winners(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -
         limits = _limits(panels)
         for j, (axis, panel) in enumerate(zip(axes, panels, strict=False)):
             axis.set_ylim(*limits)
+            axis.axhspan(-margin, margin, color="0.9", zorder=0)
             _draw_panel(axis, panel, colours)
             axis.set_ylabel("" if j % across else "SSL minus FedAvg (points)")
         for axis in figure.axes[len(panels) :]:
@@ -85,15 +102,15 @@ def draw_winners(runs: Sequence[Run], *, rule: str = "test", last: int = LAST) -
     return Drawing(figure, [caption, *notes])
 
 
-def _after_as_many_rounds(runs: Sequence[Run], rule: str, last: int) -> tuple[list[Comparison], list[str]]:
+def _after_as_many_rounds(runs: Sequence[Run], find: Find) -> tuple[list[Comparison], list[str]]:
     """Return comparisons of runs with the same number of rounds. Longer runs are separate comparisons."""
     pairs: list[Comparison] = []
     notes: list[str] = []
     for R in sorted({run.spec.R for run in runs}):
         with suppress(InputError):  # no comparison with this number of rounds; there may be others
-            found, said = find_comparisons([run for run in runs if run.spec.R == R], rule, last)
+            found, said = find([run for run in runs if run.spec.R == R])
             pairs, notes = [*pairs, *found], [*notes, *said]
-    return (pairs, list(dict.fromkeys(notes))) if pairs else find_comparisons(runs, rule, last)
+    return (pairs, list(dict.fromkeys(notes))) if pairs else find(runs)
 
 
 def find_varied(pairs: Sequence[Comparison], factor: str) -> Series:
@@ -158,10 +175,14 @@ def _draw_panel(axis: Axes, panel: Panel, colours: Mapping[str, str]) -> None:
         colour, rest = colours.get(words[0], BLACK), panel.own(words)
         mark = MARKS[list(marks).index(rest) % len(MARKS)]
         look: Any = {"color": colour, "marker": mark, "linestyle": marks[rest], "markersize": 3.5, "linewidth": 0.9}
-        gaps, spread = [pair.gap for pair in pairs], [_spread(pair) for pair in pairs]
-        axis.errorbar(x, gaps, yerr=spread, capsize=2, label=", ".join([words[0], *rest]), **look)
-        for at, gap, half in zip(x, gaps, spread, strict=True):
-            _ends(axis, at, (gap - half, gap + half), colour)
+        gaps, ends = [pair.gap for pair in pairs], [_get_ends(pair) for pair in pairs]
+        bars = [[gap - low for gap, (low, _) in zip(gaps, ends, strict=True)],
+                [high - gap for gap, (_, high) in zip(gaps, ends, strict=True)]]  # fmt: skip
+        axis.errorbar(x, gaps, yerr=bars, capsize=2, label=", ".join([words[0], *rest]), **look)
+        for at, pair, end in zip(x, pairs, ends, strict=True):
+            if pair.judgement.verdict == UNDECIDED:
+                axis.plot([at], [pair.gap], color=colour, marker=mark, markersize=3.5, mfc="white", zorder=4)
+            _ends(axis, at, end, colour)
     axis.axhline(0, color="black", linewidth=0.8)
     axis.set_xscale("log")
     axis.xaxis.set_major_locator(FixedLocator(values))
@@ -173,8 +194,10 @@ def _draw_panel(axis: Axes, panel: Panel, colours: Mapping[str, str]) -> None:
     axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=6, title=title, title_fontsize=7)
 
 
-def _spread(pair: Comparison) -> float:
-    return 0.0 if math.isnan(pair.spread) else pair.spread
+def _get_ends(pair: Comparison) -> tuple[float, float]:
+    """Return both ends of the interval, or the gap itself for one seed."""
+    interval = pair.judgement.interval
+    return (pair.gap, pair.gap) if math.isnan(interval.low) else (interval.low, interval.high)
 
 
 def _ends(axis: Axes, x: float, ends: tuple[float, float], colour: str) -> None:
@@ -198,4 +221,5 @@ def _limits(panels: Sequence[Panel]) -> tuple[float, float]:
 def _sides(axis: Axes) -> None:
     """Label the side of zero on which each algorithm is ahead."""
     for y, name, words in ((0.96, "ssl", "SSL ahead"), (0.04, "fedavg", "FedAvg ahead")):
-        axis.text(0.03, y, words, color=LOOK[name][0], fontsize=6, va="center", transform=axis.transAxes)
+        how: Any = {"fontsize": 6, "ha": "right", "va": "center", "transform": axis.transAxes}
+        axis.text(0.97, y, words, color=LOOK[name][0], **how)

@@ -5,7 +5,10 @@ Every function raises InputError if the spec and the data do not fit together, s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,56 +17,196 @@ import torch
 from torch import nn
 
 from splitrelay import kernels, participation
-from splitrelay.algorithms import Algorithm, AlgorithmSettings, LocalSteps, Step
+from splitrelay.algorithms import Algorithm, Averaged, LocalSteps
 from splitrelay.algorithms.base import Cut
-from splitrelay.data import load
+from splitrelay.algorithms.optimiser_memory import Remembered
+from splitrelay.algorithms.schedules import Scheduled
+from splitrelay.data import load, partition
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
+from splitrelay.data.partition_io import load_partition
 from splitrelay.data.partition_schemes import SCHEMES, draw_partition, list_settings
+from splitrelay.data.samples import SampleSet
+from splitrelay.data.user_samples import SHARE, TableFormat, get_client_positions, load_samples, load_table
 from splitrelay.engine import select
 from splitrelay.engine.base import Engine
 from splitrelay.errors import InputError, OutOfRange, UnknownName
+from splitrelay.models import ModelSpec as NetworkSpec
 from splitrelay.models import find_cut_index, get_model_spec
 from splitrelay.models.layout import FlatCut
 from splitrelay.objectives.batches import Batches
-from splitrelay.objectives.losses import get_loss
-from splitrelay.objectives.network import DeviceImages, Network
+from splitrelay.objectives.losses import check_target, get_loss
+from splitrelay.objectives.network import Network, to_device
 from splitrelay.participation import Consumed, Fixed, Order, Permutation, Sampled, SubsetOrder, WithReplacement
 from splitrelay.randomness import Purpose, rng
+from splitrelay.runs.local_steps import (
+    build_schedule,
+    build_settings,
+    build_step,
+    check_optimiser,
+    count_local_steps,
+    find_fast_engine_obstacle,
+)
 from splitrelay.runs.registry import algorithm
-from splitrelay.runs.spec import Spec
+from splitrelay.runs.spec import PASSES_ON, DataSpec, Spec, is_partition_file
+from splitrelay.runs.user_parts import UserOrder, build_part, find_target, list_registered_names
+from splitrelay.user_functions import PYTHON, is_user_function, load_user_function
 
 Holdings = Sequence[npt.NDArray[np.int64]]
-MakeModel = Callable[[], nn.Sequential]
+MakeModel = nn.Module | Callable[[], nn.Module]
 DEVICES = ("cpu", "cuda", "mps")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+LARGE_MODEL = 100_000  # parameters from which a step is faster with several threads
+COLUMN = "column"  # the partition by the clients that the data name
+TABLE_KEYS = ("client", "categorical", "ignore", "missing", "standardize")  # keys that only a table has
 ORDERS = ("permutation", "sampled", "consumed", "fixed", "replacement")
+
+
+def load_data(spec: DataSpec) -> DataSet:
+    """Load the data set of a spec: a known set, images, a table (if `label` is set), or arrays as they are.
+
+    Raises:
+        InputError: The data cannot be read, or a key has no effect on them.
+    """
+    fields = type(spec).model_fields
+    if is_user_function(spec.name):
+        return _call_user_data(spec)
+    is_table = bool(spec.label)
+    for name in TABLE_KEYS:
+        _check_effect(name, not is_table and getattr(spec, name) != fields[name].default, "data that are no table")
+    test = SHARE if spec.test is None else spec.test
+    if is_table:
+        form = TableFormat(
+            spec.label, spec.client, spec.categorical, spec.ignore, spec.missing, spec.standardize, spec.target
+        )
+        return load_table(spec.name, form, test=test)
+    if spec.read_as == "samples":
+        return load_samples(spec.name, test=test, target=spec.target)
+    for name in ("test", "target"):
+        _check_effect(name, getattr(spec, name) != fields[name].default, "images")
+    return load(spec.name)
+
+
+def _call_user_data(spec: DataSpec) -> DataSet:
+    """Call the user's function `module:function`, which returns a data set or a pair (x, y)."""
+    made = load_user_function("data", spec.name)()
+    if isinstance(made, DataSet):
+        return made
+    if not isinstance(made, tuple) or len(made) != 2:
+        limit = "a pair (x, y), or a DataSet"
+        raise InputError(f"data {spec.name} returned something else", value=type(made).__name__, limit=limit)
+    is_default = spec.target == type(spec).model_fields["target"].default
+    test = SHARE if spec.test is None else spec.test
+    return load_samples(*made, test=test, target=None if is_default else spec.target, name=spec.name)
 
 
 def resolve_spec(spec: Spec, device: str = "cpu", data: DataSet | None = None) -> tuple[Spec, str]:
     """Return the spec with engine=auto replaced by the engine that will run it, and the reason for this engine.
 
-    The engine is part of the hash of a spec, so a spec must be resolved before its run is named.
+    If the data or a file define the clients, their number replaces M, and partition=column is written out. Engine and
+    clients are part of the hash of a spec, so a spec must be resolved before its run is named.
     """
-    if spec.engine == "reference":
+    if spec.data.client is not None or is_partition_file(spec.partition.kind):
+        data = data or load_data(spec.data)
+        spec = _resolve_clients(spec, data)
+    if spec.engine == "reference" and spec.threads:
         return spec, "as requested"
-    images, model = (data or load(spec.data.name)).train, spec.model
-    plan = get_model_spec(model.name, images.shape, len(images.classes), model.cut)
-    name, reason = select.resolve_engine(spec.engine, plan, dtype=model.dtype, loss=model.loss, device=device)
-    return spec.model_copy(update={"engine": name}), reason
+    samples, model = (data or load_data(spec.data)).train, spec.model
+    plan = get_model_spec(model.name, samples.inputs, samples.outputs, model.cut)
+    name, reason = _choose_engine(spec, plan, device, samples)
+    threads = spec.threads or choose_threads(spec, name, plan.layout(get_dtype(model.dtype)).size)
+    _check_effect("threads", spec.threads > 1 and name == "fast", "engine=fast")
+    return spec.model_copy(update={"engine": name, "threads": threads}), reason
+
+
+def choose_threads(spec: Spec, engine: str, parameters: int) -> int:
+    """Return the number of torch threads for threads=0.
+
+    Several threads help large models, and only if the visits run one after another. Other visits use the cores at the
+    same time.
+    """
+    is_sequential = spec.algorithm in PASSES_ON or spec.partition.M == 1
+    if engine == "fast" or parameters < LARGE_MODEL or not is_sequential:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _resolve_clients(spec: Spec, data: DataSet) -> Spec:
+    """Replace the kind of the partition and M by those that the data or the partition file define."""
+    kind = spec.partition.kind
+    if spec.data.client is not None and kind == type(spec.partition).model_fields["kind"].default:
+        kind = COLUMN
+    part = spec.partition.model_copy(update={"kind": kind})
+    if kind != COLUMN and not is_partition_file(kind):
+        return spec.model_copy(update={"partition": part})
+    M = build_partition(spec.model_copy(update={"partition": part}), data).M
+    if part.M not in (M, type(part).model_fields["M"].default):
+        raise OutOfRange("M is not the number of clients of the data", value=part.M, limit=f"M = {M}, or no M")
+    for name, value, limit in (("S", spec.S or 1, M), ("evaluator", spec.evaluator, M - 1)):
+        if value > limit:
+            raise OutOfRange(f"{name} does not fit the clients of the data", value=value, limit=f"{name} <= {limit}")
+    return spec.model_copy(update={"partition": part.model_copy(update={"M": M})})
+
+
+def _build_column_partition(data: DataSet) -> Partition:
+    if not isinstance(data.train, SampleSet):
+        raise InputError("images name no clients", hint="Use another partition, or a table with client=COLUMN.")
+    names, owner = get_client_positions(data.train)
+    return partition.build_partition(owner, len(names), data.train.y, COLUMN, {"clients": list(names)})
 
 
 def build_partition(spec: Spec, data: DataSet) -> Partition:
-    """Divide the training set among the clients."""
+    """Divide the training set among the clients: by a scheme, by a column of the data, or as a file says."""
     part = spec.partition
+    if is_partition_file(part.kind) or part.kind == COLUMN:
+        for name in ("C", "alpha", "shards", "form", "seed"):
+            is_set = getattr(part, name) != type(part).model_fields[name].default
+            _check_effect(name, is_set, f"partition={part.kind}")
+        if part.kind == COLUMN:
+            return _build_column_partition(data)
+        return load_partition(Path(part.kind).expanduser(), data.train.y)
+    if part.kind.startswith(f"{PYTHON}:"):  # an object of a Python program
+        divided = load_user_function("partition", part.kind)(data.train.y)
+        return partition.collect_partition(divided, data.train.y, part.kind)
     if part.kind not in SCHEMES:
-        raise UnknownName("partition", part.kind, SCHEMES)
+        if find_target("partition", part.kind) is None:
+            raise UnknownName("partition", part.kind, [*SCHEMES, COLUMN, *list_registered_names("partition")])
+        return _build_user_partition(spec, data)
+    if data.train.target != "classes" and part.kind != "iid":
+        hint = "Use partition=iid, client=COLUMN of a table, or a partition file."
+        raise InputError(f"partition={part.kind} divides classes", value=f"target={data.train.target}", hint=hint)
     settings = {**part.model_dump(), "seed": spec.seed if part.seed is None else part.seed}
     known = {name: value for name, value in settings.items() if name in list_settings(part.kind)}
     for name in ("C", "alpha", "shards", "form"):
         is_set = getattr(part, name) != type(part).model_fields[name].default
         _check_effect(name, is_set and name not in known, f"partition={part.kind}")
-    return draw_partition(part.kind, data.train.y, **known)
+    labels = data.train.y if data.train.target == "classes" else np.zeros(len(data.train), dtype=np.int64)
+    return draw_partition(part.kind, labels, **known)
+
+
+def _build_user_partition(spec: Spec, data: DataSet) -> Partition:
+    """Call a partition of the user. It returns the client of each sample, or the positions of each client."""
+    part, N = spec.partition, len(data.train)
+    seed = spec.seed if part.seed is None else part.seed
+    values = {"labels": data.train.y, "N": N, "M": part.M, "C": part.C, "alpha": part.alpha, "seed": seed}
+    found = build_part("partition", part.kind, {**values, "data": data.train})
+    what = f"partition {part.kind} must return the client of each sample, or the positions of each client"
+    try:
+        if len(found) == N and np.ndim(found[0]) == 0:
+            owner = np.asarray(found, dtype=np.int64)
+        else:
+            owner = np.full(N, -1, dtype=np.int64)
+            for m, positions in enumerate(np.asarray(each, dtype=np.int64) for each in found):
+                if np.any(positions < 0) or np.any(owner[positions] >= 0):
+                    raise ValueError(f"client {m} has samples of another client, or positions below 0")
+                owner[positions] = m
+    except (TypeError, ValueError, IndexError) as error:
+        raise InputError(what, value=str(error).splitlines()[0]) from None
+    wrong = np.flatnonzero((owner < 0) | (owner >= part.M))
+    if len(wrong):
+        value = f"client {owner[wrong[0]]} for sample {wrong[0]}"  # -1 for a sample that no client has
+        raise InputError(what, value=value, limit=f"clients 0 to {part.M - 1}, and each of the {N} samples once")
+    return partition.build_partition(owner, part.M, data.train.y, part.kind, {})
 
 
 def split_validation(holdings: Holdings, share: float, seed: int) -> tuple[Holdings, npt.NDArray[np.int64]]:
@@ -128,7 +271,7 @@ def build_network(
         data: The images.
         partition: The samples of each client.
         device: The torch device.
-        model: A function that makes the model, instead of the name in the spec.
+        model: A module, or a function that makes one, instead of the name in the spec.
 
     Returns:
         The objective, and the samples that are kept for validation.
@@ -136,9 +279,11 @@ def build_network(
     dtype, step = get_dtype(spec.model.dtype), spec.optimiser
     _check_effect("batch", step.draw == "full" and step.batch != type(step).model_fields["batch"].default, "draw=full")
     _check_effect("drop_last", step.drop_last and step.draw != "passes", f"draw={step.draw}")
-    plan = get_model_spec(model or spec.model.name, data.train.shape, len(data.train.classes), spec.model.cut)
+    check_target(spec.model.loss, data.train.target)
+    chosen = spec.model.name if model is None else model
+    plan = get_model_spec(chosen, data.train.inputs, data.train.outputs, spec.model.cut)
     holdings, validation = split_validation(partition.indices, spec.data.validation, spec.seed)
-    images = DeviceImages(data.train, dtype, get_device(device))
+    images = to_device(data.train, dtype, get_device(device))
     augmentation = data.augmentation if spec.data.augment else None
     batches = Batches(step.batch, step.draw, step.drop_last)
     return Network(plan, images, holdings, batches, augmentation, get_loss(spec.model.loss), dtype), validation
@@ -146,8 +291,20 @@ def build_network(
 
 def get_engine_name(spec: Spec, network: Network) -> str:
     """Return the engine that runs the spec: reference or fast."""
-    model, device = spec.model, network.device.type
-    return select.resolve_engine(spec.engine, network.model_spec, dtype=model.dtype, loss=model.loss, device=device)[0]
+    return _choose_engine(spec, network.model_spec, network.device.type, network.images)[0]
+
+
+def _choose_engine(spec: Spec, model_spec: NetworkSpec, device: str, samples: Any) -> tuple[str, str]:
+    obstacle, model = find_fast_engine_obstacle(spec.optimiser), spec.model
+    return select.resolve_engine(
+        spec.engine,
+        model_spec,
+        dtype=model.dtype,
+        loss=model.loss,
+        device=device,
+        samples=samples,
+        obstacle=obstacle,
+    )
 
 
 def build_engine(spec: Spec, network: Network) -> Engine[torch.Tensor]:
@@ -163,33 +320,53 @@ def build_algorithm(
     cut: Cut[Any] | None = None,
 ) -> Algorithm[torch.Tensor, Any]:
     """Build the algorithm. K replaces the local steps of the spec, `cut` the flat cut of its model."""
-    optimiser, M = spec.optimiser, len(partition.clients)
-    step: Step[torch.Tensor] = Step(
-        optimiser.eta, optimiser.weight_decay, optimiser.clip, optimiser.momentum, per_half=optimiser.per_half
-    )
+    check_optimiser(spec)
+    step, M = build_step(spec.optimiser), len(partition.clients)
     sizes = [len(samples) for samples in network.holdings] if spec.weighted else None
     ends = network.model_spec.layout(network.dtype).ends
-    cut = cut or FlatCut(ends[find_cut_index(network.model_spec, spec.model.cut)])
+    has_no_cut = spec.placement == "whole" and len(ends) == 2  # a model of one layer can be trained as a whole
+    cut = cut or FlatCut(ends[1] if has_no_cut else ends[find_cut_index(network.model_spec, spec.model.cut)])
     steps = compute_local_steps(spec, network.holdings) if K is None else K
-    made = algorithm(spec.algorithm).make(AlgorithmSettings(step, steps, M, cut, spec.gamma, sizes, spec.G))
+    settings = build_settings(spec, step, steps, M, cut, sizes)
+    make = algorithm(spec.algorithm).make
+    made = make(settings)
     for name, key, is_set, lacks in (
         ("gamma", "gamma", spec.gamma != 1, "has no global step"),
         ("sizes", "weighted", spec.weighted, "does not weight clients by their samples"),
     ):
         if is_set and not hasattr(made, name):
             raise InputError(f"{spec.algorithm} {lacks}", hint=f"Remove {key}, or use fedavg.")
-    _check_effect("G", spec.G != 1 and not hasattr(made, "G"), f"algorithm={spec.algorithm}")
+    _check_effect("K", isinstance(spec.tau, tuple) and type(spec).model_fields["K"].default != spec.K, "a list tau")
+    _check_effect("output_decay", spec.output == "last" and spec.output_decay != 0, "output=last")
+    for key in ("G", "prox", "server_momentum", "server_beta2", "server_epsilon"):
+        is_set = getattr(spec, key) != type(spec).model_fields[key].default
+        _check_effect(key, is_set and not hasattr(made, key), f"algorithm={spec.algorithm}")
     S = spec.S or M
     if hasattr(made, "G") and spec.G > S:  # the last groups would have no client in any round
         raise OutOfRange("number of groups G", limit=f"1 <= G <= {S} clients a round", value=spec.G)
-    return made
+    if spec.output == "average" and hasattr(made, "own_model"):
+        hint = "Use output=last."
+        raise InputError(f"clients of {spec.algorithm} keep own halves, so there is no model to average", hint=hint)
+    schedule = build_schedule(spec.optimiser)
+    if not schedule.is_constant:
+        made = Scheduled(lambda step: make(replace(settings, step=step)), step, schedule)
+    if step.rule.memory != "reset":
+        made = Remembered(made, step.rule, step.momentum)
+    return Averaged(made, spec.output_decay) if spec.output == "average" else made
 
 
 def compute_local_steps(spec: Spec, holdings: Holdings) -> LocalSteps:
-    """Return K, or with tau=proportional the steps of each client in proportion to its samples."""
+    """Return K, or the steps of each client: from a list, in proportion to its samples, or for K passes over them."""
     if spec.tau == "same":
         return spec.K
+    if isinstance(spec.tau, tuple):
+        if len(spec.tau) != len(holdings):  # the data may decide the number of clients
+            limit = f"{len(holdings)} numbers, one for each client"
+            raise InputError("tau has the steps of another number of clients", value=len(spec.tau), limit=limit)
+        return spec.tau
     sizes = [len(samples) for samples in holdings]
+    if spec.tau == "epochs":
+        return [count_local_steps(spec, n) for n in sizes]
     return [max(1, round(spec.K * n * len(sizes) / sum(sizes))) for n in sizes]
 
 
@@ -205,6 +382,12 @@ def build_order(spec: Spec, partition: Partition) -> Order:
         "replacement": lambda: WithReplacement(M, S, seed),
         "fixed": lambda: Fixed.first(M, S),
     }
-    if spec.order not in makers:
-        raise UnknownName("order", spec.order, ORDERS)
-    return SubsetOrder(makers[spec.order](), partition.clients)
+    if spec.order in makers:
+        return SubsetOrder(makers[spec.order](), partition.clients)
+    if find_target("order", spec.order) is None:
+        raise UnknownName("order", spec.order, [*ORDERS, *list_registered_names("order")])
+    order = build_part("order", spec.order, {"M": M, "S": S, "seed": seed})
+    if not callable(order):
+        hint = "An order is a class with a method __call__(self, r), or a function that returns a function of r."
+        raise InputError(f"order {spec.order} is no function of r", value=type(order).__name__, hint=hint)
+    return SubsetOrder(UserOrder(spec.order, order, M), partition.clients)

@@ -77,7 +77,7 @@ class Checkpoints:
 
     def list_rounds(self) -> list[int]:
         """Return the rounds that have a manifest, in order."""
-        return sorted(int(path.stem) for path in self.folder.glob("[0-9]*.json"))
+        return sorted(int(path.stem) for path in self.folder.glob("[0-9]*.json") if path.stem.isdecimal())
 
     def list_complete_rounds(self, at_most: int | None = None) -> list[int]:
         """Return the rounds whose checkpoint is complete, in order."""
@@ -112,7 +112,8 @@ def _compute_sha256(path: Path) -> str:
 def flatten_state(state: Any) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     """Return the tensors and the numbers of a state, by their paths in it.
 
-    A state is a tensor, a number, a dataclass, tuple or list of states, or a mapping from clients to tensors.
+    A state is a tensor, a number, a dataclass, tuple or list of states, or a mapping from clients to tensors or
+    numbers.
     """
     tensors: dict[str, torch.Tensor] = {}
     numbers: dict[str, float] = {}
@@ -165,8 +166,9 @@ def _rebuild(like: Any, tensors: Mapping[str, torch.Tensor], numbers: Mapping[st
             )
         return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)  # a NamedTuple takes its fields
     if isinstance(like, Mapping):
-        clients = sorted(int(name.rpartition(".")[2]) for name in tensors if name.rpartition(".")[0] == path)
-        return {m: tensors[f"{path}.{m}"] for m in clients}
+        leaves: dict[str, Any] = {**tensors, **numbers}
+        clients = sorted(int(name.rpartition(".")[2]) for name in leaves if name.rpartition(".")[0] == path)
+        return {m: leaves[f"{path}.{m}"] for m in clients}
     return numbers[path]
 
 

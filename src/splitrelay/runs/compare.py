@@ -22,7 +22,7 @@ from splitrelay.runs.run_directory import (
     make_damage_error,
     remove_measurements,
 )
-from splitrelay.structured_text import parse_json
+from splitrelay.runs.sources import read_environment
 
 Row = dict[str, Any]
 SOURCE = "source "  # before the names of the user's files among the differences of environments
@@ -70,18 +70,22 @@ def compare(one: Run, other: Run) -> Comparison:
         len(pairs),
         _find_first_difference(pairs) or (Difference(None, ("model",)) if models is False else None),
         models,
-        max((abs(a["test_accuracy"] - b["test_accuracy"]) for a, b in pairs if _is_scored(a, b)), default=0.0),
+        max((abs(a["test_accuracy"] - b["test_accuracy"]) for a, b in pairs if _have_accuracy(a, b)), default=0.0),
     )
 
 
-def verify(run: Run, folder: Path, *, start: int = 0, rounds: int | None = None) -> Iterator[Row | Comparison]:
+def verify(
+    run: Run, folder: Path, *, start: int = 0, rounds: int | None = None, device: str = "cpu"
+) -> Iterator[Row | Comparison]:
     """Run it again in an empty folder: its rows as they come, then the comparison with what is recorded.
 
-    From round `start` if a checkpoint of that round is kept; the first `rounds` rounds only, where that is said.
+    From round `start` if a checkpoint of that round is kept; where `rounds` is given, only up to the last recorded
+    round that is not later. A record has a row every `every` rounds, and only a recorded row can be compared.
     Visits that the server of a deployed run skipped are left out again, and so are clients that it began without.
     Clients with other software or another CPU level than their server are among the differences of the environments.
     """
-    spec = run.spec.model_copy(update={"R": min(rounds or run.spec.R, _get_last_round(run))})
+    last = _get_last_round(run)
+    spec = run.spec.model_copy(update={"R": last if rounds is None else _find_recorded_round(run, rounds)})
     if start > spec.R:
         raise InputError(f"nothing comes after round {start}", limit=f"--from at most {spec.R}", value=start)
     anew = RunDirectory(folder)
@@ -89,7 +93,7 @@ def verify(run: Run, folder: Path, *, start: int = 0, rounds: int | None = None)
         _copy_start(run, anew, start)
     told = read_clients(run.path)
     absent = told.find_absent(spec.partition.M) if told else frozenset()
-    for progress in execute(spec, anew, skips=load_skips(run.path, run.rows), absent=absent):
+    for progress in execute(spec, anew, device=device, skips=load_skips(run.path, run.rows), absent=absent):
         yield progress.row
     found = run_at(folder)
     ends = spec.R == run.spec.R and run.finished
@@ -114,6 +118,16 @@ def _get_last_round(run: Run) -> int:
         hint = f"To continue the run: {format_resume_command(run.path)}"
         raise InputError(f"{file} has no row after round 0, so there is nothing to compare", hint=hint)
     return last
+
+
+def _find_recorded_round(run: Run, rounds: int) -> int:
+    """Return the last recorded round that is not after `rounds`. Raise InputError if it is round 0."""
+    recorded = [row["round"] for row in run.rows if row["round"] > 0]
+    found: int = max((r for r in recorded if r <= rounds), default=0)
+    if not found:
+        limit = f"--rounds at least {recorded[0]}"
+        raise InputError("no row of the record is before this round", value=rounds, limit=limit)
+    return found
 
 
 def _describe_rows(*runs: Run) -> str:
@@ -161,12 +175,22 @@ def _find_first_difference(pairs: Sequence[tuple[Row, Row]]) -> Difference | Non
 
 def _is_scored(*rows: Row) -> bool:
     """Return whether all rows have scores: a deployed run has none of a round at which its evaluator was away."""
+    return not any(math.isnan(row["test_loss"]) for row in rows)
+
+
+def _have_accuracy(*rows: Row) -> bool:
+    """Return whether all rows have an accuracy: they are scored, and their targets are not real numbers."""
     return not any(math.isnan(row["test_accuracy"]) for row in rows)
 
 
 def _find_differences(one: Row, other: Row) -> dict[str, tuple[Any, Any]]:
-    names = dict.fromkeys([*one, *other])
-    return {name: (one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)}
+    pairs = {name: (one.get(name), other.get(name)) for name in [*one, *other]}
+    return {name: (a, b) for name, (a, b) in pairs.items() if a != b and not _are_nan(a, b)}
+
+
+def _are_nan(*values: Any) -> bool:
+    """Return whether all values are NaN, such as the accuracy where the targets are real numbers."""
+    return all(isinstance(value, float) and math.isnan(value) for value in values)
 
 
 def _have_same_models(one: Run, other: Run) -> bool | None:
@@ -184,23 +208,23 @@ def model_hash(path: Path) -> str | None:
 
 
 def _read_environment(path: Path) -> Row:
-    file = path / "environment.json"
-    if not has_record(file):
-        return dict(describe_environment())
-    try:
-        content = dict(parse_json(read_record(file)))
-    except ValueError:
-        raise InputError(f"{file} is no JSON", hint="Remove it, and this machine's stands for it.") from None
+    """Return the environment of a run, or that of this machine if the record has none."""
+    content = read_environment(path) or describe_environment()
     sources = content.pop("sources", {})
     content.pop("changes", None)
     return {**content, **{f"{SOURCE}{name}": digest for name, digest in sources.items()}}
 
 
 def _compare_environments(one: Row, other: Row) -> dict[str, tuple[Any, Any]]:
-    """Compare two environments, and the user's files if both records have their hashes."""
+    """Compare two environments. Commits and the user's files are compared only if both records have them."""
     found = _find_differences(one, other)
     have_sources = all(any(name.startswith(SOURCE) for name in each) for each in (one, other))
-    return {name: pair for name, pair in found.items() if have_sources or not name.startswith(SOURCE)}
+    have_commits = all("commit" in each for each in (one, other))
+    return {
+        name: pair
+        for name, pair in found.items()
+        if (have_commits if name in ("commit", "modified") else have_sources or not name.startswith(SOURCE))
+    }
 
 
 def find_changed_sources(comparison: Comparison) -> list[str]:

@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from splitrelay.data import load
-from splitrelay.data.images import ImageSet
+from splitrelay.data.images import Samples
 from splitrelay.engine.select import build_evaluator, resolve_engine
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.evaluation import Score
 from splitrelay.models import get_model_spec
 from splitrelay.models.weights_io import load_weights, read_precision
 from splitrelay.objectives.losses import get_loss
-from splitrelay.objectives.network import DeviceImages, Network
-from splitrelay.runs.build import build_partition, get_dtype, split_validation
-from splitrelay.runs.spec import Spec, load_spec
+from splitrelay.objectives.metrics import get_metrics
+from splitrelay.objectives.network import Network, to_device
+from splitrelay.runs.build import build_partition, get_device, get_dtype, load_data, split_validation
+from splitrelay.runs.spec import DataSpec, Spec, load_spec
 from splitrelay.runs.trainer import limit_torch_threads
 
 PARTS = ("test", "train", "validation")
@@ -60,11 +60,12 @@ def subject_at(path: Path, *, model: str | None = None, data: str | None = None,
     return replace(found, **given)
 
 
-def images_of(subject: Subject, part: str = "test") -> ImageSet:
+def images_of(subject: Subject, part: str = "test") -> Samples:
     """Return the images of a part. `validation` is the samples that the clients of the run did not train on."""
     if part not in PARTS:
         raise UnknownName("part", part, PARTS)
-    data = load(subject.data)
+    own = subject.spec is not None and subject.spec.data.name == subject.data
+    data = load_data(subject.spec.data if own and subject.spec else DataSpec(name=subject.data))
     if part != "validation":
         return data.test if part == "test" else data.train
     spec = subject.spec
@@ -75,13 +76,16 @@ def images_of(subject: Subject, part: str = "test") -> ImageSet:
     return data.train.part(kept)
 
 
-def score(subject: Subject, images: ImageSet) -> Score:
-    """Return loss and accuracy, bit-identical to those of the run."""
-    dtype, classes = get_dtype(subject.dtype), len(images.classes)
-    plan = get_model_spec(subject.model, images.shape, classes)
+def score(subject: Subject, images: Samples, device: str = "cpu") -> Score:
+    """Return loss and accuracy, on the device of the run bit-identical to those of the run."""
+    dtype, classes = get_dtype(subject.dtype), images.outputs
+    plan = get_model_spec(subject.model, images.inputs, classes)
     x = load_weights(subject.weights, plan.layout(dtype))
-    engine, _ = resolve_engine(subject.engine, plan, dtype=subject.dtype, loss=subject.loss)
-    seen = DeviceImages(images, dtype)
+    engine, _ = resolve_engine(
+        subject.engine, plan, dtype=subject.dtype, loss=subject.loss, samples=images, device=device
+    )
+    seen = to_device(images, dtype, get_device(device))
+    metrics = get_metrics(subject.spec.metrics if subject.spec else (), images.target, images.outputs)
     network = Network(plan, seen, (), loss=get_loss(subject.loss), dtype=dtype)
     with limit_torch_threads():
-        return build_evaluator(engine, plan, seen, classes, network).score(x)
+        return build_evaluator(engine, plan, seen, classes, network, metrics).score(x.to(seen.device))

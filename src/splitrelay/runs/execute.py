@@ -20,21 +20,21 @@ import torch
 
 from splitrelay.algorithms.base import Clients
 from splitrelay.atomic_files import write_text
-from splitrelay.data import load, save_partition
+from splitrelay.data import save_partition
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
 from splitrelay.engine import Flaky
 from splitrelay.errors import Diverged, InputError
 from splitrelay.models.weights_io import save_weights
 from splitrelay.reports.html_report import write_report
-from splitrelay.runs.build import build_partition, resolve_spec
+from splitrelay.runs.build import build_partition, load_data, resolve_spec
 from splitrelay.runs.checkpoint import check_state
 from splitrelay.runs.client_records import Skip
 from splitrelay.runs.machine import describe_environment
 from splitrelay.runs.run_directory import Row, RunDirectory, build_row, format_resume_command
-from splitrelay.runs.sources import check_sources, describe_sources
+from splitrelay.runs.sources import check_constants, check_sources, describe_sources
 from splitrelay.runs.spec import Spec, load_spec
-from splitrelay.runs.trainer import EvaluationRow, Trainer
+from splitrelay.runs.trainer import EvaluationRow, Trainer, describe_computation
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def build_trainer(
         absent: Clients without samples, as in a deployed run that began without them.
         options: Further options of `Trainer`.
     """
-    data = data or load(spec.data.name)
+    data = data or load_data(spec.data)
     partition = build_partition(spec, data)
     if absent:
         indices = tuple(samples[:0] if m in absent else samples for m, samples in enumerate(partition.indices))
@@ -119,7 +119,7 @@ def execute(
         Diverged: A loss or weight became infinite or NaN. The reason is written to diverged.txt.
     """
     check_is_simulation(directory)
-    data = None if spec.engine == "reference" else load(spec.data.name)  # loading can be slow: load at most once
+    data = None if spec.engine == "reference" else load_data(spec.data)  # loading can be slow: load at most once
     spec, _ = resolve_spec(spec, device, data)
     with directory.locked():
         _check_same_run(spec, directory)
@@ -137,7 +137,14 @@ def execute(
                 made = trainer.clients.clients
                 trainer.clients.clients = Flaky(made, lambda visit: (visit.r, visit.m, visit.i) in skips)
             try:
-                yield from train_in_directory(spec, directory, trainer, checkpoint=checkpoint, partition=partition)
+                yield from train_in_directory(
+                    spec,
+                    directory,
+                    trainer,
+                    checkpoint=checkpoint,
+                    partition=partition,
+                    accept_change=accept_change,
+                )
             except Diverged as error:
                 write_text(directory.diverged, f"{error}\n")
                 raise
@@ -152,6 +159,7 @@ def train_in_directory(
     checkpoint: int = 1,
     partition: Partition | None = None,
     hooks: RunHooks | None = None,
+    accept_change: bool = False,
 ) -> Iterator[Progress]:
     """Train until round R and keep the directory up to date. The caller holds the lock of the directory.
 
@@ -164,11 +172,14 @@ def train_in_directory(
         checkpoint: Evaluations between two checkpoints.
         partition: Written to the directory if given.
         hooks: Changes for a deployed run.
+        accept_change: Continue although the constants of the model have changed.
 
     Yields:
         All rows. A new row is yielded after its checkpoint, if it has one.
     """
     hooks = hooks or RunHooks()
+    if not accept_change:
+        check_constants(trainer.model_spec, directory.path)
     make_state = hooks.make_state or (lambda: trainer.algorithm.init(trainer.x0()))
     start = _find_start(spec, directory, trainer, make_state, hooks.back_to)
     hooks.on_start(start)
@@ -177,7 +188,9 @@ def train_in_directory(
     if partition is not None and (not directory.spec.exists() or start is None):
         save_partition(partition, directory.path / "partition.npz")
     write_text(directory.spec, spec.to_toml() + "\n")
-    environment = {**describe_environment(), **describe_sources(spec, directory, start[0] if start else 0)}
+    sources = describe_sources(spec, directory, start[0] if start else 0, trainer.model_spec)
+    computation = describe_computation(trainer.network.device, spec.threads or 1)
+    environment = {**describe_environment(), **computation, **sources}
     write_text(directory.path / "environment.json", json.dumps(environment, indent=2) + "\n")
     directory.diverged.unlink(missing_ok=True)
     seconds_before = rows[-1]["seconds"] if rows else 0.0

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +22,10 @@ from splitrelay.kernels.library import find_build, find_obstacle, get_cpu_level
 from splitrelay.randomness import Purpose, rng
 
 STEPS, BATCH = 10, 20
+PACKAGE = Path(__file__).resolve().parents[1]
+COMMIT_FILE = "COMMIT"  # in wheels: the commit, and the word modified if the files were not those of the commit
+UNKNOWN_COMMIT = "unknown"
+GIT_SECONDS = 10.0  # a folder on a slow network must not keep a run from starting
 BUILD = "to build: python -m splitrelay.kernels.build"
 Work = Callable[[], object]
 
@@ -33,11 +40,37 @@ def get_cpu_name() -> str:
     return next(names, "") or platform.processor() or "unknown"
 
 
-def describe_environment() -> dict[str, str]:
+@cache
+def describe_commit(package: Path = PACKAGE) -> dict[str, Any]:
+    """Return the commit of the code in a package folder, and whether its files differ from that commit.
+
+    A checkout asks git. A wheel has a file COMMIT, written when it was built. The commit of other code is "unknown".
+    The answer is kept for the life of the process, because the code was loaded at its start.
+    """
+    if (package / COMMIT_FILE).is_file():
+        built, _, state = (package / COMMIT_FILE).read_text(encoding="ascii").strip().partition(" ")
+        return {"commit": built, "modified": state == "modified"}
+    commit = _ask_git(package, "rev-parse", "HEAD")
+    is_tracked = commit and _ask_git(package, "ls-files", "__init__.py")  # a venv may be inside another repository
+    if not commit or not is_tracked:
+        return {"commit": UNKNOWN_COMMIT, "modified": False}
+    return {"commit": commit, "modified": _ask_git(package, "status", "--porcelain", "--", ".") != ""}
+
+
+def _ask_git(folder: Path, *words: str) -> str | None:
+    """Return what git prints, or None if there is no git or no repository. Nothing is written, not even the index."""
+    command = ["git", "--no-optional-locks", "-C", str(folder), *words]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=GIT_SECONDS).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def describe_environment() -> dict[str, Any]:
     """Return the content of environment.json. Two runs have equal bits if these values are equal."""
     packages = {name: version(name) for name in ("torch", "numpy", "safetensors")}
     system = {"python": platform.python_version(), "machine": platform.machine(), "system": platform.platform()}
-    return {"splitrelay": __version__, **packages, **system, "cpu": get_cpu_name()}
+    return {"splitrelay": __version__, **describe_commit(), **packages, **system, "cpu": get_cpu_name()}
 
 
 def describe_machine(seconds: float = 2.0) -> Iterator[tuple[str, str]]:

@@ -64,7 +64,7 @@ def run_at(path: Path) -> Run:
         InputError: It is not the directory of a run.
     """
     if not is_run(path):
-        inside = [str(inner) for inner in _directories(path)]
+        inside = [str(inner) for inner in find_run_directories(path)]
         named = f"Runs in it: {', '.join(inside[:NAMED])}{', ...' if len(inside) > NAMED else '.'}"
         hint = named if inside else "It would hold spec.toml and rounds.jsonl; splitrelay run makes one."
         raise InputError(f"{path} is not the directory of a run", hint=hint)
@@ -92,27 +92,27 @@ def runs_under(folder: Path) -> list[Run]:
     if not folder.is_dir() and not has_runs(folder):
         what = f"{folder} is a file, not a folder of runs" if folder.exists() else f"there is no folder {folder}"
         raise InputError(what, hint="splitrelay run and sweep keep theirs in results/.")
-    found = [run_at(path) for path in sorted(set(_directories(folder)))]
+    found = [run_at(path) for path in sorted(set(find_run_directories(folder)))]
     if not found:
         raise InputError(f"there are no runs in {folder}", hint="splitrelay run and sweep keep theirs in results/.")
     return found
 
 
-def _directories(folder: Path) -> Iterator[Path]:
-    """Yield the runs at or below a path, on the disk and in archives; one that is in both may come twice."""
+def find_run_directories(folder: Path) -> Iterator[Path]:
+    """Yield the runs at or below a path, on the disk and in archives. One that is in both may come twice."""
     if is_run(folder):
         yield folder
         return
     if folder.is_dir():
         for path in sorted(folder.iterdir()):
             if path.is_dir() or path.name.endswith(SUFFIX):
-                yield from _directories(path.with_name(path.name.removesuffix(SUFFIX)))
+                yield from find_run_directories(path.with_name(path.name.removesuffix(SUFFIX)))
     yield from find_packed_runs(folder)
 
 
 def has_runs(folder: Path) -> bool:
     """Return whether a folder or an archive holds a run, at any depth."""
-    return next(_directories(folder), None) is not None
+    return next(find_run_directories(folder), None) is not None
 
 
 def publish(source: Path, target: Path) -> tuple[int, int]:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction as Q
+from functools import partial
+from typing import Any
 
 from splitrelay.algorithms import (
     SFLG,
     SSL,
+    FedAdam,
     FedAvg,
+    FedAvgM,
+    FedProx,
     FedSeq,
     MinibatchSGD,
     RandomReshuffling,
@@ -17,9 +22,10 @@ from splitrelay.algorithms import (
     SplitFedV2,
     SplitFedV3,
 )
-from splitrelay.algorithms.base import AlgorithmFactory
+from splitrelay.algorithms.base import Algorithm, AlgorithmFactory, AlgorithmSettings
 from splitrelay.algorithms.golden import Golden, Pair
-from splitrelay.errors import UnknownName
+from splitrelay.errors import InputError, UnknownName
+from splitrelay.runs.user_parts import build_part, find_target, list_registered_names
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ ENTRIES = (
             replace(PAIR, models=[Q(1, 8)], sizes=(3, 1)),
             replace(PAIR, models=[Q(-1)], gamma=Q(2)),
             replace(PAIR, orders=[(1, 1)], models=[Q(5, 4)]),
+            replace(PAIR, K=1, orders=[(0, 1)] * 2, models=[Q(1), Q(1, 2)]),
         ],
     ),
     Entry(
@@ -80,6 +87,43 @@ ENTRIES = (
         lambda it: FedSeq(it.step, it.K, it.G, it.gamma),
         "Zaccone et al. 2022",
         [Golden((1, 1, 1), (1, -1, 1), Q(1, 2), 1, Q(2), orders=[(0, 1, 2)], models=[Q(5, 8)], G=2)],
+    ),
+    Entry(
+        "fedprox",
+        lambda it: FedProx(it.step, it.K, it.prox, it.gamma, it.sizes),
+        "Li et al. 2020",
+        [replace(PAIR, prox=Q(1, 4), models=[Q(5, 8)])],
+    ),
+    Entry(
+        "fedavgm",
+        lambda it: FedAvgM(it.step, it.K, it.server_momentum, it.gamma, it.sizes),
+        "Hsu et al. 2019",
+        [replace(PAIR, K=1, server_momentum=Q(1, 2), orders=[(0, 1)] * 3, models=[Q(1), Q(0), Q(-1, 2)])],
+    ),
+    Entry(
+        "fedadam",
+        lambda it: FedAdam(it.step, it.K, it.server_momentum, it.server_beta2, it.server_epsilon, it.gamma, it.sizes),
+        "Reddi et al. 2021",
+        [
+            replace(
+                PAIR,
+                K=1,
+                server_momentum=Q(1, 2),
+                server_beta2=Q(0),
+                server_epsilon=Q(1, 2),
+                orders=[(0, 1)] * 2,
+                models=[Q(5, 3), Q(7, 6)],
+            ),
+            replace(
+                PAIR,
+                K=1,
+                server_momentum=Q(0),
+                server_beta2=Q(3, 4),
+                server_epsilon=Q(1, 2),
+                gamma=Q(2),
+                models=[Q(0)],
+            ),
+        ],
     ),
     Entry(
         "splitfed-v2",
@@ -126,7 +170,20 @@ ALGORITHMS = {entry.name: entry for entry in ENTRIES}
 
 
 def algorithm(name: str) -> Entry:
-    """Return the entry with this name."""
-    if not isinstance(name, str) or name not in ALGORITHMS:
-        raise UnknownName("algorithm", name, ALGORITHMS)
-    return ALGORITHMS[name]
+    """Return the entry with this name: a built-in algorithm, or one of the user (see runs/user_parts.py)."""
+    if isinstance(name, str) and name in ALGORITHMS:
+        return ALGORITHMS[name]
+    target = find_target("algorithm", name) if isinstance(name, str) else None
+    if target is None:
+        raise UnknownName("algorithm", name, [*ALGORITHMS, *list_registered_names("algorithm")])
+    return Entry(name, partial(_make_user_algorithm, name), target, ())
+
+
+def _make_user_algorithm(name: str, settings: AlgorithmSettings) -> Algorithm[Any, Any]:
+    """Build an algorithm of the user from the settings that its parameters name."""
+    made: Algorithm[Any, Any] = build_part("algorithm", name, {"settings": settings, **vars(settings)})
+    missing = [method for method in ("init", "round", "model") if not callable(getattr(made, method, None))]
+    if missing:
+        hint = "An algorithm has the methods init, round and model. See docs/experiments.md."
+        raise InputError(f"algorithm {name} lacks methods", value=", ".join(missing), hint=hint)
+    return made

@@ -29,6 +29,7 @@ from splitrelay.runs.packed_records import has_record, read_packed, read_record
 from splitrelay.structured_text import parse_json
 
 if TYPE_CHECKING:
+    from splitrelay.evaluation import Score
     from splitrelay.runs.checkpoint import Checkpoints
     from splitrelay.runs.trainer import EvaluationRow
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 WRITTEN, PUBLISHED = "rounds.jsonl", "rounds.jsonl.gz"
 LOCK = ".lock"
 SET_ASIDE = "set-aside"  # folder of the files that a restart has replaced
+FOLDERS = ("checkpoints", "relay", "relay/visits")  # the folders of a run; what is in them are files
+OTHER_FILES = ("environment.json", "rounds.csv", "report.html", "partition.npz")
 UNREADABLE = (ValueError, EOFError, OSError, zlib.error)
 
 
@@ -62,15 +65,35 @@ class RunDirectory:
         """Whether `splitrelay serve` made this directory, so that clients on other hosts trained its model."""
         return _is_deployed(self.path)
 
+    def check_kinds(self) -> None:
+        """Check that every file of the run is a regular file, so that no read waits for another program.
+
+        Raises:
+            InputError: There is a FIFO, a socket or a device in the directory, or a directory in the place of a file.
+        """
+        files = (self.spec, self.model, self.rounds, self.published, self.digest, self.diverged)
+        names = {*(file.name for file in files), LOCK, CLIENTS, *OTHER_FILES}
+        for folder in ("", *FOLDERS):
+            with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+                for path in (self.path / folder).iterdir():
+                    is_top = not folder and path.name not in names  # a folder of the user, or the file of an editor
+                    name = f"{folder}/{path.name}".lstrip("/")
+                    if name in FOLDERS:
+                        _check_kind(path, is_right=path.is_dir(), limit="a directory")
+                    elif path.exists():
+                        _check_kind(path, is_right=path.is_file() or (is_top and path.is_dir()), limit="a regular file")
+
     @contextmanager
     def locked(self, name: str = LOCK) -> Iterator[None]:
         """Hold the lock of the directory. It ends with the process, also after kill -9.
 
         Raises:
-            InputError: Another process has the lock.
+            InputError: Another process has the lock, or a file is of a wrong kind (see check_kinds).
         """
+        self.check_kinds()
+        is_new = not self.path.is_dir()
         try:
-            if not self.path.is_dir():
+            if is_new:
                 create_folder(self.path, private=True)
             lock = (self.path / name).open("w")
         except OSError as error:
@@ -81,7 +104,12 @@ class RunDirectory:
             except BlockingIOError:
                 hint = "Wait until it ends, or choose another --out."
                 raise InputError(f"another process works in {self.path}", hint=hint) from None
-            yield
+            try:
+                yield
+            finally:
+                if is_new and [path.name for path in self.path.iterdir()] == [name]:  # refused before anything began
+                    (self.path / name).unlink()
+                    self.path.rmdir()
 
     def is_locked(self, name: str = LOCK) -> bool:
         """Return whether a process works in the directory."""
@@ -292,17 +320,25 @@ def _format_restart_hint(path: Path) -> str:
     return f"Restore the file from a copy, {back}start again with --from-scratch: {command}"
 
 
+def _check_kind(path: Path, *, is_right: bool, limit: str) -> None:
+    if not is_right:
+        hint = "Move it away. If it took the place of a file of the run, restore that file from a copy."
+        raise InputError("a file of the run is of another kind", value=str(path), limit=limit, hint=hint)
+
+
 def _is_deployed(path: Path) -> bool:
     return (path / "relay").is_dir()
 
 
 def _list_checkpoint_rounds(path: Path) -> list[int]:
     """Return the rounds with a checkpoint, complete or not. Works without torch."""
-    return sorted(int(file.stem) for file in (path / "checkpoints").glob("[0-9]*.json"))
+    files = (path / "checkpoints").glob("[0-9]*.json")
+    return sorted(int(file.stem) for file in files if file.stem.isdecimal())
 
 
 Row = dict[str, Any]
-LAST = 20  # rounds at the end of a run over which accuracies are averaged
+LAST = 20  # rounds at the end of a run over which accuracies are averaged, at most
+SHARE = 5  # and never over more than one SHARE-th of the run
 REQUIRED = ("round", "test_accuracy", "test_loss", "train_loss", "bytes_up", "bytes_down", "seconds")
 MEASURED = ("seconds", "socket_", "memory_")  # parts of the names of fields that differ between two equal runs
 SKIP_FIELDS = ("skipped", "skipped_visits")  # written by servers only: a simulation has no such fields
@@ -321,12 +357,27 @@ def build_row(evaluation: EvaluationRow, seconds_before: float = 0.0) -> Row:
         "test_accuracy": score.accuracy,
         "test_loss": score.loss,
         "test_per_class": [None if math.isnan(share) else share for share in score.per_class],
-        **({"validation_accuracy": validation.accuracy, "validation_loss": validation.loss} if validation else {}),
+        **_build_metric_fields("test", score),
+        **_build_validation_fields(validation),
         "train_loss": None if evaluation.r == 0 else evaluation.train_loss,
+        **({} if evaluation.gradient_norm is None else {"gradient_norm": evaluation.gradient_norm}),
         "bytes_up": evaluation.up,
         "bytes_down": evaluation.down,
         "seconds": seconds_before + evaluation.seconds,
     }
+
+
+def _build_validation_fields(score: Score | None) -> Row:
+    if score is None:
+        return {}
+    means = {"validation_accuracy": score.accuracy, "validation_loss": score.loss}
+    return {**means, **_build_metric_fields("validation", score)}
+
+
+def _build_metric_fields(part: str, score: Score) -> Row:
+    """Return one field for each metric, except the accuracy, which the row has already. An infinite value is None."""
+    values = {f"{part}_{name}": value for name, value in score.metrics.items() if name != "accuracy"}
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 def load_rows(path: Path) -> list[Row]:
@@ -359,13 +410,56 @@ def _find_problem(row: Any, before: Row | None) -> str:
     return ""
 
 
+def list_metrics(row: Row) -> list[str]:
+    """Return the fields of a row that are metrics of the test set beside accuracy and loss."""
+    known = ("test_accuracy", "test_loss", "test_per_class")
+    return [name for name in row if name.startswith("test_") and name not in known]
+
+
+def has_accuracy(row: Row) -> bool:
+    """Return whether the targets of a run have an accuracy. It is NaN for real numbers."""
+    return not math.isnan(row["test_accuracy"]) or bool(row["test_per_class"])
+
+
 def remove_measurements(row: Row) -> Row:
     """Return the fields of a row that are equal in every repetition: no times, no socket bytes, no memory sizes."""
     kept = {name: value for name, value in row.items() if name not in SKIP_FIELDS}
     return {name: value for name, value in kept.items() if not any(part in name for part in MEASURED)}
 
 
-def compute_final_accuracy(rows: Sequence[Row], column: str = "test_accuracy") -> float | None:
-    """Return the mean accuracy over the last `LAST` rounds, or None if no row has the column."""
-    values = [row[column] for row in rows if row["round"] > max(0, rows[-1]["round"] - LAST) and column in row]
+def count_final_rounds(end: int, last: int = LAST) -> int:
+    """Return the number of rounds over which the accuracy of a run is averaged.
+
+    Args:
+        end: The number of rounds of the run so far.
+        last: The largest number of rounds. A fifth of the run is a second limit.
+    """
+    return max(1, min(last, end // SHARE))
+
+
+def select_final_rows(rows: Sequence[Row], last: int = LAST) -> list[Row]:
+    """Return the evaluations of the last rounds. The evaluation before the first round never counts."""
+    end = rows[-1]["round"] if rows else 0
+    return [row for row in rows if row["round"] > max(0, end - count_final_rounds(end, last))]
+
+
+def compute_final_accuracy(rows: Sequence[Row], column: str = "test_accuracy", last: int = LAST) -> float | None:
+    """Return the accuracy of a run: the mean over the last rounds, or None if no row has the column.
+
+    This is what all commands call the accuracy of a run. The last row is called the last evaluation.
+    """
+    values = [row[column] for row in select_final_rows(rows, last) if column in row]
     return fmean(values) if values else None
+
+
+def describe_final_rounds(ends: Iterable[int], last: int = LAST) -> str:
+    """Return the rounds over which accuracies are averaged, for example 'last 20 rounds', by the rounds of each run."""
+    windows = sorted({count_final_rounds(end, last) for end in ends}) or [last]
+    if windows == [1]:
+        return "last round"
+    return f"last {windows[0]}{f' to {windows[-1]}' * (len(windows) > 1)} rounds"
+
+
+def name_final_accuracy(ends: Iterable[int], last: int = LAST) -> str:
+    """Return the heading of a column of accuracies, for example 'accuracy (%), last 20 rounds'."""
+    return f"accuracy (%), {describe_final_rounds(ends, last)}"

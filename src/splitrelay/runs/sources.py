@@ -6,24 +6,21 @@ a spec does not contain them, so the names of older runs stay the same.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
-import sys
-from collections.abc import Iterator
-from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from splitrelay.data.datasets import SETS
 from splitrelay.errors import InputError
+from splitrelay.runs.code_hashes import Sources, compute_code, hash_path
 from splitrelay.runs.packed_records import has_record, read_record
 from splitrelay.runs.run_directory import RunDirectory
-from splitrelay.runs.spec import Spec
+from splitrelay.runs.spec import Spec, is_partition_file
 from splitrelay.structured_text import parse_json
 
-Sources = dict[str, str]  # name of a file: its SHA-256
+if TYPE_CHECKING:  # reports are written without torch
+    from splitrelay.models import ModelSpec
 
 
 def compute_sources(spec: Spec) -> Sources:
@@ -32,35 +29,55 @@ def compute_sources(spec: Spec) -> Sources:
     A module counts with the modules of its own folder that it imports. Files that do not exist here are left out.
     """
     sources: Sources = {}
-    for name in (spec.model.name, spec.model.loss):
-        if ":" in name:
-            sources.update(_hash_module(name.partition(":")[0]))
-    for kind, path in (("data", spec.data.name), ("init", spec.model.init)):
+    sources.update(compute_code(spec))
+    partition = spec.partition.kind if is_partition_file(spec.partition.kind) else None
+    test = spec.data.test if isinstance(spec.data.test, str) else None
+    paths = (("data", spec.data.name), ("init", spec.model.init), ("test", test), ("partition", partition))
+    for kind, path in paths:
         if path is not None and path not in SETS and Path(path).expanduser().exists():
-            sources[f"{kind} {path}"] = _hash_path(Path(path).expanduser())
+            sources[f"{kind} {path}"] = hash_path(Path(path).expanduser())
     return sources
 
 
 def read_sources(path: Path) -> tuple[Sources | None, list[dict[str, Any]]]:
     """Return the hashes in the record of a run, or None if it has none, and the changes that were accepted."""
-    file = path / "environment.json"
-    if not has_record(file):
-        return None, []
-    try:
-        content = parse_json(read_record(file))
-    except ValueError:
-        raise InputError(f"{file} is no JSON", hint="Remove it, and the sources of the run are not compared.") from None
+    content = read_environment(path)
     return content.get("sources"), content.get("changes", [])
 
 
-def describe_sources(spec: Spec, directory: RunDirectory, r: int) -> dict[str, Any]:
-    """Return what environment.json says of the user's files if the run continues after round r; empty if none."""
-    sources = compute_sources(spec)
-    recorded, changes = read_sources(directory.path)
-    changed = find_changes(recorded, sources)
-    if changed:
-        changes = [*changes, {"round": r, "before": {name: (recorded or {}).get(name) for name in changed}}]
-    return {**({"sources": sources} if sources else {}), **({"changes": changes} if changes else {})}
+def read_environment(path: Path) -> dict[str, Any]:
+    """Return the content of environment.json in the record of a run; empty if there is no such file.
+
+    Raises:
+        InputError: The file is damaged.
+    """
+    file = path / "environment.json"
+    if not has_record(file):
+        return {}
+    try:
+        return dict(parse_json(read_record(file)))
+    except (ValueError, TypeError):
+        raise InputError(f"{file} is no JSON", hint="Remove it; versions and sources are then not compared.") from None
+
+
+def describe_sources(spec: Spec, directory: RunDirectory, r: int, model_spec: ModelSpec) -> dict[str, Any]:
+    """Return what environment.json says of the user's files and model if the run continues after round r.
+
+    `sources` has the hashes of the files, `constants` the digest of the model's constants, `changes` what was accepted,
+    and `start` says where x^0 comes from, if it is not drawn. Each is left out if it is empty.
+    """
+    sources, environment = compute_sources(spec), read_environment(directory.path)
+    recorded, changes = environment.get("sources"), environment.get("changes", [])
+    before = {name: (recorded or {}).get(name) for name in find_changes(recorded, sources)}
+    if environment.get("constants") not in (None, model_spec.constants_digest):
+        before["constants"] = environment["constants"]
+    found = {
+        "sources": sources,
+        "constants": model_spec.constants_digest,
+        "changes": [*changes, {"round": r, "before": before}] if before else changes,
+        "start": "the weights of the given module" if model_spec.has_own_start else "",
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def check_sources(spec: Spec, directory: RunDirectory) -> None:
@@ -69,6 +86,15 @@ def check_sources(spec: Spec, directory: RunDirectory) -> None:
     if changed:
         hint = "Choose another --out, or --from-scratch; --accept-change continues and records the change."
         raise InputError(f"{directory.path} was made with other code or data", value=", ".join(changed), hint=hint)
+
+
+def check_constants(model_spec: ModelSpec, path: Path) -> None:
+    """Raise InputError if the run was made so far with other constants of the model, such as frozen parameters."""
+    recorded, digest = read_environment(path).get("constants"), model_spec.constants_digest
+    if recorded not in (None, digest):  # records of earlier versions have none
+        what = f"{path} was made with other frozen parameters or constants of model {model_spec.name}"
+        hint = "Choose another --out, or --from-scratch; --accept-change continues and records the change."
+        raise InputError(what, value=digest or "none", limit=recorded, hint=hint)
 
 
 def find_changes(recorded: Sources | None, sources: Sources) -> list[str]:
@@ -81,70 +107,3 @@ def find_changes(recorded: Sources | None, sources: Sources) -> list[str]:
 def get_sources_digest(sources: Sources) -> str:
     """Return one short hash of all files."""
     return hashlib.sha256(json.dumps(sources, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _hash_module(name: str) -> Sources:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # as for the import itself
-    try:
-        found = find_spec(name)
-    except (ImportError, ValueError):
-        return {}
-    if found is None or found.origin is None or not Path(found.origin).is_file():
-        return {}
-    file = Path(found.origin).resolve()
-    top = (
-        file.parents[name.count(".") + (file.name == "__init__.py")] if name.count(".") < len(file.parts) - 1 else file
-    )
-    is_installed = "site-packages" in file.parts
-    files = {file} if is_installed else _find_imports(file, top)
-    return {f"module {path.relative_to(top).as_posix()}": _hash_path(path) for path in sorted(files)}
-
-
-def _find_imports(file: Path, top: Path) -> set[Path]:
-    """Return a module and all modules of its folder, or of the folders below, that it imports directly or not."""
-    found, waiting = {file}, [file]
-    while waiting:
-        path = waiting.pop()
-        new = set(_iterate_imported_files(path, top)) - found
-        found |= new
-        waiting += new
-    return found
-
-
-def _iterate_imported_files(file: Path, top: Path) -> Iterator[Path]:
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names, base = [alias.name for alias in node.names], top
-        elif isinstance(node, ast.ImportFrom):
-            prefix = f"{node.module}." if node.module else ""
-            names = [node.module or "", *(f"{prefix}{alias.name}" for alias in node.names)]
-            base = file.parents[node.level - 1] if node.level else top
-        else:
-            continue
-        for name in filter(None, names):
-            parts = name.split(".")
-            for length in range(1, len(parts) + 1):
-                path = base.joinpath(*parts[:length])
-                yield from (each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file())
-
-
-def _hash_path(path: Path) -> str:
-    """Return the SHA-256 of a file, or of the names and hashes of all files in a folder."""
-    if path.is_dir():
-        inside = (each for each in sorted(path.rglob("*")) if each.is_file())
-        text = "".join(f"{each.relative_to(path).as_posix()} {_hash_path(each)}\n" for each in inside)
-        return hashlib.sha256(text.encode()).hexdigest()
-    stat = path.stat()
-    return _hash_file(path.resolve(), stat.st_mtime_ns, stat.st_size, stat.st_ino)
-
-
-@lru_cache(4096)  # the points of a sweep share their data; the other arguments notice a change
-def _hash_file(path: Path, *stamp: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -17,10 +17,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from splitrelay.errors import InputError, OutOfRange, UnknownName
@@ -31,7 +40,8 @@ from splitrelay.structured_text import parse_toml
 MAX_NORM = 10.0  # the paper's largest gradient norm
 SEEDS = (1234, 666, 22)  # default seeds of studies: the paper's; the first is the default of `seed`
 PASSES_ON = ("ssl", "random-reshuffling")  # algorithms that hand x to the next client and never average it
-WHOLE_AT_CLIENTS = ("fedavg", "scaffold", "fedseq")  # algorithms whose clients have the whole model by definition
+# algorithms whose clients have the whole model by definition
+WHOLE_AT_CLIENTS = ("fedavg", "fedprox", "fedavgm", "fedadam", "scaffold", "fedseq")
 TEMPLATE_WIDTH = 34  # columns before a comment in the template of a spec
 # fmt: off
 ORIGINAL_KEYS = frozenset((  # keys that are always part of the hash; do not add new keys
@@ -42,9 +52,11 @@ ORIGINAL_KEYS = frozenset((  # keys that are always part of the hash; do not add
     "optimiser.momentum", "optimiser.batch", "optimiser.draw",
 ))
 # fmt: on
-STEPS = "There are no epochs: R is the number of rounds, K the number of local steps per visit."
+LocalStepsList = tuple[Annotated[int, Field(ge=1)], ...]
+_STEPS = TypeAdapter(LocalStepsList)
+STEPS = "R is the number of rounds, K the number of local steps per visit, or with tau=epochs of local epochs."
 CLIENTS = "The number of clients is M (S of them per round)."
-OPTIMISER = "The optimiser is SGD, with the keys eta, momentum, weight_decay and clip."
+OPTIMISER = "The key is optimiser: sgd, adam, adamw or adagrad. See also eta, momentum, weight_decay and clip."
 COMMON_WORDS = {  # words of other programs, and the hint that leads to our key
     "lr": "The learning rate is eta.",
     "learning_rate": "The learning rate is eta.",
@@ -61,7 +73,8 @@ COMMON_WORDS = {  # words of other programs, and the hint that leads to our key
     "classes": "The number of classes per client is C.",
     "dataset": "The data set is data.",
     "optimizer": OPTIMISER,
-    "optimiser": OPTIMISER,
+    "betas": "The keys are beta1 and beta2.",
+    "eps": "The key is epsilon.",
     "device": "The device is not part of a spec. Use the option --device of splitrelay run.",
     "workers": "The number of workers is not part of a spec. Use the option --workers of splitrelay run.",
 }
@@ -73,20 +86,49 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class DataSpec(Part):
-    """The images, and how they are changed."""
+def _split_names(value: Any) -> Any:
+    """Return a list of names from text such as `a,b`. None means no names."""
+    if isinstance(value, str):
+        return tuple(name.strip() for name in value.split(",") if name.strip())
+    return () if value is None else value
 
-    name: str = Field("digits", description="digits, mnist, fashion-mnist, cifar10, or the path of your own data")
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
+
+
+class DataSpec(Part):
+    """The samples, and how they are changed."""
+
+    name: str = Field("digits", description="digits, mnist, fashion-mnist, cifar10, a path, or module:function")
     augment: bool = Field(True, description="crop and flip training images, for data sets that define it")
     validation: float = Field(
         0.0, ge=0, lt=1, description="share of each client's samples that is not trained on but evaluated"
+    )
+    label: Names = Field((), description="column of the labels; it makes a CSV or Parquet file a table of features")
+    client: str | None = Field(None, description="column of a table that names the client of each row")
+    test: str | float | None = Field(
+        None, description="test set of a table or of arrays: a file, or the share of rows to hold out (default: 0.2)"
+    )
+    categorical: Names = Field((), description="columns of a table whose values are names, separated by commas")
+    ignore: Names = Field((), description="columns of a table to leave out")
+    missing: Literal["refuse", "mean", "median", "drop"] = Field(
+        "refuse", description="missing values of a table: refuse, mean, median (of the training rows), or drop the row"
+    )
+    standardize: bool = Field(True, description="standardize the numbers of a table with the training rows")
+    target: Literal["classes", "real", "multi-label", "tokens"] = Field(
+        "classes", description="kind of the labels: classes, real, multi-label or tokens"
+    )
+    read_as: Literal["auto", "images", "samples"] = Field(
+        "auto", description="samples: take the arrays of an .npz file as they are; auto: a table if label is set"
     )
 
 
 class PartitionSpec(Part):
     """The samples of each client."""
 
-    kind: str = Field("exdir", description="exdir, iid, dirichlet, pathological or shards")
+    kind: str = Field(
+        "exdir", description="exdir, iid, dirichlet, pathological, shards, column, file or module:function"
+    )
     M: int = Field(10, ge=1, description="number of clients")
     C: int = Field(2, ge=1, description="classes per client, for exdir and pathological")
     alpha: float = Field(10.0, gt=0, description="parameter of the Dirichlet distribution")
@@ -103,20 +145,44 @@ class ModelSpec(Part):
         None, description="last layer of the client half, by name or number (default: the usual cut)"
     )
     init: str | None = Field(None, description="file of weights (.safetensors) to start from")
-    loss: str = Field("cross-entropy", description="cross-entropy, mse, or module:function")
+    loss: str = Field(
+        "cross-entropy", description="cross-entropy, mse, squared-error, bce, token-cross-entropy, or module:function"
+    )
     dtype: Literal["float32", "float64"] = Field("float32", description="float32 or float64")
 
 
 class OptimiserSpec(Part):
     """One local step, and its batches."""
 
+    kind: Literal["sgd", "adam", "adamw", "adagrad"] = Field("sgd", description="sgd, adam, adamw or adagrad")
     eta: float = Field(0.1, gt=0, le=1e30, description="learning rate")
+    eta_server: float | None = Field(None, gt=0, le=1e30, description="learning rate of the server half (default: eta)")
+    schedule: str = Field(
+        "constant",
+        description="learning rate of round r: constant, step, cosine, inverse-sqrt, or module:function of r",
+    )
+    warmup: int = Field(0, ge=0, description="rounds in which the learning rate rises to eta")
+    period: int | None = Field(
+        None, ge=1, description="rounds between two reductions (step), or until the end (cosine)"
+    )
+    factor: float = Field(0.1, gt=0, le=1, description="factor of each reduction, for schedule=step")
     weight_decay: float = Field(1e-4, ge=0, description="factor of x that is added to the gradient after clipping")
     clip: float | None = Field(
         None, gt=0, description="largest norm of the gradient, or per-half: 10 for each half (default: no clipping)"
     )
     per_half: bool = Field(False, description="clip each half by its own norm, as the authors' split code does")
-    momentum: float = Field(0.0, ge=0, lt=1, description="momentum within a visit")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
+    nesterov: bool = Field(False, description="Nesterov's form of the momentum of sgd")
+    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the mean of the gradients, for adam and adamw")
+    beta2: float = Field(0.999, ge=0, lt=1, description="decay of the mean of their squares, for adam and adamw")
+    epsilon: float | None = Field(
+        None, gt=0, description="term of the denominator (default: 1e-8 for adam and adamw, 1e-10 for adagrad)"
+    )
+    state: Literal["reset", "handed", "kept"] = Field(
+        "reset",
+        description="momentum and means after a visit: reset, handed (to the next client, with its half) or "
+        "kept (by each client)",
+    )
     batch: int = Field(20, ge=1, description="images per step")
     draw: Literal["passes", "replacement", "full"] = Field(
         "passes", description="how batches are drawn: passes, replacement or full"
@@ -135,33 +201,56 @@ class OptimiserSpec(Part):
 class Spec(Part):
     """All settings of a run that decide its numbers. Directory, device and number of workers are not among them."""
 
-    algorithm: str = Field("ssl", description="ssl, fedavg, splitfed-v2, splitfed-v3, sflg, scaffold, fedseq, ...")
+    algorithm: str = Field(
+        "ssl", description="ssl, fedavg, fedprox, splitfed-v2, splitfed-v3, sflg, scaffold, ..., or module:class"
+    )
     placement: Literal["auto", "cut", "whole"] = Field(
         "auto",
         description="cut: model divided between client and server; whole: all at the client; "
-        "auto: whole for fedavg, scaffold and fedseq, cut for all others",
+        "auto: whole for scaffold, fedseq and fedavg with its variants, cut for all others",
     )
     route: Literal["centralized", "peer-to-peer"] = Field(
         "centralized", description="path of the client half: centralized (through the server) or peer-to-peer"
     )
     order: str = Field(
-        "permutation", description="order of the clients: permutation, sampled, consumed, fixed or replacement"
+        "permutation",
+        description="order of the clients: permutation, sampled, consumed, fixed, replacement, or module:class",
     )
     S: int | None = Field(None, ge=1, description="clients per round (default: all)")
     K: int = Field(5, ge=1, description="local steps per visit")
-    tau: Literal["same", "proportional"] = Field(
-        "same", description="same: K steps for all; proportional: client m takes K n_m M / N steps, at least one"
+    tau: Literal["same", "proportional", "epochs"] | LocalStepsList = Field(
+        "same",
+        description="same: K steps for all; proportional: client m takes K n_m M / N steps, at least one; "
+        "epochs: K passes over its samples; "
+        "or the steps of each client: [3, 5, 2] in a file, tau=3+5+2 on the command line",
     )
     R: int = Field(20, ge=1, description="rounds; not part of the hash, so a finished run can be extended")
     gamma: float = Field(1.0, gt=0, description="global step size")
     weighted: bool = Field(False, description="FedAvg weights clients by their number of samples")
     G: int = Field(1, ge=1, description="groups of sflg and fedseq")
+    prox: float = Field(0.1, gt=0, description="factor of the proximal term of fedprox")
+    server_momentum: float = Field(0.9, ge=0, lt=1, description="momentum of fedavgm; beta1 of fedadam")
+    server_beta2: float = Field(0.99, ge=0, lt=1, description="decay of the mean of squares of fedadam")
+    server_epsilon: float = Field(1e-3, gt=0, description="term of the denominator of fedadam")
     engine: Literal["auto", "reference", "fast"] = Field(
         "auto", description="reference (torch), fast (compiled kernels for small networks), or auto"
+    )
+    threads: int = Field(
+        1,
+        ge=0,
+        description="torch threads of the reference engine; 0: chosen by the model, the algorithm and the cores",
     )
     seed: int = Field(SEEDS[0], ge=0, description="seed of all randomness")
     every: int = Field(1, ge=1, description="rounds between two evaluations")
     evaluator: int = Field(0, ge=0, description="the client that evaluates, if the route is peer-to-peer")
+    metrics: Names = Field((), description="further metrics: auroc, auprc, f1, top5, mse, r2, ... or module:function")
+    gradient_norm: bool = Field(False, description="record the norm of the gradient of F at every evaluation")
+    output: Literal["last", "average"] = Field(
+        "last", description="the model that is evaluated and saved: last, or average of the models of all rounds"
+    )
+    output_decay: float = Field(
+        0.0, ge=0, lt=1, description="the average weights round r by (1 - output_decay)^-(r+1); 0: all equally"
+    )
     data: DataSpec = DataSpec()
     partition: PartitionSpec = PartitionSpec()
     model: ModelSpec = ModelSpec()
@@ -179,13 +268,28 @@ class Spec(Part):
         algorithm = content.get("algorithm", cls.model_fields["algorithm"].default)
         return {**content, "placement": "whole" if algorithm in WHOLE_AT_CLIENTS else "cut"}
 
+    @field_validator("tau", mode="before")
+    @classmethod
+    def _split_tau(cls, value: Any) -> Any:
+        """Read the text 3+5+2 as a list. The separator is a plus sign because sweeps separate settings by commas."""
+        if value in ("same", "proportional", "epochs"):
+            return value
+        steps = value.split("+") if isinstance(value, str) else value
+        try:
+            return _STEPS.validate_python(steps)
+        except ValidationError:
+            expected = "'same', 'proportional', 'epochs', or the steps of each client, all at least 1: 3+5+2"
+            raise ValueError(expected) from None
+
     @model_validator(mode="after")
     def _check_combination(self) -> Spec:
-        if self.S is not None and self.S > self.partition.M:
+        if not isinstance(self.tau, str) and len(self.tau) != self.partition.M and not self.has_open_clients:
+            raise ValueError(f"tau has the steps of {len(self.tau)} clients, but M = {self.partition.M}")
+        if self.S is not None and self.S > self.partition.M and not self.has_open_clients:
             raise ValueError(f"S = {self.S} clients per round is more than M = {self.partition.M} clients")
         if self.optimiser.per_half and (self.placement == "whole" or self.optimiser.clip is None):
             raise ValueError("per_half clips the halves of a cut model; it needs placement=cut and a value for clip")
-        if self.evaluator >= self.partition.M:
+        if self.evaluator >= self.partition.M and not self.has_open_clients:
             raise ValueError(f"evaluator = {self.evaluator} is not one of the M = {self.partition.M} clients")
         if self.route == "peer-to-peer":
             self._check_peer_to_peer()
@@ -197,8 +301,34 @@ class Spec(Part):
             what = self.algorithm if self.algorithm not in PASSES_ON else f"gamma = {self.gamma:g}"
             why = "which the server does not have with route=peer-to-peer; use route=centralized"
             raise ValueError(f"{what} combines the client halves, {why}")
+        if self.output == "average":
+            raise ValueError(
+                "output=average combines the client halves, which the server does not have with "
+                "route=peer-to-peer; use route=centralized"
+            )
         if self.placement == "whole":
             raise ValueError("route=peer-to-peer hands over the client half of a cut model; it needs placement=cut")
+
+    @property
+    def has_open_clients(self) -> bool:
+        """Whether the data or a partition file decide the number of clients, and M has its default value.
+
+        `runs.build.resolve_spec` then replaces M by this number.
+        """
+        is_default = PartitionSpec.model_fields["M"].default == self.partition.M
+        return is_default and (self.data.client is not None or is_partition_file(self.partition.kind))
+
+    @property
+    def largest_K(self) -> int:
+        """Return the largest number of local steps that a visit can have; with tau=epochs it depends on the samples."""
+        if isinstance(self.tau, tuple):
+            return max(self.tau)
+        return self.K * self.partition.M if self.tau == "proportional" else self.K
+
+    @property
+    def mean_K(self) -> float:
+        """Return the mean number of local steps of a visit, over all clients."""
+        return sum(self.tau) / len(self.tau) if isinstance(self.tau, tuple) else self.K
 
     @property
     def identity(self) -> str:
@@ -234,6 +364,11 @@ class Spec(Part):
     def to_toml(self) -> str:
         """Return the content of a TOML file with this spec. Keys without a value are omitted."""
         return tomli_w.dumps(self.model_dump(exclude_none=True)).removesuffix("\n")
+
+
+def is_partition_file(kind: str) -> bool:
+    """Return whether partition=KIND names a file instead of a scheme."""
+    return kind.endswith((".npz", ".json", ".txt"))
 
 
 def _sha256(content: dict[str, Any]) -> str:
@@ -374,7 +509,7 @@ def _make_input_error(error: ValidationError) -> InputError:
             limit = f"{first['loc'][-1]} {sign} {bounds[key]:g}"
             return OutOfRange(f"{path} is out of range", limit=limit, value=repr(first["input"]))
     types = {"int_parsing": "a whole number", "float_parsing": "a number", "bool_parsing": "true or false"}
-    limit = types.get(first["type"]) or str(bounds.get("expected", first["msg"]))
+    limit = types.get(first["type"]) or str(bounds.get("expected", first["msg"].removeprefix("Value error, ")))
     return InputError(f"{path} has a value that is not possible", limit=limit, value=repr(first["input"]))
 
 

@@ -14,16 +14,19 @@ from typing import Any, Protocol
 import torch
 
 from splitrelay.algorithms import LocalSteps
-from splitrelay.algorithms.base import Clients, Cut
-from splitrelay.data.images import DataSet, ImageSet
+from splitrelay.algorithms.base import Algorithm, Clients, Cut
+from splitrelay.algorithms.optimiser_memory import Remembered
+from splitrelay.algorithms.schedules import Scheduled
+from splitrelay.data.images import DataSet, Samples
 from splitrelay.data.partition import Partition
 from splitrelay.engine import CostCounter
 from splitrelay.engine.select import build_evaluator
 from splitrelay.engine.thread_pool import Pool, StoppableEngine
 from splitrelay.errors import InputError
-from splitrelay.evaluation import Evaluator, Score, evaluate_in_background
+from splitrelay.evaluation import Evaluator, FullGradient, Score, evaluate_in_background
 from splitrelay.models.weights_io import load_weights
-from splitrelay.objectives.network import DeviceImages
+from splitrelay.objectives.metrics import get_metrics
+from splitrelay.objectives.network import to_device
 from splitrelay.runs.build import MakeModel, build_algorithm, build_engine, build_network, build_order, get_engine_name
 from splitrelay.runs.spec import Spec
 from splitrelay.training import resume
@@ -50,6 +53,7 @@ class EvaluationRow:
     down: int  # bytes to the clients so far
     train_loss: float  # mean of the visits since the last evaluation
     seconds: float  # since the start of this process
+    gradient_norm: float | None = None  # of F at x, if the spec asks for it
 
 
 class _ThreadLimit:
@@ -59,8 +63,8 @@ class _ThreadLimit:
 
 
 @contextmanager
-def limit_torch_threads() -> Iterator[None]:
-    """Let torch compute with one thread, and restore its number of threads at the end.
+def limit_torch_threads(threads: int = 1) -> Iterator[None]:
+    """Let torch compute with so many threads, and restore its number of threads at the end.
 
     The bits of a result depend on the number of threads. Cores are used by several engines, one thread each. If runs
     overlap in time, the number is restored when the last of them ends.
@@ -69,7 +73,7 @@ def limit_torch_threads() -> Iterator[None]:
         if not _ThreadLimit.runs:
             _ThreadLimit.before = torch.get_num_threads()
         _ThreadLimit.runs += 1
-        torch.set_num_threads(1)
+        torch.set_num_threads(threads)
     try:
         yield
     finally:
@@ -77,6 +81,33 @@ def limit_torch_threads() -> Iterator[None]:
             _ThreadLimit.runs -= 1
             if not _ThreadLimit.runs:
                 torch.set_num_threads(_ThreadLimit.before)
+
+
+@contextmanager
+def set_deterministic(device: torch.device) -> Iterator[None]:
+    """Switch off TF32 and all algorithms of cuDNN that give different bits, if the device is a GPU. Restore them later.
+
+    The CPU has no such switches.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    flags = torch.backends.cudnn.flags(deterministic=True, benchmark=False, allow_tf32=False)
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        with flags:
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def describe_computation(device: torch.device, threads: int) -> dict[str, Any]:
+    """Return what environment.json says of device, threads, determinism and TF32."""
+    facts: dict[str, Any] = {"device": str(device), "threads": threads}
+    if device.type == "cuda":
+        facts |= {"gpu": torch.cuda.get_device_name(device), "deterministic": True, "tf32": False}
+    return facts
 
 
 class Trainer:
@@ -114,7 +145,7 @@ class Trainer:
             workers: The number of clients that train at the same time, where the algorithm allows it.
             stop: Once set, no further visit starts and `run` raises KeyboardInterrupt.
             clients: Where visits are made, instead of engines in this process.
-            model: A function that makes the model, instead of the name in the spec.
+            model: A module, or a function that makes one, instead of the name in the spec.
             K: Local steps of each client, instead of those in the spec.
             evaluator: Evaluates x on the test set, instead of an evaluator in this process.
             cut: Cuts x into halves, instead of the flat cut of the spec.
@@ -126,10 +157,11 @@ class Trainer:
         self.clients: CostCounter[torch.Tensor] = CostCounter(
             clients or Pool([StoppableEngine(build_engine(spec, self.network), stop) for _ in range(workers)])
         )
-        self.algorithm = build_algorithm(spec, self.network, partition, K, cut)
+        self.algorithm: Algorithm[torch.Tensor, Any] = build_algorithm(spec, self.network, partition, K, cut)
         self.order = build_order(spec, partition)
         self.evaluator: Scorer = evaluator or self._build_evaluator(data.test)
         self.validator = self._build_evaluator(data.train.part(validation)) if spec.data.validation else None
+        self.gradient = FullGradient(self.network) if spec.gradient_norm else None
 
     def run(
         self, R: int, every: int = 1, *, overlap: bool = True, start: tuple[int, Any] | None = None
@@ -147,16 +179,21 @@ class Trainer:
         """
         if start is None:  # a second run of this trainer must not begin with the bytes of the first
             self.clients.up, self.clients.down, self.clients.losses = 0, 0, []
-        with limit_torch_threads():
+        with limit_torch_threads(self.spec.threads or 1), set_deterministic(self.network.device):
             stops = self._train(R, every, start or (0, self.algorithm.init(self.x0())))
-            for (row, state), (score, validation) in evaluate_in_background(
+            for (row, state), (score, validation, norm) in evaluate_in_background(
                 stops, self._evaluate, in_background=overlap
             ):
-                yield replace(row, score=score, validation=validation), state
+                yield replace(row, score=score, validation=validation, gradient_norm=norm), state
 
     def evaluate_clients(self, state: Any) -> dict[int, Score]:
         """Evaluate the own model of each client, for algorithms in which clients keep own halves (SplitFed V3)."""
-        own_model = getattr(self.algorithm, "own_model", None)
+        algorithm = self.algorithm
+        if isinstance(algorithm, Remembered):
+            algorithm, state = algorithm.algorithm, state.inner
+        if isinstance(algorithm, Scheduled):
+            algorithm = algorithm.build(0)
+        own_model = getattr(algorithm, "own_model", None)
         if own_model is None:
             hint = "Use the evaluator of the run."
             raise InputError(f"all clients of {self.spec.algorithm} have the same model", hint=hint)
@@ -170,14 +207,16 @@ class Trainer:
         layout = self.model_spec.layout(self.network.dtype)
         return load_weights(Path(self.spec.model.init), layout).to(self.network.device)
 
-    def _build_evaluator(self, images: ImageSet) -> Evaluator:
+    def _build_evaluator(self, samples: Samples) -> Evaluator:
         network = self.network
-        on_device = DeviceImages(images, network.dtype, network.device)
+        on_device = to_device(samples, network.dtype, network.device)
         engine = get_engine_name(self.spec, network)
-        return build_evaluator(engine, self.model_spec, on_device, len(images.classes), network)
+        metrics = get_metrics(self.spec.metrics, samples.target, samples.outputs)
+        return build_evaluator(engine, self.model_spec, on_device, samples.outputs, network, metrics)
 
-    def _evaluate(self, x: torch.Tensor) -> tuple[Score, Score | None]:
-        return self.evaluator.score(x), self.validator.score(x) if self.validator else None
+    def _evaluate(self, x: torch.Tensor) -> tuple[Score, Score | None, float | None]:
+        validation = self.validator.score(x) if self.validator else None
+        return self.evaluator.score(x), validation, self.gradient.compute_norm(x) if self.gradient else None
 
     def _train(
         self, R: int, every: int, start: tuple[int, Any]

@@ -43,7 +43,7 @@ class WrongEpoch(WorkError):
 
 
 class SecretUnavailable(InputError):
-    """The sealing secret cannot be read. The file may still be on its way to this host."""
+    """The sealing secret cannot be read. The file may not have been copied to this host yet."""
 
 
 class RejectedHalf(WorkError):

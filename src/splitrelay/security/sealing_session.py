@@ -44,10 +44,14 @@ class Sealer:
         spec_hash: The hash of the spec.
         m: The client's number; None for the evaluator and the fed server.
         chain: Whether each visit starts from the half of the visit before. Otherwise it starts from an average.
+        clients: The number of clients. A half that lists others is rejected: with enough of them, the half of the next
+            client would be too long. None: not checked.
     """
 
-    def __init__(self, folder: Path, spec_hash: str, m: int | None = None, *, chain: bool = True) -> None:
-        self.folder, self.spec_hash, self.m, self.chain = folder, spec_hash, m, chain
+    def __init__(
+        self, folder: Path, spec_hash: str, m: int | None = None, *, chain: bool = True, clients: int | None = None
+    ) -> None:
+        self.folder, self.spec_hash, self.m, self.chain, self.clients = folder, spec_hash, m, chain, clients
         self._epoch_starts: dict[int, int] = {}  # epoch: the first visit that is known to be sealed in it
         self._newest = (0, 0)  # visit and fence of the newest half that is known to be committed
         self._own_visit = 0  # the last committed visit of this client
@@ -90,9 +94,9 @@ class Sealer:
         return self._newest
 
     def go_back(self, newest: tuple[int, int]) -> None:
-        """Forget the half from which a visit failed: perhaps the half is the reason, and will be rejected.
+        """Return to an older half after a failed visit, because the newest half may be the reason of the failure.
 
-        The visits that this client made stay known, and so do the epochs.
+        The record of this client's visits and of the key epochs stays.
         """
         self._newest = newest
 
@@ -110,6 +114,9 @@ class Sealer:
         if max(history.values(), default=0) > visit:  # it would hide that visits of other clients are missing
             value, limit = max(history.values()), f"at most visit {visit}"
             raise TamperedHalf("the half lists a visit that is still to come", value=value, limit=limit)
+        if self.clients is not None and max(history, default=0) >= self.clients:
+            limit = f"clients 0 to {self.clients - 1}"
+            raise TamperedHalf("the half lists a client that does not exist", value=max(history), limit=limit)
         return history, half
 
     def confirm(self, sealed: bytes) -> None:

@@ -9,15 +9,17 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol
 
 from splitrelay.atomic_files import write_text
 from splitrelay.errors import InputError, UnknownName, WorkError
+from splitrelay.reports.statistics import Candidate, choose_candidate
 from splitrelay.reports.table_layout import RULES
-from splitrelay.runs.run_directory import LAST, RunDirectory, compute_final_accuracy
+from splitrelay.runs.run_directory import RunDirectory, compute_final_accuracy, describe_final_rounds
 from splitrelay.runs.spec import SEEDS
 from splitrelay.sweeps.points import Point, Points, Settings, Values, expand_points
-from splitrelay.sweeps.sweep import SweepStatus
+from splitrelay.sweeps.sweep import PointStatus, SweepStatus
 
 DEFAULT_RATES = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5)  # the rates that occur in the paper's table
 MAX_EXTENSIONS = 8  # rates that are added beyond the edge of a grid
@@ -25,7 +27,7 @@ RunPoints = Callable[[Sequence[Point]], SweepStatus]
 
 
 class Plan(Protocol):
-    """The settings of a search, their rates, and the rule that chooses the best rate."""
+    """The settings of a search, their rates and tuning seeds, and the rule that chooses the best rate."""
 
     @property
     def tune(self) -> str:
@@ -43,16 +45,38 @@ class Plan(Protocol):
 
 @dataclass(frozen=True)
 class RateScore:
-    """One rate of a grid, and its score: None if the run diverged."""
+    """One rate of a grid, and the accuracies of its tuning seeds.
+
+    Attributes:
+        scores: The accuracy of each seed, by the rule of the search. A diverged seed has none.
+        runs: The names of the runs.
+        end: The number of rounds.
+        clip: The clipping norm.
+        diverged: The number of seeds that diverged.
+    """
 
     eta: float
-    score: float | None
-    run: str
+    scores: tuple[float, ...]
+    runs: tuple[str, ...]
+    end: int
+    clip: float | None = None
+    diverged: int = 0
 
     @property
-    def rank(self) -> tuple[float, float]:
-        """Return a value that is larger for a better rate. Of two equal scores, the smaller rate is better."""
-        return -math.inf if self.score is None else self.score, -self.eta
+    def score(self) -> float | None:
+        """Return the mean over the tuning seeds, or None if one of them diverged."""
+        return fmean(self.scores) if self.scores and not self.diverged else None
+
+    @property
+    def candidate(self) -> Candidate:
+        """Return the rate as a candidate of the one-standard-error rule. A diverged seed has the score 0."""
+        return Candidate(self.eta, self.clip, (*self.scores, *[0.0] * self.diverged), self.diverged)
+
+
+def choose_rate(rates: Sequence[RateScore]) -> RateScore:
+    """Choose by the one-standard-error rule, in favour of clipping and of the smaller rate."""
+    candidates = [tried.candidate for tried in rates]
+    return rates[candidates.index(choose_candidate(candidates))]
 
 
 @dataclass(frozen=True)
@@ -65,15 +89,16 @@ class Choice:
     @property
     def best(self) -> RateScore:
         """Return the rate that the rule chooses."""
-        return max(self.rates, key=lambda tried: tried.rank)
+        return choose_rate(self.rates)
 
     @property
     def next_beyond_edge(self) -> float | None:
-        """Return the next rate if the best one is on the edge of the grid, else None."""
+        """Return the next rate if the one with the highest mean is on the edge of the grid, else None."""
         etas = [tried.eta for tried in self.rates]
-        if self.best.score is None or self.best.eta not in (etas[0], etas[-1]):
+        peak = max(self.rates, key=lambda tried: (-1.0 if tried.score is None else tried.score, -tried.eta))
+        if peak.score is None or peak.eta not in (etas[0], etas[-1]):
             return None
-        return compute_next_rate(etas, up=self.best.eta == etas[-1])
+        return compute_next_rate(etas, up=peak.eta == etas[-1])
 
     @property
     def rates_between(self) -> list[float]:
@@ -96,7 +121,7 @@ class Search:
             raise UnknownName("rule for tune", self.tune, RULES)
 
     def points(self) -> Points:
-        """Return every setting at every rate, with the paper's first seed unless another one is given."""
+        """Return every setting at every rate and tuning seed: the paper's first seed unless others are given."""
         points = expand_points(self.file, self._values, self._varying)
         for point in points.points:
             if self.tune == "validation" and not point.spec.data.validation:
@@ -109,6 +134,29 @@ class Search:
         fixed = {name: [text] for name, text in settings}
         values = {**self._values, **fixed, "eta": [f"{eta:.6g}" for eta in etas]}
         return expand_points(self.file, values, self._varying).points
+
+    @property
+    def seeds(self) -> tuple[str, ...]:
+        """Return the tuning seeds."""
+        return tuple(self._values["seed"])
+
+    def list_report_points(self, chosen: dict[Settings, RateScore], seeds: Sequence[int]) -> list[Point]:
+        """Return the chosen rate of every setting with seeds that did not choose it.
+
+        Raises:
+            InputError: A seed is a tuning seed.
+        """
+        both = [seed for seed in seeds if str(seed) in self.seeds]
+        if both:
+            hint = "The accuracy of a rate with the seeds that chose it is too high. Give other seeds."
+            raise InputError("the reported seeds must not choose the rates", value=both[0], hint=hint)
+        points = []
+        for settings, tried in chosen.items():
+            if tried.score is not None:
+                fixed = {name: [text] for name, text in settings}
+                values = {**self._values, **fixed, "eta": [f"{tried.eta:.6g}"], "seed": [str(seed) for seed in seeds]}
+                points += expand_points(self.file, values, [*dict(settings), "eta", "seed"]).points
+        return points
 
     @property
     def _values(self) -> Values:
@@ -151,14 +199,30 @@ def compute_next_rate(etas: Sequence[float], up: bool) -> float:
     return min(eta for eta in further if eta > edge) if up else max(eta for eta in further if eta < edge)
 
 
+def choose_settings(choices: Sequence[Choice]) -> dict[Settings, RateScore]:
+    """Return the chosen rate and clipping norm of every setting. Settings that differ in their norm only are one."""
+    groups: dict[Settings, dict[RateScore, Settings]] = {}
+    for choice in choices:
+        fixed = tuple(setting for setting in choice.settings if setting[0] != "clip")
+        groups.setdefault(fixed, {}).update(dict.fromkeys(choice.rates, choice.settings))
+    best = [(choose_rate(list(tried)), tried) for tried in groups.values()]
+    return {tried[rate]: rate for rate, tried in best}
+
+
 def build_results(choices: Sequence[Choice], tune: str) -> dict[str, Any]:
     """Return the content of grid.json."""
-    rule = f"mean {RULES[tune]} over the last {LAST} rounds; diverged runs are the worst"
-    return {"tune": tune, "rule": rule, "settings": [_plain(choice) for choice in choices]}
+    rounds = describe_final_rounds(tried.end for choice in choices for tried in choice.rates)
+    rule = (
+        f"mean {RULES[tune]} over the {rounds} and the tuning seeds, with the one-standard-error rule; rates with "
+        "diverged seeds are the worst"
+    )
+    chosen = choose_settings(choices)
+    settings = [{**_plain(choice), "chosen": choice.settings in chosen} for choice in choices]
+    return {"tune": tune, "rule": rule, "settings": settings}
 
 
 def write_results(choices: Sequence[Choice], tune: str, folder: Path) -> None:
-    """Write grid.json, and grid.csv with a row for every rate."""
+    """Write grid.json, and grid.csv with a row for every rate and seed."""
     write_text(folder / "grid.json", json.dumps(build_results(choices, tune), indent=2) + "\n")
     text = io.StringIO()
     table = csv.DictWriter(text, list(dict.fromkeys(key for row in _rows(choices) for key in row)), lineterminator="\n")
@@ -170,14 +234,19 @@ def write_results(choices: Sequence[Choice], tune: str, folder: Path) -> None:
 def _rows(choices: Sequence[Choice]) -> Iterator[dict[str, Any]]:
     for choice in choices:
         for tried in choice.rates:
-            found = {"eta": tried.eta, "score": tried.score, "best": tried is choice.best, "run": tried.run}
+            found = {"eta": tried.eta, "score": tried.score, "best": tried is choice.best, "run": " ".join(tried.runs)}
             yield {**dict(choice.settings), **found}
 
 
 def _plain(choice: Choice) -> dict[str, Any]:
-    rates = [{"eta": tried.eta, "score": tried.score, "run": tried.run} for tried in choice.rates]
+    rates = [
+        {"eta": tried.eta, "score": tried.score, "scores": list(tried.scores), "diverged": tried.diverged,
+         "runs": list(tried.runs)}
+        for tried in choice.rates
+    ]  # fmt: skip
     found = {"eta": None if choice.best.score is None else choice.best.eta, "score": choice.best.score}
-    return {**dict(choice.settings), **found, "on_edge": choice.next_beyond_edge is not None, "rates": rates}
+    edge = choice.next_beyond_edge is not None
+    return {**dict(choice.settings), **found, "on_edge": edge, "rates": rates}
 
 
 def _add_rates(
@@ -193,20 +262,27 @@ def _merge_rates(one: Sequence[RateScore], other: Sequence[RateScore]) -> tuple[
 
 
 def _build_choices(plan: Plan, sweep: SweepStatus) -> list[Choice]:
-    groups: dict[Settings, list[RateScore]] = {}
-    for settings, tried in _iterate_scores(plan, sweep):
-        groups.setdefault(settings, []).append(tried)
-    return [Choice(settings, _merge_rates(rates, ())) for settings, rates in groups.items()]
-
-
-def _iterate_scores(plan: Plan, sweep: SweepStatus) -> Iterator[tuple[Settings, RateScore]]:
+    groups: dict[Settings, dict[float, list[PointStatus]]] = {}
     for entry in sweep.entries.values():
         if entry.state not in ("done", "diverged"):
             raise WorkError(f"{entry.label} is {entry.state}, so the best rate is not known", value=entry.why or None)
-        rows = RunDirectory(sweep.folder / entry.name).read_rows()
-        score = compute_final_accuracy(rows, RULES[plan.tune]) if entry.state == "done" else None
-        settings = tuple(setting for setting in entry.settings.items() if setting[0] != "eta")
-        yield settings, RateScore(float(entry.settings["eta"]), score, entry.name)
+        settings = tuple(setting for setting in entry.settings.items() if setting[0] not in ("eta", "seed"))
+        groups.setdefault(settings, {}).setdefault(float(entry.settings["eta"]), []).append(entry)
+    return [
+        Choice(settings, _merge_rates([_score(plan, sweep, settings, eta, of) for eta, of in rates.items()], ()))
+        for settings, rates in groups.items()
+    ]
+
+
+def _score(plan: Plan, sweep: SweepStatus, settings: Settings, eta: float, entries: list[PointStatus]) -> RateScore:
+    """Return the accuracies of one rate. Each entry is a tuning seed."""
+    done = [entry for entry in entries if entry.state == "done"]
+    rows = [RunDirectory(sweep.folder / entry.name).read_rows() for entry in done]
+    scores = [compute_final_accuracy(found, RULES[plan.tune]) for found in rows]
+    known = tuple(score for score in scores if score is not None)
+    names, clip = tuple(entry.name for entry in entries), dict(settings).get("clip", "none")
+    norm = None if clip == "none" else float(clip)
+    return RateScore(eta, known, names, entries[0].R, norm, len(entries) - len(known))
 
 
 def _get_digits(eta: float) -> float:

@@ -27,6 +27,7 @@ class Job:
     spec: dict[str, Any]
     path: str
     checkpoint: int = 10
+    device: str = "cpu"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job for JSON."""
@@ -40,7 +41,7 @@ class JobStatus:
     name: str
     state: str
     round: int | None = None
-    accuracy: float | None = None
+    last_evaluation: float | None = None  # the test accuracy of this round
     why: str = ""
 
 
@@ -95,7 +96,7 @@ def run_job(job: Job, stop: Event, report: Callable[[JobStatus], object]) -> Job
     path = Path(job.path)
     try:
         spec = Spec.model_validate(job.spec)
-        for progress in execute(spec, RunDirectory(path), checkpoint=job.checkpoint, stop=stop):
+        for progress in execute(spec, RunDirectory(path), checkpoint=job.checkpoint, device=job.device, stop=stop):
             report(JobStatus(job.name, "running", progress.row["round"], progress.row["test_accuracy"]))
     except KeyboardInterrupt:
         return JobStatus(job.name, "stopped")

@@ -85,7 +85,7 @@ def drop_duplicates(points: Sequence[Point]) -> Points:
     return Points(list(kept.values()), [f"{p.label}, the same run as {kept[p.spec.hash].label}" for p in dropped])
 
 
-def check_points(points: Sequence[Point]) -> Points:
+def check_points(points: Sequence[Point], device: str = "cpu") -> Points:
     """Resolve the engine of each point, and check that each point can start.
 
     Data, partition, network, engine, algorithm and order of each point are built once. The evaluator is not: it takes
@@ -98,26 +98,25 @@ def check_points(points: Sequence[Point]) -> Points:
     checked = []
     for number, point in enumerate(points):
         try:
-            checked.append(replace(point, spec=_check_spec(point.spec, cache)))
+            checked.append(replace(point, spec=_check_spec(point.spec, cache, device)))
         except InputError as error:
             raise _name_point(error, number, len(points), point.label) from None
     return drop_duplicates(checked)
 
 
-def _check_spec(spec: Spec, cache: dict[Hashable, Any]) -> Spec:
+def _check_spec(spec: Spec, cache: dict[Hashable, Any], device: str) -> Spec:
     # Imported here because torch takes seconds to import, and a wrong key should be reported at once.
-    from splitrelay.data import load  # noqa: PLC0415
-    from splitrelay.runs.build import build_partition, resolve_spec  # noqa: PLC0415
+    from splitrelay.runs.build import build_partition, load_data, resolve_spec  # noqa: PLC0415
 
     def once(key: Hashable, make: Callable[[], Any]) -> Any:
         if key not in cache:
             cache[key] = make()
         return cache[key]
 
-    engine = once((spec.data, spec.model, spec.engine), lambda: resolve_spec(spec)[0].engine)
-    spec = spec.model_copy(update={"engine": engine})
-    data = once(spec.data.name, lambda: load(spec.data.name))
-    division = (spec.data.name, spec.partition, spec.seed if spec.partition.seed is None else None)
+    resolved = once((spec.data, spec.model, spec.engine, spec.partition, spec.S), lambda: resolve_spec(spec, device)[0])
+    spec = spec.model_copy(update={"engine": resolved.engine, "partition": resolved.partition})
+    data = once(("data", spec.data), lambda: load_data(spec.data))
+    division = (spec.data, spec.partition, spec.seed if spec.partition.seed is None else None)
     partition = once(division, lambda: build_partition(spec, data))
     without_seed = spec.model_copy(update={"seed": 0, "R": 1}).hash
     once((without_seed, division if spec.data.validation else None), lambda: _build_parts(spec, data, partition))

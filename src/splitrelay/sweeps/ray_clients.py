@@ -14,10 +14,9 @@ from typing import Any
 import ray
 import torch
 
-from splitrelay.algorithms.base import Cost, Done, Outcome, Step, Visit
-from splitrelay.data import load
+from splitrelay.algorithms.base import Cost, Done, Memory, Outcome, Step, UpdateRule, Visit
 from splitrelay.errors import Diverged, InputError, SplitrelayError, WorkError
-from splitrelay.runs.build import build_engine, build_network, build_partition, resolve_spec
+from splitrelay.runs.build import build_engine, build_network, build_partition, load_data, resolve_spec
 from splitrelay.runs.spec import Spec
 from splitrelay.sweeps.ray_backend import connect_ray
 
@@ -32,22 +31,25 @@ class VisitActor:
     def __init__(self, spec: dict[str, Any], cwd: str) -> None:
         if Path(cwd).is_dir():
             os.chdir(cwd)  # paths of data and models may be relative to it
-        torch.set_num_threads(1)  # bits depend on it
         parsed = Spec.model_validate(spec)
-        data = load(parsed.data.name)  # memory-mapped, so that the actors of a host share it
+        torch.set_num_threads(parsed.threads or 1)  # bits depend on it
+        data = load_data(parsed.data)  # memory-mapped, so that the actors of a host share it
         network, _ = build_network(parsed, data, build_partition(parsed, data))
         self.engine = build_engine(parsed, network)
 
     def visit(self, content: dict[str, Any], x: Any, shift: Any) -> dict[str, Any]:
         """Make one visit. Arguments and result are texts, numbers and arrays."""
-        step = Step(**content.pop("step"), shift=None if shift is None else torch.tensor(shift))
+        settings = content.pop("step")
+        rule, memory = UpdateRule(**settings.pop("rule")), content.pop("memory")
+        step = Step(**settings, rule=rule, shift=None if shift is None else torch.tensor(shift))
         try:
-            done = self.engine.run(Visit(**content, x=torch.tensor(x), step=step))
+            visit = Visit(**content, x=torch.tensor(x), step=step, memory=_unpack_memory(memory))
+            done = self.engine.run(visit)
         except SplitrelayError as error:
             fields = {name: getattr(error, name) for name in ("value", "limit", "hint")}
             texts = {name: None if field is None else str(field) for name, field in fields.items()}
             return {"diverged": isinstance(error, Diverged), "what": error.what, "fields": texts}
-        return {"x": done.x.numpy(), "cost": asdict(done.cost)}
+        return {"x": done.x.numpy(), "cost": asdict(done.cost), "memory": _pack_memory(done.memory)}
 
 
 class RayClients:
@@ -94,7 +96,9 @@ class RayClients:
         if id(visit.x) not in models:
             models[id(visit.x)] = ray.put(visit.x.numpy())
         step = {name: value for name, value in vars(visit.step).items() if name != "shift"}
+        step["rule"] = asdict(visit.step.rule)
         content = {"r": visit.r, "i": visit.i, "m": visit.m, "K": visit.K, "step": step}
+        content["memory"] = _pack_memory(visit.memory)
         shift = visit.step.shift
         return actor.visit.remote(content, models[id(visit.x)], None if shift is None else shift.numpy())
 
@@ -117,4 +121,12 @@ def _get_outcome(reference: Any) -> Outcome[torch.Tensor]:
         raise WorkError("the clients on Ray are lost", value=str(error).splitlines()[0]) from None
     if "what" in answer:
         raise (Diverged if answer["diverged"] else WorkError)(answer["what"], **answer["fields"])
-    return Done(torch.tensor(answer["x"]), Cost(**answer["cost"]))
+    return Done(torch.tensor(answer["x"]), Cost(**answer["cost"]), _unpack_memory(answer["memory"]))
+
+
+def _pack_memory(memory: Memory[torch.Tensor] | None) -> tuple[list[Any], int] | None:
+    return None if memory is None else ([vector.numpy() for vector in memory.vectors], memory.steps)
+
+
+def _unpack_memory(packed: tuple[list[Any], int] | None) -> Memory[torch.Tensor] | None:
+    return None if packed is None else Memory(tuple(map(torch.tensor, packed[0])), packed[1])

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from heapq import heapify, heapreplace
 from pathlib import Path
+from statistics import fmean
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,8 @@ class PointStatus:
     work: float  # steps per round
     state: str = "waiting"
     round: int = 0
-    accuracy: float | None = None  # of the last round, or over the last rounds if the point is done
+    accuracy: float | None = None  # of a finished point: the mean over its last rounds
+    last_evaluation: float | None = None  # the test accuracy of `round`
     why: str = ""
     before: int = 0  # the round from which this process continues
     spent: float = 0.0  # seconds that earlier processes needed up to there
@@ -49,7 +51,8 @@ class PointStatus:
         if status.round is not None and status.round < self.before:
             return
         self.state, self.why = status.state, status.why
-        self.accuracy = self.accuracy if status.accuracy is None else status.accuracy
+        if status.last_evaluation is not None:
+            self.last_evaluation = status.last_evaluation
         if status.round is not None:
             self.round = status.round
             self.began = self.began or time.time()  # the time before the first row is start-up
@@ -64,6 +67,20 @@ class PointStatus:
     def count_steps_left(self) -> float:
         """Return the number of steps until the last round."""
         return self.work * (self.R - self.round)
+
+
+@dataclass(frozen=True)
+class SettingStatus:
+    """The points of one setting, one for each seed."""
+
+    label: str
+    points: list[PointStatus]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Return the mean accuracy of the seeds, or None unless all of them have finished."""
+        values = [entry.accuracy for entry in self.points if entry.state == "done" and entry.accuracy is not None]
+        return fmean(values) if len(values) == len(self.points) else None
 
 
 @dataclass
@@ -83,10 +100,23 @@ class SweepStatus:
         """Return the points in these states, in order."""
         return [entry for entry in self.entries.values() if entry.state in states]
 
-    def find_best(self) -> PointStatus | None:
-        """Return the finished point with the highest accuracy."""
-        done = [entry for entry in self.select("done") if entry.accuracy is not None]
-        return max(done, key=lambda entry: entry.accuracy or 0.0, default=None)
+    def list_settings(self) -> list[SettingStatus]:
+        """Return the points grouped by setting: points that differ in their seed only belong together."""
+        groups: dict[tuple[tuple[str, str], ...], list[PointStatus]] = {}
+        for entry in self.entries.values():
+            setting = tuple((name, text) for name, text in entry.settings.items() if name != "seed")
+            groups.setdefault(setting, []).append(entry)
+        labels = [" ".join(f"{name}={text}" for name, text in setting) for setting in groups]
+        return [SettingStatus(label or of[0].label, of) for label, of in zip(labels, groups.values(), strict=True)]
+
+    def find_best(self) -> SettingStatus | None:
+        """Return the setting with the highest mean accuracy over its seeds, of those whose seeds have all finished.
+
+        A setting with a seed that diverged or failed is never the best: the mean of its other seeds would be a mean of
+        the lucky ones.
+        """
+        complete = [setting for setting in self.list_settings() if setting.accuracy is not None]
+        return max(complete, key=lambda setting: setting.accuracy or 0.0, default=None)
 
     def estimate_step_seconds(self) -> float:
         """Return the seconds of a step on one core, from this process or else from earlier ones; NaN if unknown."""
@@ -118,6 +148,7 @@ def run_sweep(
     runner: JobRunner,
     *,
     checkpoint: int = 10,
+    device: str = "cpu",
     stop: Event | None = None,
     retry: bool = False,
     shard: Shard = ALL,
@@ -129,6 +160,7 @@ def run_sweep(
         folder: The folder of the run directories.
         runner: Where points are run.
         checkpoint: Evaluations between two checkpoints.
+        device: The torch device of every point.
         stop: Once set, running points end after their current visit, with KeyboardInterrupt.
         retry: Run points that diverged again.
         shard: The part of the points to run.
@@ -144,7 +176,7 @@ def run_sweep(
         sweep.save()
         yield sweep, None
         jobs = [
-            Job(path.name, point.spec.model_dump(), str(path.absolute()), checkpoint)
+            Job(path.name, point.spec.model_dump(), str(path.absolute()), checkpoint, device)
             for path, point in folders.items()
             if entries[path.name].state not in ENDED
         ]
@@ -200,8 +232,8 @@ def _read_status(folder: Path, file: Path) -> SweepStatus:
     for entry in sweep.entries.values():
         rows = _load_rows(entry, folder / entry.name)
         if rows:
-            entry.round = rows[-1]["round"]
-            entry.accuracy = compute_final_accuracy(rows) if entry.state == "done" else rows[-1]["test_accuracy"]
+            entry.round, entry.last_evaluation = rows[-1]["round"], rows[-1]["test_accuracy"]
+            entry.accuracy = compute_final_accuracy(rows) if entry.state == "done" else None
         if entry.state == "running" and not is_running:
             entry.state, entry.began = "stopped", 0.0
     return sweep
@@ -218,14 +250,15 @@ def _load_rows(entry: PointStatus, path: Path) -> list[Row]:
 
 def _build_entry(point: Point, path: Path, retry: bool = False) -> PointStatus:
     spec, directory = point.spec, RunDirectory(path)
-    work = spec.K * (spec.S or spec.partition.M)
+    work = spec.mean_K * (spec.S or spec.partition.M)
     entry = PointStatus(path.name, point.label, dict(point.settings), spec.R, work)
     rows = _load_rows(entry, path)
     if rows:
         entry.round = min(rows[-1]["round"], spec.R)
         is_done = directory.is_finished(spec.R)
         entry.state = "done" if is_done else "waiting"
-        entry.accuracy = compute_final_accuracy(rows) if is_done else rows[-1]["test_accuracy"]
+        entry.last_evaluation = rows[-1]["test_accuracy"]
+        entry.accuracy = compute_final_accuracy(rows) if is_done else None
         start = rows[-1]
         if not is_done:  # it continues from its newest checkpoint, or from the first row without one
             newest = max(directory.checkpoints.list_rounds(), default=0)

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from splitrelay.errors import OutOfRange
+from splitrelay.errors import InputError, OutOfRange
 from splitrelay.theory.problem import Problem, Quantities, check_numbers
 from splitrelay.theory.results import (
+    ALGORITHMS,
     HORIZONS,
     OUTSIDE,
     Algorithm,
@@ -35,6 +36,7 @@ from splitrelay.theory.theorem_constants import (
     NC,
     POWER,
     SC,
+    STATEMENTS,
     Statement,
     check_algorithm,
     check_choice,
@@ -257,6 +259,10 @@ def last_iterate(
     """
     check_algorithm(algorithm, SC)
     check_choice("outside", outside, OUTSIDE)
+    proved = [name for name in ALGORITHMS if SC in STATEMENTS[name].get("proved", {})]
+    if algorithm not in proved:
+        hint = f"It is proved for {', '.join(proved)}. theory bound has the averaged output of {algorithm}."
+        raise InputError(f"no bound on the last iterate of {algorithm} is proved", hint=hint)
     q = problem.get_quantities(f"the last iterate of {algorithm}")
     with np.errstate(all="ignore"):  # build_bound handles numbers that are not finite
         step = resolve_eta_tilde(algorithm, q, eta, eta_tilde)

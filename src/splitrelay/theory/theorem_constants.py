@@ -204,13 +204,9 @@ def get_statement(algorithm: str, case: str, constants: str) -> Statement:
     check_choice("constants", constants, CONSTANTS)
     rows = STATEMENTS[algorithm].get(constants, {})
     if case not in rows:
-        known = [
-            f"constants={other} {known_case}"
-            for other, found in STATEMENTS[algorithm].items()
-            for known_case in found
-            if known_case == case or other == constants
-        ]
-        hint = f"{algorithm} has: {', '.join(known or STATEMENTS[algorithm])}."
+        statements = [(other, known) for other, found in STATEMENTS[algorithm].items() for known in found]
+        near = [pair for pair in statements if case in pair or constants in pair] or statements
+        hint = f"{algorithm} has: {', '.join(f'constants={other} {known}' for other, known in near)}."
         raise InputError(f"there is no bound for {algorithm} {case} with constants={constants}", hint=hint)
     return rows[case]
 

@@ -136,3 +136,19 @@ def _block_path(folder: Path) -> Path:
     path = folder / "a.pdf"
     path.mkdir()
     return path
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        (f"bound ssl-swor non-convex {GOOD} S=4 A=1", ("sharp strongly-convex", "sharp general-convex")),
+        (f"stepsize ssl-swor non-convex {BASE} R=100 S=4 A=1", ("sharp strongly-convex", "sharp general-convex")),
+        (f"bound ssl-swor strongly-convex {GOOD} S=4 constants=printed", ("sharp strongly-convex",)),
+        (f"last-iterate ssl-swor {GOOD} S=4", ("fedavg-swor", "theory bound")),
+        (f"rate ssl-swor non-convex {BASE} R=100 S=4 A=1", ("ssl-swor strongly-convex",)),
+    ],
+)
+def test_what_is_not_proved_for_sampled_ssl_names_what_is(line: str, names: tuple[str, ...]) -> None:
+    error = get_error(line)
+    assert type(error) is InputError
+    assert all(name in str(error.hint) for name in names), error.hint

@@ -23,30 +23,30 @@ def test_total_variation_by_hand() -> None:
 
 
 def test_earth_movers_is_the_L1_distance() -> None:
-    told = measure_heterogeneity(four_clients())
-    assert told.earth_movers.max == 1.0
-    assert told.earth_movers.mean == pytest.approx(2 / 3)
+    measured = measure_heterogeneity(four_clients())
+    assert measured.earth_movers.max == 1.0
+    assert measured.earth_movers.mean == pytest.approx(2 / 3)
 
 
 def test_sizes_count_empty_clients_and_classes_do_not() -> None:
-    told = measure_heterogeneity(four_clients())
-    assert (told.sizes.min, told.sizes.mean, told.sizes.max) == (0, 1.5, 2)
-    assert (told.classes_per_client.min, told.classes_per_client.mean) == (1, pytest.approx(4 / 3))
-    assert told.clients_per_class.min == told.clients_per_class.max == 2
-    assert (told.one_class_clients, told.empty) == (2, (2,))
+    measured = measure_heterogeneity(four_clients())
+    assert (measured.sizes.min, measured.sizes.mean, measured.sizes.max) == (0, 1.5, 2)
+    assert (measured.classes_per_client.min, measured.classes_per_client.mean) == (1, pytest.approx(4 / 3))
+    assert measured.clients_per_class.min == measured.clients_per_class.max == 2
+    assert (measured.one_class_clients, measured.empty) == (2, (2,))
 
 
 def test_spread_by_hand() -> None:
-    told = compute_spread(np.array([1, 2, 3, 6]))
-    assert (told.min, told.median, told.mean, told.max) == (1, 2.5, 3, 6)
-    assert told.sd == pytest.approx((14 / 4) ** 0.5)
+    measured = compute_spread(np.array([1, 2, 3, 6]))
+    assert (measured.min, measured.median, measured.mean, measured.max) == (1, 2.5, 3, 6)
+    assert measured.sd == pytest.approx((14 / 4) ** 0.5)
 
 
 def test_one_class_each_is_as_far_as_can_be() -> None:
     labels = np.repeat(np.arange(10), 30)
-    told = measure_heterogeneity(draw_partition("exdir", labels, M=10, C=1, alpha=1.0))
-    assert told.total_variation.min == pytest.approx(0.9)
-    assert told.one_class_clients == 10
+    measured = measure_heterogeneity(draw_partition("exdir", labels, M=10, C=1, alpha=1.0))
+    assert measured.total_variation.min == pytest.approx(0.9)
+    assert measured.one_class_clients == 10
 
 
 def test_without_labels_there_is_nothing_to_measure() -> None:

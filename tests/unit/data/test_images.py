@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 
 from splitrelay.data import ImageSet
 from splitrelay.data.images import compute_moments
 from splitrelay.errors import InputError
+from splitrelay.objectives.network import DeviceImages
 from splitrelay.randomness import Purpose, rng
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -79,3 +81,14 @@ def test_a_set_that_is_not_what_it_says_is_refused(change: dict[str, object], sa
     with pytest.raises(InputError) as error:
         ImageSet(**{**right, **change})  # type: ignore[arg-type]
     assert says in str(error.value)
+
+
+def test_float64_pixels_are_not_rounded_to_float32() -> None:
+    x = np.arange(256, dtype=np.uint8).reshape(1, 1, 16, 16)
+    images = ImageSet(x, np.zeros(1, np.int64), ("a",), (0.1307,), (0.3081,))
+    exact = (x.astype(np.float64) / 255 - 0.1307) / 0.3081
+    double, single = (
+        DeviceImages(images, dtype).normalize(torch.from_numpy(x)) for dtype in (torch.float64, torch.float32)
+    )
+    np.testing.assert_array_equal(double.numpy(), exact)
+    np.testing.assert_array_equal(single.numpy(), exact.astype(np.float32))

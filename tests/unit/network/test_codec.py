@@ -22,6 +22,8 @@ from splitrelay.network.codec import (
     VERSION,
     BadMessage,
     Bounds,
+    LabelForm,
+    OutsideLimits,
     compute_checksum,
     decode,
     encode,
@@ -139,15 +141,25 @@ def changed(frame: bytes, offset: int, form: str, value: int) -> bytes:
         (encode(Finish(9, 4, float("inf"))), {"what": "norm", "value": float("inf")}),
         (encode(Reply(9, 4, H, (1.0, 2.0, 3.0), 0.0)), {"what": ("norms", "reply"), "value": 3, "limit": "<= 2"}),
         (encode(Chunk(9, 0, b"x" * (limits.CHUNK + 1))), {"value": limits.CHUNK + 1, "limit": f"1 to {limits.CHUNK}"}),
-        (encode(Hello(1, 3, "x" * (limits.TEXT + 1))), {"what": ("software", "hello"), "value": str(limits.TEXT + 1)}),
-        (encode(Hello(1, limits.CLIENTS + 2)), {"what": ("client", "hello"), "value": limits.CLIENTS + 2}),
-        (encode(Lease(9, 1, 2, 0, 3, 0, 0.1)), {"what": ("K", "lease"), "value": 0}),
-        (encode(Lease(9, 1, 2, 0, 3, 1, 0.1, sha256=b"x")), {"what": ("sha256", "lease"), "value": "1"}),
+        (
+            encode(Hello(1, 3, "x" * (limits.TEXT + 1))),
+            {"kind": OutsideLimits, "what": ("software", "hello"), "value": str(limits.TEXT + 1)},
+        ),
+        (
+            encode(Hello(1, limits.CLIENTS + 2)),
+            {"kind": OutsideLimits, "what": ("client", "hello"), "value": limits.CLIENTS + 2},
+        ),
+        (encode(Lease(9, 1, 2, 0, 3, 0, 0.1)), {"kind": OutsideLimits, "what": ("K", "lease"), "value": 0}),
+        (
+            encode(Lease(9, 1, 2, 0, 3, 1, 0.1, sha256=b"x")),
+            {"kind": OutsideLimits, "what": ("sha256", "lease"), "value": "1"},
+        ),
         (changed(encode(Lease(9, 1, 2, 0, 3, 5, 0.1)), 8, "<Q", 10), {"what": "fence", "value": 10, "limit": 9}),
     ],
 )
 def test_what_is_wrong_is_refused_with_the_reason(frame: bytes, fields: dict[str, Any]) -> None:
-    with expect_error(BadMessage, **fields):
+    expected = dict(fields)
+    with expect_error(expected.pop("kind", BadMessage), **expected):
         decode(frame, BOUNDS)
 
 
@@ -239,3 +251,36 @@ def test_large_numbers_are_numbers_and_one_that_is_none_is_found_among_many(samp
     h[-1, -1] = np.nan
     with expect_error(BadMessage, what="NaN"):
         decode(encode(step))
+
+
+FORMS = [
+    (LabelForm(), np.array([0, 3], np.int32)),
+    (LabelForm(None, is_real=True), np.array([0.5, -2.0], np.float32)),
+    (LabelForm(2, is_real=True), np.array([[0, 1], [1, 1]], np.float32)),
+    (LabelForm(3, least=-100), np.array([[0, 3, -100], [1, -100, -100]], np.int32)),
+]
+
+
+@pytest.mark.parametrize("form, labels", FORMS)
+def test_labels_of_every_form_survive(form: LabelForm, labels: np.ndarray) -> None:
+    message = decode(encode(Step(1, 0, H, labels, 0.0)), Bounds(classes=4, labels=form))
+    assert isinstance(message, Step)
+    assert message.labels.dtype == labels.dtype
+    assert np.array_equal(message.labels, labels)
+
+
+@pytest.mark.parametrize(
+    "form, labels",
+    [
+        (LabelForm(), np.array([0, 4], np.int32)),
+        (LabelForm(), np.array([0, -1], np.int32)),
+        (LabelForm(), np.array([[0, 1], [0, 1]], np.int32)),
+        (LabelForm(None, is_real=True), np.array([0.5, np.nan], np.float32)),
+        (LabelForm(2, is_real=True), np.array([0.5, 1.0], np.float32)),
+        (LabelForm(1, least=-100), np.array([[0], [-99]], np.int32)),
+        (LabelForm(1, least=-100), np.array([[0], [4]], np.int32)),
+    ],
+)
+def test_labels_of_another_form_are_refused(form: LabelForm, labels: np.ndarray) -> None:
+    with pytest.raises(BadMessage):
+        decode(encode(Step(1, 0, H, labels, 0.0)), Bounds(classes=4, labels=form))

@@ -25,14 +25,14 @@ SERVER = """
 import sys
 from splitrelay.network.codec import Bounds
 from splitrelay.network.messages import Terms
-from splitrelay.network.connection_handler import ServerContext
+from splitrelay.network.server_connection import ServerContext
 from splitrelay.network.server import NetworkServer
 
 terms = Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=60.0)
-hub = NetworkServer(ServerContext(terms, Bounds(batch=4, h=(3,), dtype="float32", look=4), 10_000, 4))
-print(hub.start("127.0.0.1:0"), flush=True)
+network = NetworkServer(ServerContext(terms, Bounds(batch=4, h=(3,), dtype="float32", look=4), 10_000, 4))
+print(network.start("127.0.0.1:0"), flush=True)
 sys.stdin.read()
-hub.close("enough", again=False)
+network.close("enough", again=False)
 """
 
 
@@ -82,13 +82,13 @@ def test_a_client_refuses_a_compressed_message() -> None:
     hostile.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
     port = hostile.add_insecure_port("127.0.0.1:0")
     hostile.start()
-    link = Connection(open_channel(f"127.0.0.1:{port}", None))
+    connection = Connection(open_channel(f"127.0.0.1:{port}", None))
     try:
-        link.send(Hello(VERSION, 0))
+        connection.send(Hello(VERSION, 0))
         with pytest.raises(BadMessage):
-            link.receive(60)
+            connection.receive(60)
     finally:
-        link.close()
+        connection.close()
         hostile.stop(None)
 
 

@@ -9,9 +9,8 @@ from splitrelay.cli.deploy_options import build_logger
 from splitrelay.deploy.status_client import ask_status
 from splitrelay.errors import InputError, WorkError, escape_unprintable
 from splitrelay.network import limits, tensor_transfer
-from splitrelay.network.client_session import ServerEnded, ServerRefused
 from splitrelay.network.codec import VERSION, BadMessage, Bounds, decode, encode
-from splitrelay.network.connection_handler import ServerContext
+from splitrelay.network.grpc_channel import ServerEnded, ServerRefused
 from splitrelay.network.messages import (
     Accept,
     Bye,
@@ -26,6 +25,7 @@ from splitrelay.network.messages import (
     Welcome,
 )
 from splitrelay.network.server import NetworkServer
+from splitrelay.network.server_connection import ServerContext
 from splitrelay.network.status_rpc import status_handler
 
 FORGED = "all is well\n12:00:00 server: \x1b[2J\x1b]0;title\x07 \u202egnp.exe \x85\u2028\r\x00end"
@@ -102,11 +102,11 @@ def test_a_half_is_put_together_from_chunks_of_any_allowed_length() -> None:
 def test_a_report_can_be_printed() -> None:
     report = {"phase": FORGED, "clients": [{"client": 1, FORGED: [FORGED]}]}
     terms = Terms("", "h", "fast", "cpu", (1, 2, 2), ("a",), (0.0,), (1.0,), 255, heartbeat=60.0)
-    hub = NetworkServer(ServerContext(terms, Bounds(), 0, 1))
-    hub.add_method("Status", status_handler(lambda: json.dumps(report), lambda context: None))
+    network = NetworkServer(ServerContext(terms, Bounds(), 0, 1))
+    network.add_method("Status", status_handler(lambda: json.dumps(report), lambda context: None))
     try:
-        found = ask_status(f"127.0.0.1:{hub.start('127.0.0.1:0')}", None, insecure=True)
+        found = ask_status(f"127.0.0.1:{network.start('127.0.0.1:0')}", None, insecure=True)
     finally:
-        hub.close("enough", again=False)
+        network.close("enough", again=False)
     assert found["phase"].isprintable()
     assert found["clients"][0] == {"client": 1, escape_unprintable(FORGED): [escape_unprintable(FORGED)]}

@@ -55,35 +55,35 @@ def lease_of(word: HandoverReport) -> Lease:
 
 def test_a_half_is_brought_once_and_taken_once(authority: Authority, reached: PeerEndpoint) -> None:
     blob = half(authority, bytes(3 * 2**20))
-    word = post(authority, "caller").sender.bring(reached.address, 3, blob)
-    assert reached.come(lease_of(word)) == blob
-    assert reached.come(lease_of(word)) is None
+    word = post(authority, "caller").sender.send(reached.address, 3, blob)
+    assert reached.take_half(lease_of(word)) == blob
+    assert reached.take_half(lease_of(word)) is None
 
 
 def test_only_the_last_few_are_kept(authority: Authority, reached: PeerEndpoint) -> None:
     sender = post(authority, "caller").sender
-    words = [sender.bring(reached.address, 3, half(authority, bytes([n]))) for n in range(MOST_HALVES + 1)]
-    assert [reached.come(lease_of(word)) is None for word in words] == [True] + [False] * MOST_HALVES
+    words = [sender.send(reached.address, 3, half(authority, bytes([n]))) for n in range(MOST_HALVES + 1)]
+    assert [reached.take_half(lease_of(word)) is None for word in words] == [True] + [False] * MOST_HALVES
 
 
 def test_who_is_no_client_is_refused(authority: Authority, reached: PeerEndpoint) -> None:
     with expect_error(PeerUnreachable, what=reached.address, value="boss"):
-        post(authority, "boss").sender.bring(reached.address, 3, half(authority))
+        post(authority, "boss").sender.send(reached.address, 3, half(authority))
 
 
 def test_who_is_revoked_is_refused(authority: Authority, reached: PeerEndpoint) -> None:
     sender, blob = post(authority, "caller").sender, half(authority)
     authority.revoke("caller")
     with expect_error(PeerUnreachable, what=reached.address, value=("caller", "revoked")):
-        sender.bring(reached.address, 3, blob)
+        sender.send(reached.address, 3, blob)
 
 
 def test_what_is_no_sealed_half_or_too_long_is_refused(authority: Authority, reached: PeerEndpoint) -> None:
     with expect_error(PeerUnreachable, what=reached.address, value="1000 bytes"):
-        post(authority, "caller").sender.bring(reached.address, 3, b"x" * 1000)
+        post(authority, "caller").sender.send(reached.address, 3, b"x" * 1000)
     reached.expect(100)
     with expect_error(PeerUnreachable, what=reached.address, value="<= 100 bytes"):
-        post(authority, "caller").sender.bring(reached.address, 3, half(authority, bytes(100)))
+        post(authority, "caller").sender.send(reached.address, 3, half(authority, bytes(100)))
 
 
 def test_a_certificate_for_another_host_is_not_believed(authority: Authority) -> None:
@@ -92,16 +92,16 @@ def test_a_certificate_for_another_host_is_not_believed(authority: Authority) ->
     assert elsewhere.address.startswith("127.0.0.2:")
     port = elsewhere.address.rpartition(":")[2]
     with pytest.raises(PeerUnreachable):
-        post(authority, "caller").sender.bring(f"127.0.0.1:{port}", 3, half(authority))
+        post(authority, "caller").sender.send(f"127.0.0.1:{port}", 3, half(authority))
     elsewhere.close()
 
 
 def test_whoever_cannot_be_reached_is_not_tried_again_at_once(authority: Authority) -> None:
     sender = post(authority, "caller").sender
     with expect_error(PeerUnreachable, what="127.0.0.1:1", value="127.0.0.1:1"):  # the second is gRPC's own message
-        sender.bring("127.0.0.1:1", 3, half(authority))
+        sender.send("127.0.0.1:1", 3, half(authority))
     with expect_error(PeerUnreachable, what="127.0.0.1:1", value=None):  # nothing was tried
-        sender.bring("127.0.0.1:1", 3, half(authority))
+        sender.send("127.0.0.1:1", 3, half(authority))
 
 
 def test_a_client_without_a_host_cannot_listen(authority: Authority) -> None:

@@ -82,7 +82,7 @@ LOOK: list[tuple[End, Message]] = [
 STORY = [*GREETING, (S, Welcome()), *VISIT, *LOOK, (C, Leave())]
 
 
-def told(story: list[tuple[End, Message]]) -> dict[End, Conversation]:
+def exchange(story: list[tuple[End, Message]]) -> dict[End, Conversation]:
     ends = {end: Conversation(end) for end in End}
     for speaker, message in story:
         ends[speaker].record_sent(message)
@@ -94,18 +94,18 @@ def told(story: list[tuple[End, Message]]) -> dict[End, Conversation]:
 
 
 def test_a_whole_story_ends_with_both_gone() -> None:
-    assert told(STORY)[C].state is State.LEFT
+    assert exchange(STORY)[C].state is State.LEFT
 
 
 @pytest.mark.parametrize("length", range(len(STORY)))
 def test_both_ends_can_be_cut_at_any_word(length: int) -> None:
-    ends = told(STORY[:length])
+    ends = exchange(STORY[:length])
     assert ends[C].state is ends[S].state
 
 
 @pytest.mark.parametrize("length", range(1, len(GREETING) + 1 + len(VISIT)))
 def test_the_server_can_take_a_visit_back_at_any_word(length: int) -> None:
-    ends = told(STORY[:length])
+    ends = exchange(STORY[:length])
     if ends[S].state not in HELD:
         return
     fence = ends[S].fence
@@ -119,7 +119,7 @@ def test_the_server_can_take_a_visit_back_at_any_word(length: int) -> None:
 
 
 def test_a_repeated_step_is_told_from_a_new_one() -> None:
-    ends = told(STORY[: STORY.index((S, Welcome())) + 1] + VISIT[:5])
+    ends = exchange(STORY[: STORY.index((S, Welcome())) + 1] + VISIT[:5])
     assert ends[S].record_received(step(1, 0)) is Verdict.AGAIN
     ends[S].record_sent(reply(1, 0))
     assert ends[C].record_received(reply(1, 0)) is Verdict.AGAIN
@@ -129,7 +129,7 @@ def test_a_repeated_step_is_told_from_a_new_one() -> None:
 
 
 def test_a_visit_goes_on_over_a_new_link() -> None:
-    ends = told([*GREETING, (S, Resume(1))])
+    ends = exchange([*GREETING, (S, Resume(1))])
     ends[S].set_answered(1)  # the reply to step 0 was lost
     ends[C].set_answered(0)
     ends[C].record_sent(step(1, 0))
@@ -155,14 +155,14 @@ def test_a_visit_goes_on_over_a_new_link() -> None:
     ],
 )
 def test_a_word_out_of_place_ends_in_refused(before: int, word: Message) -> None:
-    server = told(STORY[:before])[S]
+    server = exchange(STORY[:before])[S]
     with pytest.raises(BadMessage):
         server.record_received(word)
     assert server.state is State.REFUSED
 
 
 def test_a_fence_is_never_granted_twice() -> None:
-    client = told(STORY[: len(GREETING) + 1 + len(VISIT)])[C]
+    client = exchange(STORY[: len(GREETING) + 1 + len(VISIT)])[C]
     with pytest.raises(BadMessage):
         client.record_received(lease(1))
 
@@ -179,7 +179,7 @@ WORDS: list[Message] = [
 @given(st.lists(st.tuples(st.sampled_from(list(End)), st.sampled_from(WORDS)), max_size=40), st.integers(0, 20))
 def test_no_talk_leaves_the_table(talk: list[tuple[End, Message]], start: int) -> None:
     """From any point of a true story, whatever is said: a known state, or refused; and refused is the end."""
-    conversation = told(STORY[: min(start, len(STORY) - 1)])[S]
+    conversation = exchange(STORY[: min(start, len(STORY) - 1)])[S]
     for speaker, message in talk:
         before = conversation.state
         try:

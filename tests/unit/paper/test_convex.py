@@ -88,8 +88,8 @@ def test_a_rate_among_others_runs_as_if_it_were_alone(
 ) -> None:
     """The same classes, one rate, one seed, no array of settings: the same gap at the end."""
     x, y = data.train.x, data.train.y
-    dealt = draw_partition("exdir", y, M=4, C=1, alpha=10.0, seed=3)
-    objective = Softmax(feature_rows(x, mean_image(x)), y, dealt.indices, 0.05, 4, 4)
+    division = draw_partition("exdir", y, M=4, C=1, alpha=10.0, seed=3)
+    objective = Softmax(feature_rows(x, mean_image(x)), y, division.indices, 0.05, 4, 4)
     tuned = side(record, 1, name).tuned
     steps: Step[np.ndarray] = Step(tuned.eta)
     *_, (_, end) = train(algorithm(steps, 3), objective.x0, Permutation(4, 5), InProcess(objective, 5), R=40)

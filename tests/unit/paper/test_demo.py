@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from splitrelay.paper.demo import Point, run_point
+from splitrelay.runs.records import runs_under
+from splitrelay.runs.run_directory import remove_measurements
+
 PATIENCE = 60  # seconds, on a machine where much else runs
 
 
@@ -41,3 +45,11 @@ def test_no_process_outlives_a_demo_that_was_stopped_as_it_began(
         except BaseException:
             os.killpg(demo.pid, signal.SIGKILL)
             raise
+
+
+def test_a_run_that_is_kept_has_the_numbers_of_one_that_is_not(tmp_path: Path) -> None:
+    point = Point(2, "ssl", 0.1, 22)
+    kept, other = run_point(point, tmp_path), run_point(point)
+    assert [remove_measurements(row) for row in kept.rows] == [remove_measurements(row) for row in other.rows]
+    (run,) = runs_under(tmp_path)
+    assert run.finished and run.rows == kept.rows == run_point(point, tmp_path).rows  # it is not repeated

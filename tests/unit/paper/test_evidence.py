@@ -16,10 +16,12 @@ FAR, AT_ALL, SOONER, SOONER_IN_SILOS, CLOSE = (claim.says for claim in CLAIMS[:5
 
 
 def met(folder: Path, ssl: float, fedavg: float, *words: str) -> None:
-    """Both algorithms in one place: accuracies at the end."""
+    """Both algorithms in one place, with three seeds: accuracies at the end, which differ a little."""
     for name, top in (("ssl", ssl), ("fedavg", fedavg)):
-        home = folder / "-".join([name, *words]).replace("=", "")
-        write_run(home, [0.1, top, top], *words, f"algorithm={name}", "seed=1234")
+        for j, seed in enumerate((1234, 666, 22)):
+            home = folder / "-".join([name, str(seed), *words]).replace("=", "")
+            end = top + 0.0005 * (j - 1) * (name == "ssl")
+            write_run(home, [0.1, end, end], *words, f"algorithm={name}", f"seed={seed}")
 
 
 def answers(folder: Path) -> dict[str, str]:
@@ -37,7 +39,7 @@ def test_a_large_gap_at_the_papers_rates_that_tuning_closes_holds_in_part(tmp_pa
 def test_what_was_not_run_is_open(tmp_path: Path) -> None:
     met(tmp_path / "cells", 0.9, 0.2, "C=1")
     found = answers(tmp_path)
-    assert found[CLOSE] == "not run yet" and found[SOONER] == "yes"
+    assert found[CLOSE] == "not run yet" and found[SOONER] == "yes (means)"
 
 
 def test_one_algorithm_alone_says_nothing(tmp_path: Path) -> None:
@@ -51,7 +53,7 @@ def test_one_algorithm_alone_says_nothing(tmp_path: Path) -> None:
 def test_more_local_steps_help_and_then_hurt(tmp_path: Path, ends: tuple[float, ...], holds: str) -> None:
     for K, top in zip((5, 10, 20), ends, strict=True):
         met(tmp_path / "silos/best", top, 0.4, "C=1", f"K={K}", "M=10")
-    assert answers(tmp_path)["SSL gains from K = 5 to 10, then loses (silos, C = 1)."] == holds
+    assert answers(tmp_path)["SSL gains from K = 5 to 10, then loses (silos, C = 1)."] == f"{holds} (means)"
 
 
 def test_fewer_rounds_explain_the_loss_where_the_longer_run_was_no_better_then(tmp_path: Path) -> None:
@@ -60,7 +62,7 @@ def test_fewer_rounds_explain_the_loss_where_the_longer_run_was_no_better_then(t
         write_run(tmp_path / "cells" / f"{name}-1", long, "C=1", f"algorithm={name}")
         write_run(tmp_path / "cells" / f"{name}-2", dict.fromkeys(range(0, 401, 10), 0.8), "C=2", f"algorithm={name}")
     (found,) = [record for record in build_claims_table(tmp_path).records if "400 rounds instead" in record["claim"]]
-    assert found["holds"] == "yes" and found["seen"] == "MNIST K=10: C=1 90.0, after 400 rounds 60.0; C=2 80.0"
+    assert found["holds"] == "yes (means)" and found["seen"] == "MNIST K=10: C=1 90.0, after 400 rounds 60.0; C=2 80.0"
 
 
 @pytest.mark.parametrize(("clipped", "holds"), [((0.4, 0.8), "yes"), ((0.6, 0.4), "in part"), ((0.8, 0.95), "no")])
@@ -71,7 +73,7 @@ def test_clipping_hurts_where_every_run_loses_and_fedavg_most(
     for name, free, other in (("fedavg", 0.7, clipped[0]), ("ssl", 0.9, clipped[1])):
         for clip, top in (("none", free), ("10", other)):
             write_run(tmp_path / "clipping" / name / clip, [0.1, top], "C=1", f"algorithm={name}", f"clip={clip}")
-    assert answers(tmp_path)["Clipping hurts both where C = 1, FedAvg above all."] == holds
+    assert answers(tmp_path)["Clipping hurts both where C = 1, FedAvg above all."] == f"{holds} (means)"
 
 
 def test_a_norm_that_lets_a_larger_rate_win_does_not_hurt(tmp_path: Path) -> None:
@@ -80,7 +82,7 @@ def test_a_norm_that_lets_a_larger_rate_win_does_not_hurt(tmp_path: Path) -> Non
         write_run(home, [0.1, top], "C=1", "algorithm=fedavg", f"clip={clip}", f"eta={eta}")
     write_run(tmp_path / "tuned/search/broke", [0.99], "C=1", "algorithm=fedavg", "eta=1", "R=5")  # no end to speak of
     (found,) = [record for record in build_claims_table(tmp_path).records if "Clipping hurts" in record["claim"]]
-    assert found["holds"] == "no"
+    assert found["holds"] == "no (means)"
     assert found["seen"] == "FedAvg on MNIST K=10 at the best rate of either: 70.0 without, 90.0 with"
 
 
@@ -88,7 +90,7 @@ def test_sooner_among_silos_is_another_question(tmp_path: Path) -> None:
     met(tmp_path / "cells", 0.9, 0.2, "C=1")
     met(tmp_path / "silos/best", 0.2, 0.9, "C=1", "M=10")
     found = answers(tmp_path)
-    assert (found[SOONER], found[SOONER_IN_SILOS]) == ("yes", "no")
+    assert (found[SOONER], found[SOONER_IN_SILOS]) == ("yes (means)", "no (means)")
 
 
 def test_the_small_net_is_asked_too(tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ def test_a_fall_is_measured_from_what_was_reached_and_not_in_the_first_quarter(t
     for clip, curve in (("none", free), ("10", clipped)):
         write_run(tmp_path / "clipping" / clip, curve, "C=2", "algorithm=ssl", f"clip={clip}", "eta=0.1")
     (found,) = [record for record in build_claims_table(tmp_path).records if "steadier" in record["claim"]]
-    assert found["holds"] == "yes" and found["seen"] == "SSL η 0.1: 20.0 points without, 10.0 with"
+    assert found["holds"] == "yes (means)" and found["seen"] == "SSL η 0.1: 20.0 points without, 10.0 with"
 
 
 def test_no_two_views_have_one_name() -> None:
@@ -123,7 +125,7 @@ def test_a_page_is_brought_up_to_date_from_the_command_line(tmp_path: Path) -> N
     words = ["reproduce", "--from", str(tmp_path / "records"), "--out", str(tmp_path / "out"), "--page", str(page)]
     answer = CliRunner().invoke(app, words)
     assert answer.exit_code == 0, answer.output
-    assert "+40.0 points" in page.read_text() and "*90.00*" in page.read_text()
+    assert "(+40.0)" in page.read_text() and "*90.00*" in page.read_text()
     assert CliRunner().invoke(app, ["reproduce", "--page", str(page)]).exit_code != 0
 
 

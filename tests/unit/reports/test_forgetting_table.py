@@ -1,4 +1,4 @@
-"""Single classes: the worst at each look, and how far one swings from look to look."""
+"""Single classes: the worst at each evaluation, and the variation of one from evaluation to evaluation."""
 
 import math
 from pathlib import Path
@@ -12,10 +12,12 @@ from splitrelay.reports.seed_groups import group_runs
 from splitrelay.runs.records import runs_under
 from tests.support.run_directories import write_run
 
+EARLY = [0.1] * 9  # rounds 0 to 8
 
-def test_the_worst_is_taken_at_each_look_and_the_swing_of_each_class(tmp_path: Path) -> None:
-    """Classes have a, none and 1 - a; the look before the first round does not count."""
-    write_run(tmp_path / "one", [0.0, 0.9, 0.5])
+
+def test_the_worst_is_taken_at_each_evaluation_and_the_swing_of_each_class(tmp_path: Path) -> None:
+    """Classes have a, none and 1 - a. A fifth of ten rounds are the last two."""
+    write_run(tmp_path / "one", [*EARLY, 0.9, 0.5])
     (group,), _ = group_runs(runs_under(tmp_path))
     found = compute_class_statistics(group)
     assert found.worst == pytest.approx((10 + 50) / 2)
@@ -28,7 +30,7 @@ def test_the_worst_is_taken_at_each_look_and_the_swing_of_each_class(tmp_path: P
 def test_seeds_are_averaged_not_pooled(tmp_path: Path) -> None:
     """What differs between seeds, and not from round to round, is no swing."""
     for seed, accuracy in ((1234, 0.9), (666, 0.6)):
-        write_run(tmp_path / str(seed), [0.1, accuracy, accuracy], f"seed={seed}")
+        write_run(tmp_path / str(seed), [*EARLY, accuracy, accuracy], f"seed={seed}")
     (group,), _ = group_runs(runs_under(tmp_path))
     assert compute_class_statistics(group).swing == pytest.approx(0, abs=1e-9) and compute_class_statistics(
         group
@@ -36,9 +38,9 @@ def test_seeds_are_averaged_not_pooled(tmp_path: Path) -> None:
 
 
 def test_a_row_a_place_two_columns_an_algorithm_and_gaps_stay_empty(tmp_path: Path) -> None:
-    write_run(tmp_path / "ssl", [0.1, 0.9, 0.5], "algorithm=ssl")
-    write_run(tmp_path / "fedavg", [0.1, 0.8, 0.8], "algorithm=fedavg")
-    write_run(tmp_path / "alone", [0.1, 0.7, 0.7], "algorithm=ssl", "K=20")
+    write_run(tmp_path / "ssl", [*EARLY, 0.9, 0.5], "algorithm=ssl")
+    write_run(tmp_path / "fedavg", [*EARLY, 0.8, 0.8], "algorithm=fedavg")
+    write_run(tmp_path / "alone", [*EARLY, 0.7, 0.7], "algorithm=ssl", "K=20")
     sheet = build_classes_table(runs_under(tmp_path))
     assert [head.full_name for head in sheet.headings[4:]] == ["FedAvg worst", "FedAvg swing", "SSL worst", "SSL swing"]
     texts = [[str(cell) for cell in row[3:]] for row in sheet.rows]
@@ -46,6 +48,6 @@ def test_a_row_a_place_two_columns_an_algorithm_and_gaps_stay_empty(tmp_path: Pa
 
 
 def test_the_command_prints_it(tmp_path: Path) -> None:
-    write_run(tmp_path / "one", [0.1, 0.9, 0.5])
+    write_run(tmp_path / "one", [*EARLY, 0.9, 0.5])
     said = CliRunner().invoke(app, ["table", "classes", str(tmp_path)])
     assert said.exit_code == 0 and "30.0" in said.output and "28.3" in said.output

@@ -1,5 +1,6 @@
 """Who wins: seed against seed, each algorithm at its best, and the factor that the gap depends on."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from splitrelay.cli.main import app
-from splitrelay.errors import InputError
+from splitrelay.errors import InputError, UnknownName
 from splitrelay.reports.head_to_head import Comparison, build_winners_table, find_comparisons
 from splitrelay.reports.winners_figure import describe_once, draw_winners, find_varied
 from splitrelay.runs.records import Run, runs_under
 from tests.support.error_fields import expect_error
 from tests.support.run_directories import write_run
 
-SEEDS = (1234, 666)
+SEEDS = (1234, 666, 22)
 
 
 def met(folder: Path, ssl: tuple[float, ...], fedavg: tuple[float, ...], *words: str) -> None:
@@ -35,30 +36,75 @@ def test_the_gap_is_the_mean_of_the_seeds_own_gaps(tmp_path: Path) -> None:
     met(tmp_path, (0.9, 0.8), (0.7, 0.75), "C=1")
     pair = only(runs_under(tmp_path))
     assert pair.gap == pytest.approx((20 + 5) / 2)
-    assert pair.spread == pytest.approx(15 / math.sqrt(2))
+    assert pair.judgement.spread == pytest.approx(15 / math.sqrt(2))
 
 
 @pytest.mark.parametrize(
-    ("ssl", "fedavg", "winner"),
-    [((0.9, 0.8), (0.7, 0.7), "ssl"), ((0.6, 0.6), (0.7, 0.7), "fedavg"), ((0.9, 0.6), (0.7, 0.7), None)],
+    ("ssl", "verdict", "winner"),
+    [
+        ((0.9, 0.901, 0.902), "ahead", "ssl"),
+        ((0.6, 0.601, 0.602), "behind", "fedavg"),
+        ((0.7, 0.7002, 0.6998), "even", None),
+        ((0.9, 0.71, 0.72), "undecided", None),
+    ],
 )
-def test_ahead_is_who_is_ahead_with_every_seed(
-    tmp_path: Path, ssl: tuple[float, ...], fedavg: tuple[float, ...], winner: str | None
+def test_verdict_needs_more_than_the_same_sign_with_every_seed(
+    tmp_path: Path, ssl: tuple[float, ...], verdict: str, winner: str | None
 ) -> None:
-    met(tmp_path, ssl, fedavg)
-    assert only(runs_under(tmp_path)).winner == winner
+    met(tmp_path, ssl, (0.7, 0.7, 0.7))
+    pair = only(runs_under(tmp_path))
+    assert (pair.judgement.verdict, pair.winner) == (verdict, winner)
+
+
+def test_margin_decides_what_is_even(tmp_path: Path) -> None:
+    met(tmp_path, (0.71, 0.7, 0.69), (0.7, 0.7, 0.7))
+    assert find_comparisons(runs_under(tmp_path))[0][0].judgement.verdict == "undecided"
+    assert find_comparisons(runs_under(tmp_path), margin=5)[0][0].judgement.verdict == "even"
+    answer = CliRunner().invoke(app, ["table", "winners", str(tmp_path), "--margin", "5", "--format", "json"])
+    (record,) = json.loads(answer.output)["rows"]
+    assert (record["verdict"], record["margin"]) == ("even", 5)
+
+
+def test_a_row_that_is_ahead_alone_may_be_undecided_among_others(tmp_path: Path) -> None:
+    met(tmp_path / "a", (0.73, 0.74, 0.75), (0.7, 0.7, 0.7), "C=1")
+    assert only(runs_under(tmp_path)).winner == "ssl"
+    for K in range(2, 8):
+        met(tmp_path / f"{K}", (0.9, 0.2, 0.7), (0.7, 0.7, 0.7), f"K={K}")
+    pairs, _ = find_comparisons(runs_under(tmp_path))
+    assert {pair.judgement.verdict for pair in pairs} == {"undecided"}
+
+
+def test_median_and_collapsed_runs_stand_next_to_the_mean(tmp_path: Path) -> None:
+    met(tmp_path, (0.9, 0.88, 0.89), (0.7, 0.71, 0.72))
+    write_run(tmp_path / "fell", [0.1, *[0.9] * 18, 0.1], "algorithm=ssl", "seed=5")
+    write_run(tmp_path / "other", [0.1, *[0.7] * 19], "algorithm=fedavg", "seed=5")
+    (record,) = build_winners_table(runs_under(tmp_path)).records
+    assert (record["ssl_percent"], record["ssl_median"]) == (pytest.approx(82.5833), pytest.approx(88.5))
+    assert (record["ssl_collapsed"], record["fedavg_collapsed"], record["seeds"]) == (1, 0, 4)
+
+
+def test_optional_columns_are_means_over_the_last_rounds(tmp_path: Path) -> None:
+    met(tmp_path, (0.9, 0.88), (0.7, 0.71))
+    columns = ("train-loss", "gradient-norm")
+    sheet = build_winners_table(runs_under(tmp_path), columns=columns)
+    assert sheet.records[0]["ssl_train_loss"] == pytest.approx(0.11)
+    assert math.isnan(sheet.records[0]["ssl_gradient_norm"])  # not recorded
+    assert any(note.endswith("gradient-norm.") and "train-loss" not in note for note in sheet.notes)
+    assert [h.full_name for h in sheet.headings if "loss" in h.name] == ["SSL train loss", "FedAvg train loss"]
+    with expect_error(UnknownName, name="loss"):
+        build_winners_table(runs_under(tmp_path), columns=["loss"])
 
 
 def test_each_algorithm_comes_with_its_best_rate(tmp_path: Path) -> None:
     met(tmp_path, (0.9, 0.9), (0.3, 0.3), "C=1", "eta=0.001")
     write_run(tmp_path / "better", [0.1, 0.8], "C=1", "eta=0.1", "algorithm=fedavg", "seed=1234")
     pair = only(runs_under(tmp_path))
-    assert pair.fedavg.best.spec.optimiser.eta == 0.1 and pair.gaps.tolist() == pytest.approx([10.0])
+    assert pair.fedavg.best.spec.optimiser.eta == 0.1 and pair.gaps == pytest.approx([10.0])
 
 
 def test_a_seed_that_one_of_them_lacks_does_not_count(tmp_path: Path) -> None:
     met(tmp_path, (0.9, 0.1), (0.7,))
-    assert only(runs_under(tmp_path)).gaps.tolist() == pytest.approx([20.0])
+    assert only(runs_under(tmp_path)).gaps == pytest.approx([20.0])
 
 
 def test_every_variant_of_ssl_meets_the_one_fedavg(tmp_path: Path) -> None:
@@ -69,10 +115,10 @@ def test_every_variant_of_ssl_meets_the_one_fedavg(tmp_path: Path) -> None:
 
 
 def test_the_table_counts_the_places(tmp_path: Path) -> None:
-    met(tmp_path, (0.9, 0.9), (0.7, 0.7), "C=1")
-    met(tmp_path, (0.8, 0.8), (0.9, 0.9), "C=2")
+    met(tmp_path, (0.9, 0.901, 0.902), (0.7, 0.7, 0.7), "C=1")
+    met(tmp_path, (0.8, 0.801, 0.802), (0.9, 0.9, 0.9), "C=2")
     sheet = build_winners_table(runs_under(tmp_path))
-    assert sheet.notes[0] == "SSL is ahead in 1 of 2 settings, FedAvg in 1; 0 are even."
+    assert sheet.notes[0] == "SSL is ahead in 1 of 2 settings, FedAvg in 1; 0 are even, 0 undecided."
     assert [record["ahead"] for record in sheet.records] == ["ssl", "fedavg"]
 
 
@@ -88,14 +134,15 @@ def test_a_factor_is_drawn_where_it_alone_is_varied(tmp_path: Path) -> None:
     assert axes[0].lines[0].get_ydata() == pytest.approx([20, -10])
 
 
-def test_of_two_that_are_the_same_the_one_that_was_looked_at_more_often_counts(tmp_path: Path) -> None:
+def test_of_two_that_are_the_same_the_one_that_was_evaluated_more_often_counts(tmp_path: Path) -> None:
     for name in ("ssl", "fedavg"):
-        for folder, looks in (("a", {0: 0.1, 10: 0.4, 20: 0.9}), ("b", {0: 0.1, 20: 0.9}), ("c", {0: 0.1, 20: 0.9})):
-            top = {r: value - 0.1 * (name == "fedavg" and r == 10) for r, value in looks.items()}
-            write_run(tmp_path / folder / name, top, f"algorithm={name}", f"every={20 // (len(looks) - 1)}")
+        few, many = {0: 0.1, 100: 0.9}, {0: 0.1, 90: 0.4, 100: 0.9}
+        for folder, seen in (("a", many), ("b", few), ("c", few)):
+            top = {r: value - 0.1 * (name == "fedavg" and r == 90) for r, value in seen.items()}
+            write_run(tmp_path / folder / name, top, f"algorithm={name}", f"every={10 if seen is many else 100}")
     sheet = build_winners_table(runs_under(tmp_path))
     assert sheet.records[0]["gap"] == pytest.approx(5.0)
-    assert "The means are over 2 looks a seed: not every one of the last 20 rounds was looked at." in sheet.notes
+    assert "Not every round was evaluated: the means are over 2 evaluations for each seed." in sheet.notes
 
 
 def test_one_algorithm_alone_is_no_contest(tmp_path: Path) -> None:
@@ -141,7 +188,8 @@ def test_a_bar_that_leaves_the_frame_has_its_end_written_there(tmp_path: Path) -
     met(tmp_path, (0.9, 0.9), (0.7, 0.7), "C=1")
     met(tmp_path, (0.1, 0.9), (0.9, 0.7), "C=2")
     (axis,) = draw_winners(runs_under(tmp_path)).figure.axes
-    end = -30 - 100 / math.sqrt(2)
+    pairs, _ = find_comparisons(runs_under(tmp_path))
+    end = min(pair.judgement.interval.low for pair in pairs)
     assert axis.get_ylim()[0] > end
     assert f"{end:.0f}" in [text.get_text() for text in axis.texts]
 

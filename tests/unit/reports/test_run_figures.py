@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError, SplitrelayError, UnknownName
-from splitrelay.reports.curves import draw_bytes, draw_curves
+from splitrelay.reports.curves import draw_curves
 from splitrelay.reports.learning_rate_figure import draw_clipping, draw_rates
 from splitrelay.reports.line_plots import colours
 from splitrelay.reports.style import BLUE, VERMILION, save_figure
@@ -135,7 +135,7 @@ def test_an_unfinished_run_is_said(tmp_path: Path) -> None:
 
 
 def test_bytes_are_megabytes_both_ways(folder: Path) -> None:
-    figure = draw_bytes(runs_under(folder)).figure
+    figure = draw_curves(runs_under(folder), by_bytes=True).figure
     assert drawn(figure.axes[0])[r"SSL, $\eta=0.01$"][0] == pytest.approx([0, 1.5, 3.0])
     assert figure.axes[0].get_xlabel() == "MB between clients and server"
     assert figure.axes[0].get_xscale() == "linear"
@@ -144,7 +144,7 @@ def test_bytes_are_megabytes_both_ways(folder: Path) -> None:
 def test_bytes_that_are_far_apart_share_a_log_axis(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.1, 0.5])
     write_run(tmp_path / "b", [0.1, 0.5], "algorithm=fedavg", bytes_up=10**9)
-    assert draw_bytes(runs_under(tmp_path)).figure.axes[0].get_xscale() == "log"
+    assert draw_curves(runs_under(tmp_path), by_bytes=True).figure.axes[0].get_xscale() == "log"
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_clipping_needs_runs_with_and_without(folder: Path) -> None:
 def test_of_several_rates_the_best_is_drawn_unless_all_are_asked_for(searched: Path) -> None:
     best, all_rates = draw_curves(runs_under(searched)), draw_curves(runs_under(searched), every_rate=True)
     assert len(best.figure.axes[0].lines) == 1 and len(all_rates.figure.axes[0].lines) == 6
-    assert any("Where several rates were tried" in sentence for sentence in best.said)
+    assert any("If several rates were tried" in sentence for sentence in best.said)
     assert "SSL (eta=0.1, clip=10)" in drawn(all_rates.figure.axes[0])
 
 

@@ -6,13 +6,14 @@ import pytest
 
 import splitrelay.paper.presets  # noqa: F401  (makes presets available in specs)
 from splitrelay.errors import InputError
-from splitrelay.reports.curves import draw_bytes
+from splitrelay.reports.accuracy import build_accuracy_table
+from splitrelay.reports.curves import draw_curves
 from splitrelay.reports.runs_table import build_runs_table
 from splitrelay.runs.registry import ALGORITHMS
 from splitrelay.runs.spec import format_template, load_spec, make_spec
 from tests.support.run_directories import write_run
 
-WHOLE = ("fedavg", "scaffold", "fedseq")
+WHOLE = ("fedavg", "fedprox", "fedavgm", "fedadam", "scaffold", "fedseq")
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -53,6 +54,17 @@ def test_fedavg_over_a_cut_is_called_splitfed_v1_where_bytes_are_shown(tmp_path:
     table = build_runs_table([cut, whole])
     assert [row[0] for row in table.rows] == ["SplitFed V1", "fedavg"]
     assert [record["algorithm"] for record in table.records] == ["fedavg", "fedavg"]
-    figure = draw_bytes([cut]).figure
+    figure = draw_curves([cut], by_bytes=True).figure
     labels = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
     assert any("SplitFed V1" in label for label in labels) and not any("FedAvg" in label for label in labels)
+
+
+def test_tables_and_figures_of_both_placements_call_the_cut_one_splitfed_v1(tmp_path: Path) -> None:
+    cut = write_run(tmp_path / "cut", [0.1, 0.5], "algorithm=fedavg", "placement=cut")
+    whole = write_run(tmp_path / "whole", [0.1, 0.6], "algorithm=fedavg", "placement=whole")
+    heads = [head.name for head in build_accuracy_table([cut, whole]).columns]
+    assert heads[-2:] == ["FedAvg", "SplitFed V1"]
+    assert [head.name for head in build_accuracy_table([cut]).columns][-1] == "FedAvg"
+    figure = draw_curves([cut, whole]).figure
+    labels = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+    assert {label.partition(",")[0] for label in labels} == {"FedAvg", "SplitFed V1"}

@@ -4,6 +4,7 @@ import json
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -11,6 +12,7 @@ from splitrelay.cli.main import app
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.paper import CELLS
 from splitrelay.paper.presets import PRESETS
+from splitrelay.runs.build import compute_local_steps
 from splitrelay.runs.spec import (
     KEYS,
     ORIGINAL_KEYS,
@@ -151,3 +153,30 @@ def test_a_preset_without_a_provider_is_refused(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(InputError) as caught:
         load_spec(None, ["protocol=paper"])
     assert caught.value.value == "paper" and caught.value.hint
+
+
+def test_a_list_of_local_steps(tmp_path: Path) -> None:
+    spec = of("M=3", "tau=3+5+2")
+    assert spec.tau == (3, 5, 2) == make_spec(M=3, tau=[3, 5, 2]).tau
+    assert (spec.largest_K, spec.mean_K) == (5, 10 / 3)
+    (tmp_path / "a.toml").write_text(spec.to_toml())
+    assert load_spec(tmp_path / "a.toml") == spec and spec.hash != of("M=3").hash
+    assert spec.hash != of("M=3", "tau=3+2+5").hash
+
+
+@pytest.mark.parametrize("text", ["3+5", "3+5+0", "3+5+x", "3,5,2", "", "3+5+-2", "3+5+2.5"])
+def test_a_list_of_local_steps_has_a_number_for_each_client(text: str) -> None:
+    with pytest.raises(InputError):
+        of("M=3", f"tau={text}")
+
+
+def test_the_keys_of_the_output_keep_old_hashes() -> None:
+    assert of("output=last", "output_decay=0").hash == of().hash != of("output=average").hash
+
+
+def test_clients_make_the_steps_of_the_list() -> None:
+    holdings = [np.arange(n) for n in (4, 5, 6)]
+    assert compute_local_steps(of("M=3", "tau=3+5+2"), holdings) == (3, 5, 2)
+    with pytest.raises(InputError) as caught:  # the data may decide how many clients there are
+        compute_local_steps(of("M=3", "tau=3+5+2"), holdings[:2])
+    assert caught.value.value == 3

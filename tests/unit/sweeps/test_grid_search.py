@@ -10,8 +10,19 @@ from click.testing import CliRunner
 from splitrelay.cli.grid import table
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError, UnknownName, WorkError
+from splitrelay.runs.records import runs_under
 from splitrelay.runs.run_directory import compute_final_accuracy
-from splitrelay.sweeps.grid_search import DEFAULT_RATES, Choice, Search, compute_next_rate, search_rates, write_results
+from splitrelay.sweeps.grid_search import (
+    DEFAULT_RATES,
+    Choice,
+    RateScore,
+    Search,
+    choose_rate,
+    choose_settings,
+    compute_next_rate,
+    search_rates,
+    write_results,
+)
 from splitrelay.sweeps.jobs import JobStatus
 from splitrelay.sweeps.points import Point
 from splitrelay.sweeps.sweep import PointStatus, SweepStatus
@@ -138,8 +149,8 @@ def test_a_point_that_was_lost_leaves_no_choice(tmp_path: Path) -> None:
 
 
 def test_the_last_rounds_decide() -> None:
-    rows = [{"round": r, "test_accuracy": float(r)} for r in range(0, 41, 4)]
-    assert compute_final_accuracy(rows) == (24 + 28 + 32 + 36 + 40) / 5
+    rows = [{"round": r, "test_accuracy": float(r)} for r in range(0, 101, 4)]
+    assert compute_final_accuracy(rows) == (84 + 88 + 92 + 96 + 100) / 5
     assert (
         compute_final_accuracy(rows[:2]) == 4.0
         and compute_final_accuracy(rows[:1]) is None
@@ -160,5 +171,51 @@ def test_what_is_kept_and_shown(tmp_path: Path) -> None:
     lines = (tmp_path / "grid.csv").read_text().splitlines()
     assert lines[0] == "eta,score,best,run" and lines[1].startswith("0.01,1.0,True,eta0.01-") and len(lines) == 4
     shown = table([found], "test")
-    assert shown.rows == [("0.01*", 100.0, 100.0, 10.0, "diverged")]
-    assert shown.notes == ["* the best rate is on the grid's edge; --extend goes on with 0.005."]
+    assert shown.rows == [("0.01*", 100.0, None, 100.0, 10.0, "diverged")]
+    assert "* the best rate is on the grid's edge; --extend goes on with 0.005." in shown.notes
+
+
+def rate(eta: float, *scores: float, clip: float | None = None, diverged: int = 0) -> RateScore:
+    return RateScore(eta, scores, ("run",), 10, clip, diverged)
+
+
+def test_rates_within_one_standard_error_give_way_to_the_smaller_one() -> None:
+    assert choose_rate([rate(0.1, 0.80, 0.82), rate(0.3, 0.79, 0.85)]).eta == 0.1
+    assert choose_rate([rate(0.1, 0.70, 0.72), rate(0.3, 0.79, 0.85)]).eta == 0.3
+    assert choose_rate([rate(0.1, 0.5, 0.5), rate(0.3, 0.9, diverged=1)]).eta == 0.1
+    assert rate(0.3, 0.9, diverged=1).score is None
+
+
+def test_clipping_is_chosen_within_one_standard_error_also_where_another_norm_has_the_best_rate() -> None:
+    free, clipped = (("algorithm", "ssl"), ("clip", "none")), (("algorithm", "ssl"), ("clip", "10"))
+    choices = [
+        Choice(free, (rate(0.1, 0.80, 0.84),)),
+        Choice(clipped, (rate(0.1, 0.7, 0.71, clip=10.0), rate(0.3, 0.80, 0.82, clip=10.0))),
+        Choice((("algorithm", "fedavg"), ("clip", "none")), (rate(0.1, 0.5, 0.5),)),
+    ]
+    chosen = choose_settings(choices)
+    assert [(dict(settings), tried.eta) for settings, tried in chosen.items()] == [
+        ({"algorithm": "ssl", "clip": "10"}, 0.3),
+        ({"algorithm": "fedavg", "clip": "none"}, 0.1),
+    ]
+
+
+SMALL = ("data=digits", "M=5", "C=2", "K=1", "R=2", "algorithm=ssl,fedavg", "eta=0.1,0.3")
+
+
+def test_report_compares_the_chosen_rates_over_other_seeds(tmp_path: Path) -> None:
+    words = ["-q", "grid", *SMALL, "seed=1,2", "validation=0.1", "--report", "3,4", "--format", "json"]
+    answer = CliRunner().invoke(app, [*words, "--out", str(tmp_path)])
+    assert answer.exit_code == 0, answer.output
+    found = json.loads(answer.stdout)
+    assert found["tune"] == "validation"
+    assert [[len(tried["scores"]) for tried in setting["rates"]] for setting in found["settings"]] == [[2, 2], [2, 2]]
+    (row,) = found["report"]
+    assert (row["first"], row["second"], row["seeds"]) == ("algorithm=ssl", "algorithm=fedavg", 2)
+    reported = {run.spec.seed for run in runs_under(tmp_path / "report")}
+    assert reported == {3, 4}
+
+
+def test_reported_seeds_must_not_choose_the_rates(tmp_path: Path) -> None:
+    error = CliRunner().invoke(app, ["grid", *SMALL, "seed=1,2", "--report", "2,3", "--out", str(tmp_path)]).exception
+    assert isinstance(error, InputError) and error.value == 2 and not list(tmp_path.iterdir())

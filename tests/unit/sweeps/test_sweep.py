@@ -135,6 +135,28 @@ def test_a_point_is_called_the_best_only_of_several(capsys: pytest.CaptureFixtur
     assert "10.00%  (1 done)" in alone and "20.00%, the best so far  (2 done)" in both
 
 
+def seeded(eta: str, seed: int, state: str = "done", accuracy: float | None = None) -> PointStatus:
+    settings = {"eta": eta, "seed": str(seed)}
+    return PointStatus(f"{eta}-{seed}", f"eta={eta} seed={seed}", settings, 10, 1.0, state, 10, accuracy)
+
+
+def test_the_best_setting_has_the_best_mean_over_its_seeds() -> None:
+    lucky = [seeded("0.3", 1, accuracy=0.95), seeded("0.3", 2, accuracy=0.5)]
+    steady = [seeded("0.1", 1, accuracy=0.8), seeded("0.1", 2, accuracy=0.9)]
+    best = board(*lucky, *steady).find_best()
+    assert best is not None and best.label == "eta=0.1" and best.accuracy == pytest.approx(0.85)
+
+
+@pytest.mark.parametrize("state", ["diverged", "failed", "running", "waiting"])
+def test_a_setting_with_a_seed_that_has_not_finished_is_not_the_best(state: str) -> None:
+    broken = [seeded("0.3", 1, accuracy=0.95), seeded("0.3", 2, state, accuracy=0.94)]
+    assert board(*broken).find_best() is None
+    whole = [seeded("0.1", 1, accuracy=0.2), seeded("0.1", 2, accuracy=0.2)]
+    best = board(*broken, *whole).find_best()
+    assert best is not None and best.label == "eta=0.1"
+    assert "eta=0.3" not in boards.summary(board(*broken, *whole)).partition("best so far")[2]
+
+
 def test_rows_that_are_told_again_are_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven rounds were run, six of them kept in 30 s; the clock stands still while the old rows are told."""
     clock = [1000.0]

@@ -234,9 +234,10 @@ def load_training_set(data: str) -> ImageSet:
     """Load the training set of this name. Download it if necessary."""
     from splitrelay.cli.data import ProgressBars
     from splitrelay.data import load
+    from splitrelay.data.images import get_images
 
     with ProgressBars(data) as bars:
-        return load(data, watch=bars.show).train
+        return get_images(load(data, watch=bars.show).train, "this command")
 
 
 def read_partition(file: Path, settings: Sequence[str]) -> Partition:

@@ -28,9 +28,9 @@ KEYS = (*LAST_KEYS, options.CONSTANTS_KEY, options.HORIZON_KEY)
 def bound(alg: str, case: str, settings: tuple[str, ...], shape: str, figure: Path | None) -> None:
     """Compute the bound of a theorem, term by term.
 
-    ALG is ssl, fedavg, fedavg-swor or fedavg-swr. CASE is strongly-convex, general-convex or non-convex. Outside the
-    range of the theorem there is no bound: a single setting is an error, and of many settings those outside are left
-    blank. -v shows the formula of every term.
+    ALG is ssl, ssl-swor, fedavg, fedavg-swor or fedavg-swr. CASE is strongly-convex, general-convex or non-convex; with
+    S of M clients (-swor, -swr) only the convex cases are proved. Outside the range of the theorem there is no bound: a
+    single setting is an error, and of many settings those outside are left blank. -v shows the formula of every term.
     """
     adapter.show(BoundCalculation(KEYS, alg, case), settings, shape, figure)
 
@@ -44,7 +44,7 @@ def last_iterate(alg: str, settings: tuple[str, ...], shape: str, figure: Path |
     """Bound E||x^R - x*||^2, the error of the last iterate instead of an average.
 
     Splitrelay derives this bound from the paper's recursions, for the strongly convex case. It needs no R >= 6 L/mu
-    and no lower limit of the step.
+    and no lower limit of the step. It is not proved for ssl-swor.
     """
     adapter.show(BoundCalculation(LAST_KEYS, alg, None), settings, shape, figure)
 

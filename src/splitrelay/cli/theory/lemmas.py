@@ -40,7 +40,8 @@ def lemmas(settings: tuple[str, ...], shape: str) -> None:
     """Evaluate the lemmas behind the theorems: sampling, the technical lemma, counts, drift and recursions.
 
     The command evaluates every lemma for which you give the quantities: M and zeta2 (and S) for sampling, K for the
-    technical lemma and the counts, r2 and DF for the convex recursions, G2 for the non-convex recursions.
+    technical lemma and the counts, r2 and DF for the convex recursions, G2 for the non-convex recursions. SSL with S of
+    M clients (ssl-swor) has no lemmas of its own here: its bound is proved directly in docs/theory.md.
     """
     grid = read_grid(settings, KEYS)
     values = _evaluate(grid)

@@ -233,7 +233,8 @@ INLINE int64_t count_numbers(const Tensor& t, int64_t n) { return n * t.C * t.H 
 
 // Check that the images fit the net's first layer; the caller checks the choice of images.
 INLINE int32_t check_set(const Net& net, const Images* set) {
-    if (!set || !set->x || !set->y || !set->levels) return NO_POINTER;
+    if (!set || !set->y || (!set->features && (!set->x || !set->levels))) return NO_POINTER;
+    if (set->features && set->top) return BAD_SET;  // numbers are not cropped
     const Tensor& t = net.layers[0].in;
     if (set->C != t.C || set->H != t.H || set->W != t.W || !within(set->N, 0, int64_t(1) << 32)) return BAD_SET;
     if (set->top && (!set->left || !set->flip)) return NO_POINTER;

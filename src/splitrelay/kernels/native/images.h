@@ -1,4 +1,4 @@
-// Convert the bytes of the chosen images to the net's first activations by a table; apply crops and flips.
+// Load numbers as they are, or convert the bytes of the chosen images to the net's first activations by a table; apply crops and flips.
 #pragma once
 #include "net.h"
 
@@ -15,8 +15,18 @@ INLINE void load_grey_row(const uint8_t* bytes, int n, const float* levels, floa
     for (; x < n; ++x) to[x] = levels[bytes[x]];
 }
 
+// Copy the numbers of one sample (C, H, W) into the net's order, with the channels last.
+INLINE void load_features(const float* from, const Tensor& t, float* to) {
+    for (int c = 0; c < t.C; ++c)
+        for (int y = 0; y < t.H; ++y) {
+            float* row = to + t.inside() + y * t.row() + c;
+            for (int x = 0; x < t.W; ++x) row[x * t.stride] = from[(c * t.H + y) * t.W + x];
+        }
+}
+
 INLINE void load_image(const Images& set, int64_t which, const Tensor& t, float* to) {
     int64_t n = set.at ? set.at[which] : which;
+    if (set.features) return load_features(set.features + n * set.C * set.H * set.W, t, to);
     const uint8_t* from = set.x + n * set.C * set.H * set.W;
     if (t.stride == 1 && !t.border) return load_grey_row(from, t.H * t.W, set.levels, to);
     for (int c = 0; c < t.C; ++c)

@@ -75,6 +75,7 @@ struct Images {
     int64_t N;               // images of the set
     int64_t chosen;          // length of `at`, and of top, left and flip if they are not null
     int32_t C, H, W, pad;
+    const float* features;   // (N, C, H, W): numbers in place of bytes and levels, or null
 };
 
 struct Step {

@@ -1,0 +1,157 @@
+"""`sr.SplitTask`: a cut model, data and clients, for your own training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from splitrelay.algorithms.base import Clients, Done, Visit
+from splitrelay.api.inputs import make_data
+from splitrelay.api.objects import name_metrics, name_part
+from splitrelay.api.partitions import divide
+from splitrelay.data.partition import Partition
+from splitrelay.engine.base import Engine
+from splitrelay.engine.thread_pool import Pool
+from splitrelay.errors import InputError
+from splitrelay.models import find_cut_index
+from splitrelay.models.layout import FlatCut
+from splitrelay.objectives.losses import TARGET_LOSSES
+from splitrelay.runs.build import build_engine, load_data
+from splitrelay.runs.spec import Spec, make_spec
+from splitrelay.runs.trainer import Trainer, limit_torch_threads
+
+
+class SplitTask:
+    """A model that is cut in two, its data, and their division among clients.
+
+    It provides what `sr.train` needs: the start `x0`, the `clients`, and the evaluation of x.
+
+    Args:
+        net: A module, a function that returns one, `sr.Stages`, or the name of a built-in model.
+        cut: The last layer of the client half. The default is the first possible cut.
+        data: A pair (X, y), a data set of torch, a data frame with `label=`, or the name of a known data set.
+        test: A pair (X, y), or the share of samples to hold out. The default is 0.2.
+        partition: `sr.ExDir(...)`, `sr.IID(...)`, a `Partition`, a function of y, or the client of each sample.
+        loss: The name of a loss, or a function (outputs, targets). The default follows from the targets.
+        metrics: Names of metrics, or functions (outputs, targets).
+        device: The torch device.
+        settings: Any other key of a spec that concerns local steps: batch, draw, placement, engine, dtype, seed, ...
+
+    Example:
+        >>> from splitrelay import ExDir
+        >>> task = SplitTask("lenet-small", data="digits", partition=ExDir(M=5, C=2))
+        >>> task.M, task.x0(seed=1).shape == task.x0(seed=2).shape
+        (5, True)
+    """
+
+    def __init__(
+        self,
+        net: Any,
+        *,
+        cut: str | int | None = None,
+        data: Any,
+        test: Any = None,
+        partition: Any,
+        loss: Any = None,
+        metrics: Sequence[Any] | Callable[..., float] | str = (),
+        device: str = "cpu",
+        **settings: Any,
+    ) -> None:
+        X, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
+        samples, keys = make_data(X, y, None, test, settings)
+        if y is not None and samples is not None and len(samples.train) < len(y) and _names_clients(partition, len(y)):
+            samples, keys = make_data(X, y, partition, test, settings)  # hold out evenly over the clients
+            partition = None
+        self.data = samples or load_data(make_spec(**keys).data)
+        self.partition = self._divide(partition, keys.get("seed", 0))
+        names = {"model": net, "loss": loss or TARGET_LOSSES[self.data.train.target][0]}
+        chosen: dict[str, Any] = {key: name_part(part) for key, part in names.items()}
+        chosen["metrics"] = name_metrics(metrics)
+        self.spec: Spec = make_spec(
+            **{"seed": 0, **keys}, **chosen, M=self.partition.M, **({} if cut is None else {"cut": cut})
+        )
+        self._trainer = Trainer(self.spec, self.data, self.partition, device=device)
+
+    def _divide(self, partition: Any, seed: int) -> Partition:
+        owners = getattr(self.data.train, "clients", None)
+        if partition is None and owners is None:
+            raise InputError("the partition is missing", hint="For example partition=sr.IID(M=5).")
+        return divide(owners if partition is None else partition, self.data.train.y, seed)
+
+    @property
+    def M(self) -> int:
+        """The number of clients."""
+        return self.partition.M
+
+    @property
+    def cut(self) -> FlatCut:
+        """The cut of x, for algorithms that treat the halves differently."""
+        network = self._trainer.network
+        ends = network.model_spec.layout(network.dtype).ends
+        return FlatCut(ends[find_cut_index(network.model_spec, self.spec.model.cut)])
+
+    def x0(self, seed: int = 0) -> torch.Tensor:
+        """Return the initial weights as one flat vector, drawn from a seed."""
+        network = self._trainer.network
+        return self._trainer.model_spec.x0(seed, network.dtype).to(network.device)
+
+    def clients(self, seed: int = 0, workers: int = 1) -> Clients[torch.Tensor]:
+        """Return the clients. Their batches and dropout masks are drawn from the seed.
+
+        Args:
+            seed: The seed.
+            workers: Clients that train at the same time, where the algorithm allows it.
+        """
+        spec = self.spec.model_copy(update={"seed": seed})
+        return Pool([_SingleThreaded(build_engine(spec, self._trainer.network)) for _ in range(workers)])
+
+    def evaluate(self, x: torch.Tensor) -> dict[str, float]:
+        """Return loss, accuracy (unless the targets are real numbers) and metrics of x on the test set."""
+        with limit_torch_threads():
+            score = self._trainer.evaluator.score(x)
+        accuracy = {} if score.accuracy != score.accuracy else {"accuracy": score.accuracy}
+        return {"loss": score.loss, **accuracy, **score.metrics}
+
+    def model(self, x: torch.Tensor) -> nn.Module:
+        """Return a copy of the module with the weights x, in evaluation mode."""
+        return build_module(self._trainer, x)
+
+    def __repr__(self) -> str:
+        cut = find_cut_index(self._trainer.model_spec, self.spec.model.cut)
+        layers = self._trainer.model_spec.layers()
+        sizes = f"{len(self.data.train)} samples, {self.M} clients"
+        return f"<SplitTask {self._trainer.model_spec.name}, cut after {layers[cut - 1]}: {sizes}>"
+
+
+class _SingleThreaded:
+    """An engine that computes with one torch thread, as runs do: the bits depend on the number of threads."""
+
+    def __init__(self, engine: Engine[torch.Tensor]) -> None:
+        self.engine = engine
+
+    def run(self, visit: Visit[torch.Tensor], /) -> Done[torch.Tensor]:
+        """Take K local steps."""
+        with limit_torch_threads():
+            return self.engine.run(visit)
+
+
+def _names_clients(partition: Any, n: int) -> bool:
+    """Return whether a partition is the client of each of n samples."""
+    if isinstance(partition, str) or callable(partition) or not hasattr(partition, "__len__"):
+        return False
+    return len(partition) == n and all(np.ndim(each) == 0 for each in partition)
+
+
+def build_module(trainer: Trainer, x: torch.Tensor) -> nn.Module:
+    """Return the user's module with the weights x, in evaluation mode."""
+    with torch.random.fork_rng(devices=[]):  # the initialization draws from torch's generator
+        module = deepcopy(trainer.model_spec.build())
+    weights = trainer.model_spec.layout(trainer.network.dtype).unpack(x.cpu())
+    module.to(trainer.network.dtype)
+    module.load_state_dict(weights, strict=False)
+    return module.eval()

@@ -1,0 +1,284 @@
+"""The view Runs: the list, curves of a metric, comparisons of settings, and what has changed since a row number."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splitrelay.errors import InputError, SplitrelayError, UnknownName
+from splitrelay.reports.html_page import thin_points
+from splitrelay.reports.labels import (
+    describe_setting,
+    format_value_label,
+    get_algorithm_label,
+    get_data_label,
+    get_key_label,
+    get_partition_label,
+    is_splitfed_v1,
+)
+from splitrelay.reports.seed_groups import Group, is_complete, is_diverged
+from splitrelay.reports.statistics import ALPHA, MARGIN, judge_differences
+from splitrelay.reports.summary import build_curve, compare_seeds, summarise_group
+from splitrelay.runs.packed_records import has_record, read_record
+from splitrelay.runs.records import Run
+from splitrelay.runs.run_directory import LAST, RunDirectory, format_resume_command
+from splitrelay.sweeps.sweep import find_sweeps, load_status
+from splitrelay.table import is_missing
+from splitrelay.web.source import PageSource, Reading, get_lines
+
+Query = Mapping[str, str]
+AXES = {"round": "training rounds", "bytes": "MB between clients and server", "flops": "client GFLOP", "seconds": "s"}
+HIDDEN = ("round", "test_per_class", "skipped_visits")  # fields of a row that are not metrics
+START = 12  # lines that are drawn at first
+POINTS = 2000  # of one line; a longer one keeps the lowest and highest point of each interval
+NEXT_STEPS = {
+    "finished": "Repeat it and compare it bit by bit:",
+    "diverged": "A smaller learning rate may help:",
+    "running": "It is running. To follow it in a terminal:",
+    "stopped": "It has stopped before its last round. Continue it:",
+}
+
+
+def list_runs(source: PageSource, query: Query) -> dict[str, Any]:
+    """Return every run with its state, its settings that differ, and the metrics of all rows."""
+    reading = source.read()
+    failures = find_failures(source.folder)
+    keys = [key for key in reading.differing_keys if key != "seed"]
+    ends = [run.rows[-1] for run in reading.runs.values() if run.rows]
+    names = dict.fromkeys(name for end in ends for name, value in end.items() if not is_missing(value))
+    return {
+        "folder": None if source.folder is None else str(source.folder),
+        "keys": [get_key_label(key) for key in keys],
+        "columns": [get_key_label(key) for key in reading.label_keys],
+        "metrics": [{"name": name, "label": get_metric_label(name)} for name in names if name not in HIDDEN],
+        "axes": AXES,
+        "runs": [describe_run(reading, number, keys, failures) for number in reading.names],
+        "lines": {number: describe_line(group, reading.label_keys) for number, group in reading.lines.items()},
+        "first": choose_first_lines(reading),
+        "last": LAST,
+    }
+
+
+def choose_first_lines(reading: Reading, most: int = START) -> list[str]:
+    """Return the lines that are drawn at first: those with several seeds if there are any."""
+    several = [number for number, group in reading.lines.items() if len(group.runs) > 1]
+    return (several or list(reading.lines))[:most]
+
+
+def describe_run(
+    reading: Reading, number: str, keys: Sequence[str], failures: Mapping[Path, str] | None = None
+) -> dict[str, Any]:
+    """Return one entry of the list."""
+    name = reading.names[number]
+    if number in reading.damaged:
+        why = reading.damaged[number]
+        return {"id": number, "name": name, "state": "damaged", "why": why, "rows": 0, "settings": {}, "line": None}
+    run = reading.runs[number]
+    flat, end = run.spec.flatten(), run.rows[-1] if run.rows else {}
+    state, why = find_state(run, failures or {})
+    seen = summarise_group(Group((run,))) if run.rows else None
+    return {
+        "id": number,
+        "name": name,
+        "hash": run.spec.hash,
+        "state": state,
+        "why": why,
+        "rows": len(run.rows),
+        "round": end.get("round", 0),
+        "R": run.spec.R,
+        "seed": run.spec.seed,
+        "algorithm": get_label(run),
+        "data": get_data_label(run.spec.data.name),
+        "partition": get_partition_label(run.spec.partition),
+        "settings": {get_key_label(key): format_value_label(flat[key]) for key in keys},
+        "accuracy": None if seen is None else 100 * seen.mean,
+        "loss": end.get("test_loss"),
+        "bytes": end.get("bytes_up", 0) + end.get("bytes_down", 0),
+        "seconds": end.get("seconds", 0.0),
+        "line": reading.line_of.get(run.path),
+        "commands": list_commands(run, state),
+    }
+
+
+def get_label(run: Run) -> str:
+    """Return the name of the algorithm."""
+    return get_algorithm_label("splitfed-v1" if is_splitfed_v1(run.spec) else run.spec.algorithm)
+
+
+def describe_line(group: Group, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the label and the seeds of a line."""
+    flat = group.spec.flatten()
+    told = [f"{get_key_label(key)}={format_value_label(flat[key])}" for key in keys]
+    own = ", ".join([get_label(group.runs[0]), *told]) if told else describe_setting(group.spec)
+    return {"label": own, "seeds": list(group.seeds), "algorithm": group.spec.algorithm}
+
+
+def find_state(run: Run, failures: Mapping[Path, str]) -> tuple[str, str]:
+    """Return finished, diverged, failed, running or stopped, and the reason if there is one."""
+    directory = RunDirectory(run.path)
+    if is_complete(run):
+        return "finished", ""
+    if is_diverged(run) or has_record(directory.diverged):
+        return "diverged", read_record(directory.diverged).decode("utf-8", "replace").strip()
+    if directory.is_locked():
+        return "running", ""
+    if run.path in failures:
+        return "failed", failures[run.path]
+    return "stopped", ""
+
+
+def find_failures(folder: Path | None) -> dict[Path, str]:
+    """Return why the failed points of sweeps in the folder failed, by the path of their run."""
+    found: dict[Path, str] = {}
+    for sweep in [] if folder is None or not folder.is_dir() else find_sweeps(folder):
+        try:
+            found |= {sweep / entry.name: entry.why for entry in load_status(sweep).select("failed")}
+        except SplitrelayError:
+            continue  # a damaged sweep.json does not hide the runs
+    return found
+
+
+def list_commands(run: Run, state: str) -> list[dict[str, str]]:
+    """Return the commands that continue, verify or repeat a run, the most useful one first."""
+    place = shlex.quote(str(run.path))
+    resume = format_resume_command(run.path)
+    spec = shlex.quote(str(run.path / "spec.toml"))
+    repeat = f"splitrelay run {spec} --out {shlex.quote(f'{run.path}-again')}"
+    commands = {
+        "finished": f"splitrelay verify {place}",
+        "diverged": f"splitrelay run {spec} eta={run.spec.optimiser.eta / 3:.2g} "
+        f"--out {shlex.quote(f'{run.path}-smaller-rate')}",
+        "running": f"splitrelay show {place}",
+    }
+    first = {"why": NEXT_STEPS.get(state, "Continue it:"), "text": commands.get(state, resume)}
+    return [first, {"why": "Run the same settings again in a new folder:", "text": repeat}]
+
+
+def get_curves(source: PageSource, query: Query) -> dict[str, Any]:
+    """Return lines of a metric: the mean over seeds, and one standard deviation below and above it.
+
+    The query has metric, x (one of AXES), lines (ids with commas between them; all if empty) and each=1 for one line
+    per run.
+    """
+    reading, metric, axis = source.read(), query.get("metric", "test_accuracy"), query.get("x", "round")
+    if axis not in AXES:
+        raise UnknownName("axis", axis, AXES)
+    wanted = [number for number in query.get("lines", "").split(",") if number]
+    keys = reading.label_keys
+    is_each, notes, lines = query.get("each") == "1", dict[str, None](), []
+    for number, group in get_lines(reading, wanted, each=is_each).items():
+        try:
+            x, y, deviation = build_line(group, metric, axis, int(query.get("points", POINTS)))
+        except (SplitrelayError, ImportError) as error:
+            notes[f"{describe_line(group, keys)['label']}: {error}"] = None
+            continue
+        about = describe_line(group, [*keys, "seed"] if is_each else keys)
+        band = {"low": finite(y - deviation), "high": finite(y + deviation)} if len(group.runs) > 1 else {}
+        lines.append({"id": number, **about, "x": finite(x), "y": finite(y), **band})
+    return {"metric": get_metric_label(metric), "axis": AXES[axis], "lines": lines, "notes": list(notes)}
+
+
+def get_metric_label(name: str) -> str:
+    """Return the name of a metric for people, with its unit."""
+    words = name.replace("_", " ")
+    if name.endswith("accuracy"):
+        return f"{words} (%)"
+    return f"{words} (MB)" if "bytes" in name else words
+
+
+Floats = NDArray[np.float64]
+
+
+def build_line(group: Group, metric: str, axis: str, most: int = POINTS) -> tuple[Floats, Floats, Floats]:
+    """Return x, the mean and the standard deviation over seeds (NaN for one seed), at up to `most` points."""
+    curve = build_curve(group, metric)
+    scale = 100.0 if metric.endswith("accuracy") else 1e-6 if "bytes" in metric else 1.0
+    x = curve.rounds.astype(np.float64)
+    if axis == "bytes":
+        x = (build_curve(group, "bytes_up").mean + build_curve(group, "bytes_down").mean) / 1e6
+    elif axis == "seconds":
+        x = build_curve(group, "seconds").mean
+    elif axis == "flops":
+        costs = import_module("splitrelay.web.visits")  # it needs torch, which takes seconds to import
+        x = x * costs.compute_round_flops(group.runs[0]) / 1e9
+    keep = select_points(x, curve.mean, most)
+    return x[keep], scale * curve.mean[keep], scale * curve.deviation[keep]
+
+
+def select_points(x: Floats, y: Floats, most: int = POINTS) -> NDArray[np.int64]:
+    """Return the positions of the points that are drawn."""
+    if len(x) <= most:
+        return np.arange(len(x))
+    kept = thin_points([(float(j), float(value)) for j, value in enumerate(y)], most)
+    return np.array([int(j) for j, _ in kept], dtype=np.int64)
+
+
+def finite(values: Floats) -> list[float | None]:
+    """Return the numbers as JSON can carry them: a value that is not finite becomes null."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]
+
+
+def compare_lines(source: PageSource, query: Query) -> dict[str, Any]:
+    """Compare the test accuracy of settings with that of the first one, over the seeds that both have."""
+    reading = source.read()
+    wanted = [number for number in query.get("lines", "").split(",") if number]
+    groups = [reading.lines[number] for number in wanted if number in reading.lines]
+    if len(groups) < 2:
+        hint = "Select two settings in the list of runs."
+        raise InputError("a comparison needs two settings", value=len(groups), hint=hint)
+    keys = reading.label_keys
+    first, others = groups[0], groups[1:]
+    differences = [compare_seeds(other, first).tolist() for other in others]
+    rows = [
+        {**describe_line(other, keys), "accuracy": 100 * summarise_group(other).mean, **asdict(judged)}
+        for other, judged in zip(others, judge_differences(differences), strict=True)
+    ]
+    baseline = {**describe_line(first, keys), "accuracy": 100 * summarise_group(first).mean}
+    return {"baseline": baseline, "rows": rows, "alpha": ALPHA, "margin": MARGIN, "last": LAST}
+
+
+@dataclass(frozen=True)
+class StreamPosition:
+    """What a browser knows: the number of all runs, and rows and state ("12.running") of those that may change."""
+
+    total: int
+    unfinished: Mapping[str, str]
+
+    def format(self) -> str:
+        """Return it as the id of an event."""
+        return f"{self.total};" + ",".join(f"{number}:{rows}" for number, rows in self.unfinished.items())
+
+
+def parse_position(text: str) -> StreamPosition | None:
+    """Read the id of an event, or return None if it is not one."""
+    total, mark, rest = text.partition(";")
+    if not mark or not (total.isascii() and total.isdigit()):
+        return None
+    parts = (part.partition(":") for part in rest.split(",") if ":" in part)
+    return StreamPosition(int(total), {number: rows for number, _, rows in parts})
+
+
+def find_position(source: PageSource) -> StreamPosition:
+    """Return the position after everything that is in the folder now."""
+    reading, failures = source.read(), find_failures(source.folder)
+    runs = {number: run for number, run in reading.runs.items() if not is_complete(run)}
+    rows = {number: f"{len(run.rows)}.{find_state(run, failures)[0]}" for number, run in runs.items()}
+    return StreamPosition(len(reading.names), rows)
+
+
+def describe_changes(source: PageSource, before: StreamPosition, now: StreamPosition) -> dict[str, Any]:
+    """Return the runs whose rows or state have changed; `reload` is set if runs have come or gone."""
+    reading, failures = source.read(), find_failures(source.folder)
+    keys = [key for key in reading.differing_keys if key != "seed"]
+    candidates = [number for number in {**before.unfinished, **now.unfinished} if number in reading.names]
+    changed = [number for number in candidates if before.unfinished.get(number) != now.unfinished.get(number)]
+    runs = [describe_run(reading, number, keys, failures) for number in changed]
+    return {"runs": runs, "reload": before.total != now.total}

@@ -1,0 +1,236 @@
+"""The web server of the page: files, views as JSON, and a stream of events.
+
+Rules
+    - The server listens on 127.0.0.1. The first part of every path is a secret token that is made at each start.
+    - A request whose Host header is not this server is refused: a page of another site could otherwise reach it by a
+      name that it controls (DNS rebinding).
+    - Every answer has a content security policy that allows only files of this server. There are no cookies.
+    - Requests only read. No request makes the server write a file or contact another host, except that the view
+      Federation asks the server of the deployed run that was named on the command line.
+    - The id of an event has the number of rows of each unfinished run. A browser that reconnects sends the last id, and
+      gets only the runs that have changed since then.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from splitrelay.errors import SplitrelayError
+from splitrelay.table import make_finite
+from splitrelay.web.run_list import StreamPosition, describe_changes, find_position, parse_position
+from splitrelay.web.source import PageSource
+
+# View: module and function. A module is imported when its view is first asked for, because some of them need torch.
+VIEWS = {
+    "runs": "run_list:list_runs",
+    "curves": "run_list:get_curves",
+    "compare": "run_list:compare_lines",
+    "run": "run_details:get_run",
+    "visits": "visits:get_visits",
+    "bounds": "explorers:get_bounds",
+    "partition": "explorers:get_partition",
+    "federation": "federation:get_status",
+}
+STYLES = ("uplot/uPlot.min.css", "style.css")
+SCRIPTS = (
+    "uplot/uPlot.iife.min.js",
+    "core.js",
+    "charts.js",
+    "runs.js",
+    "run.js",
+    "explorers.js",
+    "federation.js",
+    "app.js",
+)
+TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html"}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+REFUSED = "The address of this page has a secret token. Open the address that `splitrelay page` has printed.\n"
+
+
+@dataclass(frozen=True)
+class StreamLimits:
+    """Limits of event streams: the seconds between two looks at the folder, and the number of streams."""
+
+    pause: float = 1.0
+    heartbeat: float = 15.0
+    streams: int = 20
+
+
+class PageServer(ThreadingHTTPServer):
+    """The server of one page."""
+
+    daemon_threads = True
+
+    def __init__(
+        self, source: PageSource, port: int = 0, token: str | None = None, limits: StreamLimits | None = None
+    ) -> None:
+        self.source, self.limits = source, limits or StreamLimits()
+        self.token = token or secrets.token_urlsafe(24)
+        self.ending = threading.Event()
+        self.streams = threading.BoundedSemaphore(self.limits.streams)
+        super().__init__(("127.0.0.1", port), PageHandler)
+
+    @property
+    def address(self) -> str:
+        """Return the address to open in a browser."""
+        return f"http://127.0.0.1:{self.server_port}/{self.token}/"
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the Host headers that are accepted."""
+        return f"127.0.0.1:{self.server_port}", f"localhost:{self.server_port}"
+
+    def shutdown(self) -> None:
+        """End the event streams, then the server."""
+        self.ending.set()
+        super().shutdown()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore browsers that close a connection early; there is nothing to do about it."""
+
+
+class PageHandler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "splitrelay", ""
+    timeout = 60
+    server: PageServer
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: addresses have the token in them."""
+
+    def do_GET(self) -> None:
+        """Answer a request."""
+        if self.headers.get("Host") not in self.server.hosts:
+            self._send(HTTPStatus.MISDIRECTED_REQUEST, b"This server has another name.\n", "text/plain")
+            return
+        address = urlsplit(self.path)
+        token, _, rest = address.path.removeprefix("/").partition("/")
+        if not secrets.compare_digest(token.encode(), self.server.token.encode()):
+            self._send(HTTPStatus.FORBIDDEN, REFUSED.encode(), "text/plain")
+            return
+        query = dict(parse_qsl(address.query))
+        if rest == "":
+            self._send(HTTPStatus.OK, build_index().encode(), "text/html")
+        elif rest == "events":
+            self._stream(query)
+        elif rest.startswith("api/") and rest[4:] in VIEWS:
+            self._send_view(rest[4:], query)
+        elif rest.removeprefix("static/") in (*STYLES, *SCRIPTS):
+            name = rest.removeprefix("static/")
+            self._send(HTTPStatus.OK, read_static(name).encode(), TYPES[name.rpartition(".")[2]])
+        else:
+            self._send(HTTPStatus.NOT_FOUND, b"There is nothing here.\n", "text/plain")
+
+    def _send_view(self, name: str, query: dict[str, str]) -> None:
+        status = HTTPStatus.OK
+        try:
+            content = call_view(name, self.server.source, query)
+        except SplitrelayError as error:
+            status, content = HTTPStatus.BAD_REQUEST, describe_error(error)
+        except ImportError as error:
+            hint = 'Install it: pip install "splitrelay[deploy]"'
+            status = HTTPStatus.NOT_IMPLEMENTED
+            content = {"error": f"this view needs a package that is not installed: {error.name}", "hint": hint}
+        self._send(status, to_json(content).encode(), "application/json")
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _stream(self, query: dict[str, str]) -> None:
+        """Send changed runs and the status of the federation until the browser leaves."""
+        if not self.server.streams.acquire(blocking=False):
+            self._send(HTTPStatus.SERVICE_UNAVAILABLE, b"Too many open pages.\n", "text/plain")
+            return
+        try:
+            self.close_connection = True
+            position = parse_position(self.headers.get("Last-Event-ID", "")) or find_position(self.server.source)
+            self.send_response(HTTPStatus.OK)
+            for name, value in {**HEADERS, "Content-Type": "text/event-stream; charset=utf-8"}.items():
+                self.send_header(name, value)
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self._send_events(position)
+        except (BrokenPipeError, ConnectionError, TimeoutError):
+            pass  # the page was closed
+        finally:
+            self.server.streams.release()
+
+    def _send_events(self, position: StreamPosition) -> None:
+        """Send what has changed since a position. A page loads its list after the first event, so it misses nothing."""
+        limits, source, beat = self.server.limits, self.server.source, time.monotonic()
+        self._send_event("start", position, {})
+        while not self.server.ending.wait(limits.pause):
+            now = find_position(source)
+            if now != position:
+                self._send_event("runs", now, describe_changes(source, position, now))
+                position, beat = now, time.monotonic()
+            elif time.monotonic() - beat > limits.heartbeat:
+                beat = time.monotonic()
+                self.wfile.write(b": still here\n\n")
+
+    def _send_event(self, name: str, position: StreamPosition, content: dict[str, Any]) -> None:
+        self.wfile.write(f"id: {position.format()}\nevent: {name}\ndata: {to_json(content)}\n\n".encode())
+
+
+def call_view(name: str, source: PageSource, query: dict[str, str]) -> dict[str, Any]:
+    """Return the content of a view."""
+    module, _, function = VIEWS[name].partition(":")
+    view: Callable[[PageSource, dict[str, str]], dict[str, Any]]
+    view = getattr(import_module(f"splitrelay.web.{module}"), function)
+    return view(source, query)
+
+
+def describe_error(error: SplitrelayError) -> dict[str, Any]:
+    """Return the fields of an error."""
+    return {"error": str(error), "what": getattr(error, "what", str(error)), "hint": getattr(error, "hint", None)}
+
+
+def to_json(content: Any) -> str:
+    """Return JSON that may also stand in a script element: no `<` in it can end the element."""
+    try:  # curves are large and already finite
+        text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):
+        text = json.dumps(make_finite(content), separators=(",", ":"), ensure_ascii=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def read_static(name: str) -> str:
+    """Return a file of the page."""
+    return files("splitrelay.web").joinpath("static", *name.split("/")).read_text(encoding="utf-8")
+
+
+def build_index() -> str:
+    """Return the page with links to its files."""
+    styles = "\n".join(f'<link rel="stylesheet" href="static/{name}">' for name in STYLES)
+    scripts = "\n".join(f'<script defer src="static/{name}"></script>' for name in SCRIPTS)
+    return read_static("index.html").replace("<!-- styles -->", styles).replace("<!-- scripts -->", scripts)

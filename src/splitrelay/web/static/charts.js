@@ -1,0 +1,264 @@
+// @ts-check
+// Line charts on uPlot's axes, and heat maps. uPlot draws axes and zooms; lines are drawn here, because each line has its own x values.
+"use strict";
+
+/**
+ * @typedef {object} Line
+ * @property {string} label
+ * @property {(number | null)[]} x
+ * @property {(number | null)[]} y
+ * @property {(number | null)[]} [low]
+ * @property {(number | null)[]} [high]
+ * @property {number} [fill] opacity of the band
+ * @property {number} [colour] index of its colour
+ */
+
+const COLOURS = 8;
+const NAMED = 12; // lines that a readout names
+
+/** A colour of the present theme. @param {string} name */
+function colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim(); }
+
+/** @param {number} j */
+function lineColour(j) { return colour(`c${j % COLOURS}`); }
+
+/** Lines beyond the eight colours have dashes. @param {number} j @returns {number[]} */
+function dashes(j) { return [[], [6, 3], [2, 3], [8, 3, 2, 3]][Math.floor(j / COLOURS) % 4]; }
+
+/** The smallest and largest number. @param {Iterable<(number | null)[]>} lists @param {boolean} positive @returns {[number, number]} */
+function extent(lists, positive) {
+  let low = Infinity, high = -Infinity;
+  for (const list of lists) for (const value of list) if (value !== null && (!positive || value > 0)) { if (value < low) low = value; if (value > high) high = value; }
+  if (low > high) return positive ? [0.1, 1] : [0, 1];
+  return low === high ? (positive ? [low / 2, high * 2] : [low - 0.5, high + 0.5]) : [low, high];
+}
+
+/** The position of the value nearest to x in an ascending list. @param {(number | null)[]} list @param {number} x */
+function nearest(list, x) {
+  let low = 0, high = list.length - 1;
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if ((list[middle] ?? 0) < x) low = middle; else high = middle;
+  }
+  return Math.abs((list[low] ?? 0) - x) <= Math.abs((list[high] ?? 0) - x) ? low : high;
+}
+
+/** The map from values to pixels. uPlot's own is slow for many points. @param {any} plot @param {string} name @returns {(value: number | null) => number | null} */
+function makeMap(plot, name) {
+  const { min, max, distr } = plot.scales[name], isLog = distr === 3, to = isLog ? Math.log : (/** @type {number} */ value) => value;
+  const start = plot.valToPos(min, name, true), slope = (plot.valToPos(max, name, true) - start) / (to(max) - to(min)), low = to(min);
+  return (value) => (value === null || (isLog && value <= 0) ? null : start + slope * (to(value) - low));
+}
+
+/** A chart of lines with bands. Arrow keys move a cursor, whose values are read out; dragging zooms, a double click resets. */
+class LineChart {
+  /** @param {{label: string, x: string, y: string, logX?: boolean, logY?: boolean, height?: number, yRange?: [number, number]}} options */
+  constructor(options) {
+    this.options = options;
+    /** @type {Line[]} */ this.lines = [];
+    /** @type {{x: number, text: string}[]} */ this.marks = [];
+    this.zoomed = false;
+    this.canvas = el("div", { class: "plot", tabindex: 0, role: "slider", "aria-label": options.label, "aria-valuenow": 0, "aria-valuetext": "Use the arrow keys to read values.", onkeydown: (/** @type {KeyboardEvent} */ event) => this.key(event) });
+    this.legend = el("ul", { class: "legend" });
+    this.readout = el("p", { class: "readout" });
+    this.numbers = el("div");
+    this.details = el("details", { ontoggle: () => this.listNumbers() }, el("summary", {}, "Last values as a table"), this.numbers);
+    this.node = el("figure", { class: "chart" }, el("figcaption", {}, options.label), this.canvas, this.readout, this.legend, this.details);
+    /** @type {any} */ this.plot = null;
+    this.observer = new ResizeObserver(() => { if (this.plot && this.canvas.clientWidth > 0) this.plot.setSize({ width: this.canvas.clientWidth, height: options.height || 300 }); });
+    this.observer.observe(this.canvas);
+  }
+
+  /** Draw other lines. @param {Line[]} lines @param {{x: number, text: string}[]} [marks] */
+  update(lines, marks = []) {
+    this.lines = lines;
+    this.marks = marks;
+    const x = extent([...lines.map((line) => line.x), marks.map((mark) => mark.x)], !!this.options.logX);
+    const y = this.options.yRange || extent(lines.flatMap((line) => [line.y, line.low || [], line.high || []]), !!this.options.logY);
+    if (!this.plot) this.build([x, y]);
+    else this.plot.setData([x, y], !this.zoomed);
+    if (this.zoomed) this.plot.redraw();
+    this.legend.replaceChildren(...(lines.length > 1 ? lines.slice(0, 40).map((line, j) => this.legendEntry(line, j)) : []), ...(lines.length > 40 ? [el("li", {}, `and ${lines.length - 40} more`)] : []));
+    this.listNumbers();
+  }
+
+  /** @param {Line} line @param {number} j */
+  legendEntry(line, j) {
+    const key = /** @type {SVGElement} */ (document.createElementNS("http://www.w3.org/2000/svg", "svg"));
+    for (const [name, value] of Object.entries({ width: 26, height: 10, "aria-hidden": "true", class: `key s${(line.colour ?? j) % COLOURS}` })) key.setAttribute(name, String(value));
+    const path = document.createElementNS("http://www.w3.org/2000/svg", line.fill ? "rect" : "line");
+    const shape = line.fill ? { width: 26, height: 10 } : { x1: 0, x2: 26, y1: 5, y2: 5, "stroke-dasharray": dashes(line.colour ?? j).join(" ") };
+    for (const [name, value] of Object.entries(shape)) path.setAttribute(name, String(value));
+    key.append(path);
+    return el("li", {}, key, " ", el("bdi", {}, line.label));
+  }
+
+  /** @param {[number, number][]} data */
+  build(data) {
+    const { logX, logY, x, y, height } = this.options, ink = () => colour("soft"), grid = { stroke: () => colour("line"), width: 1 };
+    const font = "12px system-ui, sans-serif", format = (/** @type {any} */ _, /** @type {(number | null)[]} */ ticks) => ticks.map((tick) => (tick === null ? "" : num(tick, 3)));
+    this.plot = new uPlot({
+      width: this.canvas.clientWidth || 600, height: height || 300, legend: { show: false },
+      cursor: { points: { show: false }, drag: { x: true, y: false, setScale: true } },
+      scales: { x: { time: false, distr: logX ? 3 : 1 }, y: { distr: logY ? 3 : 1 } },
+      axes: [{ stroke: ink, grid, ticks: grid, label: x, font, labelFont: font, size: 30, labelSize: 22, values: format }, { stroke: ink, grid, ticks: grid, label: y, font, labelFont: font, size: 62, values: format }],
+      series: [{}, { paths: () => null, points: { show: false } }],
+      hooks: {
+        draw: [(/** @type {any} */ plot) => this.draw(plot)],
+        setCursor: [(/** @type {any} */ plot) => { if (plot.cursor.left >= 0) this.read(plot.posToVal(plot.cursor.left, "x")); }],
+        setSelect: [(/** @type {any} */ plot) => { this.zoomed = plot.select.width > 0; }],
+      },
+    }, data, this.canvas);
+    this.canvas.addEventListener("dblclick", () => { this.zoomed = false; });
+    for (const node of this.canvas.querySelectorAll("canvas")) node.setAttribute("aria-hidden", "true");
+  }
+
+  /** @param {any} plot */
+  draw(plot) {
+    const { ctx, bbox } = plot, ratio = devicePixelRatio || 1;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    const placeX = makeMap(plot, "x"), placeY = makeMap(plot, "y");
+    this.lines.forEach((line, j) => {
+      const hue = lineColour(line.colour ?? j), x = line.x.map(placeX);
+      if (line.low && line.high) this.fill(ctx, x, line.low.map((value) => placeY(value) ?? bbox.top + bbox.height), line.high.map(placeY), hue, line.fill ?? 0.18);
+      ctx.beginPath();
+      ctx.strokeStyle = hue;
+      ctx.lineWidth = (this.lines.length > 30 ? 1 : 2) * ratio;
+      ctx.setLineDash(line.fill ? [] : dashes(line.colour ?? j).map((dash) => dash * ratio));
+      let down = false;
+      for (let k = 0; k < x.length; k++) {
+        const y = placeY(line.y[k]);
+        if (x[k] === null || y === null) down = false;
+        else if (down) ctx.lineTo(x[k], y);
+        else { ctx.moveTo(x[k], y); down = true; }
+      }
+      ctx.stroke();
+    });
+    ctx.setLineDash([4 * ratio, 4 * ratio]);
+    ctx.lineWidth = ratio;
+    ctx.strokeStyle = ctx.fillStyle = colour("ink");
+    ctx.font = `${12 * ratio}px system-ui, sans-serif`;
+    this.marks.forEach((mark, j) => {
+      const x = placeX(mark.x);
+      if (x === null) return;
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      const right = x > bbox.left + bbox.width / 2;
+      ctx.textAlign = right ? "right" : "left";
+      ctx.fillText(mark.text, x + (right ? -4 : 4) * ratio, bbox.top + (14 + 16 * j) * ratio);
+    });
+    ctx.restore();
+  }
+
+  /** @param {CanvasRenderingContext2D} ctx @param {(number | null)[]} x @param {(number | null)[]} low @param {(number | null)[]} high @param {string} hue @param {number} opacity */
+  fill(ctx, x, low, high, hue, opacity) {
+    const kept = x.map((_, k) => k).filter((k) => x[k] !== null && low[k] !== null && high[k] !== null);
+    ctx.beginPath();
+    for (const k of kept) ctx.lineTo(Number(x[k]), Number(high[k]));
+    for (const k of kept.reverse()) ctx.lineTo(Number(x[k]), Number(low[k]));
+    ctx.globalAlpha = opacity;
+    ctx.fillStyle = hue;
+    ctx.fill();
+    ctx.globalAlpha = 1;
+  }
+
+  /** Show the values at x. @param {number} at */
+  read(at) {
+    const named = this.lines.filter((line) => line.x.length).slice(0, NAMED).map((line) => {
+      const k = nearest(line.x, at);
+      const band = line.low && line.high && !line.fill ? ` (${num(line.low[k])} to ${num(line.high[k])})` : "";
+      return `${line.label}: ${num(line.y[k])}${band}`;
+    });
+    const more = this.lines.length > NAMED ? `; and ${this.lines.length - NAMED} more` : "";
+    const text = `${this.options.x} ${num(at)}: ${named.join("; ")}${more}`;
+    this.readout.textContent = text;
+    return text;
+  }
+
+  /** @param {KeyboardEvent} event */
+  key(event) {
+    const xs = this.lines[0] ? this.lines[0].x : [], step = Math.max(1, Math.round(xs.length / 50));
+    const moves = /** @type {{[key: string]: number}} */ ({ ArrowRight: step, ArrowUp: step, ArrowLeft: -step, ArrowDown: -step, Home: -xs.length, End: xs.length });
+    if (!(event.key in moves) || !xs.length) return;
+    event.preventDefault();
+    const now = Number(this.canvas.getAttribute("aria-valuenow"));
+    const k = Math.min(xs.length - 1, Math.max(0, nearest(xs, now) + moves[event.key])), at = xs[k] ?? 0;
+    this.canvas.setAttribute("aria-valuenow", String(at));
+    this.canvas.setAttribute("aria-valuetext", this.read(at));
+    this.plot.setCursor({ left: this.plot.valToPos(at, "x"), top: 10 }, false);
+  }
+
+  listNumbers() {
+    if (!this.details.hasAttribute("open")) return;
+    const rows = this.lines.map((line) => {
+      const k = line.x.length - 1, band = line.low && line.high && !line.fill;
+      return [el("bdi", {}, line.label), num(line.x[k]), num(line.y[k]), band ? num((line.low || [])[k]) : "–", band ? num((line.high || [])[k]) : "–"];
+    });
+    this.numbers.replaceChildren(table(`${this.options.label}: last values`, ["line", this.options.x, this.options.y, "low", "high"], rows, { numeric: [1, 2, 3, 4] }));
+  }
+
+  destroy() {
+    this.observer.disconnect();
+    if (this.plot) this.plot.destroy();
+  }
+}
+
+/**
+ * A picture of a matrix with its numbers in a table below.
+ * @param {{label: string, columns: string, rows: string, columnNames: string[], rowNames: string[], values: (number | null)[][], max: number, format: (value: number | null) => string, paint?: (ctx: CanvasRenderingContext2D, row: number, column: number, x: number, y: number, w: number, h: number) => void, note?: string}} options values[column][row]
+ */
+function heatMap(options) {
+  const { values, rowNames, columnNames, max } = options;
+  const canvas = /** @type {HTMLCanvasElement} */ (el("canvas", { role: "img", "aria-label": `${options.label}. The numbers are in the table below.` }));
+  const readout = el("p", { class: "readout" });
+  const left = 44, bottom = 34, top = 4;
+  const draw = () => {
+    const width = holder.clientWidth, ratio = devicePixelRatio || 1;
+    if (!width) return;
+    const cell = (width - left - 4) / values.length, tall = Math.max(14, Math.min(24, 260 / rowNames.length)), height = tall * rowNames.length;
+    canvas.width = width * ratio;
+    canvas.height = (height + top + bottom) * ratio;
+    canvas.style.height = `${height + top + bottom}px`;
+    const ctx = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+    ctx.scale(ratio, ratio);
+    ctx.font = "11px system-ui, sans-serif";
+    ctx.textBaseline = "middle";
+    const hue = colour("c0"), ink = colour("ink"), paper = colour("paper");
+    values.forEach((column, j) => column.forEach((value, k) => {
+      const x = left + j * cell, y = top + k * tall;
+      if (options.paint) { options.paint(ctx, k, j, x, y, cell, tall); return; }
+      const share = value === null || max <= 0 ? 0 : Math.sqrt(Math.max(0, value) / max);
+      ctx.globalAlpha = share;
+      ctx.fillStyle = hue;
+      ctx.fillRect(x, y, cell + 0.3, tall);
+      ctx.globalAlpha = 1;
+      if (cell > 30 && value) { ctx.fillStyle = share > 0.7 ? paper : ink; ctx.textAlign = "center"; ctx.fillText(options.format(value), x + cell / 2, y + tall / 2); }
+    }));
+    ctx.strokeStyle = colour("line");
+    ctx.strokeRect(left, top, cell * values.length, height);
+    ctx.fillStyle = colour("soft");
+    ctx.textAlign = "right";
+    rowNames.forEach((name, k) => ctx.fillText(name.slice(0, 7), left - 5, top + (k + 0.5) * tall));
+    ctx.textAlign = "center";
+    const step = Math.ceil(values.length / Math.max(1, Math.floor(width / 60)));
+    for (let j = 0; j < values.length; j += step) ctx.fillText(columnNames[j], left + (j + 0.5) * cell, top + height + 10);
+    ctx.fillText(options.columns, left + (cell * values.length) / 2, top + height + 25);
+  };
+  canvas.addEventListener("mousemove", (event) => {
+    const box = canvas.getBoundingClientRect(), tall = (box.height - top - bottom) / rowNames.length;
+    const j = Math.floor((event.clientX - box.left - left) / ((box.width - left - 4) / values.length)), k = Math.floor((event.clientY - box.top - top) / tall);
+    if (values[j] && values[j][k] !== undefined) readout.textContent = `${options.columns} ${columnNames[j]}, ${options.rows} ${rowNames[k]}: ${options.format(values[j][k])}`;
+  });
+  const numbers = el("div");
+  const details = el("details", { ontoggle: () => {
+    if (!numbers.hasChildNodes()) numbers.append(table(options.label, [options.columns, ...rowNames], values.map((column, j) => [columnNames[j], ...column.map(options.format)]), { numeric: rowNames.map((_, k) => k + 1) }));
+  } }, el("summary", {}, "Numbers as a table"), numbers);
+  const holder = el("div", { class: "heat" }, canvas);
+  new ResizeObserver(draw).observe(holder);
+  return el("figure", { class: "chart" }, el("figcaption", {}, options.label), holder, readout, options.note ? el("p", { class: "note" }, options.note) : null, details);
+}

@@ -1,0 +1,82 @@
+"""Write the page as one static file: everything inline, the answers of the views precomputed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shlex
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from splitrelay.atomic_files import write_text
+from splitrelay.errors import SplitrelayError
+from splitrelay.web.run_list import HIDDEN, list_runs
+from splitrelay.web.server import SCRIPTS, STYLES, call_view, describe_error, read_static, to_json
+from splitrelay.web.source import PageSource
+
+DETAILED = 200  # runs with a page of their own; a larger folder would make a file that no browser opens
+POINTS = "300"  # of one line
+
+
+def write_static_page(source: PageSource, path: Path) -> Path:
+    """Write the page to a file that opens without a server."""
+    write_text(path, build_static_page(source))
+    return path
+
+
+def build_static_page(source: PageSource) -> str:
+    """Return the page with all its files and data inline. The policy allows only these scripts, by their hashes."""
+    scripts, styles = ([read_static(name) for name in names] for names in (SCRIPTS, STYLES))
+    policy = (
+        f"default-src 'none'; script-src {_hash_all(scripts)}; style-src {_hash_all(styles)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    command = shlex.join(["splitrelay", "page", *([str(source.folder)] if source.folder else [])])
+    written = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    data = to_json({"views": compute_views(source), "command": command, "written": written})
+    parts = {
+        "<!-- policy -->": f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        "<!-- styles -->": "\n".join(f"<style>{text}</style>" for text in styles),
+        "<!-- data -->": f'<script type="application/json" id="static-data">{data}</script>',
+        "<!-- scripts -->": f"<!-- uPlot: {read_static('uplot/LICENSE')} -->\n"
+        + "\n".join(f"<script>{text}</script>" for text in scripts),
+    }
+    page = read_static("index.html")
+    for mark, text in parts.items():
+        page = page.replace(mark, text)
+    return page
+
+
+def _hash_all(texts: list[str]) -> str:
+    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
+    return " ".join(f"'sha256-{digest}'" for digest in digests)
+
+
+def compute_views(source: PageSource) -> dict[str, Any]:
+    """Return the answers to all requests that the page makes without a server, by their keys."""
+    found: dict[str, Any] = {}
+
+    def add(name: str, **query: str) -> None:
+        told = sorted(f"{part}={value}" for part, value in query.items() if value and part != "points")
+        key = "&".join([name, *told])
+        try:
+            found[key] = call_view(name, source, query)
+        except (SplitrelayError, ImportError) as error:
+            found[key] = describe_error(error) if isinstance(error, SplitrelayError) else {"error": str(error)}
+
+    listed = list_runs(source, {})
+    found["runs"] = listed
+    metrics = [metric["name"] for metric in listed["metrics"] if metric["name"] not in HIDDEN]
+    for metric, axis, each in product(metrics, ("round", "bytes", "flops", "seconds"), ("", "1")):
+        add("curves", metric=metric, x=axis, each=each, points=POINTS)
+    if len(listed["first"]) > 1:
+        add("compare", lines=",".join(listed["first"]))
+    for run in listed["runs"][:DETAILED]:
+        if run["state"] != "damaged":
+            add("run", id=run["id"])
+            add("visits", id=run["id"])
+    if source.address is not None:
+        add("federation")
+    return found
