@@ -165,8 +165,17 @@ if [ "${1:-}" = test ]; then
     cd "$root"
     "$venv/bin/ruff" check .
     "$venv/bin/ruff" format --check --quiet . || fail 1 "some files are not formatted. Run: .venv/bin/ruff format ."
-    "$venv/bin/mypy"
-    exec "$python" -m pytest --numprocesses auto --dist worksteal "$@"
+    "$venv/bin/mypy" >"$venv/mypy.txt" 2>&1 & # beside the tests: it uses one core only
+    mypy=$!
+    trap 'kill "$mypy" 2>/dev/null || :' EXIT
+    workers=$("$python" -c 'import os; print(os.cpu_count() + 1)') # one more than cores: tests of deployments often wait
+    failed=0
+    "$python" -m pytest --numprocesses "$workers" --dist worksteal "$@" || failed=$?
+    wait "$mypy" || {
+        cat "$venv/mypy.txt"
+        fail 1 "mypy found errors; they are above."
+    }
+    exit "$failed"
 fi
 if [ "${1:-}" = docs ]; then
     [ $# -eq 1 ] || fail 2 "docs takes no arguments; got $2. The site is written to build/site."

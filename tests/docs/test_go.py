@@ -205,15 +205,28 @@ def test_exit_codes_pass_through(checkout: Checkout) -> None:
     assert checkout.result("wrong")[0] == 2
 
 
-def test_tests_are_linted_and_typed_first_and_take_arguments(checkout: Checkout, shell: str) -> None:
+def test_tests_are_linted_and_typed_and_take_arguments(checkout: Checkout, shell: str) -> None:
     code, out, _ = checkout.result("test", "-k", "a b", shell=shell)
     assert code == 0
     assert [line.removesuffix(f" in {checkout.root}") for line in out.splitlines()] == [
         "ruff check .",
         "ruff format --check --quiet .",
-        "mypy",
-        "pytest -m pytest --numprocesses auto --dist worksteal -k a b",
+        f"pytest -m pytest --numprocesses {(os.cpu_count() or 1) + 1} --dist worksteal -k a b",
     ]
+    assert (checkout.root / ".venv/mypy.txt").read_text() == f"mypy in {checkout.root}\n"
+
+
+def test_an_error_of_mypy_is_shown_and_fails_the_tests(checkout: Checkout) -> None:
+    checkout.result("test")
+    script(checkout.root / ".venv/bin/mypy", "#!/bin/sh\necho wrong type\nexit 1\n")
+    code, out, err = checkout.result("test")
+    assert code == 1 and out.endswith("wrong type\n") and err.startswith("go: mypy")
+
+
+def test_failing_tests_fail(checkout: Checkout) -> None:
+    checkout.result("test")
+    script(checkout.root / ".venv/bin/python", '#!/bin/sh\n[ "$2" != pytest ] || exit 5\n')
+    assert checkout.result("test")[0] == 5
 
 
 def test_ci_runs_the_tests_and_nothing_else(checkout: Checkout) -> None:
