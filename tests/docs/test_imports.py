@@ -1,12 +1,18 @@
-"""Check every import in src/ against a table of allowed imports."""
+"""Imports in src/ against a table of allowed imports, exported names, the version, and examples in docstrings."""
 
 import ast
+import doctest
+import importlib
+import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "src" / "splitrelay"
+import splitrelay
+
+SOURCE = Path(str(splitrelay.__file__)).parent
 BASE = {
     "errors",
     "atomic_files",
@@ -122,3 +128,62 @@ def test_a_forbidden_import_is_detected() -> None:
 
 def test_no_module_carries_a_forbidden_name() -> None:
     assert not {path.stem for path in MODULES} & {"ssl", "random", "typing", "utils", "helpers"}
+
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = [".".join(path.parent.relative_to(SOURCE.parent).parts) for path in sorted(SOURCE.rglob("__init__.py"))]
+MODULE_NAMES = [
+    ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
+    for path in sorted(SOURCE.rglob("*.py"))
+    if path.stem not in ("__init__", "__main__")
+]
+HEADING = re.compile(r"^## \[(\S+)\]", re.MULTILINE)
+
+
+def import_module(name: str) -> ModuleType:
+    """Import a module. Skip the test where it needs a package that is not installed, for example torch."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("splitrelay"):
+            raise
+        pytest.skip(f"needs {error.name}")
+
+
+@pytest.mark.parametrize("name", PACKAGES + MODULE_NAMES)
+def test_every_promised_name_is_there(name: str) -> None:
+    module = import_module(name)
+    promised = getattr(module, "__all__", [])
+    assert len(set(promised)) == len(promised)
+    assert [missing for missing in promised if not hasattr(module, missing)] == []
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_that_gathers_names_promises_them(name: str) -> None:
+    package = import_module(name)
+    source = Path(str(package.__file__)).read_text(encoding="utf-8")
+    gathers = re.search(rf"^from {re.escape(name)}\.", source, re.MULTILINE)
+    assert gathers is None or package.__all__
+
+
+def test_the_package_is_typed() -> None:
+    assert (SOURCE / "py.typed").exists()
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    headings = HEADING.findall((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    assert headings[0] == splitrelay.__version__
+
+
+SRC = Path(__file__).parents[2] / "src"
+MODULES_WITH_EXAMPLES = sorted(
+    ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
+    for path in SRC.rglob("*.py")
+    if ">>> " in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("name", MODULES_WITH_EXAMPLES)
+def test_examples_in_docstrings_are_correct(name: str) -> None:
+    results = doctest.testmod(importlib.import_module(name))
+    assert results.attempted and not results.failed

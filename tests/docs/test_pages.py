@@ -1,14 +1,20 @@
-"""Run every command, every piece of Python, every link and every example of the docs (see page_runner.py)."""
+"""Run every command, every piece of Python, every link and every example of the docs (see page_runner.py).
 
+The list of substitutions is as short as possible: every row is needed, and every skipped line has a reason.
+"""
+
+import ast
 import re
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.docs.substitutions import NOT_RUN, ROWS, UNTIL, Row, instead
 from tests.support.command_line import Invoke
 from tests.support.page_runner import PageRunner, compare_words, matches, run_example, run_until
-from tests.support.pages import PAGES, ROOT, get_page_name, read_pieces, split_page
+from tests.support.pages import PAGES, ROOT, get_page_name, list_lines, read_pieces, split_page
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)|<img[^>]*\ssrc=\"([^\"]+)\"")
@@ -127,3 +133,52 @@ def test_a_wrong_page_is_caught(page: str, splitrelay: Invoke) -> None:
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         for piece in split_page("page", page):
             story.tell(piece)
+
+
+SHOWN = list(list_lines())
+FOLDERS = ("src/splitrelay", "benchmarks", "tests", "examples")
+PROGRAM = re.compile(r"python (?:-m ([a-z][\w.]*)|([a-z]\w*/[\w/]+\.py))")
+
+
+def arriving(row: Row) -> list[str]:
+    """The lines as they come to a row, after those above it."""
+    above = ROWS[: ROWS.index(row)]
+    lines = SHOWN
+    for each in above:
+        lines = [re.sub(each.pattern, each.instead, line) for line in lines]
+    return lines
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.pattern)
+def test_a_row_is_needed(row: Row) -> None:
+    assert any(re.sub(row.pattern, row.instead, line) != line for line in arriving(row))
+
+
+@pytest.mark.parametrize("pattern", [*UNTIL, *NOT_RUN])
+def test_an_exception_is_needed(pattern: str) -> None:
+    assert any(re.match(pattern, line) for shown in SHOWN for line in (shown, instead(shown)))
+
+
+def test_every_row_says_why() -> None:
+    assert all([*(row.why for row in ROWS), *(why for _, why in UNTIL.values()), *NOT_RUN.values()])
+
+
+def modules() -> list[Path]:
+    return [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def programs(path: Path) -> set[str]:
+    """What a module's docstring tells to run."""
+    words = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return {module or file for module, file in PROGRAM.findall(words)}
+
+
+def exists(name: str, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.syspath_prepend(ROOT)
+    return (ROOT / name).is_file() if name.endswith(".py") else find_spec(name) is not None
+
+
+def test_what_a_docstring_tells_to_run_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {path: programs(path) for path in modules()}
+    assert sum(map(len, found.values())) > 5
+    assert [(path, name) for path, names in found.items() for name in names if not exists(name, monkeypatch)] == []

@@ -1,4 +1,4 @@
-"""`splitrelay run`, `evaluate` and `model`, on a small set of one's own."""
+"""`splitrelay run`, `evaluate` and `model` on a small data set: output, devices, and nothing left by an invalid run."""
 
 import json
 import tomllib
@@ -16,6 +16,7 @@ from splitrelay.errors import Diverged, InputError, OutOfRange, SplitrelayError,
 from splitrelay.models import get_model_spec
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.spec import KEYS
+from tests.support.command_line import invoke
 
 
 @pytest.fixture(scope="module")
@@ -254,3 +255,41 @@ def test_route_changes_no_bit(own: Path, tmp_path: Path) -> None:
         asked("run", f"data={own}", "M=4", "C=1", "R=2", f"route={route}", "--out", str(tmp_path / route))
     files = [(tmp_path / route / "model.safetensors").read_bytes() for route in ("centralized", "peer-to-peer")]
     assert files[0] == files[1]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run R=1 K=1 M=5 --out {folder}/new",
+        "sweep R=1 K=1 M=5 eta=0.1,0.2 --out {folder}/new",
+        "grid R=1 K=1 M=5 eta=0.1,0.2 --out {folder}/new",
+        "evaluate {folder}/run",
+        "verify {folder}/run",
+    ],
+    ids=lambda command: command.split()[0],
+)
+def test_an_unknown_device_is_refused(command: str, tmp_path: Path) -> None:
+    assert invoke(f"splitrelay run R=1 K=1 M=5 --out {tmp_path}/run").code == 0
+    answer = invoke(f"splitrelay {command.format(folder=tmp_path)} --device abacus")
+    assert answer.code == 2
+    assert "abacus" in answer.output
+    assert not (tmp_path / "new" / "spec.toml").exists()
+
+
+@pytest.mark.parametrize("command", ["evaluate", "verify"])
+def test_the_cpu_is_a_device(command: str, tmp_path: Path) -> None:
+    assert invoke(f"splitrelay run R=1 K=1 M=5 engine=reference --out {tmp_path}/run").code == 0
+    assert invoke(f"splitrelay {command} {tmp_path}/run --device cpu").code == 0
+
+
+@pytest.mark.parametrize("setting", ["cut=nonsense", "metrics=nonsense", "order=nonsense", "schedule=step", "G=3"])
+def test_a_refused_run_leaves_nothing(setting: str, tmp_path: Path) -> None:
+    answer = invoke(f"splitrelay run M=5 K=1 R=1 {setting} --out {tmp_path}/run")
+    assert answer.code == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_existing_folder_stays(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    assert invoke(f"splitrelay run M=5 K=1 R=1 cut=nonsense --out {tmp_path}/run").code == 2
+    assert (tmp_path / "run").is_dir()

@@ -1,4 +1,4 @@
-"""The paper's simulations: its winners, its authors' saved numbers, and the exact values beside ours."""
+"""The paper's simulations on quadratics: winners, the authors' saved numbers, exact values, and the figure."""
 
 import json
 import math
@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from splitrelay.algorithms import SSL, FedAvg, Step
 from splitrelay.cli.main import app
@@ -14,7 +16,7 @@ from splitrelay.engine import InProcess
 from splitrelay.objectives.quadratic import ScalarQuadratics
 from splitrelay.objectives.quadratic_groups import authors_groups, paper_groups, random_groups, with_noise
 from splitrelay.paper.quadratics import Curves, Row, Study, exact, simulate
-from splitrelay.paper.quadratics_figure import draw
+from splitrelay.paper.quadratics_figure import Panel, PanelFigure, draw
 from splitrelay.participation import Permutation
 from splitrelay.training import train
 
@@ -170,3 +172,35 @@ def test_own_quadratics_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('[[groups]]\nname = "mine"\nH = [1, "4/3"]\nV = [1, -1]\n')
     groups = json.loads(run("--groups", str(tmp_path / "mine.toml"), "K=3", "R=9", "--format", "json"))["groups"]
     assert [group["group"] for group in groups] == ["mine"]
+
+
+PANEL = Panel(left=1, bottom=2, width=4, height=3, last=500, low=1e-5, high=10)
+
+
+def test_the_corners_are_the_ends_of_both_scales() -> None:
+    assert (PANEL.x([0, 250, 500]) == [1, 3, 5]).all()
+    assert PANEL.y([1e-5, 1e-2, 10]) == pytest.approx([2, 3.5, 5])
+
+
+def test_ticks_stand_at_the_numbers_that_they_name() -> None:
+    assert list(PANEL.ticks_across()) == [(1, "0"), (3, "250"), (5, "500")]
+    assert [words for _, words in PANEL.ticks_up()] == ["$10^{-5}$", "$10^{-3}$", "$10^{-1}$", "$10^{1}$"]
+    assert [y for y, _ in PANEL.ticks_up()] == pytest.approx([2, 3, 4, 5])
+
+
+def test_one_round_has_whole_ticks() -> None:
+    assert [words for _, words in Panel(0, 0, 1, 1, 1, 0.1, 10).ticks_across()] == ["0", "1"]
+
+
+def test_a_band_ends_at_the_frame_also_where_a_run_diverged() -> None:
+    sheet = PanelFigure(Figure())
+    sheet.band(PANEL, [0, 500], [1e-9, 1e-2], [1e-3, np.inf], "black")
+    (points, _), *_ = sheet.bands
+    assert points[:, 1].min() == 2 and points[:, 1].max() == 5
+
+
+def test_a_curve_is_cut_off_at_the_frame() -> None:
+    sheet = PanelFigure(figure := Figure(dpi=100))
+    sheet.curve(PANEL, [0, 500], [10, 1e-9], "black", "-")
+    (line,) = figure.findobj(Line2D)
+    assert line.get_clip_box().extents.tolist() == [100, 200, 500, 500]

@@ -1,4 +1,4 @@
-"""Figures from records: what is drawn is what was recorded, and what is missing is said."""
+"""Figures of runs and partitions show the recorded numbers, and name what is missing."""
 
 import json
 from pathlib import Path
@@ -11,10 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from splitrelay.cli.main import app
+from splitrelay.data.partition import Partition
+from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.errors import InputError, SplitrelayError, UnknownName
 from splitrelay.reports.curves import draw_curves
 from splitrelay.reports.learning_rate_figure import draw_clipping, draw_rates
 from splitrelay.reports.line_plots import colours
+from splitrelay.reports.partition_figure import bubbles, heat_map, panels
 from splitrelay.reports.style import BLUE, VERMILION, save_figure
 from splitrelay.runs.records import runs_under
 from tests.support.error_fields import expect_error
@@ -31,7 +34,7 @@ def refused(*words: str) -> SplitrelayError:
     return error
 
 
-def drawn(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
+def get_curves(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
     """By label: what the lines of a panel go through."""
     return {
         str(line.get_label()): (np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist())
@@ -62,7 +65,7 @@ def test_the_key_names_rates_only_where_every_line_has_one(tmp_path: Path) -> No
 def test_a_panel_a_partition_and_in_it_the_mean_curves(folder: Path) -> None:
     figure = draw_curves(runs_under(folder)).figure
     assert [axes.get_title() for axes in figure.axes] == ["ExDir(1, 10)", "ExDir(2, 10)"]
-    lines = drawn(figure.axes[0])
+    lines = get_curves(figure.axes[0])
     assert lines[r"SSL, $\eta=0.01$"] == ([0, 1, 2], pytest.approx([10, 40, 85]))
     assert lines[r"FedAvg, $\eta=0.01$"] == ([0, 1, 2], pytest.approx([10, 20, 45]))
     assert {axes.get_ylim() for axes in figure.axes} == {(0.0, 100.0)}
@@ -113,7 +116,7 @@ def test_who_was_looked_at_less_often_is_drawn_whole(tmp_path: Path) -> None:
 def test_smoothing_is_never_silent(folder: Path) -> None:
     found = draw_curves(runs_under(folder), smooth=2)
     assert found.figure.axes[0].get_ylabel() == "test accuracy (%),\nmean of 2 evaluations"
-    assert drawn(found.figure.axes[0])[r"SSL, $\eta=0.01$"] == ([1, 2], pytest.approx([25, 62.5]))
+    assert get_curves(found.figure.axes[0])[r"SSL, $\eta=0.01$"] == ([1, 2], pytest.approx([25, 62.5]))
     assert draw_curves(runs_under(folder)).figure.axes[0].get_ylabel() == "test accuracy (%)"
 
 
@@ -136,7 +139,7 @@ def test_an_unfinished_run_is_said(tmp_path: Path) -> None:
 
 def test_bytes_are_megabytes_both_ways(folder: Path) -> None:
     figure = draw_curves(runs_under(folder), by_bytes=True).figure
-    assert drawn(figure.axes[0])[r"SSL, $\eta=0.01$"][0] == pytest.approx([0, 1.5, 3.0])
+    assert get_curves(figure.axes[0])[r"SSL, $\eta=0.01$"][0] == pytest.approx([0, 1.5, 3.0])
     assert figure.axes[0].get_xlabel() == "MB between clients and server"
     assert figure.axes[0].get_xscale() == "linear"
 
@@ -211,7 +214,7 @@ def test_of_several_rates_the_best_is_drawn_unless_all_are_asked_for(searched: P
     best, all_rates = draw_curves(runs_under(searched)), draw_curves(runs_under(searched), every_rate=True)
     assert len(best.figure.axes[0].lines) == 1 and len(all_rates.figure.axes[0].lines) == 6
     assert any("If several rates were tried" in sentence for sentence in best.said)
-    assert "SSL (eta=0.1, clip=10)" in drawn(all_rates.figure.axes[0])
+    assert "SSL (eta=0.1, clip=10)" in get_curves(all_rates.figure.axes[0])
 
 
 @pytest.mark.parametrize("count", [1, 3, 7, 20])
@@ -273,3 +276,68 @@ def test_wrong_words_get_one_line(folder: Path, words: tuple[str, ...], kind: ty
 def test_the_same_runs_give_the_same_bytes(searched: Path, tmp_path: Path) -> None:
     files = [save_figure(draw_rates(runs_under(searched)).figure, tmp_path / f"{name}.svg") for name in "ab"]
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+LABELS = np.repeat(np.arange(10), 60)
+
+
+def draw_parts(M: int, C: int = 2, alpha: float = 10.0) -> Partition:
+    return draw_partition("exdir", LABELS, M=M, C=C, alpha=alpha)
+
+
+def get_texts(axes: Axes) -> dict[tuple[int, int], int]:
+    """What stands in the cells: (client, label): count."""
+    return {tuple(map(int, text.get_position())): int(text.get_text()) for text in axes.texts}
+
+
+def cells(partition: Partition) -> dict[tuple[int, int], int]:
+    return {(int(m), int(c)): int(partition.counts[m, c]) for m, c in np.argwhere(partition.counts)}
+
+
+def test_the_heat_map_writes_every_count_into_its_cell() -> None:
+    assert get_texts(heat_map(draw_parts(20)).axes[0]) == cells(draw_parts(20))
+
+
+def test_above_twenty_clients_no_counts_are_written() -> None:
+    assert not list(heat_map(draw_parts(21)).axes[0].texts)
+
+
+@pytest.mark.parametrize("M", [30, 100])
+def test_the_shades_are_the_counts(M: int) -> None:
+    shades = np.asarray(heat_map(draw_parts(M)).axes[0].collections[0].get_array())
+    if M == 30:
+        assert np.array_equal(shades, draw_parts(M).counts.T)
+    assert sorted(map(tuple, shades.T.tolist())) == sorted(map(tuple, draw_parts(M).counts.tolist()))
+
+
+def test_many_clients_are_ordered_by_their_main_label() -> None:
+    shades = np.asarray(heat_map(draw_parts(100)).axes[0].collections[0].get_array())
+    main = shades.argmax(axis=0)
+    assert (np.diff(main) >= 0).all()
+
+
+def test_a_bubble_is_as_large_as_its_count() -> None:
+    partition = draw_parts(12)
+    discs = bubbles(partition).axes[0].collections[0]
+    area = {tuple(map(int, at)): size for at, size in zip(discs.get_offsets(), discs.get_sizes(), strict=True)}
+    ratios = [area[cell] / count for cell, count in cells(partition).items()]
+    assert len(area) == len(cells(partition))
+    assert ratios == pytest.approx([ratios[0]] * len(ratios))
+
+
+def test_the_panels_stand_C_down_and_alpha_across_on_one_scale() -> None:
+    parts = {(C, alpha): draw_parts(10, C, alpha) for C in (1, 2, 5, 10) for alpha in (100.0, 10.0, 1.0)}
+    *grid, scale = panels(parts).axes
+    assert [axes.get_title() for axes in grid][:4] == ["ExDir(1, 100)", "ExDir(1, 10)", "ExDir(1, 1)", "ExDir(2, 100)"]
+    for axes, partition in zip(grid, parts.values(), strict=True):
+        assert get_texts(axes) == cells(partition)
+    assert {axes.collections[0].norm.vmax for axes in grid} == {60}
+    assert scale.get_ylim() == (0, 60)
+
+
+@pytest.mark.parametrize("draw", [heat_map, bubbles])
+def test_the_same_partition_gives_the_same_bytes(draw: type, tmp_path: Path) -> None:
+    first, again = (
+        save_figure(draw(draw_parts(8)), tmp_path / f"{name}.pdf").read_bytes() for name in ("first", "again")
+    )
+    assert first == again

@@ -1,6 +1,7 @@
-"""Specs: presets, keys, hashes, the TOML file, the template and the schema."""
+"""Specs: presets, keys, hashes, the TOML file, the template, the schema, and the natural placement."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -8,11 +9,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import splitrelay.paper.presets  # noqa: F401  (makes presets available in specs)
 from splitrelay.cli.main import app
+from splitrelay.data import load
+from splitrelay.data.images import DataSet
+from splitrelay.data.partition import Partition
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.paper import CELLS
 from splitrelay.paper.presets import PRESETS
-from splitrelay.runs.build import compute_local_steps
+from splitrelay.reports.accuracy import build_accuracy_table
+from splitrelay.reports.curves import draw_curves
+from splitrelay.reports.runs_table import build_runs_table
+from splitrelay.runs.build import build_partition, compute_local_steps
+from splitrelay.runs.registry import ALGORITHMS
 from splitrelay.runs.spec import (
     KEYS,
     ORIGINAL_KEYS,
@@ -22,7 +31,10 @@ from splitrelay.runs.spec import (
     format_template,
     load_spec,
     make_spec,
+    parse_spec,
 )
+from splitrelay.runs.trainer import Trainer
+from tests.support.run_directories import write_run
 
 
 def of(*words: str) -> Spec:
@@ -180,3 +192,151 @@ def test_clients_make_the_steps_of_the_list() -> None:
     with pytest.raises(InputError) as caught:  # the data may decide how many clients there are
         compute_local_steps(of("M=3", "tau=3+5+2"), holdings[:2])
     assert caught.value.value == 3
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
+    path = tmp_path_factory.mktemp("own") / "own.npz"
+    pixels = (np.arange(64)[None] * (np.arange(90)[:, None] % 3 + 3)) % 256
+    np.savez(path, x=pixels.reshape(-1, 8, 8).astype(np.uint8), y=np.arange(90) % 3)
+    return load(str(path))
+
+
+def build_trainer(spec: Spec, data: DataSet) -> tuple[Trainer, Partition]:
+    partition = build_partition(spec, data)
+    return Trainer(spec, data, partition), partition
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("lr", "eta"),
+        ("learning_rate", "eta"),
+        ("LR", "eta"),
+        ("epochs", "R"),
+        ("batch_size", "batch"),
+        ("clients", "M"),
+        ("optimizer", "momentum"),
+        ("device", "--device"),
+    ],
+)
+def test_common_words_suggest_our_keys(word: str, key: str) -> None:
+    with pytest.raises(UnknownName) as error:
+        load_spec(None, [f"{word}=1"])
+    assert error.value.hint is not None and key in re.findall(r"[\w-]+", error.value.hint)
+    with pytest.raises(UnknownName) as error:
+        parse_spec({"optimiser": {word: 1}})
+    assert error.value.hint is not None and key in re.findall(r"[\w-]+", error.value.hint)
+
+
+def test_shards_is_a_key_and_its_default_keeps_the_hash(data: DataSet) -> None:
+    spec = make_spec(partition="shards", M=3, shards=4)
+    assert build_partition(spec, data).settings["shards"] == 4
+    assert make_spec(partition="shards", M=3, shards=2).hash == make_spec(partition="shards", M=3).hash != spec.hash
+
+
+def test_second_run_of_a_trainer_starts_with_zero_bytes(data: DataSet) -> None:
+    trainer, _ = build_trainer(make_spec(M=3, partition="iid", K=1, R=2), data)
+    first, second = ([(row.r, row.up, row.down) for row, _ in trainer.run(2)] for _ in range(2))
+    assert first == second
+    assert first[0] == (0, 0, 0) and first[-1][1] > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"algorithm": "fedavg", "G": 2}, "G"),
+        ({"algorithm": "ssl", "G": 3}, "G"),
+        ({"partition": "iid", "C": 3}, "C"),
+        ({"partition": "iid", "alpha": 1.0}, "alpha"),
+        ({"partition": "dirichlet", "C": 1}, "C"),
+        ({"partition": "dirichlet", "form": "balanced"}, "form"),
+        ({"partition": "exdir", "shards": 3}, "shards"),
+        ({"draw": "full", "batch": 7}, "batch"),
+        ({"draw": "replacement", "drop_last": True}, "drop_last"),
+    ],
+)
+def test_key_without_effect_is_refused(data: DataSet, settings: dict[str, object], key: str) -> None:
+    with pytest.raises(InputError) as error:
+        build_trainer(make_spec(M=3, **settings), data)
+    assert key in error.value.what.split() or f"Remove {key}" in (error.value.hint or "")
+
+
+def test_stored_spec_with_a_key_without_effect_can_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "spec.toml"
+    file.write_text(make_spec(partition="iid", C=3, G=2).to_toml() + "\n")
+    assert load_spec(file).partition.C == 3
+
+
+def test_drop_last_leaves_out_short_batches(data: DataSet) -> None:
+    spec = make_spec(partition="iid", M=3, batch=13, drop_last=True)  # 10 * 3 = 30 samples per client: 13 + 13 + 4
+    trainer, _ = build_trainer(spec, data)
+    n = len(trainer.network.holdings[0])
+    sizes = [len(at) for at in trainer.network.batches.positions(n, 5, np.random.default_rng(1))]  # noqa: TID251
+    assert n % 13 and set(sizes) == {13}
+    assert make_spec(drop_last=False).hash == make_spec().hash != make_spec(drop_last=True).hash
+
+
+@pytest.mark.parametrize("engine", ["reference", "fast"])
+def test_drop_last_gives_the_same_batches_on_both_engines(data: DataSet, engine: str) -> None:
+    spec = make_spec(partition="iid", M=3, batch=13, K=4, drop_last=True, engine=engine)
+    short = spec.model_copy(update={"optimiser": spec.optimiser.model_copy(update={"drop_last": False})})
+    (*_, (dropped, _)), (*_, (kept, _)) = (list(build_trainer(each, data)[0].run(1)) for each in (spec, short))
+    assert dropped.up > kept.up  # every step sends 13 images
+
+
+WHOLE = ("fedavg", "fedprox", "fedavgm", "fedadam", "scaffold", "fedseq")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_default_placement_is_the_natural_one(algorithm: str) -> None:
+    natural = "whole" if algorithm in WHOLE else "cut"
+    assert make_spec(algorithm=algorithm).placement == natural
+    assert make_spec(algorithm=algorithm, placement="auto").hash == make_spec(algorithm=algorithm).hash
+    assert make_spec(algorithm=algorithm).hash == make_spec(algorithm=algorithm, placement=natural).hash
+
+
+def test_template_takes_the_placement_of_another_algorithm(tmp_path: Path) -> None:
+    (tmp_path / "first.toml").write_text(format_template("first"))
+    assert load_spec(tmp_path / "first.toml", ["algorithm=fedavg"]).placement == "whole"
+    assert load_spec(tmp_path / "first.toml").placement == "cut"
+
+
+def test_stored_spec_keeps_its_placement_and_its_hash(tmp_path: Path) -> None:
+    spec = make_spec(algorithm="fedavg", placement="cut")
+    (tmp_path / "spec.toml").write_text(spec.to_toml() + "\n")
+    assert 'placement = "cut"' in spec.to_toml()
+    assert load_spec(tmp_path / "spec.toml") == spec
+    assert load_spec(tmp_path / "spec.toml").hash == "ec172a2d200d"  # as before the default was auto
+
+
+def test_presets_keep_the_placement_of_their_records() -> None:
+    assert load_spec(None, ["preset=paper/cross-device-mnist-c1-k10", "algorithm=fedavg"]).placement == "cut"
+
+
+def test_per_half_clipping_of_fedavg_needs_a_cut() -> None:
+    with pytest.raises(InputError):
+        make_spec(algorithm="fedavg", clip="per-half")
+    assert make_spec(algorithm="fedavg", clip="per-half", placement="cut").optimiser.per_half
+
+
+def test_fedavg_over_a_cut_is_called_splitfed_v1_where_bytes_are_shown(tmp_path: Path) -> None:
+    cut = write_run(tmp_path / "cut", [0.1, 0.5], "algorithm=fedavg", "placement=cut")
+    whole = write_run(tmp_path / "whole", [0.1, 0.6], "algorithm=fedavg", "placement=whole")
+    table = build_runs_table([cut, whole])
+    assert [row[0] for row in table.rows] == ["SplitFed V1", "fedavg"]
+    assert [record["algorithm"] for record in table.records] == ["fedavg", "fedavg"]
+    figure = draw_curves([cut], by_bytes=True).figure
+    labels = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+    assert any("SplitFed V1" in label for label in labels) and not any("FedAvg" in label for label in labels)
+
+
+def test_tables_and_figures_of_both_placements_call_the_cut_one_splitfed_v1(tmp_path: Path) -> None:
+    cut = write_run(tmp_path / "cut", [0.1, 0.5], "algorithm=fedavg", "placement=cut")
+    whole = write_run(tmp_path / "whole", [0.1, 0.6], "algorithm=fedavg", "placement=whole")
+    heads = [head.name for head in build_accuracy_table([cut, whole]).columns]
+    assert heads[-2:] == ["FedAvg", "SplitFed V1"]
+    assert [head.name for head in build_accuracy_table([cut]).columns][-1] == "FedAvg"
+    figure = draw_curves([cut, whole]).figure
+    labels = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+    assert {label.partition(",")[0] for label in labels} == {"FedAvg", "SplitFed V1"}
