@@ -7,7 +7,7 @@ before. A sealed half is bound to the spec, the visit, the fence and the key epo
     magic 4 | spec digest 32 | visit 8 | fence 8 | epoch 4 | nonce 24 | ChaCha20-Poly1305 of the half, tag 16
 
 Integers are little-endian. The first 80 bytes, the label, are readable and authenticated. Each sealed half has its own
-key, derived from the secret of the epoch and the label (see docs/decisions/0012-certificates-and-encryption.md).
+key, derived from the secret of the epoch and the label (see docs/decisions/security.md).
 """
 
 from __future__ import annotations
