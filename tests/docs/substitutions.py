@@ -27,11 +27,12 @@ CHECKOUT = (
         "tests do not run tests: check that the named files exist; test_go.py tests ./go",
     ),
     Row(r"^\./go docs$", "python -m sphinx --version", "test_site.py builds the site"),
+    Row(r"^python -m pytest -q (?=tests/)", "ls ", "tests do not run tests: check that the named files exist"),
     Row(r"^ls (.*) -x$", r"ls \1", "-x is an option of pytest, not a file"),
     Row(r"^\./go (?=[a-z])", "splitrelay ", "./go creates .venv; test_go.py tests that it passes other commands on"),
     Row(r"^time ", "", "the tests need no timing"),
     Row(r"--from evidence\b", f"--from {ROOT}/evidence", "the commands of a page run in their own folder"),
-    Row(r"(reproduce --from \S+)$", r"\1 --out results/evidence", "the tables of docs/reproduce.md, computed once"),
+    Row(r"(reproduce --from \S+)(?: --out \S+)?$", r"\1 --help", "test_generated_tables.py runs it"),
 )
 SETS = (
     Row(r"data (get|path) mnist$", r"data \1 digits", "the only data set that needs no network"),
@@ -81,10 +82,11 @@ PROGRAMS = (
     Row(r"--watch$", "--watch --every 0.1", "two seconds between two updates are too long for a test"),
 )
 NUMBERS = (
+    Row(r"(examples/reconstruct_images\.py) mnist$", r"\1", "half a minute on real images; the digits take a second"),
     Row(r"(examples/scikit_learn_tables\.py)$", r"\1 --quick", "a minute for five splits"),
-    Row(r"(tests\.fuzz) 1000000 10000", r"\1 1000 50", "a million frames take minutes; tests/fuzz runs a small number"),
-    Row(r"(malicious_server) 10000", r"\1 14", "10000 conversations take an hour; tests/fuzz runs a small number"),
-    Row(r"(random_nets\.py) (300|60)", r"\1 3", "300 nets take minutes; tests/kernels checks some"),
+    Row(r"(tests\.fuzz) 1000000 10000", r"\1 100 5", "a million frames take minutes; tests/fuzz runs a small number"),
+    Row(r"(malicious_server) 10000", r"\1 2", "10000 conversations take an hour; tests/fuzz runs a small number"),
+    Row(r"(random_nets\.py) (300|60)", r"\1 1", "300 nets take minutes; tests/kernels checks some"),
     Row(
         r"^python -m benchmarks$",
         "python -m benchmarks ground",

@@ -120,6 +120,8 @@ class PageRunner:
             run_until(where, run, until)
         elif run.startswith("splitrelay"):
             self.ours(where, run, 0)
+        elif run.startswith("python examples/"):
+            run_example(ROOT / "examples" / shlex.split(run)[1].removeprefix("examples/"))
         else:
             run_in_shell(where, run)
 
