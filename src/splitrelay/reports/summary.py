@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,13 +77,17 @@ class Summary:
 
 def build_curve(group: Group, field: str = "test_accuracy") -> Curve:
     """Return a field of the rows, NaN where a row has none. A run that diverged keeps its last value until round R."""
+    columns = [run.column("round") for run in group.runs]
+    if not group.diverged and all(column == columns[0] for column in columns):  # the usual case, several times faster
+        values = [run.column(field) for run in group.runs]
+        return Curve(np.array(columns[0], dtype=np.int64), np.array(values, dtype=np.float64))
     rows = [{row["round"]: row for row in run.rows} for run in group.runs]
     every = set().union(*rows, {run.spec.R for run in group.diverged})
     for run, by_round in zip(group.runs, rows, strict=True):
         if is_diverged(run):
             by_round.update({r: run.rows[-1] for r in every if r > run.rows[-1]["round"]})
     rounds = sorted(set.intersection(*(set(by_round) for by_round in rows)))
-    values = [[_float(by_round[r].get(field)) for r in rounds] for by_round in rows]
+    values = [[by_round[r].get(field) for r in rounds] for by_round in rows]
     return Curve(np.array(rounds, dtype=np.int64), np.array(values, dtype=np.float64))
 
 
@@ -169,7 +172,3 @@ def find_last_round(group: Group) -> int:
     """Return the last round in which all seeds were evaluated."""
     rounds = build_curve(group).rounds
     return int(rounds[-1]) if len(rounds) else 0
-
-
-def _float(value: Any) -> float:
-    return math.nan if value is None else float(value)

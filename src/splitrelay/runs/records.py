@@ -73,9 +73,20 @@ def run_at(path: Path) -> Run:
 
 
 # Pages with many tables read the same records several times, so files are cached until they change.
-@lru_cache(KEPT)
 def _rows(path: Path, *stamps: Stamp) -> list[dict[str, Any]]:
-    return load_rows(path)
+    """Return the rows of a run. Only the newest are kept: those of all moments of a long run would fill the memory."""
+    kept = _keep_rows(path)
+    rows = kept.get(stamps)
+    if rows is None:
+        rows = load_rows(path)
+        kept.clear()
+        kept[stamps] = rows
+    return rows
+
+
+@lru_cache(KEPT)
+def _keep_rows(path: Path) -> dict[tuple[Stamp, ...], list[dict[str, Any]]]:
+    return {}
 
 
 @lru_cache(KEPT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import shlex
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitrelay.errors import InputError, SplitrelayError, UnknownName
-from splitrelay.reports.html_page import thin_points
 from splitrelay.reports.labels import (
     describe_setting,
     format_value_label,
@@ -35,6 +35,7 @@ from splitrelay.table import is_missing
 from splitrelay.web.source import PageSource, Reading, get_lines
 
 Query = Mapping[str, str]
+Floats = NDArray[np.float64]
 AXES = {"round": "training rounds", "bytes": "MB between clients and server", "flops": "client GFLOP", "seconds": "s"}
 HIDDEN = ("round", "test_per_class", "skipped_visits")  # fields of a row that are not metrics
 START = 12  # lines that are drawn at first
@@ -166,24 +167,29 @@ def get_curves(source: PageSource, query: Query) -> dict[str, Any]:
     """Return lines of a metric: the mean over seeds, and one standard deviation below and above it.
 
     The query has metric, x (one of AXES), lines (ids with commas between them; all if empty) and each=1 for one line
-    per run.
+    per run. Numbers are packed (see `pack_numbers`). Most lines have the same x values, so each list of x values is
+    sent once, and a line has its position in `xs`.
     """
     reading, metric, axis = source.read(), query.get("metric", "test_accuracy"), query.get("x", "round")
     if axis not in AXES:
         raise UnknownName("axis", axis, AXES)
-    wanted = [number for number in query.get("lines", "").split(",") if number]
-    keys = reading.label_keys
-    is_each, notes, lines = query.get("each") == "1", dict[str, None](), []
-    for number, group in get_lines(reading, wanted, each=is_each).items():
+    wanted = {number for number in query.get("lines", "").split(",") if number}
+    xs, lines, notes = dict[str, int](), [], []
+    for number, group in get_lines(reading, wanted, each=query.get("each") == "1").items():
         try:
             x, y, deviation = build_line(group, metric, axis, int(query.get("points", POINTS)))
         except (SplitrelayError, ImportError) as error:
-            notes[f"{describe_line(group, keys)['label']}: {error}"] = None
+            notes.append({"id": number, "error": str(error)})
             continue
-        about = describe_line(group, [*keys, "seed"] if is_each else keys)
-        band = {"low": finite(y - deviation), "high": finite(y + deviation)} if len(group.runs) > 1 else {}
-        lines.append({"id": number, **about, "x": finite(x), "y": finite(y), **band})
-    return {"metric": get_metric_label(metric), "axis": AXES[axis], "lines": lines, "notes": list(notes)}
+        drawn = {"y": y} if len(group.runs) == 1 else {"y": y, "low": y - deviation, "high": y + deviation}
+        packed = {name: pack_numbers(values) for name, values in drawn.items()}
+        lines.append({"id": number, "x": xs.setdefault(pack_numbers(x), len(xs)), **packed})
+    return {"metric": get_metric_label(metric), "axis": AXES[axis], "xs": list(xs), "lines": lines, "notes": notes}
+
+
+def pack_numbers(values: Floats) -> str:
+    """Return 64-bit floats as base64, which a browser reads faster than a list. Values that are not finite are NaN."""
+    return base64.b64encode(np.where(np.isfinite(values), values, np.nan).astype("<f8").tobytes()).decode()
 
 
 def get_metric_label(name: str) -> str:
@@ -192,9 +198,6 @@ def get_metric_label(name: str) -> str:
     if name.endswith("accuracy"):
         return f"{words} (%)"
     return f"{words} (MB)" if "bytes" in name else words
-
-
-Floats = NDArray[np.float64]
 
 
 def build_line(group: Group, metric: str, axis: str, most: int = POINTS) -> tuple[Floats, Floats, Floats]:
@@ -209,16 +212,20 @@ def build_line(group: Group, metric: str, axis: str, most: int = POINTS) -> tupl
     elif axis == "flops":
         costs = import_module("splitrelay.web.visits")  # it needs torch, which takes seconds to import
         x = x * costs.compute_round_flops(group.runs[0]) / 1e9
-    keep = select_points(x, curve.mean, most)
+    keep = select_points(curve.mean, most)
     return x[keep], scale * curve.mean[keep], scale * curve.deviation[keep]
 
 
-def select_points(x: Floats, y: Floats, most: int = POINTS) -> NDArray[np.int64]:
-    """Return the positions of the points that are drawn."""
-    if len(x) <= most:
-        return np.arange(len(x))
-    kept = thin_points([(float(j), float(value)) for j, value in enumerate(y)], most)
-    return np.array([int(j) for j, _ in kept], dtype=np.int64)
+def select_points(y: Floats, most: int = POINTS) -> NDArray[np.int64]:
+    """Return the positions of the points that are drawn: all, or the lowest and highest of each interval."""
+    n = len(y)
+    if n <= most:
+        return np.arange(n)
+    width = -(-n // max(most // 2 - 1, 1))
+    starts = np.arange(0, n, width)
+    blocks = np.pad(y, (0, len(starts) * width - n), constant_values=np.nan).reshape(-1, width)
+    lowest, highest = (np.where(np.isnan(blocks), worst, blocks) for worst in (np.inf, -np.inf))
+    return np.unique([0, *(starts + lowest.argmin(1)), *(starts + highest.argmax(1)), n - 1])
 
 
 def finite(values: Floats) -> list[float | None]:

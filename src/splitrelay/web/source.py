@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -136,7 +136,7 @@ def read_folder(folder: Path | None) -> Reading:
     return Reading(runs, names, damaged)
 
 
-def get_lines(reading: Reading, wanted: Sequence[str], *, each: bool) -> dict[str, Group]:
+def get_lines(reading: Reading, wanted: Collection[str], *, each: bool) -> dict[str, Group]:
     """Return lines by id: all of them if none is wanted, or one for each run if `each` is set."""
     lines = {number: Group((run,)) for number, run in reading.runs.items() if run.rows} if each else reading.lines
     return {number: group for number, group in lines.items() if not wanted or number in wanted}

@@ -1,15 +1,21 @@
 """The web server of the page: token, Host, headers, views as JSON, errors, and the stream of events."""
 
+import base64
+import gc
 import http.client
 import json
+import math
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from splitrelay.web.run_list import select_points
 from splitrelay.web.server import SCRIPTS, STYLES, PageServer, StreamLimits
 from splitrelay.web.source import PageSource
 from tests.support.run_directories import row, write_run
@@ -47,6 +53,16 @@ class Client:
 
     def stream(self, **headers: str) -> http.client.HTTPResponse:
         return self.get(f"/{self.server.token}/events", **headers)
+
+
+def unpack_lines(curves: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the lines of a view with their numbers as lists."""
+    lines = [{**line, "x": curves["xs"][line["x"]]} for line in curves["lines"]]
+    return [{name: text if name == "id" else unpack(text) for name, text in line.items()} for line in lines]
+
+
+def unpack(text: str) -> list[float]:
+    return [number for (number,) in struct.iter_unpack("<d", base64.b64decode(text))]
 
 
 def read_event(stream: http.client.HTTPResponse) -> dict[str, str]:
@@ -131,14 +147,27 @@ def test_runs_curves_and_comparison_have_the_numbers_of_the_records(client: Clie
     assert runs["ssl-666"]["accuracy"] == pytest.approx(80.0)  # of the last fifth of the rounds
     assert len(listed["lines"]) == 2 and runs["ssl-666"]["line"] == runs["ssl-1234"]["line"]
     assert listed["first"] == list(listed["lines"])
-    drawn = client.view("curves?metric=test_accuracy&x=bytes")["lines"]
+    drawn = unpack_lines(client.view("curves?metric=test_accuracy&x=bytes"))
     assert [line["x"] for line in drawn] == [[0.0, 1.5, 3.0]] * 2
     assert sorted(line["y"][2] for line in drawn) == [50.0, 80.0] and drawn[0]["low"] == drawn[0]["y"]
-    each = client.view("curves?metric=test_loss&each=1")["lines"]
+    each = unpack_lines(client.view("curves?metric=test_loss&each=1"))
     assert len(each) == 4 and "low" not in each[0]
     lines = [runs[name]["line"] for name in ("fedavg-1234", "ssl-1234")]
     compared = client.view(f"compare?lines={','.join(lines)}")
     assert [entry["mean"] for entry in compared["rows"]] == [pytest.approx(30.0)] and compared["rows"][0]["n"] == 2
+
+
+def test_a_missing_value_is_a_gap_and_a_long_line_keeps_its_extremes(tmp_path: Path, client: Client) -> None:
+    values = [0.5, *([0.4, 0.6] * 5000)]
+    values[1234], values[4321], values[7000] = 0.9, 0.1, math.nan
+    write_run(tmp_path / "long", values, "C=1")
+    client.server.source._until = 0.0
+    line = next(one for one in unpack_lines(client.view("curves?each=1")) if len(one["x"]) > 3)
+    assert 1000 < len(line["y"]) <= 2000 and (line["x"][0], line["x"][-1]) == (0, len(values) - 1)
+    assert [(x, y) for x, y in zip(line["x"], line["y"], strict=True) if not 39 < y < 61] == [(1234, 90), (4321, 10)]
+    (short,) = unpack_lines(client.view("curves?each=1&metric=train_loss&lines=" + line["id"]))
+    assert math.isnan(short["y"][0])
+    assert select_points(np.array([math.nan] * 9), 4).tolist() == [0, 8]
 
 
 def test_a_run_has_its_settings_classes_and_commands(client: Client) -> None:
@@ -202,6 +231,17 @@ def test_new_rows_arrive_as_events(tmp_path: Path, client: Client) -> None:
     event = read_event(stream)
     (changed,) = json.loads(event["data"])["runs"]
     assert event["event"] == "runs" and changed["name"] == "going" and changed["round"] == 2
+
+
+def test_rows_of_earlier_moments_of_a_run_are_not_kept(tmp_path: Path, client: Client) -> None:
+    run = write_run(tmp_path / "going", [0.1, 0.2], "R=99", "C=1", marker="rows of this run")
+    for r in range(2, 12):
+        append_row(run.path, r)
+        client.server.source._until = 0.0
+        client.view("curves")
+    gc.collect()
+    lists = [one for one in gc.get_objects() if type(one) is list and one and type(one[0]) is dict]
+    assert sum(one[0].get("marker") == "rows of this run" for one in lists) == 1
 
 
 def test_a_stream_continues_after_the_row_that_the_browser_has(tmp_path: Path, client: Client) -> None:

@@ -15,6 +15,7 @@ from splitrelay.web.run_list import get_curves
 from splitrelay.web.source import PageSource
 from splitrelay.web.visits import compute_visit_cost, get_visits
 from tests.support.run_directories import row, write_run
+from tests.unit.web.test_server import unpack_lines
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def test_the_cost_of_a_client_is_its_visits_times_the_cost_of_a_visit(trained: P
     (run,) = trained.read().runs.values()
     cost = next(one for one in compute_costs(run.spec) if one.chosen)
     assert {one["up"] for one in ask(trained)["clients"]} == {2 * cost.up}
-    (line,) = get_curves(trained, {"x": "flops"})["lines"]
+    (line,) = unpack_lines(get_curves(trained, {"x": "flops"}))
     assert line["x"] == pytest.approx([0, 4 * cost.flops / 1e9, 8 * cost.flops / 1e9])
 
 

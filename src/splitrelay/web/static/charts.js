@@ -5,49 +5,72 @@
 /**
  * @typedef {object} Line
  * @property {string} label
- * @property {(number | null)[]} x
- * @property {(number | null)[]} y
- * @property {(number | null)[]} [low]
- * @property {(number | null)[]} [high]
+ * @property {Float64Array} x ascending; a missing value is NaN here and below
+ * @property {Float64Array} y
+ * @property {Float64Array} [low]
+ * @property {Float64Array} [high]
  * @property {number} [fill] opacity of the band
  * @property {number} [colour] index of its colour
  */
 
 const COLOURS = 8;
+const PATTERNS = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
 const NAMED = 12; // lines that a readout names
+
+/** Numbers of a view. @param {(number | null)[]} list */
+function toNumbers(list) { return Float64Array.from(list, (value) => value ?? NaN); }
+
+/** Read packed numbers: base64 of 64-bit floats. @param {string} text */
+function unpackNumbers(text) {
+  const raw = atob(text), bytes = new Uint8Array(raw.length);
+  for (let k = 0; k < raw.length; k++) bytes[k] = raw.charCodeAt(k);
+  return new Float64Array(bytes.buffer);
+}
+
+/** The lines of the view "curves". @param {Json} found @param {(id: string) => string} getLabel @returns {(Line & {id: string})[]} */
+function unpackLines(found, getLabel) {
+  const xs = found.xs.map(unpackNumbers);
+  return found.lines.map((/** @type {Json} */ line) => ({
+    id: line.id, label: getLabel(line.id), x: xs[line.x], y: unpackNumbers(line.y), ...(line.low ? { low: unpackNumbers(line.low), high: unpackNumbers(line.high) } : {}),
+  }));
+}
 
 /** A colour of the present theme. @param {string} name */
 function colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim(); }
 
-/** @param {number} j */
-function lineColour(j) { return colour(`c${j % COLOURS}`); }
+/** Lines beyond the eight colours have dashes. More lines than that cannot be told apart, and dashes are slow to draw. @param {number} j @param {number} count @returns {number[]} */
+function dashes(j, count) { return count > COLOURS * PATTERNS.length ? [] : PATTERNS[Math.floor(j / COLOURS)]; }
 
-/** Lines beyond the eight colours have dashes. @param {number} j @returns {number[]} */
-function dashes(j) { return [[], [6, 3], [2, 3], [8, 3, 2, 3]][Math.floor(j / COLOURS) % 4]; }
-
-/** The smallest and largest number. @param {Iterable<(number | null)[]>} lists @param {boolean} positive @returns {[number, number]} */
+/** The smallest and largest number. @param {Iterable<ArrayLike<number>>} lists @param {boolean} positive @returns {[number, number]} */
 function extent(lists, positive) {
   let low = Infinity, high = -Infinity;
-  for (const list of lists) for (const value of list) if (value !== null && (!positive || value > 0)) { if (value < low) low = value; if (value > high) high = value; }
+  for (const list of lists) {
+    for (let k = 0; k < list.length; k++) {
+      const value = list[k];
+      if (positive && value <= 0) continue;
+      if (value < low) low = value;
+      if (value > high) high = value;
+    }
+  }
   if (low > high) return positive ? [0.1, 1] : [0, 1];
   return low === high ? (positive ? [low / 2, high * 2] : [low - 0.5, high + 0.5]) : [low, high];
 }
 
-/** The position of the value nearest to x in an ascending list. @param {(number | null)[]} list @param {number} x */
+/** The position of the value nearest to x in an ascending list. @param {Float64Array} list @param {number} x */
 function nearest(list, x) {
   let low = 0, high = list.length - 1;
   while (high - low > 1) {
     const middle = (low + high) >> 1;
-    if ((list[middle] ?? 0) < x) low = middle; else high = middle;
+    if (list[middle] < x) low = middle; else high = middle;
   }
-  return Math.abs((list[low] ?? 0) - x) <= Math.abs((list[high] ?? 0) - x) ? low : high;
+  return Math.abs(list[low] - x) <= Math.abs(list[high] - x) ? low : high;
 }
 
-/** The map from values to pixels. uPlot's own is slow for many points. @param {any} plot @param {string} name @returns {(value: number | null) => number | null} */
+/** The map from values to pixels; what cannot be drawn is not finite. uPlot's own is slow for many points. @param {any} plot @param {string} name @returns {(value: number) => number} */
 function makeMap(plot, name) {
-  const { min, max, distr } = plot.scales[name], isLog = distr === 3, to = isLog ? Math.log : (/** @type {number} */ value) => value;
+  const { min, max, distr } = plot.scales[name], to = distr === 3 ? Math.log : (/** @type {number} */ value) => value;
   const start = plot.valToPos(min, name, true), slope = (plot.valToPos(max, name, true) - start) / (to(max) - to(min)), low = to(min);
-  return (value) => (value === null || (isLog && value <= 0) ? null : start + slope * (to(value) - low));
+  return (value) => start + slope * (to(value) - low);
 }
 
 /** A chart of lines with bands. Arrow keys move a cursor, whose values are read out; dragging zooms, a double click resets. */
@@ -74,7 +97,7 @@ class LineChart {
     this.lines = lines;
     this.marks = marks;
     const x = extent([...lines.map((line) => line.x), marks.map((mark) => mark.x)], !!this.options.logX);
-    const y = this.options.yRange || extent(lines.flatMap((line) => [line.y, line.low || [], line.high || []]), !!this.options.logY);
+    const y = this.options.yRange || extent(lines.flatMap((line) => (line.low && line.high ? [line.y, line.low, line.high] : [line.y])), !!this.options.logY);
     if (!this.plot) this.build([x, y]);
     else this.plot.setData([x, y], !this.zoomed);
     if (this.zoomed) this.plot.redraw();
@@ -87,7 +110,7 @@ class LineChart {
     const key = /** @type {SVGElement} */ (document.createElementNS("http://www.w3.org/2000/svg", "svg"));
     for (const [name, value] of Object.entries({ width: 26, height: 10, "aria-hidden": "true", class: `key s${(line.colour ?? j) % COLOURS}` })) key.setAttribute(name, String(value));
     const path = document.createElementNS("http://www.w3.org/2000/svg", line.fill ? "rect" : "line");
-    const shape = line.fill ? { width: 26, height: 10 } : { x1: 0, x2: 26, y1: 5, y2: 5, "stroke-dasharray": dashes(line.colour ?? j).join(" ") };
+    const shape = line.fill ? { width: 26, height: 10 } : { x1: 0, x2: 26, y1: 5, y2: 5, "stroke-dasharray": dashes(line.colour ?? j, this.lines.length).join(" ") };
     for (const [name, value] of Object.entries(shape)) path.setAttribute(name, String(value));
     key.append(path);
     return el("li", {}, key, " ", el("bdi", {}, line.label));
@@ -120,18 +143,19 @@ class LineChart {
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
-    const placeX = makeMap(plot, "x"), placeY = makeMap(plot, "y");
+    const placeX = makeMap(plot, "x"), placeY = makeMap(plot, "y"), count = this.lines.length;
+    const palette = Array.from({ length: COLOURS }, (_, j) => colour(`c${j}`));
     this.lines.forEach((line, j) => {
-      const hue = lineColour(line.colour ?? j), x = line.x.map(placeX);
-      if (line.low && line.high) this.fill(ctx, x, line.low.map((value) => placeY(value) ?? bbox.top + bbox.height), line.high.map(placeY), hue, line.fill ?? 0.18);
+      const style = line.colour ?? j, x = line.x.map(placeX);
+      ctx.strokeStyle = ctx.fillStyle = palette[style % COLOURS];
+      if (line.low && line.high) this.fill(ctx, x, line.low.map(placeY), line.high.map(placeY), bbox.top + bbox.height, line.fill ?? 0.18);
       ctx.beginPath();
-      ctx.strokeStyle = hue;
-      ctx.lineWidth = (this.lines.length > 30 ? 1 : 2) * ratio;
-      ctx.setLineDash(line.fill ? [] : dashes(line.colour ?? j).map((dash) => dash * ratio));
+      ctx.lineWidth = (count > 30 ? 1 : 2) * ratio;
+      ctx.setLineDash(line.fill ? [] : dashes(style, count).map((dash) => dash * ratio));
       let down = false;
       for (let k = 0; k < x.length; k++) {
         const y = placeY(line.y[k]);
-        if (x[k] === null || y === null) down = false;
+        if (!isFinite(x[k]) || !isFinite(y)) down = false;
         else if (down) ctx.lineTo(x[k], y);
         else { ctx.moveTo(x[k], y); down = true; }
       }
@@ -143,7 +167,7 @@ class LineChart {
     ctx.font = `${12 * ratio}px system-ui, sans-serif`;
     this.marks.forEach((mark, j) => {
       const x = placeX(mark.x);
-      if (x === null) return;
+      if (!isFinite(x)) return;
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
@@ -155,14 +179,12 @@ class LineChart {
     ctx.restore();
   }
 
-  /** @param {CanvasRenderingContext2D} ctx @param {(number | null)[]} x @param {(number | null)[]} low @param {(number | null)[]} high @param {string} hue @param {number} opacity */
-  fill(ctx, x, low, high, hue, opacity) {
-    const kept = x.map((_, k) => k).filter((k) => x[k] !== null && low[k] !== null && high[k] !== null);
+  /** Fill a band. A lower edge that a logarithmic axis cannot show is at the bottom. @param {CanvasRenderingContext2D} ctx @param {Float64Array} x @param {Float64Array} low @param {Float64Array} high @param {number} bottom @param {number} opacity */
+  fill(ctx, x, low, high, bottom, opacity) {
     ctx.beginPath();
-    for (const k of kept) ctx.lineTo(Number(x[k]), Number(high[k]));
-    for (const k of kept.reverse()) ctx.lineTo(Number(x[k]), Number(low[k]));
+    for (let k = 0; k < x.length; k++) if (isFinite(x[k]) && isFinite(high[k])) ctx.lineTo(x[k], high[k]);
+    for (let k = x.length - 1; k >= 0; k--) if (isFinite(x[k]) && isFinite(high[k])) ctx.lineTo(x[k], isFinite(low[k]) ? low[k] : bottom);
     ctx.globalAlpha = opacity;
-    ctx.fillStyle = hue;
     ctx.fill();
     ctx.globalAlpha = 1;
   }
@@ -182,12 +204,12 @@ class LineChart {
 
   /** @param {KeyboardEvent} event */
   key(event) {
-    const xs = this.lines[0] ? this.lines[0].x : [], step = Math.max(1, Math.round(xs.length / 50));
+    const xs = this.lines[0] ? this.lines[0].x : new Float64Array(), step = Math.max(1, Math.round(xs.length / 50));
     const moves = /** @type {{[key: string]: number}} */ ({ ArrowRight: step, ArrowUp: step, ArrowLeft: -step, ArrowDown: -step, Home: -xs.length, End: xs.length });
     if (!(event.key in moves) || !xs.length) return;
     event.preventDefault();
     const now = Number(this.canvas.getAttribute("aria-valuenow"));
-    const k = Math.min(xs.length - 1, Math.max(0, nearest(xs, now) + moves[event.key])), at = xs[k] ?? 0;
+    const k = Math.min(xs.length - 1, Math.max(0, nearest(xs, now) + moves[event.key])), at = xs[k];
     this.canvas.setAttribute("aria-valuenow", String(at));
     this.canvas.setAttribute("aria-valuetext", this.read(at));
     this.plot.setCursor({ left: this.plot.valToPos(at, "x"), top: 10 }, false);

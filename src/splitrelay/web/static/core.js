@@ -95,7 +95,7 @@ function throttle(work, pause) {
 
 /** A number for people, with four digits. @param {any} value @param {number} [digits] */
 function num(value, digits = 4) {
-  if (value === null || value === undefined) return "–";
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (typeof value !== "number") return String(value);
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
   const size = Math.abs(value);

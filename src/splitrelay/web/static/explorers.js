@@ -116,16 +116,16 @@ class BoundsView {
       first ? el("p", { class: "note" }, `The bound is on ${first[2].at.measure} (${parts.filter(([, , side]) => side.at).map(([, name, side]) => `${name}: ${side.at.statement}`).join("; ")}; ${first[2].at.constants} constants).`) : "",
       el("p", { id: "crossing" }, crossing), el("div", { class: "charts" }, ...stacks.map((one) => one.node)), chart.node, this.commands(query, found.algorithms));
     for (const one of stacks) one.update(one.lines, one.marks);
-    if (found.crossing.R.length) chart.update(SIDES.map(([key, name]) => ({ label: name, x: found.crossing.R, y: found.crossing.totals[key] })), marks);
+    if (found.crossing.R.length) chart.update(SIDES.map(([key, name]) => ({ label: name, x: toNumbers(found.crossing.R), y: toNumbers(found.crossing.totals[key]) })), marks);
     else chart.node.remove();
   }
 
   /** The terms on top of each other over the step. @param {string} name @param {Json} side @param {string[]} terms @param {number | null} eta */
   stack(name, side, terms, eta) {
-    const lines = [], x = side.curve.eta;
-    let low = x.map(() => 0);
+    const lines = [], x = toNumbers(side.curve.eta);
+    let low = new Float64Array(x.length);
     for (const term of terms.filter((one) => one in side.curve.terms)) {
-      const below = low, high = below.map((/** @type {number} */ value, /** @type {number} */ k) => value + (side.curve.terms[term][k] ?? 0));
+      const below = low, high = below.map((value, k) => value + (side.curve.terms[term][k] ?? 0));
       lines.push({ label: term, x, y: high, low: below, high, fill: 0.55, colour: terms.indexOf(term) });
       low = high;
     }

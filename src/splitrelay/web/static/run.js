@@ -49,14 +49,14 @@ class RunView {
       section("Environment", run.environment.error ? el("p", { class: "note" }, run.environment.error) : table("Environment", ["name", "value"], Object.entries(run.environment))));
     for (const details of this.node.querySelectorAll("details")) if (open.has(details.querySelector("summary")?.textContent || "")) details.setAttribute("open", "");
     for (const chart of this.charts) chart.update(chart.lines);
-    await Promise.all([this.loadCurves(["test_accuracy", "test_loss"]), this.loadVisits("")]);
+    await Promise.all([this.loadCurves(run.name, ["test_accuracy", "test_loss"]), this.loadVisits("")]);
   }
 
-  /** @param {string[]} metrics */
-  async loadCurves(metrics) {
+  /** @param {string} name @param {string[]} metrics */
+  async loadCurves(name, metrics) {
     const all = await Promise.all(metrics.map((metric) => fetchView("curves", { metric, x: "round", each: "1", lines: staticData ? "" : this.id })));
     for (const found of all) {
-      const lines = found.lines.filter((/** @type {Json} */ line) => line.id === this.id);
+      const lines = unpackLines({ ...found, lines: found.lines.filter((/** @type {Json} */ line) => line.id === this.id) }, () => name);
       if (!lines.length || !this.curves) continue;
       const chart = new LineChart({ label: found.metric, x: found.axis, y: found.metric, height: 240 });
       this.charts.push(chart);
@@ -76,7 +76,7 @@ class RunView {
     if (run.places.error) parts.push(el("p", { class: "note" }, `Forgetting by position: ${run.places.error}`));
     else {
       const chart = new LineChart({ label: "Forgetting: accuracy on a class by the position in the round of the last client that holds it", x: "position in the round", y: "test accuracy (%)", height: 220 });
-      chart.lines = [{ label: `mean of the last ${run.places.last} rounds`, x: run.places.x, y: run.places.y }];
+      chart.lines = [{ label: `mean of the last ${run.places.last} rounds`, x: toNumbers(run.places.x), y: toNumbers(run.places.y) }];
       this.charts.push(chart);
       parts.push(chart.node);
     }

@@ -4,6 +4,7 @@
 
 const SHOWN = 400; // rows of the table before "show all"
 const START = 12; // settings that are compared
+const NOTES = 5; // lines that cannot be drawn and are named
 const STATES = ["finished", "running", "stopped", "diverged", "failed", "damaged"];
 
 /** What the list shows; it survives a visit of another view. @type {{text: string, state: string, metric: string, x: string, each: boolean, logY: boolean, selected: Set<string> | null, all: boolean}} */
@@ -131,6 +132,13 @@ class RunsView {
     return [...new Set(/** @type {string[]} */ (runs.map((/** @type {Json} */ run) => (each ? run.id : run.line))))];
   }
 
+  /** @param {string} id of a line, or of a run if each run is drawn */
+  lineLabel(id) {
+    if (!choices.each) return this.list.lines[id]?.label ?? id;
+    const run = this.list.runs.find((/** @type {Json} */ one) => one.id === id);
+    return run ? `${this.list.lines[run.line].label}, seed=${run.seed}` : id;
+  }
+
   destroyChart() {
     if (this.chart) this.chart.destroy();
     this.chart = null;
@@ -149,7 +157,8 @@ class RunsView {
     const wanted = this.selectedLines(choices.each), missing = wanted.filter((id) => !this.drawn.has(id) || this.stale.has(id));
     if (!this.plot || !this.notes) return;
     if (missing.length) {
-      const isAll = !choices.each && wanted.length === Object.keys(this.list.lines).length && missing.length === wanted.length;
+      const every = new Set(this.list.runs.map((/** @type {Json} */ run) => run.line && (choices.each ? run.id : run.line)).filter(Boolean));
+      const isAll = missing.length === every.size;
       let found;
       try {
         found = await fetchView("curves", { metric: choices.metric, x: choices.x, each: choices.each ? "1" : "", lines: staticData || isAll ? "" : missing.join(",") }, signal);
@@ -157,9 +166,11 @@ class RunsView {
         if (error instanceof ViewError) this.notes.replaceChildren(errorBox(error));
         throw error;
       }
-      for (const line of found.lines) this.drawn.set(line.id, /** @type {Line} */ (line));
+      const getLabel = (/** @type {string} */ id) => this.lineLabel(id);
+      for (const line of unpackLines(found, getLabel)) this.drawn.set(line.id, line);
       for (const id of missing) this.stale.delete(id);
-      this.notes.replaceChildren(...found.notes.map((/** @type {string} */ text) => el("p", { class: "note" }, `Not drawn: ${text}`)));
+      const failures = found.notes.slice(0, NOTES).map((/** @type {Json} */ note) => el("p", { class: "note" }, `Not drawn: ${getLabel(note.id)}: ${note.error}`));
+      this.notes.replaceChildren(...failures, found.notes.length > NOTES ? el("p", { class: "note" }, `and ${found.notes.length - NOTES} more that are not drawn`) : "");
       if (!this.chart) {
         this.chart = new LineChart({ label: `${found.metric} by ${found.axis}`, x: found.axis, y: found.metric, logY: choices.logY, height: 340 });
         this.plot.replaceChildren(this.chart.node);
