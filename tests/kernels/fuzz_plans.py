@@ -25,8 +25,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from splitrelay.algorithms.base import Step, Visit
+from splitrelay.data.augment import Crops
 from splitrelay.errors import Diverged, InputError
 from splitrelay.kernels import Draw, ImageEvaluator, Plan, SplitEngine, WholeEngine, plan_from, read_plan
 from splitrelay.kernels.batches import Table
@@ -189,12 +191,27 @@ def get_plan(document: Any, text: str | None) -> Plan | None:
 
 
 class Pictures:
-    """Random images of a plan, with random labels."""
+    """Random images of a plan, with random labels: bytes, or real numbers, some of them far beyond a normal range."""
 
     def __init__(self, g: Generator, plan: Plan, N: int) -> None:
-        self.x = g.integers(0, 256, (N, *plan.shape), dtype=np.uint8)
+        self.x: npt.NDArray[Any] = g.integers(0, 256, (N, *plan.shape), dtype=np.uint8)
         self.y = g.integers(0, plan.classes, N)
         self.levels = g.standard_normal((plan.shape[0], 256)).astype(np.float32)
+        self.is_extreme = False  # numbers that overflow, which a fused layer may notice and others not
+        if g.random() < 0.5:
+            self.x = g.standard_normal((N, *plan.shape)).astype(np.float32)
+            self.is_extreme = bool(g.random() < 0.2)
+            if self.is_extreme:
+                self.x.flat[int(g.integers(self.x.size))] = pick(g, [math.nan, math.inf, -math.inf, 3e38, 1e-45, -0.0])
+
+    def draw(self, g: Generator, N: int, sizes: list[int]) -> Draw:
+        """Draw the images of steps of these sizes, and crops for some visits to bytes."""
+        at, number = g.integers(0, N, sum(sizes)), sum(sizes)
+        if self.x.dtype == np.float32 or g.random() < 0.6:
+            return Draw(at, sizes)
+        pad = int(g.integers(0, 4))
+        top, left = (g.integers(0, 2 * pad + 1, number) for _ in range(2))
+        return Draw(at, sizes, Crops(pad, top, left, g.random(number) < 0.5))
 
 
 class Poison:
@@ -272,7 +289,7 @@ def run_plan(g: Generator, plan: Plan) -> None:
     """Run one visit whole and at every cut, and an evaluation. All gradients must have the same bits."""
     sizes = [int(n) for n in g.integers(1, 4, 2)]
     images, L = Pictures(g, plan, 5), len(plan.layers)
-    draw = Draw(g.integers(0, 5, sum(sizes)), sizes)
+    draw = images.draw(g, 5, sizes)
     x = (0.3 * g.standard_normal(plan.size)).astype(np.float32)
     step = Step(0.01, clip=1.0) if g.random() < 0.5 else Step(0.01, momentum=0.9, prox=0.1)
     visit = Visit(0, 0, 0, x, step, len(sizes))
@@ -286,7 +303,7 @@ def run_plan(g: Generator, plan: Plan) -> None:
         halves.bottom = Workspace(plan, 0, cut, max(sizes))
         halves.top = Workspace(plan, cut, L, max(sizes), input_gradient=True)
         with guarded(halves.bottom, halves.top):
-            assert get_result(halves, visit) == expected, f"cut {cut}"
+            assert get_result(halves, visit) == expected or images.is_extreme, f"cut {cut}"
     scorer = ImageEvaluator(plan, images, threads=1)
     with guarded(*scorer.works):
         scorer.evaluate(x)
@@ -356,9 +373,9 @@ class Call:
     def __init__(self, g: Generator, plan: Plan, work: Workspace) -> None:
         n = work.batch
         self.g, self.work, self.root, self.n = g, work, Root(5), n
-        self.table = Table(Pictures(g, plan, 4), plan)
-        draw = Draw(g.integers(0, 4, 2 * n), [n, n])
-        self.chosen, self.kept = self.table.choose(draw)
+        pictures = Pictures(g, plan, 4)
+        self.table = Table(pictures, plan)
+        self.chosen, self.kept = self.table.choose(pictures.draw(g, 4, [n, n]))
         self.name, self.setting = self.root.name(1, 2, 3), convert_step(Step(0.1, clip=1.0))
         self.sizes, self.losses = np.array([n, n], np.int32), np.zeros(64)
         self.x, self.out = np.zeros(work.size, np.float32), np.zeros(work.size, np.float32)
@@ -376,7 +393,7 @@ class Call:
 
     def mutate(self) -> None:
         """Change what is handed over beside the net."""
-        g, way = self.g, int(self.g.integers(9))
+        g, way = self.g, int(self.g.integers(10))
         if way == 0:
             name, kind = pick(g, [field for field in VisitC._fields_ if field[0] not in ("losses", "loss", "shift")])
             if kind is c.c_void_p:
@@ -407,6 +424,10 @@ class Call:
         if way == 8:
             name = pick(g, [field[0] for field in self.name._fields_])
             setattr(self.name, name, None if name == "root" else pick(g, [0, 1, 4, -1, -(2**63)]))
+        if way == 9 and self.chosen.top:
+            self.kept[1][int(g.integers(2))][int(g.integers(2 * self.n))] = get_hostile(g, 3, 64)
+        elif way == 9 and self.chosen.features:  # numbers with crops
+            self.chosen.top = self.chosen.left = self.chosen.flip = self.kept[0].ctypes.data
 
     def get_codes(self, n: int, k: int) -> list[int]:
         """Every entry point once, for n images and step k."""
