@@ -12,9 +12,11 @@ from splitrelay.cli.main import run
 from splitrelay.cli.status import STALLED, build_table
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.evaluation_requests import PartyRequest
+from splitrelay.deploy.fed_server import FedServer
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.deploy.stalls import MANY, StallReporter, Wait
 from splitrelay.deploy.status_client import ask_status
+from splitrelay.errors import WorkError
 from splitrelay.network import messages
 from splitrelay.network.server_connection import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.security.encryption import SecretUnavailable
@@ -173,6 +175,43 @@ def test_a_fed_server_that_is_not_here(tmp_path: Path) -> None:
     join_all(stage)
     stage.play()
     assert seen.check()["who"] == "the fed server"
+
+
+def test_a_fed_server_that_cannot_average_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = make_fed_deployment(tmp_path, *THREE, "algorithm=fedavg", "R=1", policy=AT_ONCE)
+    seen, honest = Unasked(stage, FED_SERVER_NUMBER, "unable", lambda: None), FedServer.combine
+
+    def lacking(fed: FedServer, *given: Any) -> Any:
+        if not seen.reported.is_set():
+            raise SecretUnavailable("no secret of epoch 2 here")
+        return honest(fed, *given)
+
+    monkeypatch.setattr(FedServer, "combine", lacking)
+    join_all(stage)
+    stage.play()
+    wait = seen.check()
+    assert wait["who"] == "the fed server" and "no secret of epoch 2" in wait["why"]
+
+
+@pytest.mark.parametrize("away", ["skip", "retry"])
+def test_a_fed_server_that_never_can_stops_the_run(away: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run cannot go on without it. Before, a run that may skip visits waited for ever."""
+    policy = Policy(away, lease=0.3, retries=1, stalled=0.0)
+    stage = make_fed_deployment(tmp_path, *THREE, "algorithm=fedavg", "R=1", policy=policy)
+
+    def lacking(fed: FedServer, *_: Any) -> Any:
+        raise SecretUnavailable("no secret of epoch 2 here")
+
+    monkeypatch.setattr(FedServer, "combine", lacking)
+    join_all(stage)
+    watchdog = threading.Timer(60, stage.serving.stop.set)
+    watchdog.start()
+    with pytest.raises((WorkError, KeyboardInterrupt)) as found:
+        stage.play()
+    watchdog.cancel()
+    assert isinstance(found.value, WorkError)
+    assert "the fed server" in found.value.what and "no secret of epoch 2" in str(found.value.value)
+    assert not stage.events("strike")
 
 
 def test_a_run_that_goes_on_is_not_stalled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

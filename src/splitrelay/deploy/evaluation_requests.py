@@ -87,12 +87,17 @@ class PartyRequest:
             self.remote.connections.send(self.connection, *words)
 
     def check_failures(self) -> None:
-        """Raise WorkError after too many failures, or with `--away retry` if the party was away for too long."""
+        """Raise WorkError after too many failures, or if the party was away or could not answer for too long.
+
+        With `--away wait` the run waits, and reports it. With `--away skip` it waits for a party that is away, but not
+        for one that is connected and answers "not yet" for ever: the caller skips what it can do without.
+        """
         policy, who = self.remote.policy, get_client_name(self.m)
         hint = "Mend it; the same command goes on from here."
         if self.failures > policy.retries:
             raise WorkError(f"{who} failed {self.failures} times", value=self.why.rstrip("."), hint=hint)
-        if policy.away == "retry" and time.monotonic() - self.missed > policy.lease * (policy.retries + 1):
+        is_limited = policy.away == "retry" or (policy.away == "skip" and self.unable)
+        if is_limited and time.monotonic() - self.missed > policy.lease * (policy.retries + 1):
             raise WorkError(f"{who} does not answer", value=self.why.rstrip(".") or "it is away", hint=hint)
 
     def _send_request(self) -> None:
