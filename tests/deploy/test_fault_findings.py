@@ -29,6 +29,13 @@ def test_correct_record_is_sound() -> None:
     assert compute_findings([], [], RECORD, K, {}).is_sound
 
 
+@pytest.mark.parametrize("event", ["failed", "unopened"])
+def test_a_client_that_was_deceived_is_recorded_also_if_another_client_sent_the_half(event: str) -> None:
+    one = InjectedFault(Fault("false-steps", 0), 0)
+    assert is_recorded(one, [visit(event, 1, why="another number of local steps")])
+    assert not is_recorded(one, [visit("leased", 1)])
+
+
 @pytest.mark.parametrize(
     ("steps", "granted", "whole", "sound"),
     [

@@ -8,6 +8,7 @@ from splitrelay.chaos.fault_kinds import KINDS, Fault, draw_plan, find_excluded_
 from splitrelay.chaos.fault_rehearsal import FaultRehearsal
 from splitrelay.deploy.rehearsal import RehearsalOptions
 from splitrelay.errors import InputError, OutOfRange, UnknownName
+from splitrelay.participation import Sampled
 from tests.support.deployment import small_spec
 
 
@@ -134,6 +135,36 @@ def test_fault_is_excluded_if_others_take_its_messages(
     spec = small_spec(tmp_path, "M=3", "K=4", "R=4", *settings.split())
     found = [fault for m in range(3) for fault in find_excluded_faults(faults, spec, m, 3)]
     assert found == [faults[i] for i in excluded]
+
+
+@pytest.mark.parametrize(
+    ("faults", "excluded"),
+    [
+        ([Fault("cut", 2, 0)], [0]),  # client 0 has no visit after the first round
+        ([Fault("cut", 0, 0)], []),
+        ([Fault("replay", 0, 1)], [0]),  # a step of an earlier visit of client 1 does not exist
+        ([Fault("replay", 0, 2)], []),
+    ],
+)
+def test_fault_is_excluded_if_its_client_has_no_visit(faults: list[Fault], excluded: list[int], tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, "M=3", "S=2", "R=3")
+    rounds = [[0, 2], [2, 1], [2, 2]]
+    found = [fault for m in range(3) for fault in find_excluded_faults(faults, spec, m, 2, rounds)]
+    assert found == [faults[i] for i in excluded]
+
+
+@pytest.mark.parametrize("away", ["wait", "skip"])
+def test_faults_of_random_plans_happen_to_clients_that_are_visited(away: str, tmp_path: Path) -> None:
+    """In a round of S < M clients, the client that was drawn first may have no visit any more."""
+    spec = small_spec(tmp_path, "M=6", "S=2", "R=3", "order=sampled")
+    order = Sampled(6, 2, seed=1)
+    visits = [(r, m) for r in range(3) for m in order(r)]
+    kinds = [kind for kind in list_possible_kinds(spec, 6) if kind != "replay"]  # needs two visits of a client
+    for seed in range(300):
+        plan = draw_plan(seed, spec, range(6), kinds, away, order)
+        assert plan, seed
+        for fault in plan:
+            assert any(m == fault.client and fault.after <= 2 * r for r, m in visits), (seed, fault)
 
 
 def test_plan_file_is_sorted_by_number_of_visits(tmp_path: Path) -> None:

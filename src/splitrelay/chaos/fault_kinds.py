@@ -6,8 +6,8 @@ sends or receives the message that the kind names. Kinds that happen at a step w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from splitrelay.errors import InputError, OutOfRange, UnknownName
@@ -26,6 +26,7 @@ PASSING_KINDS = (
     *("duplicate", "replay", "delay", "stranger", "wrong-spec", "another-name"),
     *("kill-fed", "kill-giver", "lost-commit"),
 )
+FAILURE_EVENTS = ("failed", "unopened")  # a visit that fails before its first step, of a half sent by another client
 CONNECTION_EVENTS = ("lost", "gone", "resumed", "restarted")
 
 
@@ -141,9 +142,9 @@ KINDS: dict[str, Kind] = {
         "the client refuses the terms and exits with code 2; after a restart it completes the visit",
         CONNECTION_EVENTS,
     ),
-    "false-steps": Kind("malicious server: a lease of 999 steps more", "lease", CLIENT_EXIT, ("failed",)),
-    "false-rate": Kind("malicious server: a lease with another eta", "lease", CLIENT_EXIT, ("failed",)),
-    "false-round": Kind("malicious server: a lease of a round after the last", "lease", CLIENT_EXIT, ("failed",)),
+    "false-steps": Kind("malicious server: a lease of 999 steps more", "lease", CLIENT_EXIT, FAILURE_EVENTS),
+    "false-rate": Kind("malicious server: a lease with another eta", "lease", CLIENT_EXIT, FAILURE_EVENTS),
+    "false-round": Kind("malicious server: a lease of a round after the last", "lease", CLIENT_EXIT, FAILURE_EVENTS),
     "false-gradient": Kind(
         "malicious server: a gradient for another number of samples",
         "reply",
@@ -224,15 +225,32 @@ def list_possible_kinds(
     return [name for name in here if name != "another-name" or (clients > 1 and not insecure)]
 
 
-def draw_plan(seed: int, spec: Spec, clients: Sequence[int], kinds: Sequence[str], away: str = "wait") -> list[Fault]:
+def draw_plan(
+    seed: int,
+    spec: Spec,
+    clients: Sequence[int],
+    kinds: Sequence[str],
+    away: str = "wait",
+    order: Callable[[int], Sequence[int]] | None = None,
+) -> list[Fault]:
     """Draw one to five faults before the last round; include one skipped visit if the policy allows it.
 
-    A fault is left out if the faults before it take all messages at which it could happen.
+    A fault is left out if the faults before it take all messages at which it could happen. A fault of a client that
+    has no visit late enough happens to another client.
+
+    Args:
+        seed: The seed of the plan.
+        spec: The spec of the run.
+        clients: All clients of the run.
+        kinds: The kinds to choose from.
+        away: What the server does when a client is absent.
+        order: Returns the clients that are visited in a round; by default all clients.
     """
     draw = rng(seed, Purpose.INSTANCES)
     names = [kinds[int(draw.integers(len(kinds)))] for _ in range(int(draw.integers(1, 6)))]
     if away == "skip":
         names[0] = "stay-away"
+    rounds = [list(clients if order is None else order(r)) for r in range(spec.R)]
     visits = spec.S or len(clients)
     faults = [
         Fault(
@@ -243,29 +261,52 @@ def draw_plan(seed: int, spec: Spec, clients: Sequence[int], kinds: Sequence[str
         )
         for name in names
     ]
+    faults = [_choose_visited_client(fault, spec, rounds, visits, away) for fault in faults]
     faults.sort(key=lambda fault: fault.after)
     faults = [fault for at, fault in enumerate(faults) if away != "skip" or not _is_client_away(fault, faults[:at])]
-    for excluded in [fault for m in clients for fault in find_excluded_faults(faults, spec, m, visits)]:
+    for excluded in [fault for m in clients for fault in find_excluded_faults(faults, spec, m, visits, rounds)]:
         faults.remove(excluded)
     return faults
 
 
-def find_excluded_faults(faults: Sequence[Fault], spec: Spec, m: int, visits: int) -> list[Fault]:
+def _choose_visited_client(fault: Fault, spec: Spec, rounds: Sequence[Sequence[int]], visits: int, away: str) -> Fault:
+    """Return the fault, for another client if its own has no visit at which the fault can happen.
+
+    A replay needs two visits of one client. If no client has them late enough, the fault is returned unchanged.
+    """
+    last = _last_round(fault.kind, spec.R, away)
+    late = [
+        m for r, round_clients in enumerate(rounds) if fault.after <= r * visits and r <= last for m in round_clients
+    ]
+    for m in [fault.client, *late]:
+        one = replace(fault, client=m)
+        if m in late and not find_excluded_faults([one], spec, m, visits, rounds):
+            return one
+    return fault
+
+
+def find_excluded_faults(
+    faults: Sequence[Fault], spec: Spec, m: int, visits: int, rounds: Sequence[Sequence[int]] | None = None
+) -> list[Fault]:
     """Return the faults of client m that cannot happen because others take the messages that they need.
 
-    Go through the messages of the client, one visit per round, as `FaultScheduler` does. Assume the worst: a fault is
-    due only in the first round that begins after `after` visits, a half has one chunk, and a visit is not repeated.
+    Go through the messages of the client, visit by visit, as `FaultScheduler` does. Assume the worst: a fault is due
+    only in the first round that begins after `after` visits, a half has one chunk, and a visit is not repeated.
 
     Args:
         faults: The plan, sorted by `after`.
         spec: The spec of the run.
         m: The client.
         visits: The number of visits per round.
+        rounds: The clients that are visited in each round; by default m is visited once in each.
     """
     waiting = [fault for fault in faults if fault.client == m]
-    for r in range(spec.R):
+    made = [r for r in range(spec.R) for other in ([m] if rounds is None else rounds[r]) if other == m]
+    for number, r in enumerate(made):
         for message, k in _list_visit_messages(spec, m, is_last=r == spec.R - 1 > 0):
             for fault in [one for one in waiting if one.after <= r * visits and is_at_message(one, message, k)]:
+                if fault.kind == "replay" and number == 0:  # there is no earlier step to send
+                    continue
                 waiting.remove(fault)
                 if fault.kind in PASSING_KINDS:
                     break

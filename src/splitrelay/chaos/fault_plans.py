@@ -12,7 +12,7 @@ from splitrelay.chaos.fault_kinds import Fault, draw_plan, list_possible_kinds, 
 from splitrelay.chaos.fault_rehearsal import FaultRehearsal
 from splitrelay.deploy.rehearsal import RehearsalOptions, Report, remove_keys_and_data
 from splitrelay.errors import WorkError
-from splitrelay.runs.build import build_partition, load_data
+from splitrelay.runs.build import build_order, build_partition, load_data
 
 COLUMNS = ("plan", "faults", "sound", "same weights", "skipped", "twice", "seconds", "remark")
 Row = dict[str, Any]
@@ -31,10 +31,13 @@ def run_plans(options: RehearsalOptions, file: Path | None, seed: int, plans: in
         plans: The number of plans.
         report: Called with messages about the progress.
     """
-    clients = build_partition(options.spec, load_data(options.spec.data)).clients
+    partition = build_partition(options.spec, load_data(options.spec.data))
+    clients, order = partition.clients, build_order(options.spec, partition)
     kinds = list_possible_kinds(options.spec, len(clients), options.insecure, options.direct, options.fed)
     for number in range(seed, seed + plans):
-        faults = draw_plan(number, options.spec, clients, kinds, options.away) if file is None else read_plan(file)
+        faults = (
+            draw_plan(number, options.spec, clients, kinds, options.away, order) if file is None else read_plan(file)
+        )
         if plans == 1:
             row = run_plan(options, number, faults, report)
         else:
