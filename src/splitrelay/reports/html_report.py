@@ -41,8 +41,8 @@ from splitrelay.reports.labels import (
     get_data_label,
     get_key_label,
     get_partition_label,
+    get_run_label,
     get_setting_label,
-    is_splitfed_v1,
 )
 from splitrelay.reports.runs_table import build_runs_table
 from splitrelay.reports.seed_groups import Group, is_complete
@@ -75,7 +75,7 @@ def build_run_page(run: Run) -> str:
         _build_commands(run),
     ]
     return page(
-        f"{get_algorithm_label('splitfed-v1' if is_splitfed_v1(spec) else spec.algorithm)} on {where}",
+        f"{get_run_label(spec)} on {where}",
         [part for part in parts if part],
     )
 
@@ -212,15 +212,25 @@ def _build_client_row(one: ClientRecord) -> list[str]:
 
 
 def _build_settings(run: Run) -> str:
-    defaults, own, words = Spec(algorithm=run.spec.algorithm).flatten(), run.spec.flatten(), get_key_descriptions()
-    rows = [
-        format_setting_row(get_key_label(key), format_value_label(own[key]), words[key], own[key] != defaults[key])
-        for key in own
-    ]
+    rows = [format_setting_row(**setting) for setting in list_settings(run.spec)]
     skipped = sum(row.get("skipped", 0) for row in run.rows)
     decided = f"These settings and the {skipped} skipped visits" if skipped else "These settings alone"
     marked = note(f"● differs from the default. {decided} determine the numbers.")
     return section("Settings", marked, table(["", "key", "value", "meaning"], rows))
+
+
+def list_settings(spec: Spec) -> list[dict[str, Any]]:
+    """Return name, value and meaning of every key of a spec; `own` marks values that differ from the default."""
+    defaults, words = Spec(algorithm=spec.algorithm).flatten(), get_key_descriptions()
+    return [
+        {
+            "name": get_key_label(key),
+            "value": format_value_label(value),
+            "meaning": words[key],
+            "own": value != defaults[key],
+        }
+        for key, value in spec.flatten().items()
+    ]
 
 
 def get_key_descriptions() -> dict[str, str]:

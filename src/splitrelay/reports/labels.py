@@ -36,6 +36,11 @@ def is_splitfed_v1(spec: Spec) -> bool:
     return spec.algorithm == "fedavg" and spec.placement == "cut"
 
 
+def get_run_label(spec: Spec) -> str:
+    """Return the name of the algorithm of a run. FedAvg over a cut is SplitFed V1."""
+    return get_algorithm_label("splitfed-v1" if is_splitfed_v1(spec) else spec.algorithm)
+
+
 def get_data_label(name: str) -> str:
     """Return the proper name of a data set, or the file name of a user's data set."""
     return DATA.get(name) or Path(name).stem or name

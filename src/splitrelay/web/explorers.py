@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
@@ -14,10 +15,7 @@ from splitrelay.data.datasets import SETS
 from splitrelay.data.partition import Labels
 from splitrelay.data.partition_schemes import draw_partition, list_settings
 from splitrelay.errors import InputError, OutOfRange, SplitrelayError, UnknownName
-from splitrelay.table import make_finite
-from splitrelay.theory import Bound, Problem, bound
-from splitrelay.theory.stepsizes import choose_step
-from splitrelay.theory.theorem_constants import resolve_constants
+from splitrelay.theory import Bound, Problem, bound, stepsize
 from splitrelay.web.run_details import describe_partition
 from splitrelay.web.run_list import Query
 from splitrelay.web.source import PageSource
@@ -50,7 +48,7 @@ def get_bounds(source: PageSource, query: Query) -> dict[str, Any]:
     names = ("ssl-swor", "fedavg-swor") if is_partial else ("ssl", "fedavg")
     sides = {name.partition("-")[0]: _describe_side(name, case, problem, eta) for name in names}
     crossing = _find_crossing(names, case, problem)
-    return dict(make_finite({"case": case, "algorithms": names, "sides": sides, "crossing": crossing}))
+    return {"case": case, "algorithms": names, "sides": sides, "crossing": crossing}
 
 
 def read_number(query: Query, name: str) -> float:
@@ -64,7 +62,7 @@ def read_number(query: Query, name: str) -> float:
 def _describe_side(name: Any, case: Any, problem: Problem, eta: float | None) -> dict[str, Any]:
     """Return one algorithm: the best step, the range of steps, the bound at eta, and the terms over all steps."""
     try:
-        best = choose_step(name, case, problem, "best", resolve_constants(None, case), "R", "refuse")
+        best = stepsize(name, case, problem)
     except SplitrelayError as error:
         return {"error": str(error)}
     here = best.bound if eta is None else bound(name, case, problem, eta=eta, outside="mask")
@@ -81,9 +79,7 @@ def _describe_side(name: Any, case: Any, problem: Problem, eta: float | None) ->
 
 
 def _describe_bound(found: Bound) -> dict[str, Any]:
-    conditions = [
-        {name: getattr(c, name) for name in ("name", "left", "relation", "right", "holds")} for c in found.conditions
-    ]
+    conditions = [asdict(condition) for condition in found.conditions]
     names = ("eta", "eta_tilde", "total", "terms", "vacuous", "applicable", "measure", "statement", "constants")
     return {**{name: getattr(found, name) for name in names}, "conditions": conditions}
 
@@ -97,7 +93,8 @@ def _find_crossing(names: Sequence[Any], case: Any, problem: Problem) -> dict[st
     rounds = np.unique(np.round(np.geomspace(low, high, ROUNDS)))
 
     def compute_totals(R: Any) -> list[Any]:
-        return [_compute_best(name, case, problem.with_rounds(R)) for name in names]
+        steps = (stepsize(name, case, problem.with_rounds(R), outside="mask") for name in names)
+        return [np.asarray(step.bound.total) for step in steps]
 
     try:
         totals = compute_totals(rounds)
@@ -110,10 +107,6 @@ def _find_crossing(names: Sequence[Any], case: Any, problem: Problem) -> dict[st
         if np.isfinite(sign[j : j + 2]).all() and sign[j] * sign[j + 1] < 0
     ]
     return {"R": rounds, "totals": dict(zip(("ssl", "fedavg"), totals, strict=True)), "at": at}
-
-
-def _compute_best(name: Any, case: Any, problem: Problem) -> Any:
-    return np.asarray(choose_step(name, case, problem, "best", resolve_constants(None, case), "R", "mask").bound.total)
 
 
 def _bisect(compute_totals: Any, low: float, high: float) -> dict[str, Any]:
@@ -146,7 +139,7 @@ def get_partition(source: PageSource, query: Query) -> dict[str, Any]:
             "too many clients for the explorer", value=settings["M"], limit=f"M <= {MAX_CLIENTS}", hint=hint
         )
     drawn = describe_partition(draw_partition(kind, load_labels(data), **settings))
-    return dict(make_finite({**drawn, "data": data, "kind": kind, "settings": settings}))
+    return {**drawn, "data": data, "kind": kind, "settings": settings}
 
 
 @lru_cache(4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -13,16 +12,15 @@ from splitrelay.data.partition import Partition
 from splitrelay.data.partition_io import load_partition
 from splitrelay.errors import InputError, SplitrelayError
 from splitrelay.reports.curves import compute_by_place
-from splitrelay.reports.html_report import get_key_descriptions
-from splitrelay.reports.labels import describe_setting, format_value_label, get_key_label
+from splitrelay.reports.html_report import list_settings
+from splitrelay.reports.labels import describe_setting
 from splitrelay.reports.seed_groups import Group
 from splitrelay.runs.client_records import CLIENTS
-from splitrelay.runs.packed_records import has_record, read_record
+from splitrelay.runs.packed_records import has_record
 from splitrelay.runs.records import Run
 from splitrelay.runs.run_directory import LAST
-from splitrelay.runs.spec import Spec
-from splitrelay.structured_text import parse_json
-from splitrelay.web.run_list import Query, describe_run, find_failures, finite
+from splitrelay.runs.sources import read_environment
+from splitrelay.web.run_list import Query, describe_run, find_failures
 from splitrelay.web.source import PageSource
 
 COLUMNS = 200  # rounds in the picture of the classes; more are thinned
@@ -40,7 +38,7 @@ def get_run(source: PageSource, query: Query) -> dict[str, Any]:
         "classes": _attempt(lambda: describe_classes(run)),
         "places": _attempt(lambda: describe_places(run)),
         "partition": _attempt(lambda: describe_saved_partition(run.path)),
-        "environment": _attempt(lambda: read_environment(run.path)),
+        "environment": _attempt(lambda: {name: str(value) for name, value in read_environment(run.path).items()}),
         "end": {name: value for name, value in (run.rows[-1] if run.rows else {}).items() if name != "skipped_visits"},
     }
 
@@ -52,20 +50,6 @@ def _attempt(build: Callable[[], Any]) -> Any:
         return {"error": str(error)}
 
 
-def list_settings(spec: Spec) -> list[dict[str, Any]]:
-    """Return every key of the spec with its meaning; `own` marks values that differ from the default."""
-    defaults, flat, words = Spec(algorithm=spec.algorithm).flatten(), spec.flatten(), get_key_descriptions()
-    return [
-        {
-            "key": get_key_label(key),
-            "value": format_value_label(value),
-            "meaning": words.get(key, ""),
-            "own": value != defaults.get(key),
-        }
-        for key, value in flat.items()
-    ]
-
-
 def describe_classes(run: Run) -> dict[str, Any]:
     """Return the accuracy of each class after each evaluation, in percent."""
     rows = [row for row in run.rows if row.get("test_per_class")]
@@ -73,12 +57,8 @@ def describe_classes(run: Run) -> dict[str, Any]:
         raise InputError("no evaluation has the accuracy of single classes")
     step = -(-len(rows) // COLUMNS)
     kept = sorted({*range(0, len(rows), step), len(rows) - 1})
-    values = [[_to_percent(share) for share in rows[j]["test_per_class"]] for j in kept]
+    values = [[None if share is None else 100 * share for share in rows[j]["test_per_class"]] for j in kept]
     return {"rounds": [rows[j]["round"] for j in kept], "values": values}
-
-
-def _to_percent(share: Any) -> float | None:
-    return None if share is None or not math.isfinite(share) else 100 * share
 
 
 def describe_places(run: Run) -> dict[str, Any]:
@@ -86,7 +66,7 @@ def describe_places(run: Run) -> dict[str, Any]:
     if not run.rows or run.rows[-1]["round"] == 0 or not run.rows[-1].get("test_per_class"):
         raise InputError("no evaluation after the first round has the accuracy of single classes")
     curve = compute_by_place(Group((run,)))
-    return {"x": curve.rounds.tolist(), "y": finite(curve.mean), "last": LAST}
+    return {"x": curve.rounds, "y": curve.mean, "last": LAST}
 
 
 def describe_saved_partition(directory: Path) -> dict[str, Any]:
@@ -110,15 +90,3 @@ def describe_partition(partition: Partition) -> dict[str, Any]:
         "counts": partition.counts.tolist(),
         "measures": asdict(measure_heterogeneity(partition)),
     }
-
-
-def read_environment(directory: Path) -> dict[str, str]:
-    """Return the content of environment.json as texts."""
-    file = directory / "environment.json"
-    if not has_record(file):
-        raise InputError("there is no environment.json in this run")
-    try:
-        content = dict(parse_json(read_record(file)))
-    except ValueError:
-        raise InputError("environment.json cannot be read") from None
-    return {str(name): str(value) for name, value in content.items()}

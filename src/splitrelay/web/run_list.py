@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,12 @@ from splitrelay.errors import InputError, SplitrelayError, UnknownName
 from splitrelay.reports.labels import (
     describe_setting,
     format_value_label,
-    get_algorithm_label,
     get_data_label,
     get_key_label,
     get_partition_label,
-    is_splitfed_v1,
+    get_run_label,
 )
-from splitrelay.reports.seed_groups import Group, is_complete, is_diverged
+from splitrelay.reports.seed_groups import Group, describe_keys, is_complete, is_diverged
 from splitrelay.reports.statistics import ALPHA, MARGIN, judge_differences
 from splitrelay.reports.summary import build_curve, compare_seeds, summarise_group
 from splitrelay.runs.packed_records import has_record, read_record
@@ -36,6 +34,7 @@ from splitrelay.web.source import PageSource, Reading, get_lines
 
 Query = Mapping[str, str]
 Floats = NDArray[np.float64]
+Progress = dict[str, tuple[int, str]]  # rows and state of each run
 AXES = {"round": "training rounds", "bytes": "MB between clients and server", "flops": "client GFLOP", "seconds": "s"}
 HIDDEN = ("round", "test_per_class", "skipped_visits")  # fields of a row that are not metrics
 START = 12  # lines that are drawn at first
@@ -96,7 +95,7 @@ def describe_run(
         "round": end.get("round", 0),
         "R": run.spec.R,
         "seed": run.spec.seed,
-        "algorithm": get_label(run),
+        "algorithm": get_run_label(run.spec),
         "data": get_data_label(run.spec.data.name),
         "partition": get_partition_label(run.spec.partition),
         "settings": {get_key_label(key): format_value_label(flat[key]) for key in keys},
@@ -104,21 +103,14 @@ def describe_run(
         "loss": end.get("test_loss"),
         "bytes": end.get("bytes_up", 0) + end.get("bytes_down", 0),
         "seconds": end.get("seconds", 0.0),
-        "line": reading.line_of.get(run.path),
+        "line": reading.line_of.get(number),
         "commands": list_commands(run, state),
     }
 
 
-def get_label(run: Run) -> str:
-    """Return the name of the algorithm."""
-    return get_algorithm_label("splitfed-v1" if is_splitfed_v1(run.spec) else run.spec.algorithm)
-
-
 def describe_line(group: Group, keys: Sequence[str]) -> dict[str, Any]:
     """Return the label and the seeds of a line."""
-    flat = group.spec.flatten()
-    told = [f"{get_key_label(key)}={format_value_label(flat[key])}" for key in keys]
-    own = ", ".join([get_label(group.runs[0]), *told]) if told else describe_setting(group.spec)
+    own = f"{get_run_label(group.spec)}, {describe_keys(group.spec, keys)}" if keys else describe_setting(group.spec)
     return {"label": own, "seeds": list(group.seeds), "algorithm": group.spec.algorithm}
 
 
@@ -228,11 +220,6 @@ def select_points(y: Floats, most: int = POINTS) -> NDArray[np.int64]:
     return np.unique([0, *(starts + lowest.argmin(1)), *(starts + highest.argmax(1)), n - 1])
 
 
-def finite(values: Floats) -> list[float | None]:
-    """Return the numbers as JSON can carry them: a value that is not finite becomes null."""
-    return [value if math.isfinite(value) else None for value in values.tolist()]
-
-
 def compare_lines(source: PageSource, query: Query) -> dict[str, Any]:
     """Compare the test accuracy of settings with that of the first one, over the seeds that both have."""
     reading = source.read()
@@ -252,40 +239,16 @@ def compare_lines(source: PageSource, query: Query) -> dict[str, Any]:
     return {"baseline": baseline, "rows": rows, "alpha": ALPHA, "margin": MARGIN, "last": LAST}
 
 
-@dataclass(frozen=True)
-class StreamPosition:
-    """What a browser knows: the number of all runs, and rows and state ("12.running") of those that may change."""
-
-    total: int
-    unfinished: Mapping[str, str]
-
-    def format(self) -> str:
-        """Return it as the id of an event."""
-        return f"{self.total};" + ",".join(f"{number}:{rows}" for number, rows in self.unfinished.items())
-
-
-def parse_position(text: str) -> StreamPosition | None:
-    """Read the id of an event, or return None if it is not one."""
-    total, mark, rest = text.partition(";")
-    if not mark or not (total.isascii() and total.isdigit()):
-        return None
-    parts = (part.partition(":") for part in rest.split(",") if ":" in part)
-    return StreamPosition(int(total), {number: rows for number, _, rows in parts})
-
-
-def find_position(source: PageSource) -> StreamPosition:
-    """Return the position after everything that is in the folder now."""
+def find_progress(source: PageSource) -> Progress:
+    """Return rows and state of every run that can be read."""
     reading, failures = source.read(), find_failures(source.folder)
-    runs = {number: run for number, run in reading.runs.items() if not is_complete(run)}
-    rows = {number: f"{len(run.rows)}.{find_state(run, failures)[0]}" for number, run in runs.items()}
-    return StreamPosition(len(reading.names), rows)
+    return {number: (len(run.rows), find_state(run, failures)[0]) for number, run in reading.runs.items()}
 
 
-def describe_changes(source: PageSource, before: StreamPosition, now: StreamPosition) -> dict[str, Any]:
+def describe_changes(source: PageSource, before: Progress, now: Progress) -> dict[str, Any]:
     """Return the runs whose rows or state have changed; `reload` is set if runs have come or gone."""
     reading, failures = source.read(), find_failures(source.folder)
     keys = [key for key in reading.differing_keys if key != "seed"]
-    candidates = [number for number in {**before.unfinished, **now.unfinished} if number in reading.names]
-    changed = [number for number in candidates if before.unfinished.get(number) != now.unfinished.get(number)]
+    changed = [number for number in now if before.get(number) != now[number] and number in reading.runs]
     runs = [describe_run(reading, number, keys, failures) for number in changed]
-    return {"runs": runs, "reload": before.total != now.total}
+    return {"runs": runs, "reload": before.keys() != now.keys()}

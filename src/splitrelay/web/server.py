@@ -7,8 +7,8 @@ Rules
     - Every answer has a content security policy that allows only files of this server. There are no cookies.
     - Requests only read. No request makes the server write a file or contact another host, except that the view
       Federation asks the server of the deployed run that was named on the command line.
-    - The id of an event has the number of rows of each unfinished run. A browser that reconnects sends the last id, and
-      gets only the runs that have changed since then.
+    - A stream of events begins with the event `start`, after which a page loads everything that it shows. Later events
+      have the runs that have changed. A browser that reconnects gets `start` again, so it misses nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from splitrelay.errors import SplitrelayError
 from splitrelay.table import make_finite
-from splitrelay.web.run_list import StreamPosition, describe_changes, find_position, parse_position
+from splitrelay.web.run_list import Progress, describe_changes, find_progress
 from splitrelay.web.source import PageSource
 
 # View: module and function. A module is imported when its view is first asked for, because some of them need torch.
@@ -42,17 +42,9 @@ VIEWS = {
     "partition": "explorers:get_partition",
     "federation": "federation:get_status",
 }
+OWN_SCRIPTS = ("core", "charts", "runs", "run", "explorers", "federation", "app")
 STYLES = ("uplot/uPlot.min.css", "style.css")
-SCRIPTS = (
-    "uplot/uPlot.iife.min.js",
-    "core.js",
-    "charts.js",
-    "runs.js",
-    "run.js",
-    "explorers.js",
-    "federation.js",
-    "app.js",
-)
+SCRIPTS = ("uplot/uPlot.iife.min.js", *(f"{name}.js" for name in OWN_SCRIPTS))
 TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html"}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -136,7 +128,7 @@ class PageHandler(BaseHTTPRequestHandler):
         if rest == "":
             self._send(HTTPStatus.OK, build_index().encode(), "text/html")
         elif rest == "events":
-            self._stream(query)
+            self._stream()
         elif rest.startswith("api/") and rest[4:] in VIEWS:
             self._send_view(rest[4:], query)
         elif rest.removeprefix("static/") in (*STYLES, *SCRIPTS):
@@ -146,60 +138,49 @@ class PageHandler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.NOT_FOUND, b"There is nothing here.\n", "text/plain")
 
     def _send_view(self, name: str, query: dict[str, str]) -> None:
-        status = HTTPStatus.OK
-        try:
-            content = call_view(name, self.server.source, query)
-        except SplitrelayError as error:
-            status, content = HTTPStatus.BAD_REQUEST, describe_error(error)
-        except ImportError as error:
-            hint = 'Install it: pip install "splitrelay[deploy]"'
-            status = HTTPStatus.NOT_IMPLEMENTED
-            content = {"error": f"this view needs a package that is not installed: {error.name}", "hint": hint}
+        status, content = answer_view(name, self.server.source, query)
         self._send(status, to_json(content).encode(), "application/json")
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
-        self.send_response(status)
-        for name, value in HEADERS.items():
-            self.send_header(name, value)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
+        self._send_head(status, kind, {"Content-Length": str(len(body))})
         self.wfile.write(body)
 
-    def _stream(self, query: dict[str, str]) -> None:
-        """Send changed runs and the status of the federation until the browser leaves."""
+    def _send_head(self, status: HTTPStatus, kind: str, more: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**HEADERS, "Content-Type": f"{kind}; charset=utf-8", **more}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _stream(self) -> None:
+        """Send changed runs until the browser leaves."""
         if not self.server.streams.acquire(blocking=False):
             self._send(HTTPStatus.SERVICE_UNAVAILABLE, b"Too many open pages.\n", "text/plain")
             return
         try:
             self.close_connection = True
-            position = parse_position(self.headers.get("Last-Event-ID", "")) or find_position(self.server.source)
-            self.send_response(HTTPStatus.OK)
-            for name, value in {**HEADERS, "Content-Type": "text/event-stream; charset=utf-8"}.items():
-                self.send_header(name, value)
-            self.send_header("Connection", "close")
-            self.end_headers()
-            self._send_events(position)
-        except (BrokenPipeError, ConnectionError, TimeoutError):
+            progress = find_progress(self.server.source)
+            self._send_head(HTTPStatus.OK, "text/event-stream", {"Connection": "close"})
+            self._send_events(progress)
+        except (ConnectionError, TimeoutError):
             pass  # the page was closed
         finally:
             self.server.streams.release()
 
-    def _send_events(self, position: StreamPosition) -> None:
-        """Send what has changed since a position. A page loads its list after the first event, so it misses nothing."""
+    def _send_events(self, progress: Progress) -> None:
+        """Send what has changed since then."""
         limits, source, beat = self.server.limits, self.server.source, time.monotonic()
-        self._send_event("start", position, {})
+        self._send_event("start", {})
         while not self.server.ending.wait(limits.pause):
-            now = find_position(source)
-            if now != position:
-                self._send_event("runs", now, describe_changes(source, position, now))
-                position, beat = now, time.monotonic()
+            now = find_progress(source)
+            if now != progress:
+                self._send_event("runs", describe_changes(source, progress, now))
+                progress, beat = now, time.monotonic()
             elif time.monotonic() - beat > limits.heartbeat:
                 beat = time.monotonic()
                 self.wfile.write(b": still here\n\n")
 
-    def _send_event(self, name: str, position: StreamPosition, content: dict[str, Any]) -> None:
-        self.wfile.write(f"id: {position.format()}\nevent: {name}\ndata: {to_json(content)}\n\n".encode())
+    def _send_event(self, name: str, content: dict[str, Any]) -> None:
+        self.wfile.write(f"event: {name}\ndata: {to_json(content)}\n\n".encode())
 
 
 def call_view(name: str, source: PageSource, query: dict[str, str]) -> dict[str, Any]:
@@ -210,9 +191,16 @@ def call_view(name: str, source: PageSource, query: dict[str, str]) -> dict[str,
     return view(source, query)
 
 
-def describe_error(error: SplitrelayError) -> dict[str, Any]:
-    """Return the fields of an error."""
-    return {"error": str(error), "what": getattr(error, "what", str(error)), "hint": getattr(error, "hint", None)}
+def answer_view(name: str, source: PageSource, query: dict[str, str]) -> tuple[HTTPStatus, dict[str, Any]]:
+    """Return the content of a view, or the fields of the error that it raises."""
+    try:
+        return HTTPStatus.OK, call_view(name, source, query)
+    except SplitrelayError as error:
+        what, hint = getattr(error, "what", str(error)), getattr(error, "hint", None)
+        return HTTPStatus.BAD_REQUEST, {"error": str(error), "what": what, "hint": hint}
+    except ImportError as error:
+        what, hint = "this view needs a package that is not installed", 'Install it: pip install "splitrelay[deploy]"'
+        return HTTPStatus.NOT_IMPLEMENTED, {"error": f"{what}: {error.name}", "what": what, "hint": hint}
 
 
 def to_json(content: Any) -> str:

@@ -38,11 +38,6 @@ class Reading:
     damaged: Mapping[str, str]
 
     @cached_property
-    def ids(self) -> dict[Path, str]:
-        """Return the id of each path."""
-        return {run.path: number for number, run in self.runs.items()}
-
-    @cached_property
     def differing_keys(self) -> list[str]:
         """Return the keys of the spec in which the runs differ."""
         return find_differing_keys(run.spec for run in self.runs.values())
@@ -67,13 +62,14 @@ class Reading:
         groups = group_runs(seen)[0] if seen else []
         counted = {run.path for group in groups for run in group.runs}
         groups += [Group((run,)) for run in seen if run.path not in counted]
-        found = {self.ids[group.runs[0].path]: group for group in groups}
-        return {number: found[number] for number in self.runs if number in found}
+        found = {group.runs[0].path: group for group in groups}
+        return {number: found[run.path] for number, run in self.runs.items() if run.path in found}
 
     @cached_property
-    def line_of(self) -> dict[Path, str]:
-        """Return the id of the line of each run, by its path."""
-        return {run.path: number for number, group in self.lines.items() for run in group.runs}
+    def line_of(self) -> dict[str, str]:
+        """Return the id of the line of each run, by the id of the run."""
+        lines = {run.path: number for number, group in self.lines.items() for run in group.runs}
+        return {number: lines[run.path] for number, run in self.runs.items() if run.path in lines}
 
     def get_run(self, number: str) -> Run:
         """Return the run with this id.

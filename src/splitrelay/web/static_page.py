@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.atomic_files import write_text
-from splitrelay.errors import SplitrelayError
-from splitrelay.web.run_list import HIDDEN, list_runs
-from splitrelay.web.server import SCRIPTS, STYLES, call_view, describe_error, read_static, to_json
+from splitrelay.web.run_list import AXES, list_runs
+from splitrelay.web.server import SCRIPTS, STYLES, answer_view, read_static, to_json
 from splitrelay.web.source import PageSource
 
 DETAILED = 200  # runs with a page of their own; a larger folder would make a file that no browser opens
@@ -61,16 +60,12 @@ def compute_views(source: PageSource) -> dict[str, Any]:
     def add(name: str, **query: str) -> None:
         told = sorted(f"{part}={value}" for part, value in query.items() if value and part != "points")
         key = "&".join([name, *told])
-        try:
-            found[key] = call_view(name, source, query)
-        except (SplitrelayError, ImportError) as error:
-            found[key] = describe_error(error) if isinstance(error, SplitrelayError) else {"error": str(error)}
+        _, found[key] = answer_view(name, source, query)
 
     listed = list_runs(source, {})
     found["runs"] = listed
-    metrics = [metric["name"] for metric in listed["metrics"] if metric["name"] not in HIDDEN]
-    for metric, axis, each in product(metrics, ("round", "bytes", "flops", "seconds"), ("", "1")):
-        add("curves", metric=metric, x=axis, each=each, points=POINTS)
+    for metric, axis, each in product(listed["metrics"], AXES, ("", "1")):
+        add("curves", metric=metric["name"], x=axis, each=each, points=POINTS)
     if len(listed["first"]) > 1:
         add("compare", lines=",".join(listed["first"]))
     for run in listed["runs"][:DETAILED]:

@@ -35,7 +35,7 @@ async function show() {
   document.title = `${title ? title.textContent : "Splitrelay"} - Splitrelay`;
 }
 
-/** Receive changed runs. The browser reconnects by itself and sends the row numbers that it has. */
+/** Receive changed runs. The browser reconnects by itself; what has changed meanwhile is then loaded again. */
 function listen() {
   if (staticData) {
     byId("live").textContent = `Written ${staticData.written}; it does not change.`;
@@ -46,6 +46,7 @@ function listen() {
   let isStarted = false;
   events.addEventListener("start", () => {
     byId("live").textContent = "live";
+    if (isStarted && view && view.reloadSoon) view.reloadSoon();
     if (!isStarted) { isStarted = true; show(); } // after the start of the stream, so that no change is missed
   });
   events.addEventListener("error", () => {

@@ -45,7 +45,7 @@ class RunView {
       section("Partition", run.partition.error ? el("p", { class: "note" }, run.partition.error) : partitionFigure(run.partition)),
       section("Cost of each client", this.clients),
       section("Commands", ...run.commands.map((/** @type {Json} */ one) => command(one.text, one.why))),
-      section("Settings", el("p", { class: "note" }, "● differs from the default."), table("Settings", ["own", "key", "value", "meaning"], run.specs.map((/** @type {Json} */ one) => [one.own ? "●" : "", el("code", {}, one.key), el("bdi", {}, one.value), one.meaning]), { rowHead: 1 })),
+      section("Settings", el("p", { class: "note" }, "● differs from the default."), table("Settings", ["own", "key", "value", "meaning"], run.specs.map((/** @type {Json} */ one) => [one.own ? "●" : "", el("code", {}, one.name), el("bdi", {}, one.value), one.meaning]), { rowHead: 1 })),
       section("Environment", run.environment.error ? el("p", { class: "note" }, run.environment.error) : table("Environment", ["name", "value"], Object.entries(run.environment))));
     for (const details of this.node.querySelectorAll("details")) if (open.has(details.querySelector("summary")?.textContent || "")) details.setAttribute("open", "");
     for (const chart of this.charts) chart.update(chart.lines);
