@@ -2,14 +2,19 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from splitrelay.atomic_files import write_text
+from splitrelay.deploy.deployed_run import ClientSizesFile
 from splitrelay.deploy.server_program import ServerConfig, ServerProgram
 from splitrelay.errors import InputError
+from splitrelay.runs.checkpoint import Checkpoints
 from splitrelay.runs.sources import read_sources
 from tests.support.deployment import LocalDeployment, small_spec, stop_after_commits
 
@@ -102,6 +107,73 @@ def test_files_of_the_operator_are_ignored(
     interrupted.serving.journal.remove_rounds(0)
     assert all(path.name[1:8].isdecimal() for path in interrupted.serving.journal.list_files_from(0))
     directory.check_progress(1)
+
+
+# Files of another run
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> LocalDeployment:
+    """A finished run of the same settings with data of its own."""
+    folder = tmp_path_factory.mktemp("other")
+    stage = LocalDeployment(small_spec(folder, "M=2", "C=5", "R=2"), folder)
+    for m in stage.partition.clients:
+        stage.join(m)
+    stage.play()
+    return stage
+
+
+def copy_from(other: LocalDeployment, name: str) -> Callable[[Path], None]:
+    return lambda path: write_bytes(path, (other.offer.out / name).read_bytes())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("back_to", [None, 1])
+def test_a_checkpoint_of_another_run_is_refused(
+    back_to: int | None, interrupted: LocalDeployment, other: LocalDeployment, tmp_path: Path
+) -> None:
+    """Its weights continued this run, and nothing said so."""
+    out = tmp_path / "run"
+    shutil.copytree(interrupted.offer.out, out)
+    for name in ("checkpoints/000001.json", "checkpoints/000001.safetensors"):
+        copy_from(other, name)(out / name)
+    server = ServerProgram(replace(interrupted.offer, out=out, back_to=back_to), print)
+    with pytest.raises(InputError) as found:
+        next(server.rows())
+    assert str(out / "checkpoints" / "000001.safetensors") in found.value.what and found.value.hint
+    assert not (out / "set-aside").exists()
+
+
+def test_a_checkpoint_of_an_earlier_version_is_accepted(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, torch.ones(2), 0, 0)
+    assert checkpoints.load_newest(torch.zeros(2), run="this") is not None
+    checkpoints.save(2, torch.ones(2), 0, 0, run="that")
+    with pytest.raises(InputError):
+        checkpoints.load_newest(torch.zeros(2), run="this")
+
+
+@pytest.mark.parametrize("name", ["relay/clients.json", "relay/salt"])
+def test_records_of_clients_of_another_run_are_refused(
+    name: str,
+    interrupted: LocalDeployment,
+    other: LocalDeployment,
+    replaced: Callable[[str, Callable[[Path], None]], Path],
+) -> None:
+    """The server started, and then refused the data of every client."""
+    replaced(name, copy_from(other, name))
+    error = start(interrupted)
+    assert "relay/clients.json" in error.what and "relay/salt" in error.what and error.hint
+
+
+def test_records_of_clients_without_a_digest_are_accepted(interrupted: LocalDeployment, tmp_path: Path) -> None:
+    content = json.loads((interrupted.offer.out / "relay" / "clients.json").read_text())
+    del content["check"]
+    (tmp_path / "clients.json").write_text(json.dumps(content))
+    assert set(ClientSizesFile(tmp_path / "clients.json").read()) == {0, 1}
 
 
 # Code and data of the user

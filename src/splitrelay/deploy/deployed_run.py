@@ -6,6 +6,7 @@ OUT/set-aside/.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from splitrelay.algorithms.base import Visit
 from splitrelay.atomic_files import write_text
 from splitrelay.data.images import DataSet
 from splitrelay.data.partition import Partition
-from splitrelay.deploy.client_records import RecordedClients
+from splitrelay.deploy.client_records import SALT, RecordedClients
 from splitrelay.deploy.fed_averaging import FedServerHandover, SealedCut, SealedParams, check_fed_spec
 from splitrelay.deploy.half_disputes import PENDING, VisitRejected
 from splitrelay.deploy.journal import Journal
@@ -39,6 +40,7 @@ from splitrelay.runs.spec import Spec, load_spec
 from splitrelay.runs.trainer import Trainer
 from splitrelay.structured_text import parse_json
 
+CHECK = "check"  # key of the digest in relay/clients.json
 REPORTED = (
     "samples",
     "digest",
@@ -83,7 +85,11 @@ def build_size_partition(sizes: Mapping[int, int], M: int) -> Partition:
 
 @dataclass(frozen=True)
 class ClientSizesFile:
-    """The file with the number of samples of each client; 0 for a client that was left out at the start."""
+    """The file with the number of samples of each client; 0 for a client that was left out at the start.
+
+    Its key `check` is a digest of the rest and of the salt of the run. Without it, a file of another run would make the
+    server refuse the data of honest clients. A file without this key, of an earlier version or by hand, is accepted.
+    """
 
     path: Path
 
@@ -97,6 +103,12 @@ class ClientSizesFile:
             return {}
         try:
             content = parse_json(self.path.read_text(encoding="utf-8"))
+            check = content.pop(CHECK, None)
+            if check is not None and check != self._compute_check(content):
+                hint = (
+                    f"Bring back the files of this run. If you changed {self.path.name} on purpose, remove {CHECK!r}."
+                )
+                raise InputError(f"{self.path} and {self.path.with_name(SALT)} are not of one run", hint=hint)
             return {int(m): parse_record(int(m), one) for m, one in content.items()}
         except (ValueError, AttributeError, TypeError):
             hint = "Write it again: the number of each client, and its samples as in events.jsonl (arrived)."
@@ -107,10 +119,20 @@ class ClientSizesFile:
         known = self.read_records() if records is None else records
         others = {m: one for m, one in known.items() if m >= EVALUATOR_NUMBER}
         clients = {m: replace(known.get(m, ClientRecord(m)), samples=n) for m, n in sizes.items()}
-        content = {
-            m: {name: getattr(one, name) for name in REPORTED} for m, one in sorted({**clients, **others}.items())
+        content: dict[str, Any] = {
+            str(m): {name: getattr(one, name) for name in REPORTED} for m, one in sorted({**clients, **others}.items())
         }
+        content = {**content, CHECK: self._compute_check(content)}
         write_text(self.path, json.dumps(content, indent=1) + "\n", private=True)
+
+    def _compute_check(self, content: Mapping[str, Any]) -> str:
+        """Return the digest of the content and of the salt next to the file."""
+        try:
+            salt = self.path.with_name(SALT).read_bytes()
+        except OSError:
+            salt = b""  # a lost salt has its own error
+        text = json.dumps(content, sort_keys=True).encode()
+        return hashlib.sha256(b"splitrelay clients 1\0" + salt + text).hexdigest()
 
     def check_absent(self, without: Iterable[int]) -> None:
         """Raise InputError unless the clients that were left out at the start are left out again."""
@@ -146,6 +168,7 @@ class DeployedRun:
         evaluator: int,
         get_usage: Callable[[], dict[str, Any]] = dict,
         back_to: int | None = None,
+        salt: bytes = b"",
     ) -> None:
         """Build the clients and the trainer.
 
@@ -158,8 +181,10 @@ class DeployedRun:
             evaluator: The party that evaluates the model if the server cannot read it.
             get_usage: Returns what the clients have spent so far, for the rows.
             back_to: The round to which the run was set back just now: its row may be missing.
+            salt: The random bytes of this run, to which its checkpoints are bound.
         """
         self.spec, self.directory, self.get_usage, self.back_to = spec, directory, get_usage, back_to
+        self.name = name_run(spec, salt)
         partition = build_size_partition(sizes, spec.partition.M)
         self.examiner: Examiner | None = None
         self.wrong_visit: SpoiledDeposit | VisitRejected | None = None  # the reason of a restart
@@ -203,6 +228,7 @@ class DeployedRun:
             on_checkpoint=self._handle_checkpoint,
             save_model=self._save_model,
             has_initial_checkpoint=True,
+            run=self.name,
             overlap=self.evaluator is None,
         )
         is_restart = False
@@ -274,6 +300,11 @@ class DeployedRun:
         save_weights(self.directory.model, self.trainer.model_spec.layout(self.trainer.network.dtype), x)
 
 
+def name_run(spec: Spec, salt: bytes) -> str:
+    """Return the name of a deployed run in its checkpoints. Two runs of one spec have different salts."""
+    return hashlib.sha256(b"splitrelay run 1\0" + salt + spec.identity.encode()).hexdigest()
+
+
 def keep_engine(spec: Spec, directory: RunDirectory) -> Spec:
     """Return the spec with the engine of the run in the directory, if it leaves the engine open.
 
@@ -298,17 +329,18 @@ def open_journal(directory: RunDirectory) -> Journal:
     return Journal(directory.path / "relay")
 
 
-def go_back(directory: RunDirectory, journal: Journal, r: int) -> None:
+def go_back(directory: RunDirectory, journal: Journal, r: int, run: str = "") -> None:
     """Set the run back to the checkpoint of round r. Move later rows, checkpoints and visits to set-aside/.
 
     The visits of the journal move first: if the server is killed in between, it cannot find a visit of the history that
-    was given up. Fences only grow, as always.
+    was given up. Fences only grow, as always. `run` is the name of the run, which the checkpoint must have.
     """
     complete = directory.checkpoints.list_complete_rounds()
     if r not in complete:
         limit = f"one of {', '.join(map(str, complete))}" if complete else None
         hint = "serve --keep-checkpoints keeps more of them." if complete else "Begin again with --from-scratch."
         raise InputError("there is no whole checkpoint to go back to", value=r, limit=limit, hint=hint)
+    directory.checkpoints.check_run(r, run)
     rows = directory.read_intact_rows()
     later = [
         *journal.list_files_from(r),

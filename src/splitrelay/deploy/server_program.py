@@ -28,6 +28,7 @@ from splitrelay.deploy.deployed_run import (
     check_same_run,
     go_back,
     keep_engine,
+    name_run,
     open_journal,
     start_again,
 )
@@ -146,11 +147,11 @@ class ServerProgram:
             if self.has_begun:
                 self.client_sizes.check_absent(self.config.without)
                 self.excluded = self._exclude()
-            self._restart()
-            self.sizes = {m: n for m, n in self.client_sizes.read().items() if n} if self.has_begun else {}
             self.records = self.client_sizes.read_records() if self.has_begun else {}
             pinned = any(one.digest for one in self.records.values())
             self.salt = load_salt(self.directory.path / "relay", pinned)
+            self._restart()
+            self.sizes = {m: n for m, n in self.client_sizes.read().items() if n} if self.has_begun else {}
             self.say(f"engine {self.spec.engine}: {self.engine_is}")
             self.network = NetworkServer(self._build_context(), self.journal.note)
             self.ledger = self._open_ledger()
@@ -197,9 +198,12 @@ class ServerProgram:
         if self.config.from_scratch:
             start_again(directory, self.journal)
         elif back_to is not None:
-            go_back(directory, self.journal, back_to)
+            go_back(directory, self.journal, back_to, name_run(self.spec, self.salt))
         elif not directory.is_finished(self.spec.R):
-            directory.check_progress(max(directory.checkpoints.list_complete_rounds(self.spec.R), default=None))
+            newest = max(directory.checkpoints.list_complete_rounds(self.spec.R), default=None)
+            directory.check_progress(newest)
+            if newest is not None:  # before clients are asked for anything
+                directory.checkpoints.check_run(newest, name_run(self.spec, self.salt))
 
     def _open_ledger(self) -> UsageLog:
         """Open the log of the clients' usage. Set a damaged log aside, because nothing depends on it."""
@@ -242,6 +246,7 @@ class ServerProgram:
                 evaluator=EVALUATOR_NUMBER if self.config.has_evaluator else self.spec.evaluator,
                 get_usage=self.ledger.build_row,
                 back_to=self.config.back_to,
+                salt=self.salt,
             )
         self.remote = run.clients
         server = {"software": f"splitrelay {__version__}", "cpu": self.network.context.terms.cpu}

@@ -1,6 +1,7 @@
 """Checkpoints of a run: the state after a round as a safetensors file, with a manifest that has its checksum.
 
-The manifest is written last. A file of tensors without a manifest does not count.
+The manifest is written last. A file of tensors without a manifest does not count. The metadata of the tensors name the
+run to which they belong, so that a checkpoint copied from another run is refused. Older files have no such name.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
 from splitrelay.atomic_files import replace_atomically, write_text
-from splitrelay.errors import OutOfRange, WorkError
+from splitrelay.errors import InputError, OutOfRange, WorkError
 from splitrelay.structured_text import parse_json
 
+RUN = "run"  # key of the metadata
 MIN_KEPT = 2  # the newest checkpoint, and the one before it in case the newest is damaged
 
 
@@ -44,30 +46,45 @@ class Checkpoints:
             raise OutOfRange("checkpoints to keep", value=keep, limit=f"at least {MIN_KEPT}")
         self.folder, self.keep = folder, keep
 
-    def save(self, r: int, state: Any, up: int, down: int) -> None:
-        """Write the state after round r, then remove all but the newest checkpoints."""
+    def save(self, r: int, state: Any, up: int, down: int, run: str = "") -> None:
+        """Write the state after round r of this run, then remove all but the newest checkpoints."""
         tensors, numbers = flatten_state(state)
         with replace_atomically(self._get_tensor_file(r), private=True) as temporary:
-            temporary.write_bytes(save(tensors))  # save_file would hide the system's error
+            temporary.write_bytes(save(tensors, {RUN: run} if run else None))  # save_file would hide the system's error
         manifest = Checkpoint(r, up, down, _compute_sha256(self._get_tensor_file(r)), numbers)
         write_text(self._get_manifest_file(r), json.dumps(asdict(manifest)) + "\n", private=True)
         for old in self.list_rounds()[: -self.keep]:
             self._get_manifest_file(old).unlink()
             self._get_tensor_file(old).unlink(missing_ok=True)
 
-    def load_newest(self, like: Any, at_most: int | None = None) -> tuple[Checkpoint, Any] | None:
+    def load_newest(self, like: Any, at_most: int | None = None, run: str = "") -> tuple[Checkpoint, Any] | None:
         """Return the newest complete checkpoint with its state, or None if there is none.
 
         Args:
             like: A state of the same type, for example the one before the first round.
             at_most: The last round to consider.
+            run: The name of the run, as it was given to `save`; empty: any run.
+
+        Raises:
+            InputError: The checkpoint is of another run.
         """
         for manifest in self._iterate_complete():
             if at_most is None or manifest.round <= at_most:
+                self.check_run(manifest.round, run)
                 with suppress(SafetensorError, OSError, KeyError):
                     tensors = load_file(self._get_tensor_file(manifest.round))
                     return manifest, rebuild_state(like, tensors, manifest.numbers)
         return None
+
+    def check_run(self, r: int, run: str) -> None:
+        """Raise InputError if the checkpoint of round r names another run. One that names none is accepted."""
+        with suppress(SafetensorError, OSError):
+            with safe_open(self._get_tensor_file(r), "pt") as file:
+                found = (file.metadata() or {}).get(RUN, run)
+            if run and found != run:
+                hint = "Remove its two files, or bring back those of this run; --from-scratch starts again."
+                what = f"{self._get_tensor_file(r)} is a checkpoint of another run"
+                raise InputError(what, value=found[:12], limit=run[:12], hint=hint)
 
     def copy(self, r: int, folder: Path) -> None:
         """Copy the checkpoint of round r to another folder."""

@@ -57,6 +57,7 @@ class RunHooks:
     on_checkpoint: Callable[[int, Any], None] = lambda r, state: None  # gets a checkpoint that is complete
     save_model: Callable[[Any], None] | None = None  # gets the final state; default: write model.safetensors
     has_initial_checkpoint: bool = False  # write a checkpoint of round 0 as well
+    run: str = ""  # name of the run in its checkpoints; default: the identity of the spec
     overlap: bool = True  # evaluate while the next rounds run
 
 
@@ -181,7 +182,8 @@ def train_in_directory(
     if not accept_change:
         check_constants(trainer.model_spec, directory.path)
     make_state = hooks.make_state or (lambda: trainer.algorithm.init(trainer.x0()))
-    start = _find_start(spec, directory, trainer, make_state, hooks.back_to)
+    run = hooks.run or spec.identity
+    start = _find_start(spec, directory, trainer, make_state, hooks.back_to, run)
     hooks.on_start(start)
     rows = directory.truncate_rows(start[0] if start else -1)
     yield from (Progress(row, is_old=True) for row in rows)
@@ -203,7 +205,7 @@ def train_in_directory(
 
     def save(evaluation: EvaluationRow, state: Any) -> None:
         directory.flush_rows()
-        directory.checkpoints.save(evaluation.r, state, evaluation.up, evaluation.down)
+        directory.checkpoints.save(evaluation.r, state, evaluation.up, evaluation.down, run)
         hooks.on_checkpoint(evaluation.r, state)
 
     try:
@@ -229,13 +231,18 @@ def train_in_directory(
 
 
 def _find_start(
-    spec: Spec, directory: RunDirectory, trainer: Trainer, make_state: Callable[[], Any], back_to: int | None
+    spec: Spec,
+    directory: RunDirectory,
+    trainer: Trainer,
+    make_state: Callable[[], Any],
+    back_to: int | None,
+    run: str,
 ) -> tuple[int, Any] | None:
     """Return (r, state) of the newest checkpoint that has a row, and set the byte counters to those of round r."""
     rounds = {row["round"] for row in directory.read_rows()}
     like = make_state()
     check_state(like)  # before the first round, not at the first checkpoint
-    newest = directory.checkpoints.load_newest(like, at_most=spec.R)
+    newest = directory.checkpoints.load_newest(like, at_most=spec.R, run=run)
     r = None if newest is None else newest[0].round
     if r is None or r != back_to:
         directory.check_progress(r)
