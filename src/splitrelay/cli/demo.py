@@ -108,15 +108,23 @@ def _build_table(cells: Sequence[Cell]) -> Table:
 
 
 def _describe_verdicts(cells: Sequence[Cell]) -> list[str]:
-    """Who won where, and whether the seeds can tell."""
+    """Return the verdict for each partition, by the rule of the table `winners`, with paired seeds."""
     from splitrelay.paper.demo import R
+    from splitrelay.reports.statistics import judge_differences
 
-    sentences = []
+    pairs = []
     for C in sorted({cell.C for cell in cells}):
-        first, second = sorted((cell for cell in cells if cell.C == C), key=lambda cell: -cell.mean)
-        gap, doubt = 100 * (first.mean - second.mean), 100 * (first.spread + second.spread)
-        clear = f"by {gap:.1f} points" if gap > doubt else f"by {gap:.1f} points, within the spread of the seeds"
-        sentences.append(f"ExDir({C}, 10): {LABEL[first.algorithm]} is ahead of {LABEL[second.algorithm]} {clear}.")
+        pairs.append(sorted((cell for cell in cells if cell.C == C), key=lambda cell: -cell.mean))
+    accuracies = [[{run.point.seed: 100 * run.accuracy for run in cell.outcomes} for cell in pair] for pair in pairs]
+    judged = judge_differences([[above[seed] - below[seed] for seed in above] for above, below in accuracies])
+    sentences = []
+    for (first, second), found in zip(pairs, judged, strict=True):
+        names, gap = (LABEL[first.algorithm], LABEL[second.algorithm]), f"{found.mean:.1f} points"
+        said = {
+            "ahead": f"{names[0]} is ahead of {names[1]} by {gap}",
+            "even": f"{names[0]} and {names[1]} are even ({gap})",
+        }.get(found.verdict, f"{names[0]} has {gap} more than {names[1]}, but these seeds do not decide")
+        sentences.append(f"ExDir({first.C}, 10): {said}.")
     return [
         *sentences,
         "Each rate has the best test accuracy with seed 1234, as the paper chooses; that seed is one of the three.",
