@@ -13,7 +13,7 @@ from splitrelay.network.server import NetworkServer
 from splitrelay.network.server_connection import ServerContext
 from splitrelay.network.status_rpc import status_handler
 from tests.support.bare_server import BOUNDS, TERMS
-from tests.support.programs import run_programs
+from tests.support.command_line import run_programs
 
 NOTE = "every 0.1 s"  # the note about the retries
 CLIENT = {"client": 0, "here": True, "turn": False, "samples": 5, "visits": 0, "socket_bytes_up": None}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from splitrelay.cli.main import run
-from tests.support.programs import Program, run_programs
+from tests.support.command_line import Program, run_programs
 
 SPEC = ("data=digits", "M=2", "C=5", "R=2", "K=2", "batch=5", "model=mlp")
 STOPPED = 130  # the exit code of a program that was told to stop before the end of the run

@@ -18,7 +18,7 @@ from splitrelay.runs.build import load_data, resolve_spec
 from splitrelay.runs.spec import Spec, make_spec
 from tests.support.deployment import LocalDeployment, remove_times, simulate_run
 from tests.support.error_fields import expect_error
-from tests.support.small_tables import build_columns, write_table
+from tests.support.small_datasets import build_columns, write_table
 
 TABLE = {
     "label": "died", "client": "ward", "categorical": "sex", "ignore": "days", "model": "mlp", "metrics": "auroc,f1",

@@ -13,8 +13,7 @@ import yaml
 from splitrelay.cli.main import COMMAND_GROUPS, app
 from tests.docs.substitutions import TOGETHER, instead
 from tests.support.command_line import Invoke
-from tests.support.page_runner import PageRunner
-from tests.support.pages import COMMANDS, LEAVES, get_example
+from tests.support.pages import COMMANDS, LEAVES, PageRunner, get_example
 
 EXTRA = {"splitrelay model": "torch"}  # what a command cannot do without
 SMALL = "splitrelay run data=digits M=5 C=2 R=2 K=1 --out results"

@@ -1,20 +1,40 @@
-"""Run every command, every piece of Python, every link and every example of the docs (see page_runner.py).
+"""Run every command, example, notebook and link of the docs (see tests/support/pages.py), and build the site.
 
 The list of substitutions is as short as possible: every row is needed, and every skipped line has a reason.
 """
 
+from __future__ import annotations
+
 import ast
+import json
 import re
+import subprocess
+import sys
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import matplotlib
 import pytest
 
+import splitrelay as sr
 from tests.docs.substitutions import NOT_RUN, ROWS, UNTIL, Row, instead
 from tests.support.command_line import Invoke
-from tests.support.page_runner import PageRunner, compare_words, matches, run_example, run_until
-from tests.support.pages import PAGES, ROOT, get_page_name, list_lines, read_pieces, split_page
+from tests.support.pages import (
+    PAGES,
+    ROOT,
+    PageRunner,
+    compare_words,
+    get_page_name,
+    list_lines,
+    matches,
+    read_pieces,
+    run_example,
+    run_until,
+    split_page,
+)
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)|<img[^>]*\ssrc=\"([^\"]+)\"")
@@ -182,3 +202,124 @@ def test_what_a_docstring_tells_to_run_is_there(monkeypatch: pytest.MonkeyPatch)
     found = {path: programs(path) for path in modules()}
     assert sum(map(len, found.values())) > 5
     assert [(path, name) for path, names in found.items() for name in names if not exists(name, monkeypatch)] == []
+
+
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+
+
+def list_code(notebook: Path) -> list[str]:
+    cells = json.loads(notebook.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def run_cell(code: str, names: dict[str, Any], where: str) -> Any:
+    """Run a cell, and return the value of its last line as a notebook shows it."""
+    tree = ast.parse(code)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, where, "exec"), names)
+    return eval(compile(ast.Expression(last.value), where, "eval"), names) if isinstance(last, ast.Expr) else None
+
+
+def run_notebook(notebook: Path) -> tuple[dict[str, Any], list[Any]]:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    shown = []
+    for number, code in enumerate(list_code(notebook)):
+        value = run_cell(code, names, f"{notebook.name}, code cell {number}")
+        for method in ("__repr__", "_repr_html_"):  # a notebook asks for both
+            getattr(value, method, lambda: "")()
+        shown.append(value)
+    return names, shown
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("Agg")
+
+
+def test_there_are_four_notebooks() -> None:
+    assert len(NOTEBOOKS) == 4
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_are_stored_without_output(notebook: Path) -> None:
+    cells = json.loads(notebook.read_text())["cells"]
+    assert not any(cell.get("outputs") for cell in cells)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_table_reaches_its_auroc() -> None:
+    names, _ = run_notebook(ROOT / "examples" / "notebooks" / "table_to_auroc.ipynb")
+    assert names["split"].metrics["auroc"] > 0.95
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_residual_network_has_the_same_bits_whole_and_cut() -> None:
+    names, shown = run_notebook(ROOT / "examples" / "notebooks" / "residual_network.ipynb")
+    assert shown[-1] is True
+    assert names["run"].metrics["loss"] < names["run"].rows[0]["test_loss"]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_adapters_learn_and_frozen_weights_do_not_travel() -> None:
+    names, _ = run_notebook(ROOT / "examples" / "notebooks" / "transformer_with_lora.ipynb")
+    assert len(names["run"].x) < names["total"] / 10
+    assert names["run"].metrics["accuracy"] > names["run"].rows[0]["test_accuracy"]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_an_own_algorithm_holds_its_contract() -> None:
+    names, _ = run_notebook(ROOT / "examples" / "notebooks" / "own_algorithm.ipynb")
+    assert set(names["results"]["algorithm"]) == {"FedAvg", "ServerMomentum", "SSL"}
+
+
+def build_site(out: Path, source: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    options = ["--conf-dir", str(source / "docs"), "--fail-on-warning", "--keep-going", "--quiet"]
+    command = [sys.executable, "-m", "sphinx", *options, "--doctree-dir", str(out / "doctrees"), str(source), str(out)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("site")
+    built = build_site(out)
+    assert built.returncode == 0, built.stderr
+    return out
+
+
+def test_every_page_is_in_the_site(site: Path) -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    missing = [page for page in pages if not (site / page.relative_to(ROOT)).with_suffix(".html").exists()]
+    assert missing == []
+
+
+def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
+    loads = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=["'](?:https?:)?//[^"']*""")
+    assert {found for page in site.rglob("*.html") for found in loads.findall(page.read_text())} == set()
+
+
+def test_the_search_works_without_a_server(site: Path) -> None:
+    index = (site / "searchindex.js").read_text()
+    assert "docs/tutorial" in index and "handov" in index  # the stem of handover
+
+
+def test_a_broken_link_fails(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "docs").mkdir(parents=True)
+    (source / "docs" / "conf.py").write_text((ROOT / "docs" / "conf.py").read_text())
+    (source / "docs" / "site").mkdir()
+    (source / "docs" / "site" / "site.css").write_text("")
+    (source / "CHANGELOG.md").write_text("# Changelog\n")
+    (source / "docs" / "page.md").write_text("# Page\n\n[Missing](page.md#nothing)\n")
+    (source / "docs" / "index.md").write_text("# Start\n\n**Pages**\n\n[Page](page.md)\n")
+    broken = build_site(tmp_path / "out", source)
+    assert broken.returncode != 0
+    (source / "docs" / "page.md").write_text("# Page\n\n## Nothing\n\n[Found](page.md#nothing)\n")
+    assert build_site(tmp_path / "out2", source).returncode == 0
+
+
+def test_the_site_has_the_reference_of_every_public_name(site: Path) -> None:
+    page = (site / "docs" / "python.html").read_text()
+    names = [name for name in sr.__all__ if not isinstance(getattr(sr, name), str | ModuleType)]
+    missing = [name for name in names if not re.search(rf'id="splitrelay[\w.]*\.{name}"', page)]
+    assert missing == []

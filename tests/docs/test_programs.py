@@ -20,12 +20,13 @@ import pytest
 
 from tests.docs.substitutions import TOGETHER, instead, why_not
 from tests.support.command_line import Invoke
-from tests.support.page_runner import PATIENCE, PageRunner
 from tests.support.pages import (
     COMMANDS,
     LEAVES,
     PAGES,
+    PATIENCE,
     ROOT,
+    PageRunner,
     get_example,
     get_page_name,
     list_commands,

@@ -12,7 +12,7 @@ from splitrelay.runs.build import load_data, resolve_spec
 from splitrelay.runs.execute import build_trainer
 from splitrelay.runs.spec import Spec, make_spec
 from tests.support.deployment import LocalDeployment, remove_times, simulate_run
-from tests.support.small_tables import write_table
+from tests.support.small_datasets import write_table
 
 TABLE = {
     "label": "died", "client": "ward", "categorical": "sex", "ignore": "days", "model": "mlp", "metrics": "auroc",

@@ -18,7 +18,7 @@ from splitrelay.runs.records import run_at
 from splitrelay.runs.run_directory import RunDirectory, remove_measurements
 from splitrelay.runs.spec import Spec, load_spec, make_spec
 from tests.support.error_fields import expect_error, fail_command
-from tests.support.small_tables import build_columns, write_table
+from tests.support.small_datasets import build_columns, write_table
 
 COMMON = {"R": 3, "K": 4, "eta": 0.05, "engine": "reference"}
 TABLE = {"label": "died", "client": "ward", "categorical": "sex", "ignore": "days", "model": "mlp", "clip": 1.0}

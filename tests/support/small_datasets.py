@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
 import http.server
+import re
 import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from splitrelay.data.cache import get_cache_folder
 from splitrelay.data.dataset_formats import IDX_FILES, Idx, OfficialFile, encode_idx
-from splitrelay.data.datasets import KnownSet
+from splitrelay.data.datasets import SETS, KnownSet
 from splitrelay.data.downloads import Source, WebFiles
 from splitrelay.data.fetch import fetch
 from splitrelay.errors import SplitrelayError
@@ -168,3 +172,63 @@ def main(root: str, base: str, limit: str = "0", flat: str = "") -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+
+
+FETCHED = ("mnist", "fashion-mnist", "cifar10")
+
+
+def write_placeholders(line: str, root: Path) -> None:
+    """Write the data sets that a command line uses; `reproduce` may use any."""
+    for name in FETCHED:
+        asked = re.search(rf"(?<!fashion-)\b{name}\b|\breproduce\b", line)
+        if asked and not get_cache_folder(SETS[name], root).exists():
+            _write(SETS[name], get_cache_folder(SETS[name], root))
+
+
+def _write(known: KnownSet, folder: Path) -> None:
+    """Write ten classes of grey images; colour images are zeros, which take no space on disk."""
+    folder.mkdir(parents=True)
+    for part in ("train", "test"):
+        shape = known.compute_shape(f"{part}-x")
+        y = np.arange(shape[0]) % 10
+        np.save(folder / f"{part}-y.npy", y)
+        x = np.lib.format.open_memmap(folder / f"{part}-x.npy", "w+", np.uint8, shape)
+        if shape[1] == 1:
+            x[:] = (20 * y + np.arange(shape[0]) % 17).astype(np.uint8)[:, None, None, None]
+            x[:, :, ::3, ::5] //= 2
+        x.flush()
+
+
+WARDS = ("north", "south", "east")
+
+
+def build_columns(N: int = 120) -> dict[str, list[Any]]:
+    """Return the columns age, pressure, sex, ward, died and days."""
+    generator = rng(3, Purpose.INSTANCES)
+    age, pressure = generator.normal(60, 15, N), generator.normal(120, 20, N)
+    risk = (age - 60) / 15 + (pressure - 120) / 40 + 0.3 * generator.normal(size=N)
+    return {
+        "age": [round(value, 3) for value in age.tolist()],
+        "pressure": [round(value, 3) for value in pressure.tolist()],
+        "sex": ["f" if value < 0.5 else "m" for value in generator.random(N).tolist()],
+        "ward": [WARDS[k] for k in generator.integers(0, len(WARDS), N).tolist()],
+        "died": ["yes" if value > 0 else "no" for value in risk.tolist()],
+        "days": [round(3 + 2 * value, 3) for value in risk.tolist()],
+    }
+
+
+def write_table(path: Path, columns: dict[str, list[Any]] | None = None) -> Path:
+    """Write columns as a CSV file."""
+    columns = build_columns() if columns is None else columns
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+    return path
+
+
+def build_arrays(N: int = 60, d: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    """Return features (N, d) and classes (N,)."""
+    generator = rng(4, Purpose.INSTANCES)
+    x = generator.normal(size=(N, d))
+    return x, (x[:, 0] > 0).astype(np.int64)

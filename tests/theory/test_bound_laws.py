@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from splitrelay.theory import Problem
 from splitrelay.theory.theorem_constants import POWER, get_error_constants, get_statement
-from tests.support.paper_statements import bound, rate, stepsize
-from tests.support.theory_problems import ALL_CASES, STATEMENTS, for_all, problems
+from tests.support.theory_problems import ALL_CASES, STATEMENTS, bound, for_all, problems, rate, stepsize
 
 statements = st.sampled_from(STATEMENTS)
 shares = st.floats(0, 1)

@@ -32,7 +32,7 @@ from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng
 from splitrelay.theory import weights
 from splitrelay.training import train
-from tests.support.paper_statements import bound, stepsize
+from tests.support.theory_problems import bound, stepsize
 
 FEW = 12  # every kind twice
 

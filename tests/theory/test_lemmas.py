@@ -23,8 +23,7 @@ from splitrelay.theory.lemmas import (
 )
 from splitrelay.theory.recursions import compute_drift_bound, compute_round_bound, compute_simplified_bound
 from tests.support.error_fields import expect_error
-from tests.support.paper_statements import bound, last_iterate, useful_local_steps
-from tests.support.theory_problems import ALL_CASES, for_all, problems, sizes
+from tests.support.theory_problems import ALL_CASES, bound, for_all, last_iterate, problems, sizes, useful_local_steps
 
 SC, GC, NC = ALL_CASES
 UNITS = [Fraction(n) for n in (3, -1, 4, 1)]

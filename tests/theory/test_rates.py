@@ -11,8 +11,7 @@ from splitrelay.errors import InputError, OutOfRange
 from splitrelay.theory import CONSTANTS, RATES, Problem
 from splitrelay.theory.comparison import ARTEFACT, NO_PARTIAL, NO_ROUND, SAME
 from tests.support.error_fields import expect_error
-from tests.support.paper_statements import bound, compare, rate, stepsize, table_one
-from tests.support.theory_problems import ALL_CASES, for_all, problems
+from tests.support.theory_problems import ALL_CASES, bound, compare, for_all, problems, rate, stepsize, table_one
 
 SC, GC, NC = ALL_CASES
 PROBLEM = Problem(L=2, mu=1, sigma2=1, zeta2=4, B2=0.5, M=10, S=5, K=5, R=100, D2=1, A=1.5)

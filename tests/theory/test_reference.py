@@ -30,8 +30,16 @@ from splitrelay.theory.recursions import compute_drift_bound, compute_round_boun
 from splitrelay.theory.results import CHUNK_SIZE, MIN_PER_THREAD, map_chunks
 from splitrelay.theory.theorem_constants import get_statement
 from tests.support.error_fields import expect_error
-from tests.support.paper_statements import bound, compare, last_iterate, rate, stepsize, useful_local_steps
-from tests.support.theory_problems import ALL_CASES, STATEMENTS
+from tests.support.theory_problems import (
+    ALL_CASES,
+    STATEMENTS,
+    bound,
+    compare,
+    last_iterate,
+    rate,
+    stepsize,
+    useful_local_steps,
+)
 
 REFERENCE = json.loads((Path(__file__).parent / "data" / "theory_values.json").read_text())
 FORMULAS = REFERENCE["formulas"]

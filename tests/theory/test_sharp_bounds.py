@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from splitrelay.errors import InputError, OutOfRange
 from splitrelay.theory import Problem, bound, compare, rate, rounds, stepsize
 from splitrelay.theory.sharp_bounds import compute_sequence_spread
-from tests.support.theory_commands import BASE, get_error, get_json, get_output
-from tests.support.theory_problems import for_all, problems, sizes
+from tests.support.theory_problems import BASE, for_all, get_error, get_json, get_output, problems, sizes
 
 SC, GC, NC = "strongly-convex", "general-convex", "non-convex"
 FULL: tuple[Any, ...] = ("ssl", "fedavg")

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from splitrelay.errors import OutOfRange
 from splitrelay.theory import Problem, thetas, weights
 from splitrelay.theory.averaging_weights import compute_log_sum, compute_log_weight, compute_theta
-from tests.support.paper_statements import bound, stepsize, stepsizes
-from tests.support.theory_problems import ALL_CASES, STATEMENTS, for_all, problems, sizes
+from tests.support.theory_problems import ALL_CASES, STATEMENTS, bound, for_all, problems, sizes, stepsize, stepsizes
 
 SC, GC, NC = ALL_CASES
 PROBLEM = Problem(L=2, mu=1, sigma2=1, zeta2=4, B2=0.5, M=10, S=5, K=5, R=100, D2=1, A=1.5)

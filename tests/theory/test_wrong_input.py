@@ -12,7 +12,7 @@ import pytest
 import splitrelay.theory
 from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.theory import Problem
-from tests.support.paper_statements import bound, compare, last_iterate, rate, stepsize
+from tests.support.theory_problems import bound, compare, last_iterate, rate, stepsize
 
 GOOD = {"L": 2, "mu": 1, "sigma2": 1, "zeta2": 4, "B2": 0.5, "M": 10, "S": 5, "K": 5, "R": 100, "D2": 1, "A": 1.5}
 

@@ -11,17 +11,19 @@ from splitrelay.cli.theory import options
 from splitrelay.cli.theory.rate import RATES
 from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.theory.rates import WITH_SAMPLING
-from tests.support.paper_statements import bound, rate, take_all_clients
-from tests.support.theory_commands import (
+from tests.support.theory_problems import (
     BASE,
     GOOD,
     PROBLEM,
+    bound,
     get_error,
     get_json,
     get_output,
     get_rows,
+    rate,
     run_process,
     run_theory,
+    take_all_clients,
 )
 
 # The names that the command line writes again

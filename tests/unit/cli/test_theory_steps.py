@@ -13,7 +13,7 @@ from splitrelay.cli.theory.weights import format_exp
 from splitrelay.errors import WorkError
 from splitrelay.paper.theory_check import Row
 from tests.support.error_fields import expect_error
-from tests.support.theory_commands import BASE, PROBLEM, get_json, get_output, get_rows, run_theory
+from tests.support.theory_problems import BASE, PROBLEM, get_json, get_output, get_rows, run_theory
 
 # stepsize
 

@@ -15,7 +15,7 @@ from splitrelay.data.user_samples import get_client_positions, load_any, load_hu
 from splitrelay.errors import InputError, OutOfRange
 from splitrelay.objectives.network import DeviceSamples
 from tests.support.error_fields import expect_error
-from tests.support.small_tables import build_arrays, build_columns
+from tests.support.small_datasets import build_arrays, build_columns
 
 
 class Signals(Dataset):

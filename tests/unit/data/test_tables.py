@@ -14,7 +14,7 @@ from splitrelay.data.tables import Table, TableTransform, fit_transform, read_ta
 from splitrelay.data.user_samples import TableFormat, hold_out, load_table
 from splitrelay.errors import InputError, OutOfRange, UnknownName
 from tests.support.error_fields import expect_error
-from tests.support.small_tables import build_columns, write_table
+from tests.support.small_datasets import build_columns, write_table
 
 PLAIN = TableFormat(("died",), "ward", ("sex",), ("days",))
 

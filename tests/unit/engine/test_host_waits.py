@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from splitrelay.algorithms import Step, UpdateRule, Visit
 from splitrelay.engine.torch_engine import SplitEngine, WholeEngine
-from tests.support.small_networks import make_network
+from tests.support.engines import make_network
 
 # What copies a number from the device to the host. Some of them on the CPU skip the dispatcher, so both modes watch.
 OPERATIONS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "item", "masked_select")

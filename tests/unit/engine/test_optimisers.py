@@ -23,8 +23,8 @@ from splitrelay.objectives.network import Name, Network
 from splitrelay.objectives.quadratic import ScalarQuadratics
 from splitrelay.participation import Fixed
 from splitrelay.training import train
+from tests.support.engines import make_network
 from tests.support.error_fields import expect_error
-from tests.support.small_networks import make_network
 
 torch.set_num_threads(1)
 OPTIMISERS: dict[str, tuple[UpdateRule, float, Callable[..., torch.optim.Optimizer]]] = {

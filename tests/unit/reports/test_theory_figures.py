@@ -25,7 +25,7 @@ from splitrelay.reports.theory_figures import (
     stack_terms,
 )
 from splitrelay.theory import Problem
-from tests.support.paper_statements import bound, rate, stepsizes
+from tests.support.theory_problems import bound, rate, stepsizes
 
 R = [float(rounds) for rounds in (4, 8, 12, 40, 100, 400, 1000, 4000)]
 BASE: dict[str, Any] = {"L": 2, "mu": 1, "sigma2": 1, "zeta2": 4, "M": 10, "K": 5, "D2": 1}
