@@ -1,7 +1,7 @@
 """List all differences between the commands that the pages show and the commands that the tests run.
 
 `instead` maps every command line of a page, of a --help and of the README to the line that the tests run. Each row has
-a reason. A test (test_substitutions.py) fails if no line needs a row any more.
+a reason. A test (test_pages.py) fails if no line needs a row any more.
 """
 
 import re
@@ -26,7 +26,7 @@ CHECKOUT = (
         "ls",
         "tests do not run tests: check that the named files exist; test_go.py tests ./go",
     ),
-    Row(r"^\./go docs$", "python -m sphinx --version", "test_site.py builds the site"),
+    Row(r"^\./go docs$", "python -m sphinx --version", "test_pages.py builds the site"),
     Row(r"^python -m pytest -q (?=tests/)", "ls ", "tests do not run tests: check that the named files exist"),
     Row(r"^ls (.*) -x$", r"ls \1", "-x is an option of pytest, not a file"),
     Row(r"^\./go (?=[a-z])", "splitrelay ", "./go creates .venv; test_go.py tests that it passes other commands on"),
