@@ -13,14 +13,15 @@ from splitrelay.api.progress import show_progress
 from splitrelay.api.runs import Run
 from splitrelay.api.task import build_module
 from splitrelay.data.images import DataSet
+from splitrelay.engine.torch_threads import limit_torch_threads
 from splitrelay.errors import InputError
 from splitrelay.models.weights_io import load_weights
 from splitrelay.objectives.losses import TARGET_LOSSES
 from splitrelay.runs.build import resolve_spec
-from splitrelay.runs.execute import build_trainer, execute
+from splitrelay.runs.execute import build_trainer, execute, keep_threads
 from splitrelay.runs.run_directory import RunDirectory, build_row
 from splitrelay.runs.spec import Spec, make_spec
-from splitrelay.runs.trainer import Trainer, limit_torch_threads
+from splitrelay.runs.trainer import Trainer
 
 
 def fit(
@@ -97,10 +98,12 @@ def fit(
     keys |= {"algorithm": name_algorithm(algorithm), "metrics": name_metrics(metrics)}
     if order is not None:
         keys["order"] = name_order(order)
-    spec, _ = resolve_spec(make_spec(**keys, **({} if cut is None else {"cut": cut})), device)
+    spec = make_spec(**keys, **({} if cut is None else {"cut": cut}))
     if out is None:
-        return _train_in_memory(spec, device, workers, progress)
-    return _train_in_directory(spec, Path(out), device, workers, progress)
+        return _train_in_memory(resolve_spec(spec, device)[0], device, workers, progress)
+    directory = RunDirectory(Path(out).expanduser())
+    spec, _ = resolve_spec(keep_threads(spec, directory), device)
+    return _train_in_directory(spec, directory, device, workers, progress)
 
 
 def _make_partition_keys(data: DataSet, clients: Any, partition: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,8 +138,7 @@ def _train_in_memory(spec: Spec, device: str, workers: int, progress: bool | Non
     return Run(spec, rows, x, None, build_module(trainer, x))
 
 
-def _train_in_directory(spec: Spec, out: Path, device: str, workers: int, progress: bool | None) -> Run:
-    directory = RunDirectory(out.expanduser())
+def _train_in_directory(spec: Spec, directory: RunDirectory, device: str, workers: int, progress: bool | None) -> Run:
     trainer, _ = build_trainer(spec, device=device)
     if not directory.spec.exists():
         _check_evaluation(trainer)  # before anything is written

@@ -17,13 +17,14 @@ from splitrelay.api.partitions import divide
 from splitrelay.data.partition import Partition
 from splitrelay.engine.base import Engine
 from splitrelay.engine.thread_pool import Pool
+from splitrelay.engine.torch_threads import limit_torch_threads
 from splitrelay.errors import InputError
 from splitrelay.models import find_cut_index
 from splitrelay.models.layout import FlatCut
 from splitrelay.objectives.losses import TARGET_LOSSES
-from splitrelay.runs.build import build_engine, load_data
+from splitrelay.runs.build import build_engine, choose_threads, get_engine_name, load_data
 from splitrelay.runs.spec import Spec, make_spec
-from splitrelay.runs.trainer import Trainer, limit_torch_threads
+from splitrelay.runs.trainer import Trainer
 
 
 class SplitTask:
@@ -40,7 +41,8 @@ class SplitTask:
         loss: The name of a loss, or a function (outputs, targets). The default follows from the targets.
         metrics: Names of metrics, or functions (outputs, targets).
         device: The torch device.
-        settings: Any other key of a spec that concerns local steps: batch, draw, placement, engine, dtype, seed, ...
+        settings: Any other key of a spec that concerns local steps: batch, draw, placement, engine, threads, dtype,
+            seed, ... `threads=0` measures whether several torch threads are faster.
 
     Example:
         >>> from splitrelay import ExDir
@@ -76,12 +78,19 @@ class SplitTask:
             **{"seed": 0, **keys}, **chosen, M=self.partition.M, **({} if cut is None else {"cut": cut})
         )
         self._trainer = Trainer(self.spec, self.data, self.partition, device=device)
+        if not self.spec.threads:
+            self.spec = self.spec.model_copy(update={"threads": self._measure_threads()})
 
     def _divide(self, partition: Any, seed: int) -> Partition:
         owners = getattr(self.data.train, "clients", None)
         if partition is None and owners is None:
             raise InputError("the partition is missing", hint="For example partition=sr.IID(M=5).")
         return divide(owners if partition is None else partition, self.data.train.y, seed)
+
+    def _measure_threads(self) -> int:
+        network = self._trainer.network
+        spec = self.spec.model_copy(update={"engine": get_engine_name(self.spec, network)})
+        return choose_threads(spec, lambda: network)[0]
 
     @property
     def M(self) -> int:
@@ -108,7 +117,8 @@ class SplitTask:
             workers: Clients that train at the same time, where the algorithm allows it.
         """
         spec = self.spec.model_copy(update={"seed": seed})
-        return Pool([_SingleThreaded(build_engine(spec, self._trainer.network)) for _ in range(workers)])
+        engines = [build_engine(spec, self._trainer.network) for _ in range(workers)]
+        return Pool([_LimitedEngine(engine, spec.threads) for engine in engines])
 
     def evaluate(self, x: torch.Tensor) -> dict[str, float]:
         """Return loss, accuracy (unless the targets are real numbers) and metrics of x on the test set."""
@@ -128,15 +138,15 @@ class SplitTask:
         return f"<SplitTask {self._trainer.model_spec.name}, cut after {layers[cut - 1]}: {sizes}>"
 
 
-class _SingleThreaded:
-    """An engine that computes with one torch thread, as runs do: the bits depend on the number of threads."""
+class _LimitedEngine:
+    """An engine that computes with the number of torch threads of the spec: the bits depend on this number."""
 
-    def __init__(self, engine: Engine[torch.Tensor]) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine[torch.Tensor], threads: int) -> None:
+        self.engine, self.threads = engine, threads
 
     def run(self, visit: Visit[torch.Tensor], /) -> Done[torch.Tensor]:
         """Take K local steps."""
-        with limit_torch_threads():
+        with limit_torch_threads(self.threads):
             return self.engine.run(visit)
 
 

@@ -52,10 +52,11 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
     rounds.jsonl, rounds.csv, partition.npz, checkpoints, and the final model.safetensors, which plain torch loads. If
     the directory exists, the run continues where it stopped, and ends with the same bits.
     """
-    from splitrelay.runs.execute import check_is_simulation, execute
+    from splitrelay.runs.execute import check_is_simulation, execute, keep_threads
     from splitrelay.runs.run_directory import RunDirectory, format_resume_command, has_accuracy, load_rows
 
-    spec = _resolve(load_spec_arguments("run", settings), how["device"])
+    spec = load_spec_arguments("run", settings)
+    spec = _resolve(spec if out is None else keep_threads(spec, RunDirectory(out)), how["device"])
     if print_spec:
         say(spec.to_toml())
         return
@@ -104,13 +105,13 @@ def require_package(package: str) -> Iterator[None]:
 
 
 def _resolve(spec: Spec, device: str) -> Spec:
-    """Resolve the engine. If auto cannot use the fast one, print the reason."""
+    """Resolve engine and threads. Print the reason if auto cannot use the fast engine, or threads were measured."""
     from splitrelay.runs.build import get_device, resolve_spec
 
     get_device(device)  # report a wrong device before anything else
     found, why = resolve_spec(spec, device)
-    if spec.engine == "auto" and found.engine == "reference":
-        note(f"engine=reference: {why}")
+    if (spec.engine == "auto" and found.engine == "reference") or not spec.threads:
+        note(f"engine={found.engine}: {why}")
     return found
 
 

@@ -8,6 +8,7 @@ one canonical format: channels last for images, row by row for everything else.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 import torch
@@ -190,6 +191,7 @@ def _copy(h: torch.Tensor) -> torch.Tensor:
     return h.clone(memory_format=torch.channels_last if h.dim() == 4 else torch.contiguous_format)
 
 
+@lru_cache(maxsize=4096)  # the same shapes come again in every step
 def _canonical_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of the canonical format. They are unique even if a side has length one."""
     order = (1, 3, 2, 0) if len(shape) == 4 else range(len(shape) - 1, -1, -1)

@@ -5,7 +5,6 @@ Every function raises InputError if the spec and the data do not fit together, s
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import nn
 
 from splitrelay import kernels, participation
 from splitrelay.algorithms import Algorithm, Averaged, LocalSteps
-from splitrelay.algorithms.base import Cut
+from splitrelay.algorithms.base import Cut, Step, Visit
 from splitrelay.algorithms.optimiser_memory import Remembered
 from splitrelay.algorithms.schedules import Scheduled
 from splitrelay.data import load, partition
@@ -30,6 +29,7 @@ from splitrelay.data.samples import SampleSet
 from splitrelay.data.user_samples import SHARE, TableFormat, get_client_positions, load_samples, load_table
 from splitrelay.engine import select
 from splitrelay.engine.base import Engine
+from splitrelay.engine.torch_threads import count_cores, measure_threads
 from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.models import ModelSpec as NetworkSpec
 from splitrelay.models import find_cut_index, get_model_spec
@@ -56,7 +56,7 @@ Holdings = Sequence[npt.NDArray[np.int64]]
 MakeModel = nn.Module | Callable[[], nn.Module]
 DEVICES = ("cpu", "cuda", "mps")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-LARGE_MODEL = 100_000  # parameters from which a step is faster with several threads
+TIMED_STEPS = 3  # local steps that threads=0 times
 COLUMN = "column"  # the partition by the clients that the data name
 TABLE_KEYS = ("client", "categorical", "ignore", "missing", "standardize")  # keys that only a table has
 ORDERS = ("permutation", "sampled", "consumed", "fixed", "replacement")
@@ -101,7 +101,7 @@ def _call_user_data(spec: DataSpec) -> DataSet:
 
 
 def resolve_spec(spec: Spec, device: str = "cpu", data: DataSet | None = None) -> tuple[Spec, str]:
-    """Return the spec with engine=auto replaced by the engine that will run it, and the reason for this engine.
+    """Return the spec with engine=auto and threads=0 replaced by what will run it, and the reason.
 
     If the data or a file define the clients, their number replaces M, and partition=column is written out. Engine and
     clients are part of the hash of a spec, so a spec must be resolved before its run is named.
@@ -111,24 +111,45 @@ def resolve_spec(spec: Spec, device: str = "cpu", data: DataSet | None = None) -
         spec = _resolve_clients(spec, data)
     if spec.engine == "reference" and spec.threads:
         return spec, "as requested"
-    samples, model = (data or load_data(spec.data)).train, spec.model
+    data, model = data or load_data(spec.data), spec.model
+    samples = data.train
     plan = get_model_spec(model.name, samples.inputs, samples.outputs, model.cut)
     name, reason = _choose_engine(spec, plan, device, samples)
-    threads = spec.threads or choose_threads(spec, name, plan.layout(get_dtype(model.dtype)).size)
     _check_effect("threads", spec.threads > 1 and name == "fast", "engine=fast")
-    return spec.model_copy(update={"engine": name, "threads": threads}), reason
+    spec = spec.model_copy(update={"engine": name})
+    if spec.threads:
+        return spec, reason
+    threads, why = choose_threads(
+        spec, lambda: build_network(spec, data, build_partition(spec, data), device=device)[0]
+    )
+    return spec.model_copy(update={"threads": threads}), f"{reason}; threads={threads}: {why}"
 
 
-def choose_threads(spec: Spec, engine: str, parameters: int) -> int:
-    """Return the number of torch threads for threads=0.
+def choose_threads(spec: Spec, make_network: Callable[[], Network], cores: int | None = None) -> tuple[int, str]:
+    """Return the number of torch threads for threads=0, and the reason.
 
-    Several threads help large models, and only if the visits run one after another. Other visits use the cores at the
-    same time.
+    Several threads help only if the visits run one after another on the CPU. Whether they do is measured on this
+    machine, with local steps of this model.
+
+    Args:
+        spec: The spec, with its engine.
+        make_network: Builds the objective; called only if something is measured.
+        cores: The cores to use. The default is all that this process may use.
     """
-    is_sequential = spec.algorithm in PASSES_ON or spec.partition.M == 1
-    if engine == "fast" or parameters < LARGE_MODEL or not is_sequential:
-        return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = cores or count_cores()
+    if spec.engine == "fast":
+        return 1, "the fast engine uses one thread for each visit"
+    if spec.algorithm not in PASSES_ON and spec.partition.M > 1:
+        return 1, f"visits of {spec.algorithm} can run at the same time"
+    if cores == 1:
+        return 1, "there is one core"
+    network = make_network()
+    if network.device.type != "cpu":
+        return 1, f"the device is {network.device.type}"
+    m = max(range(network.M), key=lambda m: len(network.holdings[m]))
+    engine, step = build_engine(spec, network), Step[torch.Tensor](eta=0.0)
+    visit = Visit(0, 0, m, network.model_spec.x0(spec.seed, network.dtype), step, TIMED_STEPS)
+    return measure_threads(lambda: engine.run(visit), cores)
 
 
 def _resolve_clients(spec: Spec, data: DataSet) -> Spec:

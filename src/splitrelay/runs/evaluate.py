@@ -8,6 +8,7 @@ from typing import Any
 
 from splitrelay.data.images import Samples
 from splitrelay.engine.select import build_evaluator, resolve_engine
+from splitrelay.engine.torch_threads import limit_torch_threads
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.evaluation import Score
 from splitrelay.models import get_model_spec
@@ -17,7 +18,6 @@ from splitrelay.objectives.metrics import get_metrics
 from splitrelay.objectives.network import Network, to_device
 from splitrelay.runs.build import build_partition, get_device, get_dtype, load_data, split_validation
 from splitrelay.runs.spec import DataSpec, Spec, load_spec
-from splitrelay.runs.trainer import limit_torch_threads
 
 PARTS = ("test", "train", "validation")
 

@@ -120,6 +120,7 @@ def execute(
         Diverged: A loss or weight became infinite or NaN. The reason is written to diverged.txt.
     """
     check_is_simulation(directory)
+    spec = keep_threads(spec, directory)
     data = None if spec.engine == "reference" else load_data(spec.data)  # loading can be slow: load at most once
     spec, _ = resolve_spec(spec, device, data)
     with directory.locked():
@@ -277,6 +278,16 @@ def list_results(directory: RunDirectory) -> list[Path]:
     names = ("rounds.csv", "report.html", "partition.npz", "environment.json")
     ends = (directory.rounds, directory.model, directory.digest, directory.diverged)
     return [*directory.checkpoints.list_files_after(-1), *ends, *(directory.path / name for name in names)]
+
+
+def keep_threads(spec: Spec, directory: RunDirectory) -> Spec:
+    """Return the spec with the number of threads of the run in the directory, if it leaves the number open.
+
+    Another number would give other bits.
+    """
+    if spec.threads or not directory.spec.exists():
+        return spec
+    return spec.model_copy(update={"threads": load_spec(directory.spec).threads})
 
 
 def _check_same_run(spec: Spec, directory: RunDirectory) -> None:

@@ -238,7 +238,7 @@ class Spec(Part):
     threads: int = Field(
         1,
         ge=0,
-        description="torch threads of the reference engine; 0: chosen by the model, the algorithm and the cores",
+        description="torch threads of the reference engine; 0: measured at the start of a run (1 in sweeps)",
     )
     seed: int = Field(SEEDS[0], ge=0, description="seed of all randomness")
     every: int = Field(1, ge=1, description="rounds between two evaluations")

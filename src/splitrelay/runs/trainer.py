@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event
 from typing import Any, Protocol
 
 import torch
@@ -22,6 +22,7 @@ from splitrelay.data.partition import Partition
 from splitrelay.engine import CostCounter
 from splitrelay.engine.select import build_evaluator
 from splitrelay.engine.thread_pool import Pool, StoppableEngine
+from splitrelay.engine.torch_threads import limit_torch_threads
 from splitrelay.errors import InputError
 from splitrelay.evaluation import Evaluator, FullGradient, Score, evaluate_in_background
 from splitrelay.models.weights_io import load_weights
@@ -54,33 +55,6 @@ class EvaluationRow:
     train_loss: float  # mean of the visits since the last evaluation
     seconds: float  # since the start of this process
     gradient_norm: float | None = None  # of F at x, if the spec asks for it
-
-
-class _ThreadLimit:
-    """The number of torch threads before the first of the runs in this process began, and how many are going on."""
-
-    lock, runs, before = Lock(), 0, 0
-
-
-@contextmanager
-def limit_torch_threads(threads: int = 1) -> Iterator[None]:
-    """Let torch compute with so many threads, and restore its number of threads at the end.
-
-    The bits of a result depend on the number of threads. Cores are used by several engines, one thread each. If runs
-    overlap in time, the number is restored when the last of them ends.
-    """
-    with _ThreadLimit.lock:
-        if not _ThreadLimit.runs:
-            _ThreadLimit.before = torch.get_num_threads()
-        _ThreadLimit.runs += 1
-        torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        with _ThreadLimit.lock:
-            _ThreadLimit.runs -= 1
-            if not _ThreadLimit.runs:
-                torch.set_num_threads(_ThreadLimit.before)
 
 
 @contextmanager
@@ -179,10 +153,13 @@ class Trainer:
         """
         if start is None:  # a second run of this trainer must not begin with the bytes of the first
             self.clients.up, self.clients.down, self.clients.losses = 0, 0, []
-        with limit_torch_threads(self.spec.threads or 1), set_deterministic(self.network.device):
+        threads = self.spec.threads or 1
+        with limit_torch_threads(threads), set_deterministic(self.network.device):
             stops = self._train(R, every, start or (0, self.algorithm.init(self.x0())))
             for (row, state), (score, validation, norm) in evaluate_in_background(
-                stops, self._evaluate, in_background=overlap
+                stops,
+                self._evaluate,
+                in_background=overlap and threads == 1,  # otherwise training uses the cores
             ):
                 yield replace(row, score=score, validation=validation, gradient_norm=norm), state
 
@@ -215,8 +192,10 @@ class Trainer:
         return build_evaluator(engine, self.model_spec, on_device, samples.outputs, network, metrics)
 
     def _evaluate(self, x: torch.Tensor) -> tuple[Score, Score | None, float | None]:
-        validation = self.validator.score(x) if self.validator else None
-        return self.evaluator.score(x), validation, self.gradient.compute_norm(x) if self.gradient else None
+        limit = limit_torch_threads() if self.spec.threads > 1 else nullcontext()  # one thread for each slice
+        with limit:
+            validation = self.validator.score(x) if self.validator else None
+            return self.evaluator.score(x), validation, self.gradient.compute_norm(x) if self.gradient else None
 
     def _train(
         self, R: int, every: int, start: tuple[int, Any]

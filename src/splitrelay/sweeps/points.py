@@ -113,6 +113,7 @@ def _check_spec(spec: Spec, cache: dict[Hashable, Any], device: str) -> Spec:
             cache[key] = make()
         return cache[key]
 
+    spec = spec.model_copy(update={"threads": spec.threads or 1})  # parallel jobs use the cores
     resolved = once((spec.data, spec.model, spec.engine, spec.partition, spec.S), lambda: resolve_spec(spec, device)[0])
     spec = spec.model_copy(update={"engine": resolved.engine, "partition": resolved.partition})
     data = once(("data", spec.data), lambda: load_data(spec.data))

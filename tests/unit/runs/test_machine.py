@@ -10,11 +10,15 @@ from click.testing import CliRunner
 
 from splitrelay.cli.main import app
 from splitrelay.deploy.deployed_run import check_deployable
+from splitrelay.engine.torch_threads import choose_faster, limit_torch_threads, measure_threads
 from splitrelay.errors import InputError
-from splitrelay.runs.build import LARGE_MODEL, choose_threads, resolve_spec
+from splitrelay.evaluation import Score
+from splitrelay.objectives.network import Network
+from splitrelay.runs.build import choose_threads, resolve_spec
+from splitrelay.runs.execute import build_trainer, keep_threads
 from splitrelay.runs.machine import COMMIT_FILE, UNKNOWN_COMMIT, describe_commit, describe_environment
-from splitrelay.runs.spec import make_spec
-from splitrelay.runs.trainer import limit_torch_threads, set_deterministic
+from splitrelay.runs.spec import load_spec, make_spec
+from splitrelay.runs.trainer import set_deterministic
 from tests.support.deployment import simulate_run, small_spec
 from tests.support.error_fields import expect_error
 
@@ -89,15 +93,49 @@ def test_threads_are_recorded_and_restored(tmp_path: Path) -> None:
 def test_one_thread_is_the_default_and_keeps_the_hash(tmp_path: Path) -> None:
     assert make_spec(threads=1).hash == make_spec().hash != make_spec(threads=2).hash
     small = resolve_spec(small_spec(tmp_path, "threads=0", "engine=reference"))[0]
-    assert small.threads == 1  # never 0, so that the number is part of the record
+    assert small.threads >= 1  # never 0, so that the number is part of the record
 
 
-def test_only_large_models_with_visits_in_sequence_get_several_threads() -> None:
-    spec = make_spec(algorithm="ssl")
-    assert choose_threads(spec, "reference", LARGE_MODEL) >= 1
-    assert choose_threads(spec, "fast", LARGE_MODEL) == 1
-    assert choose_threads(spec, "reference", LARGE_MODEL - 1) == 1
-    assert choose_threads(make_spec(algorithm="fedavg"), "reference", LARGE_MODEL) == 1
+def test_threads_are_measured_only_where_they_can_help(tmp_path: Path) -> None:
+    def refuse() -> Network:
+        raise AssertionError("nothing is measured")
+
+    for key, cores in ((("engine=fast", "algorithm=ssl"), 2), (("engine=reference", "algorithm=fedavg"), 2), ((), 1)):
+        threads, reason = choose_threads(small_spec(tmp_path, *key), refuse, cores)
+        assert threads == 1
+        assert reason
+
+
+def test_several_threads_must_gain() -> None:
+    assert choose_faster(1.0, 0.95, 4)[0] == 1
+    assert choose_faster(1.0, 0.5, 4)[0] == 4
+
+
+def test_measured_threads_time_both_numbers() -> None:
+    seen: list[int] = []
+    assert measure_threads(lambda: seen.append(torch.get_num_threads()), 2)[0] in (1, 2)
+    assert set(seen) == {1, 2}
+
+
+def test_a_continued_run_keeps_its_threads(tmp_path: Path) -> None:
+    directory = simulate_run(small_spec(tmp_path, "threads=2", "engine=reference"), tmp_path / "run")
+    again = small_spec(tmp_path, "threads=0", "engine=reference")
+    assert keep_threads(again, directory).hash == load_spec(directory.spec).hash
+
+
+def test_evaluation_does_not_use_the_threads_of_training(tmp_path: Path) -> None:
+    """Otherwise the bits of an evaluation would depend on the moment at which its threads started."""
+    trainer = build_trainer(small_spec(tmp_path, "threads=2", "engine=reference"))[0]
+    inner, seen = trainer.evaluator.score, []
+
+    class Watched:
+        def score(self, x: torch.Tensor) -> Score:
+            seen.append(torch.get_num_threads())
+            return inner(x)
+
+    trainer.evaluator = Watched()
+    list(trainer.run(1))
+    assert seen == [1, 1]
 
 
 def test_threads_are_refused_where_they_have_no_effect(tmp_path: Path) -> None:
