@@ -154,9 +154,8 @@ def compare_case(case: Case) -> Iterator[Row]:
     def take_steps() -> None:
         clients.run(sr.Visit(0, 0, 0, start, step, STEPS))
 
-    trainer = Trainer(
-        task.spec, task.data, task.partition
-    )  # the loop of sr.fit: it evaluates while the next round runs
+    # The loop of sr.fit with its default threads=1: one core trains while the others evaluate the round before.
+    trainer = Trainer(task.spec.model_copy(update={"threads": 1}), task.data, task.partition)
 
     def run_rounds() -> None:
         for _ in trainer.run(ROUNDS):
