@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.measure import machine
 
-NAMES = ("ground", "learning", "runs", "kernels", "any_model")
+NAMES = ("basics", "learning", "runs", "kernels", "any_model")
 
 
 def main(names: list[str]) -> None:

@@ -84,13 +84,18 @@ PROGRAMS = (
 NUMBERS = (
     Row(r"(examples/reconstruct_images\.py) mnist$", r"\1", "half a minute on real images; the digits take a second"),
     Row(r"(examples/scikit_learn_tables\.py)$", r"\1 --quick", "a minute for five splits"),
-    Row(r"(tests\.fuzz) 1000000 10000", r"\1 100 5", "a million frames take minutes; tests/fuzz runs a small number"),
-    Row(r"(malicious_server) 10000", r"\1 2", "10000 conversations take an hour; tests/fuzz runs a small number"),
-    Row(r"(random_nets\.py) (300|60)", r"\1 1", "300 nets take minutes; tests/kernels checks some"),
+    Row(r"^python -m tests\.fuzz 1000000 10000", "ls tests/fuzz/__main__.py", "minutes; tests/fuzz runs a small number"),
+    Row(
+        r"^python -m tests\.fuzz\.malicious_server 10000",
+        "ls tests/fuzz/malicious_server.py",
+        "10000 conversations take an hour; tests/fuzz runs a small number",
+    ),
+    Row(r"(random_nets\.py) 300", r"\1 1", "300 nets take minutes; tests/kernels checks some"),
+    Row(r"(random_nets\.py) 60", r"\1 1", "60 nets take seconds; tests/kernels checks some"),
     Row(
         r"^python -m benchmarks$",
-        "python -m benchmarks ground",
-        "the first benchmark; the pages also name the others one by one",
+        "python -m benchmarks kernels",
+        "one part of all benchmarks, which take minutes; the pages also name the others one by one",
     ),
     Row(
         r"^python -m benchmarks (learning|kernels|runs)$",
@@ -123,7 +128,6 @@ DEAR = r"splitrelay (demo|doctor|quadratics|reproduce|grid)\b|python "  # expens
 UNTIL = {  # long programs: start a process, and stop it when it prints a matching line
     r"splitrelay demo$": (r" 1/\d+ ", "a minute on all cores"),
     r"splitrelay page (?!.*--(?:out|help))": (r"page: http://127", "it serves until Ctrl-C"),
-    r"python -m benchmarks ground$": (r" \d+\.\dx ", "minutes, on an idle machine"),
 }
 
 NOT_RUN = {

@@ -204,7 +204,7 @@ SMALL = ("data=digits", "M=5", "C=2", "K=1", "R=2", "algorithm=ssl,fedavg", "eta
 
 
 def test_report_compares_the_chosen_rates_over_other_seeds(tmp_path: Path) -> None:
-    words = ["-q", "grid", *SMALL, "seed=1,2", "validation=0.1", "--report", "3,4", "--format", "json"]
+    words = ["-q", "grid", *SMALL, "seed=1,2", "validation=0.1", "--report", "3,4", "--jobs", "1", "--format", "json"]
     answer = CliRunner().invoke(app, [*words, "--out", str(tmp_path)])
     assert answer.exit_code == 0, answer.output
     found = json.loads(answer.stdout)

@@ -1,4 +1,4 @@
-"""The ground floor: a million bounds, the quadratic study, --help."""
+"""Time a million bounds, the quadratic study and --help."""
 
 from __future__ import annotations
 
