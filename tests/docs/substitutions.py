@@ -84,7 +84,9 @@ PROGRAMS = (
 NUMBERS = (
     Row(r"(examples/reconstruct_images\.py) mnist$", r"\1", "half a minute on real images; the digits take a second"),
     Row(r"(examples/scikit_learn_tables\.py)$", r"\1 --quick", "a minute for five splits"),
-    Row(r"^python -m tests\.fuzz 1000000 10000", "ls tests/fuzz/__main__.py", "minutes; tests/fuzz runs a small number"),
+    Row(
+        r"^python -m tests\.fuzz 1000000 10000", "ls tests/fuzz/__main__.py", "minutes; tests/fuzz runs a small number"
+    ),
     Row(
         r"^python -m tests\.fuzz\.malicious_server 10000",
         "ls tests/fuzz/malicious_server.py",
