@@ -1,19 +1,27 @@
-"""Clients that reach each other hand over the half directly: the same bits, also when one of them falls in between."""
+"""Clients that reach each other hand over the half directly: the same bits, also if one of them fails meanwhile."""
 
+import json
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from splitrelay.deploy import client_visit
 from splitrelay.deploy.client_program import ClientOptions, ClientProgram
-from splitrelay.deploy.rehearsal import read_untimed_rows
+from splitrelay.deploy.rehearsal import read_untimed_rows, simulate
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import InputError
+from splitrelay.network import messages
 from splitrelay.network.client_session import Session
-from splitrelay.network.messages import Commit, Message
-from tests.support.deployment import LocalDeployment
+from splitrelay.network.grpc_channel import VisitCancelled
+from splitrelay.network.messages import Chunk, Commit, Deposit, Fail, HandoverReport, Message
+from splitrelay.network.peer_transfer import PeerEndpoint
+from splitrelay.network.tensor_transfer import compute_sha256
+from splitrelay.runs.run_directory import RunDirectory
+from tests.support.deployment import LocalDeployment, list_skips, simulate_run, small_spec
 from tests.support.error_fields import expect_error
 from tests.support.sealed_deployments import join_directly, make_direct_deployment, simulate_deployment
 
@@ -190,3 +198,124 @@ def test_without_keys_nobody_can_listen(tmp_path: Path) -> None:
     wish = ClientOptions("127.0.0.1:1", 0, tmp_path / "data.npz", listen="127.0.0.1:0")
     with expect_error(InputError, hint=("--keys", "--listen")):
         ClientProgram(wish, lambda text: None).run()
+
+
+# Peer to peer: does a client end the run that says it handed its half on, and then gives its visit up?
+BAD = 1
+
+
+def lie(stage: LocalDeployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client BAD says that it handed its half on, brings it to nobody, and never deposits it."""
+    bring, exchange = PeerEndpoint.hand_over, Session.exchange
+
+    def is_bad(session: Session) -> bool:
+        return stage.clients[BAD].session is session
+
+    def claimed(post: PeerEndpoint, lease: Any, half: bytes) -> Any:
+        if lease.m == BAD and lease.heir:
+            return iter([HandoverReport(lease.fence, len(half), compute_sha256(half))])
+        return bring(post, lease, half)
+
+    def withheld(session: Session, words: Sequence[Message], *given: Any, **more: Any) -> Message:
+        if not is_bad(session) or not any(isinstance(word, Deposit) for word in words):
+            return exchange(session, words, *given, **more)
+        session.send(*(word for word in words if not isinstance(word, Chunk | Deposit)))
+        session.send(Fail(session.holding.fence, "I keep it"))
+        raise VisitCancelled("given up")
+
+    monkeypatch.setattr(PeerEndpoint, "hand_over", claimed)
+    monkeypatch.setattr(Session, "exchange", withheld)
+
+
+def test_a_half_that_is_kept_back_costs_the_visit_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = make_direct_deployment(tmp_path, "M=3", "C=5", "R=3", policy=Policy("skip", strikes=0))
+    lie(stage, monkeypatch)
+    for m in stage.partition.clients:
+        join_directly(stage, m, patience=5.0)
+    stage.play()
+    assert set(list_skips(stage)) == {(r, BAD) for r in range(3)}
+    skipped = frozenset((r, m, 0) for r, m in list_skips(stage))
+    expected = simulate(stage.spec, RunDirectory(tmp_path / "simulated"), skipped)
+    assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
+
+
+# Which clients have a visit at the same time: all of a round where they are averaged, one where x is handed over.
+TOGETHER = {
+    "algorithm=fedavg": 4,
+    "algorithm=fedavg placement=whole": 4,
+    "algorithm=fedavg S=3": 3,
+    "algorithm=scaffold": 4,
+    "algorithm=splitfed-v3": 4,
+    "algorithm=sflg G=2": 2,
+    "algorithm=fedseq G=2": 2,
+    "algorithm=splitfed-v2": 1,  # the server's half goes through all clients in sequence
+    "algorithm=ssl": 1,
+    "algorithm=ssl S=4 order=replacement": 1,
+    "algorithm=random-reshuffling": 1,
+}
+
+
+def played(folder: Path, *words: str) -> LocalDeployment:
+    stage = LocalDeployment(small_spec(folder, *words), folder)
+    for m in stage.partition.clients:
+        stage.join(m)
+    stage.play()
+    return stage
+
+
+def out(stage: LocalDeployment) -> Iterator[tuple[int, list[int]]]:
+    """(round, the clients whose visits are out), whenever one more is."""
+    lines = (stage.folder / "run" / "relay" / "events.jsonl").read_text().splitlines()
+    leased: dict[int, list[int]] = defaultdict(list)
+    for event in map(json.loads, lines):
+        if event["event"] == "committed":
+            leased[event["round"]].remove(event["client"])
+        elif event["event"] == "leased":
+            leased[event["round"]].append(event["client"])
+            yield event["round"], list(leased[event["round"]])
+
+
+@pytest.mark.parametrize("words", TOGETHER)
+def test_as_many_visits_are_out_as_the_algorithm_makes_at_once(words: str, tmp_path: Path) -> None:
+    stage = played(tmp_path, *words.split())
+    most: dict[int, int] = defaultdict(int)
+    for r, clients in out(stage):
+        most[r] = max(most[r], len(clients))
+    assert most == dict.fromkeys(range(stage.spec.R), TOGETHER[words])
+
+
+def test_a_client_that_is_drawn_twice_has_one_visit_at_a_time(tmp_path: Path) -> None:
+    stage = played(tmp_path, "algorithm=fedavg", "S=4", "order=replacement", "R=3")
+    seen = [clients for _, clients in out(stage)]
+    assert max(map(len, seen)) > 1 and all(len(set(clients)) == len(clients) for clients in seen)
+    assert any(event["occurrence"] for event in stage.events("committed"))
+
+
+def test_peer_to_peer_one_visit_is_out_at_a_time_where_the_server_relays(tmp_path: Path) -> None:
+    stage = make_direct_deployment(tmp_path, "M=3", "C=5")
+    for m in stage.partition.clients:
+        join_directly(stage, m, "")
+    stage.play()
+    assert [len(clients) for _, clients in out(stage)] == [1] * 6
+
+
+@pytest.mark.parametrize("words", ["algorithm=fedavg", "algorithm=splitfed-v3"])
+def test_nobody_waits_for_another_in_the_middle_of_a_visit(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each client's first step leaves only when all four are at theirs, and its last when all have one behind them."""
+    stage = LocalDeployment(small_spec(tmp_path, words, "R=1"), tmp_path)
+    expected = simulate_run(stage.spec, tmp_path / "simulated")
+    meeting, step = threading.Barrier(4), client_visit.RemoteServerHalf.step
+
+    def met(calls: client_visit.RemoteServerHalf, k: int, *given: Any, **more: Any) -> messages.Reply:
+        meeting.wait(60)
+        return step(calls, k, *given, **more)
+
+    monkeypatch.setattr(client_visit.RemoteServerHalf, "step", met)
+    for m in stage.partition.clients:
+        stage.join(m)
+    stage.play()
+    assert stage.serving.directory.model.read_bytes() == expected.model.read_bytes()

@@ -14,7 +14,7 @@ from splitrelay.network.codec import MAGIC
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.spec import load_spec
 from tests.support.deployment import LocalDeployment
-from tests.support.image_pieces import cut_into_pieces
+from tests.support.small_datasets import cut_into_pieces
 
 PREFACE = 24  # bytes with which HTTP/2 begins
 

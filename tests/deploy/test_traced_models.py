@@ -11,11 +11,11 @@ from splitrelay.deploy.backend import ClientContext
 from splitrelay.deploy.backend_torch import Client
 from splitrelay.deploy.handshake import build_terms
 from splitrelay.errors import InputError
-from tests.support import image_modules
+from tests.support import module_zoo
 from tests.support.deployment import LocalDeployment, remove_times, simulate_run, small_spec
 from tests.support.error_fields import expect_error
 
-PREFIX = "model=tests.support.image_modules:"
+PREFIX = "model=tests.support.module_zoo:"
 WAYS = [
     "resnet cut=inner.layer1 clip=1",
     "vision_transformer cut=inner.patches",
@@ -43,7 +43,7 @@ def test_a_client_with_other_frozen_parameters_takes_no_part(tmp_path: Path, mon
     terms = build_terms(spec, data)
     context = ClientContext(0, spec, terms, data.train)
     Client(context)
-    build = image_modules.counter
+    build = module_zoo.counter
 
     def build_other() -> nn.Module:
         module = build()
@@ -51,7 +51,7 @@ def test_a_client_with_other_frozen_parameters_takes_no_part(tmp_path: Path, mon
             module.first.base.bias += 1  # as if from another file of pretrained weights
         return module
 
-    monkeypatch.setattr(image_modules, "counter", build_other)
+    monkeypatch.setattr(module_zoo, "counter", build_other)
     with expect_error(InputError, what="counter", limit=terms.plan.split()[1], hint=True):
         Client(context)
     assert build_terms(spec, data).spec_hash != terms.spec_hash  # so that an operator sees the difference

@@ -35,7 +35,7 @@ from splitrelay.network.server_connection import EVALUATOR_NUMBER, FED_SERVER_NU
 from splitrelay.runs.spec import Spec
 from splitrelay.security import encryption
 from splitrelay.security.sealing_session import COUNT, ENTRY
-from tests.support.image_pieces import cut_into_pieces
+from tests.support.small_datasets import cut_into_pieces
 
 ALWAYS = ("hello", "heartbeat", "leave")
 PIECE = 8  # bytes that are compared at once

@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from splitrelay.algorithms import SSL, FedAvg, Scaffold, Step, Visit
@@ -27,6 +29,7 @@ from splitrelay.objectives.network import DeviceImages, Network
 from splitrelay.participation import Permutation
 from splitrelay.randomness import Purpose, rng
 from splitrelay.training import train
+from tests.kernels.random_nets import case, checked, ours
 from tests.support.error_fields import expect_error
 
 torch.set_num_threads(1)
@@ -201,3 +204,23 @@ def test_a_step_that_comes_again_changes_nothing_and_one_out_of_order_is_refused
     assert top.predict(h).shape == (7, 10)
     with expect_error(InputError, value=(2, 2, 8), limit=(2, 2, 16)):
         top.predict(h[..., :8])
+
+
+# Gradients of random nets against autograd in float64, and to the bit wherever a net is cut.
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000))
+def test_gradients_are_autograds(number: int) -> None:
+    verdict = checked(number)
+    assume(verdict is not None)
+    assert verdict.good, f"net {number}: {verdict}; {case(number).model_spec.build()}"
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_whole_is_cut_at_every_layer_of_any_net(number: int) -> None:
+    one = case(number)
+    g, loss = ours(one)
+    for cut in range(1, len(one.model_spec.layers())):
+        mine, other = ours(one, cut)
+        assert mine.numpy().tobytes() == g.numpy().tobytes() and other == loss, f"cut {cut}"

@@ -229,7 +229,7 @@ def make_spec(folder: Path, model: str, *words: str) -> Spec:
 
 @pytest.mark.parametrize("name", ["counter", "vision_transformer"])
 def test_a_resumed_run_has_the_same_bits(name: str, tmp_path: Path) -> None:
-    model = f"tests.support.image_modules:{name}"
+    model = f"tests.support.module_zoo:{name}"
     whole, parts = RunDirectory(tmp_path / "whole"), RunDirectory(tmp_path / "parts")
     list(execute(make_spec(tmp_path, model, "R=4"), whole))
     for R in (1, 3, 4):

@@ -15,6 +15,7 @@ from splitrelay.models import ModelSpec, SubModel, find_cut_index, get_model_spe
 from splitrelay.models.architectures import MODELS
 from splitrelay.models.dropout import Dropout
 from splitrelay.models.submodel import FastMaxPool, fast_maxpool
+from splitrelay.models.summary import summarize_model
 from splitrelay.models.weights_io import save_weights
 from splitrelay.randomness import Purpose, rng
 from tests.support.error_fields import expect_error
@@ -317,3 +318,30 @@ def test_fast_maxpool_equals_torch_in_numbers_and_format(shape: tuple[int, ...])
 def test_fast_maxpool_returns_other_layers_unchanged(settings: dict[str, int]) -> None:
     layer = nn.MaxPool2d(**{"kernel_size": 2, **settings})
     assert fast_maxpool(layer) is layer
+
+
+# FLOPs of layers, composite layers included, against numbers worked out by hand.
+
+
+class Residual(nn.Module):
+    """A block with a matrix product that no single layer of torch makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 64))
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return h + self.inner(h) + h @ torch.ones(64, 64)
+
+
+def make_net() -> nn.Sequential:
+    block = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1, groups=1), nn.ReLU(), nn.Conv2d(4, 1, 1))
+    return nn.Sequential(block, nn.Flatten(), Residual(), nn.Linear(64, 10))
+
+
+def test_flops_of_composite_layers_are_counted() -> None:
+    summary = summarize_model(ModelSpec("own", make_net, (1, 8, 8), 1))
+    block = 2 * 9 * 4 * 64 + 2 * 4 * 64
+    residual = 2 * 64 * 32 + 2 * 32 * 64 + 2 * 64 * 64
+    assert [row.flops for row in summary.layers] == [block, 0, residual, 2 * 64 * 10]
+    assert summary.cuts[0].flops_share == block / (block + residual + 2 * 64 * 10)
