@@ -111,9 +111,13 @@ def unpack(archive: Path, work: Path) -> Path:
 
 
 def check_wheel(python: str, target: str, wheel: Path) -> None:
-    """Check the shared libraries of a wheel, and that auditwheel agrees with its tag."""
+    """Check the shared libraries and the page of a wheel, and that auditwheel agrees with its tag."""
     with zipfile.ZipFile(wheel) as archive:
-        libraries = [name for name in archive.namelist() if name.endswith(".so")]
+        names = set(archive.namelist())
+    libraries = [name for name in names if name.endswith(".so")]
+    missing = list_page_files() - names
+    if missing:
+        raise ReleaseError(f"{wheel.name} lacks files of the page: {', '.join(sorted(missing))}")
     if len(libraries) != KERNELS[target]:
         raise ReleaseError(f"{wheel.name} has {len(libraries)} shared libraries; it needs {KERNELS[target]}")
     if target == "any":
@@ -123,6 +127,13 @@ def check_wheel(python: str, target: str, wheel: Path) -> None:
     consistent = re.search(r'is consistent\s+with\s+the\s+following\s+platform\s+tag:\s*"([^"]+)"', report)
     if consistent is None or not is_accepted(consistent[1], tag):
         raise ReleaseError(f"auditwheel does not accept {tag} for {wheel.name}:\n{report}")
+
+
+def list_page_files() -> set[str]:
+    """Return the static files of the page, as they are named in a wheel."""
+    source = ROOT / "src"
+    static = source / "splitrelay" / "web" / "static"
+    return {path.relative_to(source).as_posix() for path in static.rglob("*") if path.is_file()}
 
 
 def is_accepted(found: str, tag: str) -> bool:

@@ -40,6 +40,7 @@ install() { # a new environment with these packages
 }
 train() { (rm -rf /results && cd / && /try/bin/splitrelay -q run R=2 --out /results/first "$@" >/dev/null); }
 engine() { sed -n 's/^engine = "\(.*\)"/\1/p' /results/first/spec.toml; }
+draw() { /try/bin/splitrelay page /results --out /page.html >/dev/null && grep -q uPlot /page.html || { echo "FAILED: page --out" >&2; exit 1; }; }
 expect() { [ "$2" = "$3" ] || { echo "FAILED: $1: expected $3, got $2" >&2; exit 1; }; }
 
 install "$linux"
@@ -50,15 +51,18 @@ install "$linux[learn]"
 train
 expect "engine of the Linux wheel" "$(engine)" fast
 /try/bin/splitrelay verify /results/first >/dev/null
-echo "ok  $("$python" --version)  Linux wheel: trains on the fast engine, verifies"
+draw
+(rm -rf /demo && mkdir /demo && cd /demo && /try/bin/splitrelay -q demo >/dev/null)
+echo "ok  $("$python" --version)  Linux wheel: trains on the fast engine, verifies, page --out, demo"
 install "$pure[learn]"
 /try/bin/splitrelay doctor | grep -q "no build for" || { echo "FAILED: doctor does not report the missing engine" >&2; exit 1; }
 train
 expect "engine of the pure wheel" "$(engine)" reference
+draw
 code=0
 train engine=fast 2>/dev/null || code=$?
 expect "exit code of engine=fast with the pure wheel" "$code" 2
-echo "ok  $("$python" --version)  pure wheel: reports the missing engine, trains on the reference engine"
+echo "ok  $("$python" --version)  pure wheel: reports the missing engine, trains on the reference engine, page --out"
 install "$source"
 /try/bin/splitrelay notation >/dev/null
 /try/bin/splitrelay doctor | grep -q "no build for" && { echo "FAILED: the source distribution built no fast engine" >&2; exit 1; }
