@@ -2,8 +2,8 @@
 
 For each module: simulate the whole model and the cut model, then rehearse the cut model with a server and two clients
 as programs of their own over mutual TLS, and compare all weights and rows. A finished module has a file verdict.json in
-its folder and is not repeated, so an interrupted study continues; remove a folder to repeat its module. The exit code is
-1 if a module differs or fails.
+its folder and is not repeated, so an interrupted study continues. Remove a folder to repeat its module. The exit code
+is 1 if a module differs or fails.
 """
 
 from __future__ import annotations

@@ -94,6 +94,7 @@ NUMBERS = (
     ),
     Row(r"(random_nets\.py) 300", r"\1 1", "300 nets take minutes; tests/kernels checks some"),
     Row(r"(random_nets\.py) 60", r"\1 1", "60 nets take seconds; tests/kernels checks some"),
+    Row(r"(python -m tests\.rehearse_zoo)$", r"\1 --help", "38 deployments take minutes"),
     Row(
         r"^python -m benchmarks$",
         "python -m benchmarks kernels",
