@@ -44,13 +44,26 @@ def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["old.whl"]
 
 
-def test_a_wheel_without_its_kernels_is_refused(tmp_path: Path) -> None:
-    wheel = tmp_path / "splitrelay-0.1.0-py3-none-manylinux_2_17_x86_64.whl"
+def write_wheel(folder: Path, names: set[str]) -> Path:
+    """Write a wheel with empty files of these names."""
+    wheel = folder / "splitrelay-0.1.0-py3-none-manylinux_2_17_x86_64.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("splitrelay/__init__.py", "")
+        for name in names:
+            archive.writestr(name, "")
+    return wheel
+
+
+def test_a_wheel_without_its_kernels_is_refused(tmp_path: Path) -> None:
+    wheel = write_wheel(tmp_path, release.list_page_files())
     with pytest.raises(release.ReleaseError):
         release.check_wheel(sys.executable, "x86_64", wheel)
     release.check_wheel(sys.executable, "any", wheel)  # the wheel for other systems has none
+
+
+def test_a_wheel_without_a_file_of_the_page_is_refused(tmp_path: Path) -> None:
+    wheel = write_wheel(tmp_path, release.list_page_files() - {"splitrelay/web/static/index.html"})
+    with pytest.raises(release.ReleaseError):
+        release.check_wheel(sys.executable, "any", wheel)
 
 
 def test_checksums_are_those_of_sha256sum(tmp_path: Path) -> None:
