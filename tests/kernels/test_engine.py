@@ -209,7 +209,7 @@ def test_a_step_that_comes_again_changes_nothing_and_one_out_of_order_is_refused
 # Gradients of random nets against autograd in float64, and to the bit wherever a net is cut.
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000))
 def test_gradients_are_autograds(number: int) -> None:
     verdict = checked(number)

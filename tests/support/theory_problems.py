@@ -36,7 +36,7 @@ STATEMENTS = [
 
 def for_all(*strategies: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """The same fifty examples every time."""
-    repeatable = settings(derandomize=True, deadline=None, database=None, max_examples=50)
+    repeatable = settings(max_examples=50)
     return lambda test: repeatable(given(*strategies)(test))
 
 

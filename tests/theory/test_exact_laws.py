@@ -23,7 +23,7 @@ REFERENCE = json.loads((Path(__file__).parent / "data" / "exact_quadratics.json"
 GRID = np.array([0.003, 0.006, 0.01, 0.03, 0.06, 0.1, 0.3, 0.6])
 NAMES = ("ssl", "fedavg", "fedavg_swor", "fedavg_swr")
 NINE = ScalarQuadratics.beside([group.problem for group in paper_groups()])
-deterministic = settings(derandomize=True, deadline=None, database=None, max_examples=40)
+deterministic = settings(max_examples=40)
 
 # group, eta: FedAvg's contraction, fixed point, log10 |x_500|; SSL's contraction, mean, sd, E|x_500|, RMS, least
 # (None: 0*), largest

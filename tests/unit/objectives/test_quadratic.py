@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from splitrelay.errors import InputError, OutOfRange
@@ -27,7 +27,6 @@ def never() -> np.random.Generator:
     raise AssertionError("the generator was made")
 
 
-@settings(derandomize=True, deadline=None, database=None)
 @given(st.integers(0, 50), st.integers(1, 4), st.integers(1, 3))
 def test_the_gradient_is_that_of_F_m(seed: int, M: int, d: int) -> None:
     problem = random_quadratics(seed, M, d)
@@ -70,7 +69,6 @@ def test_without_noise_no_generator_is_made() -> None:
     assert ScalarQuadratics([1], [0]).draw(0, 2, never) == [None, None]
 
 
-@settings(derandomize=True, deadline=None, database=None)
 @given(st.integers(0, 30), st.integers(1, 5), st.integers(1, 3))
 def test_tr_Lambda_is_the_covariance_over_all_orders(seed: int, M: int, d: int) -> None:
     problem = random_quadratics(seed, M, d)
@@ -82,7 +80,6 @@ def test_tr_Lambda_is_the_covariance_over_all_orders(seed: int, M: int, d: int) 
     assert problem.tr_Lambda == pytest.approx(np.var(sums, axis=0).sum(), rel=1e-9, abs=1e-12)
 
 
-@settings(derandomize=True, deadline=None, database=None)
 @given(st.integers(0, 30), st.integers(2, 4), st.integers(1, 3), st.floats(0.01, 3))
 def test_zeta2_bounds_heterogeneity_everywhere_and_is_reached(seed: int, M: int, d: int, above: float) -> None:
     problem = random_quadratics(seed, M, d)

@@ -28,7 +28,7 @@ HALF = bytes(range(256)) * 3
 FIRST = SealingSecrets("clinics", {1: b"1" * 32})
 SECOND = SealingSecrets("clinics", {1: b"1" * 32, 2: b"2" * 32})
 NUMBER = st.integers(0, 2**64 - 1)
-repeatable = settings(derandomize=True, deadline=None, database=None, max_examples=200)
+repeatable = settings(max_examples=200)
 
 
 def seal_half(half: bytes = HALF, epochs: SealingSecrets = SECOND, visit: int = 7, fence: int = 40) -> bytes:
