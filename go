@@ -119,19 +119,6 @@ install_packages() {
         fail 1 "the packages could not be installed; pip's words are above. Is there a network? Behind a proxy or mirror, tell pip: pip config set global.proxy (or index-url) ..."
 }
 
-# Where Python is kept from writing caches, every call would compile all of torch again: that is done once, here.
-warm_up() {
-    [ -n "${PYTHONDONTWRITEBYTECODE:-}" ] || return 0
-    say "compiling torch and others ahead, since PYTHONDONTWRITEBYTECODE is set"
-    PYTHONDONTWRITEBYTECODE='' "$python" -W ignore -c '
-import contextlib, importlib
-for name in ("torch.fx.experimental.symbolic_shapes", "safetensors.torch", "sklearn.datasets", "matplotlib.figure",
-             "matplotlib.backends.backend_agg", "pydantic", "grpc.aio", "google.protobuf.message", "cryptography.x509",
-             "hypothesis", "pytest", "ray"):
-    with contextlib.suppress(Exception):
-        importlib.import_module(name)' >/dev/null 2>&1 || :
-}
-
 set_up() {
     lock
     if is_fresh; then return; fi # another set-up has just made it
@@ -146,7 +133,6 @@ set_up() {
     install_packages
     printf '%s\n' "$from" "${PYTHON:-}" >"$venv/made-from.new"
     mv "$venv/made-from.new" "$venv/made-from"
-    warm_up
 }
 
 [ -f "$root/pyproject.toml" ] || fail 2 "$root is no checkout of Splitrelay. Call go by its own path, not through a link."
@@ -158,6 +144,12 @@ if ! is_fresh; then
     fi
     find_python
     set_up 9>"$root/.venv.lock"
+fi
+
+# Without caches, every process would compile all of torch again. They go into .venv if none may lie next to sources.
+if [ -n "${PYTHONDONTWRITEBYTECODE:-}" ]; then
+    unset PYTHONDONTWRITEBYTECODE
+    export PYTHONPYCACHEPREFIX="${PYTHONPYCACHEPREFIX:-$venv/caches}"
 fi
 
 if [ "${1:-}" = test ]; then

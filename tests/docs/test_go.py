@@ -216,6 +216,14 @@ def test_tests_are_linted_and_typed_and_take_arguments(checkout: Checkout, shell
     assert (checkout.root / ".venv/mypy.txt").read_text() == f"mypy in {checkout.root}\n"
 
 
+def test_caches_lie_in_the_environment_where_none_may_lie_next_to_sources(checkout: Checkout) -> None:
+    checkout.result()
+    script(checkout.root / ".venv/bin/splitrelay", "#!/bin/sh\nenv\n")
+    plain, moved = (checkout.result(**extra)[1] for extra in ({}, {"PYTHONDONTWRITEBYTECODE": "1"}))
+    assert "PYTHONPYCACHEPREFIX" not in plain
+    assert f"PYTHONPYCACHEPREFIX={checkout.root}/.venv/caches\n" in moved and "DONTWRITE" not in moved
+
+
 def test_an_error_of_mypy_is_shown_and_fails_the_tests(checkout: Checkout) -> None:
     checkout.result("test")
     script(checkout.root / ".venv/bin/mypy", "#!/bin/sh\necho wrong type\nexit 1\n")
