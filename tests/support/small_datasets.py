@@ -162,6 +162,7 @@ def main(root: str, base: str, limit: str = "0", flat: str = "") -> None:
     import resource  # noqa: PLC0415 (not on every system)
 
     if int(limit):
+        sys.dont_write_bytecode = True  # else Python caches a part of a module
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
     known = tiny_set(WebFiles((base,)), flat=bool(flat))
     try:

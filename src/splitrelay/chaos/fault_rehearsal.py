@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -95,6 +96,7 @@ def _get_forkserver() -> Any:
 
 def _run_program(arguments: Sequence[str], log: str) -> None:
     die_with_parent()
+    sys.dont_write_bytecode = True  # under the limit of a full disk, Python would cache a part of a module
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for stream in (1, 2):
         os.dup2(file, stream)
