@@ -266,6 +266,13 @@ def test_a_spec_with_endless_local_steps_costs_no_memory(tmp_path: Path) -> None
     assert allowed.occurrences == 2147483647 and allowed.K == 1
 
 
+def test_a_spec_with_a_number_that_is_no_float_is_refused(tmp_path: Path) -> None:
+    stage = quorum(tmp_path)
+    spec = stage.serving.spec.model_copy(update={"R": 10**400})
+    with pytest.raises(InputError):
+        handshake.read_spec(build_terms(spec, stage.serving.data))
+
+
 @pytest.mark.parametrize("engine", ["fast", "reference"])
 @pytest.mark.parametrize("name", sorted(BUILTIN_MODELS))
 def test_the_sizes_of_a_built_in_model_are_known_without_its_layers(

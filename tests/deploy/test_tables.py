@@ -1,6 +1,7 @@
 """Deployments on tables and arrays: equal to the simulation to the bit, and a file that does not fit is named."""
 
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,12 @@ import numpy as np
 import pytest
 
 from splitrelay.data.tables import read_table
+from splitrelay.deploy.backend import Shape
 from splitrelay.deploy.client_data import compute_digest, describe_data, read_source
 from splitrelay.deploy.handshake import AgreedSpec, build_terms, check_agreed, read_agreed_spec, read_spec, write_terms
-from splitrelay.deploy.sample_terms import convert_samples, describe_samples, read_sample_terms
+from splitrelay.deploy.handshake import compute_digest as compute_terms_digest
+from splitrelay.deploy.sample_terms import convert_samples, describe_samples, get_columns, read_sample_terms
+from splitrelay.deploy.visit_limits import compute_disclosure, derive_allowed_visits
 from splitrelay.errors import InputError
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.build import load_data, resolve_spec
@@ -34,6 +38,9 @@ WAYS = {
     "real": {**REAL, "dtype": "float64"},
     "several labels": {**ARRAYS, "target": "multi-label", "loss": "bce", "metrics": "auroc"},
 }
+
+
+LIES = ({"name": "age"}, {"name": []}, {"name": 5}, {"mean": 10**400}, {"std": 10**400}, {"std": 0}, {"fill": 10**400})
 
 
 def make(folder: Path, **settings) -> Spec:
@@ -149,12 +156,40 @@ def test_terms_that_cannot_be_read_are_refused(offered, text: str) -> None:
 
 @pytest.mark.parametrize(
     "name, value",
-    [("outputs", 0), ("outputs", 10**9), ("target", "gold"), ("width", -1), ("inputs", [["float32", [3]]])],
-)
+    [
+        ("outputs", 0), ("outputs", 10**9), ("outputs", math.inf), ("outputs", 2**20), ("target", "gold"),
+        ("width", -1), ("inputs", [["float32", [3]]]), ("inputs", [["float32", [math.inf]]]),
+        *(("transform", lie) for lie in LIES),
+    ],
+)  # fmt: skip
 def test_terms_outside_their_limits_are_refused(offered, name: str, value: object) -> None:
-    content = {**json.loads(offered[1].samples), name: value}
+    spec, terms = offered
+    content = {**json.loads(terms.samples), name: value}
+    if name == "transform":
+        content["transform"] = [{"name": "age"}, {"name": "pressure"}, {"name": "height"}, {"name": "weight", **value}]
+    terms = replace(terms, samples=json.dumps(content))
     with expect_error(InputError):
-        read_sample_terms(replace(offered[1], samples=json.dumps(content)))
+        read_spec(replace(terms, spec_hash=compute_terms_digest(terms, spec)))
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [{"name": "days"}, {"name": "died"}, {"name": "ward"}, {"name": "sex"}, {"name": "age", "categories": ["40"]}],
+    ids=lambda lie: lie["name"],
+)
+def test_a_server_gets_no_column_that_the_clients_spec_leaves_out(offered, lie: dict, tmp_path: Path) -> None:
+    """A plain spec does not fix the transform, and the digest of these terms fits."""
+    spec, terms = offered
+    content = {**json.loads(terms.samples), "transform": [lie], "inputs": [["float32", [1]]]}
+    terms = replace(terms, samples=json.dumps(content))
+    terms = replace(terms, spec_hash=compute_terms_digest(terms, spec))
+    check_agreed(AgreedSpec(spec), read_spec(terms), terms)
+    disclosure = compute_disclosure(
+        spec, Shape(1, 1, 2, (1,), 1), derive_allowed_visits(spec, 0), 9, get_columns(terms)
+    )
+    assert any(lie["name"] in line for line in disclosure.describe())
+    with expect_error(InputError, value=lie["name"]):
+        bring((spec, terms), build_columns(30), tmp_path)
 
 
 def test_exported_rows_keep_their_text(tmp_path: Path) -> None:

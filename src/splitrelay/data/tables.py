@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -147,9 +148,12 @@ class TableTransform:
             raise InputError("this is not the transform of a table", value=str(error)[:100]) from None
         for column in columns:
             numbers = (column.mean, column.std, 0.0 if column.fill is None else column.fill)
-            is_number = all(isinstance(value, int | float) and math.isfinite(value) for value in numbers)
-            if not is_number or column.std <= 0 or not all(isinstance(name, str) for name in column.categories):
+            is_number = all(isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in numbers)
+            names = (column.name, *column.categories)
+            if not is_number or column.std <= 0 or not all(isinstance(name, str) for name in names):
                 raise InputError("the transform of a column has values that are not possible", value=column.name)
+        if len({column.name for column in columns}) < len(columns):
+            raise InputError("the transform of a table has the same column twice", value=f"{len(columns)} columns")
         return cls(columns)
 
 

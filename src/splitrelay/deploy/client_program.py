@@ -36,7 +36,7 @@ from splitrelay.deploy.client_options import ClientOptions, get_client_name, get
 from splitrelay.deploy.client_usage import UsageTimer
 from splitrelay.deploy.client_visit import Evaluator, VisitRunner
 from splitrelay.deploy.handshake import check_agreed, check_code, read_spec
-from splitrelay.deploy.sample_terms import convert_samples, get_model_sizes
+from splitrelay.deploy.sample_terms import convert_samples, get_columns, get_model_sizes
 from splitrelay.deploy.visit_limits import (
     AllowedVisits,
     Disclosure,
@@ -379,7 +379,7 @@ class ClientProgram:
 
     def _ask_for_approval(self, spec: Spec, terms: Terms, shape: Shape, allowed: AllowedVisits, n: int) -> None:
         """Ask the operator where nothing was agreed to before; a check only shows what would be sent."""
-        self.disclosure = compute_disclosure(spec, shape, allowed, n)
+        self.disclosure = compute_disclosure(spec, shape, allowed, n, get_columns(terms))
         if not (self._has_agreed() or self.options.check):
             self.options.approval.obtain(spec, terms, self.disclosure)
 

@@ -26,6 +26,7 @@ from splitrelay.runs.spec import Spec, parse_spec, read_toml
 from splitrelay.structured_text import parse_toml
 
 SPEC_LENGTH, LINE_LENGTH = 2**14, 2**12  # characters of a spec that a client parses, and of one line of it
+LARGEST_INTEGER = 2**63 - 1  # in a spec from a server
 FIXED = ("shape", "classes", "mean", "std", "peak", "pad", "flip", "plan", "sealed", "judged")  # beside the spec
 
 
@@ -141,6 +142,7 @@ def read_spec(terms: Terms) -> Spec:
         spec = Spec.model_validate(content)
     except (ValueError, RecursionError) as error:  # of TOML, of a number with too many digits, of the schema
         raise InputError("the server's spec cannot be read", value=str(error)[:200].splitlines()[0]) from None
+    _check_numbers(spec)
     digest = compute_digest(terms, spec)
     if digest != terms.spec_hash or spec.engine != terms.engine:
         hint = "Ask the operator of the server: both sides need the same version of Splitrelay."
@@ -148,7 +150,7 @@ def read_spec(terms: Terms) -> Spec:
         raise InputError(what, value=digest, limit=terms.spec_hash, hint=hint)
     samples = read_sample_terms(terms)
     if samples is not None:
-        check_target(spec, samples)
+        check_target(spec, samples, terms.classes)
     if spec.engine not in ("reference", "fast"):
         raise InputError("the server's spec leaves the engine open", value=spec.engine)
     lacking = get_backend(spec.engine).find_obstacle()
@@ -164,6 +166,14 @@ def _check_length(text: str) -> None:
     for what, value, limit in (("spec", len(text), SPEC_LENGTH), ("spec has a line that", line, LINE_LENGTH)):
         if value > limit:
             raise InputError(f"the server's {what} is too long", value=value, limit=f"<= {limit} characters")
+
+
+def _check_numbers(spec: Spec) -> None:
+    """Raise InputError for a whole number that no run needs: it may be too large to be converted to a float."""
+    for name, value in spec.flatten().items():
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int) and number > LARGEST_INTEGER:
+                raise InputError(f"{name} of the server's spec is too large", limit=f"<= {LARGEST_INTEGER}")
 
 
 def check_agreed(agreed: AgreedSpec, offered: Spec, terms: Terms) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def read_sample_terms(terms: Terms) -> SampleTerms | None:
         inputs = tuple(TensorType(tuple(map(int, shape)), str(dtype)) for dtype, shape in content["inputs"])
         target, outputs, width = content["target"], int(content["outputs"]), content["width"]
         transform = None if content["transform"] is None else TableTransform.from_json(content["transform"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise InputError("the server's terms of samples cannot be read", value=str(error)[:100]) from None
     sizes = [math.prod(one.shape) for one in inputs]
     has_sizes = bool(inputs) and all(1 <= size <= limits.PIXELS for size in sizes)
@@ -115,6 +116,14 @@ def get_label_form(terms: Terms) -> LabelForm:
     """Return the form of the labels in messages."""
     samples = read_sample_terms(terms)
     return LabelForm() if samples is None else samples.label_form
+
+
+def get_columns(terms: Terms) -> tuple[str, ...]:
+    """Return the columns of a table from which the samples of the terms are made; none for images and arrays."""
+    samples = read_sample_terms(terms)
+    if samples is None or samples.transform is None:
+        return ()
+    return tuple(column.name for column in samples.transform.columns)
 
 
 def is_table_file(path: Path) -> bool:
@@ -140,6 +149,7 @@ def convert_table(table: Table, spec: Spec, terms: Terms, samples: SampleTerms) 
     if lacking:
         hint = "The label column must have the name that the spec gives."
         raise InputError(f"{table.of} has no label column", value=", ".join(table.columns), limit=lacking[0], hint=hint)
+    check_columns(samples.transform, form, table.of)
     names = [column.name for column in samples.transform.columns]
     missing = [name for name in names if name not in table.columns]
     if missing:
@@ -148,6 +158,22 @@ def convert_table(table: Table, spec: Spec, terms: Terms, samples: SampleTerms) 
         categorical = [column.name for column in samples.transform.columns if column.categories]
         table = drop_incomplete_rows(table, names, categorical)
     return build_rows(table, form, samples.transform, terms.classes if form.target == "classes" else None)
+
+
+def check_columns(transform: TableTransform, form: TableFormat, of: str) -> None:
+    """Raise InputError if the server's transform reads columns that are no features in this client's own spec.
+
+    The server chooses the transform, and a spec without terms does not fix it. Without this check the server could name
+    a column that the spec ignores, and its values would leave the host as smashed data.
+    """
+    special = (*form.label, *((form.client,) if form.client else ()), *form.ignore)
+    for column in transform.columns:
+        is_other = bool(column.categories) != (column.name in form.categorical)
+        if column.name in special or is_other:
+            limit = "a column of names if it is in categorical" if is_other else "not in label, client or ignore"
+            hint = "Nothing was sent. Ask the operator of the server; do not join it again before this is explained."
+            what = f"the server asks for a column of {of} that the spec does not allow"
+            raise InputError(what, value=column.name, limit=limit, hint=hint)
 
 
 def convert_arrays(path: Path, terms: Terms, samples: SampleTerms, *, test: bool = False) -> SampleSet:
@@ -182,10 +208,17 @@ def convert_samples(path: Path, raw: Any, spec: Spec, terms: Terms, *, test: boo
     return convert_arrays(path, terms, samples, test=test)
 
 
-def check_target(spec: Spec, samples: SampleTerms) -> None:
-    """Raise InputError if the kind of targets in the terms is not that of the spec."""
+def check_target(spec: Spec, samples: SampleTerms, classes: Sequence[str]) -> None:
+    """Raise InputError if the targets in the terms are not those of the spec, or need another number of outputs.
+
+    Only a loss of the user, or a vocabulary, may have more outputs than targets.
+    """
     if samples.target != spec.data.target:
         raise InputError("the server's terms have other targets than its spec", value=samples.target)
+    expected = len(classes) if samples.target == "classes" else samples.width or 1
+    if samples.target != "tokens" and ":" not in spec.model.loss and samples.outputs != expected:
+        what = "the server's terms have another number of outputs than its targets need"
+        raise InputError(what, value=samples.outputs, limit=expected)
 
 
 def export_samples(spec: Spec, data: DataSet, partition: Partition, to: Path) -> None:

@@ -314,6 +314,7 @@ Ask = Callable[[str], bool]
 LABEL = 4  # bytes of one label
 UPDATES = "beware: a malicious server can compute images of this client from the changes of the weights"
 WIDTH, LINES = 200, 200  # characters of a line, and lines of the spec, that an operator is shown
+COLUMNS = 100  # names of columns that an operator is shown
 
 
 @dataclass(frozen=True)
@@ -325,6 +326,7 @@ class Disclosure:
     smashed_bytes: int  # of one visit, labels included
     half_bytes: int  # of the client's half, or of the whole model
     visits: int
+    columns: tuple[str, ...] = ()  # of a table, from which the samples are made; names from the server
 
     @property
     def total_bytes(self) -> int:
@@ -341,17 +343,22 @@ class Disclosure:
         else:
             sent = f"the trained model ({_size(self.half_bytes)}), no samples and no labels"
         total = f"in total: at most {self.visits:,} visits, {_size(self.total_bytes)}"
-        return [f"per visit: {sent}", total, *([] if self.samples else [UPDATES])]
+        columns = [f"columns of the table: {', '.join(self.columns[:COLUMNS])}"] if self.columns else []
+        columns += [f"and {len(self.columns) - COLUMNS} more columns"] * (len(self.columns) > COLUMNS)
+        return [f"per visit: {sent}", total, *map(escape_unprintable, columns), *([] if self.samples else [UPDATES])]
 
 
-def compute_disclosure(spec: Spec, shape: Shape, allowed: AllowedVisits, n: int) -> Disclosure:
-    """Compute what a client with n samples sends in a run of this spec."""
+def compute_disclosure(
+    spec: Spec, shape: Shape, allowed: AllowedVisits, n: int, columns: tuple[str, ...] = ()
+) -> Disclosure:
+    """Compute what a client with n samples, made from these columns of a table, sends in a run of this spec."""
     width = np.dtype(spec.model.dtype).itemsize
     if spec.placement == "whole":
-        return Disclosure(0, 0, 0, width * shape.size, allowed.visits)
+        return Disclosure(0, 0, 0, width * shape.size, allowed.visits, columns)
     samples = allowed.K * (n if spec.optimiser.draw == "full" else min(spec.optimiser.batch, n))
     numbers = prod(shape.h)
-    return Disclosure(samples, numbers, samples * (numbers * width + LABEL), width * shape.boundary, allowed.visits)
+    smashed = samples * (numbers * width + LABEL)
+    return Disclosure(samples, numbers, smashed, width * shape.boundary, allowed.visits, columns)
 
 
 def check_client_half(spec: Spec, shape: Shape, agreed: Spec | None) -> None:
