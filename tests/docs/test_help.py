@@ -77,6 +77,17 @@ for path in {list(COMMANDS)!r}:
     assert done.returncode == 0, done.stderr
 
 
+def test_training_imports_neither_the_compiler_of_torch_nor_scikit_learn(tmp_path: Path) -> None:
+    script = f"""
+import sys
+from splitrelay.cli.main import app
+app("{SMALL}".split()[1:], standalone_mode=False)
+sys.exit(" ".join({{"torch._dynamo", "sklearn", "scipy", "matplotlib"}} & set(sys.modules)) or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_entry_point_is_installed() -> None:
     script = (
         "from importlib.metadata import entry_points; print(*entry_points(group='console_scripts', name='splitrelay'))"

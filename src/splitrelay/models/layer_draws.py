@@ -37,7 +37,15 @@ WITH_GENERATOR = {  # these operations have a second form that takes a generator
 }
 
 
-class NamedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that does not import the compiler of torch, which takes longer than torch itself."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class NamedDraws(DispatchMode):  # type: ignore[no-untyped-call]
     """Let all operations in a `with` block draw from generators with this seed, one for each device."""
 
     def __init__(self, seed: int) -> None:
@@ -69,7 +77,7 @@ class NamedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._generators[device]
 
 
-class DrawRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class DrawRecorder(DispatchMode):  # type: ignore[no-untyped-call]
     """Record whether the operations in a `with` block draw, and whether one of them has a generator of its own."""
 
     def __init__(self) -> None:
