@@ -115,12 +115,14 @@ def _resolve(spec: Spec, device: str) -> Spec:
     return found
 
 
-def describe_accuracy(rows: Sequence[dict[str, Any]]) -> str:
+def describe_accuracy(rows: Sequence[dict[str, Any]], *, has_diverged: bool = False) -> str:
     """Return the accuracy of a run and its last evaluation in one line."""
     from splitrelay.runs.run_directory import compute_final_accuracy, describe_final_rounds
 
-    accuracy, end = compute_final_accuracy(rows), rows[-1]
-    words = f"last evaluation: {end['test_accuracy']:.2%}"
+    end = rows[-1]
+    if has_diverged:
+        return f"accuracy: {end['test_accuracy']:.2%}, the last evaluation before the run diverged"
+    accuracy, words = compute_final_accuracy(rows), f"last evaluation: {end['test_accuracy']:.2%}"
     if accuracy is None:
         return words
     return f"accuracy, mean of the {describe_final_rounds([end['round']])}: {accuracy:.2%}; {words}"

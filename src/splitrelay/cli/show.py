@@ -61,7 +61,6 @@ def _under_way(sweeps: Sequence[Path]) -> list[str]:
 
 
 def _one(run: Run, shape: str) -> None:
-    from splitrelay.runs.run_directory import compute_final_accuracy
     from splitrelay.runs.spec import Spec
 
     usual, own = Spec(algorithm=run.spec.algorithm).flatten(), run.spec.flatten()
@@ -78,7 +77,7 @@ def _one(run: Run, shape: str) -> None:
             "spec": own,
             "finished": run.finished,
             "hash": run.spec.hash,
-            "accuracy": compute_final_accuracy(run.rows),
+            "accuracy": run.accuracy,
             "last_evaluation": _last(run, "test_accuracy"),
             "rows": run.rows,
         }
@@ -156,8 +155,8 @@ def _notes(run: Run) -> list[str]:
     if not _list_columns(run)[0]:
         return _note_resume(run)
     best = max(run.rows, key=lambda row: -1 if math.isnan(row["test_accuracy"]) else row["test_accuracy"])
-    notes = [describe_accuracy(run.rows), f"best evaluation: {best['test_accuracy']:.2%} in round {best['round']}"]
-    return notes + _note_resume(run)
+    best_line = f"best evaluation: {best['test_accuracy']:.2%} in round {best['round']}"
+    return [describe_accuracy(run.rows, has_diverged=run.has_diverged), best_line, *_note_resume(run)]
 
 
 def _note_resume(run: Run) -> list[str]:
@@ -177,7 +176,7 @@ def _list_columns(run: Run) -> tuple[list[str], list[str]]:
 
 def _many(runs: list[Run], folder: Path, shape: str, notes: list[str]) -> None:
     from splitrelay.reports.seed_groups import describe_keys, find_differing_keys
-    from splitrelay.runs.run_directory import compute_final_accuracy, name_final_accuracy
+    from splitrelay.runs.run_directory import name_final_accuracy
 
     keys = find_differing_keys([run.spec for run in runs])
     rows = [
@@ -185,7 +184,7 @@ def _many(runs: list[Run], folder: Path, shape: str, notes: list[str]) -> None:
             str(run.path.relative_to(folder)),
             describe_keys(run.spec, keys),
             _state(run),
-            _round(compute_final_accuracy(run.rows)),
+            _round(run.accuracy),
             _round(_last(run, "test_accuracy")),
             _round(_last(run, "seconds"), 1, 1),
         )

@@ -81,7 +81,7 @@ def compare(one: Path, other: Path, shape: str, **how: Any) -> None:
     """
     from splitrelay.runs.compare import compare as compared
     from splitrelay.runs.records import is_run, run_at
-    from splitrelay.runs.run_directory import compute_final_accuracy, describe_final_rounds
+    from splitrelay.runs.run_directory import describe_final_rounds
 
     if not is_run(one) and not is_run(other):
         _compare_folders(one, other, shape, how)
@@ -89,8 +89,10 @@ def compare(one: Path, other: Path, shape: str, **how: Any) -> None:
     runs = run_at(one), run_at(other)
     found = compared(*runs)
     ends: list[tuple[Any, ...]] = [("round", *(_last(run, "round") for run in runs))]
-    rounds = describe_final_rounds(run.rows[-1]["round"] for run in runs)
-    ends += [(f"accuracy, {rounds}", *(compute_final_accuracy(run.rows) for run in runs))]
+    if any(run.has_diverged for run in runs):
+        ends.append(("ended", *("diverged" if run.has_diverged else None for run in runs)))
+    rounds = describe_final_rounds(run.rows[-1]["round"] for run in runs if not run.has_diverged)
+    ends += [(f"accuracy, {rounds}", *(run.accuracy for run in runs))]
     ends += [("last evaluation", *(_last(run, "test_accuracy") for run in runs))]
     ends += [(name, *(_last(run, name) for run in runs)) for name in ("test_loss", "bytes_up")]
     if any("skipped" in row for run in runs for row in run.rows):

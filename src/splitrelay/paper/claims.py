@@ -29,7 +29,7 @@ from splitrelay.reports.head_to_head import Comparison
 from splitrelay.reports.labels import get_algorithm_label, get_data_label
 from splitrelay.reports.seed_groups import Group, group_runs
 from splitrelay.reports.statistics import EVEN, UNDECIDED
-from splitrelay.reports.summary import build_curve, select_tail, summarise_group
+from splitrelay.reports.summary import build_curve, select_final_values, select_tail, summarise_group
 from splitrelay.reports.table_layout import Choice
 from splitrelay.runs.records import runs_under
 from splitrelay.runs.spec import MAX_NORM
@@ -112,7 +112,7 @@ def check_clipping_hurts(records: Evidence) -> Finding:
     lost: dict[str, list[float]] = {"fedavg": [], "ssl": []}
     words = []
     for free, clipped in _find_pairs(records, C=1):
-        ends = [100 * float(np.mean(select_tail(build_curve(group)).values)) for group in (free, clipped)]
+        ends = [100 * float(np.mean(select_final_values(group))) for group in (free, clipped)]
         lost[free.spec.algorithm].append(ends[0] - ends[1])
         words.append(f"{_format_group(free)}: {ends[0]:.1f} without, {ends[1]:.1f} with")
     found = [loss > 0 for losses in lost.values() for loss in losses]
@@ -130,7 +130,7 @@ def _find_best_ends(records: Evidence) -> list[tuple[str, float, float]]:
         for group in group_runs(runs_under(records.folder / SEARCH))[0]:
             spec = group.spec
             if spec.partition.C == 1 and group.complete:
-                end = 100 * float(np.mean(select_tail(build_curve(group)).values))
+                end = 100 * float(np.mean(select_final_values(group)))
                 place = f"{get_algorithm_label(spec.algorithm)} on {get_data_label(spec.data.name)} K={spec.K}"
                 best = ends.setdefault(place, {})
                 best[spec.optimiser.clip is None] = max(best.get(spec.optimiser.clip is None, 0.0), end)
@@ -323,9 +323,10 @@ def _pair_comparisons(some: Sequence[Comparison], others: Sequence[Comparison]) 
 
 def _compute_percent(choice: Choice, until: int | None = None) -> float:
     """Return the mean over seeds and the last rounds, or the last rounds up to `until`."""
+    if until is None:
+        return 100 * float(np.mean(select_final_values(choice.best, choice.last)))
     seen = build_curve(choice.best)
-    used = seen if until is None else seen.at(seen.rounds <= until)
-    return 100 * float(np.mean(select_tail(used, choice.last).values))
+    return 100 * float(np.mean(select_tail(seen.at(seen.rounds <= until), choice.last).values))
 
 
 def _format_place(pair: Comparison) -> str:

@@ -39,7 +39,7 @@ from splitrelay.reports.table_layout import (
     row_label,
 )
 from splitrelay.runs.records import Run
-from splitrelay.runs.run_directory import LAST, describe_final_rounds, select_final_rows
+from splitrelay.runs.run_directory import LAST, describe_final_rounds
 from splitrelay.runs.spec import Spec
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ def _of_run(run: Run, last: int) -> list[float]:
     M = run.spec.partition.M
     holds, order = find_holders(run.spec, len(run.rows[-1]["test_per_class"])), Permutation(M, run.spec.seed)
     found: list[list[float]] = [[] for _ in range(M)]
-    for row in select_final_rows(run.rows, last):
+    for row in run.select_final_rows(last):
         latest = M - 1 - holds[order(row["round"] - 1)][::-1].argmax(0)  # by class: its last holder
         for place, accuracy in zip(latest, row["test_per_class"], strict=True):
             found[place].append(math.nan if accuracy is None else accuracy)

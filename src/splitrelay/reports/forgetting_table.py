@@ -22,7 +22,7 @@ from splitrelay.reports.seed_groups import Group, describe_seeds, group_runs
 from splitrelay.reports.summary import find_last_round
 from splitrelay.reports.table_layout import AUTO, Choice, choose_runs, describe_choices, row_label
 from splitrelay.runs.records import Run
-from splitrelay.runs.run_directory import LAST, describe_final_rounds, select_final_rows
+from splitrelay.runs.run_directory import LAST, describe_final_rounds
 from splitrelay.table import Heading, Table
 
 
@@ -44,7 +44,7 @@ def compute_class_statistics(group: Group, last: int = LAST) -> ClassStatistics:
 
 def _select_late(run: Run, last: int) -> NDArray[np.float64]:
     """Return one row per evaluation of the last rounds, with one column per class."""
-    rows = [row["test_per_class"] for row in select_final_rows(run.rows, last)]
+    rows = [row["test_per_class"] for row in run.select_final_rows(last)]
     values = np.array(rows, dtype=np.float64)  # None (a class without test images) becomes NaN
     return values[:, ~np.isnan(values).any(0)]
 

@@ -38,7 +38,7 @@ from splitrelay.reports.summary import (
 )
 from splitrelay.reports.table_layout import AUTO, Choice, Place, choose_runs, describe_choices, row_label
 from splitrelay.runs.records import Run
-from splitrelay.runs.run_directory import LAST, describe_final_rounds, select_final_rows
+from splitrelay.runs.run_directory import LAST, describe_final_rounds
 from splitrelay.table import Cell, Heading, Piece, Table
 
 FACTORS = ("C", "alpha", "K", "S")  # heterogeneity, local steps, participation
@@ -256,7 +256,7 @@ def count_collapsed(group: Group, last: int = LAST) -> int:
 def compute_extra(group: Group, column: str, last: int = LAST) -> float:
     """Return an optional column: the mean of a field over seeds and the last rounds, NaN if a row has no value."""
     field = EXTRA_COLUMNS[column]
-    values = [row.get(field) for run in group.runs for row in select_final_rows(run.rows, last)]
+    values = [row.get(field) for run in group.runs for row in run.select_final_rows(last)]
     known = [float(value) for value in values if value is not None]
     return float(np.mean(known)) if known and len(known) == len(values) else math.nan
 

@@ -95,7 +95,8 @@ def _describe_state(run: Run) -> str:
     if not run.rows:
         return "no rows yet"
     r = run.rows[-1]["round"]
-    return f"finished after {r} rounds" if is_complete(run) else f"not finished: round {r} of {run.spec.R}"
+    state = "diverged" if run.has_diverged else "not finished"
+    return f"finished after {r} rounds" if is_complete(run) else f"{state}: round {r} of {run.spec.R}"
 
 
 def _build_tiles(run: Run) -> str:
@@ -103,9 +104,12 @@ def _build_tiles(run: Run) -> str:
     seen = summarise_group(Group((run,)))
     best = max(run.rows, key=lambda row: -1 if math.isnan(row["test_accuracy"]) else row["test_accuracy"])
     goal = "never" if seen.rounds is None else f"round {seen.rounds}"
+    rounds = (
+        "last value, as it diverged" if run.has_diverged else f"mean of the {describe_final_rounds([end['round']])}"
+    )
     return tiles(
         [
-            (f"test accuracy, mean of the {describe_final_rounds([end['round']])}", _format_percent(seen.mean)),
+            (f"test accuracy, {rounds}", _format_percent(seen.mean)),
             (f"last evaluation of the test accuracy (round {end['round']})", _format_percent(end["test_accuracy"])),
             (f"best test accuracy (round {best['round']})", _format_percent(best["test_accuracy"])),
             (f"first at {100 * seen.goal:g} % or above", goal),

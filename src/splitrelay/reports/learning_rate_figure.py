@@ -37,6 +37,8 @@ from splitrelay.reports.table_layout import AUTO, Choice, choose_runs, describe_
 from splitrelay.runs.records import Run
 from splitrelay.runs.run_directory import LAST, describe_final_rounds
 
+TICKS = 6  # labels of rates are at least a sixth of the axis apart
+
 
 def draw_rates(runs: Sequence[Run], *, rule: str = AUTO, last: int = LAST, tuning: Sequence[int] = ()) -> Drawing:
     """A row for each set and setting, a column for each partition; a star on the rate that the rule chooses."""
@@ -84,8 +86,21 @@ def _draw_panel(
     where = f"{row_label(place, places)}, {place.setting.partition(', ')[2]}, " if several else ""
     axis.set_title(f"{where}{inside[0].column.partition}")
     axis.set_xscale("log")
+    ticks = _choose_ticks(sorted({_eta(group) for choice in inside for group in choice.tried}))
+    axis.set_xticks(ticks, [f"{eta:g}" for eta in ticks])
+    axis.set_xticks([], minor=True)
     axis.set_xlabel(f"rate {symbol('eta')}")
     set_percent_axis(axis)
+
+
+def _choose_ticks(etas: Sequence[float]) -> list[float]:
+    """Return rates that are far enough from each other on a log axis for their labels."""
+    gap = (etas[-1] / etas[0]) ** (1 / TICKS)
+    ticks = [etas[0]]
+    for eta in etas[1:]:
+        if eta >= ticks[-1] * gap * (1 - 1e-9):
+            ticks.append(eta)
+    return ticks
 
 
 def _draw_points(axis: Axes, choice: Choice, tried: Sequence[Group], line_style: LineStyle) -> None:

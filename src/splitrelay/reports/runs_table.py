@@ -7,7 +7,7 @@ from os.path import commonpath, relpath
 from typing import Any
 
 from splitrelay.reports.labels import ALGORITHMS, format_value_label, get_key_label, is_splitfed_v1
-from splitrelay.reports.seed_groups import find_differing_keys, is_complete, is_diverged
+from splitrelay.reports.seed_groups import find_differing_keys, is_complete
 from splitrelay.reports.summary import compute_run_accuracy
 from splitrelay.runs.records import Run
 from splitrelay.runs.run_directory import LAST, list_metrics, name_final_accuracy
@@ -35,7 +35,7 @@ def build_runs_table(runs: Sequence[Run], *, last: int = LAST) -> Table:
         if is_splitfed_v1(run.spec):
             record["algorithm"] = ALGORITHMS["splitfed-v1"]
     rows = [[_format_cell(name, record[name]) for name in (*map(get_key_label, keys), *after)] for record in shown]
-    ends = [run for run in runs if not is_complete(run) and not is_diverged(run)]
+    ends = [run for run in runs if not is_complete(run) and not run.has_diverged]
     notes = [f"{len(ends)} of {len(runs)} runs have not reached their last round."] if ends else []
     caption = f"{len(runs)} runs. The loss is that of the last evaluation."
     return Table(heads, rows, caption=caption, notes=notes, lead=2, name="runs", records=records)
@@ -45,7 +45,7 @@ def _build_record(run: Run, keys: Sequence[str], last: int, metrics: Sequence[st
     flat = run.spec.flatten()
     own = {get_key_label(key): flat[key] for key in keys}
     end: dict[str, Any] = run.rows[-1] if run.rows else {}
-    r, diverged = end.get("round"), ", diverged" if is_diverged(run) else ""
+    r, diverged = end.get("round"), ", diverged" if run.has_diverged else ""
     return {
         **own,
         "rounds": "none" if r is None else str(r) if is_complete(run) else f"{r} of {run.spec.R}{diverged}",

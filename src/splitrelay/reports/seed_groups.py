@@ -13,9 +13,7 @@ from splitrelay.atomic_files import write_text
 from splitrelay.data.datasets import SETS
 from splitrelay.errors import InputError
 from splitrelay.reports.labels import describe_setting, format_value_label, get_key_label
-from splitrelay.runs.packed_records import has_record
 from splitrelay.runs.records import Run
-from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.sources import read_sources
 from splitrelay.runs.spec import SEEDS, Spec
 from splitrelay.runs.user_parts import list_code
@@ -44,22 +42,17 @@ class Group:
     @property
     def complete(self) -> bool:
         """Whether every run has all its rounds, or has diverged."""
-        return all(is_complete(run) or is_diverged(run) for run in self.runs)
+        return all(is_complete(run) or run.has_diverged for run in self.runs)
 
     @property
     def diverged(self) -> tuple[Run, ...]:
         """Return the runs that diverged."""
-        return tuple(run for run in self.runs if is_diverged(run))
+        return tuple(run for run in self.runs if run.has_diverged)
 
 
 def is_complete(run: Run) -> bool:
     """Whether the last round has been seen; records that are published without weights are complete too."""
     return bool(run.rows) and run.rows[-1]["round"] >= run.spec.R
-
-
-def is_diverged(run: Run) -> bool:
-    """Return whether a run ended before its last round because it diverged. This is a result, and final."""
-    return bool(run.rows) and not is_complete(run) and has_record(RunDirectory(run.path).diverged)
 
 
 def find_differing_keys(specs: Iterable[Spec], leaving: Collection[str] = ()) -> list[str]:
@@ -90,12 +83,12 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
 
 def _choose_complete(runs: list[Run]) -> list[Run]:
     """Those with all their rounds or diverged; where there is none, all of them as far as they are."""
-    return [run for run in runs if is_complete(run) or is_diverged(run)] or runs
+    return [run for run in runs if is_complete(run) or run.has_diverged] or runs
 
 
 def _describe_left_out(runs: Sequence[Run], seen: list[Run], once: list[Run], groups: list[Group]) -> list[str]:
     counted = [run for group in groups for run in group.runs]
-    diverged = [run for run in once if is_diverged(run)]
+    diverged = [run for run in once if run.has_diverged]
     short = [run for run in once if not is_complete(run) and run not in diverged]
     sentences = {
         "diverged, counted with the last value": diverged,

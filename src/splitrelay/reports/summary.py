@@ -1,7 +1,7 @@
 """Summarise a setting as in the paper's tables: accuracy, its spread, and the rounds to reach a goal.
 
 Let a(s, r) be the test accuracy of seed s after round r, over n seeds and the T evaluations of the last 20 rounds (of
-at most a fifth of the run):
+at most a fifth of the run). A run that diverged has its last value in place of all T.
 
     mean    a  = 1/(n T)  sum_s sum_r a(s, r)
     spread  sd = sqrt( 1/(n T - 1)  sum_s sum_r (a(s, r) - a)^2 )
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitrelay.paper.cells import CELLS, MODELS, Cell
-from splitrelay.reports.seed_groups import Group, is_diverged
+from splitrelay.reports.seed_groups import Group
 from splitrelay.runs.records import Run
 from splitrelay.runs.run_directory import LAST, count_final_rounds
 from splitrelay.runs.spec import Spec
@@ -84,7 +84,7 @@ def build_curve(group: Group, field: str = "test_accuracy") -> Curve:
     rows = [{row["round"]: row for row in run.rows} for run in group.runs]
     every = set().union(*rows, {run.spec.R for run in group.diverged})
     for run, by_round in zip(group.runs, rows, strict=True):
-        if is_diverged(run):
+        if run.has_diverged:
             by_round.update({r: run.rows[-1] for r in every if r > run.rows[-1]["round"]})
     rounds = sorted(set.intersection(*(set(by_round) for by_round in rows)))
     values = [[by_round[r].get(field) for r in rounds] for by_round in rows]
@@ -97,10 +97,23 @@ def select_tail(seen: Curve, last: int = LAST) -> Curve:
     return seen.at((seen.rounds > end - count_final_rounds(end, last)) & (seen.rounds > 0))
 
 
+def select_final_values(group: Group, last: int = LAST, field: str = "test_accuracy") -> Floats:
+    """Return a field at the end: a row for each seed, a column for each of its last evaluations.
+
+    A run that diverged has its last value in all columns, even if it ended within the last rounds.
+    """
+    seen = build_curve(group, field)
+    values = select_tail(seen, last).values
+    for i, run in enumerate(group.runs):
+        if run.has_diverged:
+            values[i] = seen.values[i, -1]
+    return values
+
+
 def summarise_group(group: Group, last: int = LAST, goal: float | None = None) -> Summary:
     """Return mean, spread and rounds to the goal (by default the paper's goal for this C)."""
     seen = build_curve(group)
-    end = select_tail(seen, last).values
+    end = select_final_values(group, last)
     wanted = get_goal(group.spec) if goal is None else goal
     mean = float(end.mean()) if end.size else math.nan
     spread = float(end.std(ddof=1)) if end.size > 1 else math.nan
@@ -114,13 +127,13 @@ def compute_by_seed(group: Group, last: int = LAST) -> dict[int, float]:
 
 def compute_run_accuracy(run: Run, last: int = LAST, field: str = "test_accuracy") -> float:
     """Return the accuracy of one run: its mean over the last rounds, NaN if there is no evaluation after round 0."""
-    values = select_tail(build_curve(Group((run,)), field), last).values if run.rows else np.empty(0)
+    values = select_final_values(Group((run,)), last, field) if run.rows else np.empty(0)
     return float(values.mean()) if values.size else math.nan
 
 
 def has_collapsed(run: Run, last: int = LAST) -> bool:
     """Return whether a run diverged, or ended more than `COLLAPSE` below the best mean over as many evaluations."""
-    if is_diverged(run):
+    if run.has_diverged:
         return True
     seen = build_curve(Group((run,)))
     width = select_tail(seen, last).values.shape[1]

@@ -18,7 +18,7 @@ from splitrelay.reports.labels import (
     get_setting_label,
     is_splitfed_v1,
 )
-from splitrelay.reports.seed_groups import REPEATS, Group, describe_keys, find_differing_keys, is_diverged
+from splitrelay.reports.seed_groups import REPEATS, Group, describe_keys, find_differing_keys
 from splitrelay.reports.statistics import Candidate, choose_candidate
 from splitrelay.reports.summary import compute_run_accuracy, find_last_round
 from splitrelay.runs.run_directory import LAST, describe_final_rounds
@@ -129,7 +129,7 @@ class Choice:
             hint = "Run it with validation=0.1, or choose by --tune test."
             raise InputError(f"{lacking[0].path} has no {field}", hint=hint)
         step = group.spec.optimiser
-        return Candidate(step.eta, step.clip, tuple(scores), sum(map(is_diverged, runs)))
+        return Candidate(step.eta, step.clip, tuple(scores), sum(run.has_diverged for run in runs))
 
 
 def choose_runs(

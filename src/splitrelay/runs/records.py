@@ -19,7 +19,7 @@ from splitrelay.runs.packed_records import (
     read_packed,
     stamp_packed,
 )
-from splitrelay.runs.run_directory import RunDirectory, load_rows
+from splitrelay.runs.run_directory import LAST, RunDirectory, compute_final_accuracy, load_rows, select_final_rows
 from splitrelay.runs.spec import Spec, load_spec
 
 KEPT = 4096  # runs in the cache
@@ -43,6 +43,21 @@ class Run:
     def finished(self) -> bool:
         """Return whether all R rounds are done."""
         return bool(self.rows) and RunDirectory(self.path).is_finished(self.spec.R)
+
+    @property
+    def has_diverged(self) -> bool:
+        """Return whether the run ended before its last round because it diverged. This is a result, and final."""
+        is_short = bool(self.rows) and self.rows[-1]["round"] < self.spec.R
+        return is_short and has_record(RunDirectory(self.path).diverged)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Return the accuracy: the mean over the last rounds, or the last evaluation of a run that diverged."""
+        return compute_final_accuracy(self.rows, has_diverged=self.has_diverged)
+
+    def select_final_rows(self, last: int = LAST) -> list[dict[str, Any]]:
+        """Return the evaluations that make the final values: of the last rounds, or the last one if it diverged."""
+        return select_final_rows(self.rows, last, has_diverged=self.has_diverged)
 
     def column(self, name: str) -> list[Any]:
         """Return one field of every row, None if a row does not have it."""

@@ -437,18 +437,26 @@ def count_final_rounds(end: int, last: int = LAST) -> int:
     return max(1, min(last, end // SHARE))
 
 
-def select_final_rows(rows: Sequence[Row], last: int = LAST) -> list[Row]:
-    """Return the evaluations of the last rounds. The evaluation before the first round never counts."""
+def select_final_rows(rows: Sequence[Row], last: int = LAST, *, has_diverged: bool = False) -> list[Row]:
+    """Return the evaluations of the last rounds. The evaluation before the first round does not count.
+
+    A run that diverged counts with its last evaluation, whichever that is: the rounds before do not show its result.
+    """
+    if has_diverged:
+        return list(rows[-1:])
     end = rows[-1]["round"] if rows else 0
     return [row for row in rows if row["round"] > max(0, end - count_final_rounds(end, last))]
 
 
-def compute_final_accuracy(rows: Sequence[Row], column: str = "test_accuracy", last: int = LAST) -> float | None:
+def compute_final_accuracy(
+    rows: Sequence[Row], column: str = "test_accuracy", last: int = LAST, *, has_diverged: bool = False
+) -> float | None:
     """Return the accuracy of a run: the mean over the last rounds, or None if no row has the column.
 
-    This is what all commands call the accuracy of a run. The last row is called the last evaluation.
+    This is what all commands call the accuracy of a run. The last row is called the last evaluation. It is also the
+    accuracy of a run that diverged.
     """
-    values = [row[column] for row in select_final_rows(rows, last) if column in row]
+    values = [row[column] for row in select_final_rows(rows, last, has_diverged=has_diverged) if column in row]
     return fmean(values) if values else None
 
 

@@ -38,7 +38,7 @@ class PointStatus:
     work: float  # steps per round
     state: str = "waiting"
     round: int = 0
-    accuracy: float | None = None  # of a finished point: the mean over its last rounds
+    accuracy: float | None = None  # the mean over the last rounds; the last value if it diverged
     last_evaluation: float | None = None  # the test accuracy of `round`
     why: str = ""
     before: int = 0  # the round from which this process continues
@@ -194,8 +194,8 @@ def _apply(sweep: SweepStatus, event: JobStatus) -> None:
     before = entry.state, entry.began
     entry.update(event)
     sweep.most_running = max(sweep.most_running, sweep.count("running"))
-    if event.state == "done":
-        entry.accuracy = compute_final_accuracy(_load_rows(entry, sweep.folder / entry.name))
+    if event.state in SETTLED:
+        entry.accuracy = _compute_accuracy(entry, _load_rows(entry, sweep.folder / entry.name))
     if (entry.state, entry.began) != before:
         sweep.save()
 
@@ -233,10 +233,16 @@ def _read_status(folder: Path, file: Path) -> SweepStatus:
         rows = _load_rows(entry, folder / entry.name)
         if rows:
             entry.round, entry.last_evaluation = rows[-1]["round"], rows[-1]["test_accuracy"]
-            entry.accuracy = compute_final_accuracy(rows) if entry.state == "done" else None
+            entry.accuracy = _compute_accuracy(entry, rows)
         if entry.state == "running" and not is_running:
             entry.state, entry.began = "stopped", 0.0
     return sweep
+
+
+def _compute_accuracy(entry: PointStatus, rows: Sequence[Row]) -> float | None:
+    """Return the accuracy of a point that has finished or diverged, None for all others."""
+    is_settled = entry.state in SETTLED
+    return compute_final_accuracy(rows, has_diverged=entry.state == "diverged") if is_settled else None
 
 
 def _load_rows(entry: PointStatus, path: Path) -> list[Row]:
@@ -258,7 +264,6 @@ def _build_entry(point: Point, path: Path, retry: bool = False) -> PointStatus:
         is_done = directory.is_finished(spec.R)
         entry.state = "done" if is_done else "waiting"
         entry.last_evaluation = rows[-1]["test_accuracy"]
-        entry.accuracy = compute_final_accuracy(rows) if is_done else None
         start = rows[-1]
         if not is_done:  # it continues from its newest checkpoint, or from the first row without one
             newest = max(directory.checkpoints.list_rounds(), default=0)
@@ -266,6 +271,7 @@ def _build_entry(point: Point, path: Path, retry: bool = False) -> PointStatus:
         entry.before, entry.spent = min(start["round"], spec.R), start["seconds"]
     if entry.state == "waiting" and directory.diverged.exists() and not retry:
         entry.state, entry.why = "diverged", directory.diverged.read_text(encoding="utf-8").strip()
+    entry.accuracy = _compute_accuracy(entry, rows)
     return entry
 
 

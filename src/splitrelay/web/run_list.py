@@ -22,7 +22,7 @@ from splitrelay.reports.labels import (
     get_partition_label,
     get_run_label,
 )
-from splitrelay.reports.seed_groups import Group, describe_keys, is_complete, is_diverged
+from splitrelay.reports.seed_groups import Group, describe_keys, is_complete
 from splitrelay.reports.statistics import ALPHA, MARGIN, judge_differences
 from splitrelay.reports.summary import build_curve, compare_seeds, summarise_group
 from splitrelay.runs.packed_records import has_record, read_record
@@ -119,7 +119,7 @@ def find_state(run: Run, failures: Mapping[Path, str]) -> tuple[str, str]:
     directory = RunDirectory(run.path)
     if is_complete(run):
         return "finished", ""
-    if is_diverged(run) or has_record(directory.diverged):
+    if has_record(directory.diverged):
         return "diverged", read_record(directory.diverged).decode("utf-8", "replace").strip()
     if directory.is_locked():
         return "running", ""

@@ -90,6 +90,23 @@ def test_all_commands_report_the_same_accuracy(tmp_path: Path) -> None:
 R = 100
 
 
+def test_all_commands_count_a_diverged_run_with_its_last_value(tmp_path: Path) -> None:
+    rising = [0.1 + r / 200 for r in range(R - 4)]  # it diverges within the last rounds
+    run = write_run(tmp_path / "a", [*rising, 0.2], "eta=0.3", f"R={R}")
+    (run.path / "diverged.txt").write_text("the loss is NaN\n")
+    assert summarise_group(Group((run,))).mean == run.accuracy == 0.2
+    shown, (listed,) = load("show", str(run.path)), load("table", "runs", str(tmp_path))["rows"]
+    assert (shown["accuracy"], listed["accuracy (%)"]) == (0.2, 20.0)
+    assert load("show", str(tmp_path))[0]["accuracy"] == 20.0
+    assert load("table", "accuracy", str(tmp_path))["rows"][0]["accuracy_percent"] == 20.0
+    assert "accuracy: 20.00%" in invoke("show", str(run.path))
+    compared = invoke("compare", str(run.path), str(run.path), "--format", "csv")
+    assert "0.2,0.2" in compared and "diverged" in compared
+    words = ("data=digits", "M=5", "K=2", "R=4", "eta=1e9")
+    (swept,) = load("sweep", *words, "--out", str(tmp_path / "sweep"))["points"]
+    assert swept["state"] == "diverged" and swept["accuracy"] == swept["last_evaluation"] is not None
+
+
 def write_seeds(
     folder: Path, algorithm: str, eta: float, ends: dict[int, float], diverged: dict[int, float]
 ) -> list[Run]:
