@@ -1,5 +1,6 @@
 """A fed server of its own: the same weights, and the main server never reads the clients' halves."""
 
+import json
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from splitrelay.deploy.visit_limits import ServerBrokeSpec
 from splitrelay.errors import InputError
 from splitrelay.network.messages import EvaluationRequest
 from splitrelay.network.server_connection import FED_SERVER_NUMBER
+from splitrelay.security.encryption import TamperedHalf
 from tests.support.deployment import LocalDeployment, simulate_run, small_spec
 from tests.support.error_fields import expect_error
 from tests.support.sealed_deployments import join_all, make_fed_deployment
@@ -150,6 +152,19 @@ def test_a_fed_server_takes_no_more_bytes_than_all_halves_have(tmp_path: Path) -
     with pytest.raises(ServerBrokeSpec) as found:
         fed.answer_request(session, request)
     assert str(fed.most_bytes) in str(found.value.limit)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_fed_server_combines_no_more_halves_than_an_algorithm_uses(count: int, tmp_path: Path) -> None:
+    """A half of visit 0 has no bytes: a short recipe of a malicious main server could ask for any number of copies."""
+    stage = make_fed_deployment(tmp_path, "algorithm=fedavg", "M=3", "C=9")
+    fed = FedServer(stage.serving.spec, build_terms(stage.serving.spec, stage.serving.data), tmp_path / "fed")
+    recipe = json.dumps({"halves": [[0, 0, 0]] * count, "steps": ["half"] + ["half", "+"] * (count - 1)})
+    if count == 1:
+        assert fed.combine(b"", recipe).tolist() == fed.x0.tolist()
+        return
+    with expect_error(TamperedHalf):
+        fed.combine(b"", recipe)
 
 
 def test_a_client_that_insists_on_it_does_not_show_its_half(tmp_path: Path) -> None:

@@ -596,6 +596,25 @@ def test_a_digest_alone_lets_no_code_run(
     assert isinstance(error, InputError) and not CALLED and not lies.sent
 
 
+@pytest.mark.parametrize("module", ["tests.deploy.test_handshake", "installed.mine", "json"])
+def test_a_server_runs_no_module_but_the_file_named_with_code(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may know a module in a package of the client's host that is called like the named file."""
+    package = tmp_path / "site" / "installed"
+    package.mkdir(parents=True)
+    for file in (package / "__init__.py", package / "mine.py"):
+        file.write_text(f"from {__name__} import CALLED\nCALLED.append({file.stem!r})\n")
+    named = tmp_path / "own" / f"{module.rpartition('.')[2]}.py"
+    named.parent.mkdir()
+    named.write_text("def make(): pass\n")
+    monkeypatch.syspath_prepend(package.parent)
+    CALLED.clear()
+    with pytest.raises(InputError):
+        handshake.check_named_files([f"{module}:make"], [named])
+    assert not CALLED
+
+
 def _count(calls: list[Any]) -> Any:
     original = backend_fast._convert_model
 

@@ -35,7 +35,7 @@ from splitrelay.deploy.client_data import (
 from splitrelay.deploy.client_options import ClientOptions, get_client_name, get_client_number
 from splitrelay.deploy.client_usage import UsageTimer
 from splitrelay.deploy.client_visit import Evaluator, VisitRunner
-from splitrelay.deploy.handshake import check_agreed, check_code, read_spec
+from splitrelay.deploy.handshake import check_agreed, check_code, check_named_files, read_spec
 from splitrelay.deploy.sample_terms import convert_samples, get_columns, get_model_sizes
 from splitrelay.deploy.visit_limits import (
     AllowedVisits,
@@ -359,11 +359,9 @@ class ClientProgram:
         has_layers = bool(options.accept_spec and terms.plan) and spec.engine == "fast" and code == [spec.model.name]
         is_sealed = terms.sealed or spec.route == "peer-to-peer"
         if code and (is_sealed or not has_layers):
-            modules = {name.partition(":")[0].rpartition(".")[2] for name in code}
-            if not options.agreed and not modules <= {file.stem for file in options.code}:
-                hint = "Give --code with your own copy of the code, or --spec, so that you say which code is run."
-                raise InputError("the server's spec names code of its own", value=", ".join(code), hint=hint)
             with IMPORTING:
+                if not options.agreed:
+                    check_named_files(code, options.code)
                 check_code(spec, terms)
         if options.sealed and not terms.sealed:
             raise InputError("the server of this run reads the clients' half", hint="Leave --sealed out, or stay.")

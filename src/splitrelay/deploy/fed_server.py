@@ -33,8 +33,8 @@ class FedServer:
         self.kind = get_model_sizes(terms)
         shape = derive_client_shape(spec, *self.kind)
         self.size = shape.boundary
-        halves = 2 * (max(spec.partition.M, spec.S or 0) + spec.G + 1)  # an algorithm uses each half at most twice
-        self.most_bytes = halves * compute_half_size(spec, shape)
+        self.most_halves = 2 * (max(spec.partition.M, spec.S or 0) + spec.G + 1)  # an algorithm uses each at most twice
+        self.most_bytes = self.most_halves * compute_half_size(spec, shape)
         self.newest = 0
         self.has_buffers = has_buffers(spec, *self.kind)
 
@@ -65,6 +65,8 @@ class FedServer:
         """
         try:
             recipe = parse_json(document)
+            if len(recipe["halves"]) > self.most_halves:  # x^0 needs no bytes on the wire, but memory
+                raise ValueError("the recipe has too many halves")
             ready = [self._opened(piece, *label) for piece, label in _cut(blob, recipe["halves"])][::-1]
             stack: list[torch.Tensor] = []
             for step in recipe["steps"]:
@@ -112,6 +114,8 @@ def _follow(step: Any, ready: list[torch.Tensor], stack: list[torch.Tensor]) -> 
 def _cut(blob: bytes, labels: Any) -> list[tuple[bytes, tuple[int, int]]]:
     pieces, at = [], 0
     for length, visit, fence in labels:
+        if length < 0:
+            raise ValueError("a half has a negative length")
         pieces.append((blob[at : at + length], (int(visit), int(fence))))
         at += length
     return pieces

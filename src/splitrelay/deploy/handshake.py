@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from splitrelay.deploy.sample_terms import IMAGE_PLACEHOLDER, check_target, desc
 from splitrelay.errors import InputError
 from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Accept, Terms
-from splitrelay.runs.code_hashes import compute_code
+from splitrelay.runs.code_hashes import compute_code, find_module_file
 from splitrelay.runs.spec import Spec, parse_spec, read_toml
 from splitrelay.structured_text import parse_toml
 
@@ -78,6 +78,26 @@ def read_code(text: str) -> dict[str, str]:
     if not isinstance(code, dict):
         raise InputError("the section [code] of the server's spec is no table", value=str(code)[:60])
     return {str(name): str(digest) for name, digest in code.items()}
+
+
+def check_named_files(code: Sequence[str], files: Sequence[Path]) -> None:
+    """Raise InputError unless each `module:function` is in a file that the operator has named with --code.
+
+    The end of the path is compared first, because a module is only found by importing the packages above it. A module
+    of the same name may be imported already, or come first on the path. Therefore the file is compared as well.
+    """
+    for name in code:
+        module = name.partition(":")[0]
+        parts = tuple(module.split("."))
+        named = [file for file in files if file.resolve().with_suffix("").parts[-len(parts) :] == parts]
+        if not named:
+            hint = "Give --code with your own copy of the code, or --spec, so that you say which code is run."
+            raise InputError("the server's spec names code of its own", value=", ".join(code), hint=hint)
+        found = find_module_file(module)
+        if found is None or found not in [file.resolve() for file in named]:
+            hint = "Give the file a name that no installed module has, on the server too."
+            what = f"Python would import another file for the module {module}"
+            raise InputError(what, value=found, limit=named[0], hint=hint)
 
 
 def check_code(spec: Spec, terms: Terms) -> None:

@@ -197,7 +197,7 @@ class PeerEndpoint:
         identity = self.keys.get_identity()
         check_has_host(identity)
         admit = build_admission_check(Revocations(identity.revocation_file, identity.ca, self.warn))
-        self.receiver = HalfReceiver(admit, timeouts=self.timeouts)
+        self.receiver = HalfReceiver(admit, largest=0, timeouts=self.timeouts)  # until the spec is known
         port = self.receiver.listen(address, build_reloading_credentials(self.keys))
         self.address = choose_address(address, identity, port)
         self.say(f"other clients reach this one at {self.address}")

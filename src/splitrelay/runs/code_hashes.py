@@ -26,17 +26,24 @@ def compute_code(spec: Spec) -> Sources:
     return code
 
 
-def _hash_module(name: str) -> Sources:
+def find_module_file(name: str) -> Path | None:
+    """Return the file that is executed if a module is imported, or None. Packages above it are imported."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)  # as for the import itself
     try:
         found = find_spec(name)
     except (ImportError, ValueError):
-        return {}
+        return None
     if found is None or found.origin is None or not Path(found.origin).is_file():
+        return None
+    return Path(found.origin).resolve()
+
+
+def _hash_module(name: str) -> Sources:
+    file = find_module_file(name)
+    if file is None:
         return {}
-    file = Path(found.origin).resolve()
     top = (
         file.parents[name.count(".") + (file.name == "__init__.py")] if name.count(".") < len(file.parts) - 1 else file
     )

@@ -64,6 +64,7 @@ def post(authority: Authority, name: str) -> PeerEndpoint:
 def reached(authority: Authority) -> Iterator[PeerEndpoint]:
     made = post(authority, "reached")
     made.listen("127.0.0.1:0")
+    made.expect(limits.HALF)
     yield made
     made.close()
 
@@ -107,6 +108,15 @@ def test_what_is_no_sealed_half_or_too_long_is_refused(authority: Authority, rea
     reached.expect(100)
     with expect_error(PeerUnreachable, what=reached.address, value="<= 100 bytes"):
         post(authority, "caller").sender.send(reached.address, 3, half(authority, bytes(100)))
+
+
+def test_a_client_that_knows_no_spec_takes_no_half(authority: Authority) -> None:
+    """Otherwise another client could fill its memory while it waits for the server."""
+    made = post(authority, "reached")
+    made.listen("127.0.0.1:0")
+    with expect_error(PeerUnreachable, what=made.address, value="<= 0 bytes"):
+        post(authority, "caller").sender.send(made.address, 3, half(authority))
+    made.close()
 
 
 def test_a_certificate_for_another_host_is_not_believed(authority: Authority) -> None:
