@@ -34,7 +34,7 @@ from splitrelay.theory import weights
 from splitrelay.training import train
 from tests.support.theory_problems import bound, stepsize
 
-FEW = 12  # every kind twice
+FEW = 6  # every kind once
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +106,8 @@ def test_a_false_statement_that_never_fails_is_not_as_expected() -> None:
 
 
 def test_an_instance_has_a_name() -> None:
-    longer = list(run_checks(3, seed=5))
-    for first, again in zip(run_checks(2, seed=5), longer, strict=False):
+    longer = list(run_checks(2, seed=5))
+    for first, again in zip(run_checks(1, seed=5), longer, strict=False):
         assert all(np.array_equal(first[name], again[name]) for name in again)
     assert not np.array_equal(draw_instance(5, 1).x0, draw_instance(6, 1).x0)
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pandas
 import pytest
@@ -55,6 +54,8 @@ def test_a_data_set_of_torch_may_have_several_inputs() -> None:
 
 
 def test_hugging_face_data_sets_are_tables_or_arrays() -> None:
+    import datasets  # noqa: PLC0415 - it takes seconds
+
     columns = build_columns(50)
     names = ["no", "yes"]
     features = datasets.Features(

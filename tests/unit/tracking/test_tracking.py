@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
-from wandb.proto.wandb_internal_pb2 import Record
 
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError, UnknownName
@@ -36,7 +34,9 @@ def track(path: Path, *words: str) -> list[dict[str, Any]]:
 
 
 def read_scalars(folder: Path) -> Scalars:
-    events = EventAccumulator(str(folder), size_guidance={SCALARS: 0})
+    from tensorboard.backend.event_processing import event_accumulator  # noqa: PLC0415 - it takes seconds
+
+    events = event_accumulator.EventAccumulator(str(folder), size_guidance={event_accumulator.SCALARS: 0})
     events.Reload()
     return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
@@ -237,8 +237,10 @@ BLOCK, FILE_HEADER, HEADER = 32768, 7, struct.Struct("<IHB")  # checksum, length
 FULL, FIRST, LAST = 1, 2, 4
 
 
-def iterate_records(file: Path) -> Iterator[Record]:
+def iterate_records(file: Path) -> Iterator[Any]:
     """Yield all messages of a file run-*.wandb."""
+    from wandb.proto.wandb_internal_pb2 import Record  # noqa: PLC0415 - it takes seconds
+
     content, at, parts = file.read_bytes(), FILE_HEADER, b""
     assert content[:4] == b":W&B"
     while at + HEADER.size <= len(content):
