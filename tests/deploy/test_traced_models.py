@@ -20,6 +20,7 @@ WAYS = [
     "resnet cut=inner.layer1 clip=1",
     "vision_transformer cut=inner.patches",
     "lstm cut=inner.rnn momentum=0.5",
+    "volumes cut=inner.conv",  # smashed data with five axes
     "counter cut=inner.warm",
 ]
 

@@ -631,6 +631,10 @@ def vision_transformer() -> nn.Module:
     return Images(ViT(0.2))
 
 
+def volumes() -> nn.Module:
+    return Images(Conv3d())
+
+
 def lstm() -> nn.Module:
     return Images(Recurrent("LSTM", num_layers=2, dropout=0.3), rows=6)
 

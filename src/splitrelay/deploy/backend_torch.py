@@ -31,6 +31,7 @@ from splitrelay.evaluation import SLICE, compute_accuracy, predict_targets
 from splitrelay.kernels.builtin_plans import BUILTIN_MODELS
 from splitrelay.models import ModelSpec, SubModel, find_cut_index, get_model_spec
 from splitrelay.models.layer_checks import make_zeros
+from splitrelay.network import limits
 from splitrelay.objectives.losses import get_loss
 from splitrelay.objectives.metrics import get_metrics
 from splitrelay.objectives.network import Network, to_device
@@ -70,6 +71,9 @@ def compute_shape(spec: Spec, images: Inputs, classes: int, pinned: str = "") ->
     bottom.layers.eval()
     with torch.no_grad():
         h = to_wire(bottom.run_layers(make_zeros(plan.inputs, 1, layout.dtype)))
+    if not 2 <= len(h.shape) <= limits.AXES:
+        what, limit = f"the smashed data at the cut of {plan.name} cannot be sent", f"2 to {limits.AXES} axes"
+        raise InputError(what, value=f"{len(h.shape)} axes", limit=limit, hint="Choose another cut.")
     norms = sum(slot.parameter for slot in layout.slots if slot.layer >= cut)
     return Shape(cut, layout.ends[cut], layout.size, h.shape[1:], norms)
 

@@ -128,7 +128,7 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def wait_for_port(file: Path, program: Program, timeout: float = 60.0) -> int:
+def wait_for_port(file: Path, program: Program, timeout: float = 300.0) -> int:
     """Wait until a server has written the port on which it listens.
 
     Raises:
@@ -137,7 +137,8 @@ def wait_for_port(file: Path, program: Program, timeout: float = 60.0) -> int:
     until = time.monotonic() + timeout
     while not file.exists():
         if not program.is_running or time.monotonic() > until:
-            raise WorkError("the server did not start", value=program.get_log_tail(), hint=f"See {program.log}.")
+            value = program.get_log_tail() or None
+            raise WorkError("the server did not start", value=value, hint=f"See {program.log}.")
         time.sleep(POLL_INTERVAL)
     return int(file.read_text(encoding="ascii"))
 

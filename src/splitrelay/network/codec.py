@@ -1,7 +1,7 @@
 """The codec: a message is a 64-byte header and a buffer, little-endian. The README of the format is docs/protocol.md.
 
-header   magic 4s, version kind dtype axes u8, fence u64, k count u32, shape 4 u32, length u64, 8 zero bytes,
-         checksum u64: XXH3 of all bytes but its own
+header   magic 4s, version kind dtype axes u8, fence u64, k count u32, shape 4 u32, length u64, shape 2 u32 (sides 5
+         and 6), checksum u64: XXH3 of all bytes but its own
 step     h, then `count` labels as int32 (real numbers and several labels: float32), then norm2 as float64
 reply    gradient, then `count` squared norms as float64, then the loss as float64
 finish   norm2 as float64
@@ -38,7 +38,7 @@ from splitrelay.network.messages import (
 )
 
 MAGIC, VERSION = b"SRLY", 3
-HEADER = struct.Struct("<4s4BQII4IQ8xQ")  # 64 bytes
+HEADER = struct.Struct("<4s4BQII4IQ2IQ")  # 64 bytes
 COVERED = HEADER.size - 8  # bytes of the header before the checksum
 DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
 NAMES = {code: dtype.name for code, dtype in DTYPES.items()}  # asking a dtype takes longer than all the rest
@@ -168,8 +168,8 @@ def read_header(frame: bytes) -> Header:
     """The header, checked against the length of the frame."""
     if not HEADER.size <= len(frame) <= limits.MESSAGE:
         raise BadMessage("length of a message", value=len(frame), limit=f"{HEADER.size} to {limits.MESSAGE} bytes")
-    magic, version, kind, dtype, axes, fence, k, count, a, b, c, d, length, found = HEADER.unpack_from(frame)
-    shape = (a, b, c, d)
+    magic, version, kind, dtype, axes, fence, k, count, a, b, c, d, length, e, f, found = HEADER.unpack_from(frame)
+    shape = (a, b, c, d, e, f)
     if magic != MAGIC:
         raise BadMessage("not a message of this protocol", value=repr(magic), limit=repr(MAGIC))
     if version != VERSION:
@@ -209,8 +209,8 @@ def _build_frame(kind: int, fence: int, k: int, count: int, array: Floats | None
     else:
         little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         code, body, shape, length = CODES[little.dtype], little.data, array.shape, little.nbytes + len(tail)
-    sides = shape + NO_SIDES[len(shape) :]
-    head = HEADER.pack(MAGIC, VERSION, kind, code, len(shape), fence, k, count, *sides, length, 0)[:COVERED]
+    a, b, c, d, e, f = shape + NO_SIDES[len(shape) :]
+    head = HEADER.pack(MAGIC, VERSION, kind, code, len(shape), fence, k, count, a, b, c, d, length, e, f, 0)[:COVERED]
     return b"".join((head, CHECKSUM.pack(compute_checksum(head, body, tail)), body, tail))
 
 
